@@ -1,7 +1,7 @@
-"""The command `clozeline`: one name for the programs of `pipeline` and `trainer`.
+"""The command `clozeline`, which starts the programs of `pipeline` and `trainer`.
 
-cli            the commands, and which program each starts
-installation   explains what is missing or in the way: an extra, or another project's module
+cli            the commands, and the program that each starts
+installation   explains a broken installation: a missing extra, or a clash with another project's module
 """
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""`python -m clozeline`, the same program as the command `clozeline`."""
+"""`python -m clozeline`: the same program as the command `clozeline`."""
 
 from clozeline.cli import main
 

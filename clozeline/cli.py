@@ -1,7 +1,7 @@
 """The command `clozeline COMMAND ...`: starts the program of `pipeline` or `trainer` that the command names.
 
-Each command is exactly the same program as its longer form, `python -m pipeline shard` for `clozeline shard`. Programs
-are imported only when their command is given, so that `clozeline --help` answers at once.
+Each command runs exactly the same program as its longer form, such as `python -m pipeline shard` for `clozeline shard`.
+A program is imported only when its command is given, so that `clozeline --help` answers at once.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def explain_usage(words: list[str]) -> int:
-    """Answer --help and --version, or say what is wrong with a command line that names no known command."""
+    """Answer --help and --version, or print what is wrong with a command line without a known command.
+
+    Returns the exit code. Raises SystemExit for --help, --version and unknown flags.
+    """
     parser = usage_parser()
     if not words:
         parser.print_help(sys.stderr)
@@ -69,7 +72,7 @@ def explain_usage(words: list[str]) -> int:
 
 
 def usage_parser() -> argparse.ArgumentParser:
-    """Return the parser of what comes before a command."""
+    """Return the parser for the options before a command, whose help lists all commands."""
     width = max(len(name) for name in COMMANDS)
     lines = [f"  {name:<{width}} {command.help}" for name, command in COMMANDS.items()]
     parser = argparse.ArgumentParser(
@@ -92,7 +95,7 @@ def start_pipeline(words: list[str]) -> int:
     look_for_cycles_seldom()
     from pipeline.cli import main as pipeline_main
 
-    # After Ctrl-C the process has to end without waiting for the threads of a remote engine; `end` does that.
+    # After Ctrl-C, the process must end without waiting for the threads of a remote engine. `end` does that.
     exit_code = pipeline_main(words, prog="clozeline")
     end(exit_code)
     return exit_code
@@ -109,7 +112,7 @@ def start_trainer(arguments: list[str]) -> int:
     """Run `python -m trainer`."""
     from trainer.distributed.preemption import StopRequest
 
-    # The imports below take seconds. A signal during them must be noticed, too.
+    # The imports below take seconds, and a signal during them must not be lost.
     stop = StopRequest().listen()
 
     from trainer.cli import main as trainer_main
@@ -128,7 +131,7 @@ def start_finetune(arguments: list[str]) -> int:
     """Run `python -m trainer.finetune`."""
     from trainer.distributed.preemption import StopRequest
 
-    # The imports below take seconds. A signal during them must be noticed, too.
+    # The imports below take seconds, and a signal during them must not be lost.
     stop = StopRequest().listen()
 
     from trainer.finetune.cli import main as finetune_main

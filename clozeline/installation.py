@@ -1,14 +1,14 @@
-"""Explains in one line what is wrong with an installation: an extra that is missing, or a clash of module names.
+"""Explains in one line what is wrong with an installation: a missing extra, or a clash of module names.
 
-Extras: `pip install clozeline` installs only what all parts share. Each part names its own packages as an extra
-(pyproject.toml). Starting a part without its extra ends with the pip command that installs it and exit code 2.
+Extras: `pip install clozeline` installs only what all parts share. Each part lists its own packages in an extra
+(pyproject.toml). Starting a part without its extra prints the pip command that installs it, and exits with code 2.
 
 Clashes: PyPI has other projects whose top-level modules are called trainer, pipeline or schemas. There are two cases:
 
     found first   another directory comes earlier on sys.path, so that Python imports the other module
     overwritten   both projects were installed into one site-packages, and the later one replaced our files
 
-This module imports only the standard library, because it has to work when nothing else does.
+This module imports only the standard library, because it must work when nothing else does.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ EXTRAS = {
 """The top-level modules that each extra of pyproject.toml installs."""
 
 BASE = ("fsspec", "jinja2", "numpy", "pyarrow", "pydantic")
-"""The top-level modules that every part needs; missing only where clozeline is used without being installed."""
+"""The top-level modules that every part needs. They can be missing only if clozeline runs without being installed."""
 
 
 def run_explained(program: Callable[[], int], extra: str) -> int:
-    """Run a program and return its exit code; explain a clash of names before it starts, and a missing extra.
+    """Run a program and return its exit code, or explain a clash of module names or a missing extra and return 2.
 
-    program: imports what it needs when it is called, so that a failing import happens in here.
-    extra: the extra that the program belongs to.
+    program: imports what it needs when it is called, so that a failed import is caught here.
+    extra: the extra that the program needs.
     """
     clash = find_clash()
     if clash is not None:
@@ -72,12 +72,12 @@ def run_explained(program: Callable[[], int], extra: str) -> int:
 
 
 def missing_extra(error: ModuleNotFoundError, extra: str) -> str | None:
-    """Return what to install for a failed import, or None if no package of ours was missing.
+    """Return a message that says what to install for a failed import, or None if it is not one of our dependencies.
 
-    Any other module that is not found is a defect, of ours or of a package, and its traceback is needed. This includes
-    a submodule: `torch.x` is missing only where torch itself is installed.
+    Any other missing module is a bug, in Clozeline or in a package, and its traceback is needed. This includes
+    submodules: `torch.x` can be missing only if torch itself is installed.
 
-    extra: the extra to name if several install the module.
+    extra: the extra to name if several extras install the module.
     """
     module = error.name or ""
     if module in BASE:
@@ -94,9 +94,9 @@ def missing_extra(error: ModuleNotFoundError, extra: str) -> str | None:
 
 
 def find_clash() -> str | None:
-    """Return what is wrong if another project's module would be imported instead of ours, or None.
+    """Return a message if another project's module is imported instead of ours, or one of ours is missing, or None.
 
-    All our packages share one parent folder, in a clone as well as in site-packages, so this package's location
+    All our packages have the same parent folder, both in a clone and in site-packages, so this package's location
     determines where the others must be.
     """
     root = Path(__file__).resolve().parent.parent
@@ -119,9 +119,9 @@ def find_clash() -> str | None:
 
 
 def find_overwritten(root: Path) -> str | None:
-    """Return what is wrong if another project's files replaced ours in site-packages (`root`), or None.
+    """Return a message if another project's files have replaced ours in site-packages (`root`), or None.
 
-    The installer recorded the hash of every file that it wrote. A clone has no such record.
+    The installer recorded the hash of every file that it wrote. A clone has no such record, and is not checked.
     """
     for name, recorded_hash in _recorded_hashes(root):
         path = root / name
@@ -150,7 +150,7 @@ def _recorded_hashes(root: Path) -> Iterator[tuple[str, str]]:
 
 
 def _module_file(name: str) -> Path | None:
-    """Return the file that `import name` would run, or the folder of a namespace package; None if there is none."""
+    """Return the file that `import name` would run, or the folder of a namespace package, or None if there is none."""
     spec = find_spec(name)
     if spec is None:
         return None

@@ -1,4 +1,4 @@
-"""What a Flex Template of Clozeline runs in its launcher: one command of the pipeline, submitted and left alone.
+"""Runs in the launcher of a Dataflow Flex Template: submits one command of the pipeline and does not wait for it.
 
 The launcher's image is the workers' image with Google's launcher program added:
 
@@ -10,15 +10,15 @@ The launcher's image is the workers' image with Google's launcher program added:
     ENV FLEX_TEMPLATE_PYTHON_PY_FILE=/template/launch.py
     ENTRYPOINT ["/opt/google/dataflow/python_template_launcher"]
 
-One template is made for each step, from shard.json, vocab.json and pairs.json next to this file:
+Build one template for each step, from shard.json, vocab.json and pairs.json next to this file:
 
     gcloud dataflow flex-template build gs://my-bucket/templates/shard.json \
         --image us-docker.pkg.dev/my-project/images/clozeline-launcher:0.1.0 --sdk-language PYTHON \
         --metadata-file deploy/dataflow/shard.json
 
 Google's launcher passes every parameter as a flag, and adds --runner, --project, --region, --job_name and
---template_location: the job is written to a file there, and Dataflow starts it once this program has exited. So nothing
-here may wait for the job, and all that has to be done at its end is a step of its graph.
+--template_location. The job is written to a file at that location, and Dataflow starts it after this program has
+exited. So nothing here may wait for the job, and everything that must be done at its end is part of its graph.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import sys
 from pipeline.cli import main
 
 STEP_BY_PARAMETER = {"input": "shard", "model": "vocab", "vocab": "pairs"}
-"""Which parameter only one of the templates has, which requires it, and the command of the pipeline that it runs."""
+"""A required parameter that only one of the templates has, and the pipeline command that this template runs."""
 
 USAGE = """\
 launch.py --PARAMETER=VALUE ...
@@ -37,13 +37,13 @@ Started by Dataflow with the parameters of a Flex Template: those in shard.json,
 file. Which step it is follows from them: shard has `input`, vocab has `model`, pairs has `vocab`."""
 
 SWITCHES = ("lowercase", "overwrite")
-"""Parameters whose flags take no value. `false` is --no_lowercase, and leaves --overwrite out."""
+"""Parameters whose flags take no value. `false` turns into --no_lowercase, and omits --overwrite."""
 
 
 def command_of(arguments: list[str]) -> list[str]:
-    """Return the command of the pipeline for the flags that the template's launcher passes.
+    """Return the words of the pipeline's command line for the flags that the template's launcher passes.
 
-    Raises ValueError when they are not those of one step.
+    Raises ValueError unless they identify exactly one step.
     """
     names = {argument.partition("=")[0].removeprefix("--") for argument in arguments}
     steps = [step for parameter, step in STEP_BY_PARAMETER.items() if parameter in names]

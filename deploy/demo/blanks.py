@@ -2,7 +2,7 @@
 
     python deploy/demo/blanks.py HF_DIR RUN_DIR
 
-A model that has only learned how frequent words are gives the same answer to every question. RUN_DIR has the counts of
+A model that has only learned word frequencies gives the same answer to every question. RUN_DIR has the token counts of
 the training text.
 """
 
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def answers(probabilities_V: torch.Tensor, tokenizer: Any) -> str:
-    """Return the most likely words with their probabilities."""
+    """Return one line with the most likely words and their probabilities, given those of the vocabulary, (V,)."""
     shares, ids = probabilities_V.topk(WORDS_SHOWN)
     words = tokenizer.convert_ids_to_tokens(ids.tolist())
     return "   ".join(f"{word} {share:.1%}" for word, share in zip(words, shares.tolist(), strict=True))

@@ -24,13 +24,13 @@ from tqdm import tqdm
 SKIPPED_FOLDERS = {"test", "tests", "testing", "idlelib", "lib2to3", "site-packages", "__pycache__", "_vendor"}
 
 MIN_CHARACTERS = 400
-"""Shorter documents are left out: they say too little to make a pair of segments."""
+"""Shorter documents are left out, because they are too short for a pair of segments."""
 
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def documents() -> Iterator[dict[str, str]]:
-    """Yield {"source", "text"} of every document, in an order that depends only on what is installed."""
+    """Yield every document as {"source", "text"}, in an order that depends only on what is installed."""
     yield from _from_pydoc()
     yield from _from_builtins()
 
@@ -64,8 +64,8 @@ def _from_builtins() -> Iterator[dict[str, str]]:
 def modules_under(root: Path) -> Iterator[Path]:
     """Yield the Python sources below a folder, without tests and vendored copies.
 
-    Sorted by a hash of their paths, which mixes the packages: a corpus that stops early does not consist only of
-    packages whose names begin with A.
+    They are sorted by a hash of their paths, which mixes the packages: a corpus that is cut off early should not
+    consist only of packages whose names begin with A.
     """
     paths = {str(path.relative_to(root)): path for path in root.rglob("*.py")}
     for name in sorted(paths, key=lambda name: hashlib.blake2b(name.encode()).digest()):
@@ -87,7 +87,7 @@ def docstrings(path: Path) -> str:
 
 
 def write_documents(output: Path, max_characters: int) -> tuple[int, int]:
-    """Write documents until their texts have `max_characters`. Returns the number of documents and of characters."""
+    """Write documents until their texts have `max_characters`. Returns the numbers of documents and of characters."""
     count = 0
     characters = 0
     output.parent.mkdir(parents=True, exist_ok=True)

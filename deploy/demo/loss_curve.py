@@ -1,4 +1,4 @@
-"""Draws the loss and the accuracies of a run as a picture.
+"""Plots the loss and the accuracies of a run as a picture.
 
 python deploy/demo/loss_curve.py RUN_DIR OUTPUT.png
 """

@@ -1,8 +1,8 @@
 """`make demo`: text -> vocabulary -> pairs -> training, killed halfway and resumed -> export -> fill in blanks.
 
-Every step is a command that a user would type, printed before it runs. The training is stopped by SIGKILL, the worst
-that can happen to it, and started again by the same command. The steps between the last checkpoint and the kill are
-then taken twice, and their losses are compared.
+Every step is a command that a user would type, and is printed before it runs. The training is stopped by SIGKILL, which
+leaves it no chance to save, and started again by the same command. So the steps between the last checkpoint and the
+kill are taken twice, and their metrics are compared.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ HERE = Path("deploy/demo")
 BIN = Path(sys.executable).parent
 
 KILL_AT = 0.55
-"""Share of all steps after which the training is killed. The last checkpoint is then at one half."""
+"""The share of all steps after which the training is killed. With the default recipe, the last checkpoint is then at
+one half."""
 
 TIMES = (
     "tokens_per_second",
@@ -67,7 +68,7 @@ def main() -> None:
 
 
 def make_pairs(out: Path, megabytes: str) -> None:
-    """Run the three jobs of the pipeline on the documentation that this Python carries."""
+    """Make a corpus of Python's own documentation, and run the three jobs of the pipeline on it."""
     text = out / "text"
     vocab = out / "vocab"
     command(f"python {HERE}/corpus.py {out}/corpus.jsonl --megabytes {megabytes}")
@@ -81,7 +82,10 @@ def make_pairs(out: Path, megabytes: str) -> None:
 
 
 def train_and_resume(out: Path, config: str, changes: list[str]) -> None:
-    """Train on two ranks, kill them all, let the same command finish, and compare the steps that were taken twice."""
+    """Train on two ranks, kill both, let the same command finish, and compare the steps that were taken twice.
+
+    changes: further `--set` values. Ends the demo unless the steps are equal.
+    """
     run = out / "run"
     settings = [f"data.pairs={out}/pairs", f"run.output={run}", f"evaluation.pairs={out}/held_out"]
     settings += ["evaluation.every=300", *changes]
@@ -108,12 +112,12 @@ def train_and_resume(out: Path, config: str, changes: list[str]) -> None:
 
 
 def without_times(line: Line) -> Line:
-    """Return a line of metrics without what differs between any two runs."""
+    """Return a line of metrics without the values that differ between any two runs."""
     return {name: value for name, value in line.items() if name not in TIMES}
 
 
 def kill_midway(training: str, run: Path) -> dict[int, Line]:
-    """Start the command and SIGKILL all its processes at KILL_AT. Returns what it logged after its last checkpoint."""
+    """Start the command, SIGKILL all its processes at KILL_AT, and return the result of `lost_lines`."""
     show(training)
     process = subprocess.Popen(arguments(training), env=environment(), start_new_session=True)
 
@@ -129,7 +133,7 @@ def kill_midway(training: str, run: Path) -> dict[int, Line]:
 
 
 def lost_lines(run: Path) -> dict[int, Line]:
-    """Return what a killed run logged after its last checkpoint, by step. Ends the demo if it logged nothing."""
+    """Return the lines that a killed run logged after its last checkpoint, by step. Ends the demo if there are none."""
     last_saved = max(saved_steps(run), default=0)
     lost = {line["step"]: line for line in metrics(run) if line["step"] > last_saved}
     if last_saved == 0 or not lost:
@@ -179,7 +183,7 @@ def show(line: str) -> None:
 
 
 def arguments(line: str) -> list[str]:
-    """Return a command's words, its program by its full path."""
+    """Return the words of a command line, with the full path of the program, which is in BIN."""
     program, *rest = shlex.split(line)
     return [str(BIN / program), *rest]
 

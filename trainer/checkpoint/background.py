@@ -1,16 +1,16 @@
-"""Saves in the background: training continues from a copy of the weights on, while a thread writes the checkpoint.
+"""Saves in the background: a thread writes the checkpoint from a copy of the weights, while training continues.
 
-What stops training is the copy into host memory (snapshot.py). Then each rank's thread does together with those of the
-other ranks what sharded.py describes: write, read back, hash, publish. Their collective calls are made over a gloo
-group of their own, because two threads cannot share one: its calls must come in the same order on every rank.
+Training pauses only for the copy into host memory (snapshot.py). Then the save threads of all ranks together take the
+steps that sharded.py describes: write, read back, hash, publish. Their collective calls use a separate gloo group,
+because two threads cannot share a group: its calls must come in the same order on every rank.
 
-One save at a time: `wait` comes before the next one, and before anything that depends on which checkpoints exist. All
-ranks call `start` and `wait` at the same places of the training loop, so no rank waits for a thread that another rank
-never starts.
+There is one save at a time. Call `wait` before the next save, and before anything that depends on which checkpoints
+exist. All ranks call `start` and `wait` at the same places of the training loop, so no rank waits for a thread that
+another rank never starts.
 
-What ends a save early, a kill or a second interrupt, leaves the older checkpoints and a partial folder that nobody
-reads. After any other error the main thread waits for the save before the process ends, because the other ranks' main
-threads may be blocked while their threads can still finish. The watchdog ends that wait if a rank is lost.
+A save that is cut short, by a kill or a second interrupt, leaves the older checkpoints and a partial folder that is
+never read. After any other error, the main thread waits for the save before the process ends, because the other ranks'
+main threads may be blocked while their save threads can still finish. The watchdog ends that wait if a rank is lost.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from trainer.distributed.watchdog import working_in_background
 from trainer.logs import EVERY_RANK, logger
 
 NO_LIMIT = timedelta(days=365).total_seconds()
-"""The timeout of the group's collective calls: ranks may wait while one writes to a slow disk. The watchdog ends a wait
-for a rank that has died."""
+"""The timeout of the group's collective calls, in seconds. Ranks may wait for one that writes to a slow disk, and the
+watchdog ends a wait for a rank that has died."""
 
 
 class BackgroundSaves:
-    """The thread that saves, on this rank. Creating and closing it are collective calls."""
+    """This rank's saves in the background, each in its own thread. Creating and closing this are collective calls."""
 
     def __init__(self, enabled: bool):
-        """enabled: checkpoint.background. Raises UsageError on every rank when one of them cannot connect."""
+        """enabled: checkpoint.background. Raises UsageError on every rank if one of them cannot connect."""
         self._enabled = enabled
         self._memory = HostMemory()
         self._thread: Thread | None = None
@@ -51,7 +51,8 @@ class BackgroundSaves:
     def copy(self, snapshot: Snapshot) -> Snapshot | None:
         """Return a copy of a snapshot in host memory, or None if saves are not made in the background.
 
-        A collective call. That there is no memory for a copy is logged once. Call `wait` first.
+        A collective call. Call `wait` first. If there is not enough memory for a copy, that is logged once, and all
+        later saves are made in the foreground.
         """
         if not self._enabled:
             return None
@@ -66,16 +67,16 @@ class BackgroundSaves:
         return self._memory.copy(snapshot)
 
     def start(self, place: str, save: Callable[[], None]) -> None:
-        """Let a thread call `save`, whose collective calls have an order of their own. Call `wait` first.
+        """Call `save` in a new thread, with its collective calls in the separate group. Call `wait` first.
 
-        place: what the watchdog says about the thread, as in "saving step 7".
+        place: how the watchdog describes what the thread does, such as "saving step 7".
         """
         assert self._thread is None, "one save at a time"
         self._thread = Thread(target=self._work, args=(place, save), name="checkpoint", daemon=True)
         self._thread.start()
 
     def wait(self) -> None:
-        """Wait until no save is in progress. Raises what the last one raised."""
+        """Wait until no save is in progress. Raises the error of the last save, once."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -86,11 +87,11 @@ class BackgroundSaves:
             raise error
 
     def close(self) -> None:
-        """Wait until no save is in progress, and release the group."""
+        """Wait until no save is in progress, and release the group. Logs an error of the last save."""
         try:
             self.wait()
         except Exception as error:
-            # Whatever ends the run is about to be reported, and this must not take its place.
+            # The error that ends the run is about to be reported, and this one must not replace it.
             logger.warning("The last checkpoint was not saved: %s", error, extra=EVERY_RANK)
 
         if self._group is not None:
@@ -103,11 +104,11 @@ class BackgroundSaves:
         self._group = open_host_group(NO_LIMIT)
 
     def _work(self, place: str, save: Callable[[], None]) -> None:
-        """Save, and keep an error for `wait`, where the main thread raises it."""
+        """Save. Keep an error for `wait`, where the main thread raises it."""
         try:
             with working_in_background(place), collectives_over(self._group):
                 save()
         except BaseException as error:
-            # Said at once: `wait` may come much later, or never if the other ranks hang in this save.
+            # Logged at once, because `wait` may come much later, or never if the other ranks hang in this save.
             logger.error("While %s: %s: %s", place, type(error).__name__, error, extra=EVERY_RANK)
             self._error = error

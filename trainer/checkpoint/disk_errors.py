@@ -1,4 +1,4 @@
-"""Turns errors of the disk into a StorageError that names the file or the checkpoint."""
+"""Turns disk errors into a StorageError that names the file or the checkpoint."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from schemas.errors import StorageError
 
 @contextlib.contextmanager
 def write_errors_of(path: Path) -> Iterator[None]:
-    """Raise a StorageError that names `path` for an OSError or a StorageError of the block."""
+    """Turn an OSError or StorageError of the block into a StorageError that says that `path` could not be written."""
     try:
         yield
     except (OSError, StorageError) as error:
@@ -21,7 +21,7 @@ def write_errors_of(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def read_errors_of(path: Path) -> Iterator[None]:
-    """Raise a StorageError that names `path` for an OSError of the block."""
+    """Turn an OSError of the block into a StorageError that says that `path` could not be read back."""
     try:
         yield
     except OSError as error:

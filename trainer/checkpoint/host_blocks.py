@@ -1,9 +1,9 @@
-"""Where the copies of a rank's weights and moments lie in host memory: in few large blocks.
+"""Lays out the copies of a rank's weights and moments in a few large blocks of host memory.
 
-torch rounds every allocation of pinned memory up to a power of two (ATen/core/CachingHostAllocator.h), so one of 9 GB
-would take 16 GB. Blocks whose sizes are powers of two are not rounded. The largest are as large as they can be, the
-smallest as small as a share of the whole, so what is taken exceeds what is needed by at most that share. A tensor that
-meets the end of a block continues in the next one: a slice of a parameter is then copied as two slices.
+torch rounds every allocation of pinned memory up to a power of two (ATen/core/CachingHostAllocator.h), so 9 GB would
+take 16 GB. Blocks whose sizes are powers of two are not rounded. Their sizes are the binary digits of the total, which
+is rounded up to a multiple of the smallest block, so the waste is less than that block. A tensor that reaches the end
+of a block continues in the next one: a slice of a parameter is then copied as two slices.
 
 All sizes and offsets here are counts of float32 elements.
 """
@@ -14,21 +14,22 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 ALIGNMENT = 16
-"""Each copied tensor begins at a multiple of this: 64 bytes, a cache line and what vector instructions load at once."""
+"""Each copied tensor begins at a multiple of this: 64 bytes, the size of a cache line and of the widest vector load."""
 
 WASTED_SHARE = 32
-"""Blocks exceed what is needed by less than one part in this many, or by one block of SMALLEST_BLOCK."""
+"""The blocks exceed the needed size by less than 1 / WASTED_SHARE of it, or by less than one SMALLEST_BLOCK."""
 
 SMALLEST_BLOCK = 1 << 14  # 64 KiB
 
 MOST_BLOCKS = 6
-"""What is needed is rounded up to at most 64 of the smallest blocks, and no number up to 64 has more binary ones."""
+"""The maximum number of blocks: the needed size is rounded up to at most 64 smallest blocks, and no number up to 64 has
+more than 6 binary ones."""
 
 
 class Group(NamedTuple):
-    """Tensors of equal length that stay together: of one slice, the weights and the moments.
+    """Tensors of equal length that are copied together: the weights of one parameter slice and their moments.
 
-    length: of each tensor. tensors: how many there are.
+    length: of each tensor. tensors: the number of tensors.
     """
 
     length: int
@@ -38,8 +39,8 @@ class Group(NamedTuple):
 class Place(NamedTuple):
     """Where a part of a group is copied to.
 
-    group: its number. start, length: which elements of each of its tensors. block: the number of the block.
-    offsets: where the part of each tensor begins in the block.
+    group: the group's index. start, length: the elements of each of its tensors. block: the block's index.
+    offsets: for each tensor, where its part begins in the block.
     """
 
     group: int
@@ -50,17 +51,17 @@ class Place(NamedTuple):
 
 
 def needed_elements(groups: list[Group]) -> int:
-    """Return how many elements blocks must have together for the copies of all groups, each tensor aligned."""
+    """Return the total number of elements that the blocks need for copies of all groups, with each tensor aligned."""
     copied = sum(group.tensors * _aligned(group.length) for group in groups)
 
-    # Before the end of each block a part may be left that is too small for one aligned piece of every tensor.
+    # At the end of each block, the remainder may be too small for an aligned piece of every tensor of a group.
     most_tensors = max((group.tensors for group in groups), default=0)
     return copied + MOST_BLOCKS * ALIGNMENT * most_tensors
 
 
 def block_sizes(needed: int) -> list[int]:
     """Return at most MOST_BLOCKS powers of two, the largest first, that together hold `needed` elements."""
-    # The largest power of two of which `needed` has WASTED_SHARE or more.
+    # The largest power of two that fits into `needed` at least WASTED_SHARE times.
     smallest = SMALLEST_BLOCK
     while 2 * smallest * WASTED_SHARE <= needed:
         smallest *= 2
@@ -71,9 +72,9 @@ def block_sizes(needed: int) -> list[int]:
 
 
 def places_of(groups: list[Group], sizes: list[int]) -> Iterator[Place]:
-    """Yield where each part of each group goes, in order.
+    """Yield the place of each part of each group, in order.
 
-    sizes: of the blocks. At most MOST_BLOCKS which together have `needed_elements` always suffice.
+    sizes: of the blocks. At most MOST_BLOCKS blocks with `needed_elements` in total always suffice.
     """
     block = 0
     used = 0

@@ -1,7 +1,7 @@
-"""A run's identity: what must not change when it resumes, because it decides rows, masks or weights.
+"""A run's identity: the settings that must not change when it resumes, because they determine rows, masks or weights.
 
-The first step of a phase is a special case: data, masking and batch size belong to a phase, so only what holds for the
-whole run (IDENTITY_OF_RUN) is compared there.
+The first step of a phase is a special case. Data, masking and batch size belong to a phase, so only the settings of the
+whole run (IDENTITY_OF_RUN) are compared there.
 """
 
 from __future__ import annotations
@@ -34,11 +34,14 @@ _RECIPE_NAMES = {
     "replacement": "masking.replacement",
     "phase_model": "the phase's model",
 }
-"""What the recipe calls the entries of an identity. `model` and `masking` are sections of it under the same names."""
+"""The recipe's names for entries of an identity. `model` and `masking` are sections of the recipe with these names."""
 
 
 def identity(recipe: Recipe, phase: Phase, folders: list[PairFolder]) -> dict[str, Any]:
-    """Return what must not change under a run: everything here decides rows, masks or weights."""
+    """Return what must not change during a run: the settings that determine rows, masks or weights.
+
+    recipe: of the whole run. folders: of the phase's pairs.
+    """
     return _of_newer_keys(recipe, phase) | {
         "data": [folder.manifest.fingerprint for folder in folders],
         "weights": phase.recipe.data.weights,
@@ -54,7 +57,10 @@ def identity(recipe: Recipe, phase: Phase, folders: list[PairFolder]) -> dict[st
 
 
 def _of_newer_keys(recipe: Recipe, phase: Phase) -> dict[str, Any]:
-    """Return the entries of keys that earlier versions did not have, unless they have the values of those."""
+    """Return entries for keys that earlier versions lacked, unless they have the values that those versions used.
+
+    So checkpoints of earlier versions, whose identities lack these entries, still compare as equal.
+    """
     entries: dict[str, Any] = {}
     if phase.recipe.objective.kind != "mlm":
         entries["objective"] = phase.recipe.objective.kind
@@ -84,9 +90,10 @@ def check_unchanged(
     folders: list[str],
     names: tuple[str, ...],
 ) -> None:
-    """Compare the named entries of the checkpoint's identity with those of this run, `now`.
+    """Compare entries of a checkpoint's identity with those of this run.
 
-    Raises CheckpointError that gives both values of each key, and for data the folders with their fingerprints.
+    path: the checkpoint. now: this run's identity. folders: this run's pair folders. names: the entries to compare.
+    Raises CheckpointError that shows both values of each key that differs, and for data the folders and fingerprints.
     """
     saved_data = state.identity.get("data")
     if "data" in names and saved_data != now["data"]:
@@ -102,7 +109,7 @@ def check_unchanged(
 
 
 def _by_recipe_key(values: dict[str, Any], names: list[str]) -> dict[str, Any]:
-    """Return the named entries of an identity under the full keys that the recipe has for them."""
+    """Return the named entries of an identity, flattened, under the recipe's names for them."""
     renamed: dict[str, Any] = {}
     for name in names:
         value = values.get(name)
@@ -112,7 +119,7 @@ def _by_recipe_key(values: dict[str, Any], names: list[str]) -> dict[str, Any]:
 
 
 def _data_text(folders: list[str], fingerprints: list[str]) -> str:
-    """Example: `out/pairs (fingerprint 53a1...)`; only fingerprints if the folders are not known."""
+    """Return text such as `out/pairs (fingerprint 53a1...)`, or only fingerprints if the folders are unknown."""
     if len(folders) != len(fingerprints):
         return f"fingerprint {', '.join(fingerprints) or 'unknown'}"
     pairs = zip(folders, fingerprints, strict=True)
@@ -120,7 +127,10 @@ def _data_text(folders: list[str], fingerprints: list[str]) -> str:
 
 
 def check_identity(path: Path, saved: dict[str, Any], now: dict[str, Any]) -> None:
-    """Raise CheckpointError, listing every difference, if a run would resume with other settings than it began with."""
+    """Raise CheckpointError, listing every difference, unless a run's settings are those that it began with.
+
+    saved, now: values by full key. path: the checkpoint.
+    """
     differences = []
     for name in sorted({*saved, *now}):
         before = saved.get(name)

@@ -1,19 +1,19 @@
-"""A checkpoint on disk: its files, and how it is found and read.
+"""The layout of a checkpoint on disk, and how checkpoints are found and read.
 
     RUN/checkpoints/step-00000100/
         model.safetensors        all weights in float32 (the optimizer's master copies)
         exp_avg.safetensors      the optimizer's moments, under the names of the weights
-        exp_avg_sq.safetensors   (of Muon's hidden matrices only the first)
+        exp_avg_sq.safetensors   (Muon's hidden matrices have only the first)
         state.json               progress and facts of the run, see state.py
         evaluation.json          metrics on the held-out pairs, if these weights were evaluated
         manifest.json            size and SHA-256 of every file above, written last
 
-Nothing in it depends on the number of ranks or the ZeRO stage, so a run may resume with any other layout.
+Nothing in a checkpoint depends on the number of ranks or the ZeRO stage, so a run may resume with others.
 
-evaluation.json is the exception to "written before the manifest": an evaluation that a signal interrupted is rerun on
-resume and added to a published checkpoint. It is then not in the manifest, and readers accept a damaged one as none.
+evaluation.json may be written after the manifest: an evaluation that a signal interrupted is rerun on resume and added
+to the published checkpoint. The manifest then does not list it, and readers treat a damaged one as missing.
 
-How a checkpoint gets its name and loses it is in publication.py; how the ranks write one together, in sharded.py.
+publication.py publishes and removes checkpoints, and sharded.py lets the ranks write one together.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _is_published(run: str, step: int) -> bool:
 def without_manifest(run: str) -> list[Path]:
     """Return the folders of a local run that have a checkpoint's name but no manifest.
 
-    A save never leaves such a folder, so somebody has removed the manifest, or copied the folder in part.
+    A save never leaves such a folder, so someone removed the manifest or copied only part of the folder.
     """
     folders = sorted(Path(run, CHECKPOINTS_FOLDER).glob(f"{_STEP_PREFIX}*"))
     checkpoints = [path for path in folders if _step_of(path.name) is not None]
@@ -91,21 +91,21 @@ def _step_of(folder_name: str) -> int | None:
     return int(digits) if digits.isdecimal() else None
 
 
-# Evaluations: they only decide which checkpoint is the best
+# Evaluations, which only decide which checkpoint is the best
 
 LOSSES_OF_BEST = ("eval_mlm_loss_masked", "eval_mlm_loss")
-"""Held-out losses that the best checkpoint may have the lowest of, in order of preference.
+"""Held-out losses by which the best checkpoint is chosen, in order of preference.
 
-Where 80/10/10 leaves tokens unchanged, a model lowers its mean loss by copying them, so the loss at [MASK] goes first.
-Objectives without [MASK] have only the mean.
+80/10/10 masking leaves some tokens unchanged, and a model lowers its mean loss by copying them, so the loss at [MASK]
+comes first. Objectives without [MASK] have only the mean.
 """
 
 
 def best_step(run: str) -> int | None:
     """Return the step of the checkpoint with the lowest held-out loss, or None if none was evaluated.
 
-    The loss is the first of LOSSES_OF_BEST that all evaluated checkpoints have. Of equal losses the earliest wins.
-    `run` may be a URL.
+    The loss is the first of LOSSES_OF_BEST that all evaluated checkpoints have. The earliest step wins a tie. `run` may
+    be a URL.
     """
     evaluations = {step: read_evaluation(location(run, step)) for step in steps_saved(run)}
     evaluated = {step: figures for step, figures in evaluations.items() if _is_loss(figures.get("eval_mlm_loss"))}
@@ -139,7 +139,7 @@ def read_evaluation(folder: str) -> dict[str, Any]:
 
 
 def _is_metric(value: object) -> bool:
-    """Return whether a value is None, a float, or an int that a float holds exactly. Booleans are not."""
+    """Return whether a value is None, a float, or an int that a float can represent exactly, but not a boolean."""
     if value is None or type(value) is float:
         return True
     return type(value) is int and abs(value) < 1 << 53
@@ -151,6 +151,7 @@ def add_evaluation(folder: Path, metrics: dict[str, Any]) -> None:
         if (folder / EVALUATION).is_dir():
             shutil.rmtree(folder / EVALUATION)
 
+        # The manifest's hash is removed first, so that the checkpoint verifies even if the write is interrupted.
         remove_entry(folder, EVALUATION)
         storage.publish(str(folder / EVALUATION), json.dumps(metrics).encode())
 
@@ -161,25 +162,25 @@ def add_evaluation(folder: Path, metrics: dict[str, Any]) -> None:
 def newest_sound_checkpoint(run: str) -> NewestCheckpoint | None:
     """Return the newest checkpoint that verifies, or None if nothing was ever published.
 
-    Raises CheckpointError if there are checkpoints but none verifies: starting over in silence would lose the run.
+    Raises CheckpointError if there are checkpoints but none verifies: silently starting over would lose the run.
     """
     return newest_sound(run, saved_checkpoints(run), fault_of_checkpoint)
 
 
 class SavedCheckpoints(NamedTuple):
-    """The steps of a run that have a checkpoint, oldest first, and folders of checkpoints without a manifest."""
+    """A run's steps with a published checkpoint, oldest first, and the checkpoint folders without a manifest."""
 
     steps: list[int]
     unsealed: list[Path]
 
 
 def saved_checkpoints(run: str) -> SavedCheckpoints:
-    """Return what is there of a local run, verified or not."""
+    """Return the checkpoints of a local run, whether or not they verify."""
     return SavedCheckpoints(steps_saved(run), without_manifest(run))
 
 
 def newest_sound(run: str, saved: SavedCheckpoints, fault_of: Callable[[Path], str | None]) -> NewestCheckpoint | None:
-    """Do what `newest_sound_checkpoint` does with what is saved. `fault_of` tells what is wrong with a checkpoint."""
+    """Return what `newest_sound_checkpoint` does, from `saved`. fault_of: what is wrong with a checkpoint, or None."""
     faults: list[str] = []
     for step in reversed(saved.steps):
         path = checkpoint_path(run, step)
@@ -199,7 +200,7 @@ def newest_sound(run: str, saved: SavedCheckpoints, fault_of: Callable[[Path], s
 
 
 def read_state(path: Path) -> TrainingState:
-    """Return the state that a checkpoint stores. Raises CheckpointError if it is missing or of another form."""
+    """Return a checkpoint's state. Raises CheckpointError if state.json is missing or is not valid in this version."""
     try:
         return TrainingState.model_validate_json((path / STATE).read_text())
     except (OSError, ValidationError) as error:

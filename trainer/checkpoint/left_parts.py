@@ -1,8 +1,9 @@
-"""Publishes what an earlier run could not upload, because the store was out of reach as it ended.
+"""Publishes checkpoint parts that an earlier run could not upload because the store was unreachable when it ended.
 
-The parts of its last checkpoints then lie on the nodes' disks. As a run begins, rank 0 learns which node has which, and
-chooses the checkpoints that are newer than the URL's and of which every part is still on its node's disk or at the URL.
-The nodes upload these and remove all others. Nodes must keep their order: a part belongs to a node by its number.
+The parts of its last checkpoints are then still on the nodes' disks. When a run begins, rank 0 collects which node has
+which parts, and chooses the checkpoints that are newer than the URL's and all of whose parts are either on their node's
+disk or at the URL. The nodes upload these and remove all others. Nodes must have the same numbers as before, because a
+part belongs to a node by its number.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from trainer.logs import logger
 
 
 def send_what_is_left(remote: RemotePartOfRun | None, number: int) -> None:
-    """Publish what an earlier run left on the nodes' disks, as far as it makes whole checkpoints. A collective call.
+    """Publish the checkpoints that an earlier run left on the nodes' disks, if they are complete. A collective call.
 
     remote: None on ranks that do not lead in their folder. number: of the folder that this rank sees.
     """
@@ -30,7 +31,7 @@ def send_what_is_left(remote: RemotePartOfRun | None, number: int) -> None:
     left_by_rank = run_on_all_ranks(lambda: (number, left_in(remote)) if remote is not None else None)
     left = dict(found for found in left_by_rank if found is not None)
 
-    # Rank 0 last: it publishes what the others have uploaded.
+    # Rank 0 comes last, because it publishes what the others have uploaded.
     chosen = run_on_rank_0(lambda: choose_left(remote, left) if remote is not None else [])
     run_on_all_ranks(lambda: _send(remote, chosen) if remote is not None and rank > 0 else None)
     run_on_rank_0(lambda: _send(remote, chosen) if remote is not None else None)
@@ -38,14 +39,15 @@ def send_what_is_left(remote: RemotePartOfRun | None, number: int) -> None:
 
 
 def left_in(remote: RemotePartOfRun) -> list[str]:
-    """Return the names of the folders of parts that an earlier run has left on this node."""
+    """Return the names of the folders of parts that an earlier run left on this node, oldest first."""
     return parts_of_node(remote.folder, remote.number)
 
 
 def choose_left(remote: RemotePartOfRun, left: dict[int, list[str]]) -> list[str]:
-    """Return which of the folders that are left on nodes, by the nodes' numbers, make a whole and newer checkpoint.
+    """Return the names of folders left on nodes that make a complete checkpoint newer than the URL's.
 
-    Removes at the URL what killed runs left of others. Rank 0 alone calls this. Raises StorageError.
+    left: the names of the folders on each node, by node number. Removes unfinished uploads of other checkpoints from
+    the URL. Only rank 0 calls this. Raises StorageError.
     """
     with storage.storage_errors_of(remote.url):
         newest_at_url = max(steps_saved(remote.url), default=-1)
@@ -77,9 +79,9 @@ def _can_be_completed(remote: RemotePartOfRun, folder: Path, holders: list[int])
 
 
 def _send(remote: RemotePartOfRun, names: list[str]) -> None:
-    """Upload folders of parts that are left and remove all others. Raises StorageError.
+    """Upload the named folders of parts and remove all others. Raises StorageError.
 
-    The metrics of rank 0 go with them: they are newer than those at the URL, as the checkpoints are.
+    Rank 0 also uploads its metrics, which are newer than those at the URL, as the checkpoints are.
     """
     remove_parts(remote.folder, names)
     if names:
@@ -88,7 +90,7 @@ def _send(remote: RemotePartOfRun, names: list[str]) -> None:
 
 
 def _give_up_rest(remote: RemotePartOfRun) -> None:
-    """Remove what could not be published of an earlier run. Rank 0 alone calls this."""
+    """Remove checkpoints of an earlier run that could not be published. Only rank 0 calls this."""
     if remote.unpublished():
         logger.warning("%s Resuming from an older checkpoint.", remote.unpublished())
         remove_parts(remote.folder)

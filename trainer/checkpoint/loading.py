@@ -1,4 +1,4 @@
-"""Loads a checkpoint into an engine. Each rank reads the elements that it holds, whatever layout wrote them.
+"""Loads a checkpoint into an engine: each rank reads the elements that it holds, whatever layout wrote them.
 
 Suffixes: N float32 elements.
 """
@@ -30,7 +30,7 @@ from trainer.distributed.zero import (
 
 
 def load_checkpoint(engine: DeepSpeedEngine, path: Path, state: TrainingState) -> None:
-    """Load a checkpoint's weights, moments and counts into the engine. A collective call.
+    """Load a checkpoint's weights, moments, update count and loss scale into the engine. A collective call.
 
     Raises CheckpointError on every rank if the files do not fit the model or hold a NaN or an infinity.
     """
@@ -52,7 +52,7 @@ def _read(engine: DeepSpeedEngine, path: Path, slices: list[ParameterSlice]) -> 
                     f"{path / file_name} holds other tensors than this model. Use another run.output."
                 )
 
-            # The values are views of what the optimizer works on, so copying into them loads the optimizer.
+            # The targets are views of the optimizer's own tensors, so copying into them loads the optimizer.
             for part in slices:
                 target_N = values_of(part, file_name)
                 if target_N is None:
@@ -68,7 +68,7 @@ def _read(engine: DeepSpeedEngine, path: Path, slices: list[ParameterSlice]) -> 
 
 
 def _check_finite(path: Path, name: str, values_N: Tensor) -> None:
-    """Raise CheckpointError if a tensor holds a NaN or an infinity: no later step could recover from it."""
+    """Raise CheckpointError if a tensor holds a NaN or an infinity, from which no later step could recover."""
     if not bool(torch.isfinite(values_N).all()):
         raise CheckpointError(
             f"{path} holds values of {name} that are not finite. Delete {path.parent}, so that the run resumes from an "
@@ -77,9 +77,9 @@ def _check_finite(path: Path, name: str, values_N: Tensor) -> None:
 
 
 def _read_whole(engine: DeepSpeedEngine, file: TensorFile) -> None:
-    """Copy all weights into the model itself, which computes with a copy in its own precision.
+    """Copy all weights into the model itself, which computes with its own copy in its own precision.
 
-    Parameters that are partitioned (stage 3) are left to `publish_weights`, which gathers them from the ranks.
+    Partitioned parameters (stage 3) are skipped: `publish_weights` gathers them from the ranks.
     """
     for name, parameter in named_parameters(engine):
         if not is_partitioned(parameter):

@@ -1,11 +1,11 @@
 """The manifest of a checkpoint, `manifest.json`: every file with its size and SHA-256.
 
 It is written last, and a folder is trusted only if all its files agree with its manifest. So a manifest also marks a
-folder as complete, and must hold at every later moment.
+folder as complete, and must stay true afterwards.
 
 A file of up to HASH_BLOCK bytes is listed under `files`. A larger one is listed under `files_in_blocks`, with the
-SHA-256 of each block: many ranks can hash its blocks side by side, where the SHA-256 of all of it would take one rank
-as long as it takes to read the file. Checkpoints of earlier versions list files of any size under `files`.
+SHA-256 of each block: many ranks can hash blocks in parallel, whereas a single SHA-256 would make one rank read the
+whole file. Checkpoints of earlier versions list files of any size under `files`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MANIFEST = "manifest.json"
 CHECKPOINT_VERSION = 1
 
 HASH_BLOCK = 1 << 24
-"""Bytes of a file that are hashed together: 16 MiB. A manifest states the size that it was written with."""
+"""The size of a hashed block of a file: 16 MiB. A manifest states the size that it was written with."""
 
 _HASH_CHUNK = 1 << 24  # bytes read at once
 
@@ -38,7 +38,7 @@ class ManifestEntry(TypedDict):
 
 
 class BlocksEntry(TypedDict):
-    """A larger file. sha256: of each of its blocks, which all but the last have `block_bytes` bytes."""
+    """A larger file. sha256: of each of its blocks; all blocks but the last have `block_bytes` bytes."""
 
     path: str
     bytes: int
@@ -69,7 +69,7 @@ def describe_file(folder: Path, file: Path) -> ManifestEntry:
 
 
 def entry_of(path: str, size: int, block_hashes: list[str]) -> Entry:
-    """Return the entry of a file whose blocks of HASH_BLOCK bytes have been hashed."""
+    """Return the manifest's entry of a file, given the SHA-256 of each of its blocks of HASH_BLOCK bytes."""
     if len(block_hashes) == 1:
         return {"path": path, "bytes": size, "sha256": block_hashes[0]}
     return {"path": path, "bytes": size, "block_bytes": HASH_BLOCK, "sha256": block_hashes}
@@ -78,7 +78,7 @@ def entry_of(path: str, size: int, block_hashes: list[str]) -> Entry:
 def seal(partial: Path, entries: list[Entry] | list[ManifestEntry], assembled_from: str | None = None) -> None:
     """Write the manifest. Raises StorageError.
 
-    assembled_from: SHA-256 of the manifest at a URL by which the files were put together from parts (parts.py).
+    assembled_from: if the files were assembled from parts (parts.py), the SHA-256 of the manifest at the URL.
     """
     in_blocks = [entry for entry in entries if "block_bytes" in entry]
     manifest: dict[str, Any] = {
@@ -99,7 +99,7 @@ def _write(folder: Path, manifest: dict[str, Any]) -> None:
 
 
 def remove_entry(folder: Path, name: str) -> None:
-    """Remove a file's entry before the file changes, because the checkpoint must verify at every moment."""
+    """Remove a file's entry from the manifest before the file changes, so that the checkpoint verifies at all times."""
     if not (folder / MANIFEST).exists():
         return
 
@@ -118,10 +118,10 @@ def listed_files(manifest: dict[str, Any]) -> list[Entry]:
 
 
 def fault_of_checkpoint(path: Path, hashes: bool = True) -> str | None:
-    """Return what is wrong with a checkpoint, or None if every file is as its manifest says.
+    """Return what is wrong with a checkpoint, or None if every file agrees with the manifest.
 
-    hashes: compare contents; otherwise only sizes.
-    Raises CheckpointError for a checkpoint of a newer format: falling back to an older one would lose training.
+    hashes: whether to compare contents, not only sizes.
+    Raises CheckpointError for a checkpoint of a newer format, because falling back to an older one would lose training.
     """
     ranges = ranges_of(path)
     if isinstance(ranges, str):
@@ -130,7 +130,7 @@ def fault_of_checkpoint(path: Path, hashes: bool = True) -> str | None:
 
 
 def ranges_of(path: Path) -> list[HashedRange] | str:
-    """Return the ranges of files that a checkpoint's manifest has hashes of; or what is wrong with it or with sizes.
+    """Return the hashed ranges of a checkpoint's files, or what is wrong with the manifest or with a file's size.
 
     Raises CheckpointError for a checkpoint of a newer format.
     """
@@ -159,7 +159,7 @@ def ranges_of(path: Path) -> list[HashedRange] | str:
 
 
 def _ranges_of_file(entry: Any) -> list[HashedRange]:
-    """Return the ranges that an entry has hashes of. Raises ValueError if they are not those of the whole file."""
+    """Return the hashed ranges of a manifest's entry. Raises ValueError if they do not make up the whole file."""
     size = entry["bytes"]
     if "block_bytes" not in entry:
         return [HashedRange(entry["path"], 0, size, entry["sha256"])]
@@ -174,7 +174,7 @@ def _ranges_of_file(entry: Any) -> list[HashedRange]:
 
 
 def fault_of_ranges(path: Path, ranges: list[HashedRange]) -> str | None:
-    """Return the first fault of these ranges of a checkpoint's files, or None if all have the hashes that they should.
+    """Return the first fault in these ranges of a checkpoint's files, or None if all hashes are right.
 
     A file that cannot be read is a fault.
     """

@@ -1,7 +1,7 @@
 """Finds out which ranks see the same run folder, and claims each folder for the run.
 
-Usually all nodes share one. Without a shared file system, and with a URL as run.output, each node has a folder of its
-own: its first rank claims it and is its leader, and checkpoints go to the URL in parts (parts.py).
+Usually all nodes share one folder. Without a shared file system, and with a URL as run.output, each node has a separate
+folder: the node's first rank claims it and is its leader, and checkpoints go to the URL in parts (parts.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from trainer.distributed.collectives import nodes_of_ranks, run_on_all_ranks, ru
 
 @dataclass(frozen=True)
 class NodeFolders:
-    """of_ranks: the number of the folder that each rank sees. Rank 0 sees folder 0."""
+    """Which ranks see the same run folder.
+
+    of_ranks: the number of the folder that each rank sees. Rank 0 sees folder 0.
+    """
 
     of_ranks: list[int]
 
@@ -33,7 +36,7 @@ class NodeFolders:
         return max(self.of_ranks) > 0
 
     def leader(self, rank: int) -> int:
-        """Return the rank that leads in the folder that a rank sees, its first."""
+        """Return the leader of the folder that a rank sees: the lowest rank that sees it."""
         return self.of_ranks.index(self.of_ranks[rank])
 
     def leads(self, rank: int) -> bool:
@@ -41,11 +44,11 @@ class NodeFolders:
 
 
 def claim_folders(run: str, is_remote: bool, resources: contextlib.ExitStack) -> NodeFolders:
-    """Lock the run's folder on every node until `resources` close. A collective call.
+    """Lock the run's folder on every node until `resources` is closed. A collective call.
 
     is_remote: run.output is a URL, so nodes may have separate folders.
 
-    Raises UsageError on every rank if a rank does not see the folder that it has to share, and as `claim` does.
+    Raises UsageError on every rank if a rank does not see the folder that it must share, and what `claim` raises.
     """
     rank = dist.get_rank()
 
@@ -54,7 +57,7 @@ def claim_folders(run: str, is_remote: bool, resources: contextlib.ExitStack) ->
         was_unused = is_unused(run)
         lock = claim(run)
 
-        # In reverse order: a start that is refused leaves the folder as it was.
+        # Callbacks run in reverse order: if the start is refused, they leave the folder as it was.
         if is_new:
             resources.callback(remove_empty, run)
         resources.callback(lock.close)
@@ -66,8 +69,8 @@ def claim_folders(run: str, is_remote: bool, resources: contextlib.ExitStack) ->
             mark.touch()
         resources.callback(mark.unlink, missing_ok=True)
 
-    # A random name: a folder that is not shared may hold the files of an earlier run, under the same names. The dot
-    # keeps it from being taken for somebody's file.
+    # Rank 0 creates a mark, and ranks that see it share rank 0's folder. Its name is random, because a folder that is
+    # not shared may hold the mark of an earlier run. The dot keeps it from being mistaken for a user's file.
     mark_name = run_on_rank_0(lambda: f".seen-{secrets.token_hex(8)}")
     run_on_rank_0(lambda: claim_until_closed(mark_name))
     sees_rank_0 = run_on_all_ranks(lambda: Path(run, mark_name).exists())
@@ -79,13 +82,13 @@ def claim_folders(run: str, is_remote: bool, resources: contextlib.ExitStack) ->
 
     run_on_all_ranks(lambda: Path(run, mark_name).unlink(missing_ok=True) if folders.leads(rank) else None)
     if not (folders.several and is_remote):
-        # Otherwise parts may complete a checkpoint (remote_parts.py).
+        # With separate folders, an earlier run's parts are kept: they may complete a checkpoint (left_parts.py).
         run_on_all_ranks(lambda: remove_parts(run) if folders.leads(rank) else None)
     return folders
 
 
 def _numbers(sees_rank_0: list[bool], nodes: list[int]) -> list[int]:
-    """Return the number of each rank's folder: 0 where rank 0's is seen, otherwise one for each node."""
+    """Return the number of each rank's folder: 0 if the rank sees rank 0's folder, otherwise one number per node."""
     numbers: dict[int, int] = {}
     folders = []
     for sees, node in zip(sees_rank_0, nodes, strict=True):
@@ -94,7 +97,7 @@ def _numbers(sees_rank_0: list[bool], nodes: list[int]) -> list[int]:
 
 
 def _check_shared(run: str, mark_name: str, rank: int, leader: int) -> None:
-    """Raise UsageError on a rank that does not see the folder that `leader` holds."""
+    """Raise UsageError on a rank that does not see the mark in the folder of `leader`."""
     if not Path(run, mark_name).exists():
         raise UsageError(
             f"Rank {rank} on {socket.gethostname()} does not see {run} of rank {leader}. Ranks write into one folder: "

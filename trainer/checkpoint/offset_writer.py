@@ -1,7 +1,7 @@
-"""Writes at offsets of a file that other ranks write as well, and keeps what was written and the first error.
+"""Writes at offsets of a file that other ranks write, too, and records each written piece and the first error.
 
-Every rank keeps a CRC-32 of each piece as it was handed to the system; verification.py compares them with what is read
-back. CRC-32 is enough to detect lost writes and costs a seventh of a SHA-256.
+Every rank records the CRC-32 of each piece as it was passed to the operating system. verification.py compares them with
+what is read back. CRC-32 is enough to detect lost writes and takes a seventh of the time of SHA-256.
 
 Suffixes: N float32 elements.
 """
@@ -22,7 +22,7 @@ from trainer.distributed.watchdog import progress
 
 
 class WrittenPiece(NamedTuple):
-    """Bytes `begin` to `end` of a file, with their CRC-32, as `rank` handed them to the system."""
+    """Bytes `begin` to `end` (exclusive) of a file and their CRC-32, as `rank` passed them to the operating system."""
 
     begin: int
     end: int
@@ -33,8 +33,8 @@ class WrittenPiece(NamedTuple):
 class OffsetWriter:
     """Writes at offsets of an existing file, and keeps the first error until `close`.
 
-    The file is opened for writing only, at the first write: an NFS client reads the rest of a page around a write only
-    if the file is open for reading too, and would then write back bytes that belong to another node.
+    The file is opened at the first write, and for writing only. If it were open for reading, too, an NFS client would
+    read the rest of the page around a write and later write back bytes that belong to another node.
     """
 
     def __init__(self, path: Path, rank: int):
@@ -46,7 +46,7 @@ class OffsetWriter:
 
     @contextlib.contextmanager
     def keeping_error(self) -> Iterator[None]:
-        """Catch an exception of the block. `close` raises the first one."""
+        """Catch an exception in the block. `close` raises the first one."""
         try:
             yield
         except Exception as error:
@@ -54,7 +54,7 @@ class OffsetWriter:
                 self._error = error
 
     def write(self, begin: int, values_N: Tensor) -> None:
-        """Write elements at byte `begin`. Does nothing after an error. Raises StorageError."""
+        """Write float32 elements at byte `begin`. Does nothing after a kept error. Raises StorageError."""
         if self._error is not None:
             return
 
@@ -67,7 +67,7 @@ class OffsetWriter:
             if self._handle is None:
                 self._handle = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
 
-            # The system may write less than it was given.
+            # pwrite may write fewer bytes than it was given.
             done = 0
             while done < len(data):
                 done += os.pwrite(self._handle, data[done:], begin + done)

@@ -1,4 +1,4 @@
-"""The local folder that --output names: created, and held so that no other process writes into it."""
+"""Creates and locks the local folder that --output names, so that no other process writes into it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from trainer.checkpoint.run_lock import RunLock, hold
 
 @contextlib.contextmanager
 def held(output: Path) -> Iterator[None]:
-    """Create a folder if there is none, and hold it for this process until the block ends.
+    """Create a folder if it does not exist, and lock it for this process until the block ends.
 
-    Raises UsageError if a live process holds it or if it cannot be a folder, and StorageError if nothing can be written
-    there.
+    Raises UsageError if a live process holds it or a file is in its place, and StorageError if it cannot be written.
     """
     with contextlib.closing(_lock(output)):
         yield

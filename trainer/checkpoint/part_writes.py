@@ -1,4 +1,4 @@
-"""Checks and keeps what a node without a shared folder wrote of a checkpoint, for the upload: see parts.py."""
+"""Checks the parts of a checkpoint that a node wrote into its own folder, and keeps them for the upload (parts.py)."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def save_parts(
 ) -> None:
     """Check what was written in each node's folder and keep it for the upload. A collective call.
 
-    If uploads are slower than saves, the newest `keep` wait, and what each node is uploading: if nodes removed that,
-    or different checkpoints, a slow store would never get all parts of one.
+    If uploads are slower than saves, all nodes keep the newest `keep` checkpoints and those that any node is uploading.
+    If nodes removed these, or different checkpoints, a slow store would never get all parts of any checkpoint.
 
     partial: this node's folder. written: what all ranks wrote, by file, in file order.
     Raises StorageError on every rank if a rank reads back other bytes than were written.
@@ -58,14 +58,14 @@ def save_parts(
     try:
         run_on_all_ranks(lambda: publish_parts(partial, kept, manifest, folders.of_ranks[rank]) if leads else None)
     except ClozelineError:
-        # A node that cannot keep its parts would leave the others waiting for them.
+        # If one node cannot keep its parts, the checkpoint can never be completed, so no node keeps them.
         run_on_all_ranks(lambda: shutil.rmtree(kept, ignore_errors=True) if leads else None)
         raise
     run_on_all_ranks(lambda: prune_parts(run, keep, spared) if leads else None)
 
 
 def _whole_files(partial: Path) -> list[ManifestEntry]:
-    """Describe what rank 0 wrote alone."""
+    """Return manifest entries of the files that rank 0 wrote alone. Raises StorageError if one cannot be read."""
     files = [partial / name for name in (STATE, EVALUATION) if (partial / name).exists()]
     entries = []
     for file in files:
@@ -83,11 +83,12 @@ def read_back_parts(
 ) -> dict[str, Part]:
     """Read back this rank's share of what its node wrote, and return the parts that it read whole, by file.
 
-    Nodes have no common folder, so only the ranks of a node can read what it wrote. One reads a file's part and
-    computes its SHA-256; what it wrote itself is read once more by another rank, as in verification.py.
+    Nodes have no common folder, so only the ranks of a node can read what the node wrote. For each file, one of them
+    reads the node's part and computes its SHA-256. What that rank wrote itself is read again by another rank, as in
+    verification.py.
 
-    written: what all ranks wrote, by file, in file order. folders: the folder of each rank, counted from 0.
-    Raises StorageError if a file holds other bytes than were written.
+    written: what all ranks wrote, by file, in file order. folders: the number of each rank's folder. save: the random
+    name of this save (parts.py). Raises StorageError if a file holds other bytes than were written.
     """
     number = folders[rank]
     here = [other for other, folder in enumerate(folders) if folder == number]
@@ -108,7 +109,7 @@ def read_back_parts(
 
 
 def publish_parts(partial: Path, kept: Path, manifest: bytes, number: int) -> None:
-    """Give the files that node `number` has written their name, RUN/parts/STEP.SAVE. Raises StorageError."""
+    """Write the manifest and the node's number, and rename `partial` to `kept` for the upload. Raises StorageError."""
     with write_errors_of(partial):
         kept.parent.mkdir(exist_ok=True)
         (partial / NODE).write_text(str(number))
@@ -117,7 +118,7 @@ def publish_parts(partial: Path, kept: Path, manifest: bytes, number: int) -> No
 
 
 def prune_parts(run: str, keep: int, spared: set[str]) -> None:
-    """Remove the folders of parts besides the newest `keep` and those whose names are `spared`."""
+    """Remove the folders of parts, except the newest `keep` and those with names in `spared`."""
     for old in saved_parts(run)[:-keep]:
         if old.name not in spared:
             shutil.rmtree(old, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""A checkpoint at a URL in parts: each node uploads what its own ranks wrote, and one manifest publishes the whole.
+"""Checkpoints at a URL in parts: each node uploads what its own ranks wrote, and one manifest publishes the whole.
 
     URL/checkpoints/step-00000100/
         state.json, evaluation.json                     whole, from the node of rank 0
@@ -6,12 +6,13 @@
         model.safetensors.part-1-of-2.SAVE              what node 1 wrote; and so on for each tensor file
         manifest.json                                   format version 2, written last
 
-SAVE is a random name of the attempt, so that parts of a killed attempt are never taken for those of a later one. The
-manifest lists under `files` what is whole, as in version 1, and under `assembled` each tensor file with its size, its
-parts, their sizes and SHA-256, and the ranges of the file that they hold. Ranges of all parts cover a file once.
+SAVE is a random name for the save, so that parts of a killed save are never mistaken for those of a later one. The
+manifest lists whole files under `files`, as in version 1. Under `assembled` it lists each tensor file with its size and
+its parts, and each part with its size, its SHA-256 and the ranges of the file that it holds. The ranges of all parts
+cover a file exactly once.
 
-On its disk a node keeps RUN/parts/step-00000100.SAVE/ until it is uploaded: the manifest, the node's number, and files
-of full size that are empty where other nodes wrote.
+On its disk, a node keeps RUN/parts/step-00000100.SAVE/ until it is uploaded: the manifest, the node's number, and files
+of full size with holes where other nodes wrote.
 """
 
 from __future__ import annotations
@@ -36,18 +37,18 @@ from trainer.distributed.watchdog import progress
 
 PARTS_FOLDER = "parts"
 NODE = "node"
-"""In a folder of parts, the number of the node that wrote it: after a restart, nodes may have other numbers."""
+"""The file in a folder of parts that holds the number of the node that wrote it. Nodes may be renumbered on restart."""
 
 PARTS_VERSION = 2
 
 PLAIN_NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$"
-"""Names that cannot lead out of a folder."""
+"""The pattern of file names that cannot lead out of a folder."""
 
 _CHUNK = 1 << 24  # bytes copied at once
 
 
 class Part(BaseModel):
-    """What one node wrote of a file. path: next to the manifest."""
+    """What one node wrote of a file. path: the part's name, next to the manifest. ranges: of the assembled file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -68,7 +69,7 @@ class WholeFile(BaseModel):
 
 
 class AssembledFile(BaseModel):
-    """A file that is put together from parts. bytes: its size. parts: one for each node that wrote some of it."""
+    """A file that is assembled from parts. bytes: its size. parts: one for each node that wrote to it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -88,9 +89,10 @@ class PartsManifest(BaseModel):
 
 
 def manifest_in_parts(text: bytes, place: str) -> PartsManifest | None:
-    """Return the manifest of a checkpoint in parts, or None if it is of another version.
+    """Return the manifest of a checkpoint in parts, or None if `text` is a manifest of version 1 (whole files).
 
-    Raises ValueError if it does not describe whole files, and CheckpointError if it is of a newer version.
+    place: names the checkpoint in messages. Raises ValueError if the manifest is malformed or does not describe whole
+    files, and CheckpointError if it is of a newer version.
     """
     content = json.loads(text)
     version = content["format_version"] if isinstance(content, dict) and "format_version" in content else 1
@@ -109,7 +111,7 @@ def manifest_in_parts(text: bytes, place: str) -> PartsManifest | None:
 
 
 def _check_ranges(file: AssembledFile) -> None:
-    """Raise ValueError unless the ranges of all parts cover a file once, and each part is as long as its ranges."""
+    """Raise ValueError unless the ranges of all parts cover a file exactly once, and each part's size is their sum."""
     for part in file.parts:
         if any(end <= begin for begin, end in part.ranges) or part.bytes != length_of(part.ranges):
             raise ValueError(f"{part.path} is not as long as its ranges")
@@ -125,7 +127,7 @@ def length_of(ranges: list[Range]) -> int:
     return sum(end - begin for begin, end in ranges)
 
 
-# Describing what a node wrote
+# What a node wrote
 
 
 def part_name(file: str, number: int, count: int, save: str) -> str:
@@ -139,7 +141,7 @@ def is_of_node(part: Part, number: int) -> bool:
 
 
 def joined(pieces: list[WrittenPiece]) -> list[Range]:
-    """Return the ranges of pieces in file order, adjacent ones as one."""
+    """Return the byte ranges of pieces, which are in file order, with adjacent ones joined."""
     ranges: list[Range] = []
     for piece in pieces:
         if ranges and ranges[-1][1] == piece.begin:
@@ -150,7 +152,10 @@ def joined(pieces: list[WrittenPiece]) -> list[Range]:
 
 
 def manifest_of(files: list[ManifestEntry], sizes: dict[str, int], parts_by_rank: list[dict[str, Part]]) -> bytes:
-    """Return the text of the manifest for whole files and for the parts that the ranks have read back."""
+    """Return the text of the manifest, for whole files and for the parts that the ranks have read back.
+
+    sizes: of the assembled files, by name. parts_by_rank: for each rank, the parts that it read, by file.
+    """
     whole = [WholeFile(**entry) for entry in files]
     assembled = []
     for name, size in sizes.items():
@@ -165,12 +170,12 @@ def manifest_of(files: list[ManifestEntry], sizes: dict[str, int], parts_by_rank
 
 
 def saved_parts(run: str) -> list[Path]:
-    """Return the folders with parts of a run that were not uploaded yet, oldest first."""
+    """Return the folders with parts of a run that are not uploaded yet, oldest first."""
     return sorted(Path(run, PARTS_FOLDER).glob("step-*"))
 
 
 def parts_of_node(run: str, number: int) -> list[str]:
-    """Return the names of the folders of parts that a node has written as node `number`, oldest first."""
+    """Return the names of the folders of parts that this node wrote when it was node `number`, oldest first."""
     names = []
     for folder in saved_parts(run):
         with contextlib.suppress(OSError):
@@ -185,14 +190,14 @@ def step_of_parts(folder: Path) -> int:
 
 
 def remove_parts(run: str, kept: Collection[str] = ()) -> None:
-    """Delete the parts of a run that ended before it uploaded them, besides the folders whose names are `kept`."""
+    """Delete a run's parts that are not uploaded, except the folders with names in `kept`."""
     for folder in saved_parts(run):
         if folder.name not in kept:
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def gather(source: Path, part: Part, target: Path) -> str | None:
-    """Write a part into a separate file. Returns what is wrong with the part, or None.
+    """Copy a part's ranges from a full-size file into a separate file, end to end. Returns what is wrong, or None.
 
     Raises StorageError, and FileNotFoundError if the folder is removed meanwhile.
     """
@@ -212,7 +217,7 @@ def gather(source: Path, part: Part, target: Path) -> str | None:
 
 
 def scatter(source: Path, part: Part, target: Path) -> str | None:
-    """Write a downloaded part to its places in a file. Returns what is wrong with the part, or None.
+    """Copy a downloaded part to its ranges in a full-size file. Returns what is wrong with the part, or None.
 
     Raises StorageError.
     """
@@ -230,7 +235,7 @@ def scatter(source: Path, part: Part, target: Path) -> str | None:
 
 
 def _chunks(file: IO[bytes], count: int) -> Iterator[bytes]:
-    """Yield the next `count` bytes of a file, some at once."""
+    """Yield the next `count` bytes of a file in chunks, or fewer bytes if the file ends."""
     while count > 0:
         data = file.read(min(_CHUNK, count))
         if not data:

@@ -1,15 +1,15 @@
-"""Publishes checkpoints and removes them, so that a kill at any time leaves nothing that only looks complete.
+"""Publishes and removes checkpoints in such a way that a kill never leaves one that only looks complete.
 
-A checkpoint is written in a folder `step-00000100.RANDOM.partial` (`begin`), gets its manifest there (`seal`) and then
-its name by one rename (`publish_checkpoint`). What a kill leaves:
+A checkpoint is written into a folder `step-00000100.RANDOM.partial` (`begin`), gets its manifest there (`seal`), and
+then its final name by a single rename (`publish_checkpoint`). What a kill leaves:
 
     before the rename        a `.partial` folder, which no reader opens and the next save or resume removes
     after the rename         a complete checkpoint
-    while one is removed     a `.partial` folder too: `discard` renames a checkpoint before deleting its files
-    while one is replaced    at worst neither copy, and the run resumes from an older checkpoint. Only a damaged
+    during a removal         a `.partial` folder, too: `discard` renames a checkpoint before deleting its files
+    during a replacement     at worst neither copy, and the run resumes from an older checkpoint. Only a damaged
                              checkpoint is ever replaced.
 
-This module is about one process and its disk. How the ranks write a checkpoint together is in sharded.py.
+This module handles one process and its disk. sharded.py handles how the ranks write a checkpoint together.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from trainer.checkpoint.manifest import fault_of_checkpoint
 def begin(run: str, step: int) -> Path:
     """Create and return an empty folder for the files of a new checkpoint.
 
-    Its name is random because a rank of a killed run may still be writing into the folder of an earlier attempt.
+    Its name has a random part, because a rank of a killed run may still be writing into the folder of an earlier save.
 
     Raises StorageError.
     """
@@ -45,8 +45,8 @@ def begin(run: str, step: int) -> Path:
 def publish_checkpoint(partial: Path, target: Path) -> None:
     """Rename a sealed folder to its final name. Raises StorageError.
 
-    If a checkpoint of that step exists and verifies, it stays, and the new folder is deleted: the same step saved twice
-    holds the same training state. If it does not verify, it is replaced.
+    If a checkpoint of that step exists and verifies, it is kept and the new folder is deleted, because both hold the
+    same training state. If it does not verify, it is replaced.
     """
     with write_errors_of(partial):
         if target.exists():
@@ -65,12 +65,12 @@ def publish_checkpoint(partial: Path, target: Path) -> None:
 def prune(run: str, keep: int, newest: int) -> None:
     """Remove old checkpoints and what unfinished saves left behind.
 
-    What stays: the newest `keep` complete checkpoints, everything newer than the oldest of those, and the best one.
+    Keeps the newest `keep` complete checkpoints, everything newer than the oldest of those, and the best one.
 
     newest: the step that was just saved or resumed from. Checkpoints after it do not count as complete: they were
-    passed over when the run began, and may have their full sizes and other contents.
+    passed over when the run began, and may be damaged even if their files have the right sizes.
     """
-    # Sizes suffice here: hashing every kept checkpoint at each save would take minutes for a large model.
+    # Comparing sizes is enough here: hashing every checkpoint at each save would take minutes for a large model.
     candidates = [step for step in steps_saved(run) if step <= newest]
     complete = [step for step in candidates if fault_of_checkpoint(checkpoint_path(run, step), hashes=False) is None]
     kept = complete[-keep:]
@@ -84,9 +84,9 @@ def prune(run: str, keep: int, newest: int) -> None:
 
 
 def discard(path: Path) -> None:
-    """Remove a checkpoint. One that cannot be removed stays, and the next save tries again.
+    """Remove a checkpoint. If that fails, it stays, and the next save tries again.
 
-    The name goes first: a kill during the deletion must not leave a damaged checkpoint that looks published.
+    The folder is renamed first: a kill during the deletion must not leave a damaged checkpoint that looks published.
     """
     with contextlib.suppress(OSError):
         renamed = _partial_name(path)
@@ -95,7 +95,7 @@ def discard(path: Path) -> None:
 
 
 def remove_partial(run: str) -> None:
-    """Delete what unfinished saves and removals left behind, and the file of an unfinished rehearsal."""
+    """Delete what unfinished saves and removals left behind, and the file of an unfinished rehearsal, if possible."""
     for path in Path(run, CHECKPOINTS_FOLDER).glob(f"*{storage.PARTIAL_SUFFIX}"):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)

@@ -1,16 +1,16 @@
-"""Keeps a run's URL up to date when nodes do not share a file system: the URL is all that they have in common.
+"""Keeps a run's URL up to date when nodes do not share a file system, so that the URL is all they have in common.
 
 Each node's leader, the first of its ranks, has a RemotePartOfRun, whose thread uploads the node's parts of each
-checkpoint (parts.py). Rank 0's thread also copies the other files, and publishes: it looks every few seconds whether
-all parts of a checkpoint are at the URL, in their full sizes, and then writes the manifest. Uploads need no message
-between ranks, so training goes on meanwhile.
+checkpoint (parts.py). Rank 0's thread also copies the other files and publishes: it checks every few seconds whether
+all parts of a checkpoint are at the URL in their full sizes, and then writes the manifest. Uploads need no message
+between ranks, so training continues during them.
 
-Nothing is resumed from a node's own parts. Where a run begins, begins its next phase or rolls back, all nodes first
-finish what they upload, and then each leader brings the newest checkpoint from the URL, whose step rank 0 chooses.
-What an earlier run could not upload is uploaded as a run begins (left_parts.py).
+Nothing is resumed from a node's own parts. When a run begins, enters its next phase or rolls back, all nodes first
+finish their uploads, and then each leader downloads the newest checkpoint from the URL, whose step rank 0 chooses.
+When a run begins, it also uploads what an earlier run could not (left_parts.py).
 
-Any node may have rank 0 next time, or train alone, and the metrics of a run are kept by rank 0. So a node never brings
-a checkpoint without the metrics up to it.
+In the next run, any node may have rank 0 or train alone, and only rank 0 keeps a run's metrics. So a node downloads a
+checkpoint only together with the metrics up to it.
 """
 
 from __future__ import annotations
@@ -49,27 +49,27 @@ from trainer.distributed.collectives import run_on_all_ranks, run_on_rank_0
 from trainer.logs import EVERY_RANK, logger
 
 LOOK_EVERY = 2.0
-"""Seconds between two looks at the URL while parts of other nodes are missing there."""
+"""Seconds between two checks of the URL while parts of other nodes are missing there."""
 
 
 class RemotePartOfRun(RemoteRun):
     """The URL of a run and the folder of one node."""
 
     def __init__(self, url: str, folder: str, keep: int, timeout: float, number: int):
-        """number: of the node's folder; 0 is rank 0's. The others as for RemoteRun."""
+        """number: of the node's folder; 0 is rank 0's. For the other arguments, see RemoteRun."""
         super().__init__(url, folder, keep, timeout)
         self.url = url
         self.folder = folder
         self.number = number
-        self._sent: set[str] = set()  # folders whose parts of this node are at the URL
-        self._damaged: set[str] = set()  # folders that hold something else by now than was written
+        self._sent: set[str] = set()  # folders whose parts from this node are at the URL
+        self._damaged: set[str] = set()  # folders that no longer hold what was written
         self._begun = False
         self._has_other_files = False
 
     def fetch(self) -> None:
         """Check that this node can write to the URL, and start the thread.
 
-        Without this check, a node without credentials would train up to its first checkpoint, and none would count.
+        Without this check, a run with a node that lacks credentials would train but never publish a checkpoint.
         """
         with storage.storage_errors_of(self._url):
             if self.number == 0:
@@ -81,45 +81,45 @@ class RemotePartOfRun(RemoteRun):
         self._thread.start()
 
     def settle(self) -> None:
-        """As for RemoteRun. Does nothing as a run begins: the metrics at the URL may be newer than those here."""
+        """See RemoteRun. The first call, when a run begins, does nothing: metrics at the URL may be newer than here."""
         if self._begun:
             super().settle()
         self._begun = True
 
     def upload_all(self) -> None:
-        """Wait until all that lies in the folder is at the URL, as RemoteRun.settle does. Raises StorageError."""
+        """Wait until everything in the folder is at the URL, as RemoteRun.settle does. Raises StorageError."""
         super().settle()
 
     def close(self) -> None:
-        """As for RemoteRun, and log which checkpoints could not be published."""
+        """See RemoteRun. Also logs which checkpoints could not be published."""
         was_open = not self._closing
         super().close()
         if was_open and self.unpublished():
             logger.warning("%s", self.unpublished(), extra=EVERY_RANK)
 
     def check_published(self) -> None:
-        """Raise StorageError if a checkpoint is not published though every node has uploaded its parts."""
+        """Raise StorageError if a checkpoint is still unpublished. Call this after all nodes have uploaded."""
         if self.unpublished():
             raise StorageError(f"{self.unpublished()} {self._advice()}")
 
     def unpublished(self) -> str:
-        """Return a sentence about the checkpoints that are not published; empty if there are none."""
+        """Return a sentence about the checkpoints that are not published, or an empty string if there are none."""
         names = [folder.name.split(".")[0] for folder in saved_parts(self._folder)]
         if not names:
             return ""
         return f"{self._url} does not hold all parts of {', '.join(names)} in their full sizes, as nodes wrote them."
 
     def choose_step(self) -> int:
-        """Bring the newest checkpoint to rank 0's folder and return its step, -1 if there is none.
+        """Download the newest checkpoint to rank 0's folder and return its step, or -1 if there is none.
 
-        A newer one in that folder, of a run that could not copy it, is uploaded first, so that all nodes find it.
+        A newer one in that folder, which an earlier run could not upload, is uploaded, so that all nodes find it.
         Raises StorageError, and CheckpointError if there are checkpoints at the URL but none verifies.
         """
         with storage.storage_errors_of(self._url):
             newest_at_url = max(steps_saved(self._url), default=-1)
             step = newest_local_step(self._folder)
             if newest_at_url > step:
-                # Later in the run, this folder's metrics are the newest ones.
+                # After the first call, this folder's metrics are the newest, and must not be overwritten.
                 bring = bring_checkpoint if self._has_other_files else bring_run
                 for fault in bring(self._url, self._folder, None):
                     logger.info("Passed over a checkpoint: %s.", fault)
@@ -135,9 +135,9 @@ class RemotePartOfRun(RemoteRun):
         return step
 
     def bring(self, step: int) -> None:
-        """Bring the checkpoint that rank 0 has chosen, unless this node's folder holds the same one, sound.
+        """Download the checkpoint that rank 0 chose, unless this node's folder holds the same one and it verifies.
 
-        Raises StorageError, and CheckpointError if it does not verify.
+        Raises StorageError, and CheckpointError if the downloaded checkpoint does not verify.
         """
         path = checkpoint_path(self._folder, step)
         with storage.storage_errors_of(self._url):
@@ -169,7 +169,7 @@ class RemotePartOfRun(RemoteRun):
             self._send_checkpoints()
 
         for folder in folders:
-            # A save may remove a folder that waits behind others while this thread begins to read it.
+            # While this thread begins to read a folder, a save may remove it (`prune_parts`).
             with contextlib.suppress(FileNotFoundError):
                 self._send_parts(folder)
         if self.number == 0:
@@ -178,8 +178,8 @@ class RemotePartOfRun(RemoteRun):
     def _send_parts(self, folder: Path) -> None:
         """Upload this node's parts of a checkpoint, unless they are at the URL or damaged.
 
-        A damaged checkpoint is left out, and later ones are published. On rank 0 its folder stays until then, so that
-        a run that ends with it ends with an error.
+        A damaged checkpoint is skipped, and later ones are published. On rank 0 its folder stays until a later one is
+        published, so that a run whose last checkpoint is damaged ends with an error.
         """
         if folder.name not in self._sent | self._damaged:
             manifest, target = self.read_parts(folder)
@@ -201,8 +201,8 @@ class RemotePartOfRun(RemoteRun):
     def _publish_complete(self) -> None:
         """Publish the checkpoints whose parts are all at the URL.
 
-        Nodes upload the oldest first. So what is older than a complete checkpoint, and was looked at after it, never
-        becomes complete: a node has left it out. Pruning removes what is at the URL of it.
+        Nodes upload the oldest first. So if a checkpoint is still incomplete when checked after a newer one was found
+        complete, a node has skipped it, and it never becomes complete. Pruning removes what the URL holds of it.
         """
         complete: list[Path] = []
         for folder in reversed(saved_parts(self._folder)):
@@ -223,7 +223,7 @@ class RemotePartOfRun(RemoteRun):
             prune_url(self._url, self._keep, self._passed_over, spare_newer=True)
 
     def read_parts(self, folder: Path) -> tuple[PartsManifest, str]:
-        """Return the manifest of a checkpoint that waits, and where it goes."""
+        """Return the manifest of a checkpoint that is waiting in `folder`, and its folder at the URL."""
         manifest = manifest_in_parts((folder / MANIFEST).read_bytes(), str(folder))
         assert manifest is not None  # this run has written it
         return manifest, location(self._url, step_of_parts(folder))
@@ -231,7 +231,7 @@ class RemotePartOfRun(RemoteRun):
     def _send_own_parts(self, folder: Path, manifest: PartsManifest, target: str) -> str | None:
         """Upload this node's parts. Returns what is wrong with one, or None.
 
-        Other contents of full size would look complete at the URL, and older checkpoints would be removed for them.
+        A damaged part of full size would look complete at the URL, and older checkpoints would be pruned.
         """
         for file in manifest.assembled:
             for part in file.parts:
@@ -246,20 +246,20 @@ class RemotePartOfRun(RemoteRun):
 
 
 def _is_complete(manifest: PartsManifest, target: str) -> bool:
-    """Return whether all parts of a checkpoint are at the URL. One that is being uploaded is absent, or too short."""
+    """Return whether all parts of a checkpoint are at the URL. A part that is being uploaded is absent or too short."""
     sizes = storage.sizes(target)
     return all(sizes.get(part.path) == part.bytes for file in manifest.assembled for part in file.parts)
 
 
 def bring_newest(remote: RemotePartOfRun | None) -> None:
-    """Finish all uploads, and bring the newest checkpoint to every node's folder. A collective call.
+    """Finish all uploads, and download the newest checkpoint to every node's folder. A collective call.
 
     remote: None on ranks that do not lead in their folder.
     """
     rank = dist.get_rank()
     others = remote if rank > 0 else None
 
-    # Rank 0 last: it publishes what the others have uploaded.
+    # Rank 0 comes last, because it publishes what the others have uploaded.
     run_on_all_ranks(lambda: others.settle() if others is not None else None)
     step = run_on_rank_0(lambda: _settled_step(remote))
     if step >= 0:

@@ -1,15 +1,15 @@
-"""Keeps a run's URL up to date when run.output is a URL, and brings a run from there to another machine.
+"""Keeps a run's URL up to date when run.output is a URL, and downloads a run from there to another machine.
 
-Ranks write into one file at offsets, and a checkpoint gets its name by a rename. Object stores can do neither, so every
+Ranks write to one file at offsets, and a checkpoint is published by a rename. Object stores support neither, so every
 run works in a local folder (run.local), and a thread of rank 0 copies what is new to the URL after each checkpoint:
 
-    1. files besides the checkpoints, if they changed
-    2. each new checkpoint: first the files, last its manifest, which makes it a checkpoint for readers
-    3. then old checkpoints are removed from the URL, the manifest of each first
+    1. other files than checkpoints, if they changed
+    2. each new checkpoint: first its files, then its manifest, which makes it a checkpoint for readers
+    3. old checkpoints are removed from the URL, the manifest of each first
 
 So a kill leaves complete checkpoints at the URL, and perhaps files without a manifest, which readers ignore and the
-next copy removes. A copy that fails does not stop training: the next checkpoint tries again. When the run ends, all
-ranks wait for the last copy, because launchers kill ranks that outlive the first to end.
+next copy removes. A failed copy does not stop training: the next checkpoint tries again. When the run ends, all ranks
+wait for the last copy, because launchers kill the remaining ranks once one has ended.
 
 A run that starts resumes from the newest checkpoint that verifies, at the URL or in the local folder.
 """
@@ -53,23 +53,23 @@ UPLOADED = (
 
 
 class RemoteRun:
-    """The URL of a run and the local folder that it follows. Only rank 0 copies."""
+    """The URL of a run and the local folder that is copied to it. Only rank 0 copies."""
 
     def __init__(self, url: str, folder: str, keep: int, timeout: float = 600.0):
-        """keep: as for `prune_url`. timeout: seconds without progress after which the last copy is given up."""
+        """keep: see `prune_url`. timeout: seconds without progress after which waiting for a copy is given up."""
         self._url = url
         self._folder = folder
         self._keep = keep
         self._timeout = timeout
         self._transfers = TransferProgress()
 
-        # By path, the modification time (ns) that a file besides the checkpoints had at its last upload.
+        # For each file other than checkpoints, by path, its modification time (ns) at the last upload.
         self._uploaded: dict[str, int] = {}
 
-        # Whether this process brought the lock file there, which then goes again if training never begins.
+        # Whether this process created the lock file at the URL. It is removed again if training never begins.
         self._brought_lock = False
 
-        # Checkpoints at the URL that are newer than the one that the run has resumed from: they did not verify.
+        # Steps at the URL that are newer than the one that the run resumed from, because they did not verify.
         self._passed_over: set[int] = set()
 
         self._work_waiting = Event()
@@ -79,12 +79,13 @@ class RemoteRun:
         self._thread = Thread(target=self._work, name="remote run", daemon=True)
 
     def fetch(self) -> None:
-        """Download the newest checkpoint and the metrics if the URL is ahead of the local folder; start the thread.
+        """Download the newest checkpoint and the metrics if the URL is ahead of the local folder. Start the thread.
 
-        Raises StorageError if the URL cannot be read or written, and CheckpointError if no checkpoint there verifies.
+        Raises StorageError if the URL cannot be read or written, and CheckpointError if it has checkpoints but none
+        verifies.
         """
         with storage.storage_errors_of(self._url):
-            # The lock file shows who runs, and uploading it shows early on that the URL can be written.
+            # The lock file names the running process. Uploading it first also proves early that the URL is writable.
             self._brought_lock = not storage.exists(self._lock_url)
             upload_file(Path(self._folder, RUN_LOCK_FILE), self._lock_url)
 
@@ -103,17 +104,17 @@ class RemoteRun:
         return storage.join(self._url, RUN_LOCK_FILE)
 
     def _pass_over_after(self, step: int) -> None:
-        """Remember that checkpoints at the URL after `step` are damaged, until the run saves them again."""
+        """Remember that checkpoints at the URL after `step` are damaged, until the run saves those steps again."""
         self._passed_over = {other for other in steps_saved(self._url) if other > step}
 
     def follow(self) -> None:
-        """Copy what is new, in the background."""
+        """Start to copy what is new, in the background."""
         self._work_waiting.set()
 
     def close(self) -> None:
-        """Wait until everything is copied; a second call does nothing.
+        """Wait until everything is copied, and end the thread. A second call does nothing.
 
-        Raises StorageError if that failed, or if nothing moved for too long.
+        Raises StorageError if the copy failed, or made no progress for `timeout` seconds.
         """
         if self._closing:
             return
@@ -130,11 +131,11 @@ class RemoteRun:
         self._wait_until(settled.is_set)
 
     def _wait_until(self, is_done: Callable[[], bool]) -> None:
-        """Wait for the thread. Raises StorageError if its last copy failed, or if nothing moved for too long."""
+        """Wait for the thread. Raises StorageError if its last copy failed, or made no progress for too long."""
         self._transfers.last_advance = monotonic()
         while not is_done():
             self._thread.join(min(0.2, self._timeout))
-            progress()  # the limit is the one below, not the watchdog's
+            progress()  # the timeout below applies here, not the watchdog's
             stalled_for = monotonic() - self._transfers.last_advance
             if not is_done() and stalled_for > self._timeout:
                 self._failure = f"{self._url} has taken nothing for engine.timeout_seconds."
@@ -149,11 +150,12 @@ class RemoteRun:
     # In the thread
 
     def _work(self) -> None:
-        """Copy whenever there is work. What is set while a copy runs leads to one more copy."""
+        """Copy whenever `_work_waiting` is set. If it is set during a copy, one more copy follows."""
         while True:
             self._work_waiting.wait(self._look_again_after())
             self._work_waiting.clear()
             is_last_copy = self._closing
+            # Take the waiting events before the copy: only what was requested by then is covered by it.
             settled, self._settled = self._settled, []
             self._copy()
             for event in settled:
@@ -162,11 +164,11 @@ class RemoteRun:
                 return
 
     def _look_again_after(self) -> float | None:
-        """Return the seconds after which to copy again without being asked, or None."""
+        """Return the seconds after which to copy again without a request, or None to wait for one."""
         return None
 
     def _copy(self) -> None:
-        """Bring the URL up to date. An error is kept for `close`."""
+        """Bring the URL up to date. Logs an error and keeps it for `close` and `settle`."""
         try:
             with storage.storage_errors_of(self._url):
                 self._update_url()
@@ -177,7 +179,7 @@ class RemoteRun:
             logger.warning("%s Training continues, and the next checkpoint tries again.", error, extra=EVERY_RANK)
 
     def _update_url(self) -> None:
-        """Copy everything that is new, or, after a start that was refused, remove what it brought there.
+        """Copy everything that is new. If the run was refused before training began, remove the lock file instead.
 
         Raises ClozelineError.
         """
@@ -194,7 +196,7 @@ class RemoteRun:
         newest_at_url = max(at_url, default=-1)
 
         for step in steps_saved(self._folder):
-            # An older step that is not at the URL has been there and was pruned.
+            # An older step that is not at the URL was there before and has been pruned.
             if step in at_url or step > newest_at_url:
                 self._send(step)
 
@@ -203,7 +205,7 @@ class RemoteRun:
             upload_checkpoint(self._folder, self._url, step, self._transfers)
             self._passed_over.discard(step)
         except FileNotFoundError:
-            # The run prunes its folder while this thread copies. A step that is still there should be complete.
+            # The run prunes its folder while this thread copies. If the step still exists, files are really missing.
             if step in steps_saved(self._folder):
                 raise
 

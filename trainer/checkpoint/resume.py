@@ -1,8 +1,8 @@
-"""Resumes a run: checks that nothing changed that must not, loads the checkpoint, and records what did change.
+"""Resumes a run: checks that its identity has not changed, loads the checkpoint, and records what has changed.
 
-A recipe's values fall into two kinds. Those in the run's identity decide rows, masks or weights, and a run that resumes
-with another value is refused (identity.py). All others may change at a resume; each change is logged and kept in the
-checkpoints, the report and RUN/recipe_history.jsonl.
+A recipe's values fall into two kinds. Those in the run's identity determine rows, masks or weights, and a run that
+resumes with another value is refused (identity.py). All others may change at a resume; each change is logged and kept
+in the checkpoints, the report and RUN/recipe_history.jsonl.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from trainer.distributed.collectives import run_on_rank_0
 from trainer.logs import logger
 
 HISTORY = "recipe_history.jsonl"
-"""In a run's folder, one JSON object a line: a key of the recipe, its values, and the step after which it changed."""
+"""A file in a run's folder with one JSON object (a RecipeChange) per line."""
 
 
 def resume(
@@ -40,8 +40,8 @@ def resume(
 ) -> TrainingState:
     """Load a checkpoint into the engine and return the state that training starts from. A collective call.
 
-    Without a checkpoint, returns the state of a new run. Raises CheckpointError if the data or a key that must not
-    change differs from what the run began with.
+    found: the checkpoint; None returns the state of a new run. folders: of the phase's pairs. Raises CheckpointError if
+    the data or a key that must not change differs from what the run began with, or if the checkpoint cannot be loaded.
     """
     now = identity(recipe, phase, folders)
     counts = run_on_rank_0(lambda: identity_of_known_counts(recipe, found))
@@ -80,10 +80,10 @@ def resume(
 
 
 def identity_of_known_counts(recipe: Recipe, found: FoundCheckpoint | None) -> str | None:
-    """Return the identity of the counts that a run began with, or now has in data.statistics, if these can be read.
+    """Return the identity of the counts that a run's starting weights come from, or None if there are no counts.
 
-    A run that resumes needs no counts: the first weights were made of them, and the run's folder holds how often each
-    token occurs. So counts that are gone or out of reach are taken for those that the run began with.
+    A run that resumes does not need the counts, because only its first weights were computed from them. So if they
+    cannot be read, or are no longer in the recipe, they are assumed to be those that the run began with.
     """
     if found is None:
         return identity_of_counts(recipe)
@@ -104,7 +104,10 @@ def identity_of_known_counts(recipe: Recipe, found: FoundCheckpoint | None) -> s
 
 
 def _changes_since(state: TrainingState, recipe_values: dict[str, Any], run: str) -> list[RecipeChange]:
-    """Return how the recipe differs from the one that the checkpoint was saved with. A collective call."""
+    """Return how the recipe differs from the one that the checkpoint was saved with. A collective call.
+
+    recipe_values: the recipe's values by full key. run: the run's local folder.
+    """
     before = state.recipe
     if not before:
         # Checkpoints of the first version do not hold the recipe. All ranks take this branch together.
@@ -120,11 +123,11 @@ def recorded_keys(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def unrecorded_recipe(run: str) -> dict[str, Any]:
-    """Return the recipe's values by full key that a run had when it saved a checkpoint without them.
+    """Return the recipe's values by full key at the time when a run saved a checkpoint that does not hold them.
 
-    RUN/recipe.toml has them until the first resume overwrites it. From then on, undoing the changes listed in
-    RUN/recipe_history.jsonl, the last one first, gives them back. Returns an empty dict, with a warning, if one of the
-    files cannot be read.
+    RUN/recipe.toml has them until the first resume overwrites it. After that, they are recovered by undoing the changes
+    listed in RUN/recipe_history.jsonl, the last one first. Logs a warning and returns an empty dict if one of the files
+    cannot be read.
     """
     path = Path(run) / "recipe.toml"
     try:
@@ -144,7 +147,7 @@ def unrecorded_recipe(run: str) -> dict[str, Any]:
 
 
 def with_former_defaults(content: dict[str, Any]) -> dict[str, Any]:
-    """Fill in the defaults that applied when the recipe was written.
+    """Return a recipe's tables with the defaults that applied when the recipe was written.
 
     schedule.decay_from was added later; before, every schedule decayed from the end of warm-up. "warmup" is still its
     default, but the BERT, ALBERT and LAMB recipes now set "start", so the old value must be written out to be compared.
@@ -172,11 +175,14 @@ def write_history(run: str, changes: list[RecipeChange]) -> None:
         storage.publish(str(path), "".join(lines).encode())
 
 
-# What the user sees of it
+# The log
 
 
 def announce(phase: Phase, state: TrainingState, found: FoundCheckpoint, resumes: bool) -> None:
-    """Log where the run resumes, unless one phase follows another, and what changed in its recipe."""
+    """Log which checkpoints were passed over, where the run resumes, and what changed in its recipe.
+
+    resumes: False when one phase follows another in the same process; the position is then not logged.
+    """
     for fault in found.faults:
         logger.info("Passed over a checkpoint: %s.", fault)
 

@@ -1,8 +1,8 @@
-"""The folder of a run: who may write into it, and what lies there besides metrics and checkpoints.
+"""The folder of a run: which process may write into it, and its files besides metrics and checkpoints.
 
-A run writes into run.output only if the folder is new, empty or a run's own, because it replaces files such as
-metrics.jsonl there. A folder counts as a run's own by marks that only a run leaves: a lock file that names its process,
-or a checkpoint with our manifest.
+A run writes into run.output only if the folder is new, empty or was written by a run, because it replaces files such as
+metrics.jsonl there. A folder counts as a run's if it has what only a run leaves: a lock file that names its process, or
+a checkpoint with our manifest.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ FILES = (
     OWNER,
 )
 WRITTEN_FOLDERS = (tensorboard.FOLDER, vocabulary.VOCABULARY_FOLDER, PARTS_FOLDER, "profile")
-"""Folders that training writes: `claim` makes none of them."""
+"""Folders that training creates, and `claim` does not."""
 FOLDERS = (layout.CHECKPOINTS_FOLDER, *WRITTEN_FOLDERS)
 
 _HARMLESS = re.compile(r"\..*|lost\+found|.*\.(log|out|err)")
-"""What schedulers, shells and file systems may put into a folder before a run begins. A run never touches it."""
+"""Names that schedulers, shells and file systems may put into a folder before a run begins. A run leaves them alone."""
 
 
 def claim(run: str) -> RunLock:
-    """Lock the run's folder until the result is closed, or the process ends in any way. One rank per folder calls this.
+    """Lock the run's folder until the result is closed or the process ends. One rank per folder calls this.
 
-    Raises UsageError if a live run holds the folder, if it belongs to something else, or if a path in it is of the
-    wrong kind, all before anything is changed. Raises StorageError if nothing can be written there.
+    Raises UsageError if a live run holds the folder, if it holds other files than a run's, or if a path in it is of the
+    wrong kind, in each case before anything is changed. Raises StorageError if the folder cannot be written.
     """
     check_run_folder(run)
     try:
@@ -69,19 +69,20 @@ def claim(run: str) -> RunLock:
 
 
 def is_unused(run: str) -> bool:
-    """Return whether nothing of a run, or of anything else that is not harmless, lies in a folder yet."""
+    """Return whether a folder does not exist, or holds only files that may be there before a run begins."""
     if not Path(run).is_dir():
         return True
     return not any(not _HARMLESS.fullmatch(name) for name in storage.names(run))
 
 
 def remove_beginnings(run: str) -> None:
-    """Remove what a start wrote into an unused folder, if it was refused, or ended, before training began.
+    """Remove what a run wrote into an unused folder, if it was refused or ended before training began.
 
-    The process must still hold the folder: its lock file is removed as well, and another process that is about to lock
-    it looks again (run_lock.py).
+    The process must still hold the folder, because the lock file is removed, too. Another process that is about to lock
+    that file notices this and tries again (run_lock.py).
     """
-    # Written when training begins, or brought from the run's URL. A folder that only one node sees may have none.
+    # The recipe is written when training begins, or downloaded from the run's URL. On a node with a separate folder,
+    # other folders may show that training began.
     if Path(run, RECIPE).exists() or any(Path(run, name).exists() for name in WRITTEN_FOLDERS):
         return
 
@@ -89,18 +90,18 @@ def remove_beginnings(run: str) -> None:
         # This fails if there are checkpoints, and then nothing else is removed.
         Path(run, layout.CHECKPOINTS_FOLDER).rmdir()
         for name in FILES:
-            if name != OWNER:  # which the lock removes itself
+            if name != OWNER:  # the lock removes this file itself
                 Path(run, name).unlink(missing_ok=True)
 
 
 def remove_empty(run: str) -> None:
-    """Remove the run's folder if nothing is in it."""
+    """Remove the run's folder if it is empty."""
     with contextlib.suppress(OSError):
         Path(run).rmdir()
 
 
 def check_run_folder(run: str) -> None:
-    """Raise UsageError if a folder is not a run's, or if a path in it is of the wrong kind."""
+    """Raise UsageError if a folder holds other files than a run's, or if a path in it is of the wrong kind."""
     if not Path(run).is_dir():
         return
 
@@ -124,8 +125,8 @@ def check_run_folder(run: str) -> None:
 
 
 def _is_of_a_run(run: str, names: list[str]) -> bool:
-    """Return whether a run has left its mark in a folder that holds these names."""
-    # A file that cannot be read, or is not text or JSON, is no mark.
+    """Return whether a folder that holds these names was written by a run."""
+    # A file that cannot be read, or is not text or JSON, is no evidence of a run.
     with contextlib.suppress(OSError, ValueError):
         lock = Path(run, RUN_LOCK_FILE)
         text = lock.read_text() if lock.exists() else ""
@@ -142,14 +143,14 @@ def _is_of_a_run(run: str, names: list[str]) -> bool:
 
 
 def _is_of_a_run_killed_at_once(run: str, names: list[str]) -> bool:
-    """Return whether nothing is there but what `claim` creates first: an empty lock and an empty folder."""
+    """Return whether a folder holds only what `claim` creates first: an empty lock file and an empty folder."""
     if not set(names) <= {RUN_LOCK_FILE, layout.CHECKPOINTS_FOLDER}:
         return False
     return not storage.names(str(Path(run, layout.CHECKPOINTS_FOLDER)))
 
 
 def describe_run(recipe: Recipe, folder: PairFolder) -> None:
-    """Write what an export needs besides a checkpoint: the resolved recipe and a copy of the vocabulary.
+    """Write what an export needs besides a checkpoint: the resolved recipe and a copy of the pairs' vocabulary.
 
     Raises StorageError.
     """

@@ -1,17 +1,17 @@
 """Locks a run's folder, so that no two runs write into it.
 
-With flock (the usual case) RUN/lock is locked: the system releases the lock when the process ends, however it ends. The
-file itself stays and names the last holder.
+With flock (the usual case), RUN/lock is locked: the system releases the lock when the process ends, however it ends.
+The file itself stays and names the last holder.
 
 Some file systems have no flock (Lustre mounted without -o flock, several FUSE mounts). There, a second file
-RUN/lock.owner stands for the lock, and a heartbeat shows whether its owner lives:
+RUN/lock.owner takes the place of the lock, and a heartbeat shows whether its owner is alive:
 
     1. A process creates lock.owner with its name, which only one process can do (O_EXCL).
-    2. If the file exists, it watches it for some heartbeats. If the text changes, the owner lives: UsageError. If not,
-       the owner is gone: the process renames the file away and tries again.
-    3. After creating the file it waits for one heartbeat and looks again, because a process that found the former file
-       stale may have removed the new one in its place.
-    4. A thread rewrites the file at every heartbeat. If it finds another owner's name there, it ends the process.
+    2. If the file exists, the process watches it for some heartbeats. If the text changes, the owner is alive:
+       UsageError. If not, the owner is gone: the process renames the file away and tries again.
+    3. After creating the file, the process waits for one heartbeat and checks the file again, because another process
+       that found the previous file stale may have removed the new one by mistake.
+    4. A thread rewrites the file at every heartbeat. If the file names another owner, the thread ends the process.
 
 Known limit: if a file system delays what other machines see, or a process was frozen for longer than step 2 takes, two
 runs may hold the folder until the next heartbeat of one of them.
@@ -43,9 +43,9 @@ _NO_FLOCK = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP)
 
 
 def hold(run: str, flag: str = "run.output") -> RunLock:
-    """Lock a run's folder. flag: what a user chooses the folder by.
+    """Lock a run's folder. flag: names the option that chooses the folder, for the message.
 
-    Raises UsageError if a live run holds it, and OSError if it cannot be written.
+    Raises UsageError if a live run holds the folder, and OSError if it cannot be written.
     """
     file = Path(run, RUN_LOCK_FILE).open("a+")  # noqa: SIM115 (open for as long as the run lasts)
     owner: _Owner | None = None
@@ -72,7 +72,7 @@ def hold(run: str, flag: str = "run.output") -> RunLock:
         owner = _Owner(run)
 
     if owner is None and not _is_in_place(file, Path(run, RUN_LOCK_FILE)):
-        # A start that was refused has removed the file since we opened it, so it keeps nobody out.
+        # A run that was refused has removed the file since we opened it, so our lock on it protects nothing.
         file.close()
         return hold(run, flag)
 
@@ -83,7 +83,7 @@ def hold(run: str, flag: str = "run.output") -> RunLock:
 
 
 def _is_in_place(file: IO[str], path: Path) -> bool:
-    """Return whether a path still leads to an open file."""
+    """Return whether a path still refers to an open file."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
@@ -116,13 +116,13 @@ class _Owner:
     """RUN/lock.owner, created by this process and rewritten by a thread for as long as the process lives."""
 
     def __init__(self, run: str):
-        """Create the file. Takes one heartbeat, or several if there is one already.
+        """Create the file. Takes one heartbeat, or several if the file exists.
 
-        Raises UsageError if the owner of an existing file lives.
+        Raises UsageError if the owner of an existing file is alive.
         """
         self._path = Path(run, OWNER)
         self._heartbeats = 0
-        # The random part tells two runs apart that have the same process number in two containers of one name.
+        # The random part distinguishes runs with the same process id in two containers of the same host name.
         self._name = f"{_process_name()}, {secrets.token_hex(4)}"
         self._create(run)
 
@@ -131,7 +131,7 @@ class _Owner:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop the heartbeat and remove the file if it is still this process's own."""
+        """Stop the heartbeat, and remove the file if it still names this process."""
         self._closed.set()
         self._thread.join()
         with contextlib.suppress(OSError):
@@ -141,20 +141,20 @@ class _Owner:
     # Taking the file
 
     def _create(self, run: str) -> None:
-        """Create the file, after removing a stale one. Raises UsageError if its owner lives."""
+        """Create the file, after removing a stale one. Raises UsageError if the owner of an existing file is alive."""
         while not self._try_to_create():
             stale_text = self._wait_for_change(run)
             if stale_text is not None:
                 self._remove_stale(stale_text)
 
-        # Another process that found the former file stale may have removed this one in its place.
+        # Another process that found the previous file stale may have removed this one by mistake.
         sleep(HEARTBEAT)
         text = _text_of(self._path)
         if text is None or not self._is_mine(text):
             raise in_use(run, _name_in(text))
 
     def _try_to_create(self) -> bool:
-        """Create the file and return True, or return False if there is one."""
+        """Create the file and return True, or return False if it exists."""
         try:
             with self._path.open("x") as file:
                 file.write(self._text())
@@ -165,7 +165,7 @@ class _Owner:
     def _wait_for_change(self, run: str) -> str | None:
         """Watch an existing file and return its text if no process rewrites it, or None once it is gone.
 
-        Raises UsageError if somebody rewrites it.
+        Raises UsageError if its text changes.
         """
         before = _text_of(self._path)
         for _ in range(STALE_AFTER):
@@ -180,9 +180,9 @@ class _Owner:
     def _remove_stale(self, stale_text: str) -> None:
         """Remove the file if it is still the stale one.
 
-        It is renamed first, since of several processes only one can rename it, and compared afterwards: another process
-        may have put its own file in its place since the last look. In that case the file gets its name back, unless a
-        third process has created one by then.
+        It is renamed first, because only one of several processes can do that, and compared afterwards, because another
+        process may have replaced it in the meantime. In that case the file gets its name back, unless a third process
+        has created one by then.
         """
         aside = self._path.with_name(f"{OWNER}.{secrets.token_hex(4)}.partial")
         with contextlib.suppress(FileNotFoundError):
@@ -207,7 +207,7 @@ class _Owner:
                 self._rewrite()
 
     def _rewrite(self) -> None:
-        """Write the new text over the old one, which is no longer, so that at no moment the file is empty."""
+        """Overwrite the text in place, so that the file is never empty. The new text is at least as long as the old."""
         try:
             with self._path.open("r+") as file:
                 file.write(self._text())
@@ -215,7 +215,7 @@ class _Owner:
             self._path.write_text(self._text())
 
     def _end_process(self, text: str) -> None:
-        """End the process at once: two runs that write into one folder would destroy it."""
+        """End the process at once: two runs that write into one folder would corrupt it."""
         logger.error(
             "%s now names another run (%s), so this run ends before both write there. The checkpoints are intact. "
             "Start one run only.",
@@ -233,7 +233,7 @@ class _Owner:
 
 
 def _name_in(text: str | None) -> str:
-    """Return the owner that the file names. A file without text was created a moment ago."""
+    """Return the owner that the file names, or "starting" for a file without text, which was only just created."""
     return text.splitlines()[0] if text else "starting"
 
 
@@ -246,9 +246,9 @@ def _text_of(path: Path) -> str | None:
 
 
 def _rename_if_free(source: Path, target: Path) -> None:
-    """Give a file another name too, or move it there if the file system has no hard links.
+    """Give a file a second name, or rename it if the file system has no hard links.
 
-    Raises FileExistsError if the target exists, which a plain rename would replace.
+    Raises FileExistsError if the target exists. A plain rename would replace it.
     """
     try:
         os.link(source, target)

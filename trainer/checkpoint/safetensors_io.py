@@ -1,4 +1,4 @@
-"""The safetensors files of a checkpoint: lays them out so that ranks can fill them in parts, and reads parts of them.
+"""Lays out a checkpoint's safetensors files so that each rank can write its part, and reads parts of them.
 
 The format (huggingface/safetensors) is
 
@@ -7,7 +7,7 @@ The format (huggingface/safetensors) is
     data        the elements of all tensors, end to end
 
 All tensors are float32 here. The header depends only on names and shapes, so every rank can compute where each element
-lies, and no rank ever holds more than its part of a file. Any program that reads safetensors reads the result.
+lies, and no rank ever holds more than its part of a file. Any program that reads safetensors can read the result.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _MAX_JSON = 100_000_000  # bytes; the format's own limit
 Shapes = dict[str, tuple[int, ...]]
 """The shape of each tensor, by name, in file order."""
 
-# What reading a malformed header raises: bad JSON, missing keys, values of other types, too deep nesting.
+# Errors that a malformed header causes: bad JSON, missing keys, values of wrong types, nesting that is too deep.
 _MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True)
 class TensorLayout:
-    """Where everything lies in a file.
+    """The byte layout of a file.
 
-    header: its first bytes, up to the data.
-    begins: the first byte of each tensor in the file, by name.
+    header: the bytes before the data.
+    begins: the offset of each tensor's first byte in the file, by name.
     size: of the file in bytes.
     """
 
@@ -53,7 +53,7 @@ class TensorLayout:
 def layout_of(shapes: Shapes, metadata: dict[str, str] | None = None) -> TensorLayout:
     """Return the layout of a file of float32 tensors with these names and shapes, in this order.
 
-    metadata: what the header has under `__metadata__`.
+    metadata: the content of the header's key `__metadata__`.
     """
     entries: dict[str, dict[str, object]] = {}
     if metadata is not None:
@@ -71,7 +71,7 @@ def layout_of(shapes: Shapes, metadata: dict[str, str] | None = None) -> TensorL
         offsets[name] = begin
         data_size = end
 
-    # With metadata, for others to read, the header is spelled to the byte as the safetensors library spells it.
+    # Exported files have metadata. Their headers are byte for byte what the safetensors library writes.
     separators = (", ", ": ") if metadata is None else (",", ":")
     text = json.dumps(entries, separators=separators).encode()
     text += b" " * (-len(text) % 8)  # so that the elements are aligned
@@ -82,7 +82,7 @@ def layout_of(shapes: Shapes, metadata: dict[str, str] | None = None) -> TensorL
 
 
 def create(path: Path, shapes: Shapes) -> None:
-    """Create a file of full size that holds the header and zeros for the elements, which are written later."""
+    """Create a file of full size with the header, and zeros for the elements, which are written later."""
     layout = layout_of(shapes)
     with path.open("wb") as file:
         file.write(layout.header)
@@ -134,7 +134,7 @@ class TensorFile:
         return torch.from_numpy(np.frombuffer(data, dtype=np.float32))
 
     def _read_header(self) -> tuple[dict[str, Any], int]:
-        """Return the entries of all tensors and the first byte of the data. Raises one of _MALFORMED."""
+        """Return the entries of all tensors, and the offset of the data in the file. Raises one of _MALFORMED."""
         length = int.from_bytes(self._file.read(_LENGTH), "little")
         entries = json.loads(self._file.read(min(length, _MAX_JSON)))
         entries.pop("__metadata__", None)
@@ -161,13 +161,13 @@ def _check_entries(entries: dict[str, Any], data_size: int) -> None:
 
 
 def _checked_range(name: str, entry: dict[str, Any]) -> tuple[int, int]:
-    """Return the (begin, end) of a tensor in the data. Raises ValueError if its entry contradicts itself."""
+    """Return the (begin, end) of a tensor in the data. Raises ValueError if its entry is inconsistent."""
     shape = entry["shape"]
     offsets = entry["data_offsets"]
     begin, end = offsets
 
     for number in [*shape, begin, end]:
-        # Not isinstance(): JSON's true would pass as the number 1.
+        # Not isinstance(), because JSON's true would pass as the number 1.
         if type(number) is not int or number < 0:
             raise ValueError(f"shape {shape} or offsets {offsets} of {name} are not whole numbers from 0")
     if entry["dtype"] != "F32":

@@ -1,17 +1,17 @@
 """Saves and finds checkpoints by all ranks together. Each rank writes only the elements that it holds.
 
-How a checkpoint is saved; every step is collective, and an error on one rank is raised on all of them:
+A checkpoint is saved in four steps. Each is collective, and an error on one rank is raised on all of them:
 
-    1. Rank 0 creates a partial folder with state.json, evaluation.json and the tensor files: header and full size,
-       elements still missing.
+    1. Rank 0 creates a partial folder with state.json, evaluation.json and the tensor files, which have their header
+       and full size, but no elements yet.
     2. All ranks write their float32 elements at their offsets and sync them   (tensor_writes.py)
     3. All ranks read the files back, compare and hash them                    (verification.py)
     4. Rank 0 writes the manifest, renames the folder to its final name and removes old checkpoints   (publication.py)
 
-A kill before the rename in step 4 leaves a partial folder that is never read, and the checkpoints from before. An error
-leaves those checkpoints only: the partial folder is deleted. After the rename the checkpoint is complete.
+A kill before the rename in step 4 leaves the earlier checkpoints and a partial folder that is never read. After an
+error, the partial folder is deleted. After the rename, the checkpoint is complete.
 
-What is written is a snapshot (snapshot.py). The four steps need nothing else of the engine, so a thread may do them
+What is written is a snapshot (snapshot.py). The four steps need nothing else from the engine, so a thread may take them
 while training continues (background.py).
 
 Loading is in loading.py.
@@ -45,7 +45,8 @@ def save_checkpoint(
 ) -> None:
     """Write, check and publish a checkpoint, then remove all but the newest `keep` and the best. A collective call.
 
-    All ranks see the same folder. metrics: of the evaluation of these weights, or empty.
+    All ranks must see the same folder. run: the local folder of the run. metrics: of the evaluation of these weights,
+    or empty.
 
     Raises StorageError on every rank if one of them cannot write, or reads back other bytes than were written. Earlier
     checkpoints are not affected.
@@ -54,7 +55,7 @@ def save_checkpoint(
 
 
 def write_snapshot(snapshot: Snapshot, run: str, keep: int, folders: NodeFolders | None = None) -> None:
-    """Do what `save_checkpoint` does with a snapshot that was taken before. A collective call.
+    """Write, check and publish a snapshot, as `save_checkpoint` does. A collective call.
 
     folders: which ranks see the same folder; None if all do. If nodes have separate folders, each writes its part
     there, to be uploaded (parts.py).
@@ -73,7 +74,7 @@ def write_snapshot(snapshot: Snapshot, run: str, keep: int, folders: NodeFolders
 
         written = write_tensor_files(partial, snapshot, nodes)
 
-        # One rank lists the folder: what another machine sees of it may be seconds old.
+        # Only rank 0 lists the folder: on a network file system, another machine's view may be seconds old.
         names = run_on_rank_0(lambda: _names_in(partial))
         shares = run_on_all_ranks(lambda: check_files(partial, names, written, nodes))
         entries = merged_entries(shares, written)
@@ -88,7 +89,7 @@ def find_checkpoint(run: str, folders: NodeFolders | None = None) -> FoundCheckp
     """Return the newest checkpoint that verifies, or None if there is no checkpoint. A collective call.
 
     All ranks take the same one, from the list that rank 0 sees. The ranks that see rank 0's folder verify it together.
-    folders: which ranks do; None if all do.
+    folders: which ranks see the same folder; None if all do.
 
     Raises CheckpointError on every rank if there are checkpoints but none verifies.
     """
@@ -105,7 +106,7 @@ def find_checkpoint(run: str, folders: NodeFolders | None = None) -> FoundCheckp
         return None
 
     state = run_on_rank_0(lambda: layout.read_state(newest.path))
-    # Nodes may keep their folders in different places.
+    # Nodes may have their folders at different paths, so each rank builds its own path.
     return FoundCheckpoint(layout.checkpoint_path(run, state.step), state, newest.faults)
 
 
@@ -113,7 +114,7 @@ def find_checkpoint(run: str, folders: NodeFolders | None = None) -> FoundCheckp
 
 
 def _begin(run: str, snapshot: Snapshot) -> Path:
-    """Create the partial folder with everything but the elements of the tensors. Rank 0 alone calls this."""
+    """Create the partial folder with everything but the elements of the tensors. Only rank 0 calls this."""
     partial = publication.begin(run, snapshot.state.step)
 
     create_tensor_files(partial, snapshot)
@@ -126,7 +127,7 @@ def _begin(run: str, snapshot: Snapshot) -> Path:
 
 
 def _names_in(partial: Path) -> list[str]:
-    """Return the names of a checkpoint's files, without the hidden ones that a failed write may have left."""
+    """Return the names of a checkpoint's files, except hidden ones, which a failed write may have left."""
     names = [path.name for path in partial.iterdir() if path.is_file()]
     return sorted(name for name in names if not name.startswith("."))
 

@@ -1,14 +1,14 @@
-"""Writes a file by all ranks together: each writes its extents (write_plan.py) at their offsets.
+"""Writes one file by all ranks together: each rank writes its extents (write_plan.py) at their offsets.
 
-How one file is written:
+A file is written in three steps:
 
-    1. Shared blocks, ROUND at a time: ranks send each other bytes with one all-to-all, then the writer of each block
-       writes it whole.
+    1. Shared blocks, ROUND at a time: ranks exchange bytes in one all-to-all, and then the writer of each block writes
+       the whole block.
     2. Every rank writes the rest of what it holds, without any communication.
     3. Every rank syncs and closes the file.
 
-A rank that fails does not leave: the others would wait in the next exchange forever. It keeps its first error, writes
-nothing more, takes part in the remaining exchanges, and raises the error at the end.
+A rank that fails must not return early, because the others would wait in the next exchange forever. It keeps its first
+error, writes nothing more, takes part in the remaining exchanges, and raises the error at the end.
 
 Suffixes: N float32 elements.
 """
@@ -31,11 +31,11 @@ from trainer.checkpoint.write_plan import Extent, Range
 from trainer.distributed.collectives import group_of_thread
 
 PIECE = HASH_BLOCK
-"""Bytes that are written, read back and compared at once. No piece reaches over a multiple of it, so that each lies in
-one of the blocks that the manifest has hashes of; and these are whole numbers of blocks that one node writes."""
+"""The maximum bytes that are written, read back and compared at once. No piece crosses a multiple of this, so each lies
+within one of the blocks that the manifest has hashes of. These are whole multiples of write_plan.BLOCK."""
 
 ROUND = 64
-"""Shared blocks that are exchanged at once, so a rank receives at most 64 MiB in a round."""
+"""Shared blocks that are exchanged at once. They have 1 MiB each, so a rank receives at most 64 MiB in a round."""
 
 _ELEMENT = 4  # bytes of a float32
 
@@ -44,7 +44,7 @@ class HeldBytes:
     """The elements of a file that this rank holds, addressed by their byte offsets in the file."""
 
     def __init__(self, parts: list[tuple[int, Tensor]]):
-        """parts: (first byte in the file, (N,) values) in any order. Values of other dtypes are read as float32."""
+        """parts: (first byte in the file, (N,) values) in any order. Other dtypes are read as float32."""
         self._parts = sorted(parts, key=lambda part: part[0])
         self._begins = [begin for begin, _ in self._parts]
 
@@ -65,7 +65,7 @@ class HeldBytes:
             stop = (end - part_begin) // _ELEMENT
             pieces.append(values_N[start:stop].detach().float())
 
-        # One piece is not copied: where a file is written in the background, training needs the memory bus.
+        # A single piece is not copied, because training needs the memory bandwidth while a thread writes the file.
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
 
@@ -75,13 +75,13 @@ def write_together(
     held: HeldBytes,
     device: torch.device,
 ) -> list[WrittenPiece]:
-    """Write this rank's extents of a file and return what was written, which is on the disk by then.
+    """Write this rank's extents of a file, sync the file, and return what this rank wrote.
 
     extents: the plan for the whole file, the same on every rank.
-    device: where tensors must lie for the process group.
+    device: where tensors must be for the process group.
 
-    A collective call if blocks are shared between nodes. Raises this rank's first error, a StorageError for a failed
-    write, after its part of every exchange.
+    A collective call if nodes share blocks. Raises this rank's first error (StorageError for a failed write), but only
+    after the last exchange.
     """
     rank = dist.get_rank()
     file = OffsetWriter(path, rank)
@@ -92,7 +92,7 @@ def write_together(
             for begin, values_N in _assembled_blocks(round_of_extents, held, received):
                 file.write(begin, values_N)
 
-    # Nothing is exchanged from here on, so ranks need not advance together.
+    # There are no exchanges from here on, so ranks can proceed at their own pace.
     with file.keeping_error():
         for extent in extents:
             if extent.block is None and extent.writer == rank:
@@ -101,7 +101,7 @@ def write_together(
 
 
 def _write_in_pieces(file: OffsetWriter, extent: Extent, held: HeldBytes) -> None:
-    """Write an extent that this rank holds, PIECE bytes at a time, so that the copy in host memory stays small."""
+    """Write an extent that this rank holds, at most PIECE bytes at a time, so that copies in host memory stay small."""
     for begin, end in cut_at_pieces(extent.begin, extent.end):
         file.write(begin, held.read(begin, end))
 
@@ -145,13 +145,13 @@ def _exchange(
     device: torch.device,
     file: OffsetWriter,
 ) -> dict[int, Tensor]:
-    """Send the bytes that other ranks write for this one, and return those that it writes for others, by first byte.
+    """Send the bytes that other ranks will write, and return those that this rank will write for others, by first byte.
 
-    A collective call. A rank that cannot read its bytes sends zeros: the error is kept in `file`, so the save fails.
+    A collective call. A rank that cannot read its bytes sends zeros. The error is kept in `file`, so the save fails.
     """
     outgoing, incoming = _transfers(extents)
 
-    # The peers expect as many elements as the plan says, whether or not these can be read.
+    # The peers expect the number of elements in the plan, even if this rank cannot read them.
     outgoing_N: Tensor | None = None
     with file.keeping_error():
         pieces = [held.read(begin, end).to(device) for _, begin, end in outgoing]
@@ -173,10 +173,10 @@ def _exchange(
 
 
 def _transfers(extents: list[Extent]) -> tuple[list[_Transfer], list[_Transfer]]:
-    """Return what this rank sends and what it receives, in the order in which it travels.
+    """Return what this rank sends and what it receives, in the order of the all-to-all.
 
-    all_to_all expects the data of peer 0 first, then that of peer 1, and so on. Both sides order the transfers between
-    two ranks by their place in the file, so no offsets need to be sent.
+    all_to_all expects the data of peer 0 first, then that of peer 1, and so on. Both sides sort the transfers between
+    two ranks by their offsets in the file, so no offsets need to be sent.
     """
     rank = dist.get_rank()
     outgoing: list[_Transfer] = []
@@ -191,7 +191,7 @@ def _transfers(extents: list[Extent]) -> tuple[list[_Transfer], list[_Transfer]]
 
 
 def _elements_by_peer(transfers: list[_Transfer], ranks: int) -> list[int]:
-    """Return how many elements go to, or come from, each rank."""
+    """Return the number of elements that go to, or come from, each rank."""
     elements = [0] * ranks
     for transfer in transfers:
         elements[transfer.peer] += transfer.elements
@@ -201,7 +201,7 @@ def _elements_by_peer(transfers: list[_Transfer], ranks: int) -> list[int]:
 def _assembled_blocks(
     extents: list[Extent], held: HeldBytes, received: dict[int, Tensor]
 ) -> Iterator[tuple[int, Tensor]]:
-    """Yield (first byte, elements on the host) of each shared block that this rank writes, each block whole."""
+    """Yield (first byte, float32 elements on the host) of each whole shared block that this rank writes."""
     rank = dist.get_rank()
     mine = [extent for extent in extents if extent.writer == rank]
 

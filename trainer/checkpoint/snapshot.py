@@ -1,8 +1,8 @@
 """What a rank writes into a checkpoint, as the engine holds it or as a copy in host memory.
 
 A copy lets training change the weights while the checkpoint is written. The memory for it is allocated at the first
-save and used again by every later one: new pages of gigabytes take longer than the copy itself, and pinned memory,
-which a GPU copies into at full speed, takes longer still.
+save and reused by every later one: allocating gigabytes of new pages takes longer than the copy itself, and pinned
+memory, which a GPU copies into at full speed, takes even longer.
 
 Suffixes: N float32 elements.
 """
@@ -40,11 +40,11 @@ _ELEMENT = 4  # bytes of a float32
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What one rank knows of a checkpoint before anything is written.
+    """Everything that one rank needs to write a checkpoint.
 
     state: with the optimizer's counts. shapes: of all weights. moment_shapes: by the moment's name, of the weights that
     have it. slices: what this rank writes. metrics: of the evaluation of these weights, or empty. device: where tensors
-    must lie for the group that exchanges them.
+    must be for the process group that exchanges them.
     """
 
     state: TrainingState
@@ -56,9 +56,9 @@ class Snapshot:
 
 
 def snapshot_of(engine: DeepSpeedEngine, state: TrainingState, metrics: dict[str, Any]) -> Snapshot:
-    """Return what is to be saved now. Its tensors are views of what the optimizer works on."""
+    """Return a snapshot of the engine. Its tensors are views of the optimizer's own tensors, not copies."""
     counts = {"updates": updates_made(engine), "loss_scale": loss_scale_of(engine)}
-    # What all ranks hold alike (stage 0) is marked as written on one of them only.
+    # Slices that all ranks hold (stage 0) are marked as written on one rank only.
     slices = [part for part in parameter_slices(engine) if part.written]
     device = torch.device(engine.device or "cpu")
     saved_state = state.model_copy(update=counts)
@@ -71,7 +71,7 @@ def shapes_of(engine: DeepSpeedEngine) -> Shapes:
 
 
 def moment_shapes_of(engine: DeepSpeedEngine) -> dict[str, Shapes]:
-    """Return, for each moment, the full shape of every parameter that has it by the parameter's name."""
+    """Return, for each of the optimizer's moments, the full shapes of the parameters that have it, by name."""
     shapes: dict[str, Shapes] = {moment: {} for moment in MOMENTS}
     for name, parameter in named_parameters(engine):
         for moment in moments_of(engine, parameter):
@@ -80,23 +80,23 @@ def moment_shapes_of(engine: DeepSpeedEngine) -> dict[str, Shapes]:
 
 
 def loss_scale_of(engine: DeepSpeedEngine) -> dict[str, float]:
-    """Return the fp16 loss scaler's state, as far as this scaler has it, or an empty dict without fp16."""
+    """Return the state of the fp16 loss scaler, or an empty dict without fp16."""
     if not engine.fp16_enabled():
         return {}
     return loss_scaler_state(engine)
 
 
 class HostMemory:
-    """Memory for copies of one rank's snapshots (host_blocks.py). One copy at a time lies in it."""
+    """Memory for copies of one rank's snapshots (host_blocks.py). It holds one copy at a time."""
 
     def __init__(self) -> None:
         self._blocks: list[Tensor] = []
         self._is_refused = False
 
     def is_ready(self, snapshot: Snapshot) -> bool:
-        """Return whether every rank has the memory for its copy, which is allocated if it is not there yet.
+        """Return whether every rank has memory for its copy, after allocating what is missing.
 
-        A collective call. Once a rank could not have it, no rank tries again.
+        A collective call. If one rank cannot get its memory, all ranks free theirs, and none tries again.
         """
         if self._is_refused:
             return False
@@ -112,7 +112,7 @@ class HostMemory:
         return sum(block.numel() for block in self._blocks) >= needed_elements(groups_of(snapshot))
 
     def _allocate(self, snapshot: Snapshot) -> bool:
-        """Allocate memory for a copy. Returns False if the system refuses it, as it may for pinned memory."""
+        """Allocate memory for a copy. Returns False if that fails, as it may for pinned memory."""
         self._blocks = []
         sizes = block_sizes(needed_elements(groups_of(snapshot)))
         is_pinned = snapshot.device.type != "cpu"
@@ -123,9 +123,9 @@ class HostMemory:
         return True
 
     def copy(self, snapshot: Snapshot) -> Snapshot:
-        """Return the snapshot with copies of its tensors. Call `is_ready` first. The copies before are overwritten.
+        """Return the snapshot with copies of its tensors. Call `is_ready` first. Earlier copies are overwritten.
 
-        The copies follow what the device was already asked to compute, and one synchronization waits for them all.
+        The copies run on the device after the work that was queued before, and one synchronization waits for them all.
         """
         assert self._blocks, "`is_ready` has not allocated them"
         sizes = [block.numel() for block in self._blocks]
@@ -136,7 +136,7 @@ class HostMemory:
         return replace(snapshot, slices=slices, device=torch.device("cpu"))
 
     def _copy_part(self, part: ParameterSlice, place: Place) -> ParameterSlice:
-        """Start the copies of some elements of a slice, and return the slice of them."""
+        """Start to copy some elements of a slice's weights and moments, and return a slice of the copies."""
         copies = []
         for values_N, offset in zip((part.weights, *part.moments.values()), place.offsets, strict=True):
             copied_N = self._blocks[place.block][offset : offset + place.length]
@@ -148,19 +148,19 @@ class HostMemory:
 
 
 def groups_of(snapshot: Snapshot) -> list[Group]:
-    """Return the sizes of what a copy of each slice consists of."""
+    """Return the sizes of the tensors that a copy of each slice consists of: weights and moments."""
     return [Group(part.weights.numel(), 1 + len(part.moments)) for part in snapshot.slices]
 
 
 def copied_bytes(snapshot: Snapshot) -> int:
-    """Return the bytes of host memory that a copy takes on this rank."""
+    """Return the bytes of host memory that a copy needs on this rank."""
     return _ELEMENT * sum(block_sizes(needed_elements(groups_of(snapshot))))
 
 
 def fits(nodes: list[int], sizes: list[tuple[int, int]]) -> bool:
-    """Return whether the copies of all ranks fit into the memory of their machines.
+    """Return whether the copies of all ranks fit into SHARE_OF_MEMORY of their machines' available memory.
 
-    nodes: the node of each rank. sizes: of each rank, the bytes that it needs and the bytes available where it runs.
+    nodes: the node of each rank. sizes: for each rank, the bytes that it needs and the bytes available on its machine.
     """
     needed_on: dict[int, int] = {}
     for node, (needed, _) in zip(nodes, sizes, strict=True):

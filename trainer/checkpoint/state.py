@@ -1,4 +1,4 @@
-"""What a checkpoint stores besides tensors: the progress of a run, and the facts that a resume is compared with."""
+"""What a checkpoint stores besides tensors: the progress of a run, and the facts that a resume is checked against."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class TrainingState(BaseModel):
     tokens: int
     seconds: float
 
-    # What must be equal in the run that resumes; see `identity` in identity.py.
+    # What must be the same when the run resumes; see `identity` in identity.py.
     identity: dict[str, Any]
 
-    # Updates that the optimizer made. Lower than `step` when steps were skipped.
+    # Updates that the optimizer has made. Lower than `step` if steps were skipped.
     updates: int = 0
 
     # Fields of the fp16 loss scaler, under DeepSpeed's names. Empty without fp16.
     loss_scale: dict[str, float] = {}
 
-    # Batches of the current phase that were passed over because training went wrong on them.
+    # Batches of the current phase that rollbacks left out, because training failed on them.
     skipped_batches: int = 0
 
     # Recent losses and gradient norms, which later steps are compared with.
@@ -43,10 +43,10 @@ class TrainingState(BaseModel):
     # Steps after which the run was resumed.
     resumed_at: list[int] = []
 
-    # Sums since the last logged line, so that the next line is the same as in an uninterrupted run.
+    # Sums since the last logged line, so that the next line equals that of an uninterrupted run.
     interval: Interval = Interval()
 
-    # The step after which the loss was last compared with that of word frequencies alone, 0 if it was not yet.
+    # The step after which the loss was last compared with that of word frequencies alone, or 0 if it never was.
     examined_step: int = 0
 
     # Values of the recipe by full key, as in "optimizer.lr", without secrets.
@@ -55,7 +55,7 @@ class TrainingState(BaseModel):
     # Pair folders, in the order of the fingerprints in `identity`.
     folders: list[str] = []
 
-    # Every change of the recipe at a resume so far.
+    # Every change of the recipe at any resume so far.
     changes: list[RecipeChange] = []
 
 

@@ -1,4 +1,4 @@
-"""The tensor files of a checkpoint: one of the weights, and one of each moment that the optimizer keeps.
+"""The tensor files of a checkpoint: one for the weights, and one for each moment that the optimizer keeps.
 
 Suffixes: N float32 elements.
 """
@@ -17,21 +17,21 @@ TENSOR_FILES = (WEIGHTS_FILE, *MOMENT_OF_FILE)
 
 
 def shapes_in(file_name: str, shapes: Shapes, moment_shapes: dict[str, Shapes]) -> Shapes:
-    """Return the shapes of a tensor file: of all weights, or of those that have the file's moment."""
+    """Return the shapes in a tensor file: of all weights, or of the weights that have the file's moment."""
     if file_name == WEIGHTS_FILE:
         return shapes
     return moment_shapes[MOMENT_OF_FILE[file_name]]
 
 
 def values_of(part: ParameterSlice, file_name: str) -> Tensor | None:
-    """Return what a tensor file holds of a slice, as (N,); None if the file has a moment that the parameter lacks."""
+    """Return a slice's values for a tensor file, (N,), or None if the file is for a moment that the parameter lacks."""
     if file_name == WEIGHTS_FILE:
         return part.weights
     return part.moments.get(MOMENT_OF_FILE[file_name])
 
 
 def layouts_of(snapshot: Snapshot) -> dict[str, TensorLayout]:
-    """Return the layout of each tensor file. Files of the same tensors share one."""
+    """Return the layout of each tensor file, by name. Files with the same tensors share one layout object."""
     layout_of_weights = layout_of(snapshot.shapes)
     layouts = {}
     for file_name in TENSOR_FILES:

@@ -1,7 +1,7 @@
-"""Writes the tensor files of a checkpoint by all ranks together, each rank the elements that it holds.
+"""Writes the tensor files of a checkpoint by all ranks together: each rank writes the elements that it holds.
 
-One rank creates the files: headers and full sizes. Then every rank computes the same plan of who writes which bytes
-(write_plan.py), and they write by it (shared_writes.py).
+One rank creates the files, with their headers and full sizes. Then every rank computes the same plan of which rank
+writes which bytes (write_plan.py), and follows it (shared_writes.py).
 
 Suffixes: N float32 elements.
 """
@@ -25,9 +25,9 @@ from trainer.distributed.zero import ParameterSlice
 
 
 def create_tensor_files(partial: Path, snapshot: Snapshot) -> None:
-    """Create the tensor files without their elements. One rank of a folder calls this.
+    """Create the tensor files without their elements. One rank per folder calls this. Raises StorageError.
 
-    The ranks write into existing files: if each created them, one could cut off what another has written.
+    The other ranks write into existing files. If each rank created them, one could truncate what another has written.
     """
     with write_errors_of(partial):
         partial.mkdir(exist_ok=True)
@@ -36,7 +36,10 @@ def create_tensor_files(partial: Path, snapshot: Snapshot) -> None:
 
 
 def write_tensor_files(partial: Path, snapshot: Snapshot, nodes: list[int]) -> dict[str, list[WrittenPiece]]:
-    """Write all tensor files and return, by file, what all ranks wrote, in file order. A collective call."""
+    """Write all tensor files and return, by file, what all ranks wrote, in file order. A collective call.
+
+    nodes: the node, or folder, of each rank. Raises StorageError on every rank if one of them cannot write.
+    """
     layouts = layouts_of(snapshot)
     held: dict[str, HeldBytes] = {}
 
@@ -49,7 +52,7 @@ def write_tensor_files(partial: Path, snapshot: Snapshot, nodes: list[int]) -> d
     plans = _plans_of(layouts, ranges_by_rank, nodes)
     written_by_rank = run_on_all_ranks(lambda: _write_files(partial, plans, held, snapshot.device))
 
-    # Rank 0 wrote the headers when it created the files; they are checked like everything else.
+    # Rank 0 wrote the headers when it created the files. They are checked like everything else.
     written: dict[str, list[WrittenPiece]] = {}
     for file_name in TENSOR_FILES:
         header = layouts[file_name].header
@@ -63,7 +66,7 @@ def write_tensor_files(partial: Path, snapshot: Snapshot, nodes: list[int]) -> d
 
 
 def _files_with_own_layout(layouts: dict[str, TensorLayout]) -> list[str]:
-    """Return the files whose layout is no earlier file's."""
+    """Return the files that do not share the layout object of an earlier file."""
     names = list(layouts)
     return [name for place, name in enumerate(names) if all(layouts[name] is not layouts[one] for one in names[:place])]
 
@@ -71,7 +74,7 @@ def _files_with_own_layout(layouts: dict[str, TensorLayout]) -> list[str]:
 def _plans_of(
     layouts: dict[str, TensorLayout], ranges_by_rank: list[dict[str, list[Range]]], nodes: list[int]
 ) -> dict[str, list[Extent]]:
-    """Return who writes what of each file. Files of one layout hold the same tensors, so one plan serves them."""
+    """Return the plan of each file. Files that share a layout hold the same tensors, so they share a plan."""
     plans: dict[str, list[Extent]] = {}
     for planned in _files_with_own_layout(layouts):
         held = [ranges[planned] for ranges in ranges_by_rank]
@@ -81,7 +84,7 @@ def _plans_of(
 
 
 def _held_bytes(file_layout: TensorLayout, slices: list[ParameterSlice], file_name: str) -> HeldBytes:
-    """Return where in a file the elements of this rank's slices lie."""
+    """Return this rank's elements of a file, with their offsets in it."""
     parts = []
     for part in slices:
         values_N = values_of(part, file_name)
@@ -97,10 +100,10 @@ def _write_files(
     held: dict[str, HeldBytes],
     device: torch.device,
 ) -> dict[str, list[WrittenPiece]]:
-    """Write this rank's part of each file, and return what it wrote by file.
+    """Write this rank's part of each file, and return what it wrote, by file.
 
-    A rank that fails in one file still takes part in the exchanges of the others, because the other ranks wait for it
-    there. It raises its first error after the last file.
+    A rank that fails on one file still takes part in the exchanges for the other files, because the other ranks wait
+    for it there. It raises its first error after the last file.
     """
     written: dict[str, list[WrittenPiece]] = {}
     errors: list[Exception] = []

@@ -1,6 +1,7 @@
-"""The checkpoints of a run at a URL: copies them there and back, and removes old ones.
+"""The checkpoints of a run at a URL: uploads and downloads them, and removes old ones.
 
-A checkpoint at a URL is whole, as it lies on a disk, or in parts (parts.py), which are put together on the way back.
+A checkpoint at a URL is either whole, with the same files as on a disk, or in parts (parts.py), which are assembled
+when it is downloaded.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from trainer.checkpoint.parts import PartsManifest, manifest_in_parts, scatter
 from trainer.distributed.watchdog import progress
 
 DOWNLOADED = ("recipe.toml", "recipe_history.jsonl", "micro_batches.json", "unigram.json", "run_id", "metrics.jsonl")
-"""Files of a run, besides its checkpoint and vocabulary, that another machine needs to resume or export it."""
+"""Files of a run that another machine needs to resume or export it, besides a checkpoint and the vocabulary."""
 
 
 def upload_checkpoint(run: str, url: str, step: int, callback: Callback | None = None) -> None:
@@ -40,14 +41,14 @@ def upload_checkpoint(run: str, url: str, step: int, callback: Callback | None =
             upload_file(source / entry["path"], storage.join(target, entry["path"]), callback)
         storage.publish(storage.join(target, MANIFEST), manifest)
 
-    # An evaluation may be added to a published checkpoint; the manifest does not list it then.
+    # An evaluation that was added to a published checkpoint is not in the manifest.
     target_evaluation = storage.join(target, EVALUATION)
     if (source / EVALUATION).exists() and not storage.exists(target_evaluation):
         upload_file(source / EVALUATION, target_evaluation)
 
 
 def is_same(url: str, run: str, step: int) -> bool:
-    """Return whether the URL holds the same checkpoint as the local folder, whole or in parts. Compares manifests."""
+    """Return whether the URL holds the local folder's checkpoint, whole or in parts. Compares only manifests."""
     at_url = storage.join(location(url, step), MANIFEST)
     if not storage.exists(at_url):
         return False
@@ -59,7 +60,7 @@ def is_same(url: str, run: str, step: int) -> bool:
 
 
 def newest_local_step(run: str) -> int:
-    """Return the step of the newest checkpoint of a local folder that verifies, or -1 if there is none."""
+    """Return the step of a local folder's newest checkpoint that verifies, or -1 if there is none."""
     for step in reversed(steps_saved(run)):
         if fault_of_checkpoint(checkpoint_path(run, step)) is None:
             return step
@@ -67,12 +68,12 @@ def newest_local_step(run: str) -> int:
 
 
 def bring_run(url: str, run: str, step: int | None) -> list[str]:
-    """Download a checkpoint and what is needed besides it to resume or export the run.
+    """Download a checkpoint, and the other files that are needed to resume or export the run.
 
-    step: the checkpoint to take; None takes the newest that verifies.
+    step: the checkpoint to download; None takes the newest that verifies.
 
-    Returns what is wrong with newer checkpoints. Raises CheckpointError if the checkpoint, or each of them, does not
-    verify, and StorageError if the URL cannot be read.
+    Returns what is wrong with newer checkpoints. Raises CheckpointError if the given checkpoint does not verify, or
+    none does, and StorageError if the URL cannot be read.
     """
     faults = bring_checkpoint(url, run, step)
     _bring_other_files(url, run)
@@ -80,7 +81,7 @@ def bring_run(url: str, run: str, step: int | None) -> list[str]:
 
 
 def bring_checkpoint(url: str, run: str, step: int | None) -> list[str]:
-    """Download a checkpoint alone; arguments, result and errors are those of `bring_run`."""
+    """Download only a checkpoint. Arguments, result and errors are those of `bring_run`."""
     candidates = [step] if step is not None else list(reversed(steps_saved(url)))
     faults: list[str] = []
     for candidate in candidates:
@@ -95,7 +96,7 @@ def bring_checkpoint(url: str, run: str, step: int | None) -> list[str]:
 
 
 def _bring_checkpoint(url: str, run: str, step: int) -> str | None:
-    """Download and publish a checkpoint. Returns what is wrong with it, if it does not verify, and drops it then."""
+    """Download and publish a checkpoint. If it does not verify, discards it and returns what is wrong with it."""
     source = location(url, step)
     partial = publication.begin(run, step)
     try:
@@ -124,7 +125,7 @@ def _bring_checkpoint(url: str, run: str, step: int) -> str | None:
 
 
 def _assemble(source: str, partial: Path, manifest: PartsManifest, manifest_sha256: str) -> str | None:
-    """Download the parts of a checkpoint and put its files together. Returns what is wrong with it, or None."""
+    """Download the parts of a checkpoint and assemble its files. Returns what is wrong with it, or None."""
     present = storage.names(source)
     for file in manifest.assembled:
         with write_errors_of(partial / file.path), (partial / file.path).open("wb") as target:
@@ -144,7 +145,8 @@ def _assemble(source: str, partial: Path, manifest: PartsManifest, manifest_sha2
         if name in present:
             download_file(storage.join(source, name), partial / name)
 
-    # The whole files are compared with the manifest at the URL; what the parts gave has just been compared.
+    # Whole files keep the hashes of the manifest at the URL, against which `fault_of_checkpoint` checks them below. The
+    # parts of assembled files have already been checked, so those files are hashed as they are.
     whole_files: list[ManifestEntry] = [
         {"path": whole.path, "bytes": whole.bytes, "sha256": whole.sha256} for whole in manifest.files
     ]
@@ -164,7 +166,7 @@ def _bring_other_files(url: str, run: str) -> None:
 
 
 def remove_unfinished(url: str, going_on: Collection[int] = ()) -> None:
-    """Remove what unfinished copies left at a URL, before new ones begin, besides the steps that are `going_on`."""
+    """Remove what unfinished uploads left at a URL, except for the steps in `going_on`. Call before uploads begin."""
     folder = storage.join(url, layout.CHECKPOINTS_FOLDER)
     kept = {Path(location(url, step)).name for step in [*steps_saved(url), *going_on]}
     for name in storage.names(folder):
@@ -173,12 +175,12 @@ def remove_unfinished(url: str, going_on: Collection[int] = ()) -> None:
 
 
 def prune_url(url: str, keep: int, passed_over: Collection[int] = (), spare_newer: bool = False) -> None:
-    """Remove all but the newest `keep` checkpoints and the best one, and files of unfinished copies.
+    """Remove all but the newest `keep` checkpoints and the best one, and also what unfinished uploads left behind.
 
-    passed_over: checkpoints that do not verify. They stay until they are saved again, and do not count.
-    spare_newer: leave what is newer than the newest checkpoint, because other nodes are copying it.
+    passed_over: steps that do not verify. They stay until they are saved again, and do not count toward `keep`.
+    spare_newer: keep everything newer than the newest checkpoint, because other nodes are uploading it.
 
-    A checkpoint's manifest goes first, so that a kill leaves nothing that looks like a checkpoint.
+    A checkpoint's manifest is removed first, so that a kill leaves nothing that looks like a checkpoint.
     """
     saved = [step for step in steps_saved(url) if step not in passed_over]
     kept_steps = {*saved[-keep:], *passed_over}
@@ -199,7 +201,7 @@ def prune_url(url: str, keep: int, passed_over: Collection[int] = (), spare_newe
 
 
 def upload_file(path: Path, url: str, callback: Callback | None = None) -> None:
-    """Copy a file to a URL. Raises StorageError if the URL refuses, FileNotFoundError if there is no local file."""
+    """Copy a file to a URL. Raises StorageError if the URL refuses, and FileNotFoundError if there is no such file."""
     if callback is None:
         callback = TransferProgress()
     file_system, target = storage.filesystem(url)
@@ -209,7 +211,7 @@ def upload_file(path: Path, url: str, callback: Callback | None = None) -> None:
 
 
 def download_file(url: str, path: Path) -> None:
-    """Copy a file from a URL, creating its folder. Raises StorageError if the URL cannot be read."""
+    """Copy a file from a URL, creating its local folder. Raises StorageError if the URL cannot be read."""
     path.parent.mkdir(parents=True, exist_ok=True)
     file_system, source = storage.filesystem(url)
     with storage.storage_errors_of(url):
@@ -217,7 +219,7 @@ def download_file(url: str, path: Path) -> None:
 
 
 class TransferProgress(Callback):
-    """Reports every chunk of a transfer to the watchdog, and remembers when the last one came."""
+    """Reports every chunk of a transfer to the watchdog, and records the time of the last one."""
 
     def __init__(self) -> None:
         super().__init__()

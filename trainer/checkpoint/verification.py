@@ -1,18 +1,18 @@
-"""Reads every file of a checkpoint back before it is published, and verifies one that is found, by all ranks together.
+"""All ranks together read a checkpoint back before it is published, and verify a checkpoint before it is loaded.
 
-A file system may lose or change a write without an error, so what ranks wrote together is compared with the CRC-32 that
-its writers kept (shared_writes.py). Files are read in blocks, which are dealt to the ranks:
+A file system may lose or change a write without an error, so what the ranks wrote is compared with the CRC-32 that each
+writer recorded (offset_writer.py). Files are read in blocks, which are assigned to ranks in turn:
 
     1. One rank, the reader, reads a block. It compares each piece and computes the block's SHA-256 for the manifest.
-       It is a rank that has not written to the block, of another node if there are several, wherever there is one.
-    2. Where the reader's node has written some of the block, it may have found that in its page cache. A rank of
-       another node reads those pieces once more. On a single node, another rank reads what the reader itself wrote.
+       If possible, the reader has not written to the block, and with several nodes, neither has its node.
+    2. If the reader's node wrote some of the block, the reader may have seen only its own page cache. So a rank of
+       another node reads those pieces again. On a single node, another rank reads what the reader itself wrote.
 
-So every byte is read by a rank that did not write it, if there are several ranks, and all ranks read equally much.
-Files that rank 0 wrote alone (state.json, evaluation.json) are only hashed.
+So every byte is read by a rank that did not write it, if there are several ranks, and all ranks read about the same
+amount. Files that rank 0 wrote alone (state.json, evaluation.json) are only hashed.
 
-When a run looks for its newest checkpoint, the ranges that a manifest has hashes of are dealt in the same way. A wrong
-byte in any file is found there, and the run resumes from an older checkpoint.
+When a run looks for its newest checkpoint, the hashed ranges of the manifest are assigned to ranks in turn. If any byte
+of a file is wrong, the run resumes from an older checkpoint.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from trainer.distributed.watchdog import progress
 class CheckedShare(NamedTuple):
     """What one rank has read back.
 
-    entries: of files that one rank wrote. blocks: (file, number, SHA-256) of blocks of the others.
+    entries: of the files that rank 0 wrote alone. blocks: (file, block number, SHA-256) of blocks of the other files.
     """
 
     entries: list[ManifestEntry]
@@ -77,6 +77,7 @@ def check_files(
 def _check_blocks(file: Path, pieces: list[WrittenPiece], nodes: list[int]) -> Iterator[tuple[str, int, str]]:
     """Read back this rank's share of a file's blocks, and yield (file, number, SHA-256) of those that it read whole."""
     rank = dist.get_rank()
+    # Dropping the cache once per file is enough: after that, everything comes from the server.
     must_drop_cache = len(set(nodes)) > 1
     for number, group in groupby(pieces, key=lambda piece: piece.begin // PIECE):
         block = list(group)
@@ -95,7 +96,7 @@ def _check_blocks(file: Path, pieces: list[WrittenPiece], nodes: list[int]) -> I
 
 
 def merged_entries(shares: list[CheckedShare], written: dict[str, list[WrittenPiece]]) -> list[Entry]:
-    """Return the manifest's entries of all files, in the order of their names, from what all ranks have read."""
+    """Return the manifest's entries of all files, sorted by name, from what all ranks have read back."""
     entries: list[Entry] = [entry for share in shares for entry in share.entries]
     hashes: dict[str, dict[int, str]] = {name: {} for name in written}
     for share in shares:
@@ -111,7 +112,7 @@ def merged_entries(shares: list[CheckedShare], written: dict[str, list[WrittenPi
 def fault_found_together(path: Path, readers: list[int]) -> str | None:
     """Return what is wrong with a checkpoint, or None, as `fault_of_checkpoint` does. A collective call.
 
-    readers: the ranks that read it, among them rank 0.
+    readers: the ranks that read it, which include rank 0.
     """
     ranges = run_on_rank_0(lambda: ranges_of(path))
     if isinstance(ranges, str):
@@ -131,10 +132,9 @@ def _check_size(file: Path, expected: int) -> None:
 
 
 def reader_of(block: list[WrittenPiece], number: int, nodes: list[int]) -> int:
-    """Return the rank that reads block `number` of a file: ranks take turns, but for those that wrote to the block.
+    """Return the rank that reads block `number` of a file. Ranks take turns, skipping those that wrote to the block.
 
-    With several nodes, all ranks of a node that wrote to it are passed over. If none is left, it is the rank whose turn
-    it is.
+    With several nodes, all ranks of a node that wrote to it are skipped. If no rank is left, the next in turn reads it.
     """
     order = hashing_order(nodes)
     turn = number % len(order)
@@ -149,7 +149,7 @@ def reader_of(block: list[WrittenPiece], number: int, nodes: list[int]) -> int:
 
 
 def hashing_order(nodes: list[int]) -> list[int]:
-    """Return all ranks, taking one of each node in turn. Example: nodes [0, 0, 1, 1] give ranks [0, 2, 1, 3]."""
+    """Return all ranks, alternating between nodes. Example: nodes [0, 0, 1, 1] give ranks [0, 2, 1, 3]."""
 
     def turn(rank: int) -> tuple[int, int]:
         rank_in_node = nodes[:rank].count(nodes[rank])
@@ -159,10 +159,10 @@ def hashing_order(nodes: list[int]) -> list[int]:
 
 
 def second_readers(pieces: list[WrittenPiece], reader: int, nodes: list[int]) -> list[int | None]:
-    """Return, for each piece of a block that `reader` reads whole, the rank that reads it once more, or None.
+    """Return, for each piece of a block that `reader` reads, the rank that reads it a second time, or None.
 
-    With several nodes that is a rank of another node, for what was written on the reader's node. With one node it is
-    another rank, for what the reader itself wrote.
+    With several nodes, pieces that the reader's node wrote are read again by a rank of another node. With one node,
+    pieces that the reader itself wrote are read again by another rank.
     """
     several_nodes = len(set(nodes)) > 1
     if several_nodes:
@@ -172,12 +172,12 @@ def second_readers(pieces: list[WrittenPiece], reader: int, nodes: list[int]) ->
 
     chosen: list[int | None] = []
     for number, piece in enumerate(pieces):
-        # With one node, the ranks share a page cache, and the best check left is another process.
+        # On one node, all ranks share a page cache, and reading in another process is the best check possible.
         written_by_reader = piece.rank == reader
         written_on_its_node = nodes[piece.rank] == nodes[reader]
         needs_second = written_on_its_node if several_nodes else written_by_reader
 
-        # Others take turns. There are no others if the run has a single rank.
+        # The other ranks take turns. A run with a single rank has no others.
         second = others[number % len(others)] if needs_second and others else None
         chosen.append(second)
     return chosen
@@ -186,13 +186,13 @@ def second_readers(pieces: list[WrittenPiece], reader: int, nodes: list[int]) ->
 def read_back(path: Path, pieces: list[WrittenPiece], from_server: bool) -> str:
     """Read pieces of a file, compare each with what was written, and return the SHA-256 of all of them together.
 
-    from_server: drop this node's cache of the file first, because other nodes wrote some of it.
+    from_server: drop this node's page cache of the file first, because other nodes wrote some of it.
 
-    Raises StorageError that names the file and the byte range of the first piece that differs.
+    Raises StorageError that names the file, the writing rank and the bytes of the first piece that differs.
     """
     sha256 = hashlib.sha256()
     with read_errors_of(path), path.open("rb", buffering=0) as file:
-        # The cache shows what this node wrote, even if another node's write has replaced it on the server.
+        # The cache holds what this node wrote, even if another node's write has replaced it on the server.
         if from_server:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
@@ -209,11 +209,11 @@ def read_back(path: Path, pieces: list[WrittenPiece], from_server: bool) -> str:
 
 
 def _read_at(handle: int, begin: int, end: int) -> bytes:
-    """Return bytes `begin` to `end`, or fewer if the file is shorter; then the checksum differs."""
+    """Return bytes `begin` to `end`, or fewer if the file is shorter, in which case the checksum differs."""
     parts = []
     position = begin
     while position < end:
-        # The system may return less than was requested.
+        # pread may return fewer bytes than requested.
         part = os.pread(handle, end - position, position)
         if not part:
             break

@@ -1,9 +1,9 @@
 """Decides which rank writes which bytes of a file that all ranks write together.
 
-Two nodes must not write into the same page of a file on NFS. A client writes whole pages: it may read a page, change
-some bytes of it and send all of it back, so two nodes that write different bytes of one page can undo each other's
-writes, and no error is reported (linux-nfs, 2024-06-18, "nfs: add 'noextend' option for lock-less 'lost writes'
-prevention"). The ranks of one node share one page cache and may share a page.
+Two nodes must not write to the same page of a file on NFS. A client writes whole pages: it may read a page, change some
+of its bytes and send the whole page back. So two nodes that write different bytes of one page can undo each other's
+writes without an error (linux-nfs, 2024-06-18, "nfs: add 'noextend' option for lock-less 'lost writes' prevention").
+The ranks of one node share a page cache and may write to the same page.
 
 A file is therefore cut into blocks of 1 MiB, aligned in the file, and each block is written by ranks of one node only:
 
@@ -26,13 +26,13 @@ BLOCK = 1 << 20
 """Bytes; a multiple of every page size and of the usual stripe and transfer sizes of network file systems."""
 
 Range = tuple[int, int]
-"""(first byte, end) in a file."""
+"""A range of bytes in a file: (first byte, end), where the end is exclusive."""
 
 
 class Extent(NamedTuple):
-    """Bytes `begin` to `end` of a file, held by one rank and written by another or by the same one.
+    """Bytes `begin` to `end` of a file. holder: the rank that has them. writer: the rank that writes them.
 
-    block: the number of the shared block that the extent lies in, or None if it lies in no shared block.
+    block: the number of the shared block that contains the extent, or None if it is in no shared block.
     """
 
     begin: int
@@ -51,7 +51,7 @@ class _Run(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """The part of a run inside one shared block, or between shared blocks if `block` is None."""
+    """The part of a `_Run` inside one shared block, or between shared blocks if `block` is None."""
 
     begin: int
     end: int
@@ -60,11 +60,11 @@ class _Piece(NamedTuple):
 
 
 def assign_writers(held: list[list[Range]], nodes: list[int], header: int) -> list[Extent]:
-    """Return the extents of a file in file order. They cover each byte once, and no block has writers of two nodes.
+    """Return the extents of a file in file order. They cover each byte once, and no block is written by two nodes.
 
     held: the byte ranges that each rank holds, by rank.
     nodes: the node of each rank.
-    header: the length of the file's header, which rank 0 has written already and which `held` leaves out.
+    header: the length of the file's header in bytes, which rank 0 has already written and which `held` leaves out.
 
     Raises ValueError if the ranges leave a gap or overlap.
     """
@@ -77,7 +77,7 @@ def assign_writers(held: list[list[Range]], nodes: list[int], header: int) -> li
     for run in runs:
         pieces.extend(_cut(run, shared_blocks))
 
-    # Any rank that holds bytes of a shared block may write it, and keeps its own bytes at home by doing so.
+    # The writer of a shared block is one of the ranks that hold bytes of it, so that its own bytes need not be sent.
     candidates: dict[int, set[int]] = defaultdict(set)
     for _, _, rank, block in pieces:
         if block is not None:
@@ -97,14 +97,15 @@ def assign_writers(held: list[list[Range]], nodes: list[int], header: int) -> li
 def _choice(block: int, ranks: list[int]) -> int:
     """Return one of the ranks, chosen by a hash of the block's number.
 
-    With small partitions most blocks hold bytes of all ranks. Always taking the first would leave it all the writing.
+    With small partitions, most blocks hold bytes of all ranks. If the first rank were always chosen, it would have to
+    write nearly everything.
     """
     return ranks[crc32(block.to_bytes(8, "little")) % len(ranks)]
 
 
 def _runs_in_file_order(held: list[list[Range]], header: int) -> list[_Run]:
     """Join adjacent ranges of the same rank. Raises ValueError if the ranges leave a gap or overlap."""
-    # Plain tuples, because a large model at stage 3 has a range for each parameter and rank.
+    # Plain tuples for speed: a large model at stage 3 has one range per parameter and rank.
     ranges: list[tuple[int, int, int]] = []
     for rank, ranges_of_rank in enumerate(held):
         ranges += [(begin, end, rank) for begin, end in ranges_of_rank if end > begin]
@@ -119,7 +120,7 @@ def _runs_in_file_order(held: list[list[Range]], header: int) -> list[_Run]:
             )
         position = end
 
-        # ZeRO stages 1 and 2 give a rank many parameters in a row, so joining them leaves few extents.
+        # ZeRO stages 1 and 2 give a rank many consecutive parameters, so joining their ranges leaves few extents.
         if runs and runs[-1].rank == rank:
             runs[-1] = _Run(runs[-1].begin, end, rank)
         else:
@@ -131,7 +132,7 @@ def _blocks_of_several_nodes(runs: list[_Run], nodes: list[int]) -> list[int]:
     """Return the sorted numbers of the blocks inside which the node changes. `runs` must be in file order."""
     blocks: set[int] = set()
     for (_, _, rank_before), (begin, _, rank_after) in pairwise(runs):
-        # A change at the edge of a block leaves both blocks with one node.
+        # If the node changes exactly at a block boundary, each of the two blocks belongs to one node.
         node_changes = nodes[rank_before] != nodes[rank_after]
         if node_changes and begin % BLOCK != 0:
             blocks.add(begin // BLOCK)
@@ -139,7 +140,7 @@ def _blocks_of_several_nodes(runs: list[_Run], nodes: list[int]) -> list[int]:
 
 
 def _cut(run: _Run, shared_blocks: list[int]) -> Iterator[_Piece]:
-    """Yield the pieces of a run inside and between the shared blocks, in file order."""
+    """Yield the pieces of a `_Run` inside and between the shared blocks, in file order."""
     # A run may begin inside a shared block, so the search starts with the block that holds its first byte.
     position, run_end, rank = run
     candidate = bisect_left(shared_blocks, position // BLOCK)
@@ -152,7 +153,7 @@ def _cut(run: _Run, shared_blocks: list[int]) -> Iterator[_Piece]:
             break
         candidate += 1
 
-        # What lies between the previous shared block and this one.
+        # The part between the previous shared block and this one.
         if position < block_begin:
             yield _Piece(position, block_begin, rank, None)
             position = block_begin

@@ -7,11 +7,11 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 UNRECORDED = ("run.output", "run.local", "run.stop_at", "data.cache", "data.cache_gigabytes")
-"""Keys that say where a run lies and where it pauses. Nothing that a run computes depends on them."""
+"""Keys that say where a run's files are and where it pauses. Nothing that a run computes depends on them."""
 
 
 class RecipeChange(BaseModel):
-    """A changed key: the steps after `step` were taken with `now` instead of `before`. None: the key was not set."""
+    """A changed key: steps after `step` use the value `now` instead of `before`. None means that the key is not set."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -26,12 +26,12 @@ class RecipeChange(BaseModel):
 
 
 def flatten(content: Any, prefix: str = "") -> dict[str, Any]:
-    """Return the values of nested tables by their full names. Lists of tables are counted from 1.
+    """Return the values of nested tables by their full names. Tables in a list are numbered from 1.
 
     Example: `flatten({"a": {"b": 1}, "phases": [{"c": 2}]})` -> `{"a.b": 1, "phases.1.c": 2}`.
     """
     if isinstance(content, tuple):
-        return {prefix: list(content)}  # as it comes back from JSON
+        return {prefix: list(content)}  # JSON turns tuples into lists
 
     if isinstance(content, dict):
         items = list(content.items())
@@ -55,7 +55,7 @@ def changes_between(before: dict[str, Any], now: dict[str, Any], step: int) -> l
 
 
 def shown_value(value: Any) -> str:
-    """Return a value as a person writes it. Example: `shown(None)` -> `"unset"`."""
+    """Return a value as text for messages. Example: `shown_value(None)` -> `"unset"`."""
     return "unset" if value is None else f"{value}"
 
 

@@ -1,7 +1,7 @@
-"""What is known about the keys of DeepSpeed's configuration (DeepSpeed 0.19, deepspeed/runtime/config.py).
+"""Lists of keys of DeepSpeed's configuration (DeepSpeed 0.19, deepspeed/runtime/config.py).
 
-A recipe's [deepspeed] table passes through to DeepSpeed. These lists say which keys it may not hold, which of them must
-be tables, and which may be shown to others.
+A recipe's [deepspeed] table is passed through to DeepSpeed. These lists say which keys it must not hold, which keys
+must be tables, and which may be shown to others.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OWNED_BY_RECIPE = {
     "zero_optimization.cpu_offload_params": "engine.offload",
     "zero_optimization.cpu_offload_use_pin_memory": "engine.offload",
 }
-"""Keys that a [deepspeed] table may not hold, deprecated names included, and the recipe's own key for each."""
+"""Keys that a [deepspeed] table must not hold, including deprecated names, with the recipe's own key for each."""
 
 DEEPSPEED_TABLES = (
     "activation_checkpointing",
@@ -62,7 +62,7 @@ DEEPSPEED_TABLES = (
 """Keys that hold a table. DeepSpeed reads from these without checking their type."""
 
 SERVICE_TABLES = ("autotuning", "comet", "csv_monitor", "monitor_config", "nebula", "tensorboard", "wandb")
-"""Tables that name services and accounts, and may hold passwords."""
+"""Tables that configure services and accounts, and may hold passwords."""
 
 SINGLE_SETTINGS = (
     "communication_data_type",
@@ -77,8 +77,8 @@ SINGLE_SETTINGS = (
     "zero_allow_untested_optimizer",
     "zero_force_ds_cpu_optimizer",
 )
-"""Keys that hold one setting of the computation."""
+"""Keys that hold a single setting of the computation."""
 
 PUBLIC_KEYS = (set(DEEPSPEED_TABLES) - set(SERVICE_TABLES)) | set(SINGLE_SETTINGS)
-"""Keys whose values may be shown to others. DeepSpeed adds tables with passwords from version to version, so only keys
-that are known to hold nothing but settings of the computation are listed."""
+"""Keys whose values may be shown to others. New versions of DeepSpeed may add tables with passwords, so this lists only
+keys that are known to hold nothing but settings of the computation."""

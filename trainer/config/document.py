@@ -1,7 +1,7 @@
 """Writes docs/recipes.md, the reference of all recipe keys, from the schema: `python -m trainer.config.document`.
 
-The text of the page is the docstrings and descriptions of the schema and the first line of each shipped recipe, so
-it cannot differ from what the program does. A test compares the file on disk with what is generated here.
+The page consists of the docstrings and descriptions in the schema and of the first line of each shipped recipe, so it
+cannot differ from what the program does. A test compares the file on disk with the generated page.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ with every default, to `RUN/recipe.toml`.
 """
 
 BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
-"""The words of JSON Schema for a number's bounds, and how the page writes them."""
+"""JSON Schema's keywords for the bounds of a number, and how the page shows them."""
 
 
 def recipe_page() -> str:
@@ -54,7 +54,7 @@ def recipe_page() -> str:
 
 
 def deepspeed_reference() -> str:
-    """Return what the page says about [deepspeed]: the keys that may not be set there."""
+    """Return the page's section about [deepspeed], with the keys that must not be set there."""
     description = Recipe.model_fields["deepspeed"].description
     rows = [f"| `{name}` | {owner} |" for name, owner in OWNED_BY_RECIPE.items()]
     header = ["| key of DeepSpeed | set by |", "|---|---|"]
@@ -62,7 +62,7 @@ def deepspeed_reference() -> str:
 
 
 def shipped_recipes() -> str:
-    """Return the table of the recipes that ship with Clozeline: the one of `clozeline recipes`, with exact sizes."""
+    """Return the table of shipped recipes, as `clozeline recipes` prints it, but with exact sizes and descriptions."""
     rows = []
     for recipe in summaries():
         parameters = "by vocabulary" if recipe.parameters is None else f"{recipe.parameters:,}"

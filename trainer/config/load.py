@@ -1,4 +1,4 @@
-"""Loads a recipe: everything that decides a run, as strict tables of a TOML file.
+"""Loads and checks a recipe, the TOML file that determines a run.
 
 `--config` names a file or one of the recipes that ship with Clozeline, and `--set section.key=value` changes values
 (overrides.py). The recipe is then checked key by key (parse.py), and for keys that must fit each other (validate.py).
@@ -22,7 +22,8 @@ from trainer.config.validate import check_phases, check_recipe
 def load_recipe(path: str, changes: list[str]) -> Recipe:
     """Return the recipe of a file, or of a name such as bert_base, after `--set` changes.
 
-    Raises UsageError that names the recipe and each wrong key, or StorageError for a file that cannot be read.
+    changes: each as section.key=value. Raises UsageError that names the recipe and each wrong key, and StorageError if
+    the file cannot be read.
     """
     try:
         content = tomllib.loads(read_recipe(path))
@@ -43,7 +44,7 @@ def load_recipe(path: str, changes: list[str]) -> Recipe:
 def read_recipe(path: str) -> str:
     """Return the text of a recipe file, or of a shipped recipe.
 
-    A file takes precedence over a shipped recipe of the same name. Raises UsageError if there is neither, and
+    A file takes precedence over a shipped recipe of the same name. Raises UsageError if neither exists, and
     StorageError if the file cannot be read.
     """
     if not os.path.isfile(path) and path in recipe_names():

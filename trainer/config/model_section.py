@@ -1,6 +1,6 @@
 """The table [model]: the shape of the network, and the weights that a new run starts from.
 
-initial_* are wishes: what a family does not have, such as the position embeddings of one that rotates, is left out.
+An initial_* key has no effect if the family lacks those weights, such as position embeddings in a family with RoPE.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ START_KEYS = frozenset(
         "initial_head",
     }
 )
-"""Keys that decide the weights of step 0 alone. A run that resumes, and an export, have their weights already."""
+"""Keys that affect only the weights of step 0. They may differ when a run resumes or is exported."""
 
 
 class ModelSection(Section):

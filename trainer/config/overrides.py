@@ -1,6 +1,6 @@
 """Applies `--set section.key=value` to the content of a recipe, or of another file with a schema.
 
-The value is written as in TOML; a bare word is a string. `none` removes a key, so that its default holds, and
+The value is written as in TOML; a bare word is a string. `none` removes a key, so that its default applies, and
 `phases=none` removes all phases.
 """
 
@@ -17,8 +17,8 @@ from trainer.config.section import Section
 def apply_override(content: dict[str, Any], override: str, schema: type[Section] = Recipe) -> None:
     """Change the content of a file in place. Raises UsageError unless `override` has the form section.key=value.
 
-    schema: what the content is checked by later; a key of it that is no table may be set without a section.
-    The one change of phases is `phases=none`, which removes them all. Example: `apply_override(content, "run.seed=7")`.
+    schema: of the whole file. A top-level key that is not a table may be set without a section. The only supported
+    change of phases is `phases=none`, which removes them all. Example: `apply_override(content, "run.seed=7")`.
     """
     name, separator, value = override.partition("=")
     keys = name.split(".")
@@ -42,7 +42,7 @@ def apply_override(content: dict[str, Any], override: str, schema: type[Section]
         if not isinstance(table, dict):
             raise UsageError(f"--set {override}: {key} is a value, not a section.")
 
-    # Unsets a key, unless it is one of the key's own values.
+    # "none" removes a key, unless it is one of the key's own values, as in engine.offload.
     if value == "none" and "none" not in choices_of(keys, schema):
         table.pop(keys[-1], None)
     else:
@@ -50,23 +50,24 @@ def apply_override(content: dict[str, Any], override: str, schema: type[Section]
 
 
 def _is_value(key: str, schema: type[Section]) -> bool:
-    """Return whether a key at the top of a file holds a value and not a table."""
+    """Return whether a top-level key of a file holds a value and not a table."""
     annotation = annotation_of([key], schema)
     is_section = isinstance(annotation, type) and issubclass(annotation, Section)
     return annotation is not None and not is_section and get_origin(annotation) is not dict
 
 
 def parse_value(keys: list[str], value: str, schema: type[Section] = Recipe) -> Any:
-    """Return a value as TOML reads it, or the string itself if it is not TOML.
+    """Return a value as TOML reads it, or the string itself if it is not valid TOML.
 
-    A key that takes text gets text: `run.output=2026-11-21` names a folder, not a day.
+    keys: the parts of the key's full name. A key that takes text gets text: `run.output=2026-11-21` names a folder, not
+    a date.
     """
     try:
         parsed = tomllib.loads(f"value = {value}")
     except tomllib.TOMLDecodeError:
         return value
 
-    # A value of several lines: TOML takes the further lines for keys.
+    # In a value with several lines, TOML may read the later lines as further keys.
     if set(parsed) != {"value"}:
         return value
 
@@ -76,14 +77,14 @@ def parse_value(keys: list[str], value: str, schema: type[Section] = Recipe) -> 
 
 
 def takes_text(keys: list[str], schema: type[Section] = Recipe) -> bool:
-    """Return whether a key may be any string, and may not be a number."""
+    """Return whether a key accepts any string and does not accept a number."""
     annotation = annotation_of(keys, schema)
     alternatives = get_args(annotation)
     return annotation is str or (str in alternatives and int not in alternatives)
 
 
 def choices_of(keys: list[str], schema: type[Section] = Recipe) -> set[Any]:
-    """Return the values that a key is limited to, as far as they are listed."""
+    """Return the literal values that the schema lists for a key, or an empty set."""
     annotation = annotation_of(keys, schema)
     choices = set(get_args(annotation)) if get_origin(annotation) is Literal else set()
     for alternative in get_args(annotation):
@@ -93,7 +94,7 @@ def choices_of(keys: list[str], schema: type[Section] = Recipe) -> set[Any]:
 
 
 def annotation_of(keys: list[str], schema: type[Section] = Recipe) -> Any:
-    """Return the type of a key of a schema, None if there is no such key."""
+    """Return the type annotation of a schema's key, or None if there is no such key."""
     annotation: Any = schema
     for key in keys:
         fields = getattr(annotation, "model_fields", {})

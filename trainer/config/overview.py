@@ -1,8 +1,8 @@
-"""An overview of the shipped recipes: what `clozeline recipes` lists, and the table in docs/recipes.md.
+"""Summaries of the shipped recipes, for `clozeline recipes` and for the table in docs/recipes.md.
 
-Sizes, objectives and lengths follow from the recipes themselves. Two facts are in no key and come from the comment at
-the top of a recipe: how its pairs are made (`# Pairs: --objective nsp ...`), and what it takes (`# Hardware: 8 H100,
-7 days`).
+Sizes, objectives and lengths are computed from the recipes themselves. Two facts have no key and come from the comment
+at the top of a recipe: how its pairs are made (`# Pairs: --objective nsp ...`), and the hardware and time that it needs
+(`# Hardware: 8 H100, 7 days`).
 
 Nothing here imports torch, so that the list appears at once.
 """
@@ -25,14 +25,14 @@ HARDWARE_NOTE = (
 )
 
 PAIR_OBJECTIVES = {"nsp": "NSP", "sop": "SOP"}
-"""Objectives of pairs that a model with a pair head predicts labels of."""
+"""Values of the pipeline's --objective that give rows pair labels, with the names in the list."""
 
 HEADER = ("name", "parameters", "objective", "pairs", "hardware")
 
 
 @dataclass(frozen=True)
 class RecipeSummary:
-    """One shipped recipe in words. parameters: with the heads; None if the recipe leaves the vocabulary's size open."""
+    """One shipped recipe in words. parameters: with the heads; None if the recipe does not set model.vocab_size."""
 
     name: str
     description: str
@@ -42,7 +42,7 @@ class RecipeSummary:
     hardware: str
 
     def cells(self) -> tuple[str, str, str, str, str]:
-        """Return the recipe's line of the list, under HEADER."""
+        """Return the recipe's cells in the list, in the order of HEADER."""
         size = "by vocabulary" if self.parameters is None else rounded(self.parameters)
         return self.name, size, self.objective, self.pairs, self.hardware
 
@@ -68,13 +68,16 @@ def summary(name: str) -> RecipeSummary:
 
 
 def pairs_objective(name: str) -> str:
-    """Return the --objective that a shipped recipe's pairs are made with: nsp if its comment names none."""
+    """Return the --objective that a shipped recipe's pairs are made with, or nsp if its comment names none."""
     found = re.search(r"--objective (\w+)", recipe_comment(name, "Pairs"))
     return found[1] if found else "nsp"
 
 
 def objective_text(phases: list[Recipe], pairs: str) -> str:
-    """Return what the phases predict, and of how many tokens. Example: "MLM 30% > 15%, whole words, NSP"."""
+    """Return what the phases predict, and the share of tokens. Example: "MLM 30% > 15%, whole words, NSP".
+
+    pairs: the --objective that the pairs are made with.
+    """
     first = phases[0]
     traits = FAMILIES[first.model.family]
     kinds = {"clm": "CLM"}
@@ -96,13 +99,13 @@ def objective_text(phases: list[Recipe], pairs: str) -> str:
 
 
 def lengths_text(phases: list[Recipe]) -> str:
-    """Return the tokens of the longest row in each phase. Example: "1024 > 8192"."""
+    """Return the maximum tokens of a row in each phase. Example: "1024 > 8192"."""
     lengths = [str(phase.data.max_length or phase.model.max_position_embeddings) for phase in phases]
     return " > ".join(_without_repetition(lengths))
 
 
 def rounded(parameters: int) -> str:
-    """Return a number of parameters as people say it. Example: 110,106,428 -> "110M"."""
+    """Return a number of parameters, rounded. Example: 110,106,428 -> "110M"."""
     if parameters >= 1e9:
         return f"{parameters / 1e9:.1f}B"
     if parameters >= 10e6:
@@ -123,5 +126,5 @@ def recipe_list() -> list[str]:
 
 
 def _without_repetition(words: list[str]) -> list[str]:
-    """Return the words without those that equal the one before."""
+    """Return the words without consecutive repetitions."""
     return [word for i, word in enumerate(words) if i == 0 or word != words[i - 1]]

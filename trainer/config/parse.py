@@ -1,7 +1,7 @@
 """Turns the content of a TOML file into a Recipe or another schema, or into one error that names every wrong key.
 
-An unknown key is an error with the nearest known name: a typo that trains anyway would be the costliest mistake. For a
-wrong value the error quotes the key's description from the schema.
+An unknown key is an error that suggests the nearest known name, because a typo that is silently ignored could waste a
+whole training run. For a wrong value, the error quotes the key's description from the schema.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ Schema = TypeVar("Schema", bound=Section)
 def parse_recipe(content: dict[str, Any], path: str) -> Recipe:
     """Return the recipe that TOML content describes. Raises UsageError that names each wrong key.
 
-    path: what the error calls the recipe.
+    path: names the recipe in the error.
     """
     return parse_section(Recipe, content, path)
 
 
 def parse_section(schema: type[Schema], content: dict[str, Any], path: str) -> Schema:
-    """Return TOML content as the schema of a whole file. Raises UsageError that names each wrong key.
+    """Return the content of a whole file as an instance of `schema`. Raises UsageError that names each wrong key.
 
-    path: what the error calls the file.
+    path: names the file in the error.
     """
     try:
         return schema.model_validate(content)
@@ -40,11 +40,11 @@ def parse_section(schema: type[Schema], content: dict[str, Any], path: str) -> S
 
 @dataclass(frozen=True)
 class _WrongKey:
-    """A key that pydantic complains about.
+    """A key that pydantic reports as wrong.
 
-    phase: "phase 2: " for a key of the second phase, else empty. table: "optimizer." for a key of that section, empty
-    for a section itself. section: the class whose fields are the known keys. element: "[1]" for the second element of a
-    list, else empty.
+    phase: "phase 2: " for a key of the second phase, otherwise empty. table: "optimizer." for a key of that section;
+    empty for a section itself. section: the class whose fields are the known keys. element: "[1]" for the second
+    element of a list, otherwise empty.
     """
 
     phase: str
@@ -59,13 +59,13 @@ class _WrongKey:
 
     @property
     def description(self) -> str:
-        """The key's description as a further sentence, or an empty string for an unknown key."""
+        """The key's description, to be appended to the message, or an empty string for an unknown key."""
         field = self.section.model_fields.get(self.key)
         return f" {field.description}" if field else ""
 
 
 def _explain(fault: Any, schema: type[BaseModel]) -> str:
-    """Return one of pydantic's findings as a sentence about the file."""
+    """Return one of pydantic's errors as a sentence about the file."""
     wrong = _locate(fault["loc"], schema)
 
     if fault["type"] == "extra_forbidden":
@@ -75,17 +75,17 @@ def _explain(fault: Any, schema: type[BaseModel]) -> str:
     if fault["type"] == "missing":
         return f"{wrong.name} is missing.{wrong.description}"
 
-    # Pydantic puts this before the text of a ValueError that a check of ours raised.
+    # Pydantic puts this prefix before the text of a ValueError that our own validators raise.
     sentence = fault["msg"].removeprefix("Value error, ")
     message = sentence[0].lower() + sentence[1:]
     return f"{wrong.name}: {message}, found {fault['input']!r}.{wrong.description}"
 
 
 def _locate(location: tuple[Any, ...], schema: type[BaseModel]) -> _WrongKey:
-    """Return the key that pydantic's location of a fault leads to.
+    """Return the key at the location that pydantic gives for an error.
 
-    ("optimizer", "lr") is a key of a section, ("phases", 1, "steps") one of the second phase. What comes after the key
-    is the position in a list or, where a key takes several types, the name of the type that was tried.
+    ("optimizer", "lr") is a key of a section, and ("phases", 1, "steps") a key of the second phase. After the key may
+    come a position in a list or, if the key accepts several types, the name of the type that was tried.
     """
     phase = ""
     key, *rest = location
@@ -108,7 +108,7 @@ def _locate(location: tuple[Any, ...], schema: type[BaseModel]) -> _WrongKey:
 
 
 def _section_of(schema: type[BaseModel], key: Any) -> type[BaseModel] | None:
-    """Return the class of the table that a key of a schema holds, None if the key holds a value."""
+    """Return the class of the table that a schema's key holds, or None if the key holds a value."""
     field = schema.model_fields.get(key)
     if field is None:
         return None

@@ -1,4 +1,4 @@
-"""Finds which phase of a run a step belongs to, and the recipe of that phase.
+"""Finds the phase of a run that a step belongs to, and the recipe of that phase.
 
     [run]
     max_steps = 1000000
@@ -14,9 +14,9 @@
     optimizer = { lr = 4e-5 }
     schedule = { warmup_steps = 2000 }
 
-Data, batches and masks of a phase are counted from its first step. So is the learning rate if the phase has a schedule;
-without one, the run's schedule continues through it, as in BERT (Devlin et al., arXiv:1810.04805, appendix A.2). Every
-phase ends with a checkpoint, and the next one starts from it just as a resumed run does.
+Data, batches and masks of a phase are counted from its first step. So is the learning rate if the phase has a schedule.
+Otherwise the run's schedule continues through the phase, as in BERT (Devlin et al., arXiv:1810.04805, appendix A.2).
+Every phase ends with a checkpoint, from which the next phase starts just as a resumed run does.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ MODEL_KEYS = (
     "hidden_dropout_prob",
     "attention_probs_dropout_prob",
 )
-"""Keys of [model] that a phase may change: the weights stay as they are."""
+"""Keys of [model] that a phase may change. They need no other weights."""
 
 
 @dataclass(frozen=True)
 class Phase:
-    """Steps `steps_before` + 1 to `last_step` of a run, and the recipe that holds in them.
+    """Steps `steps_before` + 1 to `last_step` of a run, and the recipe that applies to them.
 
-    schedule_before: the step after which the phase's learning rate schedule began. schedule_steps: its length.
+    schedule_before: the step after which the phase's learning rate schedule begins. schedule_steps: its length.
     """
 
     recipe: Recipe
@@ -54,7 +54,7 @@ class Phase:
 
 
 def phases_of(recipe: Recipe) -> list[Phase]:
-    """Return the phases of a run in order. A recipe without [[phases]] has one."""
+    """Return the phases of a run in order. A recipe without [[phases]] has a single phase."""
     max_steps = recipe.run.max_steps
     if not recipe.phases:
         return [Phase(recipe, steps_before=0, last_step=max_steps, schedule_before=0, schedule_steps=max_steps)]
@@ -79,7 +79,7 @@ def phases_of(recipe: Recipe) -> list[Phase]:
 
 
 def phase_after(phases: list[Phase], step: int) -> Phase:
-    """Return the phase of the step after `step`, or the last phase if there is no further step."""
+    """Return the phase of step `step` + 1, or the last phase if there is no such step."""
     for phase in phases:
         if step < phase.last_step:
             return phase
@@ -87,7 +87,7 @@ def phase_after(phases: list[Phase], step: int) -> Phase:
 
 
 def recipe_of_step(recipe: Recipe, step: int) -> Recipe:
-    """Return the recipe by which the weights after `step` were trained: that of the step's phase."""
+    """Return the recipe of the phase that `step`, counted from 1, belongs to."""
     for phase in phases_of(recipe):
         if step <= phase.last_step:
             return phase.recipe
@@ -97,8 +97,8 @@ def recipe_of_step(recipe: Recipe, step: int) -> Recipe:
 def phase_recipe(recipe: Recipe, index: int, path: str = "") -> Recipe:
     """Return the recipe of phase `index`, counted from 0. Raises UsageError that names the phase and each wrong key.
 
-    The phase's keys replace those of the run's sections; its [batch] replaces the whole section. run.max_steps is the
-    length of the phase.
+    The phase's keys replace those of the run's sections. Its batch, if any, replaces the whole section. run.max_steps
+    becomes the length of the phase. path: names the recipe in messages.
     """
     phase = recipe.phases[index]
     content = recipe.model_dump()
@@ -115,14 +115,15 @@ def phase_recipe(recipe: Recipe, index: int, path: str = "") -> Recipe:
     if phase.batch:
         content["batch"] = phase.batch
 
-    # If the run's schedule continues, its keys are checked against the run, not against this phase's length.
+    # If the run's schedule continues, it is left out here, because it must be checked against the length of the run and
+    # not of the phase. `phases_of` puts it back.
     if not phase.schedule:
         content["schedule"] = {}
 
     content["run"]["max_steps"] = phase.steps
 
-    # Rows that two phases share must come in another order and under other masks in the second one. The seed has
-    # 63 bits because a TOML integer is signed.
+    # A different seed, so that rows that two phases share come in another order and with other masks in the second one.
+    # It has 63 bits, because TOML integers are signed.
     if index > 0:
         content["run"]["seed"] = randomness.key(recipe.run.seed, "phase", index) >> 1
 

@@ -1,7 +1,7 @@
-"""Removes from a recipe what others must not read: secrets, and in a model card the paths of files too.
+"""Removes from a recipe what others must not see: secrets, and for a model card also file paths.
 
-Tables of [deepspeed] that name services hold passwords ([deepspeed.comet] api_key). Of [deepspeed] only the keys in
-deepspeed_keys.PUBLIC_KEYS are therefore shown.
+Tables of [deepspeed] that configure services may hold passwords ([deepspeed.comet] api_key). So only the keys of
+[deepspeed] in deepspeed_keys.PUBLIC_KEYS are shown.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from trainer.config.changes import RecipeChange
 from trainer.config.deepspeed_keys import PUBLIC_KEYS
 
 PATH_KEYS = ("pairs", "vocab", "cache", "output", "local", "init_from", "tile_from", "statistics")
-"""Keys of a recipe, in any table, that hold paths of the machine that it ran on."""
+"""Keys of a recipe, in any table, that hold paths on the machine that it ran on."""
 
 
 def without_secrets(content: dict[str, Any]) -> dict[str, Any]:
-    """Return a recipe's tables without the keys of [deepspeed] that may be secret."""
+    """Return a recipe's tables without the keys of [deepspeed] whose values may be secret."""
     deepspeed = content.get("deepspeed")
     if not isinstance(deepspeed, dict):
         return {name: value for name, value in content.items() if name != "deepspeed"}
@@ -27,12 +27,12 @@ def without_secrets(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_secret_keys(values: dict[str, Any]) -> dict[str, Any]:
-    """Return a flattened recipe, values by their full names, without what may be secret."""
+    """Return a flattened recipe (values by full key) without the values that may be secret."""
     return {key: value for key, value in values.items() if not is_secret(key)}
 
 
 def without_paths(content: dict[str, Any]) -> dict[str, Any]:
-    """Return nested tables without the keys that hold paths, and without every value that looks like a path."""
+    """Return nested tables without the keys that hold paths, and without all values that look like a path."""
     public: dict[str, Any] = {}
     for key, value in content.items():
         if key in PATH_KEYS or _is_path(value):
@@ -49,7 +49,7 @@ def without_paths(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def changes_without_secrets(changes: Iterable[RecipeChange]) -> list[RecipeChange]:
-    """Return the changes of keys whose values may be shown."""
+    """Return the changes of keys whose values may be shown to others."""
     return [change for change in changes if not is_secret(change.key)]
 
 
@@ -70,7 +70,10 @@ def _holds_path(change: RecipeChange) -> bool:
 
 
 def _is_path(value: Any) -> bool:
-    """Return whether a value is a path or a URL, or a list that holds one. No other value of a recipe has a slash."""
+    """Return whether a value looks like a path or a URL, or is a list that holds one.
+
+    The check is conservative: a value such as masking.replacement, "80/10/10", counts as a path because of its slash.
+    """
     values = value if isinstance(value, list | tuple) else [value]
     return any(isinstance(item, str) and _looks_like_path(item) for item in values)
 

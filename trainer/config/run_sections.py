@@ -45,13 +45,13 @@ class RunSection(Section):
 
     @property
     def folder(self) -> str:
-        """The local folder in which the run works: `output` if it is local, otherwise a folder inside `local`."""
+        """The local folder in which the run works: `output` if that is local, otherwise a folder inside `local`."""
         if "://" not in self.output:
             return self.output
         if storage.is_local(self.output):
             return storage.filesystem(self.output)[1]
 
-        # The hash of the whole URL keeps apart runs of one name in different buckets.
+        # The hash of the whole URL distinguishes runs of the same name in different buckets.
         url = self.output.rstrip("/")
         url_hash = storage.sha256(url.encode())[:12]
         return str(Path(self.local).expanduser() / f"{Path(url).name}-{url_hash}")

@@ -1,8 +1,7 @@
 """The whole recipe: every setting of a run with its type, bounds, default and description.
 
-The tables themselves are in model_section.py, training_sections.py (data and learning) and run_sections.py (how a
-run proceeds). What no
-single key can get wrong is checked in validate.py, and load.py reads a recipe from its file.
+The tables themselves are in model_section.py, training_sections.py (data and learning) and run_sections.py (how a run
+proceeds). validate.py has the cross-field validation, and load.py reads a recipe from its file.
 """
 
 from __future__ import annotations
@@ -115,7 +114,7 @@ class Recipe(Section):
 
     @property
     def predicted_share(self) -> float:
-        """The share of tokens that are predicted, at the step where it is largest."""
+        """The share of tokens that are predicted, at the step at which it is largest."""
         if self.objective.kind == "clm":
             return 1.0
         return max(self.masking.prob, self.masking.final_prob or 0.0)

@@ -1,6 +1,6 @@
 """The recipes that ship with Clozeline, found by name from any directory.
 
-Only the standard library is imported here (and schemas.errors), so that `clozeline recipes NAME` answers at once.
+This imports only the standard library and schemas.errors, so that `clozeline recipes NAME` answers at once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def recipe_description(name: str) -> str:
 
 
 def recipe_comment(name: str, label: str) -> str:
-    """Return what a shipped recipe's comment says after "# LABEL:", without the lines that continue it; "" if nothing.
+    """Return the rest of a shipped recipe's comment line "# LABEL: ...", or "" if there is none.
 
     Example: `recipe_comment("bert_base", "Hardware")` -> `"1 H100, 11 hours"`.
     """
@@ -48,7 +48,7 @@ def recipe_comment(name: str, label: str) -> str:
 
 
 def nearest_recipe(path: str) -> str:
-    """Return a hint at the shipped recipe that a path or a name may mean, or an empty string.
+    """Return a hint that names the shipped recipe that a path or a name may mean, or an empty string.
 
     Example: `nearest_recipe("recipes/bert-base.toml")` -> `" Did you mean bert_base?"`.
     """

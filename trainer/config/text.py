@@ -1,4 +1,4 @@
-"""Writes a recipe as TOML text, so that a run's folder shows how to repeat the run."""
+"""Writes a recipe as TOML, so that a run's folder shows how to repeat the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables that decide what is learned from, and how: data, masking, objective, optimizer, schedule and batch."""
+"""The tables that determine what a run learns, and how: data, masking, objective, optimizer, schedule and batch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BERT_REPLACEMENT = "80/10/10"
 
 
 def check_replacement(value: str) -> str:
-    """Return "MASK/KEPT/RANDOM", three whole percentages. Raises ValueError unless they add up to 100."""
+    """Return "MASK/KEPT/RANDOM" without leading zeros. Raises ValueError unless three whole percentages sum to 100."""
     parts = value.split("/")
     if len(parts) != 3 or not all(part.isdigit() for part in parts) or sum(map(int, parts)) != 100:
         raise ValueError(f'expected three whole percentages that add up to 100, as in "{BERT_REPLACEMENT}"')
@@ -57,7 +57,7 @@ class DataSection(Section):
 
     @property
     def folders(self) -> list[str]:
-        """The folders of pairs, also when there is only one."""
+        """The folders of pairs as a list, even if there is only one."""
         if isinstance(self.pairs, str):
             return [self.pairs]
         return self.pairs
@@ -168,11 +168,11 @@ class ScheduleSection(Section):
     )
 
     def warmup_of(self, max_steps: int) -> int:
-        """Return the number of steps over which the rate rises, in a schedule of `max_steps`."""
+        """Return the number of warm-up steps in a schedule of `max_steps` steps."""
         if not self.warmup_ratio:
             return self.warmup_steps
 
-        # Rounded up as in transformers' TrainingArguments. But 0.07 * 100 is 7.000000000000001, which means 7.
+        # Rounded up, as in transformers' TrainingArguments. But first 0.07 * 100 = 7.000000000000001 must become 7.
         return ceil(round(self.warmup_ratio * max_steps, 6))
 
 
@@ -221,10 +221,10 @@ class BatchSection(Section):
 
     @property
     def chooses_micro_batch(self) -> bool:
-        """Whether the micro-batch is still to be chosen (trainer/micro_batches.py)."""
+        """Whether the trainer has to choose the micro-batch (trainer/micro_batches.py)."""
         return self.micro_tokens == "auto" and self.micro_batch is None
 
     @property
     def size(self) -> int:
-        """Rows or tokens of a step, whichever the batch is counted in."""
+        """The size of a step's batch over all ranks, in tokens if global_tokens is set, otherwise in rows."""
         return self.global_tokens or self.global_batch or 0

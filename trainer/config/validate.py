@@ -1,6 +1,6 @@
 """Cross-field validation: keys of a recipe that must fit each other. Every check raises UsageError.
 
-Bounds of single keys are in the schema, and the checks of [model] in validate_model.py.
+Bounds of single keys are in the schema, and checks within [model] in validate_model.py.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from trainer.config.schema import (
 from trainer.config.validate_model import check_first_weights, check_generator, check_model, check_starting_weights
 
 LOWEST_STAGE_FOR_OFFLOAD = {"none": 0, "optimizer": 1, "parameters": 3}
-"""The first engine.zero_stage that can do each engine.offload."""
+"""The lowest engine.zero_stage that supports each engine.offload."""
 
 
 def check_recipe(recipe: Recipe, path: str) -> None:
-    """Check a recipe without phases, or the recipe of one phase. `path` names it in messages."""
+    """Check the recipe of a run, or of one phase. path: names the recipe in messages."""
     check_deepspeed(recipe, path)
     check_engine(recipe.engine, recipe.optimizer, path)
     check_compile(recipe, path)
@@ -43,7 +43,7 @@ def check_recipe(recipe: Recipe, path: str) -> None:
 
 
 def check_phases(recipe: Recipe, path: str) -> None:
-    """Check that the phases of a recipe, if it has any, add up to the run."""
+    """Check that the steps of a recipe's phases, if it has any, add up to run.max_steps."""
     if not recipe.phases:
         return
 
@@ -56,7 +56,7 @@ def check_phases(recipe: Recipe, path: str) -> None:
 
 
 def check_deepspeed(recipe: Recipe, path: str) -> None:
-    """Check that [deepspeed] holds no key of the recipe's, and nothing that checkpoints could not be read with."""
+    """Check that [deepspeed] holds no key that the recipe itself sets, and nothing that breaks checkpoints."""
     for name in DEEPSPEED_TABLES:
         value = recipe.deepspeed.get(name, {})
         if not isinstance(value, dict):
@@ -77,14 +77,14 @@ def check_deepspeed(recipe: Recipe, path: str) -> None:
 
 
 def check_engine(engine: EngineSection, optimizer: OptimizerSection, path: str) -> None:
-    """Check that the ZeRO stage can offload what it should, and that the optimizer works under it."""
+    """Check that the ZeRO stage supports the offload and the optimizer."""
     if engine.zero_stage < LOWEST_STAGE_FOR_OFFLOAD[engine.offload]:
         raise UsageError(
             f"{path}: engine.offload {engine.offload} is not for engine.zero_stage {engine.zero_stage}: "
             "the optimizer can be offloaded from stage 1 on, parameters in stage 3."
         )
 
-    # All but AdamW need whole tensors. Stage 3 splits them between ranks in a way that trainer/optim does not read.
+    # All optimizers but AdamW need whole tensors. trainer/optim does not support how stage 3 splits them between ranks.
     if optimizer.kind != "adamw" and engine.zero_stage > 2:
         raise UsageError(
             f"{path}: optimizer.kind {optimizer.kind} works under engine.zero_stage 0, 1 and 2, not "
@@ -96,8 +96,8 @@ def check_engine(engine: EngineSection, optimizer: OptimizerSection, path: str) 
 
 
 def check_compile(recipe: Recipe, path: str) -> None:
-    """Check that compiled layers see one shape and hold their own weights."""
-    # "auto" compiles only where it can.
+    """Check that compiled layers get batches of one shape and hold their own weights."""
+    # "auto" compiles only if the other settings allow it.
     if recipe.engine.compile is not True:
         return
 
@@ -108,7 +108,7 @@ def check_compile(recipe: Recipe, path: str) -> None:
 
 
 def check_objective(recipe: Recipe, path: str) -> None:
-    """Check that the model can learn what the recipe says."""
+    """Check that the model's family supports the objective."""
     if recipe.objective.kind != "clm":
         return
 
@@ -118,7 +118,7 @@ def check_objective(recipe: Recipe, path: str) -> None:
             'Set objective.kind "mlm".'
         )
 
-    # Without an order every token of XLNet sees all others, so each would see the next one, which it is to predict.
+    # Without an order of prediction, every token of XLNet sees all others, so it would see the token to predict.
     if recipe.model.family == "xlnet":
         raise UsageError(
             f'{path}: objective.kind "clm" is not for model.family "xlnet", whose attention has an order of its own. '
@@ -127,7 +127,7 @@ def check_objective(recipe: Recipe, path: str) -> None:
 
 
 def check_data(data: DataSection, path: str) -> None:
-    """Check that every folder of pairs has a weight, if any has one."""
+    """Check that data.weights, if set, has one positive number for each folder of pairs."""
     if data.weights is None:
         return
 
@@ -139,7 +139,7 @@ def check_data(data: DataSection, path: str) -> None:
 
 
 def check_masking(masking: MaskingSection, path: str) -> None:
-    """Check that stored masks are not to be drawn as well."""
+    """Check that masking.stored is not combined with keys for drawing masks."""
     if masking.stored and masking != MaskingSection(stored=True):
         raise UsageError(
             f"{path}: masking.stored uses the masks that the pairs hold; leave the other keys of [masking] out."
@@ -147,11 +147,11 @@ def check_masking(masking: MaskingSection, path: str) -> None:
 
 
 def check_batch(batch: BatchSection, path: str) -> None:
-    """Check that a batch is counted in rows or in tokens, and that micro-batches of rows divide it."""
+    """Check that a batch is counted in either rows or tokens, and that micro_batch divides global_batch."""
     is_in_rows = batch.global_batch is not None and batch.global_tokens is None
     is_in_tokens = batch.global_tokens is not None and batch.global_batch is None
 
-    # A number of rows may stand beside "auto", so that it can be set for a recipe that ships.
+    # micro_batch may be set together with micro_tokens = "auto", so that it can override a shipped recipe's "auto".
     has_row_limit = batch.micro_batch is not None
     has_token_limit = batch.micro_tokens is not None
     has_both_limits = has_row_limit and isinstance(batch.micro_tokens, int)
@@ -171,7 +171,7 @@ def check_batch(batch: BatchSection, path: str) -> None:
 
 
 def check_ramp(batch: BatchSection, max_steps: int, path: str) -> None:
-    """Check that batches which grow begin smaller, and reach the full size in a phase of `max_steps` steps."""
+    """Check that a batch ramp starts below the full size, and ends within the `max_steps` steps that it applies to."""
     if (batch.ramp_from is None) != (batch.ramp_steps is None):
         raise UsageError(f"{path}: batch.ramp_from and batch.ramp_steps go together. Set both or neither.")
     if batch.ramp_from is None or batch.ramp_steps is None:
@@ -189,7 +189,7 @@ def check_ramp(batch: BatchSection, max_steps: int, path: str) -> None:
 
 
 def check_hours(recipe: Recipe, path: str) -> None:
-    """Check that all steps of a run whose length is given in hours take about as long."""
+    """Check that a run with max_hours has no phases and no ramp, because its steps must take about equally long."""
     if recipe.run.max_hours is None:
         return
 
@@ -202,7 +202,7 @@ def check_hours(recipe: Recipe, path: str) -> None:
 
 
 def check_checkpointing(recipe: Recipe, path: str) -> None:
-    """Check that evaluated steps are saved, because the best checkpoint is one that was evaluated."""
+    """Check that evaluated steps are also saved, because only an evaluated checkpoint can be the best."""
     evaluate_every = recipe.evaluation.every
     save_every = recipe.checkpoint.every
     if recipe.evaluation.pairs and evaluate_every % save_every and save_every % evaluate_every:
@@ -243,7 +243,7 @@ def check_schedule(optimizer: OptimizerSection, schedule: ScheduleSection, max_s
 
 
 def check_two_streams(recipe: Recipe, path: str) -> None:
-    """Check that XLNet does not get masks, and that half of its values of a position can be sines."""
+    """Check that XLNet does not use stored masks, and has an even hidden_size, for as many sines as cosines."""
     if recipe.model.family != "xlnet":
         return
 

@@ -1,6 +1,6 @@
 """Cross-field validation of [model]: sizes that must fit each other, and the weights that a new run starts from.
 
-Every check raises UsageError. `path` names the recipe in messages.
+Every check raises UsageError. path: names the recipe in messages.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DRAWN_STARTS = {
     "initial_attention": "random",
     "initial_head": "random",
 }
-"""Keys of [model] that change weights which are drawn otherwise, with the values that change nothing."""
+"""Keys of [model] that replace drawn weights, with the values that leave them as drawn."""
 
 
 def check_model(model: ModelSection, path: str) -> None:
@@ -75,7 +75,7 @@ def check_model(model: ModelSection, path: str) -> None:
 
 
 def check_first_weights(model: ModelSection, path: str) -> None:
-    """Check that a run starts from one folder at most, and that tiles of it would mean what they meant there."""
+    """Check that init_from and tile_from are not both set, and that the family's weights can be tiled."""
     if model.tile_from is None:
         return
 
@@ -92,7 +92,7 @@ def check_first_weights(model: ModelSection, path: str) -> None:
 
 
 def check_starting_weights(model: ModelSection, path: str) -> None:
-    """Check that model.initial_* contradict nothing."""
+    """Check that the model.initial_* keys do not conflict with other sources of weights or with each other."""
     asked_for = [name for name, default in DRAWN_STARTS.items() if getattr(model, name) != default]
     source = "init_from" if model.init_from is not None else "tile_from"
     if asked_for and getattr(model, source) is not None:
@@ -108,7 +108,7 @@ def check_starting_weights(model: ModelSection, path: str) -> None:
 
 
 def check_generator(model: ModelSection, path: str) -> None:
-    """Check that ELECTRA's generator can be built."""
+    """Check that ELECTRA's generator can be built: its width is positive and a multiple of its number of heads."""
     if model.family != "electra":
         return
 

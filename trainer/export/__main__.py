@@ -1,4 +1,4 @@
-"""`python -m trainer.export`: writes a checkpoint as a Hugging Face folder. The command itself is in convert.py."""
+"""`python -m trainer.export`: writes a checkpoint as a Hugging Face folder. The implementation is in convert.py."""
 
 from clozeline.installation import run_explained
 

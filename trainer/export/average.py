@@ -1,11 +1,11 @@
 """Averages the weights of a run's last checkpoints into one file, for `export --average K`.
 
-The mean of late checkpoints lies nearer to the middle of the valley that a run moves about in: it often scores better
-than the last of them, above all before a learning rate has decayed (Izmailov et al., arXiv:1803.05407). NeoBERT is
-judged by such means.
+The mean of late checkpoints is closer to the center of the loss valley that a run moves in, so it often scores better
+than the last of them, especially before the learning rate has decayed (Izmailov et al., arXiv:1803.05407). NeoBERT was
+evaluated with such means.
 
-Files are read side by side, piece by piece, so that memory does not grow with the model. Sums are float64 and the mean
-is rounded to float32 once.
+All files are read in parallel, piece by piece, so that memory does not grow with the model. Sums are float64, and the
+mean is rounded to float32 once.
 
 Suffixes: N float32 elements.
 """
@@ -28,19 +28,19 @@ from trainer.checkpoint.safetensors_io import TensorFile, layout_of
 from trainer.export.folder import scratch_folder
 
 PIECE = 1 << 22
-"""Elements that are averaged at once: 48 MiB with their float64 sums, however many checkpoints there are."""
+"""Elements that are averaged at once: 48 MiB with their float64 sums, whatever the number of checkpoints."""
 
 
 def last_steps(run: str, step: int | None, count: int) -> list[int]:
-    """Return the steps of the last `count` checkpoints of a run, which may be a URL, up to `step`; oldest first.
+    """Return the steps of a run's last `count` checkpoints up to `step`, oldest first. step: None for the newest.
 
-    Raises UsageError if the run keeps fewer.
+    run: a folder or a URL. Raises UsageError if the run keeps fewer.
     """
     with storage.storage_errors_of(run):
         saved = steps_saved(run)
         keep = _kept_by(run)
 
-    # One that is older than these is there because it was the best, and may be from long before.
+    # An older checkpoint was kept only because it is the best, and may be from much earlier.
     recent = saved[-keep:]
     steps = [one for one in recent if step is None or one <= step]
     if len(steps) < count:
@@ -66,7 +66,7 @@ def _kept_by(run: str) -> int:
 
 @contextlib.contextmanager
 def folder_of_weights(checkpoints: list[Path]) -> Iterator[Path]:
-    """Yield the checkpoint, or for several a temporary folder with their mean weights in a file of the same name.
+    """Yield the folder of a single checkpoint, or a temporary folder whose weights file holds the mean of several.
 
     Raises CheckpointError if they are not of one model, and StorageError if the mean cannot be written.
     """
@@ -87,7 +87,7 @@ def folder_of_weights(checkpoints: list[Path]) -> Iterator[Path]:
 
 
 def write_average(checkpoints: list[Path], folder: Path) -> None:
-    """Write the mean weights of checkpoints into a folder, under the name that a checkpoint has for its own.
+    """Write the mean weights of checkpoints into a folder, as a file named WEIGHTS_FILE.
 
     Raises CheckpointError if they are not of one model, and OSError.
     """

@@ -1,14 +1,14 @@
 """Exports a checkpoint as a Hugging Face folder: `python -m trainer.export RUN_DIR --output HF_DIR`.
 
 The folder holds config.json, model.safetensors (or several files of at most --max_shard_gigabytes and their index, see
-shards.py), README.md (a model card) and the tokenizer's files, and transformers' Auto classes load it without any of
-our code. ELECTRA's holds the discriminator, and the generator lies in its subfolder `generator`.
+shards.py), README.md (a model card) and the tokenizer's files. transformers' Auto classes load it without any of our
+code. For ELECTRA, the folder holds the discriminator, and its subfolder `generator` the generator.
 
 All files are first written into a temporary folder. If transformers is installed, it loads them there, and its logits
 and token ids are compared with ours. Only then are the files copied to HF_DIR.
 
 Memory stays far below the size of the weights: files are written and copied piece by piece, and for the comparison both
-models read their weights from mapped files, whose pages the system can drop at any time.
+models read their weights from memory-mapped files, whose pages the system can drop at any time.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ from trainer.models.pretraining import PretrainingModel, empty_model
 class Writing:
     """How an export is written.
 
-    overwrite: an earlier export may be replaced. max_shard_bytes: of weights in a file. average: over how many of the
-    last checkpoints the weights are averaged; 1 takes those of one checkpoint.
+    overwrite: an earlier export may be replaced. max_shard_bytes: the maximum bytes of weights in a file. average: the
+    number of last checkpoints whose weights are averaged; 1 exports a single checkpoint.
     """
 
     overwrite: bool = False
@@ -68,7 +68,7 @@ class Writing:
 
 
 def main(arguments: list[str] | None = None, prog: str = "python -m trainer.export") -> int:
-    """Export and return the process's exit code. prog: the command's name in help and errors."""
+    """Export and return the process's exit code. prog: the command's name in help and in errors."""
     try:
         options = parser(prog).parse_args(arguments)
         if options.best and options.average > 1:
@@ -127,10 +127,12 @@ def _gigabytes(text: str) -> float:
 def export(run: str, output: str, step: int | None, best: bool = False, writing: Writing | None = None) -> str:
     """Write the folder and return a sentence about it.
 
-    Raises UsageError when the run or the step does not exist or `output` is not a place for an export, CheckpointError
-    when the checkpoint does not verify, does not belong to the run folder, or the exported folder computes something
-    else, DataError when the run's vocabulary is damaged, and StorageError when something cannot be written. `output`
-    is then unchanged, except after a failure while the checked files are being copied into it.
+    step: the checkpoint to export; None for the newest. best: export the one with the lowest held-out loss instead.
+
+    Raises UsageError if the run or the step does not exist or nothing may be exported to `output`, CheckpointError if
+    the checkpoint does not verify, does not belong to the run folder or the exported model computes something else,
+    DataError if the run's vocabulary is damaged, and StorageError if something cannot be written. `output` is then
+    unchanged, except after a failure while the checked files are being copied into it.
     """
     writing = writing or Writing()
     check_output(run, output, writing.overwrite)
@@ -167,7 +169,7 @@ def export(run: str, output: str, step: int | None, best: bool = False, writing:
 
 
 def _chosen_steps(run: str, step: int | None, best: bool, average: int) -> tuple[int | None, list[int]]:
-    """Return the step to export, None for the newest, and those whose weights are averaged, up to and including it."""
+    """Return the step to export, or None for the newest, and the steps to average, of which it is the last."""
     if best:
         step = step_with_lowest_loss(run)
     if average <= 1:
@@ -178,16 +180,16 @@ def _chosen_steps(run: str, step: int | None, best: bool, average: int) -> tuple
 
 
 def _source_text(run: str, checkpoint: Path, averaged: list[int]) -> str:
-    """Say whose weights were exported."""
+    """Return text that names the checkpoint, or the steps, whose weights were exported."""
     if averaged:
         return f"the mean of steps {', '.join(map(str, averaged))} of {run}"
     return storage.join(run, CHECKPOINTS_FOLDER, checkpoint.name)
 
 
 def write_part(part: ModelPart, folder: Path, weights: Path, files: dict[str, bytes], max_shard_bytes: int) -> None:
-    """Write a part of the model where it belongs in the export's `folder`: its weights, then `files`.
+    """Write a part of the model into its subfolder of the export's `folder`: its weights, then `files`.
 
-    weights: the file of the whole model. files: their content by name.
+    weights: the checkpoint's file with the whole model. files: the content of other files, by name.
     """
     part_folder = folder / part.subfolder
     part_folder.mkdir(exist_ok=True)
@@ -197,7 +199,7 @@ def write_part(part: ModelPart, folder: Path, weights: Path, files: dict[str, by
 
 
 def check_parts(parts: list[ModelPart], folder: Path, vocabulary: Vocabulary) -> float | None:
-    """Return the largest difference between logits of ours and those of transformers, None if it is not installed.
+    """Return the largest relative difference between transformers' logits and ours, or None without transformers.
 
     Raises CheckpointError if a part in the export's `folder` computes something else.
     """
@@ -208,18 +210,21 @@ def check_parts(parts: list[ModelPart], folder: Path, vocabulary: Vocabulary) ->
 
 
 def _check_text(difference: float | None) -> str:
-    """Say how an export was checked. difference: of the logits, or None."""
+    """Return text that says how an export was checked. difference: from `check_parts`."""
     if difference is None:
         return "not checked, because transformers is not installed"
     return f"checked, to {difference:.0e}"
 
 
 def read_model(path: Path, recipe: Recipe, vocabulary: Vocabulary) -> PretrainingModel:
-    """Return the model of a checkpoint, in float32. Its weights are pages of the mapped file."""
-    # On the meta device no memory is allocated for weights that load_state_dict replaces.
+    """Return the model of a checkpoint, in float32. Its weights are pages of the memory-mapped file.
+
+    path: the folder with the weights file. Raises CheckpointError if that file is malformed.
+    """
+    # On the meta device, no memory is allocated for weights that load_state_dict replaces.
     model = empty_model(recipe.model, vocabulary.size, vocabulary.special_id("mask"))
 
-    # Opening it raises CheckpointError for a malformed file, for which load_file would raise something obscure.
+    # Opening a malformed file here raises a clear CheckpointError. load_file would raise something obscure.
     with TensorFile(path / WEIGHTS_FILE):
         pass
     model.assign_weights(load_file(path / WEIGHTS_FILE))
@@ -231,7 +236,8 @@ def config_json(model: PartModel, vocabulary: Vocabulary) -> bytes:
     config = hf_config(model.shape, vocabulary)
     config["dtype"] = "float32"
 
-    # Always present, because --overwrite recognizes an export by it. A copy that is not installed has no version.
+    # This key must always be present, because --overwrite recognizes an export by it. Without an installed package,
+    # there is no version.
     config[VERSION_KEY] = "unknown"
     for key, package in ((VERSION_KEY, "clozeline"), ("transformers_version", "transformers")):
         with contextlib.suppress(PackageNotFoundError):

@@ -1,4 +1,4 @@
-"""The folder that an export is written to: checked before any work, filled at the end.
+"""The folder that an export is written to: it is checked before any work, and filled at the end.
 
 An export never replaces files that are not its own. A folder counts as an earlier export, which --overwrite may
 replace, if its config.json has the key `clozeline_version`.
@@ -27,21 +27,21 @@ from trainer.models.parts import GENERATOR_FOLDER
 from trainer.models.pretraining import PretrainingModel
 
 EXPORT_FILES = {"config.json", SINGLE_FILE, INDEX_FILE, "README.md"} | TOKENIZER_FILES
-"""Names that an export may hold, besides those of SHARD: what --overwrite replaces or removes."""
+"""File names of an export, besides those that match SHARD. --overwrite replaces or removes these files."""
 SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
 VERSION_KEY = "clozeline_version"
-"""Key of an export's config.json by which an export is recognized."""
+"""The key of config.json by which an export is recognized."""
 
 
 # ---- Before any work: may an export be written there? ----
 
 
 def check_output(run: str, output: str, overwrite: bool) -> None:
-    """Check the place for an export without touching it.
+    """Check that an export may be written to `output`, without changing anything there.
 
-    Raises UsageError when `output` is empty, is in the run's folder, is a file or lies under one, or holds files that
-    may not be replaced: any file without `overwrite`, and with it those of a folder that is not an earlier export.
-    Raises StorageError when nothing can be written there.
+    Raises UsageError if `output` is an empty string, is in the run's folder, is a file or lies under one, or holds
+    files that must not be replaced: any files without `overwrite`, and with it those of a folder that is not an earlier
+    export. Raises StorageError if nothing can be written there.
     """
     if not output:
         raise UsageError("--output is empty. Give a folder for the export.")
@@ -74,7 +74,10 @@ def is_export(folder: str) -> bool:
 
 
 def _check_local_output(path: Path, output: str) -> None:
-    """Check the nearest part of the path that exists: the rest would be created in it."""
+    """Check the nearest ancestor of the path that exists, in which the rest would be created.
+
+    Raises UsageError if it is not a folder, and StorageError if it is not writable.
+    """
     nearest = next(part for part in (path, *path.parents) if part.exists())
     if not nearest.is_dir():
         raise UsageError(f"--output {output}: {nearest} is not a folder. Give another folder.")
@@ -83,7 +86,7 @@ def _check_local_output(path: Path, output: str) -> None:
 
 
 def _is_inside(output: str, run: str) -> bool:
-    """Return whether `output` is `run` or lies in it. Links are followed."""
+    """Return whether `output` is `run` or lies inside it. Links are followed."""
     if storage.is_local(output) != storage.is_local(run):
         return False
 
@@ -92,7 +95,7 @@ def _is_inside(output: str, run: str) -> bool:
         run_path = Path(storage.filesystem(run)[1]).resolve()
         return output_path.is_relative_to(run_path)
 
-    # With a slash at the end, s3://runs/a does not contain s3://runs/ab.
+    # The final slash makes sure that s3://runs/a does not contain s3://runs/ab.
     output_prefix = output.rstrip("/") + "/"
     run_prefix = run.rstrip("/") + "/"
     return output_prefix.startswith(run_prefix)
@@ -103,7 +106,7 @@ def _is_inside(output: str, run: str) -> bool:
 
 @contextlib.contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Yield a folder in TMPDIR that is removed afterwards. Raises StorageError when it cannot be created."""
+    """Yield a folder in TMPDIR that is removed afterwards. Raises StorageError if it cannot be created."""
     try:
         folder = tempfile.mkdtemp(suffix=storage.PARTIAL_SUFFIX)
     except OSError as error:
@@ -119,7 +122,7 @@ def scratch_folder() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def room_errors_named(folder: Path, model: PretrainingModel) -> Iterator[None]:
-    """Turn a failed write to a temporary folder into a StorageError with the bytes needed and free, and TMPDIR."""
+    """Turn a failed write to a temporary folder into a StorageError that states the bytes needed and free."""
     try:
         yield
     except (OSError, SafetensorError) as error:
@@ -137,12 +140,12 @@ def room_errors_named(folder: Path, model: PretrainingModel) -> Iterator[None]:
 def publish_export(folder: Path, output: str) -> None:
     """Copy the files of an export to `output`, and remove those that an earlier export left there.
 
-    Raises StorageError when they cannot be written.
+    Raises StorageError if they cannot be written.
     """
     try:
         _publish_files(folder, output)
 
-        # Its folder was empty, or that of an export, whose generator belongs to the weights that are replaced.
+        # `output` was empty or an export (`check_output`), whose generator belongs to the weights that were replaced.
         generator = storage.join(output, GENERATOR_FOLDER)
         if (folder / GENERATOR_FOLDER).exists():
             _publish_files(folder / GENERATOR_FOLDER, generator)
@@ -151,7 +154,7 @@ def publish_export(folder: Path, output: str) -> None:
             if not storage.names(generator):
                 storage.remove(generator)
     except (OSError, DataError) as error:
-        # Only these: storage raises its own StorageError for a full disk, for example.
+        # Only these are converted. storage raises StorageError itself, for example for a full disk.
         reason = str(error).rstrip(".")
         if isinstance(error, OSError) and error.strerror:
             reason = error.strerror
@@ -162,14 +165,14 @@ def publish_export(folder: Path, output: str) -> None:
 
 def _publish_files(folder: Path, output: str) -> None:
     """Copy the files of a folder to `output`, and remove other files of an export from there."""
-    # config.json first: after an interruption the folder is still recognized as an export and can be replaced.
+    # config.json comes first, so that after an interruption the folder is recognized as an export and can be replaced.
     files = sorted(
         (path for path in folder.iterdir() if path.is_file()),
         key=lambda file: (file.name != "config.json", file.name),
     )
     written = {file.name for file in files}
 
-    # transformers prefers the single file to the index: old weights must not lie beside new shards.
+    # transformers prefers the single file to the index, so old weights must not remain next to new shards.
     if SINGLE_FILE not in written and SINGLE_FILE in storage.names(output):
         storage.remove(storage.join(output, SINGLE_FILE))
 
@@ -180,7 +183,7 @@ def _publish_files(folder: Path, output: str) -> None:
 
 
 def _remove_files_of_export(output: str, kept: set[str]) -> None:
-    """Remove the files of an export from a folder, except those with the names `kept`, and no other files."""
+    """Remove the files of an export from a folder, except those with names in `kept`. Other files stay."""
     for name in storage.names(output):
         is_of_an_export = name in EXPORT_FILES or SHARD.fullmatch(name) is not None
         if is_of_an_export and name not in kept:
@@ -188,9 +191,9 @@ def _remove_files_of_export(output: str, kept: set[str]) -> None:
 
 
 def publish_file(path: Path, url: str) -> None:
-    """Copy a file so that readers see all of it or none, as storage.publish does with bytes, and never hold it whole.
+    """Copy a file atomically, as storage.publish does with bytes, without reading the whole file into memory.
 
-    Raises StorageError when a store refuses, and OSError when a disk does.
+    Raises StorageError if a store refuses, and OSError if the local disk does.
     """
     if not storage.is_local(url):
         upload_file(path, url)

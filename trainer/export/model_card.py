@@ -1,6 +1,6 @@
-"""Writes README.md of an exported folder: what the model is, how to load it, and what it was trained on and how far.
+"""Writes the model card of an export (README.md): what the model is, how to load it, and how it was trained.
 
-An export may be published, so its card holds no path and no secret of the run. The text is in
+An export may be published, so its card holds no paths and no secrets of the run. The text is in
 templates/model_card.md.jinja.
 """
 
@@ -25,15 +25,15 @@ from trainer.models.hf_tables import ARCHITECTURES, AUTO_CLASSES
 
 TEMPLATE = "model_card.md.jinja"
 PIPELINES = {"AutoModelForCausalLM": "text-generation"}
-"""transformers' pipelines that are not fill-mask, by the Auto class of the family."""
+"""transformers' pipelines other than fill-mask, by the Auto class of the family."""
 
 SHOWN = ("loss", "mlm_loss", "mlm_accuracy", "pair_loss", "pair_accuracy", *REPLACED_TOKEN_NAMES, "tokens_per_second")
-"""The metrics on the card, in its order."""
+"""The metrics on the card, in order."""
 
 
 @dataclass(frozen=True)
 class LastMetrics:
-    """The metrics of the last line that was logged up to a step, or a note that says why there are none."""
+    """The metrics of the last line logged up to a step, or a note that says why there are none."""
 
     step: int = 0
     figures: dict[str, float] = field(default_factory=dict)
@@ -41,9 +41,9 @@ class LastMetrics:
 
 
 def model_card(run: str, checkpoint: Path, recipe: Recipe, averaged: Sequence[int] = ()) -> str:
-    """Return the card of one checkpoint of a run. Raises CheckpointError when its state cannot be read.
+    """Return the card, as Markdown, of one checkpoint of a run. Raises CheckpointError if its state cannot be read.
 
-    averaged: the steps whose weights were averaged, if those are not the checkpoint's alone.
+    run: the local folder. averaged: the steps whose weights were averaged; empty if only the checkpoint's are exported.
     """
     state = read_state(checkpoint)
     return (
@@ -60,7 +60,7 @@ def model_card(run: str, checkpoint: Path, recipe: Recipe, averaged: Sequence[in
             averaged=averaged,
             max_steps=recipe.run.max_steps,
             tokens=state.tokens,
-            # Equal content has an equal fingerprint, so these say what the model was trained on without naming a path.
+            # Fingerprints identify the content that the model was trained on without naming a path.
             pairs_fingerprints=state.identity["data"],
             vocabulary_fingerprint=state.identity["vocabulary"],
             metrics=last_metrics(run, state.step),
@@ -71,7 +71,7 @@ def model_card(run: str, checkpoint: Path, recipe: Recipe, averaged: Sequence[in
 
 
 def last_metrics(run: str, step: int) -> LastMetrics:
-    """Return the metrics of the last line logged up to a step; a note when there is none or the file is unreadable."""
+    """Return the metrics of the last line logged up to a step, or a note if there is none or the file is unreadable."""
     try:
         lines, skipped = read_lines(run)
     except OSError as error:
@@ -105,7 +105,7 @@ def _template_environment() -> Environment:
         undefined=StrictUndefined,
         # The card is Markdown, so nothing is escaped as HTML.
         autoescape=False,
-        # A line with nothing but a block leaves no empty line behind.
+        # A template line that holds only a block leaves no empty line in the output.
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,

@@ -1,11 +1,12 @@
-"""Writes an export's weights piece by piece: from a checkpoint's file into one or several safetensors files.
+"""Writes an export's weights piece by piece, from a checkpoint's file into one or several safetensors files.
 
-Both sides are float32, and a tensor there is a run of rows of one of ours. So bytes are copied, and no tensor is ever
-in memory. As transformers does, weights of more than `max_bytes` are cut between tensors, in the order of the model:
+Both are float32, and each exported tensor consists of consecutive rows of one of ours. So bytes are copied, and a large
+tensor is never in memory as a whole. Like transformers, this splits weights of more than `max_bytes` between tensors,
+in the order of the model:
 
-    model.safetensors                                            if they fit into one file
-    model-00001-of-00002.safetensors, ..., and                   otherwise
-    model.safetensors.index.json    which file holds which tensor
+    model.safetensors                               if all weights fit into one file
+    model-00001-of-00002.safetensors, ...           otherwise, together with
+    model.safetensors.index.json                    which says which file holds which tensor
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ DEFAULT_SHARD_GIGABYTES = 5.0
 """The default of transformers' save_pretrained, in units of 10^9 bytes."""
 
 METADATA = {"format": "pt"}
-"""The entry of a file's header that tells transformers it holds PyTorch's weights."""
+"""The header's metadata, which tells transformers that the file holds PyTorch weights."""
 
 PIECE = 1 << 24
 """Elements that are copied at once: 64 MiB."""
@@ -40,7 +41,7 @@ _ELEMENT = 4  # bytes of a float32
 
 @dataclass(frozen=True)
 class Source:
-    """Where a tensor of the export lies: elements `start` to `start + prod(shape)` of the flattened tensor `ours`."""
+    """Where an exported tensor comes from: elements `start` to `start + prod(shape)` of the flattened tensor `ours`."""
 
     ours: str
     start: int
@@ -71,11 +72,11 @@ Shard = dict[str, Source | Constant]
 
 
 def sources_of(shapes: Shapes, shape: EncoderShape, names: dict[str, str] | None = None) -> Shard:
-    """Return where each tensor of the export lies in a checkpoint with these shapes.
+    """Return where each exported tensor lies in a checkpoint with these shapes.
 
-    names: of the exported part's parameters, with their names in the checkpoint; None: the whole of it is exported.
+    names: from the exported part's parameter names to those in the checkpoint; None to export the whole model.
 
-    A projection onto the vocabulary that is tied to the embeddings is tied there, too, and is not listed.
+    A tied projection onto the vocabulary is not listed: transformers ties it to the embeddings, too.
     """
     sources: Shard = {}
     for name, ours in (names or dict(zip(shapes, shapes, strict=True))).items():
@@ -90,7 +91,7 @@ def sources_of(shapes: Shapes, shape: EncoderShape, names: dict[str, str] | None
 
 
 def cut_into_shards(sources: Mapping[str, Source | Constant], max_bytes: int) -> list[Shard]:
-    """Return the files' tensors. A file has at most `max_bytes` of them, unless a single tensor is larger."""
+    """Return the tensors of each file. A file has at most `max_bytes` of weights, unless a single tensor is larger."""
     shards: list[Shard] = [{}]
     size = 0
     for name, source in sources.items():
@@ -108,7 +109,7 @@ def write_weights(
 ) -> None:
     """Write a checkpoint's weights into a folder, under transformers' names. Raises OSError.
 
-    names: as `sources_of` takes them.
+    names: as for `sources_of`.
     """
     with TensorFile(weights) as file:
         shards = cut_into_shards(sources_of(file.shapes, shape, names), max_bytes)
@@ -131,7 +132,7 @@ def write_weights(
 
 
 def _write_shard(file: TensorFile, shard: Shard, path: Path) -> None:
-    """Write one file, its tensors in the order of their names, as the safetensors library does."""
+    """Write one file, with its tensors sorted by name, as the safetensors library does."""
     names = sorted(shard)
     layout = layout_of({name: shard[name].shape for name in names}, METADATA)
     with path.open("wb") as target:

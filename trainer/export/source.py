@@ -1,4 +1,4 @@
-"""Finds the checkpoint to export: the newest, the best or a given step, of a local run folder or of one at a URL."""
+"""Finds the checkpoint to export: the newest, the best or a given step, in a local run folder or at a URL."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from trainer.config.schema import Recipe
 
 
 def check_saved(run: str, step: int | None) -> None:
-    """Raise UsageError when a run, which may be a URL, has no checkpoint, or none of this step."""
+    """Raise UsageError if a run, which may be a URL, has no checkpoint, or none of this step."""
     with storage.storage_errors_of(run):
         steps = steps_saved(run)
 
@@ -37,7 +37,7 @@ def check_saved(run: str, step: int | None) -> None:
 
 
 def step_with_lowest_loss(run: str) -> int:
-    """Return the step with the lowest loss on held-out pairs. Raises UsageError when none was evaluated."""
+    """Return the step with the lowest loss on held-out pairs. Raises UsageError if no checkpoint was evaluated."""
     with storage.storage_errors_of(run):
         step = best_step(run)
     if step is None:
@@ -51,8 +51,8 @@ def step_with_lowest_loss(run: str) -> int:
 def local_copy(run: str, step: int | None, others: Sequence[int] = ()) -> Iterator[tuple[str, list[str]]]:
     """Yield a local folder with the run, and what was wrong with newer checkpoints that were passed over.
 
-    The folder is the run's own if that is local. Of a run at a URL it is a temporary copy of what an export needs: the
-    checkpoint of `step`, or the newest that verifies, and those of the `others`.
+    A local run's own folder is used. For a run at a URL, it is a temporary copy of what an export needs: the checkpoint
+    of `step`, or the newest that verifies, and those of the steps `others`. Raises CheckpointError and StorageError.
     """
     if storage.is_local(run):
         yield run, []
@@ -69,8 +69,8 @@ def local_copy(run: str, step: int | None, others: Sequence[int] = ()) -> Iterat
 def choose_checkpoint(run: str, step: int | None, faults: list[str]) -> Path:
     """Return the checkpoint to export from a local folder.
 
-    faults: what `local_copy` found wrong with newer checkpoints. Raises CheckpointError when the checkpoint of `step`
-    does not verify, or without a step when the newest does not: an older one is exported only if its step is given.
+    faults: what `local_copy` found wrong with newer checkpoints. Raises CheckpointError if the checkpoint of `step`
+    does not verify, or without a step, if the newest does not: an older one is exported only if its step is given.
     """
     if step is None:
         return _newest_checkpoint(run, faults)
@@ -97,13 +97,13 @@ def _newest_checkpoint(run: str, faults: list[str]) -> Path:
 
 
 def check_belongs(path: Path, recipe: Recipe, vocabulary: Vocabulary) -> None:
-    """Raise CheckpointError unless the run folder's recipe and vocabulary are those its checkpoint was trained with."""
+    """Raise CheckpointError unless a checkpoint was trained with the run folder's [model] and vocabulary."""
     saved_identity = read_state(path).identity
     current = {
         "model": recipe.model.model_dump(exclude_none=True, exclude={*START_KEYS, "vocab_size"}),
         "vocabulary": vocabulary.fingerprint,
     }
 
-    # Of what the checkpoint recorded, an export depends on these two only.
+    # An export depends only on these two entries of the checkpoint's identity.
     saved = {name: saved_identity.get(name) for name in current}
     check_identity(path, flatten(saved), flatten(current))

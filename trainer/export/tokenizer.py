@@ -1,4 +1,4 @@
-"""The tokenizer files of an export: those of the run's vocabulary, with what a tokenizer must know about the model."""
+"""The tokenizer files of an export: those of the run's vocabulary, adapted to the model."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ TOKENIZER_PATH_KEYS = (
 
 
 def tokenizer_files(vocabulary: Path, shape: EncoderShape) -> dict[str, bytes]:
-    """Return the files of a run's vocabulary by name, with what the tokenizer must know about the model.
+    """Return the content of the tokenizer files of a run's vocabulary, by name, adapted to the model.
 
-    Raises DataError when tokenizer_config.json is not a JSON object.
+    vocabulary: the folder. Raises DataError if tokenizer_config.json is not a JSON object.
     """
     files = {name: storage.read(str(vocabulary / name)) for name in storage.names(str(vocabulary))}
     config = exported_tokenizer_config(vocabulary / TOKENIZER_CONFIG, shape)
@@ -41,8 +41,8 @@ def tokenizer_files(vocabulary: Path, shape: EncoderShape) -> dict[str, bytes]:
 def exported_tokenizer_config(path: Path, shape: EncoderShape) -> dict[str, Any]:
     """Return a tokenizer_config.json for a model of this shape, with the other keys of the one at `path`, if any.
 
-    model_max_length lets `truncation=True` cut to what the model takes. token_type_ids are listed for models with two
-    segments; without that transformers leaves them out for ALBERT, and segment B would be read as segment A.
+    model_max_length makes `truncation=True` cut rows to the model's maximum. token_type_ids are listed for models with
+    segments; otherwise transformers would leave them out for ALBERT, and segment B would be read as segment A.
     """
     content = _read_tokenizer_config(path)
     config = {name: value for name, value in content.items() if name not in TOKENIZER_PATH_KEYS}

@@ -1,9 +1,9 @@
-"""Verifies an exported folder: transformers must compute the same logits from it as we do, and its tokenizer load.
+"""Verifies an exported folder: transformers must compute the same logits as we do, and must load its tokenizer.
 
-This is the only place of the trainer that imports transformers, and only where it is installed.
+transformers is imported only when a folder is checked. If it is not installed, nothing is checked.
 
 Shape suffixes: T tokens, S sequences, K predicted positions, V vocabulary, 2 the classes of the pair head. One batch
-holds one sequence, so S is 1, and all its tokens are predicted, so K is T. A discriminator has no V.
+holds one sequence, so S is 1, and all its tokens are predicted, so K is T. A discriminator's logits have no V.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from trainer.models.parts import PartModel
 from trainer.models.pretraining import PretrainingModel
 
 LARGEST_DIFFERENCE = 1e-4
-"""Relative to the largest logit if that is above 1: about ten times float32's rounding in 24 layers."""
+"""The largest accepted difference of logits, divided by the largest logit if that is above 1. It is about ten times the
+float32 rounding of 24 layers."""
 LENGTHS = (1, 5, 17, 40)
-"""Tokens in the rows that are compared."""
+"""The lengths, in tokens, of the rows that are compared."""
 
 
 def check_export(folder: Path, model: PartModel, vocabulary: Vocabulary) -> float | None:
-    """Return the largest difference between logits, or None where transformers is not installed.
+    """Return the largest relative difference between transformers' logits and ours, or None without transformers.
 
-    Raises CheckpointError when it is above LARGEST_DIFFERENCE or not finite, or when the tokenizer is not the
-    vocabulary's.
+    Raises CheckpointError if it is above LARGEST_DIFFERENCE or not finite, or if the tokenizer does not have the ids of
+    the vocabulary.
     """
     if find_spec("transformers") is None:
         return None
@@ -46,7 +47,7 @@ def check_export(folder: Path, model: PartModel, vocabulary: Vocabulary) -> floa
     exported = auto_class.from_pretrained(folder, dtype=torch.float32).eval()
     differences = [difference(exported, model, row) for row in sample_rows(model, vocabulary)]
 
-    # torch's maximum keeps a NaN, which Python's would lose; and no comparison with a NaN is true.
+    # torch's maximum of values with a NaN is NaN, which Python's max could lose, and a comparison with NaN is False.
     largest = float(torch.tensor(differences, dtype=torch.float64).max())
     is_close = largest <= LARGEST_DIFFERENCE
     if not is_close:
@@ -59,7 +60,7 @@ def check_export(folder: Path, model: PartModel, vocabulary: Vocabulary) -> floa
 
 
 def check_tokenizer(folder: Path, vocabulary: Vocabulary) -> None:
-    """Raise CheckpointError when AutoTokenizer cannot load the folder or gives a token another id."""
+    """Raise CheckpointError if AutoTokenizer cannot load the folder or gives a token another id than the vocabulary."""
     from transformers import AutoTokenizer
 
     advice = "Nothing was published. Restore the files of the run's vocabulary/ from the folder of pairs."
@@ -81,7 +82,7 @@ def check_tokenizer(folder: Path, vocabulary: Vocabulary) -> None:
 
 
 def sample_rows(model: PartModel, vocabulary: Vocabulary) -> list[PackedBatch]:
-    """Return rows of random tokens, each in its own batch. The same for every export of a vocabulary."""
+    """Return rows of random tokens, each in its own batch. They are the same in every export with this vocabulary."""
     generator = torch.Generator().manual_seed(key(0, "rows to compare") >> 1)
     ordinary_ids = torch.from_numpy(vocabulary.ordinary_ids.copy())  # the vocabulary's own array is read-only
     longest = model.shape.max_position_embeddings
@@ -94,7 +95,7 @@ def sample_rows(model: PartModel, vocabulary: Vocabulary) -> list[PackedBatch]:
 
 
 def one_row_batch(ids_T: Tensor, segments: int) -> PackedBatch:
-    """Return a batch of one sequence in which every token is predicted and, with two segments, half is segment B."""
+    """Return a batch of one sequence whose tokens are all predicted. The second half has the family's last segment."""
     length = len(ids_T)
     positions_T = torch.arange(length)
     zero_S = torch.zeros(1, dtype=torch.int64)
@@ -116,7 +117,7 @@ def one_row_batch(ids_T: Tensor, segments: int) -> PackedBatch:
 
 @torch.inference_mode()
 def difference(exported: Any, model: PartModel, batch: PackedBatch) -> float:
-    """Return the largest absolute difference of the two models' logits, relative to the largest logit above 1."""
+    """Return the largest absolute difference of the two models' logits, divided by the largest logit if above 1."""
     if isinstance(model, PretrainingModel) and model.shape.two_streams:
         both = logit_pairs(exported, model, batch)
         return float(torch.stack([_relative_difference(logits, ours) for logits, ours in both]).max())

@@ -1,4 +1,4 @@
-"""What is special about exporting XLNet: its tokenizer's rows, and the comparison of both streams with transformers'.
+"""The parts of an export that are specific to XLNet: its tokenizer, and the comparison of both streams' logits.
 
 Shape suffixes: T tokens, K targets, V vocabulary. One batch holds one sequence.
 """
@@ -21,9 +21,9 @@ from trainer.models.xlnet_hf import permutation_inputs
 
 
 def xlnet_tokenizer(data: bytes) -> bytes:
-    """Return a tokenizer.json whose rows are those that the model was trained on: A [SEP] B [SEP] [CLS].
+    """Return a tokenizer.json that builds rows as the model was trained on: A [SEP] B [SEP] [CLS].
 
-    Nothing else changes, so every text keeps its ids.
+    data: the vocabulary's tokenizer.json. Nothing else changes, so token ids stay the same.
     """
     content = json.loads(data)
     vocabulary = parse_vocabulary(data, "tokenizer.json")
@@ -53,18 +53,19 @@ def xlnet_tokenizer(data: bytes) -> bytes:
 
 
 def xlnet_tokenizer_config(config: dict[str, Any]) -> dict[str, Any]:
-    """Return a tokenizer_config.json with which tokenizer.json is used as it is, and rows are filled on the left.
+    """Return a tokenizer_config.json that makes transformers use tokenizer.json unchanged and pad rows on the left.
 
-    So the last token is [CLS], which a classifier reads, in rows of any length.
+    With padding on the left, the last token of every row is [CLS], which a classifier reads.
     """
     return config | {"tokenizer_class": "PreTrainedTokenizerFast", "padding_side": "left"}
 
 
 @torch.inference_mode()
 def logit_pairs(exported: Any, model: PretrainingModel, batch: PackedBatch) -> list[tuple[Tensor, Tensor]]:
-    """Return transformers' logits and ours, (T, V) of the content stream and (K, V) of the query stream.
+    """Return pairs of transformers' logits and ours: (T, V) of the content stream, and (K, V) of the query stream.
 
-    Every second token of the batch's row is a target, in an order that its length decides.
+    Every second token of the batch's row is a target. The order of prediction depends only on the row's length. A row
+    of one token has no targets, and only the first pair.
     """
     inputs = {"input_ids": batch.ids_T[None], "token_type_ids": batch.segments_T[None]}
     theirs_TV = exported(**inputs).logits[0]

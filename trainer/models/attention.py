@@ -1,18 +1,18 @@
 """Attention over a packed batch: every token attends to all tokens of the same sequence.
 
-There are four kernels. They compute the same up to rounding, and all drop attention weights:
+There are four kernels. They give the same result up to rounding, and all support dropout of attention weights:
 
-    packed      Flash attention takes the whole batch, given where its sequences end. Only CUDA, 16-bit numbers.
-                flash.py has it, in several implementations.
+    packed      Flash attention runs on the whole batch, given the offsets at which sequences end. CUDA and 16-bit
+                floats only. flash.py has several implementations.
     padded      The sequences are copied into a grid, padded to the longest, and computed in one call with a mask.
                 For CUDA where flash attention does not work: float32, GPUs older than Ampere, large heads. Copies
-                nothing to the host, and takes one call a layer.
-    one by one  Each sequence is computed by itself; for CPUs. Forward and backward on one core, this takes 0.5 of a
-                masked grid's time on rows to 512 that fill two thirds of it, 0.7 to 0.8 on fuller rows, and as long
-                on 32 rows of 64 with heads of 32. Two or four grids of rows of similar lengths took longer in each
-                case.
-    windows     Blocks of packed tokens and their neighbors (windows.py): in layers with a window, where flash attention
-                does not work and sequences are longer than the window.
+                nothing to the host, and needs one call per layer.
+    one by one  Each sequence is computed separately; for CPUs. Measured on one core, forward and backward, this takes
+                half the time of a masked grid on rows of up to 512 tokens that fill two thirds of the grid, 0.7 to 0.8
+                of it on fuller rows, and the same time on 32 rows of 64 tokens with heads of 32. Splitting the batch
+                into two or four grids of rows of similar length was slower in each case.
+    windows     Blocks of packed tokens and their neighbors (windows.py): for layers with a window where flash attention
+                does not work and the longest sequence exceeds the window.
 
 Shape suffixes: T tokens, S sequences, L tokens of the longest sequence, N heads of queries, keys and values together,
 H heads of queries, d head size, D = H * d.
@@ -40,14 +40,14 @@ HEAD_SIZE_MULTIPLE = 8
 """Flash attention needs head sizes that are multiples of this."""
 
 MAX_HEAD_SIZE = 256
-"""The largest head of flash attention on GPUs with much shared memory."""
+"""The largest head size of flash attention on the GPUs of MUCH_SHARED_MEMORY."""
 
 MAX_HEAD_SIZE_ELSEWHERE = 192
-"""The largest head on other GPUs.
+"""The largest head size on other GPUs.
 
-Above it, flash attention's backward pass needs the shared memory of an A100, H100 or B200 multiprocessor. GPUs of
-compute capability 8.6, 8.9 and 12.x have 100 KB. There torch refuses to train heads of 193 to 224, and those of 225 to
-256 with dropout.
+Above it, flash attention's backward pass needs as much shared memory as an A100, H100 or B200 multiprocessor has. GPUs
+of compute capability 8.6, 8.9 and 12.x have 100 KB, and there torch refuses to train heads of 193 to 224 values, and
+with dropout also those of 225 to 256.
 """
 
 MUCH_SHARED_MEMORY = ((8, 0), (9, 0), (10, 0))
@@ -59,7 +59,7 @@ def attend(
 ) -> Tensor:
     """Return the heads' outputs side by side, (T, D), given the heads of queries, keys and values, (T, N, d).
 
-    `flash` computes it where flash attention can.
+    flash: the implementation to call if the packed kernel is chosen.
     """
     device = qkv_TNd.device
     kernel = kernel_for(device.type, qkv_TNd.dtype, qkv_TNd.shape[-1], capability_of(device))
@@ -74,7 +74,7 @@ def attend(
 
 
 def kernel_for(device: str, dtype: torch.dtype, head_size: int, capability: tuple[int, int]) -> Kernel:
-    """Return the fastest kernel for heads of `head_size` on a device type of this compute capability."""
+    """Return the fastest kernel for heads of `head_size`. device: the type, such as "cuda". capability: see AMPERE."""
     if device != "cuda":
         return "one by one"
 
@@ -109,7 +109,7 @@ def attend_padded(qkv_TNd: Tensor, offsets: SequenceOffsets, rule: AttentionRule
     heads = split_heads(grid, rule.heads)
     q_SHLd, k_SHLd, v_SHLd = (part.unflatten(0, (sequences, longest)).transpose(1, 2) for part in heads)
 
-    # The same keys for all heads and queries of a sequence: those that are tokens of it, and not later if causal.
+    # All heads and queries of a sequence may attend to the same keys: its real tokens. If causal, only to earlier ones.
     mask_S1LL = offsets.grid_mask_S11L.expand(-1, 1, longest, -1)
     if rule.causal:
         mask_S1LL = mask_S1LL & mask_S1LL.new_ones(longest, longest).tril()

@@ -11,12 +11,12 @@ from torch import Tensor
 
 
 class AttentionRule(NamedTuple):
-    """What every kernel must know, besides where the sequences end.
+    """What every attention kernel needs to know, besides where the sequences end.
 
-    heads: H, of queries. The other heads of a (T, N, d) tensor are those of keys and of values, half each.
+    heads: H, the heads of queries. Of the other heads of a (T, N, d) tensor, half are keys and half are values.
     dropout: the probability of dropping an attention weight.
     window: how many tokens on each side a token attends to; None: all of its sequence.
-    causal: a token attends to itself and to those before it.
+    causal: a token attends only to itself and to earlier tokens.
     """
 
     heads: int
@@ -26,7 +26,7 @@ class AttentionRule(NamedTuple):
 
 
 def split_heads(qkv_TNd: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return queries, keys and values, (T, H, d) each: keys and values that several heads share are repeated."""
+    """Return queries, keys and values, (T, H, d) each. Keys and values that several heads share are repeated."""
     q_THd, k, v = split_projections(qkv_TNd, heads)
     repeats = heads // k.shape[1]
     if repeats == 1:
@@ -35,7 +35,7 @@ def split_heads(qkv_TNd: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def split_projections(qkv_TNd: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return queries, keys and values as views; there may be fewer heads of keys and values than of queries."""
+    """Return queries, keys and values as views. There may be fewer heads of keys and values than of queries."""
     key_heads = (qkv_TNd.shape[1] - heads) // 2
     q_THd, k, v = qkv_TNd.split([heads, key_heads, key_heads], dim=1)
     return q_THd, k, v

@@ -1,6 +1,6 @@
 """The batch as the model sees it: S sequences laid end to end in T tokens, K of which are to be predicted.
 
-Attention is the one place that must know where sequences end; it learns it from `SequenceOffsets`.
+Only attention needs to know where sequences end. It gets that from `SequenceOffsets`.
 
 Shape suffixes: T tokens, S sequences, K masked tokens, L tokens of the longest sequence. S1 means S + 1.
 """
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 IGNORE_INDEX = -100
-"""The label of a position or sequence that has none: torch's cross-entropy ignores it."""
+"""The label of a position or sequence without a label. It is torch's default, which cross-entropy ignores."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,12 @@ class PackedBatch:
     pair_labels_S: 0 or 1, or IGNORE_INDEX without a pair label.
     tokens, predicted, paired: how many tokens, labels and pair labels are real. The rest is padding (data/padding.py):
         its tokens form separate sequences, and its labels are IGNORE_INDEX.
-    causal: a token attends to itself and to those before it in its sequence.
-    draws_K: random numbers below 2**63, by which a generator replaces the tokens to predict; None where it need not.
-    order_T: XLNet only, otherwise None: -1 where all tokens of the sequence see a token, elsewhere its number in the
-        order of prediction, and only later ones see it (schemas/permutations.py).
-    most_targets: XLNet only: the largest number of tokens to predict in a sequence; 0 if it is not known.
-    mask_id: the id of [MASK], if some of the tokens to predict may be replaced by it; None in causal language modeling
-        and in XLNet.
+    causal: a token attends only to itself and to earlier tokens of its sequence.
+    draws_K: random numbers in [0, 2**63), from which ELECTRA's replacement tokens are sampled; None in other models.
+    order_T: XLNet only, otherwise None. -1 for a token that all tokens of its sequence see; for any other, its place in
+        the order of prediction, and only tokens later in that order see it (schemas/permutations.py).
+    most_targets: XLNet only: the largest number of tokens to predict in a sequence; 0 if unknown.
+    mask_id: the id of [MASK] if tokens to predict may be replaced by it; None in causal language modeling and in XLNet.
     """
 
     ids_T: Tensor
@@ -90,9 +89,9 @@ class SequenceOffsets:
     grid_mask_S11L: (S, 1, 1, L) bool: which places of that grid may be attended to. The first place of a row always
         may, so that softmax does not divide by zero in a sequence without tokens.
 
-    All are plain attributes and are computed without copying anything to the host: torch.compile cannot trace a
-    cached_property, which takes a lock in Python 3.11, and computing them takes a few small kernels a batch even if
-    no grid is used.
+    All are plain attributes, computed without a copy to the host. A cached_property would compute the grid's only when
+    a kernel uses a grid, but torch.compile cannot trace it, because it takes a lock in Python 3.11. The cost is a few
+    small kernels per batch.
     """
 
     def __init__(self, batch: PackedBatch):
@@ -100,12 +99,12 @@ class SequenceOffsets:
         self.sequence_T = batch.sequence_T
         self.causal = batch.causal
 
-        # Count the tokens of each sequence, then add up.
+        # Count the tokens of each sequence, shifted by one place, so that the running sum starts with 0.
         ones_T = torch.ones_like(batch.sequence_T, dtype=torch.int32)
         counts_S1 = ones_T.new_zeros(len(batch.sequence_starts_S) + 1).index_add_(0, batch.sequence_T + 1, ones_T)
         self.ends_S1 = counts_S1.cumsum(0, dtype=torch.int32)
 
-        # Row by row: a sequence's row has `longest` places, of which its tokens take the first.
+        # Each sequence is a row of `longest` places, and its tokens take the first of them.
         self.grid_places_T = batch.sequence_T * self.longest + batch.positions_T
 
         # A place may be attended to if it lies within its sequence; the first always may (see above).

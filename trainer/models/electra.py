@@ -1,8 +1,8 @@
-"""ELECTRA: a small masked LM, the generator, and a discriminator that tells which tokens the generator replaced.
+"""ELECTRA: a small masked LM, the generator, and a discriminator that detects which tokens the generator replaced.
 
-Both are trained together, from scratch, on the sum of two losses (arXiv:2003.10555). The generator learns from masked
-tokens alone: nothing of the discriminator's loss reaches it through the tokens that it draws. Token, position and
-segment embeddings and their norm are the same for both. Only the discriminator is used afterwards.
+Both are trained together, from scratch, on the sum of two losses (arXiv:2003.10555). The generator learns from its
+masked-LM loss alone, because no gradient of the discriminator's loss passes through the sampled tokens. The two share
+their token, position and segment embeddings and the norm after them. Only the discriminator is used afterwards.
 
 Shape suffixes: T tokens, K masked tokens, D the discriminator's hidden size, V vocabulary.
 """
@@ -22,7 +22,7 @@ from trainer.models.xlnet import TwoStreamEncoder
 
 
 class Discriminator(nn.Module):
-    """An encoder with a head of two matrices, which gives each token one logit: above 0, it has been replaced."""
+    """An encoder with a head of two matrices that gives each token one logit. Above 0 means that it was replaced."""
 
     def __init__(self, shape: EncoderShape, embeddings: Embeddings):
         """embeddings: the generator's, which the two share."""
@@ -35,7 +35,7 @@ class Discriminator(nn.Module):
         self.activation = ACTIVATIONS[shape.activation]
 
     def logits(self, batch: PackedBatch) -> tuple[Tensor, None]:
-        """Return the (T,) logits of the tokens as they are in the batch, and None where other models have pairs'."""
+        """Return the (T,) logits of the batch's tokens, which are not replaced here, and None for the pair logits."""
         return self.head(self.encoder(batch)), None
 
     def head(self, x_TD: Tensor) -> Tensor:
@@ -44,10 +44,10 @@ class Discriminator(nn.Module):
 
 
 class ReplacedTokenModel(PretrainingModel):
-    """A masked LM, the generator, with a discriminator beside it. `encoder` and `mlm_head` are the generator's."""
+    """The generator, which is a masked LM, and the discriminator. `encoder` and `mlm_head` are the generator's."""
 
     def __init__(self, shape: EncoderShape):
-        """shape: the discriminator's, with the generator's inside."""
+        """shape: the discriminator's, which contains the generator's."""
         assert shape.generator is not None
         super().__init__(shape.generator)
         self.shape = shape
@@ -55,7 +55,7 @@ class ReplacedTokenModel(PretrainingModel):
         self.discriminator = Discriminator(shape, self.encoder.embeddings)
 
     def forward(self, batch: PackedBatch) -> Losses:
-        """Return the losses, summed over the micro-batch, which must have draws."""
+        """Return the losses, summed over the micro-batch, which must have `draws_K`."""
         assert batch.draws_K is not None
         mlm, sampled_K = self.generate(self._rows(batch), batch.labels_K, batch.draws_K)
 
@@ -64,22 +64,23 @@ class ReplacedTokenModel(PretrainingModel):
         x_TD = self.discriminator.encoder(seen)
         rtd_sum, rtd_correct, replaced = self.detect(x_TD, replaced_T, is_real_T)
 
-        # What the generator saw is in `batch`; what it put in its place is in `seen`.
+        # `batch` has the tokens that the generator saw. `seen` has its replacements, which have no place kind.
         places_33 = sums_by_place(batch, mlm)
         no_pairs = torch.zeros_like(mlm.loss)
         return Losses(mlm.loss, mlm.correct, no_pairs, no_pairs, rtd_sum, rtd_correct, replaced, places_33)
 
     def generate(self, x_KD: Tensor, labels_K: Tensor, draws_K: Tensor) -> tuple[Predictions, Tensor]:
-        """Return the masked LM's predictions, and the (K,) sampled ids. Compiled as one region."""
+        """Return the masked LM's predictions, and the (K,) sampled ids. torch.compile compiles this as one region."""
         mlm_KP, _ = self._logits_at(x_KD, len(labels_K))
         mlm = predictions(mlm_KP, labels_K)
         sampled_K = sample_from_softmax(mlm_KP.detach(), draws_K)
+        # Only logits that are not finite can give an id beyond the vocabulary, which the embeddings could not look up.
         return mlm, sampled_K.clamp(max=self.shape.vocab_size - 1)
 
     def detect(self, x_TD: Tensor, replaced_T: Tensor, is_real_T: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the cross-entropy, the right answers and the replaced tokens, summed over the real ones, in float32.
+        """Return the cross-entropy, correct predictions and replaced tokens, summed over the real tokens, in float32.
 
-        is_real_T: False for padding, which counts nowhere. Compiled as one region.
+        is_real_T: False for padding, which is not counted. torch.compile compiles this as one region.
         """
         logits_T = self.discriminator.head(x_TD).float()
         losses_T = F.binary_cross_entropy_with_logits(logits_T, replaced_T.float(), reduction="none")
@@ -101,7 +102,7 @@ class ReplacedTokenModel(PretrainingModel):
 
 
 def generator_of(model: ReplacedTokenModel) -> PretrainingModel:
-    """Return the generator as a model of its own, with the same weights."""
+    """Return the generator as a separate model that shares its weights with `model`."""
     with torch.device("meta"):
         generator = PretrainingModel(model.encoder.shape)
     generator.encoder = model.encoder

@@ -31,7 +31,7 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 }
 
 RESCALED_FOR = 0.15 * 0.8
-"""The share of tokens that is masked in ESM-2's pretraining: 80 % of the 15 % that are predicted."""
+"""The share of tokens shown as [MASK] in ESM-2's pretraining: 80 % of the 15 % that are predicted."""
 
 
 def build_norm(size: int, shape: EncoderShape) -> nn.Module:
@@ -42,7 +42,7 @@ def build_norm(size: int, shape: EncoderShape) -> nn.Module:
 
 
 class Embeddings(nn.Module):
-    """Adds token, position and segment vectors, as far as the family has them, normalizes the sum and drops out."""
+    """Sums the token, position and segment vectors that the family has, then applies the norm and dropout."""
 
     def __init__(self, shape: EncoderShape):
         super().__init__()
@@ -55,9 +55,9 @@ class Embeddings(nn.Module):
         self.shape = shape
 
     def forward(self, ids_T: Tensor, segments_T: Tensor, positions_T: Tensor, offsets: SequenceOffsets) -> Tensor:
-        """Return (T, E).
+        """Return the embeddings, (T, E).
 
-        Takes tensors, not a batch: a compiled function is compiled again whenever a field of its arguments changes.
+        Takes tensors, not a batch: torch.compile recompiles a function whenever a field of an argument changes.
         """
         x_TE = self.token(ids_T)
         if self.shape.rescale_masked:
@@ -70,14 +70,14 @@ class Embeddings(nn.Module):
 
 
 def rescale_masked(x_TE: Tensor, is_masked_T: Tensor, offsets: SequenceOffsets) -> Tensor:
-    """Return embeddings with those of masked tokens set to 0, and the others scaled as dropout scales them up.
+    """Return (T, E) with the embeddings of masked tokens set to 0 and the others scaled up, as dropout does.
 
-    A sequence's embeddings are multiplied by (1 - RESCALED_FOR) / (1 - its share of masked tokens), so that without
-    masks, as in fine-tuning, they are as large in sum as they were on average in pretraining (ESM-2's token_dropout).
+    A sequence's embeddings are multiplied by (1 - RESCALED_FOR) / (1 - its share of masked tokens). Rows without masks,
+    as in fine-tuning, then have the same overall scale as rows had on average in pretraining (ESM-2's token_dropout).
     """
     lengths_S = offsets.ends_S1.diff().clamp(min=1)
     masked_S = torch.zeros_like(lengths_S).index_add_(0, offsets.sequence_T, is_masked_T.int())
-    # A sequence of masks alone has embeddings of 0, whatever they are multiplied by.
+    # The clamp only prevents a division by zero: in a fully masked sequence, all embeddings are 0 at any scale.
     seen_share_S = ((lengths_S - masked_S) / lengths_S).clamp(min=1e-3)
     scale_T = ((1 - RESCALED_FOR) / seen_share_S)[offsets.sequence_T]
     return x_TE * (scale_T * ~is_masked_T).to(x_TE.dtype)[:, None]
@@ -86,7 +86,7 @@ def rescale_masked(x_TE: Tensor, is_masked_T: Tensor, offsets: SequenceOffsets) 
 class Attention(nn.Module):
     """Multi-head self-attention: every token attends to all tokens of the same sequence, or to those near it.
 
-    flash: which flash attention it uses where that works (flash.py).
+    flash: the implementation of flash attention to use on devices that support it (flash.py).
     """
 
     def __init__(self, shape: EncoderShape, window: int | None):
@@ -98,7 +98,7 @@ class Attention(nn.Module):
         self.out = nn.Linear(shape.hidden_size, shape.hidden_size, bias=shape.attention_bias)
 
     def rule(self, causal: bool = False) -> AttentionRule:
-        """Return which tokens attend to which here, with dropout in training."""
+        """Return which tokens attend to which in this layer, with dropout in training only."""
         dropout = self.shape.attention_probs_dropout_prob if self.training else 0.0
         return AttentionRule(self.shape.num_attention_heads, dropout, self.window, causal)
 
@@ -115,7 +115,7 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention and feed-forward, each added to its input. The sum is normalized, or with pre_norm the input."""
+    """Attention and feed-forward, each with a residual connection. Norms are after the sum, or with pre_norm before."""
 
     def __init__(self, shape: EncoderShape, index: int):
         super().__init__()
@@ -137,7 +137,7 @@ class Layer(nn.Module):
         self, x_TD: Tensor, offsets: SequenceOffsets, rotation: Rotation | None = None, rows_R: Tensor | None = None
     ) -> Tensor:
         """Compute (T, D) -> (T, D), or (R, D) if only some rows are needed."""
-        # Pre-norm: x itself is only added to, never normalized; the encoder's last norm does it once.
+        # Pre-norm: the residual stream x is never normalized here. The encoder's last norm does that once.
         if self.pre_norm:
             y_RD = self.attention(self.attention_norm(x_TD), offsets, rotation, rows_R)
             x_RD = select_rows(x_TD, rows_R) + self.dropout(y_RD)
@@ -158,7 +158,7 @@ class Layer(nn.Module):
 
 
 def build_layers(shape: EncoderShape) -> nn.ModuleList:
-    """Return the layers that have weights of their own. What they share is the same module in each."""
+    """Return all layers, or one per group if whole layers are shared. Shared sublayers are the same module object."""
     if shape.sharing == "all":
         return nn.ModuleList(Layer(shape, index) for index in range(shape.num_hidden_groups))
 
@@ -178,7 +178,7 @@ def build_layers(shape: EncoderShape) -> nn.ModuleList:
 class Encoder(nn.Module):
     """Embeddings and layers. The pooler reads each sequence's first token for the pair head.
 
-    With `recompute`, a layer keeps only its input for the backward pass and is computed a second time there.
+    With `recompute`, each layer saves only its input for the backward pass, and is computed again there.
     """
 
     def __init__(self, shape: EncoderShape):
@@ -193,7 +193,7 @@ class Encoder(nn.Module):
         self.recompute = False
 
     def forward(self, batch: PackedBatch, rows_R: Tensor | None = None) -> Tensor:
-        """Return the last layer's output, (T, D), or (R, D) at these rows: the others are then not computed."""
+        """Return the last layer's output, (T, D). With `rows_R`, the last layer computes only these rows: (R, D)."""
         offsets = SequenceOffsets(batch)
         x_TE = self.embeddings(batch.ids_T, batch.segments_T, batch.positions_T, offsets)
         x_TD = self.widen(x_TE)
@@ -210,14 +210,14 @@ class Encoder(nn.Module):
             rows = rows_R if is_last else None
 
             if self.recompute and self.training:
-                # Draws the same dropout again.
+                # checkpoint() restores the random state, so the second pass drops out the same values.
                 x_TD = checkpoint(layer, x_TD, offsets, rotation, rows, use_reentrant=False)
             else:
                 x_TD = layer(x_TD, offsets, rotation, rows)
         return self.norm(x_TD)
 
     def rotations(self, positions_T: Tensor) -> dict[float | None, Rotation | None]:
-        """Return the rotations for each base that layers have; None for those that do not rotate."""
+        """Return the rotations for each RoPE base that a layer uses, and None for a base of None (no rotation)."""
         bases = {self.shape.rope_base_of(layer) for layer in range(self.shape.num_hidden_layers)}
         rotations: dict[float | None, Rotation | None] = {}
         for base in bases:
@@ -234,12 +234,12 @@ class Encoder(nn.Module):
             layer.compile(dynamic=False, backend=backend)
 
     def use_flash(self, flash: AttendPacked) -> None:
-        """Let every layer use this flash attention."""
+        """Make every layer use this implementation of flash attention."""
         for layer in self.layers:
             layer.attention.flash = flash  # type: ignore[union-attr, assignment]
 
     def pool(self, first_SD: Tensor) -> Tensor:
-        """Compute the vector of each sequence, (S, D), from the last layer at its first token, (S, D)."""
+        """Return one vector per sequence, (S, D), given the last layer's output at its first token, (S, D)."""
         assert self.pooler is not None
         return torch.tanh(self.pooler(first_SD))
 

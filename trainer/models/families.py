@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 ALBERT_EMBEDDING_SIZE = 128
 ALBERT_GROUPS = 1
-"""What all of ALBERT's published models have; model.embedding_size and model.num_hidden_groups change it."""
+"""The values of all published ALBERT models; model.embedding_size and model.num_hidden_groups override them."""
 
 FAMILIES = {
     "bert": FamilyTraits(truncated=2),
@@ -109,7 +109,7 @@ FAMILIES = {
 }
 
 CHANGEABLE_TRAITS = ("rope_base", "window_rope_base", "window", "global_every", "norm_eps", "tied")
-"""Traits that a recipe's [model] may change, if its family has what they are about."""
+"""Traits that a recipe's [model] may override, if they apply to its family."""
 
 
 def encoder_shape(model: ModelSection, vocabulary_size: int, mask_id: int | None = None) -> EncoderShape:
@@ -140,7 +140,7 @@ def encoder_shape(model: ModelSection, vocabulary_size: int, mask_id: int | None
 
 
 def _embedding_sizes(model: ModelSection) -> dict[str, Any]:
-    """Return the width of the embeddings, and ALBERT's groups and what their layers share."""
+    """Return embedding_size, num_hidden_groups and sharing. Only ALBERT has groups of layers that share weights."""
     if model.family != "albert":
         return {
             "embedding_size": model.embedding_size or model.hidden_size,

@@ -1,15 +1,16 @@
-"""Flash attention on packed queries, keys and values: torch's kernels, or faster ones where a package has them.
+"""Flash attention on packed queries, keys and values: torch's kernels, or faster ones from an installed package.
 
     FlashAttention-3    the package flash_attn_3, module flash_attn_interface (github.com/Dao-AILab/flash-attention,
-                        hopper/). For H100 and H200, without dropout of attention weights, which it does not have.
-                        On H100 about 1.5 times as fast as FlashAttention-2 (Shah et al., arXiv:2407.08608).
+                        hopper/). For H100 and H200; it has no dropout of attention weights. On H100 about 1.5 times as
+                        fast as FlashAttention-2 (Shah et al., arXiv:2407.08608).
     FlashAttention-2    the package flash_attn, from version 2.1 on.
-    torch               FlashAttention-2 as it is built into torch (`aten::_flash_attention_forward`).
+    torch               FlashAttention-2 as built into torch (`aten::_flash_attention_forward`).
 
-The packages write the gradients of queries, keys and values into one (T, N, d) tensor, which the backward pass of the
-matrix product before them reads as it is. torch's operator allocates three tensors, and a copy joins them.
+FlashAttention-3, and FlashAttention-2 of the package if there are as many heads of keys as of queries, write the
+gradients of queries, keys and values into one (T, N, d) tensor, which the backward pass of the QKV projection reads
+without a copy. Otherwise three tensors are allocated, and a copy joins them.
 
-flash_choice.py picks one of them.
+flash_choice.py picks one of the three.
 
 Shape suffixes: T tokens, S sequences, N heads of queries, keys and values together, H heads of queries, d head size,
 D = H * d. S1 means S + 1.
@@ -27,7 +28,7 @@ from torch import Tensor
 from trainer.models.attention_rule import AttentionRule, split_projections
 
 AttendPacked = Callable[[Tensor, Tensor, int, AttentionRule], Tensor]
-"""Computes (T, N, d) -> (T, D), in this order from:
+"""A function that computes (T, N, d) -> (T, D). Its arguments, in order:
 
 qkv_TNd: the heads of queries, keys and values.
 ends_S1: (S + 1,) int32: 0, then where each sequence ends.
@@ -36,20 +37,21 @@ rule: the number of heads, dropout, window and causality.
 """
 
 ALL_TOKENS = -1
-"""A window of this size, for the kernels, is none."""
+"""The window size that tells the kernels that there is no window."""
 
 FLASH_3_MODULE = "flash_attn_interface"
 FLASH_2_MODULE = "flash_attn"
 
 flash_2_package: Any = None
-"""The package flash_attn, after `import_flash_2`: torch.compile cannot trace an import."""
+"""The package flash_attn, set by `import_flash_2`. It is not imported where it is used, because torch.compile cannot
+trace an import."""
 
 
 # torch's own kernels
 
 
 def attend_with_torch(qkv_TNd: Tensor, ends_S1: Tensor, longest: int, rule: AttentionRule) -> Tensor:
-    """Compute (T, N, d) -> (T, D) in the flash attention of torch.
+    """Compute (T, N, d) -> (T, D) with torch's flash attention.
 
     This calls the ATen operator because torch.nn.attention.varlen.varlen_attn has no dropout. The dropout mask comes
     from the device's generator, so recomputed layers draw the same one again.
@@ -73,7 +75,7 @@ def attend_with_torch(qkv_TNd: Tensor, ends_S1: Tensor, longest: int, rule: Atte
 
 
 def _window_after(rule: AttentionRule) -> int | None:
-    """Return how many tokens after it a token attends to, if that is limited."""
+    """Return how many later tokens a token attends to, or None if there is no window."""
     return 0 if rule.causal and rule.window is not None else rule.window
 
 
@@ -81,13 +83,16 @@ def _window_after(rule: AttentionRule) -> int | None:
 
 
 def import_flash_2() -> None:
-    """Import the package flash_attn, which attend_with_flash_2 needs. Raises ImportError and whatever it raises."""
+    """Import the package flash_attn, which attend_with_flash_2 needs.
+
+    Raises ImportError if it is not installed, and whatever else a broken installation raises.
+    """
     global flash_2_package
     flash_2_package = importlib.import_module(FLASH_2_MODULE)
 
 
 def attend_with_flash_2(qkv_TNd: Tensor, ends_S1: Tensor, longest: int, rule: AttentionRule) -> Tensor:
-    """Compute (T, N, d) -> (T, D) in the package flash_attn, which has a function for packed tensors."""
+    """Compute (T, N, d) -> (T, D) with the package flash_attn. Call `import_flash_2` first."""
     window = ALL_TOKENS if rule.window is None else rule.window
     options = {
         "dropout_p": rule.dropout,
@@ -106,12 +111,12 @@ def attend_with_flash_2(qkv_TNd: Tensor, ends_S1: Tensor, longest: int, rule: At
     return y_THd.flatten(1)
 
 
-# The package flash_attn_3. Its Python functions have none for packed tensors of sequences, so its two operators are
-# called here, by the names of their arguments in hopper/flash_api.cpp.
+# The package flash_attn_3. It has no Python function for a packed QKV tensor of several sequences, so its two operators
+# are called directly, with the argument names of hopper/flash_api.cpp.
 
 
 def _flash_3_options(ends_S1: Tensor, longest: int, window: int, causal: bool) -> dict[str, Any]:
-    """Return what both operators take: where sequences end, of queries and of keys, and who attends to whom."""
+    """Return the arguments that both operators take: the ends of sequences, and which tokens attend to which."""
     return {
         "cu_seqlens_q": ends_S1,
         "cu_seqlens_k": ends_S1,
@@ -127,9 +132,9 @@ def _flash_3_options(ends_S1: Tensor, longest: int, window: int, causal: bool) -
 def flash_3(
     qkv_TNd: Tensor, ends_S1: Tensor, longest: int, heads: int, window: int, causal: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return the heads' outputs, (T, H, d), and the logarithms of the softmax's sums, (H, T) in float32.
+    """Return the heads' outputs, (T, H, d), and the log-sum-exp of each softmax, (H, T) in float32.
 
-    window: of a rule, or ALL_TOKENS.
+    window: tokens on each side that a token attends to, or ALL_TOKENS.
     """
     q_THd, k, v = split_projections(qkv_TNd, heads)
     y_THd, sums_HT, *_ = torch.ops.flash_attn_3.fwd(
@@ -146,7 +151,7 @@ def flash_3(
 def _outputs_like(
     qkv_TNd: Tensor, _ends_S1: Tensor, _longest: int, heads: int, *_window_and_causal: Any
 ) -> tuple[Tensor, Tensor]:
-    """Return what `flash_3` does, without values: torch.compile asks for shapes and types."""
+    """Return empty tensors of the shapes and dtypes that `flash_3` returns, for torch.compile."""
     tokens, _, head_size = qkv_TNd.shape
     y_THd = qkv_TNd.new_empty(tokens, heads, head_size)
     return y_THd, qkv_TNd.new_empty(heads, tokens, dtype=torch.float32)
@@ -187,7 +192,7 @@ def flash_3_backward(
 
 @flash_3_backward.register_fake
 def _gradient_like(_grad_THd: Tensor, qkv_TNd: Tensor, *_others: Any) -> Tensor:
-    """Return what `flash_3_backward` does, without values."""
+    """Return an empty tensor of the shape and dtype that `flash_3_backward` returns."""
     return torch.empty(qkv_TNd.shape, dtype=qkv_TNd.dtype, device=qkv_TNd.device)
 
 
@@ -210,7 +215,7 @@ flash_3.register_autograd(_backward, setup_context=_keep_for_backward)
 
 
 def attend_with_flash_3(qkv_TNd: Tensor, ends_S1: Tensor, longest: int, rule: AttentionRule) -> Tensor:
-    """Compute (T, N, d) -> (T, D) in FlashAttention-3. `rule.dropout` must be 0."""
+    """Compute (T, N, d) -> (T, D) with FlashAttention-3. Raises ValueError unless `rule.dropout` is 0."""
     if rule.dropout:
         raise ValueError(f"FlashAttention-3 drops no attention weights, but dropout is {rule.dropout}.")
     window = ALL_TOKENS if rule.window is None else rule.window

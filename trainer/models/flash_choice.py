@@ -1,4 +1,4 @@
-"""Picks the fastest flash attention that is installed and computes on this GPU what plain attention computes.
+"""Picks the fastest flash attention that is installed and gives correct results on this GPU.
 
 Shape suffixes: T tokens, N heads of queries, keys and values together, d head size, D hidden size. S1: sequences + 1.
 """
@@ -29,7 +29,8 @@ HOPPER = (9, 0)
 """Compute capability of H100 and H200."""
 
 CHECKED_LENGTHS = (70, 1, 33, 0)
-"""Lengths of the sequences that a kernel is checked on: more than a tile of 64, one token, and none, as in padding."""
+"""Lengths of the sequences that a kernel is checked on: longer than a tile of 64, a single token, and an empty sequence
+as in padding."""
 
 CHECKED_WINDOW = 8
 
@@ -38,9 +39,9 @@ MAX_RELATIVE_ERROR = 0.02
 
 
 class FlashKernel(NamedTuple):
-    """A flash attention.
+    """An implementation of flash attention.
 
-    name: as it is logged. attend: the function. faults: what was wrong with each kernel that was tried before it.
+    name: for the log. attend: the function. faults: what was wrong with each kernel that was tried before this one.
     """
 
     name: str
@@ -49,10 +50,10 @@ class FlashKernel(NamedTuple):
 
 
 class FlashUse(NamedTuple):
-    """What a flash attention will be asked for.
+    """What a flash attention kernel will be used for.
 
-    rules: one for each kind of layer. projected_heads: N. head_size: d. like: a tensor with the device and the 16-bit
-    number format.
+    rules: one for each kind of layer. projected_heads: N. head_size: d. like: a tensor on the device and in the 16-bit
+    dtype that the model computes with.
     """
 
     rules: tuple[AttentionRule, ...]
@@ -64,8 +65,8 @@ class FlashUse(NamedTuple):
 def choose_flash(use: FlashUse) -> FlashKernel:
     """Return the fastest flash attention that is installed and works on this device.
 
-    All packages are checked on a few small sequences first, because one that was built for another version of torch or
-    for another GPU shows that only when it is called.
+    Each package is run on a few small sequences first, because one that was built for another version of torch or for
+    another GPU fails only when it is called. If none works, torch's own kernel is used.
     """
     dropout = max(rule.dropout for rule in use.rules)
     faults = []
@@ -78,7 +79,7 @@ def choose_flash(use: FlashUse) -> FlashKernel:
 
 
 def installed_kernels(dropout: float, capability: tuple[int, int]) -> list[FlashKernel]:
-    """Return the packages' kernels that are for such a GPU and such a dropout, the fastest first."""
+    """Return the kernels of installed packages that support this GPU and this dropout, fastest first."""
     kernels = []
     if capability == HOPPER and not dropout and _is_installed(FLASH_3_MODULE):
         kernels.append(FlashKernel("FlashAttention-3 of the package flash_attn_3", attend_with_flash_3))
@@ -92,19 +93,19 @@ def _is_installed(module: str) -> bool:
 
 
 def fault_of(kernel: FlashKernel, use: FlashUse) -> str | None:
-    """Return why a kernel cannot be used, in one line, or None if it computes what plain attention computes."""
+    """Return in one line why a kernel cannot be used, or None if its results agree with plain attention."""
     try:
         if kernel.attend is attend_with_flash_3:
             importlib.import_module(FLASH_3_MODULE)  # defines its operators
         else:
             import_flash_2()
 
-        # What is checked must not change what is drawn later.
+        # The check must not advance the random number generators that training uses.
         device = use.like.device
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             difference = max(difference_from_plain(kernel.attend, use, rule) for rule in use.rules)
     except Exception as error:
-        # A package can fail in any way: an import, a symbol, an argument, a launch.
+        # A package can fail in many ways: at its import, a missing symbol, a changed argument, a kernel launch.
         first_line = str(error).split("\n", 1)[0]
         return f"{type(error).__name__}: {first_line}"
 
@@ -114,9 +115,9 @@ def fault_of(kernel: FlashKernel, use: FlashUse) -> str | None:
 
 
 def difference_from_plain(attend: AttendPacked, use: FlashUse, rule: AttentionRule) -> float:
-    """Return by how much a kernel's outputs and gradients differ from plain attention's in float32, relatively.
+    """Return the relative error (of the norm) of a kernel's outputs and gradients against plain float32 attention.
 
-    Dropout is left out, and windows are at most CHECKED_WINDOW, so that they leave something out.
+    Dropout is disabled, and windows are cut to at most CHECKED_WINDOW, so that they exclude some tokens.
     """
     device = use.like.device
     ends = [0, *accumulate(CHECKED_LENGTHS)]
@@ -142,7 +143,7 @@ def difference_from_plain(attend: AttendPacked, use: FlashUse, rule: AttentionRu
 
 
 def _attend_plainly(qkv_TNd: Tensor, ends_S1: Tensor, _longest: int, rule: AttentionRule) -> Tensor:
-    """Compute (T, N, d) -> (T, D) for sequences of CHECKED_LENGTHS with a mask, by torch's reference."""
+    """Compute (T, N, d) -> (T, D) for sequences of CHECKED_LENGTHS with torch's SDPA and an explicit mask."""
     outputs = []
     for qkv in qkv_TNd.split([length for length in CHECKED_LENGTHS if length > 0]):
         q, k, v = (part.transpose(0, 1) for part in split_heads(qkv, rule.heads))

@@ -1,20 +1,20 @@
-"""What a model computes for a token, and how much a device can compute: the two sides of MFU and HFU.
+"""Counts the operations of training and the peak of a device, from which MFU and HFU are computed.
 
-Both are operations a second over what the devices could do at their peak (`PEAKS`):
+Both are the share of the devices' peak operations per second (`PEAKS`) that training reaches:
 
     MFU = tokens per second * flops_per_token / (devices * peak)
     HFU = tokens per second * executed_flops / real tokens among them / (devices * peak)
 
 MFU, model FLOPs utilization (Chowdhery et al., arXiv:2204.02311, appendix B), counts the operations of the model as it
-is defined, forward and backward. What a trainer saves (the last layer where nothing reads it), does twice (recomputed
-layers) or does for nothing (padding) is neither subtracted nor added, so that figures of different trainers compare.
+is defined, forward and backward. It does not subtract what a trainer saves (the last layer where nothing reads it), or
+add what it does twice (recomputed layers) or for nothing (padding), so that different trainers can be compared.
 
 HFU, hardware FLOPs utilization (the same appendix; Korthikanti et al., arXiv:2205.05198, section 6.3), counts the
-operations that are executed: those on padding and of recomputed layers are added, and those that are saved are
-subtracted. Here the last layer is computed at one token in six, so without padding HFU is lower than MFU by up to 2.6 %
-(24 layers) or 5.2 % (12 layers).
+operations that are executed, with padding and recomputed layers and without what is saved. Here the last layer is
+computed at about one token in six, so without padding HFU is lower than MFU by up to 2.6 % (24 layers) or 5.2 % (12
+layers).
 
-Both count matrix multiplications alone, as is usual.
+Both count only matrix multiplications, as is usual.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ A device has the peak of the first key that its name contains as whole words.
 
 @dataclass
 class ExecutedWork:
-    """Sums over micro-batches of one rank, as they are computed.
+    """Sums over the micro-batches of one rank.
 
-    tokens: real ones. computed: tokens with padding. padding_pairs: for each token of padding, the tokens that it
-    attends to. sequences: those of padding included. predicted: places at which the masked-LM head is computed.
-    targets: those of them that are no padding. distances: between two tokens of a sequence, for XLNet.
+    tokens: without padding. computed: tokens with padding. padding_pairs: over tokens of padding, the number of tokens
+    that each attends to. sequences: with those of padding. predicted: places at which the masked-LM head is computed,
+    with padding. targets: the same without padding. distances: 2 L per micro-batch, which XLNet projects.
     """
 
     tokens: int = 0
@@ -92,7 +92,7 @@ class ExecutedWork:
     distances: int = 0
 
     def add(self, batch: PackedBatch) -> None:
-        """Count a micro-batch. Reads shapes only, which the host knows."""
+        """Add a micro-batch. Reads only sizes that the host knows, so a GPU is not waited for."""
         computed = len(batch.ids_T)
         self.tokens += batch.tokens
         self.computed += computed
@@ -106,10 +106,10 @@ class ExecutedWork:
 
 
 def flops_per_token(shape: EncoderShape, mean_seen: float, masked: float) -> float:
-    """Return the operations to train on one token.
+    """Return the floating-point operations of training on one token, forward and backward.
 
-    mean_seen: the mean number of tokens in the rows that tokens are in, sum(length**2) / sum(length) over all rows.
-    masked: the share of tokens that are predicted; the head is computed only there.
+    mean_seen: the mean row length seen by a token, sum(length**2) / sum(length) over all rows.
+    masked: the share of tokens that are predicted; the head is counted only there.
     """
     if shape.two_streams:
         return two_stream_flops_per_token(shape, mean_seen, masked)
@@ -122,12 +122,12 @@ def flops_per_token(shape: EncoderShape, mean_seen: float, masked: float) -> flo
     matrices = shape.num_hidden_layers * per_layer + _widening(shape)
     head = masked * _masked_lm_head(shape)
 
-    # A multiplication and an addition each, once forward and twice backward: for the inputs and for the weights.
+    # Each product is a multiplication and an addition, once forward and twice backward (for inputs and for weights).
     return 6 * (matrices + attention_products(shape, mean_seen) + head)
 
 
 def executed_flops(shape: EncoderShape, work: ExecutedWork, mean_seen: float, recompute: bool) -> float:
-    """Return the operations that training on these micro-batches executes.
+    """Return the floating-point operations that training on these micro-batches executes.
 
     mean_seen: as in `flops_per_token`, of real tokens. recompute: layers are computed a second time (engine.recompute).
     """
@@ -141,8 +141,8 @@ def executed_flops(shape: EncoderShape, work: ExecutedWork, mean_seen: float, re
     projections = _projections(shape)
     after_attention = D * D + _feed_forward(shape)
 
-    # The pair head reads the first token of each sequence, and the masked-LM head the masked ones. Only there is the
-    # last layer computed after attention (trainer/models/encoder.py).
+    # The pair head reads the first token of each sequence, and the masked-LM head the masked tokens. In the last layer,
+    # everything after attention is computed only for these rows (trainer/models/encoder.py).
     first_tokens = work.sequences if shape.pair_head else 0
     rows = first_tokens + work.predicted
 
@@ -157,13 +157,13 @@ def executed_flops(shape: EncoderShape, work: ExecutedWork, mean_seen: float, re
     widening = _widening(shape) * work.computed
     heads = work.predicted * _masked_lm_head(shape) + first_tokens * (D * D + 2 * D)
 
-    # A multiplication and an addition each, once forward and twice backward.
+    # Each product is a multiplication and an addition, once forward and twice backward.
     executed = 6 * (layers + widening + heads)
     if not recompute:
         return executed
 
-    # torch stops computing a layer again once it has all that the backward pass reads. Of a layer that ends with a
-    # plain addition, that is before the last product.
+    # torch stops recomputing a layer once it has every tensor that the backward pass reads. If the layer ends with a
+    # plain addition, the last product is not needed and is skipped.
     repeated = layers
     if shape.pre_norm and not shape.hidden_dropout_prob:
         repeated -= D * shape.intermediate_size * ((shape.num_hidden_layers - 1) * work.computed + rows)
@@ -189,10 +189,10 @@ def _detection_flops(shape: EncoderShape) -> float:
 
 
 def attention_products(shape: EncoderShape, seen: float) -> float:
-    """Return a token's multiplications with other tokens in all layers: of scores, and of weights with values.
+    """Return a token's multiplications in the attention of all layers: queries with keys, and weights with values.
 
-    seen: how many tokens its row has, on average. In layers with a window it attends to at most that many: those at
-    the ends of a row to fewer, which is not subtracted, and kernels compute whole tiles, which is not added.
+    seen: the mean number of tokens in its row. In layers with a window, the full window is counted. Tokens near the
+    ends of a row attend to fewer, which is not subtracted, and kernels compute whole tiles, which is not added.
     """
     windows = shape.num_hidden_layers - shape.global_layers()
     in_windows = min(seen, shape.window + 1)
@@ -218,7 +218,7 @@ def _masked_lm_head(shape: EncoderShape) -> int:
 
 
 def peak_flops(device: str) -> float | None:
-    """Return the peak of a device with this name, or None if it is not in the table.
+    """Return the peak operations per second of a device by its name, or None if it is not in PEAKS.
 
     Example: `"NVIDIA H200"` -> `989e12`.
     """

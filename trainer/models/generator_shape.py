@@ -1,8 +1,8 @@
 """The shape of ELECTRA's generator: the discriminator's, made narrower.
 
 The generator has as many layers as the discriminator, and the same embeddings. Its width is a fraction of the
-discriminator's, and its heads and its feed-forward network are narrower by the same factor, so that heads stay as wide
-as they are (google-research/electra, run_pretraining.py and configure_pretraining.py). Nothing here imports torch.
+discriminator's. Its number of heads and its feed-forward width shrink by the same factor, so that the head size stays
+the same (google-research/electra, run_pretraining.py and configure_pretraining.py). Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ GENERATOR_SIZE = 0.25
 """The generator's width over the discriminator's: generator_hidden_size of google-research/electra."""
 
 DISCRIMINATOR_WEIGHT = 50.0
-"""What the discriminator's loss is multiplied by: disc_weight of google-research/electra, lambda in the paper."""
+"""The weight of the discriminator's loss: disc_weight of google-research/electra, lambda in the paper."""
 
 
 class GeneratorSizes(NamedTuple):
@@ -37,10 +37,10 @@ def generator_sizes(hidden_size: int, heads: int, intermediate_size: int, fracti
 
 
 def with_generator(shape: EncoderShape, fraction: float | None, weight: float | None) -> EncoderShape:
-    """Return a discriminator's shape with its generator's inside.
+    """Return a discriminator's shape that contains its generator's.
 
-    fraction: of the discriminator's width, GENERATOR_SIZE if None. weight: of the discriminator's loss,
-    DISCRIMINATOR_WEIGHT if None.
+    fraction: the generator's width over the discriminator's; GENERATOR_SIZE if None. weight: of the discriminator's
+    loss; DISCRIMINATOR_WEIGHT if None.
     """
     sizes = generator_sizes(
         shape.hidden_size,

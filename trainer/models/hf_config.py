@@ -1,4 +1,4 @@
-"""Writes the config.json of a shape, as the family's class in Hugging Face transformers reads it."""
+"""Builds the config.json of a shape, as the family's class in Hugging Face transformers reads it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ACTIVATION_NAMES: dict[Activation, str] = {"gelu": "gelu", "gelu_tanh": "gelu_ne
 
 
 def hf_config(shape: EncoderShape, vocabulary: Vocabulary) -> dict[str, Any]:
-    """Return the config.json of the family's class in transformers."""
+    """Return the content of config.json for the family's class in transformers."""
     if shape.two_streams:
         return xlnet_config(shape, vocabulary)
 
@@ -47,7 +47,7 @@ def _bert_keys(shape: EncoderShape, vocabulary: Vocabulary) -> dict[str, Any]:
 
 
 def _albert_keys(shape: EncoderShape, vocabulary: Vocabulary) -> dict[str, Any]:
-    # transformers can only share whole layers. Those that share less are written as separate ones.
+    # transformers can only share whole layers. Layers that share a sublayer are exported as separate layers.
     has_groups = shape.sharing == "all"
     groups = {
         "embedding_size": shape.embedding_size,
@@ -81,7 +81,7 @@ def _modernbert_keys(shape: EncoderShape, vocabulary: Vocabulary) -> dict[str, A
             "full_attention": {"rope_type": "default", "rope_theta": shape.rope_base},
             "sliding_attention": {"rope_type": "default", "rope_theta": window_base},
         },
-        # The same as transformers 4 calls it.
+        # The same settings under the keys of transformers 4.
         "global_attn_every_n_layers": shape.global_every,
         "global_rope_theta": shape.rope_base,
         "local_rope_theta": window_base,

@@ -1,4 +1,4 @@
-"""Converts weights to and from those of Hugging Face transformers, by the names of hf_tables.py."""
+"""Converts weights to and from those of Hugging Face transformers, using the names in hf_tables.py."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from trainer.models.shape import EncoderShape
 from trainer.models.xlnet_hf import our_weight, their_dimensions
 
 DECODER = "mlm_head.decoder"
-"""Our module that only an untied head has."""
+"""The module of ours that exists only in an untied head."""
 
 FEED_FORWARD = ("up", "down", "norm")
-"""Our modules of a layer that model.sharing "feed_forward" shares; "attention" shares the others."""
+"""The modules of a layer that model.sharing "feed_forward" shares; "attention" shares the others."""
 
 
 class Part(NamedTuple):
@@ -28,9 +28,9 @@ class Part(NamedTuple):
 
 
 def hf_parts(ours: str, rows: int, shape: EncoderShape) -> list[list[Part]]:
-    """Return the tensors that make up one of ours, which has `rows` rows: a list of parts for each copy of it.
+    """Return the tensors of transformers that make up our tensor `ours`: a list of parts for each copy of it.
 
-    There is one copy, unless layers share it in a way that transformers has no name for.
+    rows: of our tensor. There is one copy, unless layers share the tensor in a way that transformers does not support.
     """
     module, _, kind = ours.rpartition(".")
     copies = []
@@ -47,7 +47,7 @@ def hf_parts(ours: str, rows: int, shape: EncoderShape) -> list[list[Part]]:
 def to_hf(weights: dict[str, Tensor], shape: EncoderShape) -> dict[str, Tensor]:
     """Return our weights under transformers' names.
 
-    A projection onto the vocabulary that is tied to the embeddings is tied there, too, and is not listed.
+    A tied projection onto the vocabulary is not listed: transformers ties it to the embeddings, too.
     """
     renamed: dict[str, Tensor] = {}
     for ours, weight in weights.items():
@@ -63,18 +63,19 @@ def to_hf(weights: dict[str, Tensor], shape: EncoderShape) -> dict[str, Tensor]:
 
 
 def from_hf(tensors: dict[str, Tensor], ours: Iterable[str], shape: EncoderShape) -> dict[str, Tensor]:
-    """Return the weights with the names `ours`, from tensors under transformers' names."""
+    """Return the weights with the names `ours`, from tensors under transformers' names, all of which must exist."""
     weights: dict[str, Tensor] = {}
     for name in ours:
+        # Only the names matter here, so the number of rows may be 0.
         first_copy = hf_parts(name, 0, shape)[0]
         weights[name] = torch.cat([our_weight(part.name, tensors[part.name], shape) for part in first_copy])
     return weights
 
 
 def constant_tensors(shape: EncoderShape) -> dict[str, Tensor]:
-    """Return tensors that transformers' class has and our model has no use for, with what they are there.
+    """Return the tensors that transformers' class has and our model lacks, by name, with their initial values.
 
-    ESM's class has a head that predicts contacts of amino acids from attention; trained separately, it begins as 0.
+    ESM's class has a head that predicts contacts of amino acids from attention. It is trained separately, so it is 0.
     """
     if shape.family != "esm":
         return {}
@@ -87,7 +88,7 @@ def constant_tensors(shape: EncoderShape) -> dict[str, Tensor]:
 
 
 def _modules_of(module: str, shape: EncoderShape) -> list[list[str]]:
-    """Return transformers' names of one of our modules: the names of its parts, for each copy."""
+    """Return transformers' names for one of our modules: the names of its parts, for each copy."""
     names = WEIGHT_NAMES[shape.family]
     if module == DECODER:
         return [[names.decoder]]
@@ -103,7 +104,7 @@ def _modules_of(module: str, shape: EncoderShape) -> list[list[str]]:
 
 
 def _copies_of(inside: str, shape: EncoderShape) -> int:
-    """Return for how many layers there the module of one of ours is written: several if they share only a sublayer."""
+    """Return the number of transformers' layers that one module of our layers fills: several if it is shared."""
     shared = "feed_forward" if inside in FEED_FORWARD else "attention"
     return shape.layers_per_group if shape.sharing == shared else 1
 

@@ -1,6 +1,6 @@
 """Reads the config, the tensors and the tokens of a Hugging Face folder. Nothing in it is trusted or executed.
 
-Tensors are read from safetensors only. Pickles (pytorch_model.bin) are refused, because opening one runs any code
+Tensors are read from safetensors only. Pickles (pytorch_model.bin) are refused, because opening one runs whatever code
 is in it.
 """
 
@@ -26,7 +26,7 @@ PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
 def read_config(folder: str) -> dict[str, Any]:
-    """Return config.json. Raises UsageError if there is no such folder, DataError if the file is not a JSON object."""
+    """Return config.json. Raises UsageError if it does not exist, and DataError if it is not a JSON object."""
     path = Path(folder) / CONFIG
     if not path.exists():
         raise UsageError(
@@ -37,7 +37,10 @@ def read_config(folder: str) -> dict[str, Any]:
 
 
 def read_tensors(folder: str) -> dict[str, Tensor]:
-    """Return all floating-point tensors in float32, from one file or from the files that an index names."""
+    """Return all floating-point tensors in float32, from one file or from the files that an index names.
+
+    Raises DataError if a file cannot be read, and what `weight_files` raises.
+    """
     tensors: dict[str, Tensor] = {}
     for path in weight_files(Path(folder)):
         try:
@@ -54,8 +57,8 @@ def read_tensors(folder: str) -> dict[str, Tensor]:
 def weight_files(folder: Path) -> list[Path]:
     """Return the safetensors files of a folder.
 
-    Raises UsageError if there are none, which names the pickles that the folder holds instead, and DataError if the
-    index names files outside the folder.
+    Raises UsageError if there are none, naming the pickles that the folder holds instead, and DataError if the index
+    names files outside the folder.
     """
     if (folder / HF_WEIGHTS_FILE).exists():
         return [folder / HF_WEIGHTS_FILE]
@@ -73,7 +76,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def _files_of_index(folder: Path) -> list[Path]:
-    """Return the files that an index names, all of which must lie next to it."""
+    """Return the files that an index names. Raises DataError unless all of them lie next to it."""
     weight_map = dict(_json_object(folder / INDEX).get("weight_map", {}))
     names = sorted({str(name) for name in weight_map.values()})
     outside = [name for name in names if Path(name).name != name]
@@ -83,7 +86,10 @@ def _files_of_index(folder: Path) -> list[Path]:
 
 
 def read_tokens(folder: str) -> tuple[str, ...] | None:
-    """Return the tokens in the order of their ids, from whichever file holds them, or None if none does."""
+    """Return the tokens in order of their ids, from the first tokenizer file that exists, or None if there is none.
+
+    Raises DataError if the file is damaged.
+    """
     tokenizer = Path(folder) / TOKENIZER_FILE
     if tokenizer.exists():
         return parse_vocabulary(tokenizer.read_bytes(), str(tokenizer)).tokens

@@ -1,7 +1,7 @@
-"""Reads the [model] of a Hugging Face folder: the keys of a recipe that continues its model.
+"""Reads the shape of a Hugging Face folder's model as [model] keys, for a recipe that continues its training.
 
-`warm_start` compares the folder with what these keys build, down to every tensor, so what is not read here and differs
-is refused there.
+`warm_start` compares the folder with the model that these keys build, down to every tensor. A difference that is not
+read here is refused there.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ KEYS = {
     "global_every": "global_attn_every_n_layers",
     "tied": "tie_word_embeddings",
 }
-"""Keys of [model] that only some families have -> their names in config.json."""
+"""Keys of [model] that only some families have, with their names in config.json."""
 
 NAMES_OF_EPS = ("layer_norm_eps", "norm_eps", "rms_norm_eps")
 
 LONGEST_WITHOUT_POSITIONS = 512
-"""Tokens of a row where config.json has no limit: XLNet's, whose positions are relative."""
+"""Maximum tokens in a row if config.json has no limit: for XLNet, whose positions are relative."""
 
 
 def model_of_folder(folder: str) -> dict[str, Any]:
-    """Return the keys of [model] that build the model of a folder, without dropout and the size of the vocabulary.
+    """Return the keys of [model] that build a folder's model, without dropout and vocab_size.
 
-    Raises UsageError if there is no config.json or its family is none of ours, and DataError if a size is missing.
+    Raises UsageError if there is no config.json or the trainer lacks its family, and DataError if a size is missing.
     """
     config = read_config(folder)
     family = config.get("model_type")
@@ -80,14 +80,14 @@ def _size(config: dict[str, Any], name: str, folder: str) -> int:
 
 
 def _longest_row(config: dict[str, Any], family: str, folder: str) -> int:
-    """Return the tokens of the longest row. RoBERTa's table of positions begins with two rows that no token has."""
+    """Return the maximum tokens in a row. RoBERTa's position table begins with two rows that no token uses."""
     if family == "xlnet":
         return LONGEST_WITHOUT_POSITIONS
     return _size(config, "max_position_embeddings", folder) - FAMILIES[family].first_position
 
 
 def _rotations(config: dict[str, Any], family: str) -> dict[str, Any]:
-    """Return the bases of the rotations, which transformers 5 and 4 keep in different places."""
+    """Return the RoPE bases, which transformers 5 and 4 keep under different keys."""
     if family not in FAMILIES_WITH["rope_base"]:
         return {}
 
@@ -102,7 +102,7 @@ def _rotations(config: dict[str, Any], family: str) -> dict[str, Any]:
 
 
 def _sharing(config: dict[str, Any]) -> dict[str, Any]:
-    """Return what ALBERT's layers share. As many groups as layers share nothing."""
+    """Return what ALBERT's layers share. If there are as many groups as layers, they share nothing."""
     groups = config.get("num_hidden_groups", 1)
     if groups == config["num_hidden_layers"] > 1:
         return {"sharing": "none"}
@@ -110,7 +110,7 @@ def _sharing(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _generator(folder: str, width: int) -> dict[str, Any]:
-    """Return the size of ELECTRA's generator, if the folder has one; a new one gets the family's."""
+    """Return generator_size if the folder has an ELECTRA generator, or else nothing, so that the default applies."""
     generator = Path(folder) / GENERATOR_FOLDER
     if not generator.is_dir():
         return {}

@@ -1,7 +1,7 @@
 """The names of our modules in transformers' classes, one table for each family.
 
-Without the `.weight` or `.bias` at the end. Several names on the right are the parts of one matrix of ours, in order:
-query, key and value are one matrix here and three in most classes there.
+Names leave out the `.weight` or `.bias` at the end. Several names on the right are the parts of one of our matrices, in
+order: query, key and value are one matrix here and three in most classes of transformers.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ AUTO_CLASS_OF_HEADS = {
     "ForMaskedLM": "AutoModelForMaskedLM",
     "LMHeadModel": "AutoModelForCausalLM",
 }
-"""The Auto class that opens classes whose names end so.
+"""The Auto class that loads an architecture, by the end of the architecture's name.
 
-AutoModelForPreTraining does not know most families with a masked-LM head alone.
+AutoModelForPreTraining does not support most families that have only a masked-LM head.
 """
 
 
 def auto_class_of(architecture: str) -> str:
-    """Return the Auto class that opens a class of ARCHITECTURES. Example: "BertForPreTraining"."""
+    """Return the Auto class that loads a class of ARCHITECTURES, such as "BertForPreTraining"."""
     return next(auto for ending, auto in AUTO_CLASS_OF_HEADS.items() if architecture.endswith(ending))
 
 
 AUTO_CLASSES = {family: auto_class_of(architecture) for family, architecture in ARCHITECTURES.items()}
-"""For each family, the Auto class that opens its folders."""
+"""For each family, the Auto class that loads its folders."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class WeightNames:
 
     base: the prefix of all modules except the heads.
     outside: our module -> theirs, for modules outside the layers.
-    decoder: the projection onto the vocabulary, ours if it is not tied.
-    layer: the prefix of layer {}.
+    decoder: their projection onto the vocabulary. We have a matrix for it only if it is not tied.
+    layer: the prefix of a layer's modules, with {} for the layer's number.
     inside: our module -> theirs, within a layer.
     """
 
@@ -73,7 +73,7 @@ def _embeddings_and_pooler(base: str) -> dict[str, str]:
 
 
 def _masked_lm_head(projection: str, transform: str, norm: str = "LayerNorm") -> dict[str, str]:
-    """Return a masked-LM head's names. projection: has the vocabulary's bias. transform: what is before it."""
+    """Return a masked-LM head's names. projection: the module with the bias of the vocabulary. transform: before it."""
     return {
         "mlm_head": projection,
         "mlm_head.dense": f"{transform}.dense",

@@ -1,4 +1,4 @@
-"""How much memory this machine has: checks that a model fits at all before it is built, and finds what is available."""
+"""Host memory: checks before a model is built that its weights can fit, and reads how much memory is available."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainer.models.parameter_count import count_model
 
 MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/sys/fs/cgroup")
-"""Where Linux tells of memory: of the machine, and of the container that this process may run in (cgroup version 2)."""
+"""Where Linux reports memory: of the machine, and of the container that this process may run in (cgroup version 2)."""
 
 WEIGHT_BYTES = 4  # the optimizer keeps float32 weights, whatever engine.precision is
 
@@ -20,8 +20,9 @@ WEIGHT_BYTES = 4  # the optimizer keeps float32 weights, whatever engine.precisi
 def check_memory(recipe: Recipe, path: str) -> None:
     """Raise UsageError if the weights alone are larger than this machine's memory.
 
-    On a CPU each rank holds them (in ZeRO 3 all ranks together), and elsewhere checkpoints pass through host memory.
-    Gradients, the optimizer and activations need further memory, possibly on another device; `--describe` counts them.
+    On CPUs each rank holds the weights (in ZeRO stage 3, all ranks together), and on GPUs checkpoints pass through host
+    memory. Gradients, the optimizer and activations need more, possibly on another device; `--describe` counts them.
+    path: names the recipe in the message.
     """
     model = recipe.model
     needed_bytes = WEIGHT_BYTES * minimum_parameters(model)
@@ -38,15 +39,15 @@ def check_memory(recipe: Recipe, path: str) -> None:
 
 
 def minimum_parameters(model: ModelSection) -> int:
-    """Return the number of parameters of a [model]; if it has no vocab_size, as if the vocabulary were one token."""
+    """Return the number of parameters of a [model]. Without vocab_size, a vocabulary of one token is assumed."""
     return count_model(encoder_shape(model, model.vocab_size or 1))
 
 
 def available_bytes() -> int:
-    """Return how much more memory processes of this machine, or of this container, may allocate without swapping."""
+    """Return the bytes that processes of this machine, or of this container, can still allocate without swapping."""
     available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
     if MEMINFO.exists():
-        # In contrast to free pages, this counts the page cache, which the system gives up when memory is needed.
+        # Unlike free pages, this includes the page cache, which the system frees when memory is needed.
         available = 1024 * _numbers_in(MEMINFO).get("MemAvailable:", 0) or available
 
     limit = _text_of(CGROUP / "memory.max")

@@ -1,10 +1,10 @@
-"""Initial weights as published, from a seed.
+"""Initial weights from a seed, with the distributions of the published models.
 
-BERT and ALBERT draw matrices from a normal distribution truncated at two standard deviations (google-research/bert and
-albert), and ModernBERT, too; RoBERTa, Megatron-BERT (fairseq, Megatron-LM) and the others from a full one.
-Megatron-BERT and ModernBERT divide the standard deviation of the matrices that add to the residual stream by
-sqrt(2 * layers), so that the stream's variance does not grow with depth (arXiv:1909.08053). ELECTRA draws as BERT, but
-for two matrices (families.py). Biases are zero; norms keep torch's weights of one and biases of zero.
+BERT, ALBERT (google-research/bert and albert) and ModernBERT draw matrices from a normal distribution truncated at two
+standard deviations. RoBERTa, Megatron-BERT (fairseq, Megatron-LM) and the others use an untruncated one. Megatron-BERT
+and ModernBERT divide the standard deviation of the matrices that add to the residual stream by sqrt(2 * layers), so
+that the stream's variance does not grow with depth (arXiv:1909.08053). ELECTRA draws like BERT, except for two matrices
+(families.py). Norms begin with weights of one. All biases are zero, except XLNet's attention biases, which are drawn.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from schemas.randomness import key
 from trainer.models.shape import EncoderShape
 
 RESIDUAL_MATRICES = ("attention.out", "down")
-"""Ends of the names of the matrices whose output is added to the residual stream."""
+"""Name endings of the matrices whose output is added to the residual stream."""
 
 DRAWN_WEIGHTS = ("q", "k", "v", "o", "r", "r_w_bias", "r_r_bias", "r_s_bias", "seg_embed", "mask_emb")
-"""XLNet's weights outside of torch's modules, biases included: all are drawn there (zihangdai/xlnet, modeling.py)."""
+"""XLNet's weights that are not in torch modules. All are drawn, biases included, as in zihangdai/xlnet, modeling.py."""
 
 
 @torch.no_grad()
 def initialize(model: nn.Module, shape: EncoderShape, std: float, seed: int) -> None:
-    """Fill in all weights. They depend on the seed, the shape and `std` alone."""
+    """Fill in all weights, in place. They depend only on the seed, the shape and `std`."""
     drawn = drawn_weights(model, shape, std, seed)
     for (_, values), parameter in zip(drawn, model.parameters(), strict=True):
         parameter.copy_(values)
@@ -36,8 +36,8 @@ def initialize(model: nn.Module, shape: EncoderShape, std: float, seed: int) -> 
 def drawn_weights(model: nn.Module, shape: EncoderShape, std: float, seed: int) -> Iterator[tuple[str, Tensor]]:
     """Yield the name and the initial values of every parameter, in float32, in the order of the model.
 
-    Of the model only names and shapes are read, so it may be on the meta device. One generator draws all matrices, so
-    the values follow from the seed only if they are drawn in this order.
+    Only the model's names and shapes are read, so it may be on the meta device. A single generator draws all matrices,
+    so the values also depend on the order in which they are drawn.
     """
     generator = torch.Generator().manual_seed(key(seed, "initial weights") >> 1)  # torch takes 63 bits
 
@@ -56,7 +56,7 @@ def drawn_weights(model: nn.Module, shape: EncoderShape, std: float, seed: int) 
 
 
 def _draw(values: Tensor, name: str, shape: EncoderShape, std: float, generator: torch.Generator) -> None:
-    """Fill in the matrix of the module `name`."""
+    """Draw the values of the module `name`, in place."""
     if shape.scaled_residuals and name.endswith(RESIDUAL_MATRICES):
         std = std / (2 * shape.num_hidden_layers) ** 0.5
 

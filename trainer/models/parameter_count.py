@@ -1,7 +1,7 @@
-"""How many parameters a model of a shape has, counted from its sizes alone.
+"""Counts the parameters of a model from its shape alone.
 
-`clozeline recipes` tells the size of every recipe and has to answer at once, so nothing here imports torch, which takes
-seconds to load. A test compares each count with that of the modules.
+`clozeline recipes` shows the size of every recipe and has to answer at once, so nothing here imports torch, which takes
+seconds to load. A test compares the counts with those of the modules.
 
 D: hidden size, E: embedding size, I: feed-forward size.
 """
@@ -12,7 +12,7 @@ from trainer.models.shape import EncoderShape
 
 
 def count_model(shape: EncoderShape) -> int:
-    """Return the number of parameters that pretraining updates, heads included, each shared one counted once."""
+    """Return the number of parameters that pretraining updates, including heads. Shared ones are counted once."""
     if shape.generator is not None:
         # Google's generator and discriminator share their embeddings (ELECTRA, section 3.2).
         discriminator = count_encoder(shape) - _embeddings(shape)
@@ -24,7 +24,7 @@ def count_model(shape: EncoderShape) -> int:
 
 
 def count_encoder(shape: EncoderShape) -> int:
-    """Return the parameters of the encoder with its embeddings and, if the family predicts pairs, its pooler."""
+    """Return the number of parameters of the encoder, with its embeddings and, if it has a pair head, its pooler."""
     D = shape.hidden_size
     if shape.two_streams:
         return _two_stream_encoder(shape)
@@ -43,7 +43,7 @@ def _embeddings(shape: EncoderShape) -> int:
 
 
 def _layers(shape: EncoderShape) -> int:
-    """Return the parameters of all layers. A layer's two sublayers may be shared within its group, or both (ALBERT)."""
+    """Return the number of parameters of all layers. In ALBERT, a group of layers may share one or both sublayers."""
     attention_copies = shape.num_hidden_layers
     feed_forward_copies = shape.num_hidden_layers
     if shape.sharing in ("all", "attention"):
@@ -82,7 +82,10 @@ def _masked_lm_head(shape: EncoderShape) -> int:
 
 
 def _two_stream_encoder(shape: EncoderShape) -> int:
-    """Return the parameters of XLNet's encoder: per layer five matrices, three biases and two vectors of segments."""
+    """Return the number of parameters of XLNet's encoder.
+
+    Attention has five matrices, three biases and two segment vectors per layer.
+    """
     D = shape.hidden_size
     attention = 5 * D * D + (3 + 2) * D
     layer = attention + _feed_forward(shape) + 2 * _norm(D, shape)

@@ -1,4 +1,4 @@
-"""The parts of a model that have a Hugging Face folder of their own: the model itself, or ELECTRA's two encoders.
+"""The parts of a model that are exported to separate Hugging Face folders: the model itself, or ELECTRA's two encoders.
 
 ELECTRA's discriminator is in the folder itself, as transformers' ElectraForPreTraining, and the generator in a
 subfolder, as ElectraForMaskedLM. Both folders hold the embeddings that the two share.
@@ -20,8 +20,8 @@ PartModel = PretrainingModel | Discriminator
 class ModelPart:
     """A part of a model.
 
-    subfolder: of the Hugging Face folder; empty for the folder itself. model: has the weights of the whole model.
-    names: of the part's parameters, with their names in the whole model.
+    subfolder: where it lies in the Hugging Face folder; empty for the folder itself. model: shares its weights with
+    the whole model. names: from the part's parameter names to those of the whole model.
     """
 
     subfolder: str
@@ -30,7 +30,7 @@ class ModelPart:
 
 
 def parts_of(model: PretrainingModel) -> list[ModelPart]:
-    """Return a model's parts, first the one whose folder has the others inside."""
+    """Return a model's parts. The first one's folder contains the folders of the others."""
     by_subfolder: dict[str, PartModel] = {"": model}
     if isinstance(model, ReplacedTokenModel):
         by_subfolder = {"": model.discriminator, GENERATOR_FOLDER: generator_of(model)}

@@ -1,14 +1,14 @@
-"""The masked LM's loss by kind of place: what the model sees at a token that it has to predict.
+"""The kinds of masked places, by which the masked LM's loss is split: what the model sees at a token to predict.
 
     masked    [MASK]
-    kept      the token itself, which a model predicts by copying it
-    random    another token
+    kept      the token itself, which the model can predict by copying it
+    random    a random other token
 
 Under 80/10/10 a model first learns to copy the kept tokens. The mean over all places then falls while nothing is
 learned from context, and only `mlm_loss_masked` tells the two apart.
 
-Places have kinds in a masked LM: BERT's and the like, and ELECTRA's generator. They have none in causal language
-modeling and in XLNet, which hide no token by another one.
+Only masked LMs have these kinds: BERT and similar models, and ELECTRA's generator. Causal language modeling and XLNet
+do not, because they never put another token in the place of one to predict.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PlaceKind = Literal["masked", "kept", "random"]
 PLACE_KINDS: tuple[PlaceKind, ...] = ("masked", "kept", "random")
 
 SUMS_OF_A_KIND = 3
-"""Loss, right predictions and number of places."""
+"""Loss, correct predictions and number of places."""
 
 PLACE_SUMS = len(PLACE_KINDS) * SUMS_OF_A_KIND
-"""The sums of all kinds together."""
+"""The number of sums over all kinds."""

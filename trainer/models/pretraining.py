@@ -1,8 +1,8 @@
 """An encoder with its pretraining heads: masked language modeling (MLM), at the masked tokens only, and pair labels.
 
-Projecting onto the vocabulary only where a token was masked saves 85% of the head's work, a fifth of all of BERT-base's
-at length 128. The last layer, too, is computed only where a head reads it. Losses are returned as sums, because what to
-divide them by depends on the whole global batch.
+Projecting onto the vocabulary only at masked tokens saves 85% of the head's work, which is a fifth of BERT-base's total
+work at length 128. The last layer, too, is computed only where a head reads it. Losses are returned as sums, because
+the divisor depends on the whole global batch.
 
 Shape suffixes: K masked tokens, S sequences, R = S + K (or K) rows of the last layer, D hidden size, E embedding size,
 V vocabulary, P vocabulary with padding.
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 class Losses(NamedTuple):
     """Sums over a micro-batch, in float32.
 
-    mlm_sum and mlm_correct: cross-entropy and right predictions over the masked tokens. pair_sum and pair_correct: the
-    same over the sequences that have a pair label. rtd_sum and rtd_correct: the same over all real tokens, each of
-    which is replaced or not, and replaced: how many are. These three are None in a model that does not detect that.
-    places_33: the masked tokens by what the model sees there: rows as in PLACE_KINDS, columns as in PlaceSums. None if
-    the batch does not replace tokens by [MASK]. No gradient goes through it.
+    mlm_sum, mlm_correct: cross-entropy and number of correct predictions over masked tokens. pair_sum, pair_correct:
+    the same over sequences with a pair label. rtd_sum, rtd_correct: the same for replaced-token detection, over all
+    real tokens. replaced: how many of these were replaced. These three are None except in ELECTRA. places_33: loss,
+    correct predictions and count (columns as in PlaceSums) of the masked tokens by what the model sees there (rows as
+    in PLACE_KINDS), without a gradient. None if the objective does not use [MASK].
     """
 
     mlm_sum: Tensor
@@ -48,7 +48,7 @@ class Losses(NamedTuple):
     places_33: Tensor | None = None
 
     def stacked(self) -> Tensor:
-        """Return the sums as (SUMS,) float64 without a gradient, 0 for those that the model does not have."""
+        """Return the sums as (SUMS,) float64 without a gradient, with 0 for those that are None."""
         zero = torch.zeros_like(self.mlm_sum)
         *sums, places_33 = self
         sums_7 = torch.stack([zero if value is None else value for value in sums]).detach().double()
@@ -63,20 +63,20 @@ class Losses(NamedTuple):
 
 
 SUMS = len(Losses._fields) - 1 + PLACE_SUMS
-"""How many sums there are: a number for each field of `Losses`, and 3 by 3 for the last one."""
+"""The number of sums: one for each field of `Losses`, but 3 by 3 for the last field."""
 
 
 VOCABULARY_MULTIPLE = {"cuda": 64}
-"""What the vocabulary is padded to a multiple of inside the head, by device.
+"""The head pads the vocabulary to a multiple of this number, by device type.
 
-BERT's 30,522 tokens make rows of 4-byte alignment, RoBERTa's 50,265 of 2, and matrix units need 16 to be fast. Padding
-copies the embeddings once for each micro-batch: 47 MB of BERT-base's, which is 0.03 ms beside the 10 ms of the head.
-CPUs gain nothing from it.
+Rows of logits are aligned to 4 bytes with BERT's 30,522 tokens and to 2 with RoBERTa's 50,265, but tensor cores need 16
+to be fast. Padding copies the embeddings once per micro-batch: 47 MB in BERT-base, 0.03 ms compared with 10 ms for the
+whole head. CPUs gain nothing from it.
 """
 
 
 class MaskedLMHead(nn.Module):
-    """A dense layer, an activation, a norm, and a projection onto the vocabulary, as far as the family has them."""
+    """A dense layer, an activation and a norm, if the family has them, and a projection onto the vocabulary."""
 
     def __init__(self, shape: EncoderShape):
         super().__init__()
@@ -88,9 +88,9 @@ class MaskedLMHead(nn.Module):
         self.activation = ACTIVATIONS[shape.activation]
 
     def forward(self, x_KD: Tensor, embedding_VE: Tensor) -> Tensor:
-        """Return the (K, V) logits, or (K, P) if the vocabulary is padded to P tokens, whose logits are -inf.
+        """Return the (K, V) logits, or (K, P) if the vocabulary is padded to P tokens; logits of padding are -inf.
 
-        embedding_VE: the encoder's table of embeddings, the projection of a tied head.
+        embedding_VE: the encoder's table of embeddings, which is the projection of a tied head.
         """
         x_KE = x_KD
         if self.dense is not None and self.norm is not None:
@@ -101,7 +101,7 @@ class MaskedLMHead(nn.Module):
         if padding == 0:
             return F.linear(x_KE, projection_VE, self.bias)
 
-        # A logit of -inf is exp(-inf) = 0 in the softmax's sum, has no gradient, and is never the largest.
+        # A logit of -inf adds exp(-inf) = 0 to the softmax's sum, gets no gradient, and is never the largest.
         projection_PE = F.pad(projection_VE, (0, 0, 0, padding))
         bias_V = x_KE.new_zeros(len(projection_VE)) if self.bias is None else self.bias
         bias_P = F.pad(bias_V, (0, padding), value=float("-inf"))
@@ -109,12 +109,12 @@ class MaskedLMHead(nn.Module):
 
 
 def padding_of_vocabulary(vocabulary_size: int, device: str) -> int:
-    """Return how many tokens without meaning the head adds to a vocabulary on a device of this type."""
+    """Return how many padding tokens the head adds to a vocabulary on a device of this type, such as "cuda"."""
     return -vocabulary_size % VOCABULARY_MULTIPLE.get(device, 1)
 
 
 class PretrainingModel(nn.Module):
-    """A family's model for pretraining: `forward` returns losses, `logits` what they are computed from."""
+    """A family's model for pretraining. `forward` returns losses, and `logits` the logits they are computed from."""
 
     def __init__(self, shape: EncoderShape):
         super().__init__()
@@ -134,9 +134,9 @@ class PretrainingModel(nn.Module):
         return Losses(mlm.loss, mlm.correct, pair_sum, pair_correct, places_33=sums_by_place(batch, mlm))
 
     def heads(self, x_RD: Tensor, labels_K: Tensor, pair_labels_S: Tensor) -> tuple[Predictions, Tensor, Tensor]:
-        """Return the masked LM's predictions, and the pairs' two sums, given the last layer where the heads read it.
+        """Return the masked LM's predictions, and the sums of pair losses and of correct pairs. x_RD: from `_rows`.
 
-        Compiled as one region.
+        torch.compile compiles this as one region.
         """
         mlm_KP, pair_S2 = self._logits_at(x_RD, len(labels_K))
         mlm = predictions(mlm_KP, labels_K)
@@ -147,10 +147,7 @@ class PretrainingModel(nn.Module):
         return mlm, pairs.loss, pairs.correct
 
     def _rows(self, batch: PackedBatch) -> Tensor:
-        """Return the last layer where the heads read it, (R, D).
-
-        For the pairs that is the first token of each sequence, and after these come the masked tokens.
-        """
+        """Return the last layer where heads read it, (R, D): first tokens if there is a pair head, then masked ones."""
         first_tokens = batch.sequence_starts_S if self.pair_head is not None else batch.sequence_starts_S[:0]
         return self.encoder(batch, torch.cat([first_tokens, batch.masked_positions_K]))
 
@@ -165,34 +162,34 @@ class PretrainingModel(nn.Module):
     def compile_parts(self, backend: str = "inductor") -> None:
         """Let torch.compile fuse the operations of the embeddings, of each layer, and of the heads with their losses.
 
-        Each shape of a batch is compiled separately. Parts instead of the whole: layers of one shape share their code,
-        so that 24 take as long to compile as one.
+        Each batch shape is compiled separately. Parts are compiled instead of the whole model, because layers of one
+        shape share their compiled code: 24 take as long to compile as one.
         """
         self.encoder.compile_parts(backend)
         self.heads = torch.compile(self.heads, dynamic=False, backend=backend)  # type: ignore[method-assign]
 
     def encoders(self) -> list[Encoder | TwoStreamEncoder]:
-        """Return the model's encoders, first the one that is used after pretraining."""
+        """Return the model's encoders, starting with the one that is used after pretraining."""
         return [self.encoder]
 
     def assign_weights(self, weights: dict[str, Tensor]) -> None:
-        """Let these tensors be the model's weights, by name. Raises RuntimeError unless all are there and fit."""
+        """Use these tensors as the model's weights, by name. Raises RuntimeError unless all names and shapes match."""
         names = [name for name, _ in self.named_parameters()]
         if sorted(names) != sorted(weights):
             raise RuntimeError(f"other weights than the model's: {sorted(set(names) ^ set(weights))}")
-        # Not strict, because shared modules have several names, of which `weights` has the first.
+        # Not strict, because a shared module has several names, and `weights` holds only the first one.
         self.load_state_dict(weights, strict=False, assign=True)
 
     def labeled_pairs(self, batch: PackedBatch) -> int:
-        """Return how many sequences the pair loss sums over: 0 in a family without a pair head."""
+        """Return the number of sequences that the pair loss sums over: 0 in a family without a pair head."""
         return batch.paired if self.pair_head is not None else 0
 
 
 class Predictions(NamedTuple):
-    """What logits come to, in float32.
+    """How well logits predict labels.
 
-    loss, correct: cross-entropy and number of right predictions, summed over the rows that have a label. losses_N and
-    right_N: the same of each row, without a gradient; losses of rows without a label mean nothing.
+    loss, correct: float32 sums of cross-entropy and correct predictions over the rows that have a label. losses_N,
+    right_N: the same for each row, float32 and bool, without a gradient; losses of unlabeled rows are meaningless.
     """
 
     loss: Tensor
@@ -202,8 +199,8 @@ class Predictions(NamedTuple):
 
 
 def predictions(logits_NC: Tensor, labels_N: Tensor) -> Predictions:
-    """Return how well logits predict labels, of which IGNORE_INDEX stands for none."""
-    # The two halves of F.cross_entropy: the first also has the loss of every row, which costs nothing more.
+    """Return how well (N, C) logits predict (N,) labels. Rows labeled IGNORE_INDEX have no label."""
+    # The two steps of F.cross_entropy, taken separately because the first also gives each row's loss at no extra cost.
     log_probs_NC = F.log_softmax(logits_NC.float(), dim=-1)
     loss = F.nll_loss(log_probs_NC, labels_N, reduction="sum", ignore_index=IGNORE_INDEX)
 
@@ -215,7 +212,7 @@ def predictions(logits_NC: Tensor, labels_N: Tensor) -> Predictions:
 
 @torch.no_grad()
 def sums_by_place(batch: PackedBatch, mlm: Predictions) -> Tensor | None:
-    """Return `Losses.places_33` of a batch, (3, 3) float64, without copying anything to the host."""
+    """Return `Losses.places_33` of a batch, (3, 3) float64, or None without [MASK]. Copies nothing to the host."""
     if batch.mask_id is None:
         return None
 
@@ -227,18 +224,18 @@ def sums_by_place(batch: PackedBatch, mlm: Predictions) -> Tensor | None:
 
     kinds_3K = torch.stack([is_masked_K, is_kept_K, is_random_K])
     values_3K = torch.stack([mlm.losses_N.double(), mlm.right_N.double(), torch.ones_like(mlm.losses_N).double()])
-    # Not a product with zeros and ones: a loss that is not finite would then reach all kinds.
+    # where() instead of a product with zeros and ones, which would spread a loss that is not finite to all kinds.
     return torch.where(kinds_3K[:, None], values_3K, 0).sum(-1)
 
 
 def empty_model(model: ModelSection, vocabulary_size: int, mask_id: int | None = None) -> PretrainingModel:
-    """Return a model without weights, on the meta device. mask_id: of [MASK], which some families must know."""
+    """Return a model without weights, on the meta device. mask_id: the id of [MASK], which some families need."""
     with torch.device("meta"):
         return model_of(encoder_shape(model, vocabulary_size, mask_id))
 
 
 def model_of(shape: EncoderShape) -> PretrainingModel:
-    """Return the model that has this shape, with weights that mean nothing."""
+    """Return the model that has this shape, with meaningless weights."""
     from trainer.models.electra import ReplacedTokenModel  # imports this module
 
     return ReplacedTokenModel(shape) if shape.replaced_tokens else PretrainingModel(shape)

@@ -1,4 +1,4 @@
-"""Checks that the weights of a Hugging Face folder are those of a recipe's model, before anything is changed."""
+"""Checks that the weights of a Hugging Face folder fit a recipe's model, before the model is changed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ UNCHECKED_KEYS = {
 """Keys of config.json that do not change what the weights mean, or that are checked in another way."""
 
 REQUIRED_VALUES = {"position_embedding_type": "absolute", "is_decoder": False, "rope_scaling": None}
-"""Keys that our exports leave out, with the only values that our models can compute."""
+"""Keys that our exports leave out, with the only values that our models support."""
 
 ESM_SPECIALS = {
     "<cls>": "[CLS]",
@@ -48,14 +48,14 @@ ESM_SPECIALS = {
     "<null_1>": "[unused1]",
     "<mask>": "[MASK]",
 }
-"""Names of special tokens in the vocab.txt of published ESM-2 models, and ours of the same ids (pairs has BERT's)."""
+"""Special tokens in the vocab.txt of published ESM-2 models, and what pairs call the same ids (BERT's names)."""
 
 MAX_FAULTS_SHOWN = 5
 
 
 @dataclass(frozen=True)
 class PublishedWeights:
-    """The tensors of a folder, under today's names, and the shape that they are to fill."""
+    """The tensors of a folder, under transformers' current names, and the shape of the model that they must fit."""
 
     folder: str
     shape: EncoderShape
@@ -63,7 +63,7 @@ class PublishedWeights:
 
 
 def extends(vocabulary: Vocabulary, config: dict[str, Any]) -> bool:
-    """Return whether a vocabulary extends that of a folder, by the size in its config.json."""
+    """Return whether a vocabulary extends a folder's, judging by the vocab_size in the folder's config.json."""
     extension = vocabulary.extension
     return extension is not None and config.get("vocab_size") == extension.base_size
 
@@ -84,9 +84,9 @@ def check_config(config: dict[str, Any], model: PartModel, vocabulary: Vocabular
 
 
 def with_keys_of_transformers_4(config: dict[str, Any]) -> dict[str, Any]:
-    """Return a config.json with the base of its rotations also where transformers 4 has it.
+    """Return a config.json with the RoPE base also under the key of transformers 4.
 
-    transformers 5 moved `rope_theta` into `rope_parameters`. Folders that were published before have only the first.
+    transformers 5 moved `rope_theta` into `rope_parameters`. Folders that were published before have only `rope_theta`.
     """
     rotation = config.get("rope_parameters", {})
     if "rope_theta" not in rotation:
@@ -95,7 +95,7 @@ def with_keys_of_transformers_4(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_published_vocabulary(config: dict[str, Any], vocabulary: Vocabulary, folder: str) -> None:
-    """Raise DataError unless the folder's token ids mean what the pairs' ids mean."""
+    """Raise DataError unless the folder's token ids stand for the same tokens as the pairs' ids."""
     remedy = "Build the pairs with the folder's vocabulary, or give a folder that was trained with theirs."
     size = config.get("vocab_size", vocabulary.size)
     if size != vocabulary.size and not extends(vocabulary, config):
@@ -112,7 +112,7 @@ def check_published_vocabulary(config: dict[str, Any], vocabulary: Vocabulary, f
 
 
 def check_tied(published: PublishedWeights) -> None:
-    """Raise DataError if the folder projects onto the vocabulary with another matrix than its embeddings."""
+    """Raise DataError if the folder has a projection onto the vocabulary that differs from its embeddings."""
     names = WEIGHT_NAMES[published.shape.family]
     decoder = published.tensors.get(f"{names.decoder}.weight")
     embeddings = published.tensors.get(f"{names.outside['encoder.embeddings.token']}.weight")
@@ -127,7 +127,10 @@ def check_tied(published: PublishedWeights) -> None:
 
 
 def check_tensors(published: PublishedWeights, parameters: dict[str, nn.Parameter]) -> None:
-    """Raise DataError with every tensor that is missing, has another shape than ours, or holds NaN or infinity."""
+    """Raise DataError if tensors are missing, differ in shape from ours, hold NaN or infinity, or are not shared alike.
+
+    The message lists the first MAX_FAULTS_SHOWN of them and the number of the others.
+    """
     faults = []
     for name, parameter in parameters.items():
         rows, *rest = parameter.shape
@@ -149,7 +152,7 @@ def check_tensors(published: PublishedWeights, parameters: dict[str, nn.Paramete
 
 
 def _unequal_copies(copies: list[list[Part]], tensors: dict[str, Tensor]) -> list[str]:
-    """Return what is wrong if the folder's layers do not share what ours do."""
+    """Return one fault for each tensor that our layers share and the folder's layers do not."""
     faults = []
     for parts in copies[1:]:
         for first, other in zip(copies[0], parts, strict=True):

@@ -1,12 +1,12 @@
-"""Replaced-token detection: what a generator puts in the place of masked tokens, and which tokens that replaced.
+"""Replaced-token detection: samples the generator's tokens for masked positions, and marks which tokens were replaced.
 
 The tokens are drawn from the generator's softmax. google-research/electra adds Gumbel noise to every logit and takes
-the largest, which needs a random number for each token of the vocabulary; inverting the distribution function gives the
-same distribution from one number, which comes with the batch (trainer/data/replacement_draws.py). So a draw depends on
-the row, its epoch and the position, and on nothing else.
+the largest, which needs a random number for each token of the vocabulary. Inverting the cumulative distribution gives
+the same distribution from a single number, which comes with the batch (trainer/data/replacement_draws.py). So a draw
+depends only on the row, its epoch and the position.
 
 Shape suffixes: T tokens, K masked tokens, P vocabulary with padding, B blocks of the vocabulary, W tokens of a block,
-N places.
+N places to choose from.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from torch.nn import functional as F
 from trainer.models.batch import IGNORE_INDEX, PackedBatch
 
 BLOCK = 64
-"""Tokens of a block. First a block is drawn, then a token in it, so running sums are over hundreds, not thousands."""
+"""Tokens in a block. First a block is drawn, then a token in it, so running sums have hundreds of terms, not tens of
+thousands."""
 
 KEY_BITS = 63
-"""The bits of a draw, which is below 2 ** 63 because torch has no unsigned 64-bit numbers."""
+"""The bits of a draw, which is below 2**63, because torch does not compute with unsigned 64-bit numbers."""
 
 DRAW_BITS = 31
 """The bits of each of the two numbers that a draw is cut into: the upper one for the block, the lower for the token."""
@@ -33,17 +34,17 @@ DRAW_BITS = 31
 def sample_from_softmax(logits_KP: Tensor, draws_K: Tensor) -> Tensor:
     """Return token ids, (K,) int64, each with the probability that the softmax of its logits gives it.
 
-    draws_K: int64, uniform in [0, 2**63). Logits that are not finite give any ids from 0 on, also above P.
-    Takes a quarter of the time of Gumbel noise: 0.10 s against 0.38 s for 614 tokens of 30,522 on one core, where the
-    logits take 0.13 s.
+    draws_K: int64, uniform in [0, 2**63). If logits are not finite, the ids are arbitrary, but not negative, and may be
+    P or more. Takes a quarter of the time of Gumbel noise: 0.10 s compared with 0.38 s for 614 tokens of a vocabulary
+    of 30,522 on one core, where computing the logits takes 0.13 s.
     """
     probabilities_KP = logits_KP.float().softmax(-1)
 
-    # Whole blocks; what fills the last one has probability 0.
+    # Cut the vocabulary into whole blocks. Padding in the last one has probability 0.
     missing = -probabilities_KP.shape[1] % BLOCK
     probabilities_KBW = F.pad(probabilities_KP, (0, missing)).unflatten(1, (-1, BLOCK))
 
-    # Different bits of a draw choose a block, and then a token of it.
+    # The upper bits of a draw choose a block, and the lower bits a token in it.
     upper_bits_K = draws_K >> (KEY_BITS - DRAW_BITS)
     lowest_bits_K = draws_K & ((1 << DRAW_BITS) - 1)
 
@@ -54,14 +55,14 @@ def sample_from_softmax(logits_KP: Tensor, draws_K: Tensor) -> Tensor:
 
 
 def _choose(weights_KN: Tensor, draws_K: Tensor) -> Tensor:
-    """Return a place of each row, (K,), with a probability in proportion to its weight. draws_K: of DRAW_BITS bits."""
-    # Sums of whole numbers are the same in any order, so on a GPU, too, they are the same each time.
+    """Return one place per row, (K,) int64, with probability proportional to its weight. draws_K: of DRAW_BITS bits."""
+    # Integer sums do not depend on their order, so they are reproducible on a GPU, too.
     shares_KN = weights_KN / weights_KN.sum(-1, keepdim=True)
     whole_KN = (shares_KN * 2.0**DRAW_BITS).round().long()
     ends_KN = whole_KN.cumsum(-1)
     totals_K = ends_KN[:, -1]
 
-    # The draw over 2 ** DRAW_BITS is a part of the whole sum; the first place whose running sum is above it is chosen.
+    # Scale the draw from [0, 2**DRAW_BITS) to [0, total), and choose the first place whose running sum is above it.
     # Both factors have at most about DRAW_BITS bits, so the product fits into 63.
     targets_K = draws_K * totals_K >> DRAW_BITS
     chosen_K = (ends_KN <= targets_K[:, None]).sum(-1)
@@ -71,11 +72,11 @@ def _choose(weights_KN: Tensor, draws_K: Tensor) -> Tensor:
 def replace_tokens(batch: PackedBatch, sampled_K: Tensor) -> tuple[PackedBatch, Tensor]:
     """Return the batch as the discriminator sees it, and which tokens are replaced, (T,) bool.
 
-    Every masked token is replaced by the sampled one, and no other; one that was sampled as it was is not replaced.
+    The sampled tokens take the places of the masked ones. One that equals the original does not count as replaced.
     """
     tokens = len(batch.ids_T)
 
-    # Masked positions that only pad the batch are written behind the last token, which is cut off.
+    # Masked positions that only pad the batch are written to an extra place after the last token, which is cut off.
     is_real_K = batch.labels_K != IGNORE_INDEX
     places_K = torch.where(is_real_K, batch.masked_positions_K, tokens)
     ids_T = F.pad(batch.ids_T, (0, 1)).scatter(0, places_K, sampled_K)[:tokens]

@@ -1,8 +1,8 @@
 """Rotary position embeddings, RoPE (Su et al., arXiv:2104.09864): queries and keys are rotated by their positions.
 
-The scores of attention then depend on how far apart two tokens are, not on where they stand. Of a head's d values, i
-and i + d/2 form a pair, as in GPT-NeoX and transformers; RoFormer itself pairs neighbors. The pair i of a token at
-position p is rotated by the angle p / base ** (2i / d).
+Attention scores then depend on positions only through the distance between two tokens. Of a head's d values, i and
+i + d/2 form a pair, as in GPT-NeoX and transformers; RoFormer itself pairs neighbors. Pair i of a token at position p
+is rotated by the angle p / base ** (2i / d).
 
 Shape suffixes: T tokens, N heads of queries, keys and values together, d head size, h = d / 2.
 """
@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 class Rotation(NamedTuple):
-    """The cosines and sines of all tokens' angles, (T, 1, h) in float32. For any number of heads."""
+    """The cosines and sines of all tokens' angles, (T, 1, h) in float32, which broadcast over heads."""
 
     cos_T1h: Tensor
     sin_T1h: Tensor
@@ -25,8 +25,8 @@ class Rotation(NamedTuple):
 def rotation_of(positions_T: Tensor, base: float, head_size: int) -> Rotation:
     """Return the rotations of tokens at these positions.
 
-    Computed from the positions each time: a stored table would be rounded to bfloat16 with the weights, where the
-    positions 257 and 258 are the same.
+    They are computed from the positions each time. A stored table would be rounded to bfloat16 along with the weights,
+    and in bfloat16 the positions 256 and 257 are equal.
     """
     exponents_h = torch.arange(0, head_size, 2, device=positions_T.device).float() / head_size
     angles_Th = positions_T.float()[:, None] * (1.0 / base**exponents_h)
@@ -36,7 +36,7 @@ def rotation_of(positions_T: Tensor, base: float, head_size: int) -> Rotation:
 def rotate(qkv_TNd: Tensor, rotated: int, rotation: Rotation) -> Tensor:
     """Return (T, N, d) with the first `rotated` heads, those of queries and keys, rotated.
 
-    In float32 whatever the weights are in, as ModernBERT and ESM-2 do.
+    Computed in float32 whatever the dtype of the input, as in ModernBERT and ESM-2. The result has the input's dtype.
     """
     values_TNd = qkv_TNd[:, rotated:]
     first_TNh, second_TNh = qkv_TNd[:, :rotated].float().chunk(2, dim=-1)

@@ -17,7 +17,7 @@ Sharing = Literal["all", "attention", "feed_forward", "none"]
 
 @dataclass(frozen=True, kw_only=True)
 class FamilyTraits:
-    """What a family's encoder does. The defaults are BERT's.
+    """How a family's encoder works. The defaults are BERT's.
 
     Embeddings
     first_position: the row of the position table that a sequence's first token uses.
@@ -38,7 +38,7 @@ class FamilyTraits:
     Layers
     pre_norm: normalize the input of attention and of feed-forward, instead of the sum of input and output. The last
         layer's output is then normalized, too.
-    first_norm: pre_norm only: the first layer normalizes its input; needless after embedding_norm.
+    first_norm: pre_norm only: the first layer normalizes its input, which is redundant after embedding_norm.
     norm: LayerNorm, or RMSNorm (arXiv:1910.07467), which has no mean to subtract and no bias.
     norm_bias, attention_bias, up_bias, down_bias: which norms and matrices have biases. up and down are the two
         matrices of the feed-forward network.
@@ -53,10 +53,10 @@ class FamilyTraits:
     Initial weights
     truncated: the number of standard deviations at which draws are cut off; None for no limit.
     scaled_residuals: matrices that add to the residual stream are drawn smaller by sqrt(2 * layers).
-    glorot: ends of the names of matrices drawn from Glorot's uniform distribution instead (Glorot and Bengio, 2010).
+    glorot: name endings of the matrices that are drawn from Glorot's uniform distribution (Glorot and Bengio, 2010).
 
     Objective
-    replaced_tokens: a generator fills in masked tokens, and the model tells which of all tokens it replaced (ELECTRA).
+    replaced_tokens: a generator fills in masked tokens, and the model detects which tokens were replaced (ELECTRA).
     two_streams: permutation language modeling, with XLNet's own encoder (xlnet.py), which reads few of these fields.
     """
 
@@ -103,10 +103,10 @@ class EncoderShape(FamilyTraits):
 
     max_position_embeddings: tokens in the longest row.
     embedding_size: E, the width of the embeddings.
-    num_key_value_heads: a divisor of num_attention_heads. Below it, several heads' queries share keys and values.
-    num_hidden_groups: into how many groups the layers are divided, each of layers in a row.
-    sharing: what the layers of a group share. Without groups of several layers it makes no difference.
-    mask_id: the id of [MASK], which only rescale_masked needs; None where no model is to be run.
+    num_key_value_heads: a divisor of num_attention_heads. If it is lower, several query heads share keys and values.
+    num_hidden_groups: the number of groups of consecutive layers.
+    sharing: what the layers of a group share. It has no effect if each group has a single layer.
+    mask_id: the id of [MASK], which only rescale_masked needs; None if no model is run.
     generator: replaced_tokens only: the shape of the generator; the other fields are the discriminator's.
     rtd_weight: what the loss of replaced-token detection is multiplied by.
     """
@@ -130,7 +130,7 @@ class EncoderShape(FamilyTraits):
 
     @property
     def positions(self) -> int:
-        """Rows of the position table; without one, what its size would be."""
+        """Rows of the position table, or the size it would have in a family without one."""
         return self.max_position_embeddings + self.first_position
 
     @property
@@ -140,12 +140,12 @@ class EncoderShape(FamilyTraits):
 
     @property
     def projected_heads(self) -> int:
-        """How many heads' vectors are computed from a token: those of queries, of keys and of values."""
+        """N, the total number of heads of queries, keys and values."""
         return self.num_attention_heads + 2 * self.num_key_value_heads
 
     @property
     def layers_per_group(self) -> int:
-        """How many layers in a row belong to one group."""
+        """The number of consecutive layers in a group."""
         return self.num_hidden_layers // self.num_hidden_groups
 
     def window_of(self, layer: int) -> int | None:
@@ -154,7 +154,7 @@ class EncoderShape(FamilyTraits):
         return None if is_global else self.window // 2
 
     def rope_base_of(self, layer: int) -> float | None:
-        """Return the base of a layer's rotations, or None without rotations."""
+        """Return the RoPE base of a layer, or None if it does not rotate queries and keys."""
         if self.window_of(layer) is not None and self.window_rope_base is not None:
             return self.window_rope_base
         return self.rope_base

@@ -1,7 +1,7 @@
-"""Starting weights that know something of the text before the first step: its word frequencies and co-occurrences.
+"""Starting weights computed from the training text before the first step: its word frequencies and co-occurrences.
 
 A small masked LM spends its first thousands of steps on what can be counted in seconds: how frequent each word is, and
-which words occur near each other. Drawn weights are replaced one tensor at a time, as model.initial_* ask for:
+which words occur near each other. The model.initial_* keys replace randomly drawn weights, one tensor at a time:
 
 initial_output_bias = "unigram"          the head predicts word frequencies
 initial_embeddings = "cooccurrence"      words that occur near the same words have similar vectors (word_vectors.py)
@@ -9,9 +9,9 @@ initial_positions = "sinusoidal"         tokens at equal distances have equally 
 initial_attention = "identity"           one layer adds to each token the mean of the tokens around it
 initial_head = "identity"                the masked-LM head compares what it is given with the vectors of all words
 
-Together they are a continuous bag of words (Mikolov et al., arXiv:1301.3781) with the vectors of counts: the mean of
-the words around a masked token predicts it. Training goes on from there. Nothing else about the model changes.
-docs/measurements.md shows what each part gains, and until when.
+Together they are a continuous bag of words (Mikolov et al., arXiv:1301.3781) whose vectors come from counts: the mean
+of the words around a masked token predicts it. Training continues from there. Nothing else about the model changes.
+docs/measurements.md shows what each part gains, and for how many steps the gain lasts.
 
 Shape suffixes: V vocabulary, D hidden size, E embedding size, P positions.
 """
@@ -35,17 +35,17 @@ Weights = Iterator[tuple[str, Tensor]]
 """The name and the float32 values of every parameter, in the order of the model."""
 
 TOKENS = ("encoder.embeddings.token.weight", "mlm_head.decoder.weight")
-"""Where the vectors of tokens go: into the embeddings, and into the projection of a head that has its own."""
+"""The parameters that get the token vectors: the embeddings, and the projection of a head that is not tied."""
 
 POSITIONS = "encoder.embeddings.position.weight"
 OUTPUT_BIAS = "mlm_head.bias"
 HEAD = "mlm_head.dense.weight"
 
 IDENTITY_QUERY_SCALE = 0.5
-"""What queries and keys of the identity layer are multiplied by, so that it attends to all tokens nearly equally."""
+"""The factor for queries and keys of the identity layer, so that it attends to all tokens nearly equally."""
 
 RANDOM_IN_HEAD = 0.3
-"""What the drawn matrix of an identity head is multiplied by before the identity is added."""
+"""The factor for the drawn matrix of an identity head before the identity is added."""
 
 LONGEST_WAVE = 10_000
 """The longest wavelength of sinusoidal positions is 2 pi times as many tokens (Vaswani et al., arXiv:1706.03762)."""
@@ -59,9 +59,10 @@ def needs_statistics(model: ModelSection) -> bool:
 def with_starting_weights(
     drawn: Weights, shape: EncoderShape, recipe: Recipe, statistics: TokenStatistics | None
 ) -> Weights:
-    """Yield the drawn weights, but for those that the recipe's [model] replaces. They depend on run.seed as well.
+    """Yield the name and values of all weights of step 0: those drawn, unless the recipe's [model] replaces them.
 
-    statistics: of the training text; None only if the recipe does not need it (`needs_statistics`).
+    The replacements also depend on run.seed. statistics: of the training text; None only if the recipe does not need
+    any (`needs_statistics`).
     """
     start = StartingWeights(shape, recipe, statistics)
     for name, values in drawn:
@@ -69,7 +70,7 @@ def with_starting_weights(
 
 
 class StartingWeights:
-    """What [model] asks of the weights of step 0. What a family does not have is left out."""
+    """Replaces drawn weights as [model] says. Keys for weights that the family does not have have no effect."""
 
     def __init__(self, shape: EncoderShape, recipe: Recipe, statistics: TokenStatistics | None):
         model = recipe.model
@@ -90,16 +91,16 @@ class StartingWeights:
             assert statistics is not None
             self.bias_V = log_frequencies(statistics)
 
-        # Values must be as wide as the model for an identity to pass them on.
+        # The identity needs a square value matrix, so no heads may share keys and values.
         values_are_whole = shape.num_key_value_heads == shape.num_attention_heads
         self.attention: str | None = None
         if model.initial_attention == "identity" and values_are_whole:
             self.attention = f"layers.{identity_layer(shape)}.attention."
 
     def of(self, name: str, values: Tensor) -> Tensor:
-        """Return the values of a parameter, given those that were drawn for it, which may be changed."""
+        """Return the values of the parameter `name`. values: those drawn for it, which may be modified in place."""
         if self.vectors is not None and name in TOKENS:
-            # A token without a vector, as [MASK], keeps the one that was drawn.
+            # A token without a vector, such as [MASK], keeps the embedding that was drawn.
             has_vector_V = self.vectors.has_vector_V
             values[has_vector_V] = self.vectors.vectors_VE[has_vector_V] * self.std
         elif self.bias_V is not None and name == OUTPUT_BIAS:
@@ -115,22 +116,22 @@ class StartingWeights:
 
 
 def identity_layer(shape: EncoderShape) -> int:
-    """Return the layer that `initial_attention` changes: the first one with a window, or the first of all.
+    """Return the layer that `initial_attention` changes: the first one with a window, or layer 0 if none has one.
 
-    Of the words around a token, the near ones say most about it.
+    A window is better, because the words nearest to a token say the most about it.
     """
     windowed = [layer for layer in range(shape.num_hidden_layers) if shape.window_of(layer) is not None]
     return windowed[0] if windowed else 0
 
 
 def log_frequencies(statistics: TokenStatistics) -> Tensor:
-    """Return (V,) the logarithm of each token's share of all tokens, with one added to every count."""
+    """Return (V,) float32: the natural logarithm of each token's share of all tokens, with 1 added to every count."""
     counts_V = torch.from_numpy(statistics.unigrams_V.astype("float64")) + 1
     return (counts_V / counts_V.sum()).log().float()
 
 
 def sinusoids(shape: EncoderShape) -> Tensor:
-    """Return (P, E): for each position the sines, then the cosines, of wavelengths that grow geometrically."""
+    """Return (P, E) float32: for each position the sines, then the cosines, of wavelengths that grow geometrically."""
     width = shape.embedding_size
     positions_P = torch.arange(shape.max_position_embeddings, dtype=torch.float64)
     frequencies = LONGEST_WAVE ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
@@ -140,9 +141,9 @@ def sinusoids(shape: EncoderShape) -> Tensor:
 
 
 def make_identity(name: str, values: Tensor) -> None:
-    """Let the drawn weights of an attention pass on what it attends to. Biases stay as they are.
+    """Change the drawn weights of attention in place, so that it passes on what it attends to. Biases are not changed.
 
-    The identity is added to the matrices of values and of the output; queries and keys are made small.
+    The identity is added to the value matrix and the output matrix. Queries and keys are made small.
     """
     if name.endswith("qkv.weight"):
         query_DD, key_DD, value_DD = values.chunk(3)

@@ -1,34 +1,35 @@
-"""Initializes a model with tiles of a smaller one's weights, so that a wider model computes what that one does.
+"""Initializes a model with tiles of a smaller model's weights, so that a wider model computes what that one does.
 
-    model.tile_from = "FOLDER"    a Hugging Face folder: the same family and vocabulary, no size above the recipe's
+    model.tile_from = "FOLDER"    a Hugging Face folder of the same family and vocabulary, with no size above the
+                                  recipe's
 
-Where the values come from is the rule of Warner et al. (arXiv:2412.13663, section 2.2, "center tiling" with wraparound,
-after Microsoft's Phi; AnswerDotAI/ModernBERT, src/bert_layers), whose depth is that of Gopher (Rae et al.,
-arXiv:2112.11446):
+The mapping of values follows Warner et al. (arXiv:2412.13663, section 2.2, "center tiling" with wraparound, after
+Microsoft's Phi; AnswerDotAI/ModernBERT, src/bert_layers), with the depth rule of Gopher (Rae et al., arXiv:2112.11446):
 
-    width   a tensor lies in the middle of the larger one, and repeats from there to both ends, in every dimension
-    depth   of L layers, layer i is a tile of layer round(i * l / L) of the smaller model's l
+    width   in every dimension, the smaller tensor lies in the middle of the larger one and repeats toward both ends
+    depth   layer i of L is a tile of layer round(i * l / L) of the smaller model's l layers
 
-Queries, keys and values are tiled one by one, and so are the two halves of a gated feed-forward network. Attention is
-tiled in whole heads, which are as wide in both models, so that rotations (RoPE) meet the values that were learned for
-them. The source tiles values instead, which is the same where the heads on both sides of the middle are whole.
+Queries, keys and values are tiled separately, and so are the two halves of a gated feed-forward network. Attention is
+tiled in whole heads, which have the same size in both models, so that rotations (RoPE) apply to the values that were
+learned with them. The source tiles single values instead, which gives the same if a whole number of heads is added on
+each side.
 
-The source rescales nothing, so at twice the width every sum is twice as large. Here duplicates of a place share its
+The source does not rescale, so at twice the width every sum is twice as large. Here duplicates of a place share its
 column, as in Net2Net (Chen, Goodfellow and Shlens, arXiv:1511.05641):
 
-    matrices        a column is multiplied by its share; the shares of one place's duplicates sum to 1
-    embeddings      are not divided: they are read by a token's row. A tied decoder sums over their columns, too, so its
-                    input is divided, by the weight and the bias of the norm before it
+    matrices        each column is multiplied by its share; the shares of one place's duplicates sum to 1
+    embeddings      are not divided, because a token reads a whole row. A tied decoder also sums over their columns, so
+                    its input is divided instead, through the weight and the bias of the norm before it
 
-So every matrix computes what it did, at any growth. Norms do where all places have equally many duplicates: at a whole
-multiple of the width and the same depth, the larger model computes what the smaller one does. Shares are not equal, so
-that duplicates train apart (`shares`, `divide_columns`).
+So every matrix product is preserved at any growth. Norms are preserved only if all places have equally many duplicates:
+at a whole multiple of the width and at the same depth, the larger model computes what the smaller one does. The shares
+are unequal, so that duplicates diverge in training (`shares`, `divide_columns`).
 
-Where the smaller model has no weight, the larger one keeps its initial ones: heads that a folder lacks, and the norm
-that ModernBERT's first layer does not have, in other layers that are made from it.
+Where the smaller model has no weight, the larger one keeps its initial weights: for heads that the folder lacks, and
+for the norm that ModernBERT's first layer does not have, in other layers that are tiled from that layer.
 
-Shape suffixes: P places along a dimension of the larger tensor, whose values are places along the smaller one's. H
-heads of keys and values.
+Shape suffixes: P places along a dimension of the larger tensor, each holding a place along the smaller one's. H heads
+of keys and values.
 """
 
 from __future__ import annotations
@@ -53,17 +54,18 @@ from trainer.models.tiling_shapes import (
 from trainer.models.warm_start import warm_start_model
 
 IN_LAYER = re.compile(r"(.*encoder\.layers\.)(\d+)(\..*)")
-"""The name of a layer's weight: what is before the layer's number, the number, and what is after it."""
+"""The name of a layer's weight, in three groups: before the layer's number, the number, and after it."""
 
 SPREAD = 0.2
-"""How far from equal ones the shares of duplicates are at most: of two, one has 0.4 and the other 0.6."""
+"""The largest relative deviation of a duplicate's share from an equal one: two duplicates have 0.4 and 0.6."""
 
 
 def tile_model(model: PretrainingModel, folder: str, vocabulary: Vocabulary) -> list[str]:
-    """Fill all parts of a model with tiles of a folder's weights. Returns what the folder lacks, which stays as it is.
+    """Fill all parts of a model with tiles of a folder's weights.
 
-    Raises UsageError if the folder's model is of another family, is larger in a size or cannot be tiled into this one,
-    and otherwise as `warm_start_model` does. The model is then unchanged.
+    Returns the names of the heads and parts that the folder lacks, which keep their initial weights. Raises UsageError
+    if the folder's model is of another family, is larger in any size or cannot be tiled into this one, and everything
+    that `warm_start_model` raises. The model is then unchanged.
     """
     check_family(folder, model.shape)
     shapes = Shapes(model.shape, shape_of_folder(folder, model.shape))
@@ -71,13 +73,13 @@ def tile_model(model: PretrainingModel, folder: str, vocabulary: Vocabulary) -> 
     if model.shape.replaced_tokens:
         check_sizes(shapes_of_part("encoder", shapes), f"{folder}/{GENERATOR_FOLDER}")
 
-    # Weights that the folder lacks stay NaN. Those that it has are finite, or it is refused.
+    # Weights that the folder lacks stay NaN and are skipped below. `warm_start_model` refuses folders that hold a NaN.
     small = model_of(shapes.small)
     for parameter in small.parameters():
         nn.init.constant_(parameter, torch.nan)
     absent = warm_start_model(small, folder, vocabulary)
 
-    # Layers that share a module have its weights under the names of each.
+    # With remove_duplicate=False, a module that several layers share is listed under each layer's name.
     sources = {name: parameter.detach() for name, parameter in small.named_parameters(remove_duplicate=False)}
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -92,7 +94,7 @@ def tile_model(model: PretrainingModel, folder: str, vocabulary: Vocabulary) -> 
 
 
 def source_name(name: str, shapes: Shapes) -> str:
-    """Return the name of the weight of the smaller model that this one is a tile of."""
+    """Return the name of the smaller model's weight that the weight `name` of the larger one is a tile of."""
     match = IN_LAYER.fullmatch(name)
     if match is None:
         return name
@@ -103,19 +105,19 @@ def source_name(name: str, shapes: Shapes) -> str:
 
 
 def source_layer(layer: int, layers: int, small_layers: int) -> int:
-    """Return the layer of the smaller model that a layer is a tile of."""
-    # With less than half of the layers, the last ones would be rounded up to a layer that there is not.
+    """Return the layer of the smaller model, counted from 0, that a layer is a tile of."""
+    # If the smaller model has half the layers or fewer, the last ones could round up to a layer that does not exist.
     return min(round(layer * small_layers / layers), small_layers - 1)
 
 
 def tile(name: str, source: Tensor, dimensions: torch.Size, shapes: Shapes) -> Tensor:
-    """Return a tensor of these dimensions made of tiles of the smaller model's. name: of the weight in our model."""
+    """Return a tensor of these dimensions made of tiles of `source`. name: of the weight in the larger model."""
     places = [places_along(name, axis, (size, source.shape[axis]), shapes) for axis, size in enumerate(dimensions)]
     tiled = source
     for axis, places_P in enumerate(places):
         tiled = tiled.index_select(axis, places_P)
 
-    # The last axis is that of a matrix's columns, and the only one of a norm.
+    # The last axis has the columns of a matrix; a norm's weight or bias has only this axis.
     if is_matrix(name, source):
         divide_columns(tiled, places[-1])
     elif is_before_tied_decoder(name, shapes.small):
@@ -124,12 +126,12 @@ def tile(name: str, source: Tensor, dimensions: torch.Size, shapes: Shapes) -> T
 
 
 def places_along(name: str, axis: int, sizes: tuple[int, int], shapes: Shapes) -> Tensor:
-    """Return (P,): the place in the smaller tensor for each place along an axis. sizes: P, and that of the smaller."""
+    """Return (P,): the smaller tensor's place for each place along an axis. sizes: P, and the smaller tensor's size."""
     module = name.rpartition(".")[0]
     if module.endswith("attention.qkv") and axis == 0:
         return qkv_places(shapes)
 
-    # The output's matrix has a column for each value of a head, in the order of the queries.
+    # The output matrix has one column for each value of each query head, in the order of the heads.
     if module.endswith("attention.out") and axis == 1:
         return head_places(shapes, queries_of_group(shapes.small))
 
@@ -140,7 +142,7 @@ def places_along(name: str, axis: int, sizes: tuple[int, int], shapes: Shapes) -
 
 
 def qkv_places(shapes: Shapes) -> Tensor:
-    """Return (P,) for the rows of queries, keys and values, which lie one below the other."""
+    """Return (P,) for the rows of the QKV matrix: all queries, then all keys, then all values."""
     small = shapes.small
     query_rows = small.num_attention_heads * small.head_size
     key_rows = small.num_key_value_heads * small.head_size
@@ -151,14 +153,14 @@ def qkv_places(shapes: Shapes) -> Tensor:
 
 
 def head_places(shapes: Shapes, together: int) -> Tensor:
-    """Return (P,) for whole heads. Heads that share a head of keys stay together."""
+    """Return (P,) for whole heads. `together` consecutive heads, which share a head of keys, stay together."""
     width = together * shapes.small.head_size
     places_H = tile_places(shapes.large.num_key_value_heads, shapes.small.num_key_value_heads)
     return (places_H[:, None] * width + torch.arange(width)).flatten()
 
 
 def tile_places(size: int, small_size: int) -> Tensor:
-    """Return (P,) for a dimension: the smaller one lies in the middle and repeats from there to both ends.
+    """Return (P,) for a dimension: the smaller one lies in the middle and repeats toward both ends.
 
     Example: `tile_places(7, 3)` -> `[1, 2, 0, 1, 2, 0, 1]`.
     """
@@ -166,16 +168,16 @@ def tile_places(size: int, small_size: int) -> Tensor:
     return (torch.arange(size) - first) % small_size
 
 
-# How much of a place each of its duplicates has
+# The share that each duplicate has of its place
 
 
 def is_matrix(name: str, source: Tensor) -> bool:
-    """Return whether a weight is multiplied by vectors, and is not a table of them."""
+    """Return whether a weight is a matrix that multiplies vectors, and not a table of embeddings."""
     return source.dim() == 2 and ".embeddings." not in name
 
 
 def is_before_tied_decoder(name: str, shape: EncoderShape) -> bool:
-    """Return whether a weight is that of the norm whose output a tied decoder reads."""
+    """Return whether a weight or bias belongs to the norm whose output a tied decoder reads."""
     last_norm = "mlm_head.norm" if shape.head_transform else "encoder.norm"
     return shape.tied and name.rpartition(".")[0] == last_norm
 
@@ -183,8 +185,9 @@ def is_before_tied_decoder(name: str, shape: EncoderShape) -> bool:
 def divide_columns(matrix: Tensor, places_P: Tensor) -> None:
     """Multiply the columns of a matrix by their shares, in place.
 
-    Every other row has them in reverse. With the same shares in all rows, the gradient of one duplicate would be a
-    multiple of the other's. Adam's steps do not depend on how large gradients are, so both would begin with the same.
+    Every other row has the shares in reverse order. With the same shares in all rows, the gradient of one duplicate
+    would be a constant multiple of the other's, and because Adam's steps do not depend on the gradient's scale, both
+    would take the same first steps.
     """
     matrix[0::2] *= shares(places_P)
     matrix[1::2] *= shares(places_P.flip(0)).flip(0)
@@ -193,19 +196,19 @@ def divide_columns(matrix: Tensor, places_P: Tensor) -> None:
 def shares(places_P: Tensor) -> Tensor:
     """Return (P,) float32: the share that each duplicate has of its place. Those of one place sum to 1.
 
-    Shares grow with the order of duplicates, in equal steps. Were they equal, duplicates would have equal gradients and
-    so stay equal in all steps. Net2Net adds noise against that; unequal shares keep sums exact.
+    Shares grow with the order of duplicates, in equal steps. If they were equal, duplicates would have equal gradients
+    and stay equal forever. Net2Net adds noise to prevent that; unequal shares keep the sums exact.
 
     Example: `shares(tensor([1, 0, 1]))` -> `[0.4, 1.0, 0.6]`.
     """
     count_P = torch.bincount(places_P)[places_P]
 
-    # A stable sort brings the duplicates of a place together, in their order.
+    # order_P: the number of each duplicate among those of its place. A stable sort keeps duplicates in order.
     sorted_P = places_P.argsort(stable=True)
     first_P = torch.searchsorted(places_P[sorted_P], places_P[sorted_P])
     order_P = torch.empty_like(places_P)
     order_P[sorted_P] = torch.arange(len(places_P)) - first_P
 
-    # From -1 for the first to 1 for the last of several, and 0 for a single one.
+    # From -1 for the first duplicate to 1 for the last one, and 0 for a place without duplicates.
     from_middle_P = (2 * order_P - (count_P - 1)) / (count_P - 1).clamp(min=1)
     return (1 + SPREAD * from_middle_P) / count_P

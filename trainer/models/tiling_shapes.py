@@ -1,4 +1,4 @@
-"""The shape of a smaller model whose tiles fill a larger one (tiling.py), and whether they can."""
+"""The shape of a smaller model that is to be tiled into a larger one (tiling.py), and checks that this is possible."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ GROWING_SIZES = (
     "embedding_size",
     "num_hidden_groups",
 )
-"""Sizes that the folder's model may have smaller. `warm_start` compares all other keys of its config.json."""
+"""Sizes that may be smaller in the folder's model. `warm_start` requires all other keys of config.json to be equal."""
 
 
 class Shapes(NamedTuple):
-    """The shape of a model that is filled, and that of the smaller one whose weights it is filled with."""
+    """The shape of the model to fill, and that of the smaller one whose weights fill it."""
 
     large: EncoderShape
     small: EncoderShape
 
 
 def shapes_of_part(name: str, shapes: Shapes) -> Shapes:
-    """Return the shapes that a weight belongs to: those of ELECTRA's generator, if it is not the discriminator's."""
+    """Return the shapes of the part that a weight belongs to: ELECTRA's generator, unless it is the discriminator's."""
     large, small = shapes
     if large.generator is None or small.generator is None or name.startswith("discriminator."):
         return shapes
@@ -47,7 +47,8 @@ def shape_of_folder(folder: str, large: EncoderShape) -> EncoderShape:
     if large.generator is None:
         return small
 
-    # A folder without a generator has one that stays NaN, on top of the folder's embeddings.
+    # If the folder has no generator, assume one with the recipe's sizes on top of the folder's embeddings. Its own
+    # weights stay NaN, so tiling.py skips them.
     generator_folder = Path(folder) / GENERATOR_FOLDER
     generator = replace(large.generator, embedding_size=small.embedding_size)
     if generator_folder.exists():
@@ -62,7 +63,7 @@ def _with_sizes_of(folder: str, large: EncoderShape) -> EncoderShape:
     layers = _size(config, "num_hidden_layers", large.num_hidden_layers, folder)
     heads = _size(config, "num_attention_heads", large.num_attention_heads, folder)
 
-    # Layers that share only a sublayer are separate ones in a folder, which does not tell the groups.
+    # A folder holds layers that share only a sublayer as separate layers, and does not say which form a group.
     groups = {"none": layers, "all": _size(config, "num_hidden_groups", large.num_hidden_groups, folder)}
     return replace(
         large,
@@ -77,7 +78,7 @@ def _with_sizes_of(folder: str, large: EncoderShape) -> EncoderShape:
 
 
 def _size(config: dict[str, Any], key: str, absent: int, folder: str) -> int:
-    """Return a size from a config.json, or `absent` if it is not there."""
+    """Return a size from a config.json, or `absent` if the key is missing. Raises DataError unless it is above 0."""
     value = config.get(key, absent)
     if type(value) is not int or value < 1:
         raise DataError(f"{folder}/config.json: {key} must be a whole number above 0, found {value!r}.")
@@ -85,7 +86,7 @@ def _size(config: dict[str, Any], key: str, absent: int, folder: str) -> int:
 
 
 def check_family(folder: str, large: EncoderShape) -> None:
-    """Raise UsageError if a folder's model is of another family, whose sizes mean nothing here."""
+    """Raise UsageError if a folder's model is of another family, whose sizes cannot be compared."""
     theirs = read_config(folder).get("model_type", large.family)
     if theirs != large.family:
         raise UsageError(

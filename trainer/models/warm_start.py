@@ -1,10 +1,10 @@
-"""Initializes a model with published weights: those of a Hugging Face folder, checked before anything is changed.
+"""Initializes a model with the weights of a Hugging Face folder, which are checked before the model is changed.
 
-The encoder must be complete; a head that the folder lacks keeps its initial weights. Folders of a bare encoder
-(BertModel), and old ones whose norms have a gamma and a beta, load as they are.
+The encoder must be complete. A head that the folder lacks keeps its initial weights. Folders of a bare encoder
+(BertModel) can be loaded, and so can old ones whose norms have a gamma and a beta.
 
-When the pairs' vocabulary extends the folder's (`vocab --extend`), a new token begins as the mean of the old tokens
-that it stands for: its embedding, and its bias in the head. Old rows stay as they are.
+If the pairs' vocabulary extends the folder's (`vocab --extend`), the embedding of a new token, and its bias in the
+head, begin as the mean of the old tokens that it replaces. Old rows do not change.
 """
 
 from __future__ import annotations
@@ -34,17 +34,18 @@ HEADS = ("encoder.pooler.", "mlm_head.", "pair_head.", "dense.", "prediction.")
 """Prefixes of our tensors that a folder may lack. The last two are the discriminator's head (electra.py)."""
 
 OLD_ENDINGS = {".gamma": ".weight", ".beta": ".bias", ".decoder.bias": ".bias"}
-"""Ends of tensor names in old releases, and what they are called now."""
+"""Endings of tensor names in old releases, and the current ones."""
 
 BARE_PARTS = ("embeddings", "embeddings_project", "encoder", "pooler")
-"""What names begin with in a folder of a bare encoder; elsewhere they begin with the base, as `bert.`."""
+"""The first part of tensor names in a folder of a bare encoder. In other folders they begin with a base such as `bert`.
+"""
 
 
 def warm_start_model(model: PretrainingModel, folder: str, vocabulary: Vocabulary) -> list[str]:
-    """Fill all parts of a model with the weights of a folder and its subfolders; raises and returns as `warm_start`.
+    """Fill all parts of a model with the weights of a folder and its subfolders.
 
-    A part without a subfolder keeps its initial weights, and is then among those that are returned. Raises DataError
-    if a subfolder's shared weights are others than the folder's.
+    Returns the heads that the folders lack, and the parts without a subfolder; both keep their initial weights. Raises
+    what `warm_start` raises, and DataError if the embeddings of a subfolder differ from those of the folder.
     """
     first, *others = parts_of(model)
     absent = warm_start(first.model, folder, vocabulary)
@@ -66,10 +67,11 @@ def warm_start_model(model: PretrainingModel, folder: str, vocabulary: Vocabular
 
 
 def warm_start(model: PartModel, folder: str, vocabulary: Vocabulary) -> list[str]:
-    """Fill a model with a folder's weights. Returns the heads that the folder lacks, which stay as they are.
+    """Fill a model with a folder's weights. Returns the heads that the folder lacks, which keep their weights.
 
-    Raises UsageError if the folder is of another architecture or holds no safetensors, and DataError if a tensor is
-    missing or has a wrong shape, or if the folder's vocabulary is not `vocabulary`. The model is then unchanged.
+    Raises UsageError if the folder has another architecture or no safetensors, and DataError if a tensor is missing,
+    has a wrong shape or is not finite, or if the folder's vocabulary is not `vocabulary` and is not extended by it. The
+    model is then unchanged.
     """
     config = read_config(folder)
     check_config(config, model, vocabulary, folder)
@@ -94,12 +96,12 @@ def warm_start(model: PartModel, folder: str, vocabulary: Vocabulary) -> list[st
         for name, weight in from_hf(tensors, parameters, shape).items():
             parameters[name].copy_(weight)
 
-    # A head that our family does not have is not missed.
+    # Do not report heads that our model does not have either.
     return [head.strip(".") for head in absent_heads if names_in(head, model)]
 
 
 def names_in(head: str, model: PartModel) -> list[str]:
-    """Return transformers' names of a head's tensors; none if the model has no such head."""
+    """Return transformers' names of a head's tensors, or an empty list if the model has no such head."""
     names = []
     for ours, parameter in model.named_parameters():
         if ours.startswith(head):
@@ -108,7 +110,7 @@ def names_in(head: str, model: PartModel) -> list[str]:
 
 
 def with_current_names(tensors: dict[str, Tensor], names: WeightNames) -> dict[str, Tensor]:
-    """Return the tensors of an old release or of a bare encoder under the names of the family's class of today."""
+    """Return the tensors of an old release or of a bare encoder under the current names of the family's class."""
     renamed: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         current_name = name
@@ -124,9 +126,9 @@ def with_current_names(tensors: dict[str, Tensor], names: WeightNames) -> dict[s
 
 
 def with_new_rows(tensors: dict[str, Tensor], family: str, vocabulary: Vocabulary) -> dict[str, Tensor]:
-    """Return the tensors with a row for each new token: the mean of the rows of its old tokens, in float32.
+    """Return the tensors with a row added for each new token: the float32 mean of the rows of its old tokens.
 
-    These are the token embeddings, the decoder if it is listed, and the bias of the predictions.
+    Rows are added to the token embeddings, the decoder if it is listed, and the bias of the predictions.
     """
     names = WEIGHT_NAMES[family]
     modules = (names.outside["encoder.embeddings.token"], names.outside.get("mlm_head", names.decoder), names.decoder)

@@ -2,11 +2,11 @@
 
 Tokens that occur near the same tokens get similar vectors, before any training. Skip-gram with negative sampling
 factorizes nearly the same matrix (Levy and Goldberg, "Neural word embedding as implicit matrix factorization",
-NeurIPS 2014); counting and one factorization take seconds. The choices here are those of Levy, Goldberg and Dagan
-(TACL 2015, aclanthology.org/Q15-1016) that survived our own comparisons (docs/measurements.md): contexts smoothed by
-an exponent of 3/4, no shift, and the square root of the eigenvalues.
+NeurIPS 2014), but counting and one factorization take only seconds. The choices here are those of Levy, Goldberg and
+Dagan (TACL 2015, aclanthology.org/Q15-1016) that held up in our own comparisons (docs/measurements.md): contexts
+smoothed by an exponent of 3/4, no shift, and the square root of the eigenvalues.
 
-Shape suffixes: V vocabulary, E width of a vector, S width of the subspace that is searched (E and some more).
+Shape suffixes: V vocabulary, E width of a vector, S width of the searched subspace (E + OVERSAMPLING, at most V).
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ from trainer.distributed.watchdog import progress
 from trainer.single_thread import single_thread
 
 CONTEXT_EXPONENT = 0.75
-"""Counts of contexts are raised to it, which lowers the mutual information with rare tokens (word2vec's constant)."""
+"""Counts of contexts are raised to this power, which lowers the mutual information with rare tokens. It is word2vec's
+constant."""
 
 EIGENVALUE_EXPONENT = 0.5
 """Eigenvectors are scaled by their eigenvalues to this power. 0 loses 0.4 nats after half a minute, 1 loses 0.1."""
 
 OVERSAMPLING = 32
-"""Columns beyond E in the subspace, which make its first E directions accurate (Halko et al., arXiv:0909.4061)."""
+"""Columns of the subspace beyond E, which make its first E directions accurate (Halko et al., arXiv:0909.4061)."""
 
 ITERATIONS = 6
-"""Products with the matrix that turn the subspace towards the largest eigenvalues."""
+"""Products with the matrix, each of which turns the subspace toward the eigenvectors of the largest eigenvalues."""
 
 BLOCK_COLUMNS = 64
-"""Columns multiplied at once: of 30,000 rows they fit into a processor's cache, of 800 columns they do not."""
+"""Columns multiplied at once. With 30,000 rows, 64 columns fit into a processor's cache, and 800 do not."""
 
 Triples = tuple[NDArray[np.integer], NDArray[np.integer], NDArray[np.integer]]
 """Unordered pairs of tokens with a positive weight: (first, second, weight), with first <= second."""
@@ -53,9 +54,9 @@ class WordVectors(NamedTuple):
 
 
 def word_vectors(triples: Iterable[Triples], vocabulary_size: int, width: int, seed: int) -> WordVectors:
-    """Return a vector for each token. The same on any number of threads.
+    """Return a vector for each token. The result does not depend on the number of threads.
 
-    seed: of the subspace to start from, and of the rotation of the result.
+    seed: for the subspace to start from, and for the rotation of the result.
     """
     matrix = ppmi(cooccurrence_matrix(triples, vocabulary_size))
     has_vector_V = torch.from_numpy(np.diff(matrix.indptr) > 0)
@@ -64,7 +65,7 @@ def word_vectors(triples: Iterable[Triples], vocabulary_size: int, width: int, s
     with single_thread():
         vectors_VE = rotated(factorize(matrix, width, generator), generator)
 
-    # Tokens without co-occurrences have rows of zeros up to rounding.
+    # Tokens without mutual information have rows of zeros, except for rounding.
     vectors_VE[~has_vector_V] = 0
     if has_vector_V.any():
         vectors_VE /= deviation(vectors_VE[has_vector_V])
@@ -72,7 +73,10 @@ def word_vectors(triples: Iterable[Triples], vocabulary_size: int, width: int, s
 
 
 def cooccurrence_matrix(triples: Iterable[Triples], vocabulary_size: int) -> sparse.csr_matrix:
-    """Return the (V, V) symmetric matrix of weights, in float64: entry [a, b] counts b near a, and a near b."""
+    """Return the symmetric (V, V) matrix of weights in float64: entry [a, b] counts a and b near each other.
+
+    A pair of equal tokens counts twice, because each of the two is a context of the other.
+    """
     shape = (vocabulary_size, vocabulary_size)
     upper = sparse.csr_matrix(shape, dtype=np.float64)
     for first, second, weight in triples:
@@ -81,10 +85,11 @@ def cooccurrence_matrix(triples: Iterable[Triples], vocabulary_size: int) -> spa
 
 
 def ppmi(cooccurrences: sparse.csr_matrix) -> sparse.csr_matrix:
-    """Return the positive pointwise mutual information of a symmetric matrix of weights, symmetric and in float32.
+    """Return the positive pointwise mutual information (PPMI) of a symmetric (V, V) matrix of weights, in float32.
 
-    That of a token a with a context b is log(p(a, b) / (p(a) q(b))), where q smooths the frequencies of contexts. Both
-    tokens are a context of each other, so the two values are averaged. Negative ones are 0.
+    The value of a token a with a context b is log(p(a, b) / (p(a) q(b))), or 0 if that is negative, where q is the
+    smoothed distribution of contexts. Each of two tokens is a context of the other, so the two values are averaged,
+    which makes the result symmetric.
     """
     weights_V = np.asarray(cooccurrences.sum(axis=1)).ravel()
     smoothed_V = weights_V**CONTEXT_EXPONENT
@@ -102,9 +107,9 @@ def ppmi(cooccurrences: sparse.csr_matrix) -> sparse.csr_matrix:
 
 
 def factorize(matrix: sparse.csr_matrix, width: int, generator: torch.Generator) -> torch.Tensor:
-    """Return (V, E) float64: the eigenvectors of a symmetric matrix with the largest eigenvalues, scaled.
+    """Return (V, E) float64: the eigenvectors of the eigenvalues of largest magnitude of a symmetric matrix, scaled.
 
-    By subspace iteration from random columns, then the Rayleigh-Ritz method: Halko et al., arXiv:0909.4061. If the
+    Uses subspace iteration from random columns, then the Rayleigh-Ritz method (Halko et al., arXiv:0909.4061). If the
     vocabulary is smaller than E, the last columns are zero.
     """
     vocabulary_size = len(matrix.indptr) - 1
@@ -114,7 +119,8 @@ def factorize(matrix: sparse.csr_matrix, width: int, generator: torch.Generator)
     for _ in range(ITERATIONS):
         subspace_VS, _ = torch.linalg.qr(product(matrix, subspace_VS))
 
-    # Within the subspace the matrix is small, and its eigenvectors are exact.
+    # Projected onto the subspace, the matrix is small enough for an exact eigendecomposition. Rounding makes it
+    # slightly asymmetric, so it is averaged with its transpose.
     projected_SS = subspace_VS.T @ product(matrix, subspace_VS)
     eigenvalues_S, eigenvectors_SS = torch.linalg.eigh((projected_SS + projected_SS.T) / 2)
 
@@ -126,16 +132,16 @@ def factorize(matrix: sparse.csr_matrix, width: int, generator: torch.Generator)
 
 
 def product(matrix: sparse.csr_matrix, dense_VS: torch.Tensor) -> torch.Tensor:
-    """Return matrix @ dense in float64. It is computed in float32: each iteration corrects the last one's rounding."""
+    """Return matrix @ dense, (V, S) float64, computed in float32: each iteration corrects the last one's rounding."""
     blocks = []
     for block in dense_VS.float().split(BLOCK_COLUMNS, dim=1):
         blocks.append(matrix @ block.numpy())
-        progress()  # the other ranks wait, for minutes where vocabulary and vectors are large
+        progress()  # the other ranks wait here, for minutes if the vocabulary and the vectors are large
     return torch.from_numpy(np.concatenate(blocks, axis=1)).double()
 
 
 def deviation(vectors_VE: torch.Tensor) -> torch.Tensor:
-    """Return the standard deviation of all entries, the same on any number of threads."""
+    """Return the standard deviation of all entries. The result does not depend on the number of threads."""
     with single_thread():
         return vectors_VE.std()
 
@@ -143,8 +149,8 @@ def deviation(vectors_VE: torch.Tensor) -> torch.Tensor:
 def rotated(vectors_VE: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Return the vectors after a random rotation.
 
-    It keeps all products between them, and spreads what the first few eigenvectors hold over all dimensions, and so
-    over all attention heads.
+    A rotation preserves all inner products. It spreads the information of the first few eigenvectors over all
+    dimensions, and so over all attention heads.
     """
     width = vectors_VE.shape[1]
     random_EE = torch.randn(width, width, generator=generator, dtype=torch.float64)

@@ -1,16 +1,17 @@
 """XLNet's encoder: two streams with one set of weights (Yang et al., arXiv:1906.08237), without memory.
 
     content stream h    a vector for each token, which begins as the token's embedding
-    query stream g      a vector for each target, which begins as one learned vector, mask_emb, so that it knows where
-                        the target stands but not what it is; predictions are made from it
+    query stream g      a vector for each target, which begins as one learned vector, mask_emb, so that it knows the
+                        target's position but not its token; predictions are made from it
 
-The query stream is computed at the targets only, and the content stream not in the last layer, where nothing reads it.
-Fine-tuning uses the content stream alone. Layers are post-norm; distances are sines and cosines (xlnet_attention.py).
+The query stream is computed only at the targets. The content stream is not computed in the last layer, where nothing
+reads it. Fine-tuning uses only the content stream. Layers are post-norm, and distances are encoded as sines and cosines
+(xlnet_attention.py).
 
 Differences from zihangdai/xlnet: no memory of earlier rows, which would tie a row to the rank and the step that read
-the one before; and no dropout inside the feed-forward network (the paper's table 7 has GeLU dropout 0). The GELU is the
-exact one, as in transformers' XLNet; Google's code approximates it by tanh. Dropped-out distances are the same for all
-sequences of a micro-batch.
+the previous one; and no dropout inside the feed-forward network (the paper's table 7 has GeLU dropout 0). The GELU is
+exact, as in transformers' XLNet, whereas Google's code uses the tanh approximation. All sequences of a micro-batch
+share one dropout mask of the distance vectors.
 
 Shape suffixes: T tokens, K targets, R masked positions of the batch (targets and padding), D hidden size, H heads,
 d head size, P distances.
@@ -33,10 +34,10 @@ LOWEST_FREQUENCY = 10_000.0
 
 
 class RelativeAttention(nn.Module):
-    """The weights of a layer's attention, which are not modules of torch: transformers has their names and layouts.
+    """A layer's attention. Its weights are plain parameters with the names and memory layouts that transformers has.
 
     q, k, v, r: (D, H * d), multiplied from the right; r projects distances. o: (D, H * d), as in nn.Linear.
-    r_w_bias, r_r_bias, r_s_bias: (H * d,), added to queries that are compared with keys, distances and segments.
+    r_w_bias, r_r_bias, r_s_bias: (H * d,), added to queries before the product with keys, distances and segments.
     seg_embed: (2, H * d), for keys in the query's own segment, and in others.
     """
 
@@ -56,11 +57,11 @@ class RelativeAttention(nn.Module):
         self.dropout = shape.attention_probs_dropout_prob
 
     def project(self, x_ND: Tensor, weight_DD: Tensor) -> Tensor:
-        """Return the heads of queries, keys or values, (N, H, d)."""
+        """Return the heads of queries, keys or values, (N, H, d), of N tokens or targets."""
         return (x_ND @ weight_DD).unflatten(1, (self.heads, -1))
 
     def terms(self, distances_PD: Tensor) -> RelativeTerms:
-        """Return what queries are compared with besides keys."""
+        """Return what queries are compared with besides keys. distances_PD: see `distance_vectors`."""
 
         def heads_first(x: Tensor) -> Tensor:
             return x.unflatten(-1, (self.heads, -1)).transpose(0, 1)
@@ -101,7 +102,7 @@ class RelativeAttention(nn.Module):
 
 
 class TwoStreamLayer(nn.Module):
-    """Attention and feed-forward, each added to its input and normalized, for one stream or both."""
+    """Attention and feed-forward, each with a residual connection and a norm after it, for one stream or both."""
 
     def __init__(self, shape: EncoderShape):
         super().__init__()
@@ -116,7 +117,7 @@ class TwoStreamLayer(nn.Module):
     def forward(
         self, h_TD: Tensor, g_KD: Tensor | None, context: StreamContext, needs_content: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Compute (T, D) and (K, D) -> the same. The content stream is left as it is unless `needs_content`."""
+        """Compute (T, D) and (K, D) -> the same. The content stream is returned unchanged unless `needs_content`."""
         content_TD, query_KD = self.attention(h_TD, g_KD, context, needs_content)
         if content_TD is not None:
             h_TD = self.finish(h_TD, content_TD)
@@ -132,7 +133,7 @@ class TwoStreamLayer(nn.Module):
 
 
 class TokenEmbeddings(nn.Module):
-    """The table of token embeddings, dropped out; positions and segments are up to attention."""
+    """The table of token embeddings, with dropout. Attention adds positions and segments."""
 
     def __init__(self, shape: EncoderShape):
         super().__init__()
@@ -145,7 +146,7 @@ class TokenEmbeddings(nn.Module):
 
 
 class StreamContext:
-    """What all layers need of a batch: its grids, and the vectors of distances, (P, D)."""
+    """What all layers need to know about a batch: its grids, and the vectors of distances, (P, D)."""
 
     def __init__(self, batch: PackedBatch, distances_PD: Tensor):
         self.grids: list[Grid] = grids_of(batch)
@@ -153,7 +154,7 @@ class StreamContext:
 
 
 class TwoStreamEncoder(nn.Module):
-    """Embeddings and layers. With `recompute`, a layer keeps only its input and is computed again for the gradient."""
+    """Embeddings and layers. With `recompute`, a layer saves only its input and is computed again for the gradient."""
 
     def __init__(self, shape: EncoderShape):
         super().__init__()
@@ -165,9 +166,9 @@ class TwoStreamEncoder(nn.Module):
         self.recompute = False
 
     def forward(self, batch: PackedBatch, rows_R: Tensor | None = None) -> Tensor:
-        """Return the query stream at the batch's masked positions, (R, D), or without `rows_R` the content stream.
+        """Return the query stream at masked positions, (R, D), or without `rows_R` the content stream, (T, D).
 
-        rows_R: must be the batch's masked positions. Those that are padding get zeros.
+        rows_R: must be the batch's masked positions. Rows of padding are zero.
         """
         h_TD = self.embeddings(batch.ids_T)
         distances_PD = distance_vectors(batch.longest, h_TD)
@@ -180,7 +181,7 @@ class TwoStreamEncoder(nn.Module):
         for i, layer in enumerate(self.layers):
             needs_content = g_KD is None or i < len(self.layers) - 1
             if self.recompute and self.training:
-                # Draws the same dropout again.
+                # checkpoint() restores the random state, so the second pass drops out the same values.
                 h_TD, g_KD = checkpoint(layer, h_TD, g_KD, context, needs_content, use_reentrant=False)
             else:
                 h_TD, g_KD = layer(h_TD, g_KD, context, needs_content)
@@ -190,16 +191,16 @@ class TwoStreamEncoder(nn.Module):
         return F.pad(self.dropout(g_KD), (0, 0, 0, len(rows_R) - batch.predicted))
 
     def compile_parts(self, backend: str = "inductor") -> None:
-        """Compile nothing: the number of targets, and on CPUs that of grids, differs between batches."""
+        """Do nothing: the number of targets, and on CPUs the number of grids, differs between batches."""
 
     def use_flash(self, flash: AttendPacked) -> None:
-        """Do nothing: flash attention cannot add scores to those of queries and keys."""
+        """Do nothing: flash attention cannot add a bias to the scores."""
 
 
 def distance_vectors(longest: int, like: Tensor) -> Tensor:
-    """Return (P, D) with the vectors of the distances L - 1 down to -L, sines before cosines, in the type of `like`.
+    """Return (P, D): the vectors of the distances L - 1 down to -L, sines before cosines, in the dtype of `like`.
 
-    A distance is how far the key stands to the left of the query.
+    A distance is the query's position minus the key's.
     """
     width = like.shape[1]
     distances_P = torch.arange(longest - 1, -longest - 1, -1, device=like.device).float()

@@ -4,14 +4,14 @@ The score of query i and key j is, with q, k and r the projections of a query, a
 
     (q_i + r_w_bias) . k_j  +  (q_i + r_r_bias) . r_(i - j)  +  (q_i + r_s_bias) . seg_embed[segments differ]
 
-divided by sqrt(d). Which keys a query sees follows from the order of prediction (schemas/permutations.py): those whose
-order is below max(its own order, 0), where tokens that are seen by all have -1. The content stream has a query at every
-token, which sees itself, too. The query stream has one at each target, which does not. Both see the keys and values of
-the content stream.
+divided by sqrt(d). The keys that a query sees follow from the order of prediction (schemas/permutations.py): those
+whose order is below max(the query's order, 0), where tokens that all others see have order -1. The content stream has a
+query at every token, which also sees itself. The query stream has one at each target, which does not see itself. Both
+read the keys and values of the content stream.
 
-The second and third term reach torch's attention as a bias that is added to its scores, so there is no flash attention.
-As in attention.py, GPUs compute all sequences in a padded grid, and CPUs one sequence after the other; both are a
-`Grid` here, the second with a single row.
+The second and third terms are passed to torch's attention as a bias that is added to its scores, which flash attention
+does not support. As in attention.py, GPUs compute all sequences in a padded grid, and CPUs one sequence after the
+other. Both are a `Grid` here; on CPUs it has a single row.
 
 Shape suffixes: T tokens, K targets, S rows of a grid, L tokens of its longest sequence, M its largest number of
 targets, A queries (L or M), H heads, d head size, P = 2 L distances, from L - 1 down to -L.
@@ -30,10 +30,10 @@ from trainer.models.batch import PackedBatch, SequenceOffsets
 
 
 class RelativeTerms(NamedTuple):
-    """What attention adds to queries and compares them with, besides keys. Projected, for all sequences of a batch.
+    """The terms of the scores besides queries and keys: projected distances and segments, and the biases of queries.
 
-    distances_HPd: of the longest sequence; a shorter one uses those in the middle. segments_H2d: for keys in the
-    query's segment, and for those in others.
+    distances_HPd: for the longest sequence of the batch; a shorter one uses those in the middle. segments_H2d: for keys
+    in the query's own segment, and for keys in other segments.
     """
 
     distances_HPd: Tensor
@@ -44,12 +44,12 @@ class RelativeTerms(NamedTuple):
 
 
 class Queries(NamedTuple):
-    """Which keys the queries of one stream see, and what they know of them.
+    """Which keys the queries of one stream see, and how the two are related.
 
-    visible_S1AL, differs_S1AL: bool, whether a query sees a key, and whether their segments differ.
-    columns_S1AL: for each pair, the number of its distance among P. None where query a stands at place a, as in the
-        content stream: the numbers then need not be looked up.
-    sees_any_S1A1: bool; None if every query sees a key.
+    visible_S1AL, differs_S1AL: bool: whether a query sees a key, and whether their segments differ.
+    columns_S1AL: for each query and key, the index of their distance among P. None in the content stream, where query a
+        is at place a, so that the indices follow a fixed pattern.
+    sees_any_S1A1: bool: whether a query sees any key; None if every query does.
     """
 
     visible_S1AL: Tensor
@@ -60,10 +60,11 @@ class Queries(NamedTuple):
 
 @dataclass(frozen=True)
 class Grid:
-    """Sequences side by side, filled up to L tokens and M targets.
+    """Sequences side by side, padded to L tokens and M targets.
 
     token_places_T, target_places_K: where the packed tokens and targets lie in the grid, counted row by row. None for a
-    single sequence, whose tokens and targets are slices of the packed ones: (first, number) in `tokens`, `targets`.
+    single sequence, whose tokens and targets are slices of the packed ones.
+    tokens, targets: the slice as (first, count). In a padded grid, first is 0, and count is L or M.
     """
 
     content: Queries
@@ -75,11 +76,11 @@ class Grid:
     target_places_K: Tensor | None = None
 
     def spread_tokens(self, x_THd: Tensor) -> Tensor:
-        """Return (S, H, L, d)."""
+        """Return the vectors of packed tokens in the grid, (S, H, L, d)."""
         return self._spread(x_THd, self.tokens, self.token_places_T)
 
     def spread_targets(self, x_KHd: Tensor) -> Tensor:
-        """Return (S, H, M, d)."""
+        """Return the vectors of packed targets in the grid, (S, H, M, d)."""
         return self._spread(x_KHd, self.targets, self.target_places_K)
 
     def _spread(self, x_NHd: Tensor, part: tuple[int, int], places_N: Tensor | None) -> Tensor:
@@ -92,11 +93,11 @@ class Grid:
         return zeros.index_copy(0, places_N, x_NHd).unflatten(0, (self.rows, number)).transpose(1, 2)
 
     def collect_tokens(self, y_SHLd: Tensor) -> Tensor:
-        """Return the heads' outputs of this grid's tokens side by side, (n, H * d)."""
+        """Return the outputs of this grid's tokens in packed order, heads concatenated: (tokens of the grid, H * d)."""
         return _collect(y_SHLd, self.token_places_T)
 
     def collect_targets(self, y_SHMd: Tensor) -> Tensor:
-        """Return the same of its targets."""
+        """Return the same for this grid's targets, (targets of the grid, H * d)."""
         return _collect(y_SHMd, self.target_places_K)
 
 
@@ -111,7 +112,7 @@ def _collect(y_SHAd: Tensor, places_N: Tensor | None) -> Tensor:
 
 
 def grids_of(batch: PackedBatch) -> list[Grid]:
-    """Return the grids in which a batch is computed: one on GPUs, one for each sequence elsewhere.
+    """Return the grids in which a batch is computed: one on GPUs, and one per sequence on CPUs.
 
     The targets are the first `predicted` of the batch's masked positions; the others are padding.
     """
@@ -151,10 +152,11 @@ def _padded_grid(batch: PackedBatch, offsets: SequenceOffsets, order_T: Tensor) 
     targets_K = batch.masked_positions_K[: batch.predicted]
     row_K = batch.sequence_T[targets_K]
 
-    # Number the targets of each row. They lie in order, so a row's first one has as many before it as rows before have.
+    # Number the targets within each row. Targets are in row order, so a row's first one comes after those of all
+    # earlier rows, whose number is the running sum of their counts.
     counts_S = torch.zeros(rows, dtype=torch.int64, device=row_K.device).index_add_(0, row_K, torch.ones_like(row_K))
     number_K = torch.arange(len(row_K), device=row_K.device) - (counts_S.cumsum(0) - counts_S)[row_K]
-    # Reading the number from the device would wait for it, so batches bring it along.
+    # Reading the maximum from the device would wait for the device, so batches usually carry it.
     most_targets = batch.most_targets or int(counts_S.max())
 
     token_places_T = offsets.grid_places_T
@@ -173,7 +175,10 @@ def _padded_grid(batch: PackedBatch, offsets: SequenceOffsets, order_T: Tensor) 
 
 
 def _queries(order_SL: Tensor, segments_SL: Tensor, is_token_SL: Tensor, places_SM: Tensor) -> tuple[Queries, Queries]:
-    """Return the queries of both streams. places_SM: where the targets stand in their sequences."""
+    """Return the queries of the content stream and of the query stream.
+
+    places_SM: the positions of the targets in their sequences.
+    """
     longest = order_SL.shape[1]
     places_L = torch.arange(longest, device=order_SL.device)
 
@@ -186,7 +191,8 @@ def _queries(order_SL: Tensor, segments_SL: Tensor, is_token_SL: Tensor, places_
     is_itself_LL = places_L[:, None] == places_L[None, :]
     content = Queries((visible(order_SL) | is_itself_LL)[:, None], differs(segments_SL))
 
-    # A target may come before all else that its row has: it then sees nothing, and softmax must have something.
+    # A target that comes first in a row without context sees no key. Softmax would then give NaN, so such a query is
+    # made to see all keys, and `attend_relatively` sets its output to zero.
     visible_SML = visible(order_SL.gather(1, places_SM))
     sees_any_SM1 = visible_SML.any(-1, keepdim=True)
     query = Queries(
@@ -204,7 +210,10 @@ def _queries(order_SL: Tensor, segments_SL: Tensor, is_token_SL: Tensor, places_
 def attend_relatively(
     q_SHAd: Tensor, keys_and_values: tuple[Tensor, Tensor], queries: Queries, terms: RelativeTerms, dropout: float
 ) -> Tensor:
-    """Return what the queries of one stream read from keys and values, (S, H, L, d) each: (S, H, A, d)."""
+    """Return the attention outputs of the queries of one stream, (S, H, A, d).
+
+    keys_and_values: (S, H, L, d) each. dropout: the probability of dropping an attention weight.
+    """
     k_SHLd, v_SHLd = keys_and_values
     longest = k_SHLd.shape[2]
     scale = q_SHAd.shape[-1] ** -0.5
@@ -231,8 +240,9 @@ def _distance_scores(q_SHAd: Tensor, queries: Queries, terms: RelativeTerms, lon
     if queries.columns_S1AL is not None:
         return scores_SHAP.gather(-1, queries.columns_S1AL.expand(-1, scores_SHAP.shape[1], -1, -1))
 
-    # Key j of query a is in column L - 1 + j - a. Read row by row, that is number (L - 1) + a * (P - 1) + j: a view, of
-    # rows that are shorter by one and begin L - 1 later.
+    # The distance of query a and key j is in column L - 1 + j - a. In the flattened (A, P) scores, that is element
+    # a * P + L - 1 + j - a = (L - 1) + a * (P - 1) + j. So the result is a view with rows of P - 1 elements that begins
+    # L - 1 elements later.
     shorter = 2 * longest - 1
     flat = scores_SHAP.flatten(2).narrow(2, longest - 1, longest * shorter)
     return flat.unflatten(2, (longest, shorter))[..., :longest]

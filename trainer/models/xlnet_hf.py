@@ -1,7 +1,7 @@
-"""XLNet in transformers: its config.json, the dimensions of its weights, and an order as its two masks.
+"""XLNet in transformers: its config.json, the dimensions of its weights, and an order of prediction as its two masks.
 
-There the heads are dimensions of their own in most weights of attention; here they lie side by side, and a weight has
-the same bytes. Its config has its own names for sizes, and no largest number of positions.
+In most attention weights of transformers, heads are a separate dimension. Here they are concatenated, and the bytes are
+the same. XLNet's config uses its own names for sizes, and has no maximum number of positions.
 
 Shape suffixes: L tokens, K targets, D hidden size, H heads, d head size.
 """
@@ -21,7 +21,7 @@ BIASES = ("r_w_bias", "r_r_bias", "r_s_bias")
 
 
 def xlnet_config(shape: EncoderShape, vocabulary: Vocabulary) -> dict[str, Any]:
-    """Return the config.json of XLNetLMHeadModel, for a model that was trained without memory."""
+    """Return the content of config.json for XLNetLMHeadModel and a model that was trained without memory."""
     return {
         "architectures": ["XLNetLMHeadModel"],
         "model_type": "xlnet",
@@ -52,7 +52,7 @@ def xlnet_config(shape: EncoderShape, vocabulary: Vocabulary) -> dict[str, Any]:
 
 
 def their_dimensions(name: str, ours: tuple[int, ...], shape: EncoderShape) -> tuple[int, ...]:
-    """Return the dimensions in transformers of a weight that has the dimensions `ours` here; `name` is theirs."""
+    """Return the dimensions that a weight has in transformers. name: theirs. ours: the weight's dimensions here."""
     if not shape.two_streams:
         return ours
 
@@ -70,7 +70,7 @@ def their_dimensions(name: str, ours: tuple[int, ...], shape: EncoderShape) -> t
 
 
 def our_weight(name: str, theirs: Tensor, shape: EncoderShape) -> Tensor:
-    """Return a weight of transformers with its dimensions here."""
+    """Return a weight of transformers, reshaped to the dimensions that it has here. name: theirs."""
     if not shape.two_streams:
         return theirs
     if name.rpartition(".")[2] in BIASES:
@@ -79,9 +79,10 @@ def our_weight(name: str, theirs: Tensor, shape: EncoderShape) -> Tensor:
 
 
 def permutation_inputs(order_L: Tensor, targets_K: Tensor) -> dict[str, Tensor]:
-    """Return XLNet's `perm_mask` (1, L, L) and `target_mapping` (1, K, L) of a row's order and its targets' places.
+    """Return XLNet's `perm_mask` (1, L, L) and `target_mapping` (1, K, L), float32, of one row.
 
-    A 1 in perm_mask hides a token. transformers lets the content stream see itself nevertheless.
+    order_L: as `PackedBatch.order_T`. targets_K: the positions of the targets. A 1 in perm_mask hides key j (last
+    dimension) from query i. transformers still lets each token of the content stream see itself.
     """
     is_visible_LL = order_L[None, :] < order_L.clamp(min=0)[:, None]
     target_mapping_KL = torch.zeros(len(targets_K), len(order_L))
