@@ -1,8 +1,8 @@
 """Allocates a model that was built on the meta device on each rank's device, without an extra copy of the whole model.
 
 The weights are filled in later, from a checkpoint or with initial weights from rank 0 (initial_weights.py). In ZeRO
-stage 3 each module is partitioned as soon as it is allocated, so no rank ever holds the whole model; DeepSpeed itself
-would first move the whole model to every device.
+stage 3 each module is partitioned as soon as it is allocated, so no device has to hold the whole model; DeepSpeed
+itself would first move the whole model to every device.
 """
 
 from __future__ import annotations
