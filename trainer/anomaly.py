@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 
 
 class AnomalyHistory(BaseModel):
-    """What steps are judged by, saved in every checkpoint.
+    """The record that steps are judged against. Every checkpoint stores it.
 
     losses, norms: of the last good steps, at most `anomaly.window` of them, oldest first.
-    consecutive_skips: steps without an update since the last good one. skipped: all steps without an update.
+    consecutive_skips: steps without an update since the last good one. skipped: all steps without an update. Neither
+    counts fp16 overflows, which dynamic loss scaling expects.
     """
 
     losses: list[float] = []
@@ -91,8 +92,8 @@ def limits_of(history: AnomalyHistory, section: AnomalySection) -> Limits:
 class Verdict(NamedTuple):
     """What the device decided about a step.
 
-    norm: the gradient norm before clipping, float64. bad: 1 if the step made no update, else 0, float64.
-    was_judged: False if DeepSpeed found an overflow and did not ask for the update at all.
+    norm: the gradient norm before clipping, a float64 scalar. bad: 1 if the step made no update, else 0, a float64
+    scalar. was_judged: False if DeepSpeed found an overflow and never called the optimizer's `step`.
     """
 
     norm: Tensor
@@ -106,14 +107,14 @@ class AnomalyGuard:
     For each step, call `expect` before the engine.step() that makes the update and `verdict` after it. Before the next
     step's `expect`, call `settle` with what has reached the host.
 
-    The optimizer gets the decision as the attribute `found_inf`: a float32 number on its device, 1 for a bad step. That
-    is how torch.amp.GradScaler tells torch's fused optimizers, and our own ones, to change neither weights nor state.
+    The optimizer gets the decision as the attribute `found_inf`: a float32 scalar on its device, 1 for a bad step. This
+    is how torch.amp.GradScaler tells torch's fused optimizers to change neither weights nor state; ours read it, too.
 
     history: the settled steps, changed by `settle`.
     """
 
     def __init__(self, engine: DeepSpeedEngine, section: AnomalySection, history: AnomalyHistory, clip: float):
-        """`clip` is the largest gradient norm, 0 for any. Used only where DeepSpeed does not clip."""
+        """clip: the largest gradient norm; 0 disables clipping. It is only used where DeepSpeed does not clip."""
         from trainer.distributed.zero import basic_optimizer
 
         self.history = history
@@ -121,7 +122,7 @@ class AnomalyGuard:
         self._section = section
         self._clip = clip
 
-        # Of the step in progress.
+        # State of the step in progress.
         self._loss: Tensor | None = None
         self._limits = Limits(inf, inf)
         self._verdict: Verdict | None = None
@@ -130,32 +131,37 @@ class AnomalyGuard:
         self._optimizer.step = self._guarded(self._optimizer.step)
 
     def expect(self, loss: Tensor) -> None:
-        """Begin a step with the loss of its whole global batch, a float64 number on the engine's device."""
+        """Begin a step. loss: of the whole global batch, a float64 scalar on the engine's device."""
         self._loss = loss
         self._limits = limits_of(self.history, self._section)
         self._verdict = None
 
     def verdict(self) -> Verdict:
-        """Return what was decided about the step that engine.step() has just ended."""
+        """Return the verdict on the step that engine.step() has just ended."""
         import torch
 
         if self._verdict is not None:
             return self._verdict
 
+        # DeepSpeed found an overflow and skipped the optimizer, so `_judge` did not run.
         assert self._loss is not None, "call `expect` first"
         norm = torch.full_like(self._loss, inf)
         return Verdict(norm, bad=torch.ones_like(norm), was_judged=False)
 
     def settle(self, loss: float, norm: float, bad: bool, was_judged: bool) -> str | None:
-        """Add a step to the history. Returns why it made no update, or None if it made one."""
+        """Add a step to the history. Returns why it made no update, or None if it made one.
+
+        The arguments are the values of the step's `Verdict` and its loss, now on the host.
+        """
         if not bad:
             self.history.add(loss, norm, self._section.window)
             return None
 
         if not was_judged and self._engine.fp16_enabled() and isfinite(loss):
-            # Dynamic loss scaling is meant to overflow now and then, so this is not an anomaly.
+            # Dynamic loss scaling overflows now and then by design, so this is not an anomaly.
             return "fp16 overflowed and the loss scale falls"
 
+        # The optimizer counted this update on the host before it was known to be skipped.
         if was_judged and hasattr(self._optimizer, "take_back_update"):
             self._optimizer.take_back_update()
 
@@ -176,14 +182,14 @@ class AnomalyGuard:
             if self._verdict is None:
                 self._verdict = self._judge()
 
-            # An offloaded optimizer works on the host, and has to wait for the decision.
+            # For an offloaded optimizer, which runs on the host, this copy waits for the decision.
             self._optimizer.found_inf = self._verdict.bad.float().to(_device_of(self._optimizer))
             update()
 
         return step
 
     def _judge(self) -> Verdict:
-        """Decide on the device. A comparison with NaN is false, so only numbers can be good."""
+        """Decide on the device. Comparisons with NaN are false, so a NaN loss or norm is never good."""
         assert self._loss is not None, "call `expect` before engine.step()"
         loss = self._loss
         norm = self._gradient_norm().to(loss)
@@ -208,5 +214,5 @@ class AnomalyGuard:
 
 
 def _device_of(optimizer: Any) -> Any:
-    """Return where an optimizer's weights are. A group may be empty: DeepSpeed updates one group at a time."""
+    """Return the device of an optimizer's weights. Groups may be empty, because DeepSpeed updates one at a time."""
     return next(weights.device for group in optimizer.param_groups for weights in group["params"])

@@ -1,4 +1,4 @@
-"""Cuts a global batch, counted in rows or in tokens, into micro-batches that are all within a limit of tokens."""
+"""Computes how a global batch, counted in rows or in tokens, is divided into micro-batches within a token limit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOKEN_MULTIPLE = 64
 def token_micro_batches(global_tokens: int, micro_tokens: int, longest: Sequence[int], world_size: int) -> int:
     """Return how many micro-batches each rank needs so that none exceeds `micro_tokens`.
 
-    `longest` has the tokens of the longest row of each folder. Raises UsageError if a single row is too long.
+    longest: tokens in the longest row of each folder. Raises UsageError if a single row is too long.
     """
     longest_row = max(longest)
     if micro_tokens <= longest_row:
@@ -23,33 +23,33 @@ def token_micro_batches(global_tokens: int, micro_tokens: int, longest: Sequence
             f"Give at least {4 * longest_row}."
         )
 
-    # A global batch ends with a whole row of each folder, so it may exceed its size by less than that. Rows are
-    # assigned so that the tokens of no two micro-batches differ by more than the longest row, so the largest
-    # micro-batch has at most the mean and one row.
+    # A global batch ends with a whole row of each folder, so it exceeds its size by less than one row per folder. Rows
+    # are assigned so that no two micro-batches differ by more tokens than the longest row has, so the largest
+    # micro-batch has at most the mean plus one row.
     max_tokens = global_tokens + sum(longest)
     max_mean = micro_tokens - longest_row
     return divide_rounding_up(max_tokens, max_mean * world_size)
 
 
 def smallest_micro_batch(batch: BatchSection, longest: int) -> int:
-    """Return the fewest tokens that a micro-batch may be limited to: one row, or four in batches counted in tokens."""
+    """Return the lowest token limit for a micro-batch: one longest row, or four for batches counted in tokens."""
     return longest if batch.global_batch else 4 * longest
 
 
 def needed_tokens(batch: BatchSection, limit: int, longest: Sequence[int], ranks: int) -> int:
-    """Return the tokens that micro-batches within a limit need, so that those of a step are of equal size.
+    """Lower a token limit to what a step's micro-batches actually need when they are of equal size.
 
     longest: tokens in the longest row of each folder.
 
-    Example: 256 rows of up to 128 tokens on one rank, at most 20,000 tokens at once: two micro-batches of 128 rows,
-    which need 16,384.
+    Example: with 256 rows of up to 128 tokens on one rank, a limit of 20,000 tokens leads to two micro-batches of 128
+    rows, which need 16,384 tokens each.
     """
     longest_row = max(longest)
     if batch.global_batch:
         micro_batches = row_micro_batches(batch.global_batch, limit, longest_row, ranks)
         return divide_rounding_up(batch.global_batch, ranks * micro_batches) * longest_row
 
-    # Not more than what one micro-batch needs for the rank's whole part (see token_micro_batches).
+    # Never more than a single micro-batch needs to hold the rank's whole part (see token_micro_batches).
     part = divide_rounding_up((batch.global_tokens or 0) + sum(longest), ranks) + longest_row
     enough = divide_rounding_up(part, TOKEN_MULTIPLE) * TOKEN_MULTIPLE
     at_most = limit // TOKEN_MULTIPLE * TOKEN_MULTIPLE
@@ -57,9 +57,9 @@ def needed_tokens(batch: BatchSection, limit: int, longest: Sequence[int], ranks
 
 
 def row_micro_batches(rows: int, limit: int, longest: int, ranks: int) -> int:
-    """Return into how many micro-batches each rank cuts `rows` rows of all ranks, for at most `limit` tokens at once.
+    """Return how many micro-batches each rank needs for a global batch of `rows` rows, at most `limit` tokens each.
 
-    Raises UsageError if a single row is too long.
+    longest: tokens in the longest row. Raises UsageError if a single row is too long.
     """
     rows_at_once = limit // longest
     if rows_at_once == 0:

@@ -1,6 +1,6 @@
-"""Builds a run's model, and the weights that it starts from: fresh ones, those of a Hugging Face folder, or its tiles.
+"""Builds a run's model and its initial weights: random, those of a Hugging Face folder, or tiles of such weights.
 
-Also checks that the pairs fit the model, and finds what the recipe asks for and will not get.
+Also checks that the pairs fit the model, and reports what they offer but the model will not use.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from trainer.models.xlnet import TwoStreamEncoder
 from trainer.trial_pass import DTYPES
 
 MAX_BF16_TOKENS_ON_CPU = 8192
-"""Tokens of a micro-batch; see `check_micro_batch`."""
+"""The largest micro-batch, in tokens, that may be trained in bf16 on a CPU; see `check_micro_batch`."""
 
 
 def build_initial_model(recipe: Recipe, folders: list[PairFolder]) -> PretrainingModel:
@@ -61,22 +61,22 @@ def build_initial_model(recipe: Recipe, folders: list[PairFolder]) -> Pretrainin
 
 
 def fill_in_initial_weights(engine: DeepSpeedEngine, recipe: Recipe, folders: list[PairFolder]) -> None:
-    """Give a run's engine the weights that the run begins with. Rank 0 draws or reads them. A collective call.
+    """Load a run's initial weights into its engine. Rank 0 draws or reads them. A collective call.
 
     Raises DataError or UsageError on every rank as `warm_start` and `tile_model` do.
     """
     weights: list[Iterator[tuple[str, Tensor]]] = []
-    # The iterator cannot be sent to other ranks, so it leaves the function in a list.
+    # run_on_rank_0 sends what it returns to all ranks. An iterator cannot be sent, so it is kept in a list.
     run_on_rank_0(lambda: weights.append(initial_weights(recipe, folders)))
     send_weights(engine, weights[0] if weights else None)
 
 
 def initial_weights(recipe: Recipe, folders: list[PairFolder]) -> Iterator[tuple[str, Tensor]]:
-    """Return an iterator over the name and the float32 values of every parameter of a run that begins.
+    """Return an iterator over the name and the initial float32 values of every parameter.
 
-    Drawn weights are drawn when they are asked for, one tensor at a time. Those of model.init_from or model.tile_from
-    are read and checked at once, as `warm_start` and `tile_model` do, which takes the memory of the whole model.
-    Word vectors take a few times the memory of the co-occurrences that they are made of.
+    Random weights are drawn lazily, one tensor at a time. Those of model.init_from or model.tile_from are read and
+    checked right away, as `warm_start` and `tile_model` do, which takes the memory of the whole model. Word vectors
+    take a few times the memory of the co-occurrences that they are computed from.
     """
     vocabulary = folders[0].vocabulary
     if recipe.model.init_from is None and recipe.model.tile_from is None:
@@ -107,14 +107,14 @@ def fill_from_folder(model: PretrainingModel, recipe: Recipe, vocabulary: Vocabu
 
 
 def compiles(recipe: Recipe, device: str) -> bool:
-    """Return whether a model is compiled on a device of this type: engine.compile, where "auto" depends on it."""
+    """Return whether to compile the model: engine.compile, where "auto" depends on device, batch shape and stage."""
     if recipe.engine.compile != "auto":
         return recipe.engine.compile
     return device == "cuda" and recipe.batch.shape != "exact" and recipe.engine.zero_stage < 3
 
 
 def choose_attention(encoder: Encoder | TwoStreamEncoder, precision: str) -> None:
-    """Let an encoder use the fastest attention that this rank's GPU has, and log which one it is."""
+    """Make an encoder use the fastest attention kernel that this rank's GPU supports, and log which one it is."""
     if isinstance(encoder, TwoStreamEncoder):
         logger.info("Attention: a padded grid; flash attention does not add relative positions.")
         return
@@ -157,7 +157,7 @@ def check_micro_batch(recipe: Recipe, longest: int) -> None:
 def warn_of_vocabulary(recipe: Recipe, vocabulary: Vocabulary, folder: str) -> None:
     """Log a warning if XLNet will be trained on pairs whose vocabulary lacks XLNet's special tokens.
 
-    It learns from any pairs, so they are not refused; but what it exports has another tokenizer than XLNet's.
+    XLNet can train on any pairs, so they are accepted, but the export will not have XLNet's tokenizer.
     """
     if recipe.model.family != "xlnet" or vocabulary.is_xlnet:
         return
@@ -172,7 +172,7 @@ def warn_of_vocabulary(recipe: Recipe, vocabulary: Vocabulary, folder: str) -> N
 
 
 def notes(recipe: Recipe, folders: list[PairFolder], model: PretrainingModel) -> list[str]:
-    """Return what the pairs offer and the model does not use, one sentence each."""
+    """Return one sentence for each thing that the pairs offer but the model does not use, which are pair labels."""
     labeled = [folder.folder for folder in folders if folder.manifest.options.get("objective") in ("nsp", "sop")]
     if not labeled:
         return []

@@ -1,4 +1,4 @@
-"""The command line of `python -m trainer`: a recipe, changes to it, `--describe` and `--profile`."""
+"""The command line of `python -m trainer`: a recipe, overrides of its values, `--describe` and `--profile`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _run(options: argparse.Namespace, stop: StopRequest) -> None:
 
 
 def check_launcher() -> None:
-    """Raise UsageError in a Slurm job of several tasks that have no RANK: each task would train on its own."""
+    """Raise UsageError in a Slurm job of several tasks without RANK, because each task would train its own run."""
     tasks = os.environ.get("SLURM_STEP_NUM_TASKS") or os.environ.get("SLURM_NTASKS", "1")
     has_several_tasks = tasks.isdigit() and int(tasks) > 1
 

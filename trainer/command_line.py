@@ -1,6 +1,6 @@
-"""What the trainer's commands share: their parser, some of their flags, and how an error ends them.
+"""What the trainer's commands share: the parser, some flags, and how errors become exit codes.
 
-Imports nothing that takes time, because flags are checked before torch is loaded.
+This module imports nothing slow, because flags are checked before torch is loaded.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def add_set_flag(flags: argparse.ArgumentParser, metavar: str = "KEY=VALUE", hel
 
 
 def add_launcher_flag(flags: argparse.ArgumentParser) -> None:
-    """Accept --local_rank, which the deepspeed launcher passes. RANK and LOCAL_RANK in the environment decide."""
+    """Accept --local_rank, which the deepspeed launcher passes, and ignore it: the environment's LOCAL_RANK counts."""
     flags.add_argument("--local_rank", type=int, help=argparse.SUPPRESS)
 
 
 def whole_number_from(lowest: int) -> Callable[[str], int]:
-    """Return a type for argparse: a whole number that is not below `lowest`."""
+    """Return an argparse type that accepts whole numbers of at least `lowest`."""
 
     def whole_number(text: str) -> int:
         if not text.isdecimal() or int(text) < lowest:
@@ -78,7 +78,7 @@ def run_until_stopped(command: Callable[[StopRequest], None], stop: StopRequest 
 
 
 def print_error(error: ClozelineError) -> None:
-    """Print an error to stderr: once for one that every rank raises, and with the rank for any other."""
+    """Print an error to stderr: once if every rank raises it, otherwise with the number of the rank."""
     rank = rank_of_process()
     if rank == 0:
         print(f"clozeline: {error}", file=sys.stderr, flush=True)

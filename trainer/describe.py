@@ -33,18 +33,18 @@ from trainer.models.pretraining import model_of
 from trainer.models.shape import EncoderShape
 
 CARDS = {"80 GB": 80e9, "141 GB": 141e9}
-"""Memory of the GPUs that micro-batches are given for: A100 and H100, and H200."""
+"""GPU memory sizes, in bytes, that micro-batches are reported for: A100 and H100, and H200."""
 
 CONTEXT_BYTES = 3e9
-"""What CUDA, its libraries and NCCL take of a GPU before training allocates anything."""
+"""The bytes of a GPU that CUDA, its libraries and NCCL take before training allocates anything."""
 
 
 def describe_recipe(recipe: Recipe) -> dict[str, Any]:
-    """Return counts and bytes as one JSON object.
+    """Return parameter counts, FLOPs per token and bytes of memory, as a dictionary that JSON can hold.
 
-    Row lengths are those of the pairs if these are finished, else data.max_length for all rows, else
-    model.max_position_embeddings. Raises UsageError if neither the recipe nor the pairs state the vocabulary's size,
-    and UsageError or DataError if the rows of a phase do not fit the model.
+    Row lengths come from the pairs if those are finished. Otherwise all rows are taken to have data.max_length tokens,
+    or else model.max_position_embeddings. Raises UsageError if neither the recipe nor the pairs state the vocabulary's
+    size, and UsageError or DataError if the rows of a phase do not fit the model.
     """
     for number, phase in enumerate(phases_of(recipe), start=1):
         check_phase(phase.recipe, f"phase {number}: " if recipe.phases else "")
@@ -79,7 +79,7 @@ def describe_recipe(recipe: Recipe) -> dict[str, Any]:
 
 
 def described_length(recipe: Recipe) -> dict[str, Any]:
-    """Return what is known of the length of a run whose length is given in hours; nothing for any other."""
+    """Return what is known about the length of a run with run.max_hours; an empty dictionary for any other run."""
     run = recipe.run
     if run.max_hours is None:
         return {}
@@ -95,14 +95,14 @@ def count_parameters(module: nn.Module) -> int:
 
 
 def finished_folders(recipe: Recipe) -> list[str]:
-    """Return those folders of the recipe's pairs that are finished."""
+    """Return the recipe's folders of pairs that are finished, that is, have a manifest."""
     return [folder for folder in recipe.data.folders if storage.exists(storage.join(folder, NAME))]
 
 
 def check_phase(recipe: Recipe, where: str) -> None:
     """Raise DataError or UsageError if the pairs of a phase's recipe do not fit its model, as training does.
 
-    Pairs that are not finished yet are taken to have rows of data.max_length tokens. where: begins their message.
+    Unfinished pairs are taken to have rows of data.max_length tokens. where: prefix of the error message for those.
     """
     finished = finished_folders(recipe)
     for folder in finished:
@@ -121,12 +121,13 @@ def check_phase(recipe: Recipe, where: str) -> None:
 
 
 def row_lengths(recipe: Recipe) -> tuple[int, float]:
-    """Return the tokens of the longest row, and how many tokens a token attends to in its row on average."""
+    """Return the length of the longest row, and the mean number of tokens that a token attends to, both in tokens."""
     manifests = [read_manifest(folder, "pairs") for folder in finished_folders(recipe)]
     if not manifests:
         length = recipe.data.max_length or recipe.model.max_position_embeddings
         return length, length
 
+    # Each of the L tokens of a row attends to L tokens, so the mean over tokens is sum(L**2) / sum(L).
     longest = 0
     tokens = 0
     squares = 0
@@ -157,7 +158,7 @@ def vocabulary_size(recipe: Recipe) -> int:
 def micro_batch_tokens(recipe: Recipe, longest: int) -> int:
     """Return the tokens of the largest micro-batch, if the longest row has `longest` tokens.
 
-    Raises ValueError for batch.micro_tokens "auto", which a device decides.
+    Raises ValueError for batch.micro_tokens "auto", whose value depends on the device.
     """
     batch = recipe.batch
     if batch.micro_batch:
@@ -170,7 +171,7 @@ def micro_batch_tokens(recipe: Recipe, longest: int) -> int:
 def chosen_micro_tokens(
     recipe: Recipe, shape: EncoderShape, parameters: Parameters, longest: int
 ) -> dict[str, dict[str, int | None]]:
-    """Return what batch.micro_tokens "auto" comes to on GPUs of each size, by number of ranks; None: does not fit."""
+    """Return the tokens that batch.micro_tokens "auto" resolves to, by GPU memory and by ranks; None if none fit."""
     smallest = smallest_micro_batch(recipe.batch, longest)
     by_card: dict[str, dict[str, int | None]] = {}
     for card, card_bytes in CARDS.items():
@@ -183,7 +184,10 @@ def chosen_micro_tokens(
 
 
 def described_micro_batch(recipe: Recipe, longest: int, chosen: dict[str, dict[str, int | None]]) -> int | None:
-    """Return the recipe's tokens of a micro-batch, or those chosen for the smallest GPU and the most ranks that fit."""
+    """Return the tokens of a micro-batch as the recipe states them, or as "auto" would choose them.
+
+    "auto" stands for the smallest GPU that the model fits on, with the most ranks; None if it fits on none.
+    """
     if not recipe.batch.chooses_micro_batch:
         return micro_batch_tokens(recipe, longest)
 

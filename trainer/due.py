@@ -1,4 +1,4 @@
-"""After which steps a run evaluates, writes a line of metrics, or has anything else to do before the next step."""
+"""Says after which steps a run evaluates, writes a line of metrics, or has other work before the next step."""
 
 from __future__ import annotations
 

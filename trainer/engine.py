@@ -30,8 +30,9 @@ from trainer.optim.build import build_optimizer
 
 
 def deepspeed_config(recipe: Recipe, share: RankShare) -> dict[str, Any]:
-    """Return a recipe in DeepSpeed's terms. The [deepspeed] table adds keys; validation refuses those set here."""
-    # DeepSpeed only checks that the three batch sizes agree, so any micro-batch will do for one counted in tokens.
+    """Translate a recipe into DeepSpeed's config. [deepspeed] adds keys; validation refuses those that are set here."""
+    # DeepSpeed only checks that the three batch sizes agree, so any number of rows will do if a micro-batch is counted
+    # in tokens.
     rows_per_micro_batch = recipe.batch.micro_batch or 1
 
     # DeepSpeed has no optimizer wrapper at stage 0 in fp32; the anomaly guard clips there (trainer/anomaly.py).
@@ -41,16 +42,16 @@ def deepspeed_config(recipe: Recipe, share: RankShare) -> dict[str, Any]:
     return {
         "train_batch_size": rows_per_micro_batch * share.micro_batches_per_step,
         "train_micro_batch_size_per_gpu": rows_per_micro_batch,
-        # A step may have fewer: trainer/step.py says which micro-batch is a step's last.
+        # A step may have fewer; trainer/step.py marks the last micro-batch of each step.
         "gradient_accumulation_steps": share.micro_batches,
         "gradient_clipping": 0.0 if guard_clips else recipe.optimizer.clip,
-        # The anomaly guard finds gradients that are not finite, without waiting for the device.
+        # The anomaly guard detects NaN and infinite gradients without waiting for the device.
         "bf16": {"enabled": recipe.engine.precision == "bf16", "check_grad_overflow": False},
         # fp16 uses DeepSpeed's dynamic loss scale.
         "fp16": {"enabled": recipe.engine.precision == "fp16"},
         # DeepSpeed does not know our optimizers; tests/trainer/optim covers them under ZeRO.
         "zero_allow_untested_optimizer": recipe.optimizer.kind != "adamw",
-        # torch's fused AdamW runs on the host as it is.
+        # Without this, DeepSpeed demands its own CPU Adam for offload. torch's fused AdamW runs on the host, too.
         "zero_force_ds_cpu_optimizer": False,
         # The trainer has its own metrics.
         "steps_per_print": 10**9,
@@ -63,7 +64,7 @@ def deepspeed_config(recipe: Recipe, share: RankShare) -> dict[str, Any]:
 
 
 def zero_settings(section: EngineSection) -> dict[str, Any]:
-    """Return sharding and offload in DeepSpeed's terms."""
+    """Return DeepSpeed's `zero_optimization` settings for the recipe's ZeRO stage and offload."""
     offload_keys = {
         "none": [],
         "optimizer": ["offload_optimizer"],
@@ -106,12 +107,12 @@ def set_up_arithmetic(section: EngineSection) -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(section.deterministic)
 
-    # A debugging aid that comes with deterministic algorithms and costs a pass over every new tensor.
+    # Turn off a debugging aid that comes with deterministic algorithms and costs a pass over every new tensor.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def bucket_elements(recipe: Recipe) -> int:
-    """Return how many gradients are reduced at a time: reduce_bucket_size of [deepspeed], if it is set."""
+    """Return how many gradient elements are reduced at a time: reduce_bucket_size of [deepspeed], or our default."""
     return int(recipe.deepspeed.get("zero_optimization", {}).get("reduce_bucket_size", BUCKET_ELEMENTS))
 
 
@@ -137,7 +138,7 @@ def build_engine(model: nn.Module, recipe: Recipe, share: RankShare) -> deepspee
         engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
 
     if has_float32_copies(engine):
-        # It has already made an update, with gradients of 0, which must not count.
+        # DeepSpeed's wrapper has already made one update, with gradients of 0, to create the state. Discard it.
         optimizer.state.clear()
         accumulate_in_float32(engine)
         if recipe.engine.precision == "fp16":
@@ -152,10 +153,11 @@ def build_engine(model: nn.Module, recipe: Recipe, share: RankShare) -> deepspee
 
 @contextlib.contextmanager
 def _quick_and_quiet() -> Iterator[None]:
-    """Keep DeepSpeed from searching all objects of the process for garbage, and from printing.
+    """Keep DeepSpeed from printing, and from garbage-collecting all objects of the process.
 
     BF16_Optimizer prints memory figures before and after each group of parameters, whatever the log level is, and
-    collects garbage first: among the objects of torch and transformers this took 1.6 seconds of an engine's 1.7.
+    collects garbage first. With the objects of torch and transformers in memory, that took 1.6 of the 1.7 seconds in
+    which an engine was built.
     """
     gc.freeze()
     try:

@@ -1,10 +1,10 @@
-"""Evaluates on held-out pairs: the same rows with the same masks each time, at any number of ranks.
+"""Evaluates on held-out pairs: the same rows with the same masks each time, on any number of ranks.
 
 Every row of evaluation.pairs is masked once by each kind of masking, with a constant seed and BERT's 15 %, so figures
 are comparable between steps, runs and recipes. Sums over all ranks are divided by their counts at the end, so the
-model's weights alone decide the figures, up to rounding.
+figures depend on the model's weights alone, up to rounding.
 
-Next to them stands the loss of a model that knows word frequencies alone, on the same labels (metrics/unigram.py).
+They come with the loss of a baseline that only knows word frequencies, on the same labels (metrics/unigram.py).
 
 Shape suffix: 20, as in metrics/held_out.py.
 """
@@ -68,7 +68,7 @@ class Evaluation:
 
         frequencies: of the training text; without them there is no `eval_unigram_loss`.
         """
-        # Held-out batches have the full size, also while training's grow.
+        # Held-out batches always have the full size, even while training batches still ramp up to it.
         share = replace(share, ramp=None)
         sources = build_sources([folder], None, EVALUATION_SEED, by_tokens=recipe.batch.global_tokens is not None)
         check_enough_rows(folder, share)
@@ -88,7 +88,7 @@ class Evaluation:
 
     @staticmethod
     def _bounds_of(recipe: Recipe, source: Source, share: RankShare) -> list[tuple[int, int]]:
-        """Return the first and last place of each batch, up to evaluation.batches of them."""
+        """Return the half-open range of places of each batch, up to evaluation.batches of them."""
         places = source.order.epoch_size
         if recipe.evaluation.batches is not None:
             places = min(places, recipe.evaluation.batches * share.size)
@@ -97,13 +97,13 @@ class Evaluation:
     def measure(self, engine: DeepSpeedEngine, stop_requested: Callable[[], bool]) -> EvaluationResult:
         """Evaluate the engine's weights. A collective call.
 
-        The figures are `eval_NAME` with the run's own kind of masking and `eval_KIND_NAME` with every kind, and
-        `eval_unigram_loss`, that of word frequencies alone, on the same labels as `eval_mlm_loss`.
+        The figures are `eval_NAME` with the run's own kind of masking, `eval_KIND_NAME` with every kind,
+        `eval_unigram_loss`, the loss of word frequencies alone on the labels of `eval_mlm_loss`, and `eval_seconds`.
         `stop_requested` is called before each batch, by all ranks together.
         """
         started = perf_counter()
 
-        # Batches have many different shapes here, and each of them would be compiled.
+        # Batches have many different shapes here, and compiled layers would be recompiled for each of them.
         with torch.compiler.set_stance("force_eager"):
             sums = self._sums(engine, stop_requested)
         if sums is None:
@@ -136,7 +136,7 @@ class Evaluation:
             stream.close()
 
     def batches(self) -> Iterator[tuple[Kind, list[PackedBatch]]]:
-        """Yield this rank's micro-batches of each batch, masked by each kind. All ranks get equally many."""
+        """Yield this rank's micro-batches of each batch, masked by each kind. All ranks yield equally often."""
         for bounds in self._bounds:
             for kind, stream in self._streams.items():
                 yield kind, stream.micro_batches_at([bounds], 0)
@@ -166,7 +166,7 @@ class Evaluation:
         finally:
             engine.train()
 
-        # Counted on the host, and copied to the device once: every copy would wait for the device.
+        # Counts are summed on the host and copied to the device once, because every copy waits for the device.
         sums[:, SUMS:] = counts.to(device)
         return sums
 
@@ -199,7 +199,7 @@ def open_evaluation(
 
 
 def check_held_out(folder: PairFolder, trained: list[PairFolder]) -> None:
-    """Raise DataError if the vocabularies differ, and UsageError if the held-out rows are trained on."""
+    """Raise DataError if the vocabularies differ, and UsageError if the held-out rows are also training rows."""
     vocabulary = folder.vocabulary.fingerprint
     trained_vocabulary = trained[0].vocabulary.fingerprint
     if vocabulary != trained_vocabulary:
@@ -227,7 +227,7 @@ def check_enough_rows(folder: PairFolder, share: RankShare) -> None:
 
 
 def batch_bounds(places: int, size: int) -> list[tuple[int, int]]:
-    """Cut all places into batches of `size` or a little more.
+    """Divide all places into batches of `size` or a little more, and return their half-open ranges.
 
     Example: `batch_bounds(11, 4)` -> `[(0, 5), (5, 11)]`.
     """

@@ -1,17 +1,18 @@
-"""run.max_hours: how many steps a run has whose length is given in hours.
+"""Fixes the number of steps of a run whose length is given in hours (run.max_hours).
 
 A run is a function of its data, its recipe, its seed and its number of steps, and only the last of these depends on how
-fast the machine is. So the number is fixed once, before the first step, and is run.max_steps from then on:
+fast the machine is. So the number is fixed once, before the first step, and becomes run.max_steps:
 
     1. A rehearsal (trainer/rehearsal.py) trains on the run's own data and machine, and throws the result away.
     2. `steps_that_fit` divides what is left of the hours by what was measured.
-    3. The number is in RUN/recipe.toml and in every checkpoint. A run that resumes takes it from its checkpoint,
+    3. The number is stored in RUN/recipe.toml and in every checkpoint. A run that resumes takes it from its checkpoint,
        on any number of ranks, and never measures again. Until a checkpoint exists, every start measures.
 
 So a run with run.max_steps set to that number, and without run.max_hours, trains the same weights to the last bit.
 
-The hours begin when the process begins to train, and include the rehearsal. They are not a limit: a run whose machine
-becomes slower takes longer. Schedulers that end a job send a signal, on which it saves (distributed/preemption.py).
+The hours begin when `pretrain` is called, and include the rehearsal. They are not a hard limit: if the machine becomes
+slower, the run takes longer. A scheduler that ends a job sends a signal, and the run then saves
+(distributed/preemption.py).
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from trainer.config.validate import check_schedule
 from trainer.logs import logger
 
 RESERVE = 0.02
-"""The share of the hours that is left free, for steps that are slower than those that were measured."""
+"""The share of the hours that is held back, in case steps are slower than those that were measured."""
 
 
 @dataclass(frozen=True)
 class Speed:
-    """What a rehearsal measured, in seconds.
+    """What a rehearsal measured, in seconds except for `tokens`.
 
-    start: opening the data and building the engine. step, evaluation, save: one of each; 0 for an evaluation in a run
-    that has none. tokens: of a step on average, without padding.
+    start: opening the data and building the engine. step, evaluation, save: one of each; evaluation is 0 in a run that
+    has none. tokens: the mean number of tokens in a step, without padding.
     """
 
     start: float
@@ -46,7 +47,7 @@ class Speed:
 def fixed_steps(recipe: Recipe, speed: Speed, elapsed: float) -> int:
     """Return the number of steps of a run that is about to begin, and log it.
 
-    elapsed: seconds since the process began to train, the rehearsal included. Raises UsageError if no step fits.
+    elapsed: seconds since `pretrain` was called, including the rehearsal. Raises UsageError if no step fits.
     """
     hours = recipe.run.max_hours or 0.0
     seconds_left = hours * 3600 * (1 - RESERVE) - elapsed - speed.start
@@ -71,14 +72,14 @@ def fixed_steps(recipe: Recipe, speed: Speed, elapsed: float) -> int:
 
 
 def steps_that_fit(seconds: float, speed: Speed, recipe: Recipe) -> int:
-    """Return the largest number of steps that end within `seconds`, with their evaluations and checkpoints; at least 0.
+    """Return the largest number of steps that fit into `seconds` with their evaluations and checkpoints.
 
-    At most run.max_steps.
+    The result is at least 0 and at most run.max_steps.
     """
     low = 0
     high = recipe.run.max_steps
 
-    # Time rises with the number of steps.
+    # A binary search, because the time rises with the number of steps.
     while low < high:
         middle = (low + high + 1) // 2
         if seconds_of(middle, speed, recipe) <= seconds:
@@ -89,10 +90,10 @@ def steps_that_fit(seconds: float, speed: Speed, recipe: Recipe) -> int:
 
 
 def seconds_of(steps: int, speed: Speed, recipe: Recipe) -> float:
-    """Return how long a run of `steps` takes from its first step on.
+    """Return how many seconds a run of `steps` takes from its first step on.
 
-    The last step is always evaluated and saved. With checkpoint.background, only the last checkpoint is waited for, and
-    what of the others takes longer than the steps between two of them.
+    The last step is always evaluated and saved. With checkpoint.background, a checkpoint other than the last only costs
+    the time by which saving it exceeds the steps until the next one.
     """
     evaluations = -(-steps // recipe.evaluation.every)
     saves_between = (steps - 1) // recipe.checkpoint.every if steps else 0
@@ -105,7 +106,7 @@ def seconds_of(steps: int, speed: Speed, recipe: Recipe) -> float:
 
 
 def with_steps(recipe: Recipe, steps: int) -> Recipe:
-    """Return the recipe of a run of `steps` steps. Raises UsageError if its schedule does not fit into them."""
+    """Return the recipe with run.max_steps set to `steps`. Raises UsageError if its schedule does not fit into them."""
     fitting = recipe.model_copy(update={"run": recipe.run.model_copy(update={"max_steps": steps})})
     where = f"{steps:,} steps fit into run.max_hours {recipe.run.max_hours:g}"
     check_schedule(fitting.optimizer, fitting.schedule, steps, where)
@@ -138,7 +139,7 @@ def steps_of_checkpoint(recipe: Recipe, checkpoint: FoundCheckpoint) -> int:
             f"when {run.output} began. Raise run.max_steps. To shorten the run, keep it and set run.max_hours=none."
         )
 
-    # A recipe's own run.max_steps is an upper limit far away, so a higher one may or may not be meant as a new length.
+    # With run.max_hours, run.max_steps is only an upper bound, so a higher one may or may not be meant as a new length.
     logger.info(
         "%s: keeps the %s steps that run.max_hours %g fixed when it began; run.max_steps does not change them. "
         "To change the length, set run.max_hours=none and run.max_steps.",

@@ -23,12 +23,12 @@ logger = logging.getLogger("clozeline.trainer")
 
 
 def rank_of_process() -> int:
-    """Return this process's rank as its launcher set it: RANK, SLURM_PROCID, or 0 for a process on its own."""
+    """Return this process's rank as its launcher set it: RANK, SLURM_PROCID, or 0 without a launcher."""
     return int(os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or 0)
 
 
 class _RankHandler(logging.Handler):
-    """Writes messages to stdout and errors to stderr, and drops what other ranks repeat."""
+    """Writes messages to stdout and errors to stderr, and drops messages that rank 0 writes as well."""
 
     def emit(self, record: logging.LogRecord) -> None:
         rank = rank_of_process()

@@ -1,4 +1,4 @@
-"""The batch of the step in progress, and the one after it, whose counts a step needs before it begins."""
+"""Reads each batch one step early, because a step's counts are summed over all ranks during the step before it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trainer.models.batch import PackedBatch
 class Lookahead:
     """Reads the batches of a stream one step early.
 
-    A batch that cannot be read is an error of its own step, not of the one before: that one ends, and may be saved.
+    If a batch cannot be read, the error is raised in its own step, so the step before it can complete and be saved.
     """
 
     def __init__(self, stream: Stream):
@@ -20,7 +20,7 @@ class Lookahead:
         self._error: ClozelineError | None = None
 
     def look(self, number: int) -> list[PackedBatch]:
-        """Return the micro-batches of a later step, counted from 0; none if they cannot be read."""
+        """Read batch `number`, counted from 0, and return its micro-batches; an empty list if it cannot be read."""
         self._number = number
         self._batch = []
         self._error = None
@@ -31,7 +31,7 @@ class Lookahead:
         return self._batch
 
     def batch(self, number: int) -> list[PackedBatch]:
-        """Return the micro-batches of a step. Raises the error that was met when they were looked for."""
+        """Return the micro-batches of batch `number`. Raises the error with which reading it failed."""
         if self._number != number:
             self.look(number)
 

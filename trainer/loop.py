@@ -41,8 +41,8 @@ class Loop:
     Two recipes apply. The run's recipe (`context.run_recipe`) says when to log, save and evaluate. The phase's recipe
     (`phase.recipe`) has the phase's data, batches and learning rate.
 
-    evaluation: None if the run has no held-out data. metrics: None on ranks other than 0. training_text: what is known
-    of the phase's rows, None where nothing is.
+    evaluation: None if the run has no held-out data. metrics: None on ranks other than 0. training_text: facts about
+    the phase's rows that the loss doctor uses, or None.
     """
 
     context: RunContext
@@ -76,9 +76,9 @@ class Loop:
         Saves a checkpoint every `checkpoint.every` steps, at the last step, and when a stop was requested. When this
         returns, no save is in progress.
 
-        What a step computed is known one step later (trainer/step.py), or at once if something is due after it.
+        The results of a step are known one step later (trainer/step.py), or right after it if something is due then.
 
-        Returns the step at which training must roll back, or None if it reached `last_step`.
+        Returns the last bad step if training must roll back, or None if it reached `last_step`.
         Raises PreemptedError after saving if a stop was requested.
         """
         self.context.stop.training_begins()
@@ -111,11 +111,11 @@ class Loop:
         return None
 
     def compute_and_settle(self, step: int, skipped_batches: int, progress: Progress, is_last: bool) -> bool:
-        """Compute a step as `compute_step` does, then count and log the step before it."""
+        """Compute a step as `compute_step` does, then count and log the step before it. Returns as `compute_step`."""
         try:
             is_computed = self.compute_step(step, skipped_batches, is_last)
         except ClozelineError:
-            # Such as data that cannot be read. The step before was taken, and its line is due.
+            # For example, data that cannot be read. The step before is complete and still has to be logged.
             self.settle(progress, EvaluationResult())
             raise
 
@@ -129,8 +129,8 @@ class Loop:
     def follow_up(self, step: int, progress: Progress, is_last: bool) -> EvaluationResult:
         """Evaluate, log, compare the replicas and save, as far as these are due after `step`.
 
-        Only evaluates and logs if the guard then wants a rollback. Raises PreemptedError, after saving, if the
-        evaluation was interrupted.
+        If the guard wants a rollback after the step is logged, replicas are not compared and nothing is saved. Raises
+        PreemptedError, after saving, if the evaluation was interrupted.
         """
         evaluation = self.evaluate_if_due(step)
         progress.meter.skip(evaluation.seconds)
@@ -150,9 +150,9 @@ class Loop:
         return evaluation
 
     def compute_step(self, step: int, skipped_batches: int, is_last: bool = False) -> bool:
-        """Do everything of a step that comes before its update. Returns False if the ranks agreed to leave it.
+        """Do everything in a step that comes before its update. Returns False if the ranks agreed to abandon it.
 
-        `is_last` steps are not followed by another one, whose data would have to be read.
+        is_last: no step follows, so no further data is read.
         """
         watchdog = self.context.watchdog
         self.clock.step_begins()
@@ -164,7 +164,7 @@ class Loop:
         self.micro_batches = micro_batches
         set_learning_rate(self.engine.optimizer, learning_rate_in(self.phase, step))
 
-        # Keys have 64 bits, and torch takes seeds of 63.
+        # Keys have 64 bits, and torch takes seeds of 63 bits.
         seed_dropout(key(self.run_recipe.run.seed, "dropout", step, dist.get_rank()) >> 1)
         if not self.stepper.compute(step, micro_batches, partial(self.leaves_step, step)):
             return False
@@ -174,21 +174,21 @@ class Loop:
         return True
 
     def settle(self, progress: Progress, evaluation: EvaluationResult) -> None:
-        """Count and log the last step that made its update or was skipped, unless this was done already."""
+        """Count and log the newest step that `Stepper.update` completed, unless this was done already."""
         result = self.stepper.settle()
         if result is not None:
             progress.add(result)
             self.step_log.add(result, progress, evaluation, self.micro_batches)
 
     def leaves_step(self, step: int) -> bool:
-        """Return whether all ranks end the step before its next micro-batch. A collective call."""
+        """Return whether all ranks abandon the step before its next micro-batch. A collective call."""
         self.context.watchdog.at(f"step {step}, computing")
         return self.context.stop.leaves_step()
 
     def preempted(self, step: int) -> PreemptedError:
         """Return the error that ends a run which saved `step` and stops."""
         run = self.run_recipe.run
-        # At once: whoever asked may kill the ranks before the last of them has ended (Slurm after KillWait).
+        # Logged now, because the ranks may be killed before the last of them has exited (by Slurm after KillWait).
         logger.info("Step %d is saved in %s. The ranks end now.", step, run.folder)
         return PreemptedError(
             f"{run.output}: asked to stop; step {step} of {run.max_steps} is saved. The same command resumes from it."
@@ -231,7 +231,7 @@ class Loop:
 
     def checkpoint_is_due(self, step: int) -> bool:
         """Return whether `checkpoint.every` asks for a checkpoint after this step."""
-        # Between skipped steps is a bad place to roll back to.
+        # A checkpoint in the middle of a series of skipped steps would be a bad place to roll back to.
         is_between_skips = self.guard.history.consecutive_skips > 0
         return step % self.run_recipe.checkpoint.every == 0 and not is_between_skips
 

@@ -1,8 +1,8 @@
-"""Estimates the memory that training takes on each rank, and the largest micro-batch that fits beside it.
+"""Estimates the memory that training takes on each rank, and the largest micro-batch that fits into the rest.
 
-Weights, gradients and optimizer state as in ZeRO (Rajbhandari et al., arXiv:1910.02054), the buffers of a reduction,
-and the activations that layers keep for the backward pass. What an allocator rounds these up to is not in the formulas;
-`largest_micro_batch` leaves SAFETY_MARGIN for it.
+The estimate adds up weights, gradients and optimizer state as in ZeRO (Rajbhandari et al., arXiv:1910.02054), the
+buffers of a reduction, and the activations that layers keep for the backward pass. It does not include what an
+allocator rounds these up to; `largest_micro_batch` leaves SAFETY_MARGIN for that.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from trainer.models.xlnet_flops import score_bytes
 from trainer.optim.hidden_matrices import hidden_matrices
 
 RANKS = (1, 8)
-"""World sizes that memory per rank is given for."""
+"""World sizes for which memory per rank is reported."""
 
 
 class BytesPerParameter(NamedTuple):
-    """What training keeps for one parameter.
+    """The bytes that training keeps for one parameter.
 
     gradient: summed in float32 whatever the precision is (trainer/distributed/gradients.py).
-    optimizer: two float32 moments, and a float32 weight in addition to a 16-bit one. Muon has one moment of a matrix.
+    optimizer: two float32 moments, and a float32 weight in addition to a 16-bit one. Muon has one moment per matrix
+    element.
     """
 
     weight: int
@@ -44,19 +45,19 @@ MOMENT_BYTES = 4
 """The bytes of one parameter's moment, in float32."""
 
 REDUCE_BUCKET_SIZE = 500_000_000
-"""Gradients that DeepSpeed reduces at a time, unless [deepspeed] zero_optimization.reduce_bucket_size is set."""
+"""Gradient elements that DeepSpeed reduces at a time unless [deepspeed] zero_optimization.reduce_bucket_size is set."""
 
 MAX_LIVE_PARAMETERS = 1_000_000_000
-"""Weights that stage 3 gathers at most, unless [deepspeed] zero_optimization.stage3_max_live_parameters is set."""
+"""Most weights that stage 3 gathers, unless [deepspeed] zero_optimization.stage3_max_live_parameters is set."""
 
 VECTORS_PER_LAYER = 6
 """Vectors of the hidden size that a layer keeps: its input, the queries, the heads' output, two sums, and a norm."""
 
 LOGIT_BYTES = 3 * 4
-"""Per vocabulary entry at a masked token, in float32: logits, their logarithms, and in the backward pass gradients."""
+"""Bytes per vocabulary entry at a masked token: logits, log-probabilities, and their gradients, all in float32."""
 
 SAFETY_MARGIN = 0.1
-"""Share of the free memory that is left: for fragmentation, workspaces of matrix products, and NCCL's buffers."""
+"""Share of the free memory that stays unused: for fragmentation, workspaces of matrix products, and NCCL's buffers."""
 
 MOST_TOKENS = 65_536
 """The most tokens of a chosen micro-batch. Above about 16,384 a GPU computes no faster, and only memory grows."""
@@ -73,11 +74,11 @@ class StateBytes(NamedTuple):
     optimizer: int
 
     def per_rank(self, stage: int, ranks: int) -> int:
-        """Each stage shards one thing more: stage 1 optimizer state, stage 2 gradients, stage 3 weights."""
+        """Return the bytes on each rank. Stage 1 shards optimizer state, 2 also gradients, and 3 also weights."""
         whole = 0
         sharded = 0
         for size, sharded_from_stage in ((self.optimizer, 1), (self.gradients, 2), (self.weights, 3)):
-            # Shards are filled up to equal sizes, so the division rounds up.
+            # Shards are padded to equal sizes, so the division rounds up.
             if stage < sharded_from_stage:
                 whole += size
             else:
@@ -99,7 +100,7 @@ class Parameters(NamedTuple):
 
 
 def parameters_of(model: nn.Module, recipe: Recipe) -> Parameters:
-    """Count a model's parameters, each shared one once, and those that the recipe's optimizer has one moment of."""
+    """Count a model's parameters, each shared one once, and those for which the optimizer keeps only one moment."""
     matrices = hidden_matrices(model) if recipe.optimizer.kind == "muon" else []
     return Parameters(_count(model.parameters()), _count(matrices))
 
@@ -129,10 +130,10 @@ def saved_bytes(parameters: Parameters) -> int:
 def bucket_bytes(parameters: Parameters, recipe: Recipe) -> int:
     """Return the bytes of the buffers that gradients and weights are exchanged in, on each rank.
 
-    A float32 copy of at most one bucket of gradients; but in bf16 below stage 2 gradients are reduced where they are
-    summed (trainer/distributed/bf16_updates.py). Stages 2 and 3 also have the bucket itself, which DeepSpeed allocates
-    in the model's precision and at its full size however small the model is. Stage 3 gathers weights for as long as
-    they are computed with.
+    There is a float32 copy of at most one bucket of gradients, except in bf16 below stage 2, where gradients are
+    reduced in place (trainer/distributed/bf16_updates.py). Stages 2 and 3 also have the bucket itself, which DeepSpeed
+    allocates in the model's precision and at its full size however small the model is. Stage 3 also holds gathered
+    weights while they are in use.
     """
     settings = recipe.deepspeed.get("zero_optimization", {})
     bucket_size = int(settings.get("reduce_bucket_size", REDUCE_BUCKET_SIZE))
@@ -153,23 +154,23 @@ def bucket_bytes(parameters: Parameters, recipe: Recipe) -> int:
 def held_bytes(parameters: Parameters, recipe: Recipe, ranks: int) -> int:
     """Return the bytes that each device holds whatever the micro-batch is: state and buffers.
 
-    Of what is offloaded, only the optimizer state is left out: the rest is on the device while it is computed with.
+    With offload, only the optimizer state is left out; offloaded weights are on the device while they are in use.
     """
     state = parameters.state(recipe.engine.precision, offloaded=recipe.engine.offload != "none")
     return state.per_rank(recipe.engine.zero_stage, ranks) + bucket_bytes(parameters, recipe)
 
 
-# What depends on it
+# What depends on the micro-batch
 
 
 def activation_bytes(shape: EncoderShape, recipe: Recipe) -> float:
     """Return the bytes that one token's activations keep for the backward pass.
 
-    A layer keeps VECTORS_PER_LAYER vectors of the hidden size, keys and values, and what the feed-forward network
-    computes inside; for dropout also one byte for each element of two vectors. With engine.recompute each layer keeps
-    its input, and one layer at a time the rest. The masked-LM head keeps LOGIT_BYTES per vocabulary entry at masked
-    tokens, of which there are most where their share is highest. ELECTRA's generator keeps its activations while the
-    discriminator computes, which has a head of two vectors instead.
+    A layer keeps VECTORS_PER_LAYER vectors of the hidden size, keys and values, and the inner vectors of the
+    feed-forward network; with dropout also one byte for each element of two vectors. With engine.recompute each layer
+    keeps only its input, and one layer at a time keeps the rest. The masked-LM head keeps LOGIT_BYTES per vocabulary
+    entry at masked tokens, counted at the step with the largest masked share. ELECTRA's generator keeps its activations
+    while the discriminator computes, whose head keeps two vectors and no logits.
     """
     if shape.generator is not None:
         discriminator = replace(shape, generator=None, vocab_size=0)
@@ -185,7 +186,7 @@ def activation_bytes(shape: EncoderShape, recipe: Recipe) -> float:
     if shape.hidden_dropout_prob:
         layer_bytes += 2 * shape.hidden_size
     if shape.two_streams:
-        # A target is one token more, and queries keep their scores.
+        # The query stream adds one token per target, and attention keeps its scores.
         layer_bytes *= 1 + recipe.masking.prob
         layer_bytes += score_bytes(shape, recipe.masking.prob, value_bytes)
 
@@ -198,22 +199,24 @@ def activation_bytes(shape: EncoderShape, recipe: Recipe) -> float:
 
 
 def working_bytes(shape: EncoderShape, recipe: Recipe) -> float:
-    """Return the bytes that one token takes for a moment in the backward pass: one layer's gradients.
+    """Return the bytes that one token takes temporarily in the backward pass: the gradients of one layer's activations.
 
-    Four vectors of the hidden size (queries, keys, values, and the sum's), and those inside the feed-forward network.
+    These are four vectors of the hidden size (queries, keys, values, and the residual sum), and the inner vectors of
+    the feed-forward network.
     """
     value_bytes = _value_bytes(recipe)
     layer_bytes = (4 * shape.hidden_size + _inner_vectors(shape) * shape.intermediate_size) * value_bytes
     if shape.two_streams:
-        # The gradients of scores, of those with distances, which are twice as many, and what they were computed from.
+        # The gradients of the scores (1), of the scores by distance, which are twice as many (2), and the values that
+        # the scores were computed from (1).
         layer_bytes += 4 * score_bytes(shape, recipe.masking.prob, value_bytes)
     return layer_bytes
 
 
 def _inner_vectors(shape: EncoderShape) -> int:
-    """Return how many vectors of the feed-forward size are kept: before and after the activation.
+    """Return how many vectors of the feed-forward size are kept: the activation's input and output.
 
-    With a gate also the gate, and the product of both.
+    A gated network also keeps the gate and the product of both.
     """
     return 4 if shape.gated else 2
 
@@ -225,7 +228,7 @@ def _value_bytes(recipe: Recipe) -> int:
 def largest_micro_batch(
     shape: EncoderShape, parameters: Parameters, recipe: Recipe, ranks: int, free_bytes: float
 ) -> int:
-    """Return how many tokens fit into a device's free memory beside the state, at most MOST_TOKENS; 0 if none do."""
+    """Return how many tokens fit into a device's free memory next to the state: at most MOST_TOKENS, 0 if none do."""
     room = (1 - SAFETY_MARGIN) * free_bytes - held_bytes(parameters, recipe, ranks)
     tokens = int(room // (activation_bytes(shape, recipe) + working_bytes(shape, recipe)))
     return max(0, min(tokens, MOST_TOKENS))

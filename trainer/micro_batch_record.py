@@ -15,17 +15,17 @@ from schemas import storage
 RECORD = "micro_batches.json"
 
 MEMORY_TOLERANCE = 0.1
-"""Difference of free memory, as a share, within which a choice is taken again: another process's context, or NCCL's
-buffers, which are there in a second phase and not in the first. A choice leaves as much free (SAFETY_MARGIN in
-trainer/memory.py)."""
+"""Relative change in free memory within which a recorded choice is used again. Another process's context causes such
+changes, and so do NCCL's buffers, which exist in a second phase but not in the first. A choice leaves this share free
+(SAFETY_MARGIN in trainer/memory.py)."""
 
 
 @dataclass(frozen=True)
 class Choice:
     """A micro-batch that was chosen.
 
-    micro_tokens: tokens that each rank computes at once. made_for: what it depends on; "free_bytes" in it are those of
-    the device that has the least, 0 on CPUs. ran_out_of_memory: training did with it.
+    micro_tokens: tokens that each rank computes at once. made_for: the circumstances that it depends on
+    (`micro_batches.circumstances`). ran_out_of_memory: whether training ran out of memory with it.
     """
 
     micro_tokens: int
@@ -34,7 +34,7 @@ class Choice:
 
 
 def recorded(run: str, made_for: dict[str, Any]) -> list[Choice]:
-    """Return the choices that were made under these circumstances, the oldest first."""
+    """Return the choices that were made under these circumstances, oldest first."""
     return [choice for choice in _choices(run) if _are_alike(choice.made_for, made_for)]
 
 
@@ -51,7 +51,7 @@ def record(run: str, choice: Choice) -> None:
 
 
 def _choices(run: str) -> list[Choice]:
-    """Return all recorded choices. A file that is damaged holds none: the choice is then made again."""
+    """Return all recorded choices. A damaged file counts as empty, so the choice is made again."""
     try:
         return [Choice(**fields) for fields in json.loads((Path(run) / RECORD).read_text())]
     except (OSError, ValueError, TypeError):

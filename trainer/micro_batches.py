@@ -1,12 +1,12 @@
 """Chooses how large a micro-batch is, for recipes with batch.micro_tokens = "auto": the largest that fits.
 
-    a GPU    the largest that fits by the formulas of memory.py, after one forward and backward pass has shown that it
-             does; half of it as often as that runs out of memory.
-    a CPU    CPU_TOKENS, which leave no core idle and keep a small machine's memory free.
+    on a GPU    the largest that fits by the formulas of memory.py, if one forward and backward pass confirms that it
+                does; it is halved each time that the pass runs out of memory.
+    on a CPU    CPU_TOKENS, which keep all cores busy and a small machine's memory free.
 
-All ranks take what the one with the least memory can. The choice changes results by rounding, so it is recorded in
-RUN/micro_batches.json, and a run that resumes under the same circumstances takes what is recorded there. If training
-runs out of memory all the same, that is recorded as well, and the next start takes half.
+All ranks use the size that fits on the one with the least memory. The choice changes results by rounding, so it is
+recorded in RUN/micro_batches.json, and a run that resumes under the same circumstances uses the recorded choice. If
+training runs out of memory nevertheless, that is recorded as well, and the next start uses half.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from trainer.out_of_memory import device_name
 from trainer.trial_pass import Trial, count_parameters, free_memory
 
 CPU_TOKENS = 4096
-"""On a CPU: 32 rows of 128 tokens. Matrix products of this many rows run at full speed on any number of cores, and a
-BERT-base takes 3 GB for it. Up to 8,192 bf16 is accurate (trainer/build_model.py)."""
+"""Tokens of a micro-batch on a CPU: 32 rows of 128 tokens. Matrix products of this many rows run at full speed on any
+number of cores, and a BERT-base takes 3 GB for them. bf16 is accurate up to 8,192 tokens (trainer/build_model.py)."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """What a choice has to know of the data: tokens of each folder's longest row, and of a row on average."""
+    """The row lengths that a choice depends on: tokens of each folder's longest row, and the mean of all rows."""
 
     longest_of_folders: tuple[int, ...]
     mean: float
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest row of all."""
+        """Tokens of the longest row in all folders."""
         return max(self.longest_of_folders)
 
     @classmethod
@@ -63,9 +63,10 @@ class Rows:
 def with_micro_batches(
     phase: Phase, folders: Sequence[PairFolder], device: torch.device
 ) -> tuple[Phase, Choice | None]:
-    """Return the phase with a number for batch.micro_tokens, and the choice, if its recipe leaves one.
+    """Return the phase with "auto" in batch.micro_tokens replaced by a number, and the choice of that number.
 
-    A collective call. Raises UsageError on every rank if not even the smallest micro-batch fits.
+    If the recipe states the size itself, returns the phase unchanged and None. A collective call. Raises UsageError on
+    every rank if not even the smallest micro-batch fits.
     """
     recipe = phase.recipe
     if not recipe.batch.chooses_micro_batch:
@@ -90,11 +91,11 @@ def with_micro_batches(
 
 
 def known_choice(run: str, made_for: dict[str, Any]) -> Choice | None:
-    """Return the recorded choice that holds under these circumstances, or the smallest that ran out of memory.
+    """Return the newest recorded choice for these circumstances that is smaller than all that ran out of memory.
 
-    A collective call.
+    If there is none, returns the smallest that ran out of memory, or None. A collective call.
     """
-    # The rank that ran out of memory recorded it, perhaps in a folder of its own.
+    # A rank that runs out of memory records it in the folder that it sees, which other ranks may not see.
     of_ranks = run_on_all_ranks(lambda: recorded(run, made_for))
     failed = [choice for choices in of_ranks for choice in choices if choice.ran_out_of_memory]
     smallest_failed = min(failed, key=lambda choice: choice.micro_tokens, default=None)
@@ -122,7 +123,7 @@ def log_choice(tokens: int, failed: Choice | None) -> None:
 def choose(recipe: Recipe, shape: EncoderShape, rows: Rows, device: torch.device, failed: int | None = None) -> int:
     """Return the tokens of a micro-batch for all ranks, at most half of `failed`, which ran out of memory.
 
-    A collective call. Raises UsageError on every rank if none fit, and the error of a rank whose trial fails otherwise.
+    A collective call. Raises UsageError on every rank if no size fits, and any other error that a rank's trial raises.
     """
     ranks = dist.get_world_size()
     smallest = smallest_micro_batch(recipe.batch, rows.longest)
@@ -130,7 +131,7 @@ def choose(recipe: Recipe, shape: EncoderShape, rows: Rows, device: torch.device
     def need(tokens: int) -> int:
         return needed_tokens(recipe.batch, max(tokens, smallest), rows.longest_of_folders, ranks)
 
-    # The smallest is tried even if the estimate says that it does not fit, because it errs on the safe side.
+    # The smallest is tried even if the estimate says that it does not fit, because the estimate is on the safe side.
     def fitting() -> int:
         if failed is not None and failed <= smallest:
             return 0
@@ -138,7 +139,7 @@ def choose(recipe: Recipe, shape: EncoderShape, rows: Rows, device: torch.device
         first = need(estimate if failed is None else min(estimate, failed // 2))
         return halve_until_it_fits(first, smallest, need, fits)
 
-    # Whatever happens to one rank's trial, the others hear of it.
+    # If one rank's trial raises an error, all ranks raise it, and none is left waiting.
     tokens = min(run_on_all_ranks(fitting))
     if tokens == 0:
         raise _does_not_fit(recipe, smallest, device)
@@ -148,7 +149,7 @@ def choose(recipe: Recipe, shape: EncoderShape, rows: Rows, device: torch.device
 def measures_of(
     recipe: Recipe, shape: EncoderShape, rows: Rows, device: torch.device
 ) -> tuple[int, Callable[[int], bool]]:
-    """Return how many tokens should fit into this rank's device, and what tries whether a number does."""
+    """Return how many tokens should fit into this rank's device, and a function that tests whether a number does."""
     if device.type != "cuda":
         return CPU_TOKENS, lambda tokens: True
 
@@ -163,9 +164,9 @@ def measures_of(
 
 
 def halve_until_it_fits(tokens: int, smallest: int, need: Callable[[int], int], fits: Callable[[int], bool]) -> int:
-    """Return the first of `tokens`, half of it and so on that fits; 0 if `smallest` does not.
+    """Return the first of `tokens`, half of it, and so on that fits; 0 if `smallest` does not.
 
-    `need` returns what a limit comes to, in whole rows and equal micro-batches.
+    need: lowers a limit to what equal micro-batches within it use, as `needed_tokens` does.
     """
     while not fits(tokens):
         if tokens <= smallest:
@@ -175,7 +176,7 @@ def halve_until_it_fits(tokens: int, smallest: int, need: Callable[[int], int], 
 
 
 def least_free_memory(device: torch.device) -> int:
-    """Return the bytes that are free on the GPU with the least of them; 0 on CPUs. A collective call."""
+    """Return the free bytes of the GPU that has the fewest; 0 on CPUs. A collective call."""
     return min(run_on_all_ranks(lambda: free_memory(device) if device.type == "cuda" else 0))
 
 
@@ -190,7 +191,7 @@ def _does_not_fit(recipe: Recipe, smallest: int, device: torch.device) -> UsageE
     return error
 
 
-# What it depends on
+# What a choice depends on
 
 
 def circumstances(phase: Phase, rows: Rows, device: torch.device) -> dict[str, Any]:
@@ -202,7 +203,7 @@ def circumstances(phase: Phase, rows: Rows, device: torch.device) -> dict[str, A
     engine = recipe.engine
     free_bytes = least_free_memory(device)
 
-    # A digest: the table may hold an access token.
+    # Only a hash is recorded, because the table may hold an access token.
     deepspeed = json.dumps(recipe.deepspeed, sort_keys=True, default=str)
     facts = {
         "phase_begins_after": phase.steps_before,

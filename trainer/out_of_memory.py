@@ -1,7 +1,7 @@
-"""Tells a device that ran out of memory from other faults, and says what to do about it.
+"""Distinguishes running out of device memory from other errors, and says what to do about it.
 
-torch raises OutOfMemoryError for its own allocations only. cuBLAS, cuDNN, NCCL and the driver allocate by themselves,
-and what they raise is a RuntimeError with their own words for it. So is what a CPU's allocator raises.
+torch raises OutOfMemoryError for its own allocations only. cuBLAS, cuDNN, NCCL and the driver allocate memory
+themselves, and their failures arrive as a RuntimeError with wording of their own. The same holds for the CPU allocator.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WORDS = re.compile(
 
 
 class DeviceMemoryError(ClozelineError):
-    """Training ran out of a device's memory on this rank. The other ranks find that it has ended."""
+    """Training ran out of device memory on this rank. The other ranks only notice that this one has exited."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -46,9 +46,9 @@ def device_name(device: torch.device) -> str:
 def noting_out_of_memory(recipe: Recipe, choice: Choice | None, device: torch.device) -> Iterator[None]:
     """Turn running out of memory into a DeviceMemoryError, and record that the choice of a micro-batch was too large.
 
-    recipe: the phase's. choice: None if the recipe left none.
+    recipe: the phase's. choice: None if the recipe states the micro-batch itself.
 
-    Only a rank that ran out of memory acts here, so nothing in here is a collective call.
+    Only the ranks that ran out of memory get here, so this must not make a collective call.
     """
     try:
         yield
@@ -60,7 +60,7 @@ def noting_out_of_memory(recipe: Recipe, choice: Choice | None, device: torch.de
 
 
 def advice_for(recipe: Recipe) -> str:
-    """Return what to do where the recipe states how much is computed at once."""
+    """Return advice for a recipe that states the size of a micro-batch itself."""
     batch = recipe.batch
     name, size = ("micro_batch", batch.micro_batch) if batch.micro_batch else ("micro_tokens", batch.micro_tokens)
     return (
@@ -70,7 +70,7 @@ def advice_for(recipe: Recipe) -> str:
 
 
 def note_too_large(run: str, choice: Choice) -> str:
-    """Record that training ran out of memory with a choice. Returns what to do."""
+    """Record that training ran out of memory with a choice. Returns advice for the user."""
     path = Path(run) / RECORD
     chosen = f"with {choice.micro_tokens:,} tokens at once, which batch.micro_tokens auto chose."
     try:

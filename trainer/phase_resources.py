@@ -84,7 +84,7 @@ def open_metrics(
     run = context.run_recipe.run
     opened: list[MetricsLog] = []
 
-    # The log holds open files, which cannot be sent to other ranks, so it leaves the function in a list.
+    # run_on_rank_0 sends what it returns to all ranks. The log holds open files, so it is kept in a list instead.
     def write_and_open() -> None:
         describe_run(context.run_recipe, folders[0])
         write_history(run.folder, state.changes)
@@ -98,6 +98,6 @@ def open_metrics(
 
 
 def close_metrics(metrics: MetricsLog) -> None:
-    """Close the metrics. A disk that cannot take the last lines was already reported when they were logged."""
+    """Close the metrics. Disk errors are ignored, because they were reported when the lines were logged."""
     with contextlib.suppress(OSError):
         metrics.close()

@@ -1,17 +1,17 @@
 """Profiles some steps of a run for `--profile N`: a trace of every operation, and a table of the longest ones.
 
-The first steps after a start are left out: they allocate memory, load kernels and compile. Then N steps are recorded
-with torch.profiler, and the run goes on. Nothing is drawn or computed differently while it records, so losses are the
-same with and without it; only the recorded steps are slower.
+The first steps after a start are left out, because they allocate memory, load kernels and compile. Then N steps are
+recorded with torch.profiler, and the run continues. Recording changes neither random numbers nor results, so losses are
+the same with and without it; only the recorded steps are slower.
 
-Files lie in RUN/profile, two for each rank that records:
+RUN/profile gets two files from each rank that records:
 
     rank-00000-steps-000005-000007.json.gz   Chrome's trace format, for ui.perfetto.dev or chrome://tracing
     rank-00000-steps-000005-000007.txt       the table
 
-The first eight ranks record, one node of most clusters. One rank would not do: a rank that waits in a collective call
-shows that it waits, but not for what. All ranks would be too much: a trace takes megabytes a step, and the slowest of
-hundreds of ranks is found in the metrics (trainer/metrics/ranks.py), not by opening hundreds of files.
+The first eight ranks record, which is one node in most clusters. One rank would not be enough: a trace of a rank that
+waits in a collective call does not show which rank it waits for. All ranks would be too many: a trace takes megabytes
+per step, and the slowest of hundreds of ranks is easier to find in the metrics (trainer/metrics/ranks.py).
 """
 
 from __future__ import annotations
@@ -35,16 +35,17 @@ WARM_UP_STEPS = 4
 """Steps of this process before the recorded ones. The profiler itself warms up in the last of them."""
 
 MAX_STEPS = 100
-"""Events stay in memory until the last recorded step: about a kilobyte each, some thousands a micro-batch."""
+"""A limit, because events stay in memory until the last recorded step: about a kilobyte each, and thousands per
+micro-batch."""
 
 MAX_RANKS = 8
-"""Ranks that record, from rank 0 on."""
+"""The number of ranks that record, starting from rank 0."""
 
 TABLE_ROWS = 12
 
 
 def check_steps(steps: int, run: RunSection) -> None:
-    """Raise UsageError if --profile asks for a number of steps that the run cannot give."""
+    """Raise UsageError unless --profile asks for 1 to MAX_STEPS steps, and for no more than the run has."""
     last_step = min(run.stop_at or run.max_steps, run.max_steps)
     if not 1 <= steps <= MAX_STEPS:
         raise UsageError(f"--profile {steps}: give a number of steps from 1 to {MAX_STEPS}.")
@@ -61,7 +62,7 @@ def check_steps(steps: int, run: RunSection) -> None:
 def profiling(steps: int, run_folder: str, rank: int) -> Iterator[StepProfiler]:
     """Record `steps` steps while the context lasts; 0 records nothing.
 
-    A run that ends, or is asked to stop, before all of them writes those that it has taken.
+    If the run ends or is asked to stop earlier, the steps recorded so far are written.
     """
     is_recording_rank = rank < MAX_RANKS
     recorder = StepProfiler(steps if is_recording_rank else 0, run_folder, rank)
@@ -70,12 +71,12 @@ def profiling(steps: int, run_folder: str, rank: int) -> Iterator[StepProfiler]:
     except PreemptedError:
         recorder.close()
         raise
-    # After any other error nothing is written: a device that waits for a lost rank would never finish its queue.
+    # After any other error nothing is written, because the device may wait for a lost rank and never finish its queue.
     recorder.close()
 
 
 class StepProfiler:
-    """Records the steps after the warm-up. Every call is cheap before and after them."""
+    """Records the steps after the warm-up. Calls before and after the recorded steps cost next to nothing."""
 
     def __init__(self, steps: int = 0, run_folder: str = ".", rank: int = 0):
         """steps: how many to record. run_folder: RUN."""
@@ -89,7 +90,7 @@ class StepProfiler:
         self._is_done = steps == 0
 
     def step_ended(self, step: int) -> None:
-        """Say that a step was computed and its update started. The last recorded step waits for the device."""
+        """Note that a step was computed and its update started. The last recorded step waits for the device."""
         if self._is_done:
             return
 
@@ -97,11 +98,11 @@ class StepProfiler:
             self._advance(step)
             return
 
-        # It failed, and would fail again.
+        # Only reached if `keep_running` suppressed an error, which would recur in every further step.
         self._is_done = True
 
     def close(self) -> None:
-        """Write what was recorded, unless that was done. The run may have ended before all of the steps."""
+        """Write what was recorded, unless that was done already."""
         if self._is_done:
             return
 
@@ -129,7 +130,7 @@ class StepProfiler:
             self.close()
 
     def _start(self) -> None:
-        # Takes a while to import, and most runs are not profiled.
+        # Imported here, because `--help` and recipe checks load this module before torch.
         import torch
         from torch import profiler
 
@@ -137,14 +138,14 @@ class StepProfiler:
         if torch.cuda.is_available():
             activities.append(profiler.ProfilerActivity.CUDA)
 
-        # The profiler's own warm-up step, then one step more than is recorded: it would write a trace by itself at
-        # the end of the last one, before `stop` can say that it failed.
+        # One warm-up step of the profiler's own, then one more active step than is recorded: at the end of its last
+        # active step the profiler would write a trace by itself, before `stop` can report that it failed.
         schedule = profiler.schedule(wait=0, warmup=1, active=self._steps + 1, repeat=1)
         self._profile = profiler.profile(activities=activities, schedule=schedule, record_shapes=True)
         self._profile.start()
 
     def _write(self) -> None:
-        """Write the trace and the table, each whole or not at all. Raises OSError."""
+        """Write the trace, which appears whole or not at all, and the table. Raises OSError."""
         self._folder.mkdir(parents=True, exist_ok=True)
         name = f"rank-{self._rank:05d}-steps-{self._recorded[0]:06d}-{self._recorded[-1]:06d}"
         trace = self._folder / f"{name}.json.gz"
@@ -172,7 +173,7 @@ class StepProfiler:
 
 
 def check_whole(trace: Path) -> None:
-    """Raise OSError if a JSON file is missing or was cut: torch's writer says nothing about a full disk."""
+    """Raise OSError if a JSON trace is missing or truncated, because torch's writer does not report a full disk."""
     end = b""
     if trace.exists():
         with trace.open("rb") as file:
@@ -185,10 +186,10 @@ def check_whole(trace: Path) -> None:
 
 
 def table_of(averages: Any, steps: int) -> str:
-    """Return the operations that took longest by themselves, over `steps` steps, as lines of text.
+    """Return a text table of the operations with the longest self time, over `steps` steps.
 
-    averages: what torch.profiler.profile.key_averages returns. Times are of the device where there is one, otherwise
-    of the CPU, in milliseconds a step, and without the operations that an operation calls.
+    averages: what torch.profiler.profile.key_averages returns. Times are in milliseconds per step, on the device if
+    there is one, otherwise on the CPU, and exclude the operations that an operation calls.
     """
     rows = [row for row in averages if not row.key.startswith("ProfilerStep")]
     on_device = any(row.self_device_time_total for row in rows)

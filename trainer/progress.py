@@ -1,4 +1,4 @@
-"""How far a run is: what its checkpoints store of that, and what its next line of metrics is made from."""
+"""Tracks how far a run is, for its checkpoints and for its next line of metrics."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Progress:
         return means
 
     def state_at(self, step: int, history: AnomalyHistory) -> TrainingState:
-        """Return the state to save after `step`: a copy, because training changes the history while it is written."""
+        """Return a copy of the state to save after `step`. Training changes the original while the copy is written."""
         progress = {
             "step": step,
             "tokens": self.meter.tokens,

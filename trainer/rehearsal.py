@@ -1,15 +1,16 @@
-"""Measures how fast a run will be: trains some steps on its own data, with its own engine, and forgets them.
+"""Measures how fast a run will be: trains some steps on its own data, with its own engine, and discards the result.
 
     the first WARM_STEPS          not timed: they compile, allocate, and read the first data
-    then                          timed, until MIN_STEPS are done and SECONDS, or SHARE of run.max_hours, are over
+    then                          timed, until MIN_STEPS are done and SECONDS or SHARE of run.max_hours, the shorter of
+                                  the two, have passed
     one evaluation                of all held-out batches, if the run has any
-    a file of PROBE_BYTES         written to the folder of checkpoints and read back, as these are
+    a file of PROBE_BYTES         written to the folder of checkpoints and read back, as checkpoints are
 
-A checkpoint is estimated from its size and the file's speed, as if rank 0 wrote all of it. Rank 0's clock decides for
-all ranks.
+The time of a checkpoint is estimated from its size and that file's speed, as if rank 0 wrote all of it. Rank 0's clock
+decides for all ranks.
 
-Weights, moments and batches of the rehearsal go with its engine and its streams. Training then begins with engines,
-streams and random numbers of its own, as a resumed run does, so the rehearsal leaves no trace in it.
+Weights, moments and batches of the rehearsal are discarded with its engine and its streams. Training then begins with
+its own engine, streams and random numbers, as a resumed run does, so the rehearsal leaves no trace in it.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ from trainer.trial_pass import count_parameters
 WARM_STEPS = 5
 MIN_STEPS = 10
 STEPS_AT_ONCE = 5
-"""Steps between two looks at the clock, which wait for the device."""
+"""Steps between two readings of the clock, each of which waits for the device."""
 
 SECONDS = 30.0
 SHARE = 0.01
 
 PROBE_BYTES = 64 << 20
 PROBE = f"write_speed{storage.PARTIAL_SUFFIX}"
-"""Among the checkpoints, where the next start removes what a kill left behind."""
+"""The file's name. It ends like a partial checkpoint, so the next start removes it if this one is killed."""
 
 
 def rehearse(loop: Loop, start: float) -> Speed:
@@ -62,7 +63,7 @@ def rehearse(loop: Loop, start: float) -> Speed:
 
 
 def time_steps(loop: Loop, max_hours: float) -> tuple[float, float]:
-    """Return the mean seconds and the mean tokens of a step."""
+    """Return the mean seconds and the mean tokens of the timed steps."""
     take_steps(loop, 0, WARM_STEPS)
     wanted = min(SECONDS, SHARE * max_hours * 3600)
 
@@ -79,7 +80,7 @@ def time_steps(loop: Loop, max_hours: float) -> tuple[float, float]:
 
 
 def take_steps(loop: Loop, done: int, steps: int) -> float:
-    """Take further steps, wait until the device has computed them, and return their tokens."""
+    """Take `steps` steps after the first `done`, wait until the device has computed them, and return their tokens."""
     tokens = 0.0
     last = done + steps
     for step in range(done + 1, last + 1):
@@ -106,7 +107,7 @@ def time_evaluation(loop: Loop) -> float:
 
 def time_save(loop: Loop, recipe: Recipe) -> float:
     """Return the estimated seconds of writing one checkpoint."""
-    # Counted in the shape, because ZeRO 3 leaves only parts of the parameters on a rank.
+    # Parameters are counted from the shape, because ZeRO 3 leaves only parts of them on a rank.
     model: Any = loop.engine.module
     size = saved_bytes(count_parameters(model.shape, recipe))
     folder = Path(loop.run_recipe.run.folder)
@@ -116,7 +117,7 @@ def time_save(loop: Loop, recipe: Recipe) -> float:
 def time_probe(folder: Path) -> float:
     """Return the seconds of writing a file of PROBE_BYTES, reading it back and hashing it. The file is removed."""
     probe = folder / CHECKPOINTS_FOLDER / PROBE
-    content = os.urandom(PROBE_BYTES)  # which no file system can compress
+    content = os.urandom(PROBE_BYTES)  # random bytes, which no file system can compress
     started = perf_counter()
     try:
         with probe.open("wb") as file:

@@ -1,4 +1,4 @@
-"""Rollbacks: where a run goes back to after too many bad steps, and when it gives up."""
+"""Rolls a run back to its last checkpoint after too many bad steps, and decides when to give up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class AnomalyError(ClozelineError):
 
 @dataclass(frozen=True)
 class Rollback:
-    """How often a run was rolled back to the checkpoint of `to_step`, and how many batches it skips from there."""
+    """How many times a run was rolled back to the checkpoint of `to_step`, and how many batches it skips from there."""
 
     to_step: int = -1
     times: int = 0
@@ -26,7 +26,8 @@ class Rollback:
     def again(self, to_step: int, bad_step: int) -> Rollback:
         """Return the rollback to make after bad steps up to `bad_step`.
 
-        Rollbacks to one checkpoint add up: data that went bad stays skipped, and data after it is skipped as well.
+        Rollbacks to the same checkpoint add up: batches skipped before stay skipped, and the batches trained since then
+        are skipped as well.
         """
         before = self if self.to_step == to_step else Rollback(to_step)
         return Rollback(to_step, before.times + 1, before.skipped_batches + bad_step - to_step)

@@ -88,7 +88,7 @@ def open_run(run_recipe: Recipe, stop_request: StopRequest, profile_steps: int =
 def ending_together(watchdog: Watchdog, remote: RemoteRun | None) -> Iterator[None]:
     """Let all ranks wait for the last copy to the URL, if they end together.
 
-    A launcher whose first rank has ended kills the others soon (torchrun after 30 seconds), which would cut a copy off.
+    Once one rank has exited, a launcher soon kills the others (torchrun after 30 seconds), which would cut off a copy.
     The watchdog ends the wait if the copy does not advance for engine.timeout_seconds.
     """
     try:
@@ -121,10 +121,10 @@ def last_step_of(run_recipe: Recipe) -> int:
 
 @contextlib.contextmanager
 def watch_ranks(timeout: float) -> Iterator[Watchdog]:
-    """Run a watchdog, and name the ranks that died if their loss breaks a collective call."""
+    """Run a watchdog. Raises RankLostError, which names the ranks that died, if their loss breaks a collective call."""
     watchdog = Watchdog(dist.get_rank(), dist.get_world_size(), timeout)
 
-    # The others must not take this rank's silence for a death when all ranks end together.
+    # When all ranks end together, the others must not mistake this rank's silence for its death.
     all_ranks_end = False
     try:
         yield watchdog
@@ -144,10 +144,10 @@ def watch_ranks(timeout: float) -> Iterator[Watchdog]:
 
 
 def open_remote(run_recipe: Recipe, folders: NodeFolders) -> RemoteRun | None:
-    """Return on each rank that leads in its folder what copies that folder to the run's URL. A collective call.
+    """Return the object that copies a run folder to the run's URL, on the rank that leads there. A collective call.
 
-    If all ranks share a folder, newer checkpoints are fetched from the URL here; otherwise by `newest_checkpoint`.
-    Returns None if run.output is a local folder.
+    Returns None on other ranks, and on all ranks if run.output is a local folder. If all ranks share a folder, newer
+    checkpoints are fetched from the URL here; otherwise by `newest_checkpoint`.
     """
     run = run_recipe.run
     if storage.is_local(run.output):

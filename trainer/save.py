@@ -1,4 +1,4 @@
-"""Saves the checkpoints of one phase, in the background where that is possible, and shows others how far the run is."""
+"""Saves the checkpoints of one phase, in the background where that is possible, and publishes the run's progress."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ from trainer.run_context import RunContext
 
 @dataclass
 class Saver:
-    """Saves the weights of one engine.
+    """Saves the training state of one engine.
 
     writes_report: whether this rank writes report.html; rank 0 does.
-    saved_step: the step of the newest checkpoint, None in a run that has none yet. While a save is in progress, that
-    of the one before.
+    saved_step: the step of the newest complete checkpoint, None in a run that has none yet.
     """
 
     context: RunContext
@@ -37,10 +36,11 @@ class Saver:
     def save(self, state: TrainingState, metrics: dict[str, Any], must_save: bool) -> None:
         """Save a checkpoint of the weights after `state.step`. A collective call.
 
-        One that `must_save` exists afterwards, or StorageError is raised. Any other is written in the background, if
-        checkpoint.background is set. If it fails, nothing is lost: training continues until the next one.
+        With `must_save`, the checkpoint exists on return, or StorageError is raised. Otherwise it is written in the
+        background if checkpoint.background is set, and a failure is only logged: training continues, and older
+        checkpoints are unchanged.
 
-        metrics: of the evaluation of these weights, or empty.
+        metrics: the figures of an evaluation of these weights, or empty.
         """
         step = state.step
         self.wait(step)
@@ -60,7 +60,7 @@ class Saver:
         self.context.saves.wait()
 
     def publish(self, state: TrainingState) -> None:
-        """Show others how far the run is: write its report, and copy what is new to its URL."""
+        """Make the run's progress visible: write its report, and copy what is new to its URL."""
         if self.writes_report:
             with keep_running("report.html"):
                 write_report(self.context.run_recipe.run.folder, state.resumed_at, state.changes)
@@ -83,7 +83,7 @@ class Saver:
                 raise failure from error
             logger.info("Step %d was not saved, and training continues: %s.", step, reason)
         except RankFailedError as error:
-            # A bug, of which all ranks know. Training can go on, and the next save may succeed.
+            # A bug, which is raised on all ranks. Training can continue, and the next save may succeed.
             if must_save:
                 raise
             logger.error("Step %d was not saved, and training continues: %s", step, error)

@@ -1,4 +1,4 @@
-"""Computing on one thread, where the order of a sum decides the last bits of a result."""
+"""Computes on one thread, for results whose last bits depend on the order of a sum."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 def single_thread() -> Iterator[None]:
     """Let torch's own kernels and its linear algebra use one thread within the block.
 
-    With more, they divide sums between the threads, so that a result depends on how many there are.
+    With more threads, they split sums between them, so the rounding of a result depends on the number of threads.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

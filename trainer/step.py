@@ -1,34 +1,35 @@
 """One training step that never waits for its own results: they reach the host while the next step is computed.
 
-A GPU is kept busy by a host that runs ahead of it. Reading a value of the step in progress would end that lead, because
+A GPU stays busy only if the host runs ahead of it. Reading a value of the step in progress would end that lead, because
 the host would wait until the device has computed it. So nothing on the host depends on a step's own values:
 
 - its counts are summed over all ranks together with the sums of the step before, and stay on the device;
 - whether its update is made is decided on the device (trainer/anomaly.py);
-- its sums, its gradient norm and that decision start their way to the host after the update, and are read one step
-  later (`settle`), when they have arrived long since. This is a step's only read.
+- the copy of its sums, its gradient norm and that decision to the host starts after the update, and is read one step
+  later (`settle`), long after it has arrived. This is a step's only read.
 
 The order of the calls in step k:
 
     compute   forward and backward passes over the rank's micro-batches
     exchange  one all-reduce: the sums of step k, and the counts of step k + 1
     settle    read step k - 1: from now on the host knows whether it made an update, and can log it
-    update    gradient norm, decision, optimizer; then what `settle` reads starts its way to the host
+    update    gradient norm, decision, optimizer; then start the copy to the host that the next `settle` reads
 
 The loss of a step is
 
     sum(masked-token losses) / (masked tokens of the global batch) + sum(pair losses) / (labeled pairs of the same)
     + model.discriminator_weight * sum(losses of replaced-token detection) / (tokens of the same)
 
-of which a model has the first, and one of the others or neither. So it depends neither on the number of ranks nor on
-how the global batch is cut into micro-batches.
+Every model has the first term, and at most one of the other two. Since all counts are those of the global batch, the
+loss depends neither on the number of ranks nor on how the batch is divided into micro-batches.
 
 Dropout is seeded by (seed, step, rank), so no random state has to be saved.
 
 A step can end between two micro-batches: after a stop signal there may be no time to finish a long one
 (trainer/distributed/stop_agreement.py).
 
-Shape suffixes: 16, the sums of trainer.models.pretraining.Losses; 4, the counts of BatchCounts.
+Shape suffixes: 16, the sums of trainer.models.pretraining.Losses, the last 9 of which are by place; 4, the counts of
+BatchCounts; 20, both; 22, both with the gradient norm and the verdict. All of them are float64.
 """
 
 from __future__ import annotations
@@ -68,7 +69,10 @@ class StepInProgress:
 
 @dataclass(frozen=True)
 class UnsettledStep:
-    """A step that is complete on the device. values: its sums, counts, gradient norm and whether it was bad."""
+    """A step whose update was started and whose results are not read yet.
+
+    values: its sums, counts, gradient norm and whether it was bad, (22,). was_judged: as in `Verdict`.
+    """
 
     step: int
     values: HostCopy
@@ -84,15 +88,15 @@ class Stepper:
         model: Any = engine.module
         self._rtd_weight: float = model.shape.rtd_weight
 
-        # Of the next step, over all ranks; of the one in progress; and of the one before, which is not read yet.
+        # The global counts of the next step; the step in progress; and the step before it, which is not read yet.
         self._next_counts_4: Tensor | None = None
         self._step: StepInProgress | None = None
         self._unsettled: UnsettledStep | None = None
 
     def compute(self, step: int, micro_batches: list[PackedBatch], leaves_step: Callable[[], bool]) -> bool:
-        """Compute the gradient of this rank's micro-batches. Returns False if the ranks left the step.
+        """Compute the gradient of this rank's micro-batches. Returns False if the ranks abandoned the step.
 
-        `leaves_step` is called before each micro-batch and returns whether the step ends there. Gradients of
+        `leaves_step` is called before each micro-batch and returns whether to abandon the step there. Gradients of
         part of the batch then remain, so the engine may be saved but must not take another step.
         """
         counts_4 = self._take_counts(micro_batches)
@@ -110,7 +114,7 @@ class Stepper:
             # All but the last engine.step() only count the micro-batch; the last one is in `update`.
             if index > 0:
                 self._engine.step()
-            # DeepSpeed expects equally many in every step, but the first batches of a phase may be smaller.
+            # DeepSpeed expects every step to have the same number, but the first batches of a phase may have fewer.
             self._engine.set_gradient_accumulation_boundary(index == len(micro_batches) - 1)
             losses = self._engine(micro_batch)
             loss = losses.mlm_sum / masked + losses.pair_sum / pairs
@@ -125,7 +129,8 @@ class Stepper:
     def exchange(self, next_micro_batches: list[PackedBatch] | None) -> None:
         """Sum the losses of the step in progress and the counts of the next one over all ranks.
 
-        None if the next step is not known yet. Its counts are then exchanged when it begins.
+        next_micro_batches: this rank's, or None if they are not known yet. Their counts are then exchanged when that
+        step begins.
         """
         step = self._in_progress()
         totals_20 = torch.cat([step.sums_16, count_batch(self._engine, next_micro_batches or [])])
@@ -170,7 +175,7 @@ class Stepper:
         )
 
     def update(self) -> None:
-        """Update the weights, unless the step is bad."""
+        """Update the weights, unless the step is bad, and start copying the step's values to the host."""
         step = self._in_progress()
         self._step = None
 
@@ -185,7 +190,7 @@ class Stepper:
         self._unsettled = UnsettledStep(step.step, HostCopy(values_22), verdict.was_judged)
 
     def _take_counts(self, micro_batches: list[PackedBatch]) -> Tensor:
-        """Return the global counts of a batch, which `exchange` has summed, except before a phase's first step."""
+        """Return the global counts of a batch, which `exchange` has summed, or this method in a phase's first step."""
         counts_4 = self._next_counts_4
         self._next_counts_4 = None
         if counts_4 is None:
@@ -213,7 +218,7 @@ def count_batch(engine: DeepSpeedEngine, micro_batches: list[PackedBatch]) -> Te
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:
-    """Copy host values to a device. The host does not wait, which it would for memory that is not pinned."""
+    """Copy host values to a device through pinned memory, so that the host does not wait for the copy."""
     if device.type == "cpu":
         return values
     return values.pin_memory().to(device, non_blocking=True)
@@ -222,7 +227,7 @@ def to_device(values: Tensor, device: torch.device) -> Tensor:
 def seed_dropout(seed: int) -> None:
     """Seed torch on the CPU and on this rank's device.
 
-    torch.manual_seed does the same but looks for devices of every kind, which takes half a millisecond a step.
+    torch.manual_seed does the same but probes for devices of every kind, which takes half a millisecond per step.
     """
     torch.default_generator.manual_seed(seed)
 

@@ -1,4 +1,4 @@
-"""What a run says of its steps: a message about each one that made no update, and the lines of metrics.jsonl."""
+"""Logs a run's steps: a message about each one that made no update, and the lines of metrics.jsonl."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class StepLog:
         evaluation: EvaluationResult,
         micro_batches: list[PackedBatch],
     ) -> None:
-        """Log the means since the last logged line, if this step ends an interval or was evaluated.
+        """Log a step that made no update, and the means since the last line if a line is due after this step.
 
         micro_batches: as in `LossExaminer.examine`.
         """

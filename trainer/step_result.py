@@ -30,8 +30,8 @@ class StepResult:
 
     The sums are those of trainer.models.pretraining.Losses. loss: the loss of the global batch. grad_norm: before
     clipping. fault: why the step made no update, None if it made one. rtd_weight: what the mean of rtd_sum is
-    multiplied by in the loss; 0 in a model that does not detect replaced tokens. by_place: the masked tokens' sums by
-    what the model sees there.
+    multiplied by in the loss; 0 in a model that does not detect replaced tokens. by_place: the masked tokens' sums,
+    split by what the model sees in their place.
     """
 
     step: int
@@ -51,7 +51,7 @@ class StepResult:
 
 
 def check_masked(counts: BatchCounts, step: int) -> None:
-    """Raise DataError on all ranks if a global batch has nothing to predict, and so no loss."""
+    """Raise DataError on all ranks if a global batch has nothing to predict and therefore no loss."""
     if counts.masked:
         return
 
@@ -65,5 +65,8 @@ def check_masked(counts: BatchCounts, step: int) -> None:
 
 
 def normalized_loss(mlm_sum: float, pair_sum: float, weighted_rtd_sum: float, counts: BatchCounts) -> float:
-    """Divide sums of losses by the counts of the global batch and add them up. A batch may have no pair label."""
+    """Divide each sum of losses by its count in the global batch, and add the results up. There may be no pair labels.
+
+    weighted_rtd_sum: already multiplied by the weight of replaced-token detection.
+    """
     return mlm_sum / counts.masked + pair_sum / max(counts.pairs, 1) + weighted_rtd_sum / max(counts.tokens, 1)

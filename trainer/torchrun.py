@@ -1,4 +1,4 @@
-"""torchrun, with the ranks' own exit code and with as long as they need to save.
+"""A torchrun that returns the ranks' own exit code and gives them as long as they need to save.
 
     python -m trainer.torchrun --nproc_per_node 8 [torchrun's flags] -m trainer --config bert_base
 
@@ -9,9 +9,9 @@ Takes torchrun's flags and starts ranks as torchrun does. It differs once the ru
     SIGTERM, SIGINT          kills ranks that save for over 30 s    passes the signal on and waits
     SIGUSR1                  ends, and its ranks with it            passes the signal on and waits
 
-And where the node of its store ends first, torchrun logs a traceback after a run that went well; this one does not.
+Also, if the node that hosts its store exits first, torchrun logs a traceback after a successful run; this one does not.
 
-Slurm's --signal reaches every process of a step, launchers too, and Kubernetes signals the launcher alone.
+Slurm's --signal reaches every process of a step, including launchers. Kubernetes signals the launcher alone.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from schemas.errors import PreemptedError
 from trainer.distributed.preemption import INTERRUPTED, LISTENED
 
 SIGNALS_OF_TORCHRUN = "SIGHUP,SIGQUIT"
-"""Signals at which torchrun ends its ranks in its own way. All others that the ranks listen to are handled here."""
+"""Signals that are left to torchrun, which ends its ranks. All others that the ranks listen to are handled here."""
 
 LOGGER_OF_AGENTS = "torch.distributed.elastic.agent.server.api"
-"""The logger of torchrun's part that waits for the ranks of a node, and then for the other nodes."""
+"""The logger of the part of torchrun that waits for the ranks of a node, and then for the other nodes."""
 
 
 class Stopped(BaseException):
-    """The launcher was asked to stop before it had started a rank. Not an Exception, so that torchrun lets it pass."""
+    """The launcher was asked to stop before it had started a rank. Not an Exception, so torchrun does not catch it."""
 
 
 class SignalRelay:
-    """Passes signals on to the ranks of this launcher, which decide what to do; `last` is the latest signal."""
+    """Passes signals on to the ranks of this launcher, which decide what to do. last: the latest signal, or None."""
 
     def __init__(self) -> None:
         self.last: int | None = None
@@ -61,13 +61,13 @@ class SignalRelay:
             raise Stopped
 
         for rank in ranks:
-            # A rank that has just ended needs no signal.
+            # The rank may have just exited.
             with contextlib.suppress(psutil.Error):
                 rank.send_signal(number)
 
 
 def ranks_of(launcher: int) -> list[psutil.Process]:
-    """Return the ranks that a launcher has started: its children, except for helpers that have no RANK."""
+    """Return the ranks that the launcher with this process id has started: its children that have RANK set."""
     ranks = []
     for child in psutil.Process(launcher).children():
         with contextlib.suppress(psutil.Error):
@@ -77,10 +77,10 @@ def ranks_of(launcher: int) -> list[psutil.Process]:
 
 
 def is_no_lost_barrier(record: logging.LogRecord) -> bool:
-    """Return False for what a launcher logs whose ranks have all ended well, when it finds the others gone.
+    """Return False for the error that a launcher logs if its ranks ended well but the store is already gone.
 
-    Launchers wait for each other before they end, at a store that one of them has. That one may have ended before the
-    answer has reached the others, which changes nothing for them. A wait that takes too long is still logged.
+    Before they exit, launchers wait for each other at a store that one of them hosts. That one may exit before its
+    answer reaches the others, which does them no harm. A wait that times out is still logged.
     """
     error = record.exc_info[1] if record.exc_info else None
     return not (record.funcName == "_exit_barrier" and isinstance(error, DistNetworkError))
@@ -107,14 +107,15 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def code_without_ranks(asked: int | None) -> int:
-    """Return the exit code of a launcher that was asked to stop before it had ranks: nothing was lost."""
+    """Return the exit code of a launcher that signal `asked` stopped before any rank had begun to train."""
     return INTERRUPTED if asked == signal.SIGINT else PreemptedError.exit_code
 
 
 def exit_code(of_rank: int, asked: int | None) -> int:
-    """Return the launcher's exit code. `of_rank` is negative for a rank that died of a signal.
+    """Return the launcher's exit code: that of the rank, or 128 + the signal number for a rank killed by a signal.
 
-    A rank that is signaled before it listens, as its interpreter starts, dies of the signal that asked it to stop.
+    of_rank: the rank's exit code, negative for a signal. asked: the signal that asked the launcher to stop. A rank that
+    gets this signal while its interpreter starts, before it listens, dies of it, which counts as a stop.
     """
     if asked is not None and of_rank == -asked:
         return code_without_ranks(asked)
@@ -122,7 +123,7 @@ def exit_code(of_rank: int, asked: int | None) -> int:
 
 
 def failure_message(rank: int, failure: ProcessFailure) -> str:
-    """Name the rank that failed first. It has said why itself, unless a signal killed it."""
+    """Return a message naming the rank that failed first, which has printed the reason unless a signal killed it."""
     name = f"clozeline: rank {rank} (process {failure.pid})"
     if failure.exitcode < 0:
         killer = signal.Signals(-failure.exitcode).name

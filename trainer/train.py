@@ -52,12 +52,12 @@ def pretrain(recipe: Recipe, stop: StopRequest, profile_steps: int = 0) -> None:
 
 
 def with_fixed_steps(context: RunContext, started: float) -> RunContext:
-    """Return the context of a run of run.max_hours with its number of steps: the run's own, or one that is measured.
+    """Return the context with the number of steps that fits into run.max_hours: the checkpoint's, or measured now.
 
-    started: when the process began to train, by `perf_counter`. A collective call.
+    started: when `pretrain` was called, by `perf_counter`. A collective call.
 
     Raises UsageError on every rank if no step fits, if the schedule does not fit into the steps, or if the run began
-    with other hours.
+    with another value of run.max_hours.
     """
     recipe = context.run_recipe
     checkpoint = newest_checkpoint(context)
@@ -74,7 +74,7 @@ def with_fixed_steps(context: RunContext, started: float) -> RunContext:
 
 
 def rehearse_run(context: RunContext) -> Speed:
-    """Measure how fast the run will train, with an engine and data that are closed again. A collective call."""
+    """Measure how fast the run will train, with an engine and data opened just for that. A collective call."""
     started = perf_counter()
     (phase,) = phases_of(context.run_recipe)
     with contextlib.ExitStack() as resources:
@@ -113,7 +113,7 @@ def train_phases(context: RunContext, phases: list[Phase]) -> int:
         skipped_batches = rollback.skipped_batches if rollback.to_step == step else 0
 
         phase = phase_after(phases, step)
-        # Not if the checkpoint at the end of the phase before did not verify, which leads back into that phase.
+        # False if the last checkpoint of the previous phase did not verify, because training then repeats part of it.
         follows_on = has_trained and bad_step is None and 0 < step == phase.steps_before
         if follows_on:
             logger.info("Phase %d of %d begins after step %d.", phases.index(phase) + 1, len(phases), step)
@@ -139,8 +139,8 @@ def run_phase(
 ) -> int | None:
     """Train one phase from a checkpoint, or from the start, to its last step or the run's.
 
-    `skipped_batches` are left out of the data in addition to those that the checkpoint's state counts. follows_on: the
-    phase before ended in this process, so nothing is resumed.
+    skipped_batches: how many batches to leave out in addition to those that the checkpoint's state counts. follows_on:
+    the previous phase ended in this process, so the start is not announced as a resume.
     Returns None, or the bad step from which the run has to roll back.
     """
     with contextlib.ExitStack() as resources:

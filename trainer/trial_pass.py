@@ -1,9 +1,9 @@
-"""Tries whether one forward and backward pass of a micro-batch fits into a device's memory, and leaves no trace.
+"""Tests whether one forward and backward pass of a micro-batch fits into a device's memory, and leaves no trace.
 
-The pass is that of a model of the same shape beside a block of memory as large as what training will hold: float32
-weights, sums of gradients, moments and buffers. The run's own weights, gradients and random numbers are not touched.
+The pass runs a model of the same shape next to a block of memory as large as what training will hold: float32 weights,
+summed gradients, moments and buffers. The run's own weights, gradients and random numbers are not touched.
 
-The trial is not compiled. That takes a minute, and compiled layers keep less than eager ones, not more.
+The trial is not compiled. Compiling takes a minute, and compiled layers keep less memory than eager ones, not more.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def meta_model(shape: EncoderShape) -> PretrainingModel:
 
 
 def free_memory(device: torch.device) -> int:
-    """Return the bytes of a GPU that this process could still use."""
+    """Return the bytes of a GPU that this process can still use: free ones, and those in torch's cache."""
     free, _ = torch.cuda.mem_get_info(device)
     cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return free + cached
@@ -45,10 +45,10 @@ def free_memory(device: torch.device) -> int:
 
 @dataclass(frozen=True)
 class Trial:
-    """A pass to try, whatever its number of tokens.
+    """A forward and backward pass to try with any number of tokens.
 
-    mean_length: tokens of a row on average. held_bytes: what the device holds besides activations: weights, gradients,
-    optimizer state and buffers.
+    mean_length: the mean number of tokens in a row. held_bytes: the bytes that the device holds besides activations:
+    weights, gradients, optimizer state and buffers.
     """
 
     shape: EncoderShape
@@ -60,7 +60,7 @@ class Trial:
     def fits(self, tokens: int) -> bool:
         """Return whether a pass over `tokens` tokens fits into what is free on the device.
 
-        Raises what the pass raises for another reason.
+        Any other error of the pass is raised.
         """
         is_cuda = self.device.type == "cuda"
         try:
@@ -75,14 +75,14 @@ class Trial:
                 raise
             return False
         finally:
-            # What the pass allocated goes back to the device, not to this process's cache.
+            # Return what the pass allocated to the device, instead of keeping it in torch's cache.
             gc.collect()
             if is_cuda:
                 torch.cuda.empty_cache()
 
 
 def train_once(shape: EncoderShape, recipe: Recipe, batch: PackedBatch, held_bytes: int) -> None:
-    """Compute the gradients of one micro-batch in a model of zeros, on the batch's device."""
+    """Compute the gradients of one micro-batch in a model of zeros, on the batch's device, next to `held_bytes`."""
     device = batch.ids_T.device
     model = meta_model(shape).to(DTYPES[recipe.engine.precision]).to_empty(device=device).train()
     for encoder in model.encoders():
@@ -103,7 +103,7 @@ def _bytes_of(model: nn.Module) -> int:
 
 
 def trial_batch(shape: EncoderShape, recipe: Recipe, tokens: int, mean_length: float) -> PackedBatch:
-    """Return a micro-batch of the size that one of `tokens` tokens is padded to, as large as it can get."""
+    """Return a micro-batch of the largest shape that a micro-batch of `tokens` tokens can be padded to."""
     longest = min(tokens, shape.max_position_embeddings)
     padded = shape_for(tokens, min(mean_length, longest), longest, recipe.predicted_share, padded=False)
     batch = pad_to_shape(one_row(longest), padded, pad_id=0)
@@ -132,7 +132,10 @@ def one_row(length: int) -> PackedBatch:
 
 
 def with_targets(batch: PackedBatch, share: float) -> PackedBatch:
-    """Return the batch with targets all over its tokens: XLNet computes them by sequence, and nothing at padding."""
+    """Return the batch with prediction targets spread over all of its tokens.
+
+    XLNet computes targets within their sequences and skips padded targets, so those would not show what it needs.
+    """
     targets = int(share * len(batch.ids_T))
     positions_K = torch.linspace(0, len(batch.ids_T) - 1, targets).long()
     return replace(

@@ -1,9 +1,9 @@
-"""A block: the rows of several shards, numbered end to end, of which a batch takes some.
+"""A block: the rows of several shards, numbered consecutively, from which batches take rows.
 
-The shards stay where they are, in memory of this process or in memory that the ranks of a node share; joining them
-would copy every token once more. Only the rows that a micro-batch takes are copied.
+The shards stay where they are, in this process's memory or in memory that the ranks of a node share, because joining
+them would copy every token once more. Only the rows that a micro-batch takes are copied.
 
-Shape suffixes: B rows, N all rows of the block, S shards. S1 means S + 1.
+Shape suffixes: B rows, N all rows of the block, S shards, K masked tokens. S1 and B1 mean S + 1 and B + 1.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Ints = NDArray[np.int64]
 class RowsOfShards:
     """Some rows of a block, sorted by shard.
 
-    rows_by_shard: for each shard of which there are rows, (the shard's place in the block, numbers within the shard).
-    place_of_B: where each wanted row lies in that order.
+    rows_by_shard: for each shard that holds any of the rows: (its place in the block, the rows' numbers within it).
+    place_of_B: for each row, in the order asked for, its place among the sorted rows.
     """
 
     rows_by_shard: list[tuple[int, Ints]]
@@ -43,17 +43,17 @@ class Block:
 
     @cached_property
     def lengths_N(self) -> NDArray[np.int32]:
-        """The number of tokens of each row, (N,) int32: every rank looks at those of a whole global batch."""
+        """The number of tokens of each row, (N,) int32. Cached, because every rank needs those of all batches."""
         return np.concatenate([shard.rows.lengths().astype(np.int32) for shard in self.shards])
 
     @property
     def rows(self) -> PairRows:
-        """All rows, copied into one set."""
+        """All rows, copied into one PairRows."""
         return join_rows([shard.rows for shard in self.shards])
 
     def identities(self, rows_B: Ints) -> tuple[Ints, Ints]:
-        """Return for each of these rows (its shard's place in the block, its number within the shard)."""
-        # The last shard that begins at or before the row holds it; shards without rows are passed over.
+        """Return the place of each row's shard in the block, and the row's number within the shard, both (B,) int64."""
+        # The last shard that begins at or before the row holds it, so shards without rows are never chosen.
         shard_B = np.searchsorted(self._first_rows_S1, rows_B, side="right") - 1
         return shard_B, rows_B - self._first_rows_S1[shard_B]
 
@@ -68,7 +68,7 @@ class Block:
     def take_masks(self, rows_B: Ints, variant: int) -> Masks:
         """Return one stored variant of each of these rows; positions count from the row's first token.
 
-        Raises ValueError if the rows carry no masks. Variants are counted modulo their number.
+        Raises ValueError if the rows carry no masks. `variant` is taken modulo the number of stored variants.
         """
         wanted = self._by_shard(rows_B)
         parts = []

@@ -38,7 +38,7 @@ def open_folders(recipe: Recipe) -> list[PairFolder]:
 
 
 def open_folder(recipe: Recipe, folder: str) -> PairFolder:
-    """Open a folder of pairs as a run of this recipe reads it: through its cache, and once a node."""
+    """Open a folder of pairs as a run of this recipe reads it: through the recipe's cache, and once per node."""
     cache_bytes = int(recipe.data.cache_gigabytes * BYTES_PER_GIGABYTE)
     return PairFolder(folder, recipe.data.cache, cache_bytes, run=recipe.run.output)
 
@@ -75,7 +75,10 @@ def build_stream(recipe: Recipe, folders: list[PairFolder], share: RankShare, de
 
 
 def shown_shares(replacement: str) -> tuple[float, float]:
-    """Return masking.replacement as `Masking.shown`. Example: `shown_shares("80/10/10")` -> `(0.8, 0.1)`."""
+    """Return masking.replacement as `Masking.shown`: the shares of masked tokens shown as [MASK] and unchanged.
+
+    Example: `shown_shares("80/10/10")` -> `(0.8, 0.1)`.
+    """
     masked, kept, _random = (int(percent) / 100 for percent in replacement.split("/"))
     return masked, kept
 
@@ -86,7 +89,7 @@ def needs_draws(recipe: Recipe) -> bool:
 
 
 def check_size(folders: list[PairFolder], recipe: Recipe, share: RankShare) -> None:
-    """Raise DataError if all folders together do not fill one global batch: rows would recur within a step."""
+    """Raise DataError if all folders together do not fill one global batch, so rows would repeat within a step."""
     unit = "rows" if recipe.batch.global_tokens is None else "tokens"
     available = sum(folder.manifest.totals[unit] for folder in folders)
     if available < share.size:
@@ -122,8 +125,8 @@ def shape_of_size(folders: list[PairFolder], recipe: Recipe, share: RankShare) -
         most_tokens = -(-share.size // share.micro_batches_per_step) * longest
         usual_tokens = min(most_tokens, usual_row_tokens(folders, share) + longest)
     else:
-        # A global batch exceeds its size by less than a row of each folder, and no two micro-batches differ by more
-        # than a row.
+        # A global batch exceeds its size by less than one row of each folder, and no two micro-batches differ by more
+        # than one row.
         most_tokens_per_step = share.size + sum(folder.max_length for folder in folders)
         most_tokens = -(-most_tokens_per_step // share.micro_batches_per_step) + longest
         usual_tokens = most_tokens
@@ -133,10 +136,10 @@ def shape_of_size(folders: list[PairFolder], recipe: Recipe, share: RankShare) -
 
 
 def usual_row_tokens(folders: list[PairFolder], share: RankShare) -> int:
-    """Return how many tokens a micro-batch of rows seldom exceeds by more than a row.
+    """Return a number of tokens that a micro-batch rarely exceeds by more than one row.
 
-    That is its part of the mean of a global batch and four standard deviations. The lengths of the rows of all folders
-    are in their manifests.
+    It is the micro-batch's part of a global batch of mean size plus four standard deviations. Row lengths are taken
+    from the folders' manifests.
     """
     rows = 0
     tokens = 0

@@ -1,6 +1,6 @@
 """Packs rows and their masks into the batch that the model takes.
 
-Shape suffixes: B rows (S sequences, in the model's terms), T tokens, K masked tokens.
+Shape suffixes: B rows (S sequences, in the model's terms), T tokens, K masked tokens. B1 means B + 1 offsets.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def pack(rows: PairRows, masks: Masks) -> PackedBatch:
 
 
 def pack_causal(rows: PairRows) -> PackedBatch:
-    """Return the rows as one micro-batch in which each token but the last of a row is to predict the next one.
+    """Return the rows as one micro-batch in which every token predicts the next one, except the last of each row.
 
-    Pair labels are left out: the first token, from which they are predicted, sees nothing of the row.
+    Pair labels are left out, because they are predicted from the first token, which sees no other token here.
     """
     is_last_T = np.zeros(len(rows.ids_T), dtype=bool)
     is_last_T[rows.offsets_B1[1:] - 1] = True

@@ -4,8 +4,8 @@ No row is used before its shard has the size and the hash that the manifest stat
 only values in range. Every shard is checked each time it is opened, once an epoch: this takes 5 nanoseconds a token and
 also finds a shard that was replaced during a run.
 
-The sampler (sampler.py) decides which blocks global batch k needs; while a batch is made from one block, a background
-thread reads the next ones. Ranks of one node read each shard once between them (shared_blocks/).
+The sampler (sampler.py) decides which blocks global batch k needs. While a batch is made from one block, a background
+thread reads the next ones. The ranks of one node together read each shard only once (shared_blocks/).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CACHE_BYTES = 50 * 10**9
 
 @dataclass(frozen=True)
 class ReadBlock:
-    """A block in memory. lease: its use of memory that the ranks of the node share, None if the block is our own."""
+    """A block in memory. lease: held while the block is in memory that the node's ranks share; None if it is not."""
 
     block: Block
     lease: Lease | None
@@ -47,9 +47,9 @@ class PairFolder:
     """A finished folder of pairs: its manifest, its vocabulary, and the rows of its shards."""
 
     def __init__(self, folder: str, cache: str = CACHE_FOLDER, cache_bytes: int = CACHE_BYTES, run: str | None = None):
-        """Open a folder. Shards of a remote one (s3://, gs://) are copied to `cache`, up to `cache_bytes` of them.
+        """Open a folder. Shards of a remote one (s3://, gs://) are copied to the folder `cache`, up to `cache_bytes`.
 
-        Ranks of a node that give the same `run`, any name, share what they read; without one, nothing is shared.
+        run: any name. Ranks of a node that pass the same one share what they read; with None, nothing is shared.
         Raises DataError if the folder is not finished, or its vocabulary is not the one its manifest names.
         """
         self.folder = folder
@@ -57,7 +57,7 @@ class PairFolder:
         self.vocabulary: Vocabulary = read_pairs_vocabulary(folder, self.manifest)
         self._limits = PairLimits.of(self.manifest, self.vocabulary)
 
-        # sha256 of the shards whose rows were found to have the fingerprint that the manifest states
+        # The sha256 of each shard whose rows were found to have the fingerprint that the manifest states.
         self._verified_shards: set[str] = set()
 
         self._cache: ShardCache | None = None
@@ -81,7 +81,7 @@ class PairFolder:
 
     @property
     def objective(self) -> str:
-        """nsp, sop, full_sentences or doc_sentences."""
+        """How the rows were made: nsp, sop, full_sentences or doc_sentences."""
         return str(self.manifest.options["objective"])
 
     @property
@@ -95,7 +95,7 @@ class PairFolder:
         return self._blocks[shard_numbers].result().block
 
     def expect_blocks(self, per_batch: int) -> None:
-        """Prepare for batches that touch up to `per_batch` blocks: read as many ahead, and keep them until used."""
+        """Prepare for batches that touch up to `per_batch` blocks: read that many ahead, and keep them until used."""
         self.blocks_ahead = max(self.blocks_ahead, per_batch)
 
     def read_ahead(self, blocks: list[tuple[int, ...]]) -> None:
@@ -115,19 +115,19 @@ class PairFolder:
         if self._node_blocks is None or not self._node_blocks.is_shared:
             return self.blocks_ahead + 2
 
-        # Another rank of the node may be one step behind, and would have to decode again what all have given up. Two
-        # steps touch at most one block more than twice the number that one touches.
+        # Another rank of the node may be one step behind, and would have to decode blocks again that all others have
+        # released. Two steps touch at most one block more than twice the number that one step touches.
         return self.blocks_ahead + (2 * self.blocks_ahead + 1)
 
     def _fetch_unread(self) -> None:
-        """Fetch the shards of a remote folder that are still to be read, in the order in which they will be."""
+        """Start fetching the shards of a remote folder that are still to be read, in the order of reading."""
         if self._cache is None:
             return
         unread = [block for block, reading in self._blocks.items() if not reading.done()]
         self._cache.fetch_ahead([self.manifest.shards[number] for block in unread for number in block])
 
     def close(self) -> None:
-        """Stop the background threads, and give up what is shared with other ranks. May be called again."""
+        """Stop the background threads, and release what is shared with other ranks. May be called again."""
         if self._cache is not None:
             self._cache.close()
         if self._node_blocks is not None:
@@ -142,6 +142,11 @@ class PairFolder:
             self._node_blocks = None
 
     def decode_block(self, shard_numbers: tuple[int, ...]) -> ReadBlock:
+        """Read these shards in the calling thread, or map those that other ranks of the node have decoded.
+
+        Raises DataError as `read_shard` does.
+        """
+
         def decode(place: int) -> ShardRows:
             return self._rows_of_shard(shard_numbers[place])
 
@@ -153,7 +158,7 @@ class PairFolder:
         return ReadBlock(Block(shared.shards), shared.lease)
 
     def _block_name(self, shard_numbers: tuple[int, ...]) -> str:
-        """Return a name that is different for blocks that hold different rows, or that are checked differently."""
+        """Return a name that differs between blocks that hold different rows or are checked differently."""
         content = [self.manifest.shards[number].sha256 for number in shard_numbers]
         identity = [self.folder, self.manifest.fingerprint, self.manifest.options, content]
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
@@ -184,9 +189,9 @@ class PairFolder:
         return table
 
     def open_shard(self, number: int) -> IO[bytes]:
-        """Open the file of one shard, whose bytes nothing has checked yet. A remote shard is copied to the cache first.
+        """Open the file of one shard. A local one's bytes are not checked. A remote one is copied to the cache first.
 
-        Raises StorageError if it cannot be reached, and DataError if the manifest says other bytes than the store has.
+        Raises StorageError if it cannot be reached, and DataError if a remote shard's bytes are not the manifest's.
         """
         shard = self.manifest.shards[number]
         if self._cache is None:
@@ -209,7 +214,7 @@ class PairFolder:
 
 
 def release_when_read(reading: Future[ReadBlock]) -> None:
-    """Give up a block that is kept no longer: now, or as soon as it has been read."""
+    """Release a block that is no longer needed: now, or as soon as it has been read."""
 
     def release(done: Future[ReadBlock]) -> None:
         if done.cancelled() or done.exception() is not None:

@@ -1,6 +1,6 @@
 """Checks that a recipe's model, masks and batches fit a folder of pairs, by its manifest and vocabulary alone.
 
-So that `--describe` refuses what training refuses, without opening a shard: nothing here needs Arrow or DeepSpeed.
+`--describe` makes the same checks as training without opening a shard, so nothing here may need Arrow or DeepSpeed.
 """
 
 from __future__ import annotations

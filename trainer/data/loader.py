@@ -1,4 +1,4 @@
-"""Global batch k, divided into one rank's micro-batches and masked.
+"""Streams one rank's micro-batches: finds the rows of global batch k, takes this rank's share, and masks them.
 
 The rows of global batch k follow from its number (mixture.py, sampler.py), so a run resumes by asking for the next one.
 The world size decides which rank gets which rows (rank_share.py), and nothing else: masks are drawn from each row's own
@@ -38,12 +38,12 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class MaskingSchedule:
-    """Where masks come from: drawn when rows are read, or `stored` with the rows, another variant each epoch.
+    """Where masks come from: drawn when rows are read, or `stored` with the rows, a different variant each epoch.
 
-    The masked share of drawn masks goes linearly from masking.prob at step 0 to `final_prob` at `last_step`, and stays
-    there.
+    The masked share of drawn masks changes linearly from masking.prob at step 0 to `final_prob` at `last_step`, and
+    then stays there; with None it is constant.
 
-    permuted: nothing is masked; the tokens are targets in a random order, and rows end with [CLS] (permuted.py).
+    permuted: nothing is masked; tokens are predicted in a random order, and rows end with [CLS] (permuted.py).
     """
 
     masking: Masking
@@ -64,10 +64,10 @@ class MaskingSchedule:
 
 @dataclass(frozen=True)
 class BatchFormat:
-    """How a stream hands out micro-batches: on `device`, and padded to `shape` unless that is None.
+    """The form of a stream's micro-batches: they are on `device`, and padded to `shape` unless that is None.
 
-    causal: to predict each next token, instead of masked ones. has_draws: with draws_K, from which replacements of
-    masked tokens are drawn.
+    causal: they predict each next token instead of masked ones. has_draws: they carry draws_K, the random numbers from
+    which replacements of masked tokens are chosen.
     """
 
     shape: BatchShape | None = None
@@ -94,7 +94,7 @@ class ChosenRows:
 class Stream:
     """The batches of one rank by step. Any step can be requested; the next one is prepared in the background.
 
-    Steps count from 0 with the phase. At the beginning of it batches may be smaller (ramp.py).
+    Steps count from 0 at the beginning of the phase, where batches may be smaller (ramp.py).
     """
 
     def __init__(
@@ -123,14 +123,14 @@ class Stream:
         """Seconds that callers have waited for data."""
 
     def _expect_batches(self) -> None:
-        """Tell each folder how many of its blocks a global batch touches, so that it reads as many ahead."""
+        """Tell each folder how many of its blocks a global batch touches, so that it reads that many ahead."""
         total_weight = sum(source.weight for source in self._sources)
         for source in self._sources:
             places = -(-self._share.size * source.weight // total_weight)
             source.folder.expect_blocks(source.order.blocks_touched(places))
 
     def batch(self, step: int) -> list[PackedBatch]:
-        """Return this rank's micro-batches of global batch `step`, counted from 0."""
+        """Return this rank's micro-batches of global batch `step`, counted from 0. Raises what reading them raised."""
         future = self._prepared.pop(step, None)
         if future is None:
             future = self._thread.submit(self._prepare, step)
@@ -186,14 +186,14 @@ class Stream:
         return pad_to_shape(batch, self._shape, self._vocabulary.special_id("pad"))
 
     def _read(self, chosen: ChosenRows) -> PairRows:
-        """Return the chosen rows. SOP's order is redrawn, except with stored masks, whose positions it would move."""
+        """Return the chosen rows. SOP's order is redrawn unless masks are stored, whose positions it would move."""
         rows = chosen.part.block.take(chosen.rows_B)
         if chosen.part.folder.objective != "sop" or self._schedule.stored:
             return rows
         return redraw_order(rows, chosen.keys_B, self._vocabulary.separators)
 
     def _pack(self, chosen: list[ChosenRows], rows: PairRows, step: int) -> PackedBatch:
-        """Return the rows as a batch that has what its objective predicts."""
+        """Return the rows as a batch with the labels of the stream's objective."""
         if self._causal:
             return pack_causal(rows)
 
@@ -217,7 +217,7 @@ class Stream:
         )
 
     def _stored_masks(self, chosen: list[ChosenRows], rows: PairRows) -> Masks:
-        """Return the masks that the rows carry: in epoch e, variant number e modulo the number of variants."""
+        """Return the masks that the rows carry: in epoch e, variant number e modulo the number of stored variants."""
         masks = join_masks([one.part.block.take_masks(one.rows_B, one.part.row_range.epoch) for one in chosen])
 
         # Stored positions count from the row's first token, those of a batch from the batch's.
@@ -228,7 +228,7 @@ class Stream:
 
 def _choose_rows(parts: list[SourceRows], row_numbers: Ints) -> list[ChosenRows]:
     """Find the parts to which rows belong. `row_numbers` ascend and count over the rows of all parts, end to end."""
-    # Part i holds the numbers from part_starts[i] on; those of them that are wanted lie at cuts[i] : cuts[i + 1].
+    # The rows of part i are numbered from part_starts[i] on, and row_numbers[cuts[i] : cuts[i + 1]] are among them.
     rows_per_part = [len(part.row_range.rows_N) for part in parts]
     part_starts = offsets_of(np.array(rows_per_part))
     cuts = np.searchsorted(row_numbers, part_starts)

@@ -1,19 +1,19 @@
 """Mixes several folders of pairs into one stream, by their weights.
 
 Each folder keeps its own endless order and epochs (sampler.py). The stream's places are divided among the folders by
-Webster's (Sainte-Lague's) divisor method: row number j of a folder of weight w is due at time (2j - 1) / 2w, and the
+Webster's (Sainte-Lague's) divisor method: row number j of a folder of weight w is due at time (2j - 1) / (2w), and the
 stream takes rows in the order of these times. So a folder's count never falls as the stream grows, every batch has
-exactly its size, and every row comes once an epoch. (Largest remainders do not have this property: the count of a small
-folder may fall as the stream grows, the Alabama paradox.)
+exactly its size, and every row comes once per epoch. (The method of largest remainders does not have this property: as
+the stream grows, the count of a small folder may fall, which is known as the Alabama paradox.)
 
 After n places, a folder of weight w among k folders (weights that sum to 1) has given w * n rows to within
 (1 + w * (k - 2)) / 2: less than one row for up to three folders, and for any folder that is small.
 
 The rows of global batch k follow by arithmetic: each folder has given c(k * size) rows before the batch and
-c((k + 1) * size) after it, where c is `apportion`. The rows in between, by the folder's own order, are its part of the
+c((k + 1) * size) after it, where c is `apportion`. The rows in between, in the folder's own order, are its part of the
 batch.
 
-Shape suffixes: B rows.
+Shape suffixes: B rows, N all rows of a block or a range.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class SourceRows:
         folder = source.folder
         shards = folder.manifest.shards
 
-        # Keyed by a shard's content, so masks change neither with a shard's number nor with the mixture.
+        # Keyed by a shard's content, so masks depend neither on a shard's number nor on the mixture.
         content = [shards[number].fingerprint for number in row_range.shards]
         shard_keys = np.array([key(seed, "mask", row_range.epoch, one) for one in content], dtype=np.uint64)
 
@@ -110,7 +110,7 @@ def integer_weights(folders: list[PairFolder], weights: list[float] | None, by_t
         unit = "tokens" if by_tokens else "rows"
         return [folder.manifest.totals[unit] for folder in folders]
 
-    # Through the decimal form: 0.3 means three tenths, not the binary fraction nearest to it.
+    # Weights are converted through their decimal form: 0.3 means three tenths, not the binary fraction closest to it.
     exact = [Fraction(str(weight)) for weight in weights]
     denominator = lcm(*(weight.denominator for weight in exact))
     return [int(weight * denominator) for weight in exact]
@@ -149,13 +149,14 @@ def rows_per_source(sources: list[Source], n: int) -> list[int]:
 
 
 def apportion(weights: list[int], n: int) -> list[int]:
-    """Divide the first n places of a Webster sequence by weights above 0.
+    """Divide the first n places of the stream among sources with these positive weights (Webster's method).
 
-    Row j of a source is due at time (2j - 1) / (2 * weight); sources that tie take turns by their number. The counts
-    are those of the n earliest rows, so they never fall as n grows. Costs O(k log k) for k sources, whatever n is.
+    Row j of a source is due at time (2j - 1) / (2 * weight); among equal times, the source with the lower number comes
+    first. The counts are those of the n earliest rows, so they never fall as n grows. Costs O(k log k) for k sources,
+    whatever n is.
     Example: `apportion([2, 1], 4)` -> `[3, 1]`.
     """
-    # Each share rounded half up is the count of rows due at time n / total. Their sum misses n by at most k / 2.
+    # Each share, rounded half up, is the number of rows due by time n / total. Their sum misses n by at most k / 2.
     total = sum(weights)
     counts = [(2 * n * weight + total) // (2 * total) for weight in weights]
     missing = n - sum(counts)

@@ -17,16 +17,17 @@ from torch import Tensor
 from trainer.models.batch import IGNORE_INDEX, PackedBatch
 
 TOKEN_MULTIPLE = 64
-"""Matrix units are fastest with multiples of a power of two."""
+"""Token counts are rounded up to this, because matrix units are fastest with multiples of a power of two."""
 
 
 @dataclass(frozen=True)
 class BatchShape:
     """The shape of a micro-batch.
 
-    tokens, sequences, masked: how many of each. The last two are doubled for a batch that has more. longest: the
-    maximum number of tokens in a sequence. padded: every row is filled up to `longest`, and the number of tokens
-    follows from that. most_tokens: for the rare batch that has more than `tokens`; None if there is none.
+    tokens, sequences, masked: how many of each. The last two are doubled, as often as needed, for a batch with more.
+    longest: the maximum number of tokens in a sequence. padded: every row is padded to `longest`, which decides the
+    number of tokens. most_tokens: the tokens of the larger shape for the rare batch that has more than `tokens`; None
+    if no batch has.
     """
 
     tokens: int
@@ -40,12 +41,13 @@ class BatchShape:
 def shape_for(tokens: int, mean_length: float, longest: int, mask_prob: float, padded: bool) -> BatchShape:
     """Return a shape for micro-batches of at most `tokens` tokens, in rows of about `mean_length` tokens.
 
-    Numbers of sequences and of masked tokens vary between batches. The shape leaves room for nearly all of them.
+    mask_prob: the share of tokens that are masked or predicted. The numbers of sequences and of masked tokens vary
+    between batches; the shape has room for those of nearly all batches.
     """
     tokens = _round_up(tokens, TOKEN_MULTIPLE)
     rows = tokens / mean_length
 
-    # Room for four times the square root of the mean more: as rare as four standard deviations of a Poisson number.
+    # Room for four square roots of the mean more, which are four standard deviations of a Poisson distribution.
     sequences = int(rows + 4 * rows**0.5) + 4
 
     # Each row's number of masked tokens is rounded and at least 1, which may add up to a token for each row.
@@ -66,7 +68,7 @@ def pad_to_shape(batch: PackedBatch, shape: BatchShape, pad_id: int) -> PackedBa
     masked = len(batch.masked_positions_K)
     missing_masked = _double_until(shape.masked, masked) - masked
 
-    # Of each token of padding: the filler it belongs to, and its position in there.
+    # For each padding token: the filler sequence that it belongs to, and its position in that sequence.
     filler_of_token = torch.repeat_interleave(torch.arange(fillers), lengths_F)
     starts_F = torch.cumsum(lengths_F, 0) - lengths_F
     filler_positions = torch.arange(missing_tokens) - starts_F[filler_of_token]
@@ -114,7 +116,7 @@ def _round_up(number: int, multiple: int) -> int:
 
 
 def _double_until(expected: int, needed: int) -> int:
-    """Double the expected number until it is enough: few different shapes, however much a batch needs."""
+    """Double `expected` until it is at least `needed`, so that even unusual batches add only a few shapes."""
     while expected < needed:
         expected *= 2
     return expected

@@ -26,8 +26,8 @@ class PairRows:
     """B rows laid end to end in T tokens.
 
     word_starts_T: whether a word begins at a token. segment_b_B: place of segment B's first token within its row.
-    labels_B: 0 or 1, or IGNORE_INDEX if the row has no pair label. Both are small integers in a whole shard (int32 and
-    int8), of which many are in memory, and int64 in rows that were taken from one.
+    labels_B: 0 or 1, or IGNORE_INDEX if the row has no pair label. These two are small integers (int32 and int8) in
+    whole shards, of which many are in memory at a time, and int64 in rows taken from them.
     """
 
     ids_T: NDArray[Any]
@@ -74,8 +74,9 @@ def join_rows(parts: list[PairRows]) -> PairRows:
 class StoredMasks:
     """The masks that rows carry: `variants` of them for each row.
 
-    The masks are lists of different lengths, laid end to end: variant v of row i is list number i * variants + v, and
-    list n is offsets[n] : offsets[n + 1]. positions count from the row's first token; tokens are the ids to put there.
+    The masks are lists of different lengths, laid end to end: variant v of row i is list number i * variants + v, which
+    occupies offsets[n] : offsets[n + 1] for list number n. positions count from the row's first token; tokens are the
+    ids that replace the tokens at these positions.
     """
 
     variants: int
@@ -115,7 +116,7 @@ def join_masks(parts: list[Masks]) -> Masks:
 def rows_from_table(table: pa.Table) -> PairRows:
     """Convert the table of a shard whose rows have been checked (schemas.row_checks).
 
-    No list is null then, so an Arrow list column's values are the rows end to end.
+    The checks ensure that no list is null, so the values of an Arrow list column are the rows end to end.
     """
     ids = table["input_ids"].combine_chunks()
     word_starts = table["word_starts"].combine_chunks()

@@ -1,12 +1,13 @@
-"""Rows for XLNet: in its own layout, and with targets and their order in place of masks (schemas/permutations.py).
+"""Packs rows for XLNet, in its own layout, with targets and their order in place of masks (schemas/permutations.py).
 
 Rows of pairs begin with [CLS]. XLNet's end with it, and it is a segment of its own, number 2:
 
     [CLS] A [SEP] B [SEP]       segments 0 0 0 1 1      as they are stored
     A [SEP] B [SEP] [CLS]       segments 0 0 1 1 2      as XLNet reads them
 
-So the first token is moved to the end when rows are read; shards serve all families. Rows of one segment have no 1.
-Rows of a byte-level BPE keep both of RoBERTa's separators between A and B, where XLNet's own have one.
+So the first token is moved to the end when rows are read, and the same shards serve all model families. Rows with only
+one segment have no segment 1. Rows of a byte-level BPE vocabulary keep both of RoBERTa's separators between A and B,
+where XLNet's own rows have one.
 
 Shape suffixes: B rows, T tokens, K targets.
 """
@@ -31,12 +32,12 @@ CLASSIFIER_SEGMENT = 2
 
 
 def pack_permuted(rows: PairRows, keys_B: U64, masking: Masking, vocabulary: Vocabulary) -> PackedBatch:
-    """Return rows as they are stored as one micro-batch on the CPU, in XLNet's layout. `keys_B`: the rows' own."""
+    """Return stored rows as one micro-batch on the CPU, in XLNet's layout. keys_B: the rows' random keys, uint64."""
     rows = first_token_last(rows)
     to_draw = RowsToMask(rows.ids_T, rows.offsets_B1, rows.word_starts_T, keys_B)
     targets = draw_targets(to_draw, masking, vocabulary)
 
-    # The model sees the targets themselves; what it must not see is up to attention.
+    # The input keeps the targets' own ids. Attention hides from each query what it must not see.
     unchanged = Masks(targets.positions_K, rows.ids_T[targets.positions_K], targets.offsets_B1)
     batch = pack(rows, unchanged)
 

@@ -58,7 +58,7 @@ class DeviceFeed:
         current_stream.wait_event(sent.arrival)
 
         # The memory was allocated on the copy stream. Tell torch's allocator that another stream uses it, too, so that
-        # it is not given away while that stream still computes.
+        # it is not reused while that stream still computes.
         for batch in sent.batches:
             for tensor in batch.tensors().values():
                 tensor.record_stream(current_stream)

@@ -28,7 +28,7 @@ class RankShare:
     """One rank's part of every global batch.
 
     micro_batches: how many of them this rank computes in a step. size: rows or tokens of the whole global batch.
-    ramp: the smaller batches at the beginning of a phase, None if all are of one size.
+    ramp: the smaller batches at the beginning of a phase, None if all batches have the same size.
     """
 
     rank: int
@@ -38,7 +38,7 @@ class RankShare:
     ramp: BatchRamp | None = None
 
     def at(self, number: int) -> RankShare:
-        """Return this rank's part of global batch `number`, counted from 0, without a ramp."""
+        """Return this rank's part of global batch `number`, counted from 0. The result's `ramp` is None."""
         ramped = self.ramp.batch(number) if self.ramp is not None else None
         if ramped is None:
             return replace(self, ramp=None)
@@ -61,9 +61,10 @@ class RankShare:
 
 
 def share_of(recipe: Recipe, rank: int, world_size: int, folders: Sequence[PairFolder] = ()) -> RankShare:
-    """Return this rank's share of a phase's global batches. `folders` are the phase's; they give the longest row.
+    """Return this rank's share of a phase's global batches.
 
-    Raises UsageError if the global batch cannot be cut as the recipe says.
+    folders: the phase's, which state their longest rows; without them, model.max_position_embeddings is used. Raises
+    UsageError if the global batch cannot be divided as the recipe says, and ValueError if batch.micro_tokens is "auto".
     """
     batch = recipe.batch
     longest = [folder.max_length for folder in folders] or [recipe.model.max_position_embeddings]
@@ -88,13 +89,13 @@ def share_of(recipe: Recipe, rank: int, world_size: int, folders: Sequence[PairF
 
 
 def micro_batches_of_size(batch: BatchSection, size: int, longest: Sequence[int], world_size: int) -> int:
-    """Return into how many micro-batches each rank cuts a global batch of `size` rows or tokens, at least one."""
+    """Return how many micro-batches each rank divides a global batch of `size` rows or tokens into, at least 1."""
     if batch.global_tokens and isinstance(batch.micro_tokens, int):
         return token_micro_batches(size, batch.micro_tokens, longest, world_size)
     if batch.micro_batch is None and isinstance(batch.micro_tokens, int):
         return row_micro_batches(size, batch.micro_tokens, max(longest), world_size)
 
-    # Where a ramp's size is no multiple of what all ranks compute at once, micro-batches are smaller than the limit.
+    # If a ramp's size is not a multiple of what all ranks compute at once, micro-batches are smaller than the limit.
     return divide_rounding_up(size, (batch.micro_batch or 1) * world_size)
 
 
@@ -111,7 +112,7 @@ def check_ramp_start(batch: BatchSection, rows: int, micro_batches: int) -> None
 
 
 def assign_rows(lengths_B: NDArray[np.integer], share: RankShare) -> list[Ints]:
-    """Return the numbers of the rows of each of one rank's micro-batches, ascending.
+    """Return the row numbers of each of this rank's micro-batches, in ascending order. lengths_B: tokens of each row.
 
     Rows are sorted by length and assigned to all micro-batches back and forth, so the micro-batches' tokens differ by
     less than the longest row. Raises DataError if there are fewer rows than micro-batches.
@@ -132,7 +133,7 @@ def assign_rows(lengths_B: NDArray[np.integer], share: RankShare) -> list[Ints]:
     round_starts = np.arange(0, len(lengths_B), micro_batches)
     runs_backwards = np.arange(len(round_starts)) % 2 == 1
 
-    # A rank takes every world_size-th micro-batch. The last round may end before it comes to one.
+    # A rank takes every world_size-th micro-batch. The last round may be too short to give it another row.
     assigned = []
     for micro_batch in range(share.rank, micro_batches, share.world_size):
         places = round_starts + np.where(runs_backwards, micro_batches - 1 - micro_batch, micro_batch)
@@ -143,7 +144,8 @@ def assign_rows(lengths_B: NDArray[np.integer], share: RankShare) -> list[Ints]:
 def sort_longest_first(lengths_B: NDArray[np.integer]) -> Ints:
     """Return the rows' numbers sorted by descending length, rows of equal length by ascending number.
 
-    Every rank sorts all rows of every global batch. numpy sorts 16-bit integers by radix, 15 times as fast as others.
+    Every rank sorts all rows of every global batch, so this has to be fast. numpy uses a radix sort for 16-bit
+    integers, which is 15 times as fast as its sort for wider ones.
     """
     missing_B = lengths_B.max() - lengths_B
     if missing_B.max() < 1 << 16:

@@ -1,7 +1,7 @@
-"""Random numbers by which ELECTRA's generator replaces masked tokens: one for each, from the key of its row.
+"""Draws the random numbers with which ELECTRA's generator samples replacements, one for each masked token.
 
-The key is that of the row's masks, made from the seed, the epoch and the row (mixture.py), and the counter is the
-token's place in the row. So a replacement depends neither on the rows beside it nor on rank, step or restart.
+They are drawn from the key of the row's masks, made from the seed, the epoch and the row (mixture.py), with the token's
+place in the row as the counter. So a replacement depends neither on other rows nor on rank, step or restart.
 
 Shape suffixes: B rows, K masked tokens.
 """

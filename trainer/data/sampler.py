@@ -2,7 +2,7 @@
 
 The rows of one folder form an endless sequence that depends on (data, seed) alone. Every epoch visits every row once:
 the shards are shuffled and taken BLOCK_SHARDS at a time, and the rows of such a block are shuffled together. A reader
-thus holds one block at a time and reads every shard once an epoch.
+therefore holds one block at a time and reads every shard once per epoch.
 
 A place in this sequence is counted in rows, or in tokens when batches hold a number of tokens. In tokens, a row belongs
 to the batch in which its first token lies. Global batch k (counted from 0) holds the places k * size to
@@ -75,7 +75,7 @@ class Order:
         self._identity = (seed, fingerprint)
         self.epoch_size = int(self._places_per_shard.sum())
 
-        # Neighboring batches lie in the same block or in the next one, and each looks at the order several times.
+        # Neighboring batches lie in the same block or in the next one, and each queries the order several times.
         self._shuffled_rows = lru_cache(maxsize=2)(self._shuffle_rows)
         self._shuffled_shards = lru_cache(maxsize=4)(self._shuffle_shards)
         self._block_bounds = lru_cache(maxsize=4)(self._find_block_bounds)
@@ -89,7 +89,7 @@ class Order:
         while place < last:
             epoch, place_in_epoch = divmod(place, self.epoch_size)
 
-            # The last block that begins at or before this place holds it (blocks without rows are passed over).
+            # The last block that begins at or before this place holds it, so blocks without rows are never chosen.
             bounds = self._block_bounds(epoch)
             block = int(np.searchsorted(bounds, place_in_epoch, side="right")) - 1
             block_begin = int(bounds[block])
@@ -115,8 +115,8 @@ class Order:
     def blocks_after(self, row_range: RowRange, count: int) -> list[tuple[int, ...]]:
         """Return the shards of the `count` blocks that follow a range's block, in order.
 
-        After an epoch's last block come the next epoch's. They are fewer than `count` if an epoch has fewer blocks, so
-        that none is the range's own.
+        After an epoch's last block come the next epoch's. If an epoch has few blocks, fewer than `count` are returned,
+        so that the range's own block is not among them.
         """
         blocks_per_epoch = -(-len(self._rows_per_shard) // BLOCK_SHARDS)
         count = min(count, max(blocks_per_epoch - 1, 1))
@@ -140,7 +140,7 @@ class Order:
         return offsets_of(places_per_block)
 
     def _shuffle_shards(self, epoch: int) -> Ints:
-        """Return the shards in the order of an epoch. The array is read-only, because callers share it."""
+        """Return the shard numbers in the order of an epoch. The array is read-only, because callers share it."""
         shards = permutation(len(self._rows_per_shard), key(*self._identity, "shard order", epoch))
         shards.flags.writeable = False
         return shards
@@ -151,7 +151,7 @@ class Order:
         row_count = int(self._rows_per_shard[list(shards)].sum())
         rows_N = permutation(row_count, key(*self._identity, "row order", epoch, block))
 
-        # In rows, the i-th row begins at place i; in tokens, where the rows before it end.
+        # Counted in rows, the i-th row begins at place i. Counted in tokens, it begins where the rows before it end.
         if self._row_lengths is None:
             return rows_N, np.arange(row_count)
 

@@ -1,8 +1,8 @@
 """Redraws the order of sentence-order prediction (SOP) each epoch: half of the rows have A and B swapped.
 
-A shard holds one draw of each row's order. A second draw on top of it, from the row's own key, makes the order of an
-epoch as random as the shard's; like masks, it follows from (seed, epoch, row). A row keeps its length, so no place in
-the data moves.
+A shard holds one random order of each row. A second draw on top of it, from the row's own key, makes the order of an
+epoch as random as the shard's. Like masks, it follows from (seed, epoch, row). A row keeps its length, so the places of
+rows in the data do not change.
 
 Shape suffixes: B rows, T tokens.
 """
@@ -20,11 +20,11 @@ from trainer.data.pair_rows import PairRows
 from trainer.models.batch import IGNORE_INDEX
 
 _SWAP_COUNTER = 1 << 48
-"""The draw's counter, far from those of the masks, which are drawn from the same keys."""
+"""The counter of this draw, far above those of the masks, which are drawn from the same keys."""
 
 
 def redraw_order(rows: PairRows, keys_B: U64, separators: int) -> PairRows:
-    """Return the rows with each order drawn again. `separators` special tokens stand between A and B."""
+    """Return the rows with the order of A and B redrawn. separators: the number of special tokens between A and B."""
     top_bits_B = numbers(keys_B, _SWAP_COUNTER) >> np.uint64(63)
     has_pair_label_B = rows.labels_B != IGNORE_INDEX
     return swap_segments(rows, (top_bits_B == 1) & has_pair_label_B, separators)
@@ -50,7 +50,7 @@ def swap_segments(rows: PairRows, swapped_B: NDArray[np.bool_], separators: int)
     starts = np.take_along_axis(starts, order, axis=0)
     lengths = np.take_along_axis(lengths, order, axis=0)
 
-    # Transposed, the pieces follow each other row by row.
+    # Transposed to (B, 5) and flattened, the pieces follow each other row by row.
     places_T = places_of_ranges(starts.T.ravel(), lengths.T.ravel())
     return replace(
         rows,

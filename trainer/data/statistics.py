@@ -1,7 +1,9 @@
-"""Counts of the training text for a run that begins: those of data.statistics, or of a sample of its own pairs.
+"""Token counts of the training text for a new run: those of data.statistics, or of a sample of the run's own pairs.
 
-`python -m pipeline statistics` counts up to hundreds of millions of tokens on all cores. Without it the run counts
-some itself, which takes seconds and is enough for a small model.
+`python -m pipeline statistics` counts up to hundreds of millions of tokens on all cores. Without it, the run counts a
+sample itself, which takes seconds and is enough for a small model.
+
+Shape suffix: V vocabulary.
 """
 
 from __future__ import annotations
@@ -26,10 +28,10 @@ from trainer.distributed.watchdog import progress
 from trainer.models.starting_weights import needs_statistics
 
 SAMPLED_TOKENS = 8_000_000
-"""How many tokens are counted without data.statistics, at most. They take a few seconds and less than a gigabyte."""
+"""The most tokens that are counted without data.statistics. They take a few seconds and less than a gigabyte."""
 
 WINDOW = 3
-"""Tokens up to this distance are counted as neighbors, which is the default of `statistics`, too."""
+"""Tokens up to this distance apart are counted as neighbors, as by default in `python -m pipeline statistics`."""
 
 NONE = Cooccurrences(np.zeros(0, np.uint32), np.zeros(0, np.uint32), np.zeros(0, np.int64))
 """The co-occurrences of no rows."""
@@ -43,6 +45,7 @@ class SampledStatistics:
     summed: Cooccurrences
 
     def cooccurrences(self) -> Iterator[Cooccurrences]:
+        """Yield all co-occurrences, in a single part."""
         yield self.summed
 
 
@@ -72,9 +75,9 @@ def open_statistics(recipe: Recipe, vocabulary: Vocabulary) -> Statistics | None
 
 
 def identity_of_counts(recipe: Recipe) -> str | None:
-    """Return what tells the counts that a run of this recipe begins with from others; None if it begins with none.
+    """Return a text that identifies the counts that a run of this recipe begins with; None if it needs none.
 
-    That is the fingerprint of data.statistics, or the size of the sample: the pairs have an identity of their own.
+    It is the fingerprint of data.statistics, or the size of the sample, whose pairs have their own fingerprint.
     Raises DataError or StorageError if data.statistics cannot be read.
     """
     if recipe.data.statistics is not None:
@@ -85,7 +88,7 @@ def identity_of_counts(recipe: Recipe) -> str | None:
 
 
 def count_sample(folders: list[PairFolder], weights: list[float] | None) -> SampledStatistics:
-    """Count up to SAMPLED_TOKENS tokens, from each folder its share of the mixture. A function of the pairs alone."""
+    """Count up to SAMPLED_TOKENS tokens: from each folder its share of the mixture. Every run counts the same ones."""
     vocabulary = folders[0].vocabulary
     counting = counting_of(vocabulary, WINDOW)
     unigrams_V = np.zeros(vocabulary.size, dtype=np.int64)
@@ -111,8 +114,8 @@ class MixtureShare(NamedTuple):
 def mixture_shares(folders: list[PairFolder], weights: list[float] | None, tokens: int) -> list[MixtureShare]:
     """Divide a sample of `tokens` tokens, or of all tokens if there are fewer, by the weights of the mixture.
 
-    Training repeats a folder that is smaller than its share, so its counts are multiplied, by the nearest whole number.
-    Without weights each folder has the share of its size.
+    Training repeats a folder that is smaller than its share, so its counts are multiplied by the nearest whole number.
+    Without weights, each folder's share is proportional to its size.
     """
     sizes = [folder.manifest.totals["tokens"] for folder in folders]
     if weights is None:
@@ -138,9 +141,9 @@ def sampled_tables(folder: PairFolder, tokens: int) -> Iterator[pa.Table]:
 
 
 def sampled_shards(folder: PairFolder, tokens: int) -> list[int]:
-    """Return the fewest evenly spaced shards of a folder that have about `tokens` tokens together, at least one.
+    """Return the numbers of the fewest evenly spaced shards that have about `tokens` tokens together, at least one.
 
-    Documents went to shards by their hash, so any shard is a sample of the corpus.
+    Documents were assigned to shards by hash, so any shard is a random sample of the corpus.
     """
     number_of_shards = len(folder.manifest.shards)
     share = min(1.0, tokens / max(folder.manifest.totals["tokens"], 1))

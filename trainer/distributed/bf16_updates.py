@@ -1,9 +1,9 @@
-"""Updates bf16 models at stages 0 and 1 in place of DeepSpeed: no read of the device, and an overlapped reduction.
+"""Updates bf16 models at stages 0 and 1 in place of DeepSpeed, without device reads and with an overlapped reduction.
 
-DeepSpeed 0.19 updates bf16 models in two wrappers. That of stage 0 reads a flag from the device for each parameter.
-That of stage 1 copies all gradients into buckets and reduces them only after the last backward pass, measures and
+DeepSpeed 0.19 updates bf16 models in two wrappers. The one for stage 0 reads a flag from the device for each parameter.
+The one for stage 1 copies all gradients into buckets and reduces them only after the last backward pass, measures and
 clips parameter by parameter on all ranks, and reads the norm twice. No option changes this
-(docs/measurements.md has the figures). DeepSpeed's memory layout stays, and so do checkpoints:
+(docs/measurements.md has the figures). DeepSpeed's memory layout and checkpoints stay as they are:
 
     stage 0    DeepSpeed reduces the gradients; `CopiedWeights` makes the update.
     stage 1    `OverlappedGradients` reduces as well. Autograd adds each gradient to its place in a flat float32 tensor.
@@ -50,7 +50,7 @@ CLIP_EPSILON = 1e-6
 def replace_bf16_updates(engine: DeepSpeedEngine, max_norm: float, bucket_elements: int = BUCKET_ELEMENTS) -> None:
     """Take over the updates of a bf16 engine at stage 0 or 1; does nothing for any other.
 
-    max_norm: the largest norm of the whole gradient, 0 for any.
+    max_norm: the largest norm of the whole gradient; 0 disables clipping.
     """
     if engine.fp16_enabled():
         return
@@ -75,7 +75,7 @@ class CopiedWeights:
         copies = [self._copies[parameter] for parameter in parameters]
         gradients = [parameter.grad for parameter in parameters]
 
-        # Every rank has all gradients, alike, so this needs no exchange.
+        # Every rank has the same reduced gradients of all parameters, so the norm needs no communication.
         norm = torch.linalg.vector_norm(norms_of(gradients))
         set_gradient_norm(self._engine.optimizer, norm)
         if self._max_norm:
@@ -95,8 +95,8 @@ class CopiedWeights:
 class Bucket:
     """Neighboring gradients that are reduced by one call.
 
-    gradients_N: a view of their flat tensor. size: how many parameters they belong to. missing: how many of these are
-    not complete yet in the last micro-batch.
+    gradients_N: a view of their flat tensor. size: how many parameters they belong to. missing: how many of these do
+    not have their gradient of the last micro-batch yet.
     """
 
     gradients_N: Tensor
@@ -146,7 +146,7 @@ class OverlappedGradients:
 
     @staticmethod
     def _let_autograd_add(group: FlatGroup) -> None:
-        """Make each parameter's gradient a view of the flat tensor, to which autograd then adds in float32."""
+        """Make each parameter's gradient a view of the flat tensor, so that autograd adds to it in float32."""
         sizes = [parameter.numel() for parameter in group.parameters]
         views = group.gradients_N[: sum(sizes)].split(sizes)
         for parameter, view_N in zip(group.parameters, views, strict=True):
@@ -173,7 +173,7 @@ class OverlappedGradients:
             members = []
 
     def _complete(self, parameter: Any) -> None:
-        """Note that autograd has added to a gradient, and start the reduction of complete buckets."""
+        """Start the reduction of complete buckets. A hook that autograd calls after it has added to a gradient."""
         if not self._engine.is_gradient_accumulation_boundary():
             return
 
@@ -187,7 +187,7 @@ class OverlappedGradients:
         self._calls.append(dist.all_reduce(bucket.gradients_N, async_op=True))
 
     def _finish_reduction(self) -> None:
-        """Reduce what is left, such as the gradients of parameters that took no part, and wait for all calls."""
+        """Reduce the remaining buckets, such as those of parameters without a gradient, and wait for all calls."""
         while self._reduced < len(self._buckets):
             self._reduce_next()
         for call in self._calls:
@@ -199,7 +199,7 @@ class OverlappedGradients:
             bucket.missing = bucket.size
 
     def _norm(self) -> Tensor:
-        """Return the norm of the whole gradient, the same on every rank: each part is measured on one of them."""
+        """Return the norm of the whole gradient, the same on every rank. Each part is measured on one rank only."""
         norms = torch.stack([torch.linalg.vector_norm(group.part_M) for group in self._groups])
         square = norms.double().square().sum()
         if self._engine.world_size > 1:
@@ -208,5 +208,5 @@ class OverlappedGradients:
 
 
 def clip_factor(norm: Tensor, max_norm: float) -> Tensor:
-    """Return what a gradient of this norm is multiplied by so that its norm is at most `max_norm`."""
+    """Return the factor that brings a gradient of this norm to at most `max_norm`; at most 1."""
     return (max_norm / (norm + CLIP_EPSILON)).clamp(max=1.0)

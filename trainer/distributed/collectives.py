@@ -1,7 +1,7 @@
-"""Runs something on one rank or on all and shares results and errors, so that none continues where another failed.
+"""Runs an action on one rank or on all, and shares results and errors, so that no rank continues where another failed.
 
-Every function here that talks to other ranks is a collective call: all ranks must make it, in the same order. A thread
-besides the main one has an order of its own, so it needs a group of its own: see `collectives_over`.
+Every function here that communicates is a collective call: all ranks must make it, in the same order. Calls of another
+thread are not ordered with those of the main thread, so that thread needs its own process group (`collectives_over`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _this_thread = threading.local()
 
 
 class RankFailedError(ClozelineError):
-    """A rank failed with an exception that is a bug, and so has no error class here."""
+    """A rank failed with an exception that is not a ClozelineError, which means a bug."""
 
 
 class Outcome(NamedTuple):
@@ -42,7 +42,7 @@ class Outcome(NamedTuple):
 
 @contextlib.contextmanager
 def collectives_over(group: Any) -> Iterator[None]:
-    """Make the collective calls of this thread over `group`, which has all ranks, while the block lasts."""
+    """Make this thread's collective calls use `group`, a process group of all ranks, while the block lasts."""
     _this_thread.group = group
     try:
         yield
@@ -65,7 +65,7 @@ def run_on_rank_0(act: Callable[[], T]) -> T:
     if dist.get_rank() == 0:
         outcomes = [_attempt(act)]
 
-    # Outcomes travel as pickles, which is safe because they stay between the processes of one run.
+    # Outcomes are sent as pickles, which is safe because they stay between the processes of one run.
     if dist.get_world_size() > 1:
         dist.broadcast_object_list(outcomes, group=group_of_thread())
     return _values_or_first_error(outcomes)[0]
@@ -85,7 +85,7 @@ def run_on_all_ranks(act: Callable[[], T]) -> list[T]:
 
 
 def any_rank(flag: bool, device: torch.device | None) -> bool:
-    """Return whether `flag` is true on any rank. device: where this rank computes."""
+    """Return whether `flag` is true on any rank. device: where this rank computes, for the all-reduce."""
     flags = torch.tensor(float(flag), device=device)
     dist.all_reduce(flags, dist.ReduceOp.MAX)
     return bool(flags)
@@ -94,9 +94,9 @@ def any_rank(flag: bool, device: torch.device | None) -> bool:
 def nodes_of_ranks() -> list[int]:
     """Return the node of each rank, numbered from 0 in the order of their first ranks.
 
-    Ranks are on one node when they have the same host name and the same kernel, and so share a page cache. Set
-    CLOZELINE_NODE to a name for each process where that is too coarse: for several containers on one host that mount
-    a network file system separately.
+    Ranks are on one node if they have the same host name and the same running kernel, and so share a page cache. Where
+    that is too coarse, as for several containers on one host that mount a network file system separately, set
+    CLOZELINE_NODE to the node's name in each process.
     """
     names = run_on_all_ranks(_node_name)
     numbers: dict[str, int] = {}
@@ -123,7 +123,7 @@ def _attempt(act: Callable[[], Any]) -> Outcome:
         reason = error.strerror or error
         return Outcome(None, StorageError(f"Rank {dist.get_rank()}: {path}{reason}. Check that disk."))
     except Exception as error:
-        # A bug. The traceback appears where it happened; all ranks report which rank that was.
+        # A bug. The traceback is printed on the rank where it happened; all ranks report which rank that was.
         traceback.print_exc()
         return Outcome(None, RankFailedError(f"Rank {dist.get_rank()} failed with {type(error).__name__}: {error}"))
 

@@ -1,8 +1,8 @@
-"""Every attribute of DeepSpeed outside its documented interface that the trainer uses, each behind one function.
+"""Wraps every DeepSpeed attribute outside its documented interface that the trainer uses, each in one function.
 
 Checked against DeepSpeed 0.19.8; pyproject.toml allows 0.19 only, because these attributes may change in any release.
-A test refuses them anywhere else, so that an upgrade of DeepSpeed is an upgrade of this file. Paths in docstrings are
-relative to the deepspeed package.
+A test refuses them anywhere else, so that only this file has to change with an upgrade of DeepSpeed. Paths in
+docstrings are relative to the deepspeed package.
 
 The optimizer that DeepSpeed wraps around ours ("the wrapper", `engine.optimizer`) depends on stage and precision:
 
@@ -40,8 +40,8 @@ def basic_optimizer(engine: DeepSpeedEngine) -> torch.optim.Optimizer:
 def gradient_norm_of(engine: DeepSpeedEngine) -> Tensor | None:
     """Return the norm of the last step's whole gradient before clipping, or None if DeepSpeed does not compute it.
 
-    A number on the engine's device, which is not read here. Every wrapper stores it as `_global_grad_norm` before it
-    calls our optimizer's `step`. Stage 0 in fp32 has no wrapper and so no norm.
+    The norm is a scalar on the engine's device, and is not read here. Every wrapper stores it as `_global_grad_norm`
+    before it calls our optimizer's `step`. Stage 0 in fp32 has no wrapper and so no norm.
     """
     wrapper: Any = engine.optimizer
     if not hasattr(wrapper, "_global_grad_norm"):
@@ -63,8 +63,8 @@ NORM_READERS = (
 def norms_stay_on_device(engine: DeepSpeedEngine) -> Iterator[None]:
     """Keep DeepSpeed from reading gradient norms while the block lasts.
 
-    Its wrappers skip an update whose gradient norm is not finite, and the host waits for the device to know. The
-    anomaly guard skips such an update on the device. Not in fp16, where the loss scale depends on the answer.
+    Its wrappers skip an update whose gradient norm is not finite, and to find out, the host waits for the device. The
+    anomaly guard skips such updates on the device. Does nothing in fp16, where the loss scale depends on the answer.
     """
     if engine.fp16_enabled():
         yield
@@ -82,15 +82,15 @@ def norms_stay_on_device(engine: DeepSpeedEngine) -> Iterator[None]:
 
 
 def _is_valid(norm: Any) -> bool:
-    """Answer in place of `is_invalid_grad_norm`, whatever the norm is."""
+    """Stand in for `is_invalid_grad_norm`: report every norm as valid."""
     return False
 
 
 def release_engine_memory() -> None:
-    """Return the memory of engines that nothing refers to any longer to the device.
+    """Give the memory of engines that are no longer in use back to the device.
 
-    DeepSpeed's engines, wrappers and hooks refer to each other, so they live until a garbage collection finds them.
-    This takes no engine on purpose: a caller that still holds one would keep it alive.
+    DeepSpeed's engines, wrappers and hooks refer to each other, so they live until the garbage collector finds them.
+    This takes no engine as an argument on purpose, because a caller that still holds one would keep it alive.
     """
     gc.collect()
     accelerator: Any = get_accelerator()
@@ -100,12 +100,12 @@ def release_engine_memory() -> None:
 # ---- fp16 loss scale ----
 
 LOSS_SCALER_FIELDS = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
-"""The attributes in which the scalers of runtime/fp16/loss_scaler.py keep their state."""
+"""The attributes that hold the state of the scalers in runtime/fp16/loss_scaler.py."""
 
 
 @dataclass(frozen=True)
 class LossScaleMethods:
-    """The two methods by which the wrapper of stage 0 handles its loss scale in a step.
+    """The two methods with which the wrapper of stage 0 handles its loss scale in a step.
 
     update(overflowed): lower the scale after an overflow, or count a good step and perhaps raise it.
     unscale_and_clip(scaled_norm, apply_scale): divide gradients by the scale and the clipping factor, and return that
@@ -156,7 +156,7 @@ def loss_scaler_state(engine: DeepSpeedEngine) -> dict[str, float]:
 
 
 def set_loss_scaler_state(engine: DeepSpeedEngine, state: dict[str, float]) -> None:
-    """Restore what `loss_scaler_state` returned, as far as this scaler has it."""
+    """Restore what `loss_scaler_state` returned, as far as this scaler has those fields."""
     scaler = loss_scaler_of(engine)
     for name, value in state.items():
         if hasattr(scaler, name):
@@ -201,8 +201,8 @@ def float32_copies(engine: DeepSpeedEngine) -> dict[Tensor, Tensor]:
 class FlatGroup(NamedTuple):
     """What BF16_Optimizer holds for one parameter group, its parameters laid end to end and padded to N elements.
 
-    gradients_N: float32, of all parameters. part_M, weights_M: the M elements that this rank updates, of the gradients
-    (a view) and of the float32 weights.
+    gradients_N: float32, of all parameters. part_M: a view of the M elements of gradients_N that this rank updates.
+    weights_M: their float32 weights.
     """
 
     parameters: list[nn.Parameter]
@@ -212,7 +212,7 @@ class FlatGroup(NamedTuple):
 
 
 def has_flat_gradients(engine: DeepSpeedEngine) -> bool:
-    """Return whether every rank sums the gradients of all parameters in float32: stage 1 in bf16 alone."""
+    """Return whether every rank sums the gradients of all parameters in float32, as only stage 1 in bf16 does."""
     return hasattr(engine.optimizer, "fp32_groups_gradients_flat")
 
 
@@ -230,20 +230,20 @@ def flat_groups(engine: DeepSpeedEngine) -> list[FlatGroup]:
 
 
 def gather_bf16_weights(engine: DeepSpeedEngine) -> None:
-    """Round this rank's float32 weights into the model, and gather all ranks' (`update_lp_params`). Collective."""
+    """Round this rank's float32 weights into the model and gather the others' (`update_lp_params`). Collective."""
     wrapper: Any = engine.optimizer
     wrapper.update_lp_params()
 
 
 def replace_update(engine: DeepSpeedEngine, update: Callable[[], None]) -> None:
-    """Make a step of the wrapper call `update`, which also sets the gradients to zero."""
+    """Make a step of the wrapper call `update`, which must also set the gradients to zero."""
     wrapper: Any = engine.optimizer
     wrapper.step = update
     wrapper.zero_grad = _do_nothing
 
 
 def replace_accumulation(engine: DeepSpeedEngine) -> None:
-    """Keep BF16_Optimizer from adding up, clearing and reducing gradients: someone else does all three.
+    """Keep BF16_Optimizer from adding up, clearing and reducing gradients; the caller takes over all three.
 
     The engine calls `clear_lp_grads` before and `update_hp_grads` after a backward pass, and reduces gradients
     afterwards if `enable_backward_allreduce` is set (runtime/engine.py).
@@ -255,7 +255,7 @@ def replace_accumulation(engine: DeepSpeedEngine) -> None:
 
 
 def _do_nothing(*_: Any, **__: Any) -> None:
-    """Take the place of a method that is not needed."""
+    """Replace a method that is not needed."""
 
 
 # ---- Stages 1 to 3: this rank's part of each parameter ----
@@ -264,7 +264,7 @@ def _do_nothing(*_: Any, **__: Any) -> None:
 class FlatSlice(NamedTuple):
     """Consecutive elements of one flattened parameter that lie in a flat float32 tensor of this rank.
 
-    offset: position of the first of them in the flat tensor. start: its position in the parameter. size: how many.
+    offset: position of the first element in the flat tensor. start: its position in the parameter. size: how many.
     """
 
     offset: int
@@ -307,7 +307,7 @@ def is_stage_3(engine: DeepSpeedEngine) -> bool:
 
 
 def is_partitioned(parameter: Any) -> bool:
-    """Return whether stage 3 manages a parameter, which is then an empty stand-in unless it is small.
+    """Return whether stage 3 manages a parameter, which is then an empty placeholder unless it is small.
 
     `_convert_to_deepspeed_param` (runtime/zero/partition_parameters.py) adds the `ds_` attributes.
     """
@@ -322,9 +322,9 @@ def full_shape_of(parameter: Any) -> tuple[int, ...]:
 def stage_3_slice(engine: DeepSpeedEngine, parameter: Any) -> tuple[Tensor, FlatSlice]:
     """Return the flat float32 tensor with this rank's part of a parameter in stage 3, and where the part lies in it.
 
-    Stage 3 cuts every parameter into one part of equal size a rank and pads the last ones. `grad_position`
+    Stage 3 divides every parameter into equal parts, one for each rank, and pads the last ones. `grad_position`
     (runtime/zero/stage3.py) has the parameter's sub-group, the offset in its flat tensor and the padded size. The
-    returned size does not count padding; it is 0 or less where the part is padding only.
+    returned size does not count padding; it is 0 or less if the part consists of padding only.
     """
     wrapper: Any = engine.optimizer
     sub_group, offset, padded_size = wrapper.grad_position[wrapper.get_param_id(parameter)]
@@ -337,7 +337,7 @@ def stage_3_slice(engine: DeepSpeedEngine, parameter: Any) -> tuple[Tensor, Flat
 def publish_stage_3_weights(engine: DeepSpeedEngine) -> None:
     """Copy the float32 parts into the parameters that the model computes with, as a step does. A collective call.
 
-    The two halves follow `step` and `_post_step` of runtime/zero/stage3.py.
+    The code follows `step` and then `_post_step` of runtime/zero/stage3.py.
     """
     wrapper: Any = engine.optimizer
     for sub_group in range(len(wrapper.fp32_partitioned_groups_flat)):
@@ -354,9 +354,9 @@ def publish_stage_3_weights(engine: DeepSpeedEngine) -> None:
 
 
 def communication_kernels_name() -> str | None:
-    """Return the extension name of DeepSpeed's shared-memory collectives, or None where DeepSpeed does not use them.
+    """Return the extension name of DeepSpeed's shared-memory collectives, or None if DeepSpeed does not use them.
 
-    The same condition as in `build_shm_op` (comm/torch.py).
+    The condition is that of `build_shm_op` (comm/torch.py).
     """
     accelerator: Any = get_accelerator()
     builder = accelerator.create_op_builder("ShareMemCommBuilder")

@@ -1,8 +1,8 @@
-"""Gives a model that was built on the meta device its memory, on the device of each rank, without a whole copy of it.
+"""Allocates a model that was built on the meta device on each rank's device, without an extra copy of the whole model.
 
-The weights come later: those of a checkpoint, or initial ones that rank 0 draws (initial_weights.py). So no rank but
-those that compute with all weights ever holds them all. In ZeRO stage 3 each module is partitioned as soon as it has
-memory; DeepSpeed itself would first move the whole model to every device.
+The weights are filled in later, from a checkpoint or with initial weights from rank 0 (initial_weights.py). In ZeRO
+stage 3 each module is partitioned as soon as it is allocated, so no device has to hold the whole model; DeepSpeed
+itself would first move the whole model to every device.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import torch
 from torch import nn
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-"""What the model computes in, by engine.precision."""
+"""The dtype that the model computes in, by engine.precision."""
 
 
 def is_empty(model: nn.Module) -> bool:
-    """Return whether a model was built on the meta device, and so has no weights yet."""
+    """Return whether a model was built on the meta device and has no weights yet."""
     return any(parameter.is_meta for parameter in model.parameters())
 
 
@@ -36,6 +36,7 @@ def allocate(model: nn.Module, device: torch.device, precision: str, stage_3_con
             setattr(module, name, nn.Parameter(zeros))
 
         if names and stage_3_config is not None:
-            # A list of parameters is a module, too. The module itself may have children that are not allocated yet.
+            # Partition only the module's own parameters: its children may not be allocated yet. A ParameterList is a
+            # module, too, which zero.Init requires.
             own_parameters = nn.ParameterList([getattr(module, name) for name in names])
             deepspeed.zero.Init(module=own_parameters, config_dict_or_path=stage_3_config)

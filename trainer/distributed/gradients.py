@@ -1,17 +1,17 @@
 """Keeps gradient sums in float32: over micro-batches and over ranks, whatever precision the model computes in.
 
-A bfloat16 sum stops growing once an addend is below 1/256 of it: after 512 micro-batches it is 5 % too small. What
-DeepSpeed 0.19 needs so that no sum is in 16 bits:
+A bfloat16 sum stops growing once an addend is below 1/256 of it: after 512 micro-batches it is 5 % too small. To keep
+every sum out of 16 bits, DeepSpeed 0.19 needs the following:
 
-    stage 0          it has no setting. A parameter's grad_dtype makes autograd itself accumulate in float32, and
+    stage 0          there is no setting. A parameter's grad_dtype makes autograd itself accumulate in float32, and
                      DeepSpeed then reduces, measures and clips those gradients.
-    stage 1, bf16    data_types.grad_accum_dtype: BF16_Optimizer has float32 gradients of all parameters, into which
+    stage 1, bf16    data_types.grad_accum_dtype: BF16_Optimizer has float32 gradients of all parameters, to which
                      autograd adds directly (bf16_updates.py).
     stage 1, fp16    the same setting: each parameter gets a float32 sum as an extra attribute.
     stage 2          the same setting: each rank keeps the float32 sum of its own part.
     stage 3          the same setting: the buffer for this rank's part of each parameter is float32.
 
-communication_data_type is the format of the reduction over ranks in all of them.
+In all stages, communication_data_type is the dtype of the reduction over ranks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from trainer.distributed.deepspeed_internals import has_flat_gradients
 
 
 def gradient_settings(section: EngineSection) -> dict[str, Any]:
-    """Return the DeepSpeed settings for float32 sums; none for a model that computes in float32 anyway."""
+    """Return the DeepSpeed settings for float32 sums; an empty dictionary for a model that computes in float32."""
     if section.precision == "fp32":
         return {}
 
@@ -37,10 +37,10 @@ def gradient_settings(section: EngineSection) -> dict[str, Any]:
 
 
 def gradient_divisor(engine: DeepSpeedEngine) -> int:
-    """Return what the sum of all micro-batches' gradients over all ranks is divided by before the update.
+    """Return the number that the gradients' sum over all micro-batches and ranks is divided by before the update.
 
-    `engine.backward` divides by the micro-batches of a full batch, however many a step has, and DeepSpeed's reduction
-    by the number of ranks. Where bf16_updates.py reduces, it sums.
+    `engine.backward` divides by the number of micro-batches in a full batch, even in a step with fewer, and DeepSpeed's
+    reduction divides by the number of ranks. The reduction of bf16_updates.py (stage 1) does not divide.
     """
     micro_batches = engine.gradient_accumulation_steps()
     if has_flat_gradients(engine):
@@ -49,7 +49,7 @@ def gradient_divisor(engine: DeepSpeedEngine) -> int:
 
 
 def accumulate_in_float32(engine: DeepSpeedEngine) -> None:
-    """Make autograd accumulate float32 gradients of 16-bit parameters. Only for stage 0, which has no setting."""
+    """Make autograd accumulate gradients of 16-bit parameters in float32. Only for stage 0, which has no setting."""
     for parameter in engine.module.parameters():  # type: ignore[operator]
         parameter.grad = None
         parameter.grad_dtype = torch.float32

@@ -1,8 +1,8 @@
-"""The latest message of every rank, in the key-value store through which the process group was created.
+"""Exchanges each rank's latest message through the key-value store with which the process group was created.
 
-The store is a TCP server in rank 0 or in its launcher. Unlike a collective it works while another collective is
-blocked, and with any backend. Unlike a file on a shared file system its contents are never stale: NFS clients may see
-a change a minute late.
+The store is a TCP server in rank 0 or in its launcher. Unlike a collective, it works with any backend, even while a
+collective is blocked. Unlike a file on a shared file system, it is never stale, whereas NFS clients may see a change a
+minute late.
 
 Each rank has one key, which it overwrites with a JSON object. A call may block for hours when the store's process is
 stopped or its machine is unreachable, so only one thread calls it, and nothing else depends on that thread.
@@ -24,7 +24,7 @@ class StoreLostError(Exception):
 class Heartbeats:
     """Reads and writes the messages of all ranks.
 
-    A single rank may have no process group, so it keeps its message itself. Not thread-safe.
+    A single rank may have no process group, so it keeps its message in memory. Not thread-safe.
     """
 
     def __init__(self, rank: int, world_size: int):
@@ -32,10 +32,10 @@ class Heartbeats:
         self._world_size = world_size
         self._own_message: dict[str, Any] = {}
 
-        # Reading a key that was never written would block until it is, so those ranks are left out.
+        # Reading a key that was never written would block until it is, so only these ranks are read.
         self._ranks_that_wrote: set[int] = set()
 
-        # A separate connection, because the main thread may be blocked on the shared one while it waits for a key.
+        # Use a separate connection, because the main thread may block the shared one while it waits for a key.
         self._store: Any = None
         if world_size > 1:
             self._store = default_store().clone()
@@ -52,7 +52,7 @@ class Heartbeats:
             raise StoreLostError(address()) from error
 
     def read(self) -> list[dict[str, Any]]:
-        """Return the message of each rank, empty for one that has not written any. Raises StoreLostError."""
+        """Return the message of each rank, empty if the rank has not written one yet. Raises StoreLostError."""
         if self._store is None:
             return [self._own_message]
 
@@ -80,7 +80,7 @@ class Heartbeats:
 
 
 def address() -> str:
-    """Return the store's host and port for messages."""
+    """Return the store's host and port, for error messages."""
     host = os.environ.get("MASTER_ADDR", "?")
     port = os.environ.get("MASTER_PORT", "?")
     return f"{host}:{port}"

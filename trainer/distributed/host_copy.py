@@ -1,4 +1,4 @@
-"""Values of a device on their way to the host, which continues meanwhile and reads them later."""
+"""Copies values from a device to the host in the background, for the host to read later."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from torch import Tensor
 
 
 class HostCopy:
-    """A copy of a device's tensor into pinned memory of the host, in the background. On a CPU, a plain copy."""
+    """A copy of a device's tensor in pinned host memory, made in the background. On a CPU, a plain copy."""
 
     def __init__(self, values_N: Tensor):
-        """Start the copy, after everything that the device was already asked to compute. values_N: one dimension."""
+        """Queue the copy on the current stream, after the work that is already queued. values_N: one-dimensional."""
         self._arrival: torch.Event | None = None
         if values_N.device.type == "cpu":
             self._host_N = values_N.clone()

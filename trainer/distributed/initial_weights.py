@@ -1,7 +1,7 @@
-"""Brings initial weights from rank 0 to where every rank keeps them, one tensor at a time.
+"""Sends initial weights from rank 0 into the engine of every rank, one tensor at a time.
 
-Weights are drawn or read on one rank alone, in float32: the others would only repeat it. Beside the engine, no rank
-holds more than the largest tensor.
+Weights are drawn or read in float32 on rank 0 only, because the other ranks would only repeat that work. In addition to
+the engine, a rank only needs memory for the largest tensor.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from trainer.distributed.zero import ParameterSlice, named_parameters, parameter
 
 @torch.no_grad()
 def send_weights(engine: DeepSpeedEngine, weights: Iterator[tuple[str, Tensor]] | None) -> None:
-    """Fill in the engine's weights, in float32 for the optimizer and in the model's precision. A collective call.
+    """Fill in the optimizer's float32 weights and the model's weights in its precision. A collective call.
 
-    weights: on rank 0, the name and the float32 values of every parameter, in the order of the model; None elsewhere.
+    weights: on rank 0, the name and the float32 values of every parameter, in the model's order; None on other ranks.
     """
     slices: dict[str, list[ParameterSlice]] = defaultdict(list)
     for part in parameter_slices(engine):
@@ -46,7 +46,7 @@ def send_weights(engine: DeepSpeedEngine, weights: Iterator[tuple[str, Tensor]] 
             parameter.data.copy_(values)
         progress()
 
-    # Stage 3 computes with copies of the parts.
+    # In stage 3, the model computes with copies of these parts, which have to be updated.
     publish_weights(engine)
 
 

@@ -1,18 +1,18 @@
-"""Builds and loads DeepSpeed's CPU communication kernels: C++ that a machine compiles at its first start.
+"""Builds and loads DeepSpeed's CPU communication kernels: C++ that is compiled at the first start on a machine.
 
-All processes of a user on one machine share the build folder, and three things in it say who is building:
+All processes of a user on one machine share the build folder, and three files in it show who is building:
 
     lock             torch's: created before a build and removed after it. A process that is killed in between leaves
                      it behind, and torch would wait for its removal forever and without a message.
-    clozeline.lock   ours: its flock is held while one of our processes builds, and the system releases it when that
+    clozeline.lock   ours: one of our processes holds its flock while it builds, and the kernel releases it when that
                      process ends, however it ends. Its text is "building: process N" during a build and empty after.
     *.so             the kernels, once they have been built
 
-A process of ours first takes the flock, waiting at most `timeout` seconds. If it then finds text in clozeline.lock, the
-last builder of ours was killed, so a `lock` is stale. If there is no text, a `lock` belongs to another program, and is
-stale only if it is 15 minutes old. A stale `lock` is removed; for any other the process waits until the deadline.
+Each of our processes first takes the flock, waiting at most `timeout` seconds. If clozeline.lock then contains text,
+our last builder was killed, so a `lock` is stale. If it is empty, a `lock` belongs to another program, and is stale
+only if it is 15 minutes old. A stale `lock` is removed; for any other one, the process waits until the deadline.
 
-Ranks of a run are processes that meet here; the only other thread is a timer that prints a line about a slow rebuild.
+The ranks of a run on one machine compete for the flock. The only other thread is a timer that announces a slow rebuild.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ BUILDING = "building: "
 ANNOUNCED = 5.0
 """Seconds after which a wait or a rebuild is announced."""
 STALE_LOCK_SECONDS = 900.0
-"""Seconds after which torch's lock is taken for one that was left behind; a build takes a few minutes."""
+"""Seconds after which torch's lock counts as left behind; a build takes a few minutes."""
 POLL_SECONDS = 0.1
 
 
 def load_communication_kernels(timeout: float) -> None:
-    """Build or load the kernels, as starting the process group will do again. Only for CPUs.
+    """Build or load the kernels before the process group does, which then finds them built. Only for CPUs.
 
-    Raises StorageError after `timeout` seconds behind another build, or behind a lock that may be another program's,
-    and UsageError when the kernels cannot be compiled.
+    Raises StorageError after waiting `timeout` seconds for another build or for a lock that another program may hold,
+    and UsageError if the kernels cannot be compiled.
     """
     _prefer_own_ninja()
     _use_own_build_folder()
@@ -88,7 +88,7 @@ def _build(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _rebuild_announced(folder: Path) -> Iterator[None]:
-    """Log a line when existing kernels take long to load: torch compiles them again after an upgrade."""
+    """Print a line if loading existing kernels takes long, because torch then compiles them again after an upgrade."""
     stdout = sys.stdout
 
     def announce() -> None:
@@ -108,7 +108,7 @@ def _rebuild_announced(folder: Path) -> Iterator[None]:
 
 
 def _build_error(folder: Path, error: Exception) -> UsageError:
-    """Return the error for a failed build, with the one line of the compiler's output that has the reason."""
+    """Return the error for a failed build, with the line of the compiler's output that states the reason."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         lines = [type(error).__name__]
@@ -118,7 +118,7 @@ def _build_error(folder: Path, error: Exception) -> UsageError:
         f"DeepSpeed's CPU communication kernels cannot be built in {folder}: {reason.rstrip('.')}. Install a C++ "
         "compiler (g++), ninja and Python's headers (Python.h, as in python3-dev), and start again."
     )
-    # One rank of every machine reports it.
+    # An error that is `everywhere` is only reported by rank 0, so this makes the first rank of each machine report it.
     build_error.everywhere = os.environ.get("LOCAL_RANK", "0") != "0"
     return build_error
 
@@ -129,8 +129,8 @@ def _build_error(folder: Path, error: Exception) -> UsageError:
 def _prefer_own_ninja() -> None:
     """Make the build use the ninja that is installed next to this Python, whatever PATH the process was started with.
 
-    Versions of ninja do not read each other's logs: with one from the environment and one from the system in turn,
-    every start would compile the kernels again.
+    Different versions of ninja do not read each other's logs. If runs alternated between the environment's ninja and
+    the system's, every start would compile the kernels again.
     """
     programs = Path(sys.executable).parent
     if (programs / "ninja").exists():
@@ -140,8 +140,8 @@ def _prefer_own_ninja() -> None:
 def _use_own_build_folder() -> None:
     """Give each Python environment its own build folder, unless TORCH_EXTENSIONS_DIR names one.
 
-    torch's default folder is shared by all environments of a user. The compiler's command contains the environment's
-    folders, so runs of two environments in turn would compile the kernels again at every start.
+    All environments of a user share torch's default folder. The compiler command contains the environment's paths, so
+    if runs alternated between two environments, every start would compile the kernels again.
     """
     from torch.utils import cpp_extension  # imports setuptools, which takes a while
 
@@ -152,7 +152,7 @@ def _use_own_build_folder() -> None:
 
 
 def _build_folder() -> Path | None:
-    """Return the folder in which torch builds the kernels; None where DeepSpeed does not use them."""
+    """Return the folder in which torch builds the kernels; None if DeepSpeed does not use them."""
     name = communication_kernels_name()
     if name is None:
         return None
@@ -164,9 +164,9 @@ def _build_folder() -> Path | None:
 
 @contextlib.contextmanager
 def _turn_to_build(folder: Path, deadline: float) -> Iterator[IO[str] | None]:
-    """Hold clozeline.lock, and empty it after a build that came to its end.
+    """Hold clozeline.lock, and empty it after a build without an error.
 
-    Yields the open file, or None on a file system without flock. After an error the text stays, as after a kill.
+    Yields the open file, or None if the file system has no flock. After an error the text stays, as after a kill.
     """
     with (folder / OWN_LOCK).open("a+") as file:
         try:
@@ -182,7 +182,7 @@ def _turn_to_build(folder: Path, deadline: float) -> Iterator[IO[str] | None]:
 def _take_flock(file: IO[str], folder: Path, deadline: float) -> None:
     """Wait for the flock of clozeline.lock.
 
-    Raises StorageError after the deadline, and OSError where the file system has no flock.
+    Raises StorageError after the deadline, and OSError if the file system does not support flock.
     """
     announce_at = monotonic() + ANNOUNCED
     announced = False
@@ -207,7 +207,7 @@ def _take_flock(file: IO[str], folder: Path, deadline: float) -> None:
 
 
 def _builder(file: IO[str]) -> str:
-    """Return which process of ours is building, as it wrote into clozeline.lock."""
+    """Return the name of the process of ours that is building, as written in clozeline.lock."""
     file.seek(0)
     return file.read().strip().removeprefix(BUILDING) or "another process"
 
@@ -215,7 +215,7 @@ def _builder(file: IO[str]) -> str:
 def _wait_for_torch_lock(folder: Path, own_lock: IO[str] | None, deadline: float) -> None:
     """Return once torch's lock is gone, removing it if its owner was killed.
 
-    Raises StorageError after the deadline, when its owner may be alive.
+    Raises StorageError if the lock is still there after the deadline and its owner may be alive.
     """
     last_builder_was_killed = own_lock is not None and _claim_build(own_lock)
 
@@ -244,7 +244,7 @@ def _claim_build(own_lock: IO[str]) -> bool:
     own_lock.seek(0)
     last_builder_was_killed = own_lock.read() != ""
 
-    # The text of a killed builder serves as well: what counts is that there is one.
+    # The text of a killed builder may stay, because only its presence matters.
     if not last_builder_was_killed:
         own_lock.write(f"{BUILDING}process {os.getpid()}\n")
         own_lock.flush()

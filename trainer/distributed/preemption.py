@@ -6,11 +6,11 @@
 Slurm (--signal), Kubernetes, spot instances and torchrun send one of the first two, to one rank or to all, often twice.
 A terminal sends SIGINT to every process of the job, and launchers add a SIGTERM.
 
-Two threads take part. Python runs a signal handler in the main thread, between two bytecodes: it only notes the
-request, which the training loop reads between micro-batches (see stop_agreement.py). That is too late for exiting at
-once, because the main thread may be blocked in a collective or compile an extension for minutes. So Python's C handler
-also writes the signal's number to a pipe (signal.set_wakeup_fd), and a daemon thread reads the pipe and acts on each
-SIGINT. That thread alone ends the process, with os._exit, and only for an interrupt.
+Two threads are involved. Python runs a signal handler in the main thread, between two bytecodes. The handler only notes
+the request, which the training loop reads between micro-batches (see stop_agreement.py). That is too late for an
+immediate exit, because the main thread may be blocked in a collective or compile an extension for minutes. So Python's
+C handler also writes the signal's number to a pipe (signal.set_wakeup_fd), and a daemon thread reads the pipe and acts
+on each SIGINT. Only that thread ends the process, with os._exit, and only for an interrupt.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ INTERRUPTED = 130
 STOPPING = (signal.SIGTERM, signal.SIGUSR1)
 LISTENED = (*STOPPING, signal.SIGINT)
 SAME_REQUEST = 0.5
-"""Seconds within which a second SIGINT belongs to the first: some wrappers signal both the process and its group."""
+"""Seconds within which a second SIGINT counts as the first, because some wrappers signal both process and group."""
 
 
 class StopRequest:
@@ -40,7 +40,7 @@ class StopRequest:
         self._pipe_writer: int | None = None
 
     def listen(self) -> StopRequest:
-        """From now on note the three signals instead of ending the process. Call it from the main thread."""
+        """From now on, note the three signals instead of ending the process. Call it from the main thread."""
         reader, self._pipe_writer = os.pipe()
         os.set_blocking(self._pipe_writer, False)
         signal.set_wakeup_fd(self._pipe_writer, warn_on_full_buffer=False)
@@ -51,17 +51,17 @@ class StopRequest:
         return self
 
     def training_begins(self) -> None:
-        """From now on there is something to save, so the first SIGINT asks for that instead of ending the process."""
+        """Note that there is now something to save, so the first SIGINT requests that instead of ending the process."""
         self._training_has_begun = True
 
     def ignore(self) -> None:
-        """From now on ignore the signals: a late one must not change the exit code of a run that saved."""
+        """From now on, ignore the signals, because a late one must not change the exit code of a run that saved."""
         for number in STOPPING:
             signal.signal(number, signal.SIG_IGN)
-        # Not SIG_IGN: child processes would inherit it and could not be interrupted.
+        # Not SIG_IGN, because child processes would inherit it and could not be interrupted.
         signal.signal(signal.SIGINT, _do_nothing)
 
-        # The reading thread ends at the end of the pipe.
+        # Closing the writing end makes the reading thread end.
         if self._pipe_writer is not None:
             signal.set_wakeup_fd(-1)
             os.close(self._pipe_writer)
@@ -97,7 +97,7 @@ def _do_nothing(number: int, frame: Any) -> None:
 
 
 def _say(message: str) -> None:
-    """Write a line to stderr from rank 0. Not by the logger, whose lock the blocked main thread may hold."""
+    """Write a line to stderr on rank 0. Not with the logger, whose lock the blocked main thread may hold."""
     if os.environ.get("RANK", "0") == "0":
         with contextlib.suppress(OSError):
             os.write(2, f"clozeline: {message}\n".encode())

@@ -45,7 +45,7 @@ def start_distributed(timeout: float) -> None:
 
 
 def quiet_libraries() -> None:
-    """Hide what DeepSpeed logs and what torch warns DeepSpeed about. The trainer logs or raises what matters."""
+    """Hide DeepSpeed's log below errors, and torch's warnings to it. The trainer logs or raises what matters."""
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
 
@@ -57,7 +57,7 @@ def set_default_environment() -> None:
     os.environ.setdefault("WORLD_SIZE", "1")
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
 
-    # A rank on its own takes any free port.
+    # A single rank takes any free port.
     is_alone = os.environ["WORLD_SIZE"] == "1"
     os.environ.setdefault("MASTER_PORT", "0" if is_alone else "29500")
 
@@ -66,21 +66,21 @@ def set_default_environment() -> None:
 
 
 def limit_cpu_threads(accelerator: Any) -> None:
-    """Give each rank on a CPU its share of the cores. With more threads than cores all ranks wait for each other."""
+    """Give each rank on a CPU its share of the cores. With more threads than cores, ranks slow each other down."""
     if accelerator.device_name() != "cpu" or "OMP_NUM_THREADS" in os.environ:
         return
     torch.set_num_threads(max(1, available_cores() // ranks_on_this_machine()))
 
 
 def available_cores() -> int:
-    """Return the number of cores that this process may use. Slurm and containers may allow fewer than there are."""
+    """Return the number of cores that this process may use. Slurm and containers may allow fewer than exist."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def ranks_on_this_machine() -> int:
-    """Return what the launcher says: torchrun in LOCAL_WORLD_SIZE, DeepSpeed in LOCAL_SIZE. Otherwise all ranks."""
+    """Return the number of ranks here: torchrun's LOCAL_WORLD_SIZE, DeepSpeed's LOCAL_SIZE, or else all ranks."""
     for name in ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "WORLD_SIZE"):
         if name in os.environ:
             return int(os.environ[name])
@@ -109,7 +109,7 @@ def remove_collective_timeout() -> None:
     """Let collective calls wait for a year.
 
     A rank may have to wait for hours while another one copies or hashes a checkpoint. The watchdog sees whether that
-    rank advances, and names a rank that died; a timeout here, or NCCL's handler, would only end the process.
+    rank advances, and names a rank that died. A timeout here, or NCCL's handler, would only end the process.
     """
     set_process_group_timeout(timedelta(days=365).total_seconds())
 

@@ -1,8 +1,8 @@
-"""Guards against silent data corruption: compares weights that all ranks should hold alike.
+"""Guards against silent data corruption: compares weights that should be the same on all ranks.
 
 Memory, GPU kernels and networks can flip bits without an error. In stages 0 to 2 every rank holds all weights that the
-model computes with, and in stage 3 the small ones; these replicas are compared by an integer sum of their bits. Weights
-of which each rank holds only a part have no replica to compare with.
+model computes with, and in stage 3 the small ones. These replicas are compared by the integer sums of their bits.
+Weights of which each rank holds only a part have no replica to compare with.
 
 Shape suffixes: P parameters, R ranks.
 """
@@ -25,7 +25,7 @@ BITS_OF = {4: torch.int32, 2: torch.int16}
 
 
 class ReplicaError(ClozelineError):
-    """Ranks hold different weights. None of them may be saved."""
+    """Ranks hold different weights, so none of the weights may be saved."""
 
     everywhere = True
 
@@ -33,7 +33,7 @@ class ReplicaError(ClozelineError):
 def check_replicas(engine: DeepSpeedEngine, step: int) -> None:
     """Compare replicated weights over all ranks. A collective call.
 
-    Raises ReplicaError on every rank, naming the ranks that differ from the majority and the first parameter.
+    Raises ReplicaError on every rank, naming the ranks that differ from the majority and the first such parameter.
     """
     replicas = _replicas(engine)
     if not replicas:
@@ -48,7 +48,7 @@ def check_replicas(engine: DeepSpeedEngine, step: int) -> None:
     sums_of_odd_rank = sums_by_rank[odd_ranks[0]]
     first = next(name for name, a, b in zip(replicas, sums_of_odd_rank, majority, strict=True) if a != b)
 
-    # Two ranks have no majority; Counter then returns the sums that it met first, which are rank 0's.
+    # Two ranks have no majority. Counter then returns the sums that it counted first, which are rank 0's.
     others = "rank 0" if len(sums_by_rank) == 2 else "most ranks"
     raise ReplicaError(
         f"After step {step} rank {', '.join(map(str, odd_ranks))} holds other weights than {others}, first in {first}: "
@@ -58,9 +58,9 @@ def check_replicas(engine: DeepSpeedEngine, step: int) -> None:
 
 
 def _replicas(engine: DeepSpeedEngine) -> dict[str, Tensor]:
-    """Return the weights that every rank holds whole, by parameter name.
+    """Return the weights that every rank holds in full, by parameter name.
 
-    Stage 3's stand-ins for sharded parameters are empty. A parameter that is empty without being sharded is compared
+    Stage 3's placeholders for sharded parameters are empty. A parameter that is empty without being sharded is compared
     like any other.
     """
     replicas = {}
@@ -80,6 +80,6 @@ def _sums_by_rank(tensors: list[Tensor]) -> list[tuple[int, ...]]:
 
 
 def _sum_of_bits(values: Tensor) -> Tensor:
-    """Return a () int64 that changes whenever a single bit of the values changes."""
+    """Return a () int64 tensor that changes whenever a single bit of the values changes."""
     bits = values.contiguous().view(BITS_OF[values.element_size()])
     return bits.sum(dtype=torch.int64)

@@ -1,7 +1,7 @@
-"""What a rank knows of the others' lives: their last messages, and the seconds since each kind of sign.
+"""What a rank knows about whether the others are alive: their last messages, and the seconds since each kind of sign.
 
-Only the judge thread of the watchdog changes it. Time passes when the thread says so, not by a clock: if this process
-itself was stopped for an hour, the others were not silent for that hour.
+Only the judge thread of the watchdog changes it. That thread also says how much time passes, instead of a clock: if
+this process itself was stopped for an hour, that hour must not count as the others' silence.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from trainer.distributed.background_work import PLACE, BackgroundWork
 
 
 class SignsOfLife:
-    """The latest message of each rank, and how long ago ranks and the store have shown signs of life, in seconds.
+    """The latest message of each rank, and how many seconds ago the ranks and the store last showed signs of life.
 
     since_own_progress: since this rank has advanced. since_any_progress: since any rank has. since_store_answer: since
     the store was read.
@@ -28,7 +28,7 @@ class SignsOfLife:
         self.since_store_answer = 0.0
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass without a sign."""
+        """Let `seconds` pass without a sign of life."""
         self.since_own_progress += seconds
         self.since_any_progress += seconds
         self.since_store_answer += seconds
@@ -41,7 +41,7 @@ class SignsOfLife:
         self.since_any_progress = 0.0
 
     def note_messages(self, messages: list[dict[str, Any]]) -> None:
-        """Note an answer of the store: which ranks have sent a heartbeat and which have advanced since the last one."""
+        """Note the messages read from the store: which ranks sent a heartbeat since the last read, which advanced."""
         self.since_store_answer = 0.0
         for rank, message in enumerate(messages):
             before = self.messages[rank]
@@ -63,7 +63,7 @@ class SignsOfLife:
 
 
 def described(rank: int, message: dict[str, Any]) -> str:
-    """Return a rank and where its last message says that it is, for a person."""
+    """Return a readable description of a rank and of where it was according to its last message."""
     if not message:
         return f"rank {rank} (never reported)"
     work = f" and {message[PLACE]} in the background" if PLACE in message else ""

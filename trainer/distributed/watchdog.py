@@ -4,17 +4,17 @@ Every rank runs a watchdog: two daemon threads next to the main thread, which tr
 
     main thread         calls `at` and `progress`, which only set a place and count up. It may block in a collective.
     heartbeat thread    writes this rank's message to the store each second and reads the others' every three seconds.
-                        It alone talks to the store, and may block there for hours if the store does not answer.
-    judge thread        looks at the clock and at what the heartbeat thread read last. It waits for nothing but the
-                        clock, and it alone ends the process.
+                        Only this thread talks to the store, and it may block for hours if the store does not answer.
+    judge thread        checks the clock and what the heartbeat thread read last. It waits for nothing but the clock,
+                        and only this thread ends the process.
 
-Shared between them are plain attributes without locks, because assignments are atomic in Python. Each is written by
-one kind of thread only, and a shared list is replaced whole, never changed. Threads that copy files call `progress`
-too, and may lose each other's increments of the count; only whether it changed matters.
+The threads share plain attributes without locks, because assignments are atomic in Python. Each attribute is written by
+one kind of thread only, and a shared list is replaced as a whole, never changed. Threads that copy files call
+`progress`, too, and may lose each other's increments of the count, but it only matters whether the count changed.
 
 The judge thread ends its process, and the launcher then ends the other ranks,
 - when this rank has not advanced and another rank or the store has been silent for half a minute, or for a tenth of
-  `engine.timeout_seconds` where that is longer: it has died or was stopped;
+  `engine.timeout_seconds` if that is longer, which means that it has died or was stopped;
 - when no rank has advanced for `engine.timeout_seconds`;
 - when a thread of this rank works in the background, as a save does while training continues, and that work has not
   advanced on any rank for `engine.timeout_seconds` (background_work.py).
@@ -40,13 +40,13 @@ from trainer.distributed.heartbeats import Heartbeats, StoreLostError, address
 from trainer.distributed.signs_of_life import SignsOfLife, described
 
 BEAT = 1.0
-"""Seconds between two heartbeats, and between two judgements."""
+"""Seconds between two heartbeats, and between two runs of the judge thread."""
 READ_EVERY = 3
 """Heartbeats between two reads of the other ranks' messages."""
 HEARTBEAT_TIMEOUT = 30.0
-"""Seconds without a heartbeat after which a rank counts as dead, at least."""
+"""Minimum number of seconds without a heartbeat after which a rank counts as dead; see `silence_limit`."""
 ANSWER = 5
-"""Heartbeats for which the end of a run waits for a store that may not answer."""
+"""How long to wait for a store that may not answer, in heartbeats."""
 
 _active: list[Watchdog] = []
 
@@ -60,7 +60,7 @@ class RankLostError(ClozelineError):
 
 
 def progress() -> None:
-    """Report that long work, such as writing or hashing, has advanced. Costs nothing where no watchdog runs."""
+    """Report that long work, such as writing or hashing, has advanced. Does nothing if no watchdog is running."""
     works_in_background = getattr(_this_thread, "works_in_background", False)
     for watchdog in _active:
         watchdog.progress()
@@ -70,7 +70,7 @@ def progress() -> None:
 
 @contextlib.contextmanager
 def working_in_background(place: str) -> Iterator[None]:
-    """Let the watchdog see whether what this thread does advances. place: as in "saving step 7"."""
+    """Let the watchdog see whether this thread's work advances. place: what it does, as in "saving step 7"."""
     _this_thread.works_in_background = True
     for watchdog in _active:
         watchdog.background.begin(place)
@@ -91,7 +91,7 @@ class Watchdog:
         self._world_size = world_size
         self._timeout = timeout
 
-        # Written by the main thread, and the count by threads that copy files.
+        # Written by the main thread; `_advances` also by threads that copy files.
         self._place = "starting"
         self._advances = 0
         self._report: dict[str, Any] = {}
@@ -119,23 +119,23 @@ class Watchdog:
     # ---- Main thread ----
 
     def at(self, place: str) -> None:
-        """Set where this rank is, as in "step 7, saving". Other ranks see it with the next heartbeat."""
+        """Set what this rank is doing, as in "step 7, saving". Other ranks see it with the next heartbeat."""
         self._place = place
         self._advances += 1
 
     def progress(self) -> None:
-        """Report that this rank has advanced at the place where it was."""
+        """Report that this rank has advanced within the current place."""
         self._advances += 1
 
     def report(self, facts: dict[str, Any]) -> None:
-        """Tell the other ranks something about this one, in place of what it told them before."""
+        """Set the facts that this rank reports to the others, in place of its previous report."""
         self._report = facts
 
     def reports(self) -> list[dict[str, Any]]:
-        """Return what each rank told last, with its `rank` and `host`; empty for one that was not heard yet.
+        """Return each rank's last report, with its `rank` and `host`; empty for a rank that has not reported yet.
 
-        Does not ask the store: this rank's own report is its last one, and those of others were read by the heartbeat
-        thread, so they are up to four seconds old.
+        Does not access the store. This rank's report is current; those of the others were read by the heartbeat thread,
+        so they are up to four seconds old.
         """
         messages = list(self._latest)
         messages[self._rank] = self._message()
@@ -147,7 +147,7 @@ class Watchdog:
     def close(self, left: bool = True) -> None:
         """Stop both threads. Returns within a few seconds, even if the store does not answer.
 
-        left: this rank ends as all ranks do, so its silence means nothing; False when it ends because of an error.
+        left: True if all ranks end now, so the others ignore this rank's silence; False if it ends by an error.
         """
         _active.remove(self)
         self._left = left
@@ -156,9 +156,9 @@ class Watchdog:
         self._heartbeat_thread.join(ANSWER * BEAT)
 
     def lost(self) -> list[str]:
-        """Wait for three heartbeats and return a description of each other rank that sent none meanwhile.
+        """Wait for three heartbeats and return a description of each other rank that sent none in that time.
 
-        Returns a description of the store instead if that does not answer.
+        If the store does not answer, returns a description of the store instead.
         """
         if self._world_size == 1:
             return []
@@ -177,7 +177,7 @@ class Watchdog:
         return silent
 
     def _next_read(self) -> list[dict[str, Any]] | None:
-        """Wait for the heartbeat thread's next read and return it; None when the store does not answer."""
+        """Wait for the heartbeat thread's next read and return it; None if the store does not answer."""
         reads_before = self._reads
         deadline = monotonic() + ANSWER * BEAT
         while self._reads == reads_before:
@@ -206,7 +206,7 @@ class Watchdog:
         self._heartbeats.write(self._message())
 
         if self._read_always or self._beats % READ_EVERY == 0:
-            # _reads last: whoever sees the new count finds the new messages.
+            # Increment _reads last, so that a thread that sees the new count also sees the new messages.
             self._latest = self._heartbeats.read()
             self._reads += 1
 
@@ -229,7 +229,7 @@ class Watchdog:
         judged_reads = 0
 
         while not self._closed.wait(BEAT):
-            # If this process was itself stopped for an hour, the hour must not count as the others' silence.
+            # If this process itself was stopped for an hour, that hour must not count as the others' silence.
             now = monotonic()
             self._signs.pass_time(min(now - last_time, 2 * BEAT))
             last_time = now
@@ -273,13 +273,13 @@ class Watchdog:
         return [described(rank, self._signs.messages[rank]) for rank in silent]
 
     def _end(self, waited: str, dead: list[str]) -> NoReturn:
-        """Say why and end the process; the main thread is blocked where no exception could reach it."""
+        """Print the reason and end the process; the main thread is blocked where no exception could reach it."""
         reason = f"All ranks are alive: {self._describe_all()}."
         if dead:
             reason = f"No sign of life from {', '.join(dead)}."
         advice = "The same command resumes from the last checkpoint; engine.timeout_seconds controls this timeout."
 
-        # Not the logger: the blocked thread may hold its lock. And a closed stderr must not keep the process alive.
+        # Not with the logger, because the blocked thread may hold its lock. A closed stderr must not prevent the exit.
         with contextlib.suppress(OSError, ValueError):
             print(f"clozeline: rank {self._rank}: {waited}. {reason} {advice}", file=sys.stderr, flush=True)
         os._exit(1)
@@ -300,6 +300,6 @@ class Watchdog:
 def silence_limit(timeout: float) -> float:
     """Return the seconds of silence after which a rank counts as dead, given engine.timeout_seconds.
 
-    It grows with the timeout: a run that needs long timeouts has machines that swap or networks that stall.
+    It grows with the timeout, because a run that needs a long timeout has machines that swap or networks that stall.
     """
     return min(timeout, max(HEARTBEAT_TIMEOUT, timeout / 10))

@@ -2,10 +2,10 @@
 
     stage 0, fp32          the parameter itself
     stage 0, bf16 or fp16  a float32 copy of each parameter
-    stages 1 and 2         a range of all parameters laid end to end, so one parameter may be cut between two ranks
+    stages 1 and 2         a range of all parameters laid end to end, so one parameter may be split between two ranks
     stage 3                an equal part of every parameter, the last parts padded
 
-Checkpoints know only named parameters; everything that depends on a layout is in this file. The attributes of
+Checkpoints contain named parameters only; everything that depends on a layout is in this file. The attributes of
 DeepSpeed that describe the layouts are in deepspeed_internals.py.
 """
 
@@ -49,15 +49,15 @@ __all__ = [
 MOMENTS = ("exp_avg", "exp_avg_sq")
 """The optimizer's running means of the gradient and of its square, by torch's names.
 
-Muon has only the first of a hidden matrix (`moments_of`)."""
+Muon keeps only the first one for a hidden matrix (`moments_of`)."""
 
 
 @dataclass(frozen=True)
 class ParameterSlice:
     """Elements `start`, `start` + 1, ... of one flattened parameter, held by this rank in float32.
 
-    weights and each of the moments: (N,) views of what the optimizer works on. written: whether this rank writes them
-    into a checkpoint; of what all ranks hold alike, each rank writes a share.
+    weights and each of the moments: (N,) float32 views of the tensors that the optimizer updates. written: whether this
+    rank writes them into a checkpoint. If all ranks hold the same parameters, each rank writes some of them.
     """
 
     name: str
@@ -78,12 +78,12 @@ def parameter_slices(engine: DeepSpeedEngine) -> list[ParameterSlice]:
 
 
 def named_parameters(engine: DeepSpeedEngine) -> list[tuple[str, Any]]:
-    """Return the model's parameters with their names, each once. In stage 3 most of them are empty stand-ins."""
+    """Return the model's parameters with their names, each once. In stage 3 most of them are empty placeholders."""
     return list(engine.module.named_parameters())  # type: ignore[operator]
 
 
 def moments_of(engine: DeepSpeedEngine, parameter: Any) -> tuple[str, ...]:
-    """Return the names of the moments that the optimizer has of a parameter of the model: all, or the first only."""
+    """Return the names of the moments that the optimizer keeps for a parameter of the model: all, or only the first."""
     one_moment = getattr(basic_optimizer(engine), "one_moment", frozenset())
     return MOMENTS[:1] if parameter in one_moment else MOMENTS
 
@@ -108,9 +108,9 @@ def _counting_states(engine: DeepSpeedEngine) -> list[dict[str, Any]]:
 
 
 def set_master_weights(engine: DeepSpeedEngine, weights: dict[str, Tensor]) -> None:
-    """Copy whole float32 weights, by parameter name, into what the optimizer updates on this rank.
+    """Copy whole float32 weights, by parameter name, into the tensors that the optimizer updates on this rank.
 
-    The weights that the model computes with stay as they are: they already hold the same values in their precision.
+    The weights that the model computes with are not changed: they already have the same values, rounded.
     """
     for part in parameter_slices(engine):
         flat_N = weights[part.name].view(-1)
@@ -118,9 +118,9 @@ def set_master_weights(engine: DeepSpeedEngine, weights: dict[str, Tensor]) -> N
 
 
 def publish_weights(engine: DeepSpeedEngine) -> None:
-    """Copy changed float32 weights into what the model computes with. A collective call.
+    """Copy changed float32 weights into the weights that the model computes with. A collective call.
 
-    Only stage 3 has to: in the other stages every rank has read all weights of the model from the checkpoint itself.
+    Only stage 3 needs this. In the other stages, every rank has already filled in all weights of the model itself.
     """
     if is_stage_3(engine):
         publish_stage_3_weights(engine)
@@ -177,7 +177,7 @@ def _state(optimizer: torch.optim.Optimizer, parameter: Tensor, moments: tuple[s
     """Return a parameter's optimizer state, created as the first update would create it if there is none."""
     state = optimizer.state[parameter]
     if not state:
-        # Only bias correction counts. Fused AdamW reads its step count on the device; LAMB counts on the host.
+        # Only bias correction needs the count of updates. Fused AdamW keeps it on the device, LAMB on the host.
         if moments == MOMENTS:
             counts_on_host = getattr(optimizer, "counts_on_host", False)
             state["step"] = 0 if counts_on_host else torch.zeros((), device=parameter.device)

@@ -4,7 +4,7 @@ from clozeline.installation import run_explained
 
 
 def run() -> int:
-    """Answer, and return the exit code."""
+    """Run the command and return the exit code."""
     from trainer.doctor.command import main
 
     return main()

@@ -1,4 +1,4 @@
-"""The compiler, ninja and Python's headers, with which torch builds C++, and DeepSpeed's CPU kernels built by them.
+"""Checks the compiler, ninja and Python's headers, with which torch builds C++, and DeepSpeed's CPU kernels.
 
 CPU ranks cannot start without DeepSpeed's communication kernels. Building them takes minutes and leaves files, so here
 only a file of two lines is compiled, in a temporary folder.
@@ -26,7 +26,7 @@ COMPILE_SECONDS = 60.0
 
 
 def check_build_tools(plan: Plan) -> list[Finding]:
-    """Check what builds C++ at the first start, and whether that was done already."""
+    """Check the tools that build C++ at the first start, and whether the CPU kernels are already built."""
     needs_build = device_kind() == "cpu"
     built = kernels_folder() if needs_build else None
     is_built = built is not None and any(built.glob("*.so"))
@@ -41,7 +41,7 @@ def check_build_tools(plan: Plan) -> list[Finding]:
 
 
 def compiler_finding(is_needed: bool) -> Finding:
-    """Compile a small file, as torch would compile larger ones."""
+    """Check that the compiler works by compiling a small file. is_needed: whether training fails without it."""
     compiler = os.environ.get("CXX", "c++")
     path = shutil.which(compiler)
     facts = {"compiler": path}
@@ -55,7 +55,7 @@ def compiler_finding(is_needed: bool) -> Finding:
 
 
 def ninja_finding(is_needed: bool) -> Finding:
-    """Look for ninja next to this Python, where the trainer prefers it, and on PATH."""
+    """Look for ninja next to this Python, which the trainer prefers, and then on PATH."""
     own = Path(sys.executable).parent / "ninja"
     path = str(own) if own.exists() else shutil.which("ninja")
     if path is None:
@@ -64,7 +64,7 @@ def ninja_finding(is_needed: bool) -> Finding:
 
 
 def missing(name: str, value: str, advice: str, is_needed: bool) -> Finding:
-    """Return a finding for a missing tool: without it CPU ranks do not start, and GPUs cannot compile or offload."""
+    """Return a finding for a missing tool. CPU ranks do not start without it, and GPUs cannot compile or offload."""
     if is_needed:
         return failed(name, value, advice)
     for_what = "Needed for engine.compile, engine.offload and the first start on CPUs."
@@ -90,7 +90,7 @@ def compile_error(compiler: str) -> str:
 
 
 def kernels_folder() -> Path | None:
-    """Return where DeepSpeed's CPU kernels are built, without creating it; None where it does not use them."""
+    """Return the folder of DeepSpeed's CPU kernels, without creating it; None if DeepSpeed does not use them."""
     from trainer.distributed import kernels
     from trainer.distributed.deepspeed_internals import communication_kernels_name
 
@@ -103,7 +103,7 @@ def kernels_folder() -> Path | None:
 
 
 def kernels_finding(folder: Path, is_built: bool) -> Finding:
-    """Say whether the first start will take a minute longer."""
+    """Return a finding that says whether the first start has to build the kernels."""
     facts = {"folder": str(folder), "is_built": is_built}
     if is_built:
         return Finding("CPU kernels", "ok", f"built in {folder}", facts=facts)

@@ -1,7 +1,7 @@
 """The command line of `clozeline doctor`: runs all checks, and prints them as a table or as JSON.
 
-Exit codes: 0 if training can start, 2 for a wrong flag or recipe; otherwise what training itself would end with, most
-often 2 (a package or a compiler is missing) or 5 (the folder or the URL cannot be written).
+Exit codes: 0 if training can start, 2 for a wrong flag or recipe; otherwise the code that training itself would end
+with, most often 2 (a package or a compiler is missing) or 5 (the folder or the URL cannot be written).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CHECKS: dict[str, Callable[[Plan], list[Finding]]] = {
     "storage": check_storage,
     "speed": check_speed,
 }
-"""All checks, in the order in which they are printed."""
+"""All checks by name, in the order of printing."""
 
 WIDTH = 120
 
@@ -86,7 +86,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
 
 
 def examine(plan: Plan) -> list[Finding]:
-    """Run all checks. A check that breaks is a finding, too."""
+    """Run all checks. A check that raises an error becomes a finding, too."""
     findings: list[Finding] = []
     with quiet():
         for name, check in CHECKS.items():
@@ -105,7 +105,7 @@ def examine(plan: Plan) -> list[Finding]:
 
 @contextlib.contextmanager
 def quiet():
-    """Keep what libraries print, log and warn out of the answer."""
+    """Keep the prints, logs and warnings of libraries out of the answer."""
     logging.disable(logging.CRITICAL)
     try:
         with (
@@ -120,7 +120,7 @@ def quiet():
 
 
 def as_json(findings: list[Finding], exit_code: int) -> str:
-    """Return {"ready", "exit_code", "findings"} as text; a finding has the fields of Finding."""
+    """Return a JSON object with "ready", "exit_code" and "findings"; each finding has the fields of Finding."""
     answer: dict[str, Any] = {
         "ready": exit_code == 0,
         "exit_code": exit_code,
@@ -160,7 +160,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def wrapped(text: str, first: str, later: str) -> list[str]:
-    """Return text in lines of at most WIDTH, where words allow it."""
+    """Wrap text into lines of at most WIDTH characters without breaking words. first, later: what lines begin with."""
     width = max(WIDTH, len(later) + 40)
     return textwrap.wrap(
         text or "-",

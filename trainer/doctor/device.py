@@ -1,4 +1,4 @@
-"""What training would compute with: devices, number formats, the attention kernel, and cores."""
+"""Checks what training would compute with: devices, number formats, the attention kernel, and CPU cores."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 PRECISIONS = ("fp32", "bf16", "fp16")
 
 HEAD_SIZE = 64
-"""The size of an attention head if no recipe is given: that of all published BERTs."""
+"""The size of an attention head if no recipe is given, which is that of all published BERTs."""
 
 HEADS = 12
-"""The heads in the check of flash attention, whose result does not depend on their number."""
+"""The number of heads in the check of flash attention, which does not affect its result."""
 
 
 def check_device(plan: Plan) -> list[Finding]:
@@ -66,10 +66,10 @@ def gpu_findings() -> list[Finding]:
 
 
 def has_kernels_for(capability: tuple[int, int], architectures: list[str]) -> bool:
-    """Return whether a build of torch runs on a compute capability.
+    """Return whether a build of torch runs on a GPU with this compute capability.
 
-    architectures: as torch.cuda.get_arch_list returns them. Code for sm_XY runs on later minor versions of X, and
-    compute_XY can be translated for everything later.
+    architectures: as torch.cuda.get_arch_list returns them. Code for sm_XY also runs on later minor versions of X, and
+    compute_XY can be compiled for every later version.
     """
     if not architectures or not all(name.startswith(("sm_", "compute_")) for name in architectures):
         return True  # another vendor's names
@@ -85,7 +85,7 @@ def has_kernels_for(capability: tuple[int, int], architectures: list[str]) -> bo
 
 
 def cpu_finding() -> Finding:
-    """Return a finding for the CPU, and say if a GPU is there that torch does not use."""
+    """Return a finding for the CPU, with a warning if the machine has a GPU that torch does not use."""
     import torch
 
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -99,7 +99,7 @@ def cpu_finding() -> Finding:
 
 
 def cpu_model() -> str:
-    """Return the CPU's name, or its architecture where the system does not tell."""
+    """Return the CPU's name, or its architecture if the system does not report a name."""
     information = Path("/proc/cpuinfo")
     if information.exists():
         for line in information.read_text(errors="replace").splitlines():
@@ -130,7 +130,7 @@ def check_cores() -> Finding:
 
 
 def cgroup_cores(limit_file: Path) -> float | None:
-    """Return how many cores' time a container may use (cpu.max of cgroup v2), None if there is no limit."""
+    """Return a container's CPU limit in cores (cpu.max of cgroup v2), None if there is no limit."""
     try:
         quota, period = limit_file.read_text().split()
         return None if quota == "max" else int(quota) / int(period)
@@ -177,7 +177,7 @@ def refusal_of(precision: str) -> str:
 
 
 def dtype_of(precision: str) -> torch.dtype:
-    """Return torch's type for a value of engine.precision."""
+    """Return torch's dtype for a value of engine.precision."""
     import torch
 
     return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
@@ -215,14 +215,14 @@ def check_attention(plan: Plan) -> Finding:
 
 
 def count_devices() -> int:
-    """Return how many ranks would train on this machine: one for each GPU, or one for all cores."""
+    """Return how many ranks would train on this machine: one for each GPU, or a single one on CPUs."""
     import torch
 
     return torch.cuda.device_count() if device_kind() == "cuda" else 1
 
 
 def device_memory() -> int:
-    """Return the bytes of a GPU, or of the machine."""
+    """Return the memory of the first GPU in bytes, or without GPUs that of the machine."""
     import torch
 
     if device_kind() == "cuda":

@@ -1,4 +1,4 @@
-"""One line of the answer: what was looked at, how it is, and what to do."""
+"""The result of one check: what was checked, its state, and what to do about it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any, Literal
 from schemas.errors import ClozelineError, UsageError
 
 State = Literal["ok", "note", "warning", "failed"]
-"""note: not needed for what was asked. warning: training starts, but slower or less safe. failed: it does not start."""
+"""note: not needed for this plan. warning: training starts, but slower or less safely. failed: it does not start."""
 
 
 @dataclass(frozen=True)
 class Finding:
     """The result of one check.
 
-    value: what was found, for a person. advice: what to do, empty if nothing. facts: the same as numbers and names,
-    for --json. exit_code: what training would end with, 0 unless the check failed.
+    value: what was found, as readable text. advice: what to do, empty if nothing. facts: the same as numbers and names,
+    for --json. exit_code: the code that training would end with, 0 unless the check failed.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Finding:
 def failed(
     name: str, value: str, advice: str, facts: dict[str, Any] | None = None, code: int = UsageError.exit_code
 ) -> Finding:
-    """Return a finding that training cannot start with."""
+    """Return a finding that keeps training from starting. code: the exit code of training."""
     return Finding(name, "failed", value, advice, facts or {}, code)
 
 
@@ -44,6 +44,6 @@ def failed_with(name: str, error: ClozelineError) -> Finding:
 
 
 def not_checked(name: str, error: BaseException) -> Finding:
-    """Return a finding for a check that broke: nothing is known, and training may well start."""
+    """Return a warning for a check that raised an unexpected error. It says nothing about whether training starts."""
     reason = " ".join(str(error).split()) or "no message"
     return Finding(name, "warning", f"could not be checked ({type(error).__name__}: {reason[:200]})")

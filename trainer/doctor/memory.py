@@ -1,4 +1,4 @@
-"""Whether a recipe's training fits into the memory of each device here, and copies of it into that of the machine."""
+"""Checks that training fits into the memory of each device, and copies of its checkpoints into host memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def check_memory(plan: Plan) -> list[Finding]:
-    """Check the memory of a device and of the machine, with one rank on each device; nothing without a recipe."""
+    """Check device and host memory, with one rank on each device. Returns no findings without a recipe."""
     if plan.recipe is None:
         return []
     from trainer.trial_pass import count_parameters
@@ -63,7 +63,7 @@ def check_device_memory(recipe: Recipe, parameters: Parameters, tokens: int) -> 
 
 
 def check_host_memory(parameters: Parameters) -> Finding:
-    """Compare the copies that are saved in the background with the memory that this machine has for them."""
+    """Compare the size of the copies for saving in the background with the host memory available for them."""
     from trainer.checkpoint.host_blocks import WASTED_SHARE
     from trainer.checkpoint.snapshot import SHARE_OF_MEMORY
     from trainer.memory import saved_bytes

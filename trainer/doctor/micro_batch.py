@@ -1,4 +1,4 @@
-"""The micro-batch that each rank of this machine would take for a recipe."""
+"""Computes the micro-batch that each rank on this machine would use for a recipe."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 def micro_batch_here(recipe: Recipe, shape: EncoderShape, longest: int) -> int:
-    """Return its tokens, if the longest row has `longest`.
+    """Return the tokens of a micro-batch on this machine, if the longest row has `longest` tokens.
 
-    The machine trains alone, with a rank on each of its devices. For batch.micro_tokens "auto" on a GPU this is what
-    the formulas of memory.py say for its whole memory; training asks for the memory that is free and checks the number
-    with one pass (trainer/micro_batches.py).
+    The machine is assumed to train alone, with a rank on each of its devices. For batch.micro_tokens "auto" on a GPU,
+    this follows from the formulas of memory.py for the GPU's whole memory. Training uses the memory that is free then,
+    and verifies the number with one pass (trainer/micro_batches.py).
     """
     from trainer.batch_limits import needed_tokens, smallest_micro_batch
     from trainer.describe import CONTEXT_BYTES, micro_batch_tokens

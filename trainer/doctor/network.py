@@ -1,4 +1,4 @@
-"""Whether ranks can meet: the host's name, the address that it resolves to, and a free port."""
+"""Checks whether ranks can connect: the host's name, the address that it resolves to, and a free port."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from trainer.doctor.finding import Finding
 from trainer.doctor.plan import Plan
 
 DEFAULT_PORT = 29500
-"""The port at which ranks meet by default, under deepspeed and torchrun alike."""
+"""The default port at which ranks connect, for both deepspeed and torchrun."""
 
 
 def check_network(plan: Plan) -> list[Finding]:
-    """Check the host's name and the port at which ranks meet."""
+    """Check the host's name and the port at which ranks connect."""
     return [check_host_name(), check_port()]
 
 
 def check_host_name() -> Finding:
-    """Check that the host's name resolves to an address of this host, as gloo and launchers need it."""
+    """Check that the host's name resolves to an address of this host, which gloo and launchers need."""
     host = socket.gethostname()
     interface = os.environ.get("GLOO_SOCKET_IFNAME", "")
     facts = {"host": host, "address": None, "gloo_interface": interface or None}
@@ -59,7 +59,7 @@ def check_port() -> Finding:
 
 def _is_free(port: int) -> bool:
     with socket.socket() as listener:
-        # As launchers do: a port of a run that has just ended counts as free.
+        # Like launchers, count the port of a run that has just ended as free.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind(("", port))

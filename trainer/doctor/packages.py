@@ -1,4 +1,4 @@
-"""Which packages are installed, against the versions that Clozeline was made for."""
+"""Compares the installed packages with the versions that Clozeline supports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OPTIONAL = ("apache-beam",)
 
 
 class Requirement(NamedTuple):
-    """A package that Clozeline asks for. versions: as in ">=2.10,<2.15". extra: empty if all parts need it."""
+    """A package that Clozeline requires. versions: as in ">=2.10,<2.15". extra: empty if all parts need the package."""
 
     package: str
     versions: str
@@ -100,7 +100,7 @@ def installed_version(package: str) -> str | None:
 
 
 def all_requirements() -> list[Requirement]:
-    """Return what pyproject.toml asks for, or without a clone what the installed package's metadata says."""
+    """Return the requirements in pyproject.toml or, without a clone, in the installed package's metadata."""
     project = _pyproject()
     if project:
         lines = [(line, "") for line in project.get("dependencies", [])]
@@ -123,7 +123,7 @@ def all_requirements() -> list[Requirement]:
 
 
 def python_versions() -> str:
-    """Return requires-python."""
+    """Return Clozeline's requires-python, as in ">=3.11"; empty if Clozeline is not installed."""
     project = _pyproject()
     if project:
         return project["requires-python"]
@@ -134,7 +134,9 @@ def python_versions() -> str:
 
 
 def is_within(version: str, versions: str) -> bool:
-    """Return whether a version satisfies all of some bounds, each >=, <= or < and a release. Local parts are ignored.
+    """Return whether a version satisfies all bounds, each of which is >=, <=, == or < and a release.
+
+    Local parts of the version are ignored. Raises ValueError for any other bound.
 
     Example: `is_within("2.13.0+cpu", ">=2.10,<2.15")` -> `True`.
     """
@@ -155,7 +157,7 @@ def _split_bound(bound: str) -> tuple[str, tuple[int, ...]]:
 
 
 def _release(version: str) -> tuple[int, ...]:
-    """Return the first three numbers of a version, filled up with zeros."""
+    """Return the first three numbers of a version, padded with zeros."""
     numbers = [int(number) for number in re.findall(r"\d+", version.partition("+")[0])[:3]]
     return tuple(numbers + [0] * (3 - len(numbers)))
 

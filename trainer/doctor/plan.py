@@ -1,4 +1,4 @@
-"""What `clozeline doctor` is asked about."""
+"""What `clozeline doctor` is to check, as its flags state it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Plan:
 
     @property
     def existing_folder(self) -> Path:
-        """The folder itself, or the nearest one above it that exists: it is on the same disk."""
+        """The run folder, or its closest parent that exists, which is on the same disk."""
         folder = Path(os.path.abspath(self.run_folder.expanduser()))
         while not folder.is_dir() and folder != folder.parent:
             folder = folder.parent
@@ -37,7 +37,7 @@ class Plan:
 
     @property
     def written_urls(self) -> list[str]:
-        """URLs that must take files: --url, and run.output if it is one."""
+        """URLs that a run must be able to write to: those of --url, and run.output if it is a URL."""
         output = self.recipe.run.output if self.recipe is not None else ""
         outputs = [output] if output and not storage.is_local(output) else []
         return [*self.urls, *(url for url in outputs if url not in self.urls)]

@@ -1,4 +1,4 @@
-"""The shape of a recipe's model and of its rows, also before there are pairs."""
+"""Finds the shape of a recipe's model and of its rows, even before there are pairs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from trainer.models.shape import EncoderShape
 
 VOCABULARY_SIZE = 30_522
-"""BERT's, assumed if neither the recipe nor finished pairs say it."""
+"""The size of BERT's vocabulary, assumed if neither the recipe nor finished pairs state one."""
 
 
 def shape_of(recipe: Recipe) -> tuple[EncoderShape, int, int]:
-    """Return the model's shape, the longest row, and a row as long as the mean token's."""
+    """Return the model's shape, the length of the longest row, and the mean length of row that a token is in."""
     from schemas.errors import UsageError
     from trainer.describe import row_lengths, vocabulary_size
     from trainer.models.families import encoder_shape

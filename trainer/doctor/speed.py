@@ -1,12 +1,12 @@
 """Estimates a recipe's tokens per second from a slice of its model.
 
 The slice has one layer, then two, of the recipe's width, with its embeddings and its heads, and trains on random
-tokens. The difference of the two is a layer, so the whole model takes
+tokens. The difference between the two is the time of one layer, so the whole model takes
 
     seconds(L layers) = seconds(1) + (L - 1) * (seconds(2) - seconds(1))
 
-Updates, communication, checkpoints and reading data are not measured: expect a few percent less on one device, and less
-still on several machines.
+Updates, communication, checkpoints and reading data are not measured: expect a few percent less on one device, and even
+less on several machines.
 """
 
 from __future__ import annotations
@@ -31,21 +31,24 @@ if TYPE_CHECKING:
     from trainer.models.shape import EncoderShape
 
 SECONDS = 10.0
-"""The time for all passes. A pass that has begun is finished, and building the model is not included."""
+"""Time limit for all passes. A pass that has begun is finished, and building the model is not included."""
 
 PASS_SECONDS = 0.5
-"""Aim for a pass of one layer on a CPU: long enough to measure, short enough to repeat."""
+"""Target for a pass of one layer on a CPU: long enough to measure, short enough to repeat."""
 
 PASSES = 4
 PROBE_TOKENS = 64
 
 SLICE_BYTES_PER_PARAMETER = 16
-"""A float32 weight, its gradient, and room for what passes keep."""
+"""A float32 weight, its gradient, and room for activations."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """tokens_per_second: of one device. tokens: of the micro-batch that was measured."""
+    """An estimate for the whole model.
+
+    tokens_per_second: of one device. tokens: of the measured micro-batch. layer_seconds: of one layer, for both passes.
+    """
 
     tokens_per_second: float
     tokens: int
@@ -53,7 +56,7 @@ class Estimate:
 
 
 def check_speed(plan: Plan) -> list[Finding]:
-    """Estimate how fast the recipe trains here; nothing without a recipe."""
+    """Estimate how fast the recipe trains here. Returns no findings without a recipe."""
     if plan.recipe is None:
         return []
 
@@ -84,7 +87,7 @@ def check_speed(plan: Plan) -> list[Finding]:
 
 
 def slice_bytes(shape: EncoderShape) -> int:
-    """Return about how much memory the larger slice takes."""
+    """Return roughly how many bytes of memory the larger slice takes."""
     D = shape.hidden_size
     layers = 2 * (4 * D * D + 2 * D * shape.intermediate_size)
     embeddings = (shape.vocab_size + shape.positions) * shape.embedding_size
@@ -105,12 +108,12 @@ def measured(recipe: Recipe, shape: EncoderShape, longest: int, mean_length: int
         probe = one_layer.seconds(PROBE_TOKENS, mean_length, perf_counter())
         tokens = max(PROBE_TOKENS, min(most, int(PROBE_TOKENS * PASS_SECONDS / probe)))
 
-    # Half of the time for each.
+    # Each slice gets half of the remaining time.
     first = one_layer.seconds(tokens, mean_length, (perf_counter() + deadline) / 2)
     del one_layer
     second = Slice(recipe, shape, 2, device).seconds(tokens, mean_length, deadline)
 
-    # On a busy machine two layers may seem faster than one.
+    # On a busy machine, two layers may be measured as faster than one.
     layer = max(second - first, 0.05 * second)
     whole = first + (shape.num_hidden_layers - 1) * layer
     return Estimate(tokens / whole, tokens, layer)
@@ -130,9 +133,9 @@ class Slice:
         self._device = device
 
     def seconds(self, tokens: int, length: int, deadline: float) -> float:
-        """Return the median seconds of a forward and backward pass; at least one is made, after one to warm up.
+        """Return the median seconds of a forward and backward pass: of at least one, after one to warm up.
 
-        tokens: of the micro-batch, in rows of `length`. deadline: on perf_counter, for the last pass to begin.
+        tokens: of the micro-batch, in rows of `length`. deadline: by perf_counter; no pass begins after it.
         """
         batch = random_batch(tokens, length, self._masked, self._vocabulary).to(self._device)
         times = []
@@ -154,14 +157,14 @@ class Slice:
 
 
 def slice_of(shape: EncoderShape, layers: int) -> EncoderShape:
-    """Return the shape with `layers` layers, also in its generator if it has one."""
+    """Return the shape with `layers` layers, both in the model and in its generator if it has one."""
     groups = min(layers, shape.num_hidden_groups)
     generator = None if shape.generator is None else slice_of(shape.generator, layers)
     return replace(shape, num_hidden_layers=layers, num_hidden_groups=groups, generator=generator)
 
 
 def random_batch(tokens: int, length: int, masked: float, vocabulary: int) -> PackedBatch:
-    """Return rows of `length` random tokens, (T,) in all, of which a share is to be predicted."""
+    """Return rows of `length` random tokens, (T,) in all, of which the share `masked` is predicted."""
     import torch
 
     from trainer.models.batch import PackedBatch

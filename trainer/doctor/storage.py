@@ -1,6 +1,6 @@
-"""Where a run will write: the disk's speed and room, file locks, shared memory and object stores.
+"""Checks where a run will write: the disk's speed and free space, file locks, shared memory and object stores.
 
-Every file that is written here is removed again, also after an error.
+Every file that is written here is removed again, even after an error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trainer.doctor.finding import Finding, failed, failed_with
 from trainer.doctor.plan import Plan
 
 TEST_FILE = ".clozeline-doctor-"
-"""The prefix of every file that is written."""
+"""The prefix of the name of every file that is written."""
 
 TEST_BYTES = 64_000_000
 BLOCK_BYTES = 4_000_000
@@ -31,14 +31,14 @@ TEST_SECONDS = 4.0
 """A test stops writing or reading after this time. The sync of what it has written may take longer."""
 
 SLOW_DISK = 50e6
-"""A disk below this speed, in bytes a second, is called slow: a checkpoint of BERT-base (1.3 GB) takes 26 seconds."""
+"""Bytes per second below which a disk counts as slow: a checkpoint of BERT-base (1.3 GB) takes 26 seconds."""
 
 SMALL_SHARED_MEMORY = 512_000_000
-"""Shared memory below this size, in bytes, is called small. NCCL and DeepSpeed's CPU kernels take tens of MB a rank;
+"""Bytes below which free shared memory counts as small. NCCL and DeepSpeed's CPU kernels take tens of MB per rank;
 Docker's default is 64 MB."""
 
 URL_SECONDS = 30.0
-"""A store that does not answer for this long counts as unreachable."""
+"""A store that does not answer within this time counts as unreachable."""
 
 CHECKPOINT_BYTES_PER_PARAMETER = 12
 
@@ -55,7 +55,7 @@ def check_storage(plan: Plan) -> list[Finding]:
 
 @contextlib.contextmanager
 def temporary_file(folder: Path) -> Iterator[Path]:
-    """Name a file in a folder, and remove it in the end."""
+    """Yield a path for a new file in a folder, and remove the file at the end."""
     path = folder / f"{TEST_FILE}{secrets.token_hex(6)}"
     try:
         yield path
@@ -97,7 +97,7 @@ def check_disk(plan: Plan) -> Finding:
 
 
 def checkpoint_bytes(plan: Plan) -> int:
-    """Return the bytes of all checkpoints that a recipe keeps, and of the one being written; 0 without a recipe."""
+    """Return the bytes of all checkpoints that a recipe keeps and of the one being written; 0 without a recipe."""
     if plan.recipe is None:
         return 0
     from trainer.models.host_memory import minimum_parameters
@@ -107,9 +107,9 @@ def checkpoint_bytes(plan: Plan) -> int:
 
 
 def written_per_second(path: Path, test_bytes: int) -> float:
-    """Write some bytes that no disk can compress, sync them once, and return how fast that was. Raises OSError.
+    """Write random bytes, which no disk can compress, sync them once, and return bytes per second. Raises OSError.
 
-    As a checkpoint is written: a sync after each block would measure how often the disk can be waited for.
+    There is one sync, as for a checkpoint. A sync after each block would measure the latency of a sync.
     """
     block = secrets.token_bytes(min(BLOCK_BYTES, max(test_bytes, 1)))
     written = 0
@@ -124,7 +124,7 @@ def written_per_second(path: Path, test_bytes: int) -> float:
 
 
 def read_per_second(path: Path) -> float:
-    """Read a file and return how fast that was, without what the system has in memory where it can be asked to."""
+    """Read a file and return bytes per second. Drops the file from the page cache first, if the system allows it."""
     with path.open("rb", buffering=0) as file:
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -142,7 +142,7 @@ def read_per_second(path: Path) -> float:
 
 
 def check_locks(folder: Path) -> Finding:
-    """Check that a lock on a file of the folder keeps a second one out, as a run's folder is protected."""
+    """Check that a lock on a file in the folder excludes a second one, because this protects a run's folder."""
     facts = {"folder": str(folder), "flock": False}
     advice = "The run will hold its folder by a file that it rewrites, which is less safe: start one run only."
 
@@ -164,7 +164,7 @@ def check_locks(folder: Path) -> Finding:
 
 
 def check_shared_memory(folder: Path) -> Finding:
-    """Check the size of the machine's shared memory, through which ranks of one machine exchange gradients."""
+    """Check the machine's free shared memory, through which ranks of one machine exchange gradients."""
     if not folder.is_dir():
         return Finding("shared memory", "note", f"this system has no {folder}")
 

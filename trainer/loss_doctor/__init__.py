@@ -1,4 +1,4 @@
-"""Tells a run whose loss stays where word frequencies alone lead, and why that is likely.
+"""Detects a loss that is stuck at the level of word frequencies, and names the likely cause.
 
 examiner.py          examines a phase while it trains
 examination.py       when a run is examined, and what is measured for it

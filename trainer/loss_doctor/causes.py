@@ -1,9 +1,9 @@
-"""Why a loss stays at the level of word frequencies: likely causes, chosen from what a run has measured.
+"""Finds the likely cause of a loss that stays at the level of word frequencies, from what a run has measured.
 
-Causes are tried in the order of CAUSES. What explains the others comes first: a model whose weights hardly move has
-collapsed output as well, and says so last.
+Causes are tried in the order of CAUSES, and a cause that explains others comes before them. For example, a model whose
+weights hardly move also has collapsed output, so the collapse is tried later.
 
-This module needs neither torch nor DeepSpeed, because the report words causes as well.
+This module needs neither torch nor DeepSpeed, because the report uses its texts as well.
 """
 
 from __future__ import annotations
@@ -12,41 +12,42 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 LEAST_MASKED_SHARE = 0.5
-"""A run that predicts less than this fraction of the tokens its recipe asks for has a fault in its masks. Budgets are
-rounded by row, so a little less is normal."""
+"""If a run predicts less than this fraction of the tokens that its recipe asks for, its masks are at fault. A little
+less is normal, because the number of masked tokens is rounded for each row."""
 
 LEAST_MOVEMENT = 0.5
-"""How far updates must have been able to move a weight, in standard deviations of the initial weights."""
+"""The least that updates must have been able to move a weight, in standard deviations of the initial weights."""
 
 SPIKE = 0.5
-"""Nats above the line from which on a loss is called spiked: word frequencies were not even kept."""
+"""Nats above the line beyond which a loss has spiked: the model has lost even the word frequencies."""
 
 MANY_SKIPS = 0.01
-"""The share of steps that made no update from which on the learning rate is suspected."""
+"""The share of steps without an update above which the learning rate is suspected."""
 
 MANY_EPOCHS = 20.0
 
 LOW_RANK = 5.0
-"""An effective rank of the vectors at predicted places below this is a collapse. A small run (two layers, width 64) had
-1.4 to 1.8 at the line, and 6 to 7 when its loss had fallen to 1.0 to 1.3 nats below it."""
+"""If the effective rank of the vectors at predicted places is below this, they have collapsed. In a small run (two
+layers, width 64) it was 1.4 to 1.8 at the line, and 6 to 7 once the loss was 1.0 to 1.3 nats below it."""
 
 COPIED = 0.5
-"""A loss at kept places below this share of that at [MASK] is copying."""
+"""If the loss at kept places is below this share of the loss at [MASK], the model copies."""
 
 LARGE_BATCH_TOKENS = 4_096
 FEW_STEPS = 5_000
-"""With batches of LARGE_BATCH_TOKENS and more, a run of fewer steps may end before it leaves the line."""
+"""With batches of LARGE_BATCH_TOKENS or more, a run of fewer steps may end before its loss leaves the line."""
 
 
 @dataclass(frozen=True)
 class Measurements:
-    """What is known of a run when it is examined after `step`.
+    """What is known about a run when it is examined after `step`. Losses are in nats.
 
-    line: the loss of word frequencies alone. loss: of the model, at places that show [MASK] if there are any.
-    kept_loss: at tokens that were left as they are; None if there are none. masked_share: predicted tokens of all, and
-    recipe_share, what the recipe asks for. movement: the most that updates can have moved a weight, in standard
-    deviations of the initial weights. skipped_steps: those that made no update. epochs: how often the rows were passed.
-    batch_tokens: of a step. effective_rank: see effective_rank.py.
+    line: the loss of a model that only knows word frequencies. loss: the model's, at places that show [MASK] if there
+    are any. kept_loss: the model's at tokens that were left unchanged; None if there are none. masked_share: the share
+    of tokens that were predicted. recipe_share: the share that the recipe asks for. movement: the most that updates can
+    have moved a weight, in standard deviations of the initial weights. skipped_steps: those that made no update.
+    epochs: how often training has gone through the rows. batch_tokens: mean tokens of a step. effective_rank: see
+    effective_rank.py.
     """
 
     step: int
@@ -64,7 +65,10 @@ class Measurements:
 
 @dataclass(frozen=True)
 class Cause:
-    """A likely cause: whether measurements show it, what was measured, and what to do. {} stand for measurements."""
+    """A likely cause: whether measurements show it, what was measured, and what to do.
+
+    finding is a format string with the names of Measurements.
+    """
 
     is_shown: Callable[[Measurements], bool]
     finding: str
@@ -80,7 +84,7 @@ def _hardly_moves(m: Measurements) -> bool:
 
 
 def _has_spiked(m: Measurements) -> bool:
-    # Weights that have hardly moved are above the line as well, and were found out before.
+    # A model whose weights have hardly moved is above the line as well, but `_hardly_moves` is tried before this.
     return m.loss > m.line + SPIKE or m.skipped_steps > MANY_SKIPS * m.step
 
 

@@ -1,10 +1,13 @@
-"""When a run is examined for a loss that stays where word frequencies alone lead, and what is measured for it.
+"""Decides when to examine a run for a loss stuck at the level of word frequencies, and measures what that needs.
 
-A run is examined past its warm-up and its first 500 steps, or a fifth of a short run, and then each time that it has
-become twice as long. Held-out data decide if the run has any, otherwise the mean training loss of the last interval.
+A run is examined after its warm-up and its first 500 steps, or a fifth of a short run, and then each time that it has
+become twice as long. The held-out loss decides if the run has one, otherwise the mean training loss of the last
+interval.
 
-All ranks decide alike, from sums over all of them, and compute the effective rank together: nothing of this is done by
-rank 0 alone, and a run whose loss is below the line pays nothing for it.
+All ranks reach the same decision from sums over all of them, and compute the effective rank together. A run whose loss
+is below the line pays nothing for this.
+
+Shape suffix: D width of the vectors.
 """
 
 from __future__ import annotations
@@ -25,35 +28,35 @@ from trainer.metrics.interval import Interval
 from trainer.models.batch import PackedBatch
 
 MARGIN = 0.05
-"""Nats. A loss that is less than this below the line is at the line."""
+"""In nats. A loss that is not at least this far below the line counts as at the line."""
 
 FIRST_STEP = 500
 FEWEST_STEPS = 50
-"""A run is never examined before: shorter ones are trials."""
+"""A run is never examined before this step, because shorter runs are trials."""
 
 RATES_SAMPLED = 1_000
-"""Steps whose learning rates are added up, at most."""
+"""The most steps whose learning rates are added up."""
 
 RELATIVE_UPDATES = ("lamb",)
-"""Optimizers whose learning rate is a share of the weights' size. That of the others is a distance."""
+"""Optimizers whose learning rate is relative to the size of the weights. For the others it is an absolute distance."""
 
 Figures = Mapping[str, float | None]
 
 
 def first_examination(recipe: Recipe) -> int:
-    """Return the step after which a run is examined first."""
+    """Return the step after which a run is examined for the first time."""
     early = min(FIRST_STEP, -(-recipe.run.max_steps // 5))
     return max(recipe.schedule.warmup_steps, early, FEWEST_STEPS)
 
 
 def is_due(recipe: Recipe, step: int, examined: int) -> bool:
-    """Return whether a run should be examined after `step`. examined: the step of the last time, 0 if none."""
+    """Return whether a run should be examined after `step`. examined: the step of the last examination, 0 if none."""
     return step >= max(first_examination(recipe), 2 * examined)
 
 
 @dataclass(frozen=True)
 class Level:
-    """A loss, and the line that it should get below."""
+    """A loss, and the line that it should get below: the loss of word frequencies alone. In nats."""
 
     loss: float
     line: float
@@ -61,13 +64,15 @@ class Level:
 
     @property
     def is_at_line(self) -> bool:
+        """Whether the loss is less than MARGIN below the line, or above it."""
         return self.loss > self.line - MARGIN
 
 
 def level_of(figures: Figures, prefix: str = "") -> Level | None:
-    """Return the loss at masked places, or at all predicted ones without these, and its line; None if one is missing.
+    """Return the loss at [MASK] places, or if there are none at all predicted places, and its line.
 
-    figures: by the names of metrics.jsonl. prefix: "eval_" for those of held-out data.
+    figures: by the names of metrics.jsonl. prefix: "eval_" for those of held-out data. Returns None if the loss or the
+    line is missing.
     """
     loss = figures.get(f"{prefix}mlm_loss_masked", figures.get(f"{prefix}mlm_loss"))
     line = figures.get(f"{prefix}unigram_loss")
@@ -78,10 +83,11 @@ def level_of(figures: Figures, prefix: str = "") -> Level | None:
 
 @dataclass(frozen=True)
 class Patient:
-    """What an examination looks at after `step`.
+    """The state of a run that an examination after `step` looks at.
 
-    recipe: the phase's. first_step: of the phase. learning_rate_at: of a step. corpus_tokens: of all rows of the phase.
-    tokens: that the run was trained on. skipped_steps: those that made no update.
+    recipe: the phase's. first_step: of the phase. learning_rate_at: returns the learning rate of a step.
+    corpus_tokens: of all rows of the phase. tokens: how many the run was trained on. skipped_steps: those that made no
+    update. interval: the sums since the last line of metrics.
     """
 
     recipe: Recipe
@@ -97,9 +103,9 @@ class Patient:
 def diagnosis(
     patient: Patient, level: Level, engine: DeepSpeedEngine, micro_batches: list[PackedBatch]
 ) -> tuple[str, str]:
-    """Return the likely cause of a loss at the line, by name and as a sentence. A collective call.
+    """Return the name of the likely cause of a loss at the line, and a sentence about it. A collective call.
 
-    micro_batches: all ranks have equally many.
+    micro_batches: this rank's, the same number on all ranks.
     """
     interval = patient.interval
     measurements = Measurements(
@@ -120,10 +126,10 @@ def diagnosis(
 
 
 def movement(patient: Patient) -> float:
-    """Return the most that the phase's updates can have moved a weight, in standard deviations of the initial ones.
+    """Return the most that the phase's updates can have moved a weight, in standard deviations of the initial weights.
 
-    An update of Adam moves a weight by about its learning rate, so all of them by the sum of these at most. LAMB's
-    rates are shares of the weights themselves.
+    An update of Adam moves a weight by about the learning rate, so all updates together move it by at most the sum of
+    the rates. LAMB's rates are relative to the weights themselves.
     """
     steps = range(patient.first_step, patient.step + 1)
     stride = -(-len(steps) // RATES_SAMPLED)
@@ -145,8 +151,8 @@ def rank_at_masked_places(engine: DeepSpeedEngine, micro_batches: list[PackedBat
     def keep(_: Any, inputs: tuple[Tensor, ...]) -> None:
         vectors.append(inputs[0])
 
-    # The head gets these vectors in any family. The passes are the engine's, so that ZeRO 3 gathers the weights, and
-    # not compiled, because a compiled head has no hooks.
+    # In every model family, these vectors are the input of the masked-LM head. The engine makes the passes, so that
+    # ZeRO 3 gathers the weights, and they are not compiled, because a compiled head has no hooks.
     hook = model.mlm_head.register_forward_pre_hook(keep)
     engine.eval()
     try:
@@ -154,7 +160,7 @@ def rank_at_masked_places(engine: DeepSpeedEngine, micro_batches: list[PackedBat
             for batch in micro_batches:
                 engine(batch.to(device))
 
-                # Padded batches have further places, whose vectors mean nothing.
+                # In padded batches, the places after the predicted ones are padding, whose vectors are meaningless.
                 moments.append(second_moments(vectors.pop()[: batch.predicted]))
     finally:
         engine.train()

@@ -23,10 +23,10 @@ from trainer.run_context import RunContext
 
 @dataclass(frozen=True)
 class LossExaminer:
-    """Compares the loss of one phase with that of word frequencies alone, and says why it is no better.
+    """Compares the loss of one phase with that of word frequencies alone, and logs why it is no better.
 
-    evaluation: None if the run has no held-out data. training_text: what is known of the phase's rows, None where
-    nothing is; then nothing is examined.
+    evaluation: None if the run has no held-out data. training_text: word frequencies and size of the phase's rows; if
+    None, nothing is examined.
     """
 
     context: RunContext
@@ -52,10 +52,10 @@ class LossExaminer:
     def examine(self, step: int, figures: Figures, progress: Progress, micro_batches: list[PackedBatch]) -> Figures:
         """Compare the loss with that of word frequencies alone, and log why it is no better. A collective call.
 
-        figures: of the line of metrics. micro_batches: some that were trained on, which are looked at in a run without
+        figures: those of the line of metrics. micro_batches: some that were trained on, which are used in a run without
         held-out data.
 
-        Returns the likely cause by its name in metrics.jsonl, and nothing for a loss that is better.
+        Returns {"loss_doctor": name of the likely cause}, or an empty dictionary if the loss is better.
         """
         held_out = self.evaluation
         level = examination.level_of(figures, prefix="" if held_out is None else "eval_")

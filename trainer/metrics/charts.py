@@ -1,7 +1,7 @@
 """Lays out line charts over a run's steps, or its hours; schemas/pages/chart.html draws them as SVG.
 
-Across, the SVG goes in percent, up and down in pixels, so that letters keep their size on a phone. The points of a line
-cannot be given in percent, so lines lie in an inner SVG that is 1000 units wide and stretched.
+The SVG's horizontal positions are in percent and its vertical ones in pixels, so that text keeps its size on a phone.
+The points of a line cannot be given in percent, so lines are in an inner SVG that is 1000 units wide and stretched.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from typing import Literal, NamedTuple
 from schemas.pages import Level
 
 CHART_HEIGHT = 200
-"""Pixels of a chart above its axis."""
+"""The height of a chart above its axis, in pixels."""
 
 INNER_WIDTH = 1000
-"""Units of the inner SVG, from step 0 to the last one."""
+"""The width of the inner SVG, from step 0 to the last step, in its units."""
 
 MAX_POINTS = 400
-"""The most points of a line. Of more, means are drawn, over a band from the lowest value to the highest."""
+"""The most points of a line. If there are more, means are drawn over a band from the lowest to the highest value."""
 
 MAX_DOTS = 60
-"""A line of at most this many points has a dot at each, which says its value."""
+"""A line of at most this many points has a dot at each point, which shows its value."""
 
 Color = Literal["blue", "orange", "green", "purple", "gray", "red"]
 COLORS: tuple[Color, ...] = ("blue", "orange", "green", "purple", "gray", "red")
 """The colors of a chart's lines, in order."""
 
 TextOf = Callable[[float], str]
-"""Words a value."""
+"""Formats a value as text."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Line:
 
 
 class PointGroup(NamedTuple):
-    """Neighboring points that are drawn as one: their mean step, and their lowest, mean and highest value."""
+    """Adjacent points that are drawn as one: their mean step, and their lowest, mean and highest value."""
 
     step: float
     lowest: float
@@ -53,7 +53,7 @@ class PointGroup(NamedTuple):
 
 @dataclass(frozen=True)
 class Dot:
-    """A point that says its value. x: percent. y: pixels."""
+    """A point that shows its value as text. x: percent. y: pixels from the top."""
 
     x: float
     y: float
@@ -63,7 +63,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class DrawnLine:
-    """A line in the form that SVG takes: `points` of a polyline, and of a polygon for the band, None without one."""
+    """A line in the form that SVG takes. points: of a polyline. band: the points of a polygon, None without a band."""
 
     name: str
     color: Color
@@ -84,7 +84,7 @@ class Mark:
 class Chart:
     """A chart with its title, lines over steps 0 to `last_step`, and axes.
 
-    unit: what goes across, in words. digits: after the point of its numbers.
+    unit: the name of the horizontal axis's unit. digits: decimals of the numbers on that axis.
     """
 
     title: str
@@ -100,13 +100,14 @@ class Chart:
 
 @dataclass(frozen=True)
 class Scale:
-    """Where steps and values lie in a chart that reaches from step 0 to `last_step` and from `low` to `high`."""
+    """Maps steps and values to positions in a chart from step 0 to `last_step` and from `low` to `high`."""
 
     last_step: float
     low: float
     high: float
 
     def percent(self, step: float) -> float:
+        """Return percent from the left."""
         return 100 * step / self.last_step
 
     def y(self, value: float) -> float:
@@ -119,7 +120,7 @@ class Scale:
 
 
 def chart(title: str, lines: Sequence[Line], last_step: float, resumed_at: Sequence[int], text_of: TextOf) -> Chart:
-    """Lay out lines over steps 0 to `last_step`, with marks where the run was resumed. `text_of` words values."""
+    """Lay out lines over steps 0 to `last_step`, with marks where the run was resumed. text_of: formats values."""
     values = [value for line in lines for _, value in line.points]
     levels = round_levels(min(values), max(values))
     scale = Scale(last_step, low=levels[0], high=levels[-1])
@@ -134,9 +135,9 @@ def chart(title: str, lines: Sequence[Line], last_step: float, resumed_at: Seque
 
 
 def chart_over_hours(title: str, lines: Sequence[Line], text_of: TextOf) -> Chart:
-    """Lay out lines whose points are (hours, value), over 0 hours to the last point."""
+    """Lay out lines whose points are (hours, value), from 0 hours to the last point."""
     last = max(hours for line in lines for hours, _ in line.points)
-    # Of a run of some seconds only the first digit of an hour that is not 0 says anything.
+    # For a run of seconds, show enough decimals to reach the first digit that is not 0.
     digits = 0 if last >= 10 else max(1, 1 - floor(log10(max(last, 1e-6))))
 
     rounded = [
@@ -147,7 +148,7 @@ def chart_over_hours(title: str, lines: Sequence[Line], text_of: TextOf) -> Char
 
 
 def round_levels(low: float, high: float) -> list[float]:
-    """Return two to six levels at round numbers, the first at or below `low`, the last at or above `high`."""
+    """Return two to six levels at round numbers, the first at or below `low` and the last at or above `high`."""
     # Equal values, or nearly equal ones, still get a scale with some height.
     span = max(high - low, abs(high) * 1e-3)
     if span == 0:
@@ -156,14 +157,14 @@ def round_levels(low: float, high: float) -> list[float]:
     power = 10.0 ** floor(log10(span / 4))
     step = next(digit * power for digit in (1, 2, 5, 10) if span / (digit * power) <= 4)
 
-    # The slack keeps rounding errors from adding a level beyond a value that lies on one.
+    # The slack keeps rounding errors from adding a level beyond a value that is exactly on one.
     first = floor(low / step + 1e-9)
     last = max(ceil(high / step - 1e-9), first + 1)
     return [number * step for number in range(first, last + 1)]
 
 
 def thinned(points: Sequence[tuple[float, float]], max_groups: int) -> list[PointGroup]:
-    """Return at most `max_groups` groups of neighboring points, all of equal size but the last."""
+    """Return at most `max_groups` groups of adjacent points, all of the same size except the last."""
     size = ceil(len(points) / max_groups)
 
     groups = []
@@ -186,7 +187,7 @@ def _drawn(line: Line, scale: Scale, text_of: TextOf) -> DrawnLine:
     band = None
     is_thinned = len(groups) < len(line.points)
     if is_thinned:
-        # Along the lowest values, and back along the highest.
+        # The polygon goes along the lowest values, and back along the highest.
         lower_edge = [scale.inner_point(group.step, group.lowest) for group in groups]
         upper_edge = [scale.inner_point(group.step, group.highest) for group in reversed(groups)]
         band = " ".join(lower_edge + upper_edge)

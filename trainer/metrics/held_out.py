@@ -1,4 +1,4 @@
-"""The figures of an evaluation on held-out pairs, from its sums over all ranks.
+"""Computes the figures of an evaluation on held-out pairs from its sums over all ranks.
 
 Shape suffix: 20, the sums of trainer.models.pretraining.Losses, then masked tokens, labeled rows and tokens, and the
 labels' cross-entropy under word frequencies.
@@ -19,11 +19,11 @@ LARGEST_EXPONENT = 700.0
 """The largest loss whose perplexity is computed: exp(710) overflows a float."""
 
 NAMES_BY_KIND = ("mlm_loss", "perplexity", "mlm_accuracy", *MASKED_NAMES)
-"""Figures that depend on the kind of masking, and are logged for each of them. XLNet has no places that show [MASK]."""
+"""Figures that depend on the kind of masking, and are logged for each kind. XLNet has none for places with [MASK]."""
 
 
 def check_any_masked(sums_by_kind: list[list[float]], folder: str) -> None:
-    """Raise DataError on all ranks if the held-out rows have nothing to predict, and so no loss."""
+    """Raise DataError on all ranks if the held-out rows have nothing to predict and therefore no loss."""
     for kind, sums_20 in zip(KINDS, sums_by_kind, strict=True):
         masked = sums_20[SUMS]
         if masked:
@@ -39,10 +39,10 @@ def check_any_masked(sums_by_kind: list[list[float]], folder: str) -> None:
 
 
 def figures(sums_20: list[float]) -> Figures:
-    """Return means over masked tokens and labeled rows; None where there is no labeled row.
+    """Return means over masked tokens and over labeled rows; the latter are None if there is no labeled row.
 
-    Those of REPLACED_TOKEN_NAMES, over all tokens, are there only for a model that detects replaced tokens, and those
-    of PLACE_NAMES only where tokens are masked.
+    REPLACED_TOKEN_NAMES, which are means over all tokens, are included only for a model that detects replaced tokens,
+    and PLACE_NAMES only if tokens are masked.
     """
     mlm_sum, mlm_correct, pair_sum, pair_correct = sums_20[:4]
     rtd_sums = sums_20[4:7]

@@ -1,9 +1,8 @@
 """Computes means over a logging interval: the steps since the last logged line.
 
 Losses and accuracies are sums over all steps divided by the sums of their counts, so each masked token, each labeled
-pair and, in replaced-token detection, each token counts once. grad_norm is the mean of the steps' norms. Steps with a
-loss that is not finite are left out of losses and accuracies, and steps with a gradient norm that is not finite out of
-grad_norm.
+pair and, in replaced-token detection, each token counts once. grad_norm is the mean of the steps' norms. Steps whose
+loss is not finite are left out of losses and accuracies, and steps whose gradient norm is not finite out of grad_norm.
 
 A checkpoint holds the sums, so the first line after a resume equals that of an uninterrupted run to the last bit.
 """
@@ -36,15 +35,15 @@ class Interval(BaseModel):
     masked: float = 0.0
     pairs: float = 0.0
 
-    # Replaced-token detection, of the same steps: loss, right answers and replaced tokens; all tokens, by which these
-    # three are divided; and what the mean loss is multiplied by.
+    # Replaced-token detection, of the same steps: loss, correct predictions and replaced tokens; all tokens, by which
+    # these three are divided; and the weight of the mean loss.
     rtd_sum: float = 0.0
     rtd_correct: float = 0.0
     replaced: float = 0.0
     judged: float = 0.0
     rtd_weight: float = 0.0
 
-    # The masked tokens of the same steps, by what the model sees there.
+    # The masked tokens of the same steps, by what the model sees in their place.
     by_place: dict[PlaceKind, PlaceSums] = {}
 
     # Tokens of all steps: without padding, and with it.
@@ -85,15 +84,15 @@ class Interval(BaseModel):
     def means(self) -> dict[str, float | None]:
         """Return the metrics of the interval by name, None where nothing was counted.
 
-        Those of REPLACED_TOKEN_NAMES are there only in a run that detects replaced tokens, and those of PLACE_NAMES
-        only where tokens are masked.
+        REPLACED_TOKEN_NAMES are included only in a run that detects replaced tokens, and PLACE_NAMES only if tokens are
+        masked.
         """
         mlm_loss = ratio(self.mlm_sum, self.masked)
         pair_loss = ratio(self.pair_sum, self.pairs)
 
         rtd_loss = ratio(self.rtd_sum, self.judged)
 
-        # A run without a pair objective has no pair loss, and only one that detects replaced tokens has a loss of that.
+        # Only a run with a pair objective has a pair loss, and only one that detects replaced tokens has that loss.
         loss = None
         if mlm_loss is not None:
             loss = mlm_loss + (pair_loss or 0.0) + self.rtd_weight * (rtd_loss or 0.0)

@@ -1,8 +1,9 @@
-"""Writes metrics.jsonl, the record of a run that everything else is made from.
+"""Writes metrics.jsonl, the record of a run from which reports and other displays are made.
 
-One object per line and one line per logged step, unbroken over resumes. Losses, accuracies, grad_norm and
-padding_fraction are means since the line before (interval.py). tokens_per_second, loader_stall_fraction, mfu and hfu
-are rates over the same time (utilization.py). lr is that of the last step. tokens and seconds are totals of the run.
+The file has one JSON object per line and one line per logged step, without gaps or repeats over resumes. Losses,
+accuracies, grad_norm and padding_fraction are means since the previous line (interval.py). tokens_per_second,
+loader_stall_fraction, mfu and hfu are rates over the same time (meter.py, utilization.py). lr is that of the last step.
+tokens and seconds are totals of the run.
 step_seconds is measured over the same steps (step_clock.py). slowest_rank, slowest_ratio and peak_memory_bytes compare
 the last reports of all ranks (ranks.py).
 """
@@ -28,7 +29,7 @@ from trainer.metrics.read import CAUSE, METRICS_FILE, read_lines, read_metrics, 
 from trainer.metrics.tensorboard import TensorBoardWriter
 
 if TYPE_CHECKING:
-    # Import torch and DeepSpeed, which readers of metrics do not need.
+    # These modules import torch and DeepSpeed, which readers of metrics do not need.
     from trainer.metrics.step_clock import MeasuredInterval
     from trainer.metrics.utilization import Utilization
 
@@ -56,12 +57,12 @@ NAMES = [
 """The metrics of every line, in order."""
 
 OPTIONAL_NAMES = (*PLACE_NAMES, "unigram_loss", *REPLACED_TOKEN_NAMES, CAUSE)
-"""Metrics that come after these in the lines that have them: where tokens are masked, where word frequencies are known,
-in runs of ELECTRA, and where the loss is no better than word frequencies alone. Lines with an evaluation have its
-`eval_*` metrics as well."""
+"""Metrics that follow those of NAMES in lines that have them: if tokens are masked, if word frequencies are known, in
+runs of ELECTRA, and if the loss is no better than word frequencies alone. Lines with an evaluation also have its
+`eval_*` metrics."""
 
 Figures = dict[str, Any]
-"""Values by the name of a metric: numbers, or None, and the name of a cause under CAUSE."""
+"""Values by the name of a metric: numbers or None, except that CAUSE has the name of a cause."""
 
 TIMED = (
     "tokens_per_second",
@@ -75,14 +76,14 @@ TIMED = (
     "peak_memory_bytes",
     "eval_seconds",
 )
-"""The metrics that measure time or memory, and so differ between two runs that compute the same."""
+"""The metrics that measure time or memory, and therefore differ between two runs with equal results."""
 
 
 class MetricsLog:
     """Appends lines to a run's metrics.jsonl and shows them.
 
-    On a terminal a progress bar shows the last line; elsewhere each line is logged. TensorBoard and `tell` get every
-    line as well. What ranks reported last is in ranks.json.
+    On a terminal, a progress bar shows the last line; elsewhere each line is logged. TensorBoard and `tell` also get
+    every line. The last reports of all ranks are written to ranks.json.
     """
 
     def __init__(
@@ -97,10 +98,10 @@ class MetricsLog:
 
         Lines of later steps are dropped, because those steps will be taken again.
 
-        utilization: None where the devices' peak is unknown. tell: is called with every new line.
+        utilization: None if the devices' peak FLOPs are unknown. tell: called with every new line.
         """
         self.objective = "mlm"
-        """What the terminal calls the loss: the phase's objective.kind. The keys of metrics.jsonl are always mlm_*."""
+        """The name of the loss on the terminal: the phase's objective.kind. In metrics.jsonl it is always mlm_*."""
 
         self._run = run
         self._utilization = utilization
@@ -121,9 +122,9 @@ class MetricsLog:
             self._bar.update()
 
     def log(self, values: dict[str, Any], measured: MeasuredInterval) -> None:
-        """Write and show a line. `values` has the metrics that `measured` does not, and maybe those of an evaluation.
+        """Write and show a line. values: the metrics that `measured` does not have, and those of an evaluation if any.
 
-        Raises OSError if the disk cannot take the line. It is then kept, and written together with a later one.
+        Raises OSError if the disk cannot take the line. The line stays buffered, and is written with a later one.
         """
         values = values | self._utilizations(values["tokens_per_second"], measured)
         values |= {"step_seconds": measured.step_seconds} | rank_figures(measured.ranks)
@@ -142,7 +143,7 @@ class MetricsLog:
             _show_evaluation(values["step"], evaluation)
 
     def amend(self, step: int, figures: dict[str, Any]) -> None:
-        """Add an evaluation's figures to the last line, if that is the line of `step`."""
+        """Add an evaluation's figures to the last line, if that is the line of `step`. Rewrites metrics.jsonl."""
         lines = read_metrics(self._run)
         if not lines or lines[-1]["step"] != step:
             return
@@ -199,7 +200,7 @@ class MetricsLog:
 
 
 def _other_heads(values: dict[str, Any], prefix: str = "") -> str:
-    """Return the figures of the heads beside the masked LM, empty for a model that has no other."""
+    """Return the figures of the other heads than the masked LM as text, empty for a model without other heads."""
     told = ""
     if values.get(f"{prefix}rtd_loss") is not None:
         loss = _digits(values[f"{prefix}rtd_loss"], 4)
@@ -215,7 +216,7 @@ def _show_evaluation(step: int, figures: dict[str, Any]) -> None:
         f"perplexity {figures['eval_perplexity']:,.1f})"
     )
 
-    # Evaluations leave some tokens as they are, whatever the recipe does, and a model can copy these.
+    # Evaluations leave some tokens unchanged, whatever the recipe does, and a model can copy those.
     if figures.get("eval_mlm_loss_masked") is not None:
         masked_lm += f"  at [MASK] {_digits(figures['eval_mlm_loss_masked'], 4)}"
     if figures.get("eval_unigram_loss") is not None:

@@ -1,4 +1,4 @@
-"""Counts what a run has done so far: the tokens and seconds of all its resumes."""
+"""Counts the tokens and seconds of a run over all its resumes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Meter:
         self._seconds_before = seconds
         self._started = perf_counter()
 
-        # The last reading, which rates are measured from.
+        # The last reading, from which rates are measured.
         self._last_tokens = tokens
         self._last_time = self._started
         self._last_stalled = 0.0
@@ -28,6 +28,7 @@ class Meter:
 
     @property
     def seconds(self) -> float:
+        """Seconds spent on training so far, over all resumes."""
         return self._seconds_before + perf_counter() - self._started
 
     def read(self, stalled: float) -> dict[str, float | None]:
@@ -50,5 +51,5 @@ class Meter:
         return readings
 
     def skip(self, seconds: float) -> None:
-        """Leave time that was not spent on training out of the next rates."""
+        """Exclude `seconds` that were not spent on training from the next rates. They still count in `seconds`."""
         self._last_time += seconds

@@ -1,8 +1,8 @@
 """Sends metrics to W&B and the other monitors of DeepSpeed that a recipe's [deepspeed] table enables.
 
-They get the lines of metrics.jsonl. DeepSpeed itself sends them nothing, because the loss that it would report is
-scaled for its gradients. A run has one id over all its resumes, and W&B ignores steps that it already has, so its
-curves never go back.
+They get the lines of metrics.jsonl. DeepSpeed itself is kept from sending anything, because the loss that it would
+report is scaled for its gradients. A run has one id over all its resumes, and W&B ignores steps that it already has, so
+its curves never go back.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ Tell = Callable[[dict[str, Any]], None]
 def name_run(run: str, settings: dict[str, Any]) -> None:
     """Tell W&B which run this is. Must be called before an engine is built with these [deepspeed] settings.
 
-    W&B reads the id from the environment; it is kept in RUN/run_id. An id that the environment has already is left
-    alone. Raises UsageError if the package of an enabled monitor is not installed.
+    W&B reads the id from the environment. The id is stored in RUN/run_id, unless the environment already has one, which
+    then takes precedence. Raises UsageError if the package of an enabled monitor is not installed.
     """
     for monitor, package in PACKAGES.items():
         if _is_enabled(monitor, settings) and find_spec(package) is None:
@@ -62,7 +62,7 @@ def monitors_of(engine: DeepSpeedEngine) -> Tell:
     if not monitor.enabled:
         return lambda line: None
 
-    # The engine asks this before it writes its own events; `write_events` does not.
+    # The engine checks this flag before it writes its own events; `write_events` does not.
     monitor.enabled = False
 
     def tell(line: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Numbers as the report words them."""
+"""Formats numbers for the report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def percent(share: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return seconds in the two largest units that matter. Example: `duration(3725)` -> `"1 h 2 min"`."""
+    """Return seconds as text in at most two units. Example: `duration(3725)` -> `"1 h 2 min"`."""
     minutes, seconds_left = divmod(round(seconds), 60)
     hours, minutes_left = divmod(minutes, 60)
     if hours > 0:
@@ -31,7 +31,7 @@ def duration(seconds: float) -> str:
 
 
 def or_dash(value: float | None, text_of: Callable[[float], str]) -> str:
-    """Return a number as `text_of` words it, or "-" if it is missing or not finite."""
+    """Return a number as `text_of` formats it, or "-" if it is missing or not finite."""
     if value is None or not isfinite(value):
         return "-"
     return text_of(value)

@@ -1,4 +1,4 @@
-"""The masked LM's loss by kind of place (models/place_kinds.py): sums over steps, and the metrics made of them."""
+"""Splits the masked LM's loss by kind of place (models/place_kinds.py): sums over steps, and metrics from these."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PLACE_NAMES = (*(f"mlm_loss_{kind}" for kind in PLACE_KINDS), "mlm_accuracy_mask
 
 
 class PlaceSums(BaseModel):
-    """Sums over the places of one kind: cross-entropy, right predictions, and how many places there are."""
+    """Sums over the places of one kind: cross-entropy, correct predictions, and the number of places."""
 
     loss: float = 0.0
     correct: float = 0.0
@@ -30,7 +30,7 @@ class PlaceSums(BaseModel):
 
 
 def place_sums(values: Sequence[float]) -> dict[PlaceKind, PlaceSums]:
-    """Return the sums of each kind, given the PLACE_SUMS numbers of `Losses.stacked`, kind after kind."""
+    """Return the sums of each kind. values: the PLACE_SUMS numbers of `Losses.stacked`, one kind after another."""
     sums = {}
     for number, kind in enumerate(PLACE_KINDS):
         start = number * SUMS_OF_A_KIND
@@ -40,7 +40,7 @@ def place_sums(values: Sequence[float]) -> dict[PlaceKind, PlaceSums]:
 
 
 def place_means(sums: Mapping[PlaceKind, PlaceSums]) -> dict[str, float | None]:
-    """Return the metrics of PLACE_NAMES: None for a kind without a place, and nothing at all if no place has a kind."""
+    """Return the metrics of PLACE_NAMES, None for a kind without places; empty if no kind has any."""
     if not any(of_kind.places for of_kind in sums.values()):
         return {}
 
@@ -49,5 +49,5 @@ def place_means(sums: Mapping[PlaceKind, PlaceSums]) -> dict[str, float | None]:
 
 
 def ratio(total: float, count: float) -> float | None:
-    """Return the mean, or None if nothing was counted."""
+    """Return total / count, or None if nothing was counted."""
     return None if count == 0 else total / count

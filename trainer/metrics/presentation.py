@@ -1,4 +1,4 @@
-"""Keeps a run going when something that only shows it fails: report, model card, TensorBoard, other monitors."""
+"""Keeps a run going if something that only displays it fails: report, model card, TensorBoard, other monitors."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from trainer.logs import logger
 
 @contextlib.contextmanager
 def keep_running(what: str) -> Iterator[None]:
-    """Log one line, and raise nothing, if the block fails to write `what`.
+    """Log one line instead of raising an error if the block fails to write `what`.
 
-    Nothing is lost by that: metrics.jsonl and the checkpoints hold everything that is shown elsewhere.
+    Nothing is lost, because metrics.jsonl and the checkpoints hold everything that is displayed elsewhere.
     """
     try:
         yield

@@ -1,7 +1,7 @@
 """Compares ranks: which one is the slowest, by how much, and on which machine.
 
-RUN/ranks.json holds the last report of every rank; metrics.jsonl has the slowest rank's number and ratio. Where a rank
-stays far slower than the others, a line of the log names it once.
+RUN/ranks.json holds the last report of every rank; metrics.jsonl has the slowest rank's number and ratio. If a rank
+stays far slower than the others, a line in the log names it once.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from trainer.metrics.presentation import keep_running
 RANKS_FILE = "ranks.json"
 
 WRITE_EVERY = 10.0
-"""Seconds between two writes of RANKS_FILE, at least."""
+"""The least seconds between two writes of RANKS_FILE."""
 
 SLOW_RATIO = 1.3
-"""A rank this many times slower than the median is named in the log,"""
+"""The ratio to the median rank's own seconds from which on a rank counts as slow."""
 
 SLOW_INTERVALS = 3
-"""once this many of its reports in a row say so: a single one may be a moment's disturbance."""
+"""A rank is named in the log after this many slow reports in a row, because a single one may be a brief disturbance."""
 
 
 class RankReport(NamedTuple):
     """What a rank measured over its last log interval, which ended after `step`.
 
-    step_seconds: mean of a whole step, in which ranks wait for each other. own_seconds: of its forward passes and its
-    waiting for data, in which they do not. peak_memory_bytes: of its device or, on a CPU, of its process, so far.
+    step_seconds: mean of a whole step, which includes waiting for other ranks. own_seconds: mean of the step's forward
+    passes and of waiting for data, without other ranks. peak_memory_bytes: so far, of its device or, on a CPU, of its
+    process.
     """
 
     step: int
@@ -49,12 +50,15 @@ def reports_of(messages: list[dict[str, Any]]) -> list[RankReport]:
 
 
 def slowest_of(reports: list[RankReport]) -> RankReport | None:
-    """Return the rank with the most seconds of its own, None without reports."""
+    """Return the report with the most own seconds, None without reports."""
     return max(reports, key=lambda report: report.own_seconds, default=None)
 
 
 def ratio_to_median(report: RankReport, reports: list[RankReport]) -> float | None:
-    """Return how many times the median's own seconds a rank takes; of an even number, the lower median."""
+    """Return a rank's own seconds divided by the median of all ranks, or by the lower median of an even number.
+
+    None if the median is 0.
+    """
     median = median_low(one.own_seconds for one in reports)
     return report.own_seconds / median if median > 0 else None
 
@@ -82,9 +86,10 @@ class RankFile:
         self._notice = SlowRankNotice()
 
     def add(self, reports: list[RankReport]) -> None:
-        """Replace the file by these reports, unless that was done a moment ago. Says which rank is slow.
+        """Note the newest reports: log a rank that is slow, and write the file unless that was done a moment ago.
 
-        Reports of further ranks are written at once: they arrive with heartbeats, and a short run may end before long.
+        If there are more reports than in the file, it is written right away: reports arrive with heartbeats, and a
+        short run may end soon.
         """
         self._notice.add(reports)
         is_larger = len(reports) > self._written_ranks
@@ -93,7 +98,7 @@ class RankFile:
             self.write()
 
     def write(self) -> None:
-        """Write the last reports. A disk that is full ends nothing."""
+        """Write the last reports. A full disk does not end the run."""
         if not self._reports:
             return
         self._written_at = monotonic()
@@ -104,7 +109,7 @@ class RankFile:
 
 
 def read_ranks(run: str) -> list[RankReport]:
-    """Return the reports of RUN/ranks.json, none if there is no such file or it is not one."""
+    """Return the reports of RUN/ranks.json, an empty list if the file is missing or damaged."""
     try:
         ranks = json.loads(Path(run, RANKS_FILE).read_text())["ranks"]
         return [RankReport(**rank) for rank in ranks]
@@ -113,7 +118,7 @@ def read_ranks(run: str) -> list[RankReport]:
 
 
 class SlowRankNotice:
-    """Names a rank in the log, once, if its reports keep saying that it is slow."""
+    """Names a rank in the log, once, if its reports keep showing that it is slow."""
 
     def __init__(self) -> None:
         self._last: RankReport | None = None
@@ -124,7 +129,7 @@ class SlowRankNotice:
         """Note the newest reports of all ranks."""
         slowest = slowest_of(reports)
         if slowest is None or slowest == self._last:
-            return  # log intervals may be shorter than heartbeats
+            return  # no new report: log intervals may be shorter than the time between heartbeats
 
         ratio = ratio_to_median(slowest, reports) or 1.0
         if ratio < SLOW_RATIO:

@@ -1,4 +1,4 @@
-"""Reads a run's metrics.jsonl, and skips what is not a line of metrics."""
+"""Reads a run's metrics.jsonl, and skips text that is not a line of metrics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Metrics = list[dict[str, Any]]
 """The lines of metrics.jsonl."""
 
 CAUSE = "loss_doctor"
-"""The one metric that is a name: why the loss stays where word frequencies lead (trainer/loss_doctor/causes.py)."""
+"""The one metric that is text: why the loss is stuck at that of word frequencies (trainer/loss_doctor/causes.py)."""
 
 
 def read_metrics(run: str) -> Metrics:
@@ -24,8 +24,8 @@ def read_metrics(run: str) -> Metrics:
 def read_lines(run: str) -> tuple[Metrics, int]:
     """Return the lines of a run's metrics, and how many lines of the file were skipped because they are not metrics.
 
-    A line is an object with an integer step, whose other values are numbers or null, except that of CAUSE. A last line
-    without an end, which a killed run leaves, is returned if it is whole, and not counted if it is not.
+    A line is a JSON object with an integer step, whose other values are numbers or null, except for CAUSE. A killed run
+    may leave a last line without a line feed. It is returned if it is complete, and otherwise not counted as skipped.
     """
     path = Path(run) / METRICS_FILE
     if not path.exists():
@@ -54,7 +54,7 @@ def _parse(text: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
 
-    # To Python a bool is an int as well; in a line of metrics it is neither a step nor a number.
+    # In Python, a bool is also an int, but in a line of metrics it is neither a step nor a number.
     if not isinstance(line, dict) or type(line.get("step")) is not int:
         return None
     if all(_is_metric(name, value) for name, value in line.items()):

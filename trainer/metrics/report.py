@@ -1,6 +1,6 @@
-"""report.html: a run on one page, drawn from its metrics, with marks where it was resumed.
+"""Writes report.html: a run on one page, drawn from its metrics, with marks where it was resumed.
 
-This module computes what the page says; templates/report.html says it.
+This module computes the content of the page; templates/report.html has its form.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def report(run: str, lines: Metrics, resumed_at: list[int], changes: Sequence[Re
 
 
 def _figures(run: str, lines: Metrics) -> dict[str, str]:
-    """Return the figures that people quote, as texts by name."""
+    """Return the key figures of the run, as texts by name."""
     last = lines[-1]
     rates = [line["tokens_per_second"] for line in lines if line.get("tokens_per_second") is not None]
     figures = {
@@ -122,7 +122,7 @@ def _last_evaluation(lines: Metrics) -> EvaluationTable | None:
 
 @dataclass(frozen=True)
 class Note:
-    """What the loss doctor said after `step`: the likely cause of a loss at the level of word frequencies."""
+    """The loss doctor's result after `step`: the likely cause of a loss at the level of word frequencies."""
 
     step: int
     cause: str
@@ -130,7 +130,7 @@ class Note:
 
 
 def _last_note(lines: Metrics) -> Note | None:
-    """Return what the loss doctor said last, None if it had nothing to say."""
+    """Return the loss doctor's newest result, None if it found nothing."""
     told = [line for line in lines if line.get(CAUSE) is not None]
     if not told:
         return None
@@ -139,7 +139,7 @@ def _last_note(lines: Metrics) -> Note | None:
 
 
 def _rows_of_ranks(reports: list[RankReport]) -> list[list[str]]:
-    """Return the slowest ranks: number, host, own seconds, ratio to the median, seconds a step, memory in GB.
+    """Return the slowest ranks: number, host, own seconds, ratio to the median, seconds per step, memory in GB.
 
     Empty for a run of one rank, whose figures are in the charts.
     """

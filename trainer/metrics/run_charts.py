@@ -1,4 +1,4 @@
-"""The charts of a run's report: which metrics each of them shows, and how their values are worded."""
+"""Defines the charts of a run's report: which metrics each of them shows, and how their values are formatted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainer.metrics.read import Metrics
 
 @dataclass(frozen=True)
 class ChartOfMetrics:
-    """Which metrics a chart shows: their names in metrics.jsonl, and what the chart calls them."""
+    """Which metrics a chart shows. metrics: the chart's name for each metric, by its name in metrics.jsonl."""
 
     title: str
     metrics: dict[str, str]
@@ -97,7 +97,7 @@ def run_charts(lines: Metrics, resumed_at: Sequence[int]) -> list[Chart]:
 def _chart(definition: ChartOfMetrics, lines: Metrics, resumed_at: Sequence[int]) -> Chart | None:
     """Return a chart, None if there is nothing to show. Values that are missing or not finite are left out."""
     drawn = []
-    # Colors go by metric, so that a metric without values does not change the colors of the others.
+    # Each metric has a fixed color, so that a metric without values does not change the colors of the others.
     for (metric, name), color in zip(definition.metrics.items(), COLORS, strict=False):
         points = [(line["step"], line[metric]) for line in lines if _is_finite(line.get(metric))]
         if points:

@@ -1,14 +1,14 @@
-"""Measures how long steps take on this rank, without waiting for the device and without talking to other ranks.
+"""Measures how long steps take on this rank, without waiting for the device and without collective calls.
 
 Ranks wait for each other in every step, so the seconds of a whole step are nearly the same on all of them, and do not
-show which rank the others wait for. What differs are a rank's own seconds: its forward passes, which contain no
-collective call (but those of ZeRO 3, which gathers weights there), and its waiting for data. A slow GPU, a machine
-with other work or a slow disk shows there.
+show which rank the others wait for. What differs is a rank's own seconds: those of its forward passes, which contain no
+collective call (except in ZeRO 3, which gathers weights there), and those of waiting for data. They show a slow GPU, a
+machine with other work or a slow disk.
 
-On a GPU forward passes are measured by events in the device's queue. They are read at the end of a log interval, and
-only those that have been passed: asking for that does not wait.
+On a GPU, forward passes are measured by events in the device's queue. At the end of a log interval, only the events
+that the device has already passed are read, which does not wait for it.
 
-What each rank measured reaches the others with the watchdog's heartbeats (trainer/distributed/watchdog.py).
+Each rank's measurements reach the others with the watchdog's heartbeats (trainer/distributed/watchdog.py).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class MeasuredInterval:
     """What was measured since the last logged line.
 
     step_seconds: mean of this rank's steps, without evaluations and checkpoints; None if there was no step. work: what
-    this rank computed. ranks: the last report of each rank, up to four seconds old for others.
+    this rank computed. ranks: the last report of each rank; those of other ranks may be four seconds old.
     """
 
     step_seconds: float | None
@@ -47,7 +47,7 @@ class MeasuredInterval:
 
 
 class StepClock:
-    """Times the steps of one engine. The loop says when a step begins and ends; forward passes are seen by hooks."""
+    """Times the steps of one engine. The loop reports when a step begins and ends; hooks observe forward passes."""
 
     def __init__(self, engine: DeepSpeedEngine, watchdog: Watchdog):
         self._watchdog = watchdog
@@ -61,22 +61,22 @@ class StepClock:
         self._stalled_before = 0.0
         self._step_began = perf_counter()
 
-        # On the engine and not on the model, which may be compiled together with its hooks.
+        # Hooks are on the engine, not on the model, because a model may be compiled together with its hooks.
         engine.register_forward_pre_hook(self._before_pass)
         engine.register_forward_hook(self._after_pass)
 
     def step_begins(self) -> None:
-        """Say that a step begins: before its data are read."""
+        """Note that a step begins. Call this before its data are read."""
         self._step_began = perf_counter()
 
     def step_ended(self) -> None:
-        """Say that a step's update was started."""
+        """Note that a step's update was started."""
         self._steps += 1
         self._step_seconds += perf_counter() - self._step_began
         self._timer.step_ended()
 
     def end_interval(self, step: int, stalled_seconds: float) -> MeasuredInterval:
-        """Return what was measured since the last call, tell the other ranks, and begin a new interval.
+        """Return what was measured since the last call, report it to the other ranks, and begin a new interval.
 
         stalled_seconds: how long this process has waited for data so far.
         """
@@ -91,14 +91,14 @@ class StepClock:
         self._work = ExecutedWork()
         self._stalled_before = stalled_seconds
 
-        # Without a complete step, and on a GPU without one that is known to have passed, the last report stays.
+        # The last report stays if no step was completed or, on a GPU, if none is known to have been completed.
         if step_seconds is not None and passes is not None:
             report = RankReport(step, step_seconds, passes + waited, peak_memory())
             self._watchdog.report(report._asdict())
         return MeasuredInterval(step_seconds, work, reports_of(self._watchdog.reports()))
 
     def _before_pass(self, engine: Any, inputs: tuple[PackedBatch]) -> None:
-        # Evaluations use the same engine.
+        # Evaluations, which are not timed, use the same engine.
         if engine.training:
             self._work.add(inputs[0])
             self._timer.pass_begins()
@@ -109,7 +109,7 @@ class StepClock:
 
 
 class HostPassTimer:
-    """Forward passes on a CPU, where a call returns when it is done."""
+    """Times forward passes on a CPU, where a call returns when its computation is done."""
 
     def __init__(self) -> None:
         self._began = 0.0
@@ -129,7 +129,7 @@ class HostPassTimer:
         self._of_this_step = 0.0
 
     def seconds_per_step(self) -> float | None:
-        """Return the mean of the steps since the last call, None if there was none."""
+        """Return the mean seconds of the steps since the last call, None if there was no step."""
         mean = self._seconds / self._steps if self._steps else None
         self._seconds = 0.0
         self._steps = 0
@@ -137,13 +137,13 @@ class HostPassTimer:
 
 
 class DevicePassTimer:
-    """Forward passes on a GPU, between two events of its queue. Nothing here waits for the device."""
+    """Times forward passes on a GPU, between two events in its queue. Nothing here waits for the device."""
 
     def __init__(self) -> None:
         self._of_this_step: list[tuple[Any, Any]] = []
         self._began: Any = None
 
-        # Steps whose events may not have been passed yet, and events to use again.
+        # Steps whose events the device may not have passed yet, and events that can be reused.
         self._steps: deque[list[tuple[Any, Any]]] = deque()
         self._free: list[Any] = []
 
@@ -158,7 +158,7 @@ class DevicePassTimer:
         self._of_this_step = []
 
     def seconds_per_step(self) -> float | None:
-        """Return the mean of the steps that the device has completed since the last call, None if there was none."""
+        """Return the mean seconds of the steps that the device has completed since the last call, None without any."""
         seconds = 0.0
         steps = 0
         while self._steps and all(end.query() for _, end in self._steps[0]):
@@ -175,7 +175,7 @@ class DevicePassTimer:
 
 
 def peak_memory() -> int:
-    """Return the most bytes that this process has held so far: tensors on its device, or on a CPU all its memory."""
+    """Return this process's peak memory in bytes: of tensors on its device or, on a CPU, of the whole process."""
     accelerator: Any = get_accelerator()
     if accelerator.device_name() != "cpu":
         return int(accelerator.max_memory_allocated())

@@ -1,4 +1,4 @@
-"""What suites said of a run's checkpoints (RUN/suite_scores.json), and its charts, whose axis is hours of training.
+"""Reads the scores of suites on a run's checkpoints (RUN/suite_scores.json), and charts them over training hours.
 
 `clozeline suite RUN --checkpoints all` writes the file: for each suite a list of {step, hours, scores by task}.
 """
@@ -20,7 +20,7 @@ HELD_OUT_LOSS = "eval_mlm_loss"
 
 
 def read_scores(run: str) -> dict[str, list[dict[str, Any]]]:
-    """Return the scores of a run's checkpoints by suite, an empty dict if there are none, or the file is damaged."""
+    """Return the scores of a run's checkpoints by suite; empty if there are none or the file is damaged."""
     try:
         content = json.loads((Path(run) / SCORES_FILE).read_text())
     except (OSError, ValueError):
@@ -29,7 +29,7 @@ def read_scores(run: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def charts_over_hours(run: str, lines: Sequence[dict[str, Any]]) -> list[Chart]:
-    """Return the chart of the held-out loss and those of the suites' scores; none if no suite was run.
+    """Return the chart of the held-out loss and those of the suites' scores; an empty list if no suite was run.
 
     lines: of metrics.jsonl.
     """

@@ -1,7 +1,7 @@
 """Writes TensorBoard's copy of a run's metrics to RUN/tensorboard.
 
-The copy is rewritten from metrics.jsonl whenever a run is opened. Otherwise the steps that are taken again after a
-resume would make curves go back and forth.
+The copy is rewritten from metrics.jsonl whenever a run is opened, because steps that are taken again after a resume
+would otherwise make curves go back and forth.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FOLDER = "tensorboard"
 class TensorBoardWriter:
     """Writes every metric that is a number under its name, and those of evaluations under `eval/`.
 
-    An error is logged and never ends a run.
+    Errors are logged and never end a run.
     """
 
     def __init__(self, run: str, lines: Iterable[dict[str, Any]]):

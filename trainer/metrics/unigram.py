@@ -1,13 +1,13 @@
-"""The loss of a model that knows how often each token occurs, and nothing else: the line to get below.
+"""Computes the loss of a model that only knows how often each token occurs: the line that a run has to get below.
 
 A masked LM first learns the words' frequencies, which needs no context. Its loss is then the cross-entropy of the
-labels under these frequencies, and there it may stay. The line says what a loss is worth on the run's own text:
+labels under these frequencies, and it may get stuck there. So the line is a baseline on the run's own text:
 `unigram_loss` for the training text, and `eval_unigram_loss` for the held-out labels.
 
-Frequencies come from the counts of data.statistics, which hold the whole corpus, or else from a sample of the training
-rows: record batches from the beginning of some shards. Documents lie in shards by hash, so that is a random sample.
-Special tokens are not counted, and every token has one count more than it was seen (add-one smoothing, Laplace), so
-that none has an infinite loss.
+Frequencies come from the counts of data.statistics, which cover the whole corpus, or else from a sample of the training
+rows: record batches from the beginning of some shards. Documents were assigned to shards by hash, so that is a random
+sample. Special tokens are not counted, and one is added to the count of every token (Laplace smoothing), so that no
+token has an infinite loss.
 
 Shape suffixes: V vocabulary, T tokens.
 """
@@ -36,20 +36,20 @@ from trainer.distributed.collectives import run_on_rank_0
 Ints = NDArray[np.int64]
 
 UNIGRAM_FILE = "unigram.json"
-"""The file of a run's folder with the counts and the identity of the rows that were counted."""
+"""The file in a run's folder with the counts and the identity of the rows that were counted."""
 
 SAMPLE_TOKENS = 2_000_000
-"""About how many tokens are sampled. The cross-entropy of 30,000 tokens under these counts is accurate to 0.01 nats."""
+"""About how many tokens are sampled. With a vocabulary of 30,000, the line is accurate to 0.01 nats."""
 
 SAMPLED_SHARDS = 4
-"""The number of shards of each folder that the sample is taken from, if the folder has this many."""
+"""The most shards of each folder that the sample is taken from."""
 
 DISK_FAILED = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
-"""The numbers of errors of a disk, or of a file system on the network, that fails while a file is read."""
+"""Error numbers of a disk or a network file system that fails while a file is read."""
 
 
 class WordFrequencies:
-    """How often each token occurs in the training text, and what a model that knows only that loses on a token."""
+    """How often each token occurs in the training text, and the loss of a model that only knows that."""
 
     def __init__(self, counts_V: Ints):
         """counts_V: int64, not all 0."""
@@ -57,45 +57,45 @@ class WordFrequencies:
 
     @cached_property
     def losses_V(self) -> NDArray[np.float64]:
-        """The cross-entropy of each token in nats, under add-one smoothed counts."""
+        """The cross-entropy of each token in nats, (V,), under add-one smoothed counts."""
         return np.log(self.counts_V.sum() + len(self.counts_V)) - np.log(self.counts_V + 1.0)
 
     @cached_property
     def loss(self) -> float:
-        """The mean cross-entropy of the counted tokens themselves."""
+        """The mean cross-entropy of the counted tokens themselves, in nats."""
         return float(self.counts_V @ self.losses_V / self.counts_V.sum())
 
 
 @dataclass(frozen=True)
 class TrainingText:
-    """What is known of the rows of a phase: how often each token occurs, and how many tokens all rows have."""
+    """Facts about the rows of a phase: how often each token occurs, and how many tokens all rows have."""
 
     frequencies: WordFrequencies
     tokens: int
 
 
 def open_frequencies(recipe: Recipe, folders: list[PairFolder], begins: bool) -> WordFrequencies | None:
-    """Return the frequencies of a phase's training text, None if none of it can be read. A collective call.
+    """Return the frequencies of a phase's training text, None if no token could be counted. A collective call.
 
     recipe: the phase's. begins: the run has no checkpoint yet.
-    Raises DataError or StorageError on every rank if a run that begins cannot read its data.statistics.
+    Raises DataError or StorageError on every rank if a new run cannot read its data.statistics.
     """
     counts_V = run_on_rank_0(lambda: recorded_counts(recipe, folders, begins))
     return WordFrequencies(counts_V) if counts_V.any() else None
 
 
 def training_text(folders: list[PairFolder], frequencies: WordFrequencies | None) -> TrainingText | None:
-    """Return what is known of the rows of some folders, None without word frequencies."""
+    """Return the facts about the rows of some folders, None without word frequencies."""
     if frequencies is None:
         return None
     return TrainingText(frequencies, sum(folder.manifest.totals["tokens"] for folder in folders))
 
 
 def recorded_counts(recipe: Recipe, folders: list[PairFolder], begins: bool) -> Ints:
-    """Return the counts that the run's folder holds, or else count and keep them there. Raises as `open_frequencies`.
+    """Return the counts stored in the run's folder, or else count and store them. Raises as `open_frequencies`.
 
-    Counts are taken from the folder while the pairs are the same, so the line does not move when a run resumes, not
-    even without its data.statistics. A run that begins takes them from there only if these are the same as well.
+    A run that resumes uses the stored counts if the pairs are the same, even if data.statistics is gone, so its line
+    does not move. A new run uses them only if data.statistics is the same as well.
     """
     path = Path(recipe.run.folder, UNIGRAM_FILE)
     recorded = read_recorded(path)
@@ -118,12 +118,12 @@ def recorded_counts(recipe: Recipe, folders: list[PairFolder], begins: bool) -> 
 
 
 def are_of_rows(recorded: dict[str, Any], rows: dict[str, Any]) -> bool:
-    """Return whether recorded counts were made from these rows, whatever else they were made from."""
+    """Return whether recorded counts were made from these rows, ignoring the statistics that they were made from."""
     return all(recorded["made_from"].get(name) == value for name, value in rows.items())
 
 
 def read_recorded(path: Path) -> dict[str, Any] | None:
-    """Return what a run's folder holds, None if nothing is there or it is damaged."""
+    """Return the content of UNIGRAM_FILE, None if the file is missing or damaged."""
     try:
         recorded = json.loads(path.read_text())
         is_whole = isinstance(recorded["made_from"], dict) and isinstance(recorded["counts"], list)
@@ -135,7 +135,7 @@ def read_recorded(path: Path) -> dict[str, Any] | None:
 def unigram_counts(folders: list[PairFolder], weights: list[float] | None, statistics: Statistics | None) -> Ints:
     """Return how often each token occurs in the training text, int64 (V,), 0 for special tokens.
 
-    weights: of the mixture. statistics: those of data.statistics; without them rows are sampled.
+    weights: of the mixture. statistics: those of data.statistics; if None, rows are sampled.
     """
     if statistics is not None:
         counts_V = np.array(statistics.unigrams_V, dtype=np.int64)
@@ -155,7 +155,7 @@ def sampled_counts(folders: list[PairFolder], weights: list[float] | None) -> In
 
 
 def counts_of_folder(folder: PairFolder, tokens: int) -> Ints:
-    """Return the counts of the first `tokens` tokens, about, of a few shards that lie evenly in the folder."""
+    """Return the counts of about `tokens` tokens, from the beginnings of a few evenly spaced shards."""
     number_of_shards = len(folder.manifest.shards)
     chosen = min(SAMPLED_SHARDS, number_of_shards)
 
@@ -168,9 +168,9 @@ def counts_of_folder(folder: PairFolder, tokens: int) -> Ints:
 def counts_of_shard(folder: PairFolder, number: int, tokens: int) -> Ints:
     """Return the counts of a shard's first record batches, until they hold `tokens` tokens.
 
-    Ids that are not of the vocabulary count nothing, and a damaged shard only as far as it is whole: training reports
-    them when it comes to them, as it does without this line. Raises StorageError if the shard is in a store that cannot
-    be reached, and OSError if a disk fails, because the line must not depend on an outage.
+    Ids outside the vocabulary are ignored, and a damaged shard is counted up to the damage, because training reports
+    both when it reads them. Raises StorageError if the shard is in a store that cannot be reached, and OSError if a
+    disk fails, because the line must not depend on an outage.
     """
     counts_V = np.zeros(folder.vocabulary.size, dtype=np.int64)
     try:
@@ -184,7 +184,7 @@ def counts_of_shard(folder: PairFolder, number: int, tokens: int) -> Ints:
                 ids_T = batch.column(column).flatten().to_numpy()
                 counts_V += np.bincount(ids_T[ids_T < len(counts_V)], minlength=len(counts_V))
     except OSError as error:
-        # pyarrow raises OSErrors as well for bytes that are no Arrow file.
+        # pyarrow also raises OSError for bytes that are not an Arrow file.
         if error.errno in DISK_FAILED:
             raise
     except (*shards.ARROW_ERRORS, DataError, ValueError, IndexError):

@@ -1,4 +1,4 @@
-"""How much of the devices' peak a phase of a run uses: MFU and HFU (trainer/models/flops.py defines both)."""
+"""Computes how much of the devices' peak FLOPs a phase uses: MFU and HFU (trainer/models/flops.py defines both)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from trainer.models.shape import EncoderShape
 
 @dataclass(frozen=True)
 class Utilization:
-    """What a phase's tokens cost, and what its devices could do.
+    """The cost of a phase's tokens, and the peak of its devices.
 
     mean_seen: how many tokens a real token attends to on average. masked: the share of tokens that are predicted.
-    peak: operations per second of all devices together. recompute: engine.recompute.
+    peak: FLOPs per second of all devices together. recompute: engine.recompute.
     """
 
     shape: EncoderShape
@@ -35,7 +35,7 @@ class Utilization:
     def hfu(self, tokens_per_second: float, work: ExecutedWork) -> float | None:
         """Return the hardware FLOPs utilization, None if nothing was computed.
 
-        work: of one rank. The others' is alike, because rows are assigned to ranks evenly (data/rank_share.py).
+        work: of one rank. It is similar on the others, because rows are assigned to ranks evenly (data/rank_share.py).
         """
         if work.tokens == 0:
             return None
@@ -44,7 +44,7 @@ class Utilization:
 
 
 def utilization_of(recipe: Recipe, folders: list[PairFolder], world_size: int) -> Utilization | None:
-    """Return the utilization of a phase, None where no peak is known: on CPUs, on unknown GPUs, and in fp32."""
+    """Return the utilization of a phase, None if the peak is not known: on CPUs, on unknown GPUs, and in fp32."""
     accelerator = get_accelerator()
     is_cuda = accelerator is not None and accelerator.device_name() == "cuda"
     if not is_cuda or recipe.engine.precision == "fp32":

@@ -22,7 +22,7 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
     Vectors are biases and layer norms; google-research/bert excludes the same ones.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    # Where ZeRO has partitioned it already, a parameter is an empty stand-in that knows its shape.
+    # If ZeRO has partitioned it already, a parameter is an empty placeholder that knows its full shape.
     matrices = [parameter for parameter in parameters if len(full_shape_of(parameter)) > 1]
     vectors = [parameter for parameter in parameters if len(full_shape_of(parameter)) <= 1]
     return [
@@ -35,7 +35,7 @@ def build_optimizer(model: nn.Module, section: OptimizerSection) -> torch.optim.
     """Return the recipe's optimizer over a model's parameters.
 
     The learning rate is 0 until one is set, because DeepSpeed may make an update while it builds an engine.
-    Raises UsageError if Muon would have nothing to move.
+    Raises UsageError if Muon would have no parameter to update.
     """
     groups = parameter_groups(model, section.weight_decay)
 
@@ -55,9 +55,9 @@ def build_optimizer(model: nn.Module, section: OptimizerSection) -> torch.optim.
 
 
 def with_hidden_matrices_apart(groups: list[dict[str, Any]], model: nn.Module) -> list[dict[str, Any]]:
-    """Return the groups of `parameter_groups` with the hidden matrices in a first group of their own.
+    """Return the groups of `parameter_groups` with the hidden matrices moved to a separate first group.
 
-    Raises UsageError if there are none: the run would train by AdamW under another name.
+    Raises UsageError if there are none, because the run would then train with AdamW under another name.
     """
     hidden = hidden_matrices(model)
     if not hidden:

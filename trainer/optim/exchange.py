@@ -1,11 +1,12 @@
-"""Brings each matrix together on one rank, its owner, and what the owner makes of it back to all who hold its pieces.
+"""Gathers each matrix on one rank, its owner, and sends the owner's result back to the ranks that hold its pieces.
 
-    ZeRO 1, 2    A matrix belongs to the rank that holds most of it. Ranks hold long runs of whole matrices, so only
-                 those at the edges travel: at most one less than there are ranks. Their smaller pieces go to the owner
-                 and come back, in one all-to-all each way.
-    stage 0      Every rank has everything. Matrices are dealt out by their work, and owners broadcast their results.
+    ZeRO 1, 2    A matrix belongs to the rank that holds its largest piece. Ranks hold long runs of whole matrices, so
+                 only the matrices that are split between ranks are sent: at most one less than there are ranks. Their
+                 smaller pieces go to the owner and come back, with one all-to-all each way.
+    stage 0      Every rank has everything. Matrices are assigned to owners so that they have equal work, and owners
+                 broadcast their results.
 
-`traffic` says how many bytes that is in a step. On one rank nothing travels.
+`traffic` returns how many bytes are sent in a step. On one rank nothing is sent.
 
 Shape suffixes: N elements of a matrix, laid flat.
 """
@@ -28,11 +29,11 @@ from trainer.optim.pieces import Piece
 BYTES = 4  # of a float32
 
 Transform = Callable[[dict[int, Tensor]], None]
-"""Changes the owned matrices in place, given by number as (N,) tensors."""
+"""Changes the matrices that a rank owns in place. They are given by number, as (N,) tensors."""
 
 
 class Travelling(NamedTuple):
-    """A piece that is not where its matrix is computed. holder: the rank that has it."""
+    """A piece that is held by another rank than the owner of its matrix. holder: the rank that has it."""
 
     holder: int
     piece: Piece
@@ -40,10 +41,10 @@ class Travelling(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """Who holds what, and who owns what: the same on every rank.
+    """Which rank holds which pieces, and which rank owns which matrix. Every rank has the same plan.
 
-    pieces: of every matrix, those of each rank. owners: the owner of each matrix. is_sharded: pieces are held once;
-    otherwise every rank holds all matrices.
+    pieces: for each rank, the pieces that it holds. owners: for each matrix, the rank that owns it. is_sharded: whether
+    each piece is held by one rank only; otherwise every rank holds all matrices.
     """
 
     pieces: list[list[Piece]]
@@ -52,7 +53,7 @@ class Plan:
 
     @classmethod
     def sharded(cls, pieces: list[list[Piece]], matrices: int) -> Plan:
-        """Let each matrix belong to the rank with its largest piece, the first of several. pieces: of each rank."""
+        """Assign each matrix to the rank with its largest piece, or the first such rank. pieces: those of each rank."""
         largest = [0] * matrices
         owners = [0] * matrices
 
@@ -65,11 +66,11 @@ class Plan:
 
     @classmethod
     def replicated(cls, pieces: list[Piece], shapes: Sequence[tuple[int, ...]], ranks: int) -> Plan:
-        """Deal matrices out, the costliest first, always to the rank that has least to do."""
+        """Assign matrices greedily, the costliest first, each to the rank with the least work so far."""
         work = [work_of(shape) for shape in shapes]
         costliest_first = sorted(range(len(shapes)), key=lambda number: -work[number])
 
-        # Of equal matrices the first comes first, and of equal ranks as well: every rank makes the same plan.
+        # Ties go to the lower number, both among matrices and among ranks, so every rank makes the same plan.
         work_of_rank = [0] * ranks
         owners = [0] * len(shapes)
         for number in costliest_first:
@@ -79,16 +80,16 @@ class Plan:
         return cls([pieces] * ranks, owners, is_sharded=False)
 
     def traffic(self) -> int:
-        """Return the bytes that ranks receive from others in a step, all ranks together."""
+        """Return the bytes that all ranks together receive from others in a step."""
         if not self.is_sharded:
             elements = sum(piece.size for piece in self.pieces[0])
             return BYTES * elements * (len(self.pieces) - 1)
 
-        # Once to the owner, and once back.
+        # Each piece is sent to the owner once, and back once.
         return 2 * BYTES * sum(one.piece.size for one in self.travelling())
 
     def travelling(self) -> list[Travelling]:
-        """Return each piece that another rank than its matrix's owner holds, by matrix and place."""
+        """Return each piece that is not held by the owner of its matrix, sorted by matrix and place."""
         found = []
         for holder, pieces in enumerate(self.pieces):
             found += [Travelling(holder, piece) for piece in pieces if self.owners[piece.number] != holder]
@@ -96,9 +97,9 @@ class Plan:
 
 
 class Exchange:
-    """Runs a plan on one rank, whose matrices lie in one tensor (ZeRO 1 and 2) or in several (stage 0).
+    """Runs a plan on one rank, whose matrices are in one tensor (ZeRO 1 and 2) or in several (stage 0).
 
-    device: where the process group's tensors must lie. Matrices of an offloaded optimizer are taken there.
+    device: where the process group's tensors must be. Matrices of an offloaded optimizer are copied there.
     """
 
     def __init__(self, plan: Plan, shapes: Sequence[tuple[int, ...]], rank: int, device: torch.device):
@@ -107,11 +108,11 @@ class Exchange:
         self._rank = rank
         self._device = device
 
-        # That of all ranks, so that all of them take part in a collective call or none does.
+        # Decided from the pieces of all ranks, so that either all of them make a collective call or none does.
         travelling = plan.travelling() if plan.is_sharded else []
         self._anything_travels = bool(travelling)
 
-        # On the way to the owners: what this rank sends and what it receives.
+        # On the way to the owners: the pieces that this rank sends and those that it receives.
         self._outgoing = [one.piece for one in travelling if one.holder == rank]
         self._incoming = [one for one in travelling if plan.owners[one.piece.number] == rank]
 
@@ -139,7 +140,7 @@ class Exchange:
         if ranks == 1:
             return
 
-        # All broadcasts at once: a link of the network is seldom busy with one alone.
+        # Start all broadcasts at once, because a single one rarely saturates the network.
         calls: list[Any] = []
         for piece, values_N in held:
             calls.append(dist.broadcast(values_N, owners[piece.number], async_op=True))
@@ -152,11 +153,11 @@ class Exchange:
         received = [torch.empty(one.piece.size, device=self._device) for one in self._incoming]
         self._swap(outgoing, received, to_owners=True)
 
-        # All pieces of the matrices that this rank owns: its own ones, and those that have arrived.
+        # All pieces of the matrices that this rank owns: those that it holds, and those that have arrived.
         parts = [(piece, values_N) for piece, values_N in held if self._plan.owners[piece.number] == self._rank]
         parts += [(one.piece, values_N) for one, values_N in zip(self._incoming, received, strict=True)]
 
-        # Whole matrices are changed where they are, those that were cut in memory of their own.
+        # A matrix that this rank holds completely is changed in place; a split one is assembled in new memory.
         owned: dict[int, Tensor] = {}
         for piece, values_N in parts:
             matrix_N = self._whole(owned, piece, values_N)
@@ -165,7 +166,7 @@ class Exchange:
 
         transform(owned)
 
-        # The same way back: from the matrices to their pieces, and from the owners to the holders.
+        # And back the same way: from the matrices to their pieces, and from the owners to the holders.
         for piece, values_N in parts:
             matrix_N = owned[piece.number]
             if matrix_N is not values_N:
@@ -173,18 +174,18 @@ class Exchange:
         self._swap(received, outgoing, to_owners=False)
 
     def _whole(self, owned: dict[int, Tensor], piece: Piece, values_N: Tensor) -> Tensor:
-        """Return the memory of a piece's matrix, which is that of the piece if that is the whole matrix."""
+        """Return the memory of a piece's matrix, which is the piece's own if the piece is the whole matrix."""
         size = prod(self._shapes[piece.number])
         if piece.number not in owned:
             owned[piece.number] = values_N if piece.size == size else torch.empty(size, device=self._device)
         return owned[piece.number]
 
     def _swap(self, sent: list[Tensor], received: list[Tensor], to_owners: bool) -> None:
-        """Send pieces to their owners, or back. Every rank takes part, or none."""
+        """Send pieces to their owners, or back. A collective call, which all ranks skip if no piece has to be sent."""
         if not self._anything_travels:
             return
 
-        # An empty tensor, because torch.cat takes at least one.
+        # Begin with an empty tensor, because torch.cat needs at least one.
         nothing = torch.empty(0, device=self._device)
         sent_N = torch.cat([nothing, *(values_N.to(self._device) for values_N in sent)])
 

@@ -1,6 +1,6 @@
 """Says which parameters of a model are hidden matrices, and which of them stack several matrices.
 
-Nothing here needs DeepSpeed, so that `--describe` can count what Muon will move.
+Nothing here needs DeepSpeed, so that `--describe` can count the parameters that Muon updates.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LAYERS = "layers"
 """The name of the module list that holds a model's Transformer layers."""
 
 MATRIX_NAMES = ("weight", *MATRICES)
-"""What matrices are called in their modules: by torch, and in XLNet's attention, whose five are no modules of torch."""
+"""The names of matrices in their modules: torch's, and the five of XLNet's attention, which are plain parameters."""
 
 
 def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
@@ -34,11 +34,11 @@ def _is_hidden_matrix(name: str, parameter: nn.Parameter) -> bool:
 
 
 def stacked_matrices(model: nn.Module) -> dict[Tensor, list[int]]:
-    """Return the rows of each matrix of the parameters that stack several.
+    """Return, for each parameter that stacks several matrices, the number of rows of each matrix.
 
-    This model keeps query, key and value in one parameter, and the two halves of a gated feed-forward layer. They
-    multiply the same input but are matrices of their own: the published BERT, ALBERT and RoBERTa have a parameter for
-    each, and Muon is better on query, key and value apart (https://kellerjordan.github.io/posts/muon).
+    This model stacks query, key and value in one parameter, and also the two halves of a gated feed-forward layer. They
+    multiply the same input but are separate matrices: the published BERT, ALBERT and RoBERTa have a parameter for each,
+    and Muon works better on query, key and value separately (https://kellerjordan.github.io/posts/muon).
     """
     stacked: dict[Tensor, list[int]] = {}
     for module in model.modules():
@@ -48,11 +48,11 @@ def stacked_matrices(model: nn.Module) -> dict[Tensor, list[int]]:
 
 
 def _stacks_of(module: nn.Module) -> Iterator[tuple[Tensor, list[int]]]:
-    """Yield the stacks among a module's own matrix products. The shapes of their partners say how they divide."""
+    """Yield the stacked parameters of a module, divided according to the shapes of the layers that use their output."""
     qkv = _linear(module, "qkv")
     out = _linear(module, "out")
     if qkv is not None and out is not None:
-        # Queries are as wide as what `out` takes. Keys and values share the rest.
+        # Queries are as wide as the input of `out`. Keys and values share the rest equally.
         queries = out.in_features
         others = (qkv.out_features - queries) // 2
         yield qkv.weight, [queries, others, others]

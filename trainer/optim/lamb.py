@@ -3,11 +3,11 @@
 With m and v the bias-corrected moments and r = m / (sqrt(v) + eps) + weight_decay * w, a matrix w moves by
 lr * |w| / |r| * r, or by lr * r if one of the norms is 0. |w| / |r| is called the trust ratio. Biases and layer norms
 (groups with adapts = False) always move by lr * r, as in google-research/albert and NVIDIA's FusedLAMB. Gradients come
-clipped by their global norm, as NVIDIA's do. Google's code differs in that it does not correct the moments' bias.
+clipped by their global norm, as in NVIDIA's code. Google's code differs in that it does not correct the moments' bias.
 
 Under ZeRO 1 and 2 each rank holds one contiguous part of a flat float32 tensor per group, in which matrices begin and
-end anywhere. An optimizer that does not know this takes one ratio for the whole part, which is not LAMB. This one sums
-the squared norms of each matrix's pieces over the ranks (whole_tensors.py).
+end anywhere. An optimizer that ignores this computes one ratio for the whole part, which is not LAMB. This one sums the
+squared norms of each matrix's pieces over the ranks (whole_tensors.py).
 
 Shape suffixes: P matrices; 2, the norms of w and r.
 """

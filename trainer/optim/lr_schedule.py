@@ -1,7 +1,7 @@
-"""Learning rates as a pure function of the step, so that a checkpoint needs no schedule state.
+"""Computes learning rates as a pure function of the step, so that a checkpoint needs no schedule state.
 
 Every kind rises linearly over the schedule's warm-up and then falls to schedule.final_lr, which it reaches after the
-last step. With x falling linearly from 1 to 0, what remains of the height above final_lr is
+last step. With x falling linearly from 1 to 0, the fraction of the peak's height above final_lr that remains is
 
     linear      x                     transformers' get_linear_schedule_with_warmup
     polynomial  x ** power            power 0.5 in NVIDIA's large-batch BERT (LAMB, arXiv:1904.00962)
@@ -25,7 +25,7 @@ from trainer.config.schema import OptimizerSection, ScheduleSection
 
 
 def learning_rate_in(phase: Phase, step: int) -> float:
-    """Return the learning rate of a step by the phase's schedule, or by the run's where the phase has none."""
+    """Return the learning rate of a step of the run by the phase's schedule, or by the run's if the phase has none."""
     step_of_schedule = step - phase.schedule_before
     return learning_rate(step_of_schedule, phase.recipe.optimizer, phase.recipe.schedule, phase.schedule_steps)
 
@@ -41,11 +41,11 @@ def learning_rate(step: int, optimizer: OptimizerSection, schedule: ScheduleSect
 
 
 def schedule_factor(step: int, schedule: ScheduleSection, max_steps: int) -> float:
-    """Return what remains of the height above final_lr: 1 until the decay begins, 0 after `max_steps`."""
+    """Return the remaining fraction of the height above final_lr: 1 until the decay begins, 0 after `max_steps`."""
     steps_before_decay = 0 if schedule.decay_from == "start" else schedule.warmup_of(max_steps)
     decay_steps = schedule.decay_steps or max_steps - steps_before_decay
 
-    # `step` itself is one of those that remain, so the last step is still above final_lr.
+    # `step` itself counts as remaining, so the last step is still above final_lr.
     remaining_steps = max(0, max_steps - step + 1)
     x = min(1.0, remaining_steps / max(1, decay_steps))
 

@@ -1,4 +1,4 @@
-"""Muon (https://kellerjordan.github.io/posts/muon) for hidden matrices and AdamW for all else, exact under ZeRO.
+"""Muon (https://kellerjordan.github.io/posts/muon) for hidden matrices and AdamW for all others, exact under ZeRO.
 
 With g the gradient of a matrix W, a step is
 
@@ -10,8 +10,8 @@ where `orthogonal` is Newton-Schulz (orthogonalize.py). The factor gives an upda
 updates, so that AdamW's learning rates and weight decay carry over and one optimizer.lr serves all parameters (Liu et
 al., "Moonlight", arXiv:2502.16982, section 2.2).
 
-A matrix is orthogonalized as a whole, on one rank (exchange.py). Its momentum stays where ZeRO has put it, and so do
-checkpoints: a hidden matrix has one moment, `exp_avg`, and all other parameters have AdamW's two.
+A matrix is orthogonalized as a whole, on one rank (exchange.py). Its momentum stays where ZeRO has put it. In
+checkpoints, a hidden matrix has one moment, `exp_avg`, and all other parameters have AdamW's two.
 
 Shape suffixes: N elements of one matrix, laid flat; B matrices of R rows and C columns.
 """
@@ -39,14 +39,14 @@ SCALE = 0.2
 """Root mean square of AdamW's updates, as measured in arXiv:2502.16982 (0.2 to 0.4)."""
 
 MOMENTUM = 0.95
-"""Keller Jordan's, unless the recipe has another one."""
+"""Keller Jordan's value, used unless the recipe sets optimizer.muon_momentum."""
 
 ELEMENTS_AT_ONCE = 1 << 24
 """The most elements of same-shaped matrices that are orthogonalized together: 64 MB, which fills a GPU."""
 
 
 class Muon(torch.optim.AdamW):
-    """AdamW, except for one group of hidden matrices, which move by Muon.
+    """AdamW, except for one group of hidden matrices, which are updated by Muon.
 
     found_inf: as in torch's fused optimizers. If it is 1, an update changes neither weights nor state.
     one_moment: the parameters that have no second moment.
@@ -55,13 +55,13 @@ class Muon(torch.optim.AdamW):
     found_inf: Tensor | None = None
 
     def __init__(self, groups: list[dict[str, Any]], section: OptimizerSection, row_counts: RowCounts):
-        """groups: the first has the hidden matrices, the others go by AdamW. row_counts: of stacked matrices."""
+        """groups: the first has the hidden matrices, the others are for AdamW. row_counts: of stacked matrices."""
         super().__init__(groups, lr=0.0, betas=section.betas, eps=section.eps, fused=True)
         self._momentum = MOMENTUM if section.muon_momentum is None else section.muon_momentum
         self._row_counts = row_counts
         self._group = self.param_groups[0]
 
-        # DeepSpeed replaces the tensors in the group by its own, so the model's parameters are kept here.
+        # DeepSpeed replaces the tensors in the group with its own, so the model's parameters are kept here.
         self._parameters: list[Tensor] = list(self._group["params"])
         self.one_moment = frozenset(self._parameters)
         self._pieces: Pieces | None = None
@@ -87,7 +87,7 @@ class Muon(torch.optim.AdamW):
         for weight in weights:
             self._add_momentum(weight)
 
-        # What is orthogonalized replaces the momentum in the gradients' memory.
+        # The orthogonalized matrices replace the momentum in the gradients' memory.
         pieces, exchange = self._located()
         held = [(piece, piece.of(weight.grad)) for weight in weights for piece in pieces.of_tensor[weight]]
         exchange.transform(held, self._orthogonalize_all)
@@ -99,11 +99,14 @@ class Muon(torch.optim.AdamW):
             weight.add_(update, alpha=-group["lr"])
 
     def _add_momentum(self, weight: Tensor) -> None:
-        """Add a gradient to a tensor's momentum, and replace it by Nesterov's. A skipped update leaves the momentum."""
+        """Add a gradient to a tensor's momentum, and overwrite it with Nesterov's u.
+
+        A skipped update does not change the momentum.
+        """
         assert weight.grad is not None
         gradient = weight.grad
 
-        # 0 times a NaN would be NaN.
+        # A skipped update adds a gradient of 0 with weight 0, because 0 times a NaN would be NaN.
         weight_of_gradient: float | Tensor = 1 - self._momentum
         if self.found_inf is not None:
             gradient.masked_fill_(self.found_inf.bool(), 0.0)
@@ -116,7 +119,7 @@ class Muon(torch.optim.AdamW):
         gradient.lerp_(state["exp_avg"], self._momentum)
 
     def _located(self) -> tuple[Pieces, Exchange]:
-        """Return where the matrices lie here, and who computes which of them. Collective in the first update."""
+        """Return the pieces of matrices on this rank, and the exchange. A collective call in the first update."""
         if self._pieces is None or self._exchange is None:
             self._pieces = Pieces()
             self._pieces.add_group(self._group["params"], self._parameters, self._row_counts)
@@ -134,7 +137,7 @@ class Muon(torch.optim.AdamW):
 
 
 def _exchange_of(pieces: Pieces) -> Exchange:
-    """Agree on who owns which matrix, and log what that costs. A collective call."""
+    """Agree on which rank owns which matrix, and log how many bytes that sends. A collective call."""
     ranks = dist.get_world_size()
     held = [piece for of_tensor in pieces.of_tensor.values() for piece in of_tensor]
     if pieces.is_sharded:
@@ -149,7 +152,7 @@ def _exchange_of(pieces: Pieces) -> Exchange:
 
 
 def _batches(owned: dict[int, Tensor], shapes: list[tuple[int, ...]]) -> Iterator[tuple[tuple[int, ...], list[Tensor]]]:
-    """Yield matrices of one shape, as many as are orthogonalized at once."""
+    """Yield lists of matrices of the same shape, each as long as is orthogonalized at once."""
     by_shape: dict[tuple[int, ...], list[Tensor]] = defaultdict(list)
     for number, values_N in owned.items():
         by_shape[shapes[number]].append(values_N)
@@ -161,6 +164,6 @@ def _batches(owned: dict[int, Tensor], shapes: list[tuple[int, ...]]) -> Iterato
 
 
 def _on_accelerator(values: Tensor) -> Tensor:
-    """Return values where matrix products are fast: an offloaded optimizer's are on the host."""
+    """Return values on the accelerator, where products are fast; those of an offloaded optimizer are on the host."""
     accelerator: Any = get_accelerator()
     return values.to(accelerator.current_device_name())

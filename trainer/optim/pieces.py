@@ -1,9 +1,8 @@
-"""Finds the pieces of whole tensors that a rank updates, once DeepSpeed has put its own tensors in their place.
+"""Finds the pieces of whole tensors that a rank updates, after DeepSpeed has replaced them with its own tensors.
 
-Some optimizers need a number or a product of a whole matrix: its norm (LAMB), the mean of its clipped update
-(StableAdamW), its momentum (Muon). Under ZeRO 1 and 2 each rank holds one contiguous part of a flat float32 tensor per
-parameter group, in which matrices begin and end anywhere. Here is which elements of which matrix a rank holds, and
-where.
+Some optimizers need a quantity of a whole matrix: its norm (LAMB), the mean of squared ratios (StableAdamW), or its
+momentum (Muon). Under ZeRO 1 and 2 each rank holds one contiguous part of a flat float32 tensor per parameter group, in
+which matrices begin and end anywhere. This module finds which elements of which matrix a rank holds, and where.
 
 Shape suffixes: N elements of one matrix or vector, laid flat.
 """
@@ -28,9 +27,10 @@ RowCounts = Mapping[Tensor, Sequence[int]]
 
 @dataclass(frozen=True)
 class Piece:
-    """All or part of tensor number `number`: elements `start` to `start + size - 1` of a flattened tensor here.
+    """All or part of whole tensor number `number`, as it is held on a rank.
 
-    They are the elements from `first` on of the whole tensor.
+    Its `size` elements begin at `start` in the flattened tensor that the rank holds, and at `first` in the flattened
+    whole tensor.
     """
 
     number: int
@@ -45,9 +45,9 @@ class Piece:
 
 @dataclass(frozen=True)
 class HeldElements:
-    """What this rank updates of a parameter.
+    """The part of a parameter that this rank updates.
 
-    The `size` elements of the flattened parameter from `first` on lie in `tensor` from `start` on.
+    Its `size` elements begin at `first` in the flattened parameter, and at `start` in `tensor`.
     """
 
     tensor: Tensor
@@ -57,13 +57,13 @@ class HeldElements:
 
 
 class Pieces:
-    """The pieces that this rank holds of every tensor of some groups.
+    """The pieces that this rank holds of all whole tensors in some parameter groups.
 
-    Tensors are numbered in the order of the groups' parameters, whether they are held here or not, so a number means
-    the same tensor on every rank.
+    Whole tensors are numbered in the order of the groups' parameters, whether this rank holds them or not, so a number
+    means the same tensor on every rank.
 
-    shapes: of each tensor, by number. of_tensor: the pieces that lie in each tensor that is updated here.
-    is_sharded: each rank has other pieces (ZeRO 1 and 2). Otherwise every rank has all tensors whole.
+    shapes: of each whole tensor, by number. of_tensor: the pieces in each tensor that this rank updates. is_sharded:
+    whether each rank has different pieces (ZeRO 1 and 2); otherwise every rank has all tensors in full.
     """
 
     def __init__(self) -> None:
@@ -74,8 +74,8 @@ class Pieces:
     def add_group(self, tensors: list[Tensor], parameters: list[Any], row_counts: RowCounts) -> None:
         """Add the tensors of a group.
 
-        tensors: what the group holds now. parameters: the model's, which it was made of. row_counts: of those that
-        stack several matrices; each of these counts as a tensor of its own.
+        tensors: those that the group holds now. parameters: the model's, from which the group was made. row_counts: of
+        parameters that stack several matrices; each of these matrices counts as a whole tensor.
         """
         for place, parameter in enumerate(parameters):
             held = _held_elements(tensors, place, parameter)
@@ -89,7 +89,7 @@ class Pieces:
 
 
 def sum_over_ranks(values: Tensor) -> Tensor:
-    """Sum over ranks, by way of the accelerator: an offloaded optimizer's values are on the host. A collective call."""
+    """Sum over ranks, through the accelerator because an offloaded optimizer's values are on the host. Collective."""
     accelerator: Any = get_accelerator()
     on_accelerator = values.to(accelerator.current_device_name())
     dist.all_reduce(on_accelerator)
@@ -97,10 +97,10 @@ def sum_over_ranks(values: Tensor) -> Tensor:
 
 
 def _held_elements(tensors: list[Tensor], place: int, parameter: Any) -> HeldElements:
-    """Return what this rank updates of the parameter at `place` in its group.
+    """Return the part that this rank updates of the parameter at `place` in its group.
 
-    `tensors` are those that the group holds now. Without ZeRO there is one for each parameter: the parameter itself or
-    its float32 copy. ZeRO has one flat tensor for the whole group.
+    tensors: those that the group holds now. Without ZeRO there is one for each parameter: the parameter itself or its
+    float32 copy. ZeRO has one flat tensor for the whole group.
     """
     if not is_in_flat_group(parameter):
         return HeldElements(tensors[place], start=0, first=0, size=parameter.numel())
@@ -119,7 +119,7 @@ def _shapes_of_parts(parameter: Tensor, row_counts: RowCounts) -> list[tuple[int
 
 
 def _pieces_by_part(held: HeldElements, shapes: list[tuple[int, ...]], first_number: int) -> Iterator[Piece]:
-    """Cut held elements where one tensor ends and the next begins. Tensors count from `first_number`.
+    """Cut held elements where one whole tensor ends and the next begins. Tensors are numbered from `first_number`.
 
     Example: of two matrices of 10 elements, the 12 elements from element 5 on are 5 of matrix 0 and 7 of matrix 1.
     """
@@ -136,7 +136,7 @@ def _pieces_by_part(held: HeldElements, shapes: list[tuple[int, ...]], first_num
 
 
 class NumbersOnDevice:
-    """Lists of tensors' numbers as tensors, each copied to the device once: they are the same in every step."""
+    """Copies lists of integers to a device, each list only once, because they are the same in every step."""
 
     def __init__(self) -> None:
         self._copies: dict[tuple[int, ...], Tensor] = {}

@@ -4,12 +4,12 @@ With m and v the bias-corrected moments of a tensor w and g its gradient, its st
 
     RMS = sqrt(mean of g^2 / max(v, eps^2))    over the tensor's elements
 
-is about 1 as long as v estimates g^2 well, and large when gradients have just grown: the moment at which AdamW makes
-its worst steps (the paper attributes the idea to Adafactor, arXiv:1804.04235). Weight decay is divided as well, as in
-the paper and in optimi, the library that ModernBERT trains with. A tensor is a parameter of this model, so query, key
-and value together have one RMS, as in ModernBERT's Wqkv.
+is about 1 as long as v estimates g^2 well, and large when gradients have just grown, which is when AdamW makes its
+worst steps (the paper attributes the idea to Adafactor, arXiv:1804.04235). Weight decay is divided as well, as in the
+paper and in optimi, the library that ModernBERT trains with. A tensor is a parameter of this model, so query, key and
+value together have one RMS, as in ModernBERT's Wqkv.
 
-The paper folds the correction for bias into the decay rates; this is the same number as dividing by 1 - beta^t.
+The paper folds the bias correction into the decay rates, which gives the same number as dividing by 1 - beta^t.
 
 Shape suffixes: P tensors.
 """
@@ -45,7 +45,7 @@ class StableAdamW(WholeTensorOptimizer):
         return updates
 
     def _sizes(self, device: torch.device) -> Tensor:
-        """Return the elements of each whole tensor, (P,) float64, copied to the device once."""
+        """Return the number of elements of each whole tensor, (P,) float64, copied to the device once."""
         if self._sizes_P is None:
             sizes = [prod(shape) for shape in self.pieces().shapes]
             self._sizes_P = torch.tensor(sizes, dtype=torch.float64, device=device)

@@ -1,4 +1,4 @@
-"""The base of optimizers that are Adam times a factor for each whole tensor: LAMB and StableAdamW.
+"""The base class of optimizers that are Adam with a factor for each whole tensor: LAMB and StableAdamW.
 
 With m and v the bias-corrected moments, r = m / (sqrt(v) + eps) + weight_decay * w, and a tensor w moves by
 lr * factor * r. The factor depends on sums over the whole tensor. Under ZeRO 1 and 2 the sums over its pieces are added
@@ -22,7 +22,7 @@ Updates = list[tuple[Tensor, Tensor]]
 
 
 class Moments(NamedTuple):
-    """The moments of a tensor after this update, which are its state, and what they are divided by for their bias."""
+    """The moments of a tensor after this update, which are its state, and their divisors for bias correction."""
 
     m: Tensor
     v: Tensor
@@ -33,11 +33,11 @@ class Moments(NamedTuple):
 class WholeTensorOptimizer(torch.optim.Optimizer):
     """Adam's moments, and sums over whole tensors, for whole parameters and for ZeRO's flat groups.
 
-    Its state has AdamW's names: step, exp_avg and exp_avg_sq. `step` is a Python int: reading a tensor back from a GPU
-    would synchronize once per parameter.
+    Its state has AdamW's names: step, exp_avg and exp_avg_sq. `step` is a Python int, because reading a tensor back
+    from a GPU would synchronize once per parameter.
 
-    found_inf: a float32 number on the weights' device, or None. If it is 1, an update changes neither weights nor
-    moments; the host need not know. Whoever sets it calls `take_back_update` when it was 1, before the next update.
+    found_inf: a float32 scalar on the weights' device, or None. If it is 1, an update changes neither weights nor
+    moments, and the host need not know. Whoever sets it must call `take_back_update` after a 1, before the next update.
     """
 
     counts_on_host = True
@@ -51,10 +51,10 @@ class WholeTensorOptimizer(torch.optim.Optimizer):
         eps: float,
         row_counts: RowCounts | None = None,
     ):
-        """row_counts: of parameters that stack several matrices, each of which has a factor of its own."""
+        """row_counts: of parameters that stack several matrices, each of which has its own factor."""
         super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0, "adapts": True})
 
-        # DeepSpeed replaces the tensors in `param_groups` by its own, so the model's parameters are kept here.
+        # DeepSpeed replaces the tensors in `param_groups` with its own, so the model's parameters are kept here.
         self._parameters_of_groups = [(group, list(group["params"])) for group in self.param_groups]
         self._row_counts: RowCounts = row_counts or {}
         self._numbers = NumbersOnDevice()
@@ -80,7 +80,7 @@ class WholeTensorOptimizer(torch.optim.Optimizer):
             state["step"] -= 1
 
     def pieces(self) -> Pieces:
-        """Return the pieces of all tensors that have a factor: those of groups that adapt."""
+        """Return the pieces of all tensors that have a factor: those of groups with `adapts` set."""
         if self._located is None:
             self._located = Pieces()
             for group, parameters in self._parameters_of_groups:
@@ -100,7 +100,7 @@ class WholeTensorOptimizer(torch.optim.Optimizer):
         state["step"] += 1
         steps = state["step"]
 
-        # A skipped update keeps both moments: it adds a gradient of 0 with weight 0. (0 times a NaN would be NaN.)
+        # A skipped update keeps both moments: it adds a gradient of 0 with weight 0, because 0 times a NaN is NaN.
         weight_of_gradient: float | Tensor = 1 - beta_1
         decay: float | Tensor = beta_2
         if self.found_inf is not None:
@@ -119,7 +119,7 @@ class WholeTensorOptimizer(torch.optim.Optimizer):
         """Return r, which is written over the weight's gradient to save memory."""
         assert weight.grad is not None
 
-        # Both moments are corrected for starting at 0.
+        # Both moments are corrected for the bias of starting at 0.
         denominator = moments.v.sqrt().div_(moments.divisor_of_v**0.5).add_(group["eps"])
         r = weight.grad.copy_(moments.m).div_(moments.divisor_of_m).div_(denominator)
         return r.add_(weight, alpha=group["weight_decay"])
@@ -127,8 +127,8 @@ class WholeTensorOptimizer(torch.optim.Optimizer):
     def summed_squares(self, values: list[Updates]) -> Tensor:
         """Return the sum of squares of each whole tensor, (K, P) float64, over all ranks. Collective if sharded.
 
-        values: for each quantity, the same tensors to update, each with as many values as it has elements. The P
-        tensors are those of all groups; the sums of those that are not in `values` are 0.
+        values: for each of the K quantities, the same tensors to update, each paired with a tensor of equal size to
+        sum. The P whole tensors are those of all groups; the sums of those that are not in `values` are 0.
         """
         pieces = self.pieces()
         weights = [weight for weight, _ in values[0]]

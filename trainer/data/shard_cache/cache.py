@@ -1,11 +1,11 @@
 """Keeps copies of remote shards on a local disk: fetched ahead, bounded in size, shared by all processes of a host.
 
-A copy is named by its sha256, so runs, ranks and folders share copies, and a rebuilt shard is another file. A copy is
-written under a partial name, checked and renamed, so it is there completely or not at all. Whoever fetches a shard
+A copy is named by its sha256, so runs, ranks and folders share copies, and a rebuilt shard is a different file. A copy
+is written under a partial name, checked and renamed, so it exists completely or not at all. Whoever fetches a shard
 holds its lock, which the kernel releases when the process dies; a partial file whose lock is free is abandoned.
 
 A shard is fetched by one of two threads: the caller of `path`, which waits for it, or the background thread, which
-works through the shards given to `fetch_ahead`. They meet at the shard's lock, as processes do.
+works through the shards given to `fetch_ahead`. The shard's lock keeps these threads apart, as it does processes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trainer.data.shard_cache.download import FailedTryError, WrongBytesError, p
 from trainer.data.shard_cache.files import COPY, CacheFiles
 
 WAITS = (0.5, 1.0, 2.0, 4.0)
-"""Seconds between the tries to fetch a shard; there is one more try than there are waits."""
+"""Seconds between attempts to fetch a shard; there is one more attempt than there are waits."""
 
 READ_ATTEMPTS = 5
 """Attempts to read a copy that other processes may remove before it is opened."""
@@ -34,23 +34,23 @@ CLOSE_SECONDS = 5.0
 class ShardCache:
     """Copies of a remote folder's shards in a local folder.
 
-    Create it in the process that uses it: neither its thread nor a connection to a store survives a fork.
+    Create it in the process that uses it, because neither its thread nor a connection to a store survives a fork.
     """
 
     def __init__(self, folder: str, shards: list[Shard], cache: str, max_bytes: int):
-        """Use the local folder `cache`, whose copies may have `max_bytes` in all.
+        """Use the local folder `cache`, whose copies may take `max_bytes` in all, for the shards of `folder`.
 
-        Raises UsageError if the folder cannot be used or a shard does not fit, and DataError for a bad sha256.
+        Raises UsageError if the cache cannot be used or a shard does not fit, and DataError for a bad sha256.
         """
         self._folder = folder
         self._store, self._root = storage.filesystem(folder)
         self._closing = threading.Event()
         self._copies = CacheFiles(cache, max_bytes, self._pause)
 
-        # What went wrong while a shard was fetched ahead, by sha256, until path() raises it.
+        # Errors of fetching ahead, by sha256, kept until path() raises them.
         self._failures: dict[str, Exception] = {}
 
-        # The shards to fetch ahead. The condition guards the queue and announces changes of it, and close().
+        # The shards to fetch ahead. The condition guards the queue, and is notified of changes to it and of close().
         self._queue: deque[Shard] = deque()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -60,10 +60,10 @@ class ShardCache:
         self._copies.expect(shards)
 
     def path(self, shard: Shard) -> str:
-        """Return a local path whose bytes have the manifest's size and sha256. Waits until it is there.
+        """Return the local path of a copy with the manifest's size and sha256. Waits until it has been fetched.
 
-        Open it at once, and call again on FileNotFoundError: if the cache is nearly full, another process may have
-        removed the copy to make room. Once it is open or mapped, removing it does no harm.
+        Open it right away, and call this again on FileNotFoundError: if the cache is nearly full, another process may
+        have removed the copy to make room. Once it is open or mapped, removing it does no harm.
         """
         with self._copies.errors():
             if not self._copies.is_complete(shard):
@@ -74,7 +74,7 @@ class ShardCache:
         return self._copies.path(shard)
 
     def _fetch_locked(self, shard: Shard) -> None:
-        """Fetch a shard whose lock is held, unless somebody else did so while we waited for the lock."""
+        """Fetch a shard whose lock is held, unless that was done while we waited. Raises the error of a failed one."""
         failure = self._failures.pop(shard.sha256, None)
         if failure is not None:
             raise failure
@@ -98,13 +98,13 @@ class ShardCache:
     def fetch_ahead(self, shards: list[Shard]) -> None:
         """Start fetching these shards in the background, in this order, as far as they fit.
 
-        They replace the shards of earlier calls that have not been started.
+        They replace the shards of earlier calls whose fetching has not begun.
         """
         queue: deque[Shard] = deque()
         room = self._copies.window_bytes
         for shard in shards:
             room -= shard.bytes
-            if room < 0:  # it would evict a shard that is needed before it
+            if room < 0:  # this shard would evict one that is needed earlier
                 break
             queue.append(shard)
 
@@ -117,7 +117,7 @@ class ShardCache:
             self._thread.start()
 
     def close(self) -> None:
-        """Stop fetching. The copies stay for the next run."""
+        """Stop fetching. The copies stay on disk for the next run."""
         self._closing.set()
         with self._changed:
             self._changed.notify_all()
@@ -136,7 +136,7 @@ class ShardCache:
             if shard is None:
                 return
 
-            # A folder in which nothing can be locked also fails in path(), which reports it.
+            # Errors are not lost: a failed fetch is in `_failures`, and a folder that cannot be locked fails in path().
             with contextlib.suppress(ClozelineError, ClosedError), self._copies.errors():
                 self._fetch_in_background(shard)
 
@@ -149,21 +149,21 @@ class ShardCache:
             return self._queue.popleft()
 
     def _fetch_in_background(self, shard: Shard) -> None:
-        """Fetch a shard unless there is a copy, somebody else is fetching it, or it has failed already."""
+        """Fetch a shard unless there is a copy, another thread or process is fetching it, or it has failed before."""
         with self._copies.lock(shard.sha256, wait=False) as locked:
             if not locked or shard.sha256 in self._failures:
                 return
             if self._copies.touch(shard) == shard.bytes:
                 return
 
-            # Record a failure while the lock is held: path() looks for it as soon as it has the lock.
+            # Record a failure while the lock is held, because path() looks for it as soon as it gets the lock.
             try:
                 self._download(shard)
             except Exception as error:
                 self._failures[shard.sha256] = error
 
     def _download(self, shard: Shard) -> None:
-        """Fetch a shard whose lock is held. Errors that may be temporary are tried again, wrong bytes once."""
+        """Fetch a shard whose lock is held. Errors that may be temporary are retried, wrong bytes only once."""
         self._check(shard)
         wrong_bytes = 0
         for wait in (*WAITS, None):
@@ -177,7 +177,7 @@ class ShardCache:
                 self._pause(wait)
 
     def _try_once(self, shard: Shard) -> None:
-        """Fetch a shard. The copy need not survive a power cut: path() checks every copy that it finds."""
+        """Fetch a shard. The copy is not synced to disk, because path() and read() check every copy that they find."""
         partial = self._copies.reserve(shard)
         try:
             with open(partial, "r+b") as file:
@@ -191,7 +191,7 @@ class ShardCache:
             raise
 
     def _check(self, shard: Shard) -> None:
-        """Raise DataError if the sha256 is not one, for it becomes a file name; UsageError if the shard never fits."""
+        """Raise DataError if the sha256, which becomes a file name, is not one; UsageError if the shard never fits."""
         url = storage.join(self._folder, shard.path)
         if not COPY.fullmatch(f"{shard.sha256}.arrow"):
             raise DataError(
@@ -204,7 +204,7 @@ class ShardCache:
             )
 
     def _final_error(self, shard: Shard, failure: FailedTryError) -> DataError | StorageError:
-        """Return the error after the last try: DataError where the shard is wrong, StorageError where the store is."""
+        """Return the error to raise after the last attempt: DataError for a bad shard, StorageError for the store."""
         url = storage.join(self._folder, shard.path)
         if isinstance(failure, WrongBytesError):
             return DataError(f"{url} {failure}. Copy it again or rebuild the folder with --overwrite.")

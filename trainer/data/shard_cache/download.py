@@ -1,4 +1,4 @@
-"""Downloads one remote shard, checks its bytes as they come, and tells temporary errors from lasting ones."""
+"""Downloads one remote shard, checks its bytes as they arrive, and tells temporary errors from permanent ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from schemas.manifest import Shard
 
 STORE_TIMEOUT = 60.0
-"""Seconds that a store may take to open a file or to return the next piece; then the try has failed."""
+"""Seconds that a store may take to open a file or to return the next piece; after that, the attempt has failed."""
 
 PIECE_BYTES = 4 << 20
 
@@ -25,14 +25,14 @@ TEMPORARY_KINDS = (
     "Streaming",
     "Checksum",
 )
-"""Parts of the names of temporary errors of botocore, aiohttp and others."""
+"""Substrings of the class names of temporary errors in botocore, aiohttp and others."""
 
 REQUEST_TIMEOUT = 408
 TOO_MANY_REQUESTS = 429
 
 
 class FailedTryError(Exception):
-    """A try to fetch a shard failed. may_pass: another try may succeed."""
+    """An attempt to fetch a shard failed. may_pass: whether another attempt may succeed."""
 
     def __init__(self, message: str, may_pass: bool = True):
         super().__init__(message)
@@ -40,11 +40,14 @@ class FailedTryError(Exception):
 
 
 class WrongBytesError(FailedTryError):
-    """The bytes that came are not those of the manifest."""
+    """The bytes that were downloaded do not match the manifest."""
 
 
 def pieces(store: Any, path: str, shard: Shard) -> Iterator[bytes]:
-    """Yield the bytes of a remote shard; they are checked when the last piece has come. Raises FailedTryError."""
+    """Yield the bytes of a remote shard, and check its hash after the last piece. Raises FailedTryError.
+
+    The size is checked on the way: no more bytes are yielded than the manifest states.
+    """
     remote = _call_in_time(lambda: store.open(path, "rb", block_size=PIECE_BYTES))
     digest = hashlib.sha256()
     size = 0
@@ -68,9 +71,9 @@ def pieces(store: Any, path: str, shard: Shard) -> Iterator[bytes]:
 
 
 def _call_in_time(call: Callable[[], Any]) -> Any:
-    """Return what a call to a store returns. Raises FailedTryError if it fails or takes longer than SILENCE.
+    """Return what a call to a store returns. Raises FailedTryError if it fails or takes longer than STORE_TIMEOUT.
 
-    A call that hangs cannot be stopped. It stays behind in a daemon thread, which does not delay the process's exit.
+    A call that hangs cannot be stopped. It is left behind in a daemon thread, which does not delay the process's exit.
     """
     answers: SimpleQueue[tuple[Any, Exception | None]] = SimpleQueue()
 
@@ -92,9 +95,10 @@ def _call_in_time(call: Callable[[], Any]) -> Any:
 
 
 def _is_temporary(error: BaseException) -> bool:
-    """Return whether another try may succeed after this error of a store.
+    """Return whether another attempt may succeed after this error of a store.
 
-    Errors of a store's package are recognized by their attributes and names, because it may not be installed.
+    The errors of a store's package are recognized by their attributes and class names, because the package may not be
+    installed.
     """
     if isinstance(error, TimeoutError):
         return True
@@ -113,12 +117,12 @@ def _is_temporary(error: BaseException) -> bool:
     if any(part in class_names for part in TEMPORARY_KINDS):
         return True
 
-    # A package may wrap the error that it met.
+    # A package may wrap the original error.
     return error.__context__ is not None and _is_temporary(error.__context__)
 
 
 def _http_status(error: BaseException) -> int | None:
-    """Return the HTTP status of 400 or above that an error or one of its causes carries."""
+    """Return the HTTP status, 400 to 599, of an error or of one of its causes; None if there is none."""
     current: BaseException | None = error
     while current is not None:
         # aiohttp has `status`, gcsfs `code`, requests `status_code`; botocore a nested dictionary.

@@ -7,9 +7,9 @@
 
 A lock file exists only while somebody holds it. Other files in the folder are never touched.
 
-Each epoch reads every shard once. If the corpus is larger than the cache, removing the least recently used copies
-removes most of them before their turn comes again. So the copies used last go first, except those of the moment: what
-is there when an epoch begins is there when its turn comes, and the rest streams through a small window.
+Each epoch reads every shard once. If the corpus is larger than the cache, evicting the least recently used copies
+would remove most of them before their next use. So the most recently used go first, except for a small window of
+those in use now: copies that exist when an epoch begins survive until they are read, and the rest streams through it.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from trainer.data.file_locks import release_lock, take_lock
 from trainer.data.shard_cache.download import STORE_TIMEOUT
 
 ABANDONED_SECONDS = 10 * STORE_TIMEOUT
-"""Seconds without a write after which another host's partial file is abandoned; a live one waits SILENCE at most."""
+"""Seconds without a write after which another host's partial file is abandoned. Live ones wait up to STORE_TIMEOUT."""
 
 WINDOW_SHARDS = 32
-"""How many shards, of the largest size, are of the moment: four blocks, being fetched, being read, or just read."""
+"""The size of the window, in shards of the largest size: four blocks that are being fetched or read, or just were."""
 
 FORGOTTEN_SECONDS = 3600.0
-"""Seconds without use after which the copies of other corpora go before any of our own."""
+"""Seconds without use after which the copies of other corpora are evicted before any that this process may use."""
 
 LOCK_POLL_SECONDS = 0.05
 COPY = re.compile(r"[0-9a-f]{64}\.arrow")
@@ -48,7 +48,7 @@ LOCK_NAME = re.compile(r"([0-9a-f]{64})\.lock")
 HOST = os.uname().nodename
 
 FOLDER_LOCK = "0" * 64
-"""The name of the lock of the whole folder."""
+"""The name of the lock on the whole folder."""
 
 _needed: defaultdict[str, set[str]] = defaultdict(set)
 """The paths of all copies that this process may use, of any corpus, by cache folder."""
@@ -64,13 +64,13 @@ class CachedFile:
 
 
 class CacheFiles:
-    """The files of a cache folder, of at most `max_bytes` in all.
+    """The files of a cache folder, which take at most `max_bytes` in all.
 
-    `pause(seconds)` sleeps while the folder is waited for; it raises an exception to give up.
+    pause: called with seconds to sleep while waiting for a lock or for room; it raises an exception to give up.
     """
 
     def __init__(self, folder: str, max_bytes: int, pause: Callable[[float], None]):
-        """Create the folder if need be, and remove what killed processes left in it. Raises UsageError."""
+        """Create the folder if needed, and remove what killed processes left. Raises UsageError or StorageError."""
         if not storage.is_local(folder):
             raise UsageError(f"The cache folder {folder} is not local. Give a folder on a disk of this machine.")
 
@@ -85,7 +85,7 @@ class CacheFiles:
                 self._remove_abandoned()
 
     def expect(self, shards: list[Shard]) -> None:
-        """Prepare for these shards of one corpus, which are read in any order, and about equally often."""
+        """Prepare for the shards of one corpus, which are read in any order and about equally often."""
         largest = max((shard.bytes for shard in shards), default=0)
         self.window_bytes = min(self.max_bytes, WINDOW_SHARDS * largest)
         _needed[self.folder].update(self.path(shard) for shard in shards)
@@ -114,7 +114,7 @@ class CacheFiles:
         return None
 
     def touch(self, shard: Shard) -> int | None:
-        """Make a copy the most recently used one. Returns its size, or None if there is none."""
+        """Mark a copy as the most recently used one. Returns its size in bytes, or None if there is no copy."""
         try:
             now = time.time_ns()  # has a finer resolution than the time that the kernel would set
             os.utime(self.path(shard), ns=(now, now))
@@ -125,7 +125,7 @@ class CacheFiles:
     def reserve(self, shard: Shard) -> str:
         """Create a partial file for a shard whose lock is held, and return its path.
 
-        Removes other copies to make room. If that is not enough it waits for other downloads, all of which end in time.
+        Removes other copies to make room. If that is not enough, it waits for other downloads, which end or time out.
         """
         partial = os.path.join(self.folder, f"{shard.sha256}.{HOST}.{uuid.uuid4().hex}.partial")
         _unlink(self.path(shard))  # a copy that exists is not complete
@@ -135,7 +135,7 @@ class CacheFiles:
             with self.lock(FOLDER_LOCK):
                 if self._make_room(shard.bytes):
                     with open(partial, "xb") as file:
-                        file.truncate(shard.bytes)  # so that other processes count all of it from now on
+                        file.truncate(shard.bytes)  # from now on, other processes count its full size
                     return partial
             self._pause(LOCK_POLL_SECONDS)
 
@@ -145,7 +145,7 @@ class CacheFiles:
             os.replace(partial, self.path(shard))
 
     def _make_room(self, needed: int) -> bool:
-        """Remove copies until `needed` bytes fit. Returns False if downloads take the room."""
+        """Remove copies until `needed` bytes fit. Returns False if downloads in progress take up too much."""
         copies = sorted(self._files(COPY))
         total = needed + sum(file.size for file in self._files(PARTIAL_NAME))
         if total > self.max_bytes:
@@ -159,7 +159,7 @@ class CacheFiles:
         return True
 
     def _dispensable_first(self, copies: list[CachedFile]) -> list[CachedFile]:
-        """Return copies in the order in which they are removed. They are given with the least recently used first."""
+        """Return copies in the order of eviction. copies: with the least recently used first."""
         long_ago = time.time_ns() - int(FORGOTTEN_SECONDS * 1e9)
         forgotten = []
         useful = []
@@ -167,7 +167,7 @@ class CacheFiles:
             is_forgotten = file.path not in _needed[self.folder] and file.last_used < long_ago
             (forgotten if is_forgotten else useful).append(file)
 
-        # The window holds the copies used last. Before them come those that this epoch has used already.
+        # The window holds the copies used last. Before them go those that this epoch used, the latest first.
         window: list[CachedFile] = []
         bytes_left = self.window_bytes
         while useful and useful[-1].size <= bytes_left:
@@ -176,7 +176,7 @@ class CacheFiles:
         return forgotten + useful[::-1] + window[::-1]
 
     def _files(self, pattern: re.Pattern[str]) -> Iterator[CachedFile]:
-        """Yield each of our files of a kind."""
+        """Yield the cache's files whose names match `pattern`."""
         for entry in os.scandir(self.folder):
             if pattern.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
                 with contextlib.suppress(FileNotFoundError):
@@ -198,14 +198,14 @@ class CacheFiles:
                     _unlink(path)
 
     def _is_abandoned(self, path: str, sha256: str, host: str, held: str) -> bool:
-        """Return whether no process writes a partial file any more."""
+        """Return whether no process is writing a partial file any more."""
         # A shared disk may not show the locks of other hosts.
         if host != HOST:
             with contextlib.suppress(FileNotFoundError):
                 return time.time() - os.stat(path).st_mtime > ABANDONED_SECONDS
             return False
 
-        # Whoever writes a partial file holds its shard's lock.
+        # Whoever writes a partial file holds its shard's lock, so if we hold it, or can get it, nobody is writing.
         if sha256 == held:
             return True
         with self.lock(sha256, wait=False) as lock_was_free:
@@ -213,7 +213,7 @@ class CacheFiles:
 
     @contextlib.contextmanager
     def lock(self, name: str, wait: bool = True) -> Iterator[bool]:
-        """Hold a lock among all threads and processes. Without `wait`, yields False if somebody else holds it."""
+        """Hold a lock that excludes all other threads and processes. Without `wait`, yields False if it is taken."""
         path = os.path.join(self.folder, f"{name}.lock")
         handle = take_lock(path)
         while handle is None and wait:

@@ -1,1 +1,1 @@
-"""Decoded shards in shared memory, read and checked once a node instead of once a rank."""
+"""Decoded shards in shared memory, read and checked once per node instead of once per rank."""

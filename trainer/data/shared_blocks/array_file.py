@@ -1,8 +1,8 @@
-"""Plain arrays in one file, which processes map into their memory: nothing is copied or parsed when it is opened.
+"""Stores plain arrays in one file that processes map into memory: opening it copies no array.
 
-8 bytes     the length of the header, little-endian
-header      JSON: {name: [numpy's name of the type, number of elements, place in the file]}
-arrays      each at a multiple of 64 bytes
+8 bytes     the length of the header in bytes, little-endian
+header      JSON: {name: [NumPy's dtype string, number of elements, offset in the file]}
+arrays      each at an offset that is a multiple of 64 bytes
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def file_size(arrays: Arrays) -> int:
 
 
 def write_arrays(path: str, arrays: Arrays) -> None:
-    """Write one-dimensional arrays to a file. Raises OSError, which leaves part of the file."""
+    """Write one-dimensional arrays to a file. On OSError, part of the file may remain."""
     header, end = _layout(arrays)
     places = json.loads(header)
     with open(path, "wb") as file:
@@ -40,12 +40,12 @@ def write_arrays(path: str, arrays: Arrays) -> None:
 
 
 def map_arrays(path: str) -> dict[str, NDArray[Any]]:
-    """Return the arrays of a file, read-only. Their memory stays when the file is removed.
+    """Return the arrays of a file, read-only. They stay valid when the file is removed.
 
-    Raises OSError if the file cannot be opened, and ValueError if it is not whole.
+    Raises OSError if the file cannot be opened, and ValueError if it is incomplete.
     """
-    # Python's mmap keeps a descriptor for each map, Arrow's does not: many hundred shards may be in memory, and a
-    # process has 1,024 descriptors unless told otherwise.
+    # Python's mmap keeps a file descriptor open for each map, Arrow's does not. Hundreds of shards may be in memory,
+    # and the usual limit is 1,024 descriptors per process.
     with pa.memory_map(path, "r") as file:
         memory = file.read_buffer()
 
@@ -58,8 +58,8 @@ def map_arrays(path: str) -> dict[str, NDArray[Any]]:
 
 
 def _layout(arrays: Arrays) -> tuple[bytes, int]:
-    """Return (the header, the size of the file)."""
-    # Places depend on the header's length and are part of it, so the header gets room enough for any places.
+    """Return the header, and the size of the file in bytes."""
+    # The header contains the offsets, and these depend on its length. So reserve room that is enough for any offsets.
     room = LENGTH_BYTES + sum(len(name) + 64 for name in arrays) + 2
     place = _round_up(room)
 

@@ -1,16 +1,16 @@
 """Blocks that the ranks of a node decode together: each shard once, by whichever rank comes to it first.
 
     not_shared/          some rank has logged that it cannot share
-    <block>/users        locked, shared, by every rank that uses the block; whoever leaves last removes the block
+    <block>/users        every rank that uses the block holds a shared lock on it; the last to leave removes the block
     <block>/3.lock       locked by the rank that decodes shard number 3 of the block
-    <block>/3.partial    what that rank writes
+    <block>/3.partial    the file that this rank is writing
     <block>/3.arrays     the decoded shard, complete
 
-Ranks neither send messages nor divide the work beforehand. Rank i of a node begins with shard i of a block and goes
-round; shards that another rank is decoding are left for the end. If that rank dies or fails, its lock is free, and the
-next one decodes the shard itself, and meets the same error.
+Ranks neither send messages nor divide the work in advance. Rank i of a node begins with shard i of a block and wraps
+around; shards that another rank is decoding are left for the end. If that rank dies, its lock becomes free, and the
+next rank decodes the shard. If it fails with an error, the next rank decodes the shard and meets the same error.
 
-What a rank gets depends on the shards alone: where they were decoded changes when it gets them, and nothing else.
+The rows that a rank gets depend on the shards alone. Which rank decoded them only affects when they arrive.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from trainer.logs import EVERY_RANK, logger
 
 SHORTEST_PAUSE = 0.005
 LONGEST_PAUSE = 0.04
-"""Seconds between two looks at shards that other ranks decode. Decoding one takes 0.02 seconds or more."""
+"""Seconds between two checks for shards that other ranks are decoding. Decoding one takes 0.02 seconds or more."""
 
 SAID = "not_shared"
 
@@ -52,14 +52,14 @@ class Lease:
     handle: int
 
     def release(self) -> None:
-        """Give the block up. Arrays that were mapped stay as they are; the last one to leave removes the files."""
+        """Stop using the block. Arrays that were mapped stay valid; the last rank to leave removes the files."""
         with contextlib.suppress(OSError):
             leave(self.path, self.handle)
 
 
 @dataclass(frozen=True)
 class SharedShards:
-    """The decoded shards of a block, in order. lease: None if they are this process's own."""
+    """The decoded shards of a block, in order. lease: None if this process decoded all of them for itself."""
 
     shards: list[ShardRows]
     lease: Lease | None
@@ -68,7 +68,7 @@ class SharedShards:
 class NodeBlocks:
     """The blocks that the ranks of one node share in a folder in shared memory.
 
-    Threads may use it at once, each for other blocks.
+    Several threads may use it at the same time, each for different blocks.
     """
 
     def __init__(self, folder: NodeFolder, local_rank: int):
@@ -76,18 +76,18 @@ class NodeBlocks:
         self._local_rank = local_rank
         self._closing = threading.Event()
 
-        # Set when shared memory cannot be used any more; this rank then decodes all shards for itself.
+        # Set once shared memory cannot be used; from then on, this rank decodes all shards for itself.
         self._gave_up = threading.Event()
 
     @property
     def is_shared(self) -> bool:
-        """Whether blocks are still shared. Once this rank could not, all that it reads is its own."""
+        """Whether this rank still shares blocks. After the first failure it decodes all further shards for itself."""
         return not self._gave_up.is_set()
 
     def read(self, block: str, count: int, decode: Decode) -> SharedShards:
-        """Return the `count` shards of the block called `block`, each decoded by this rank or by another.
+        """Return the `count` shards of the block called `block`, each decoded by this rank or by another one.
 
-        Waits for other ranks where need be. Raises what `decode` raises.
+        Waits for other ranks where necessary. Raises what `decode` raises, and RuntimeError after `stop_waiting`.
         """
         lease = self._enter(block) if self.is_shared else None
         if lease is None:
@@ -100,11 +100,11 @@ class NodeBlocks:
             raise
 
     def stop_waiting(self) -> None:
-        """End the waiting of other threads for shards that other ranks decode. They get a RuntimeError."""
+        """Wake threads that wait for shards which other ranks are decoding. They raise a RuntimeError."""
         self._closing.set()
 
     def close(self) -> None:
-        """Leave the folder. The blocks that were read are given up one by one, before."""
+        """Leave the folder. Release all leases before this."""
         with contextlib.suppress(OSError):
             self._folder.close()
 
@@ -130,7 +130,7 @@ class NodeBlocks:
                 else:
                     shards[place] = shard
 
-            # Others are decoding all that is left. A blocking flock would not end when the blocks are closed.
+            # Other ranks are decoding all that is left. Poll, because close() could not interrupt a blocking flock.
             if busy and len(busy) == len(left):
                 if self._closing.wait(pause):
                     raise RuntimeError("the blocks were closed while a thread was waiting for one")
@@ -139,7 +139,7 @@ class NodeBlocks:
         return [shards[place] for place in range(count)]
 
     def _try_shard(self, path: str, place: int, decode: Decode) -> ShardRows | None:
-        """Return a shard that is there or that this rank can decode; None while another rank is decoding it."""
+        """Return a shard, decoded earlier or now by this rank; None while another rank is decoding it."""
         shard = self._mapped(path)
         if shard is not None:
             return shard
@@ -162,7 +162,7 @@ class NodeBlocks:
             release_lock(lock)
 
     def _mapped(self, path: str) -> ShardRows | None:
-        """Return a shard that is there; None if it is not, or if this process can map no more."""
+        """Return a shard that has been published; None if it has not, or if this process cannot map it."""
         try:
             return from_arrays(map_arrays(f"{path}.arrays"))
         except FileNotFoundError:
@@ -172,7 +172,7 @@ class NodeBlocks:
             return None
 
     def _publish(self, path: str, shard: ShardRows) -> ShardRows:
-        """Put a shard into shared memory. Returns it from there, or as it is if there is no room."""
+        """Put a shard into shared memory and return it mapped from there, or unchanged if there is no room."""
         arrays = to_arrays(shard)
         try:
             if not self._folder.has_room(file_size(arrays)):
@@ -188,16 +188,16 @@ class NodeBlocks:
             return shard
 
     def _give_up(self, reason: OSError) -> None:
-        """Decode all further shards in this process alone, and say so if no other rank of the node has."""
+        """Stop sharing on this rank, and log the reason unless another rank of the node has done so."""
         if self.is_shared and is_first_to_say(self._folder.path, self._local_rank):
             log_not_shared(reason)
         self._gave_up.set()
 
 
 def is_first_to_say(folder: str, local_rank: int) -> bool:
-    """Return whether this rank should log that blocks are not shared: the first one of the node that asks."""
+    """Return whether this rank should log that blocks are not shared, which is the first one of the node that asks."""
     try:
-        # A folder and not a file, because making one needs no descriptor, and these may be what is missing.
+        # A folder rather than a file, because creating one needs no file descriptor, and those may have run out.
         os.mkdir(os.path.join(folder, SAID))
     except FileExistsError:
         return False
@@ -220,7 +220,7 @@ def log_not_shared(reason: OSError) -> None:
 
 
 def to_arrays(shard: ShardRows) -> Arrays:
-    """Return a shard's rows and masks as plain arrays."""
+    """Return a shard's rows and stored masks as plain arrays, by name."""
     arrays = {**vars(shard.rows)}
     if shard.stored is not None:
         arrays["mask_positions"] = shard.stored.positions
@@ -230,7 +230,7 @@ def to_arrays(shard: ShardRows) -> Arrays:
 
 
 def from_arrays(arrays: Arrays) -> ShardRows:
-    """Do the opposite of `to_arrays`."""
+    """Return the shard that `to_arrays` turned into these arrays."""
     of_rows = {name: array for name, array in arrays.items() if not name.startswith("mask_")}
     rows = PairRows(**of_rows)
     if "mask_offsets" not in arrays:

@@ -1,10 +1,10 @@
 """The folder in shared memory through which the ranks of one run share decoded shards on one node.
 
-    /dev/shm/clozeline-<user>-<run>/users         locked, shared, by every rank that uses the folder
+    /dev/shm/clozeline-<user>-<run>/users         every rank that uses the folder holds a shared lock on this file
     /dev/shm/clozeline-<user>-<run>/<block>/      one block: see node_blocks.py
 
-Whoever leaves last removes the folder. A killed run leaves it behind; the next start of any run of the same user
-removes every folder that nobody uses.
+The last rank to leave removes the folder. A killed run leaves it behind; the next start of any run of the same user
+removes every folder that is not in use.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import time
 from trainer.data.file_locks import become_only_holder, release_lock, take_lock
 
 SHARED_MEMORY = "/dev/shm"
-"""A file system in memory. Linux has it; containers have 64 MB of it unless told otherwise."""
+"""A file system in memory, on Linux. Containers get 64 MB of it by default."""
 
 USERS = "users"
-"""The file in a folder on which those who use it hold a shared lock."""
+"""The file in a folder on which every user of the folder holds a shared lock."""
 
 PREFIX = "clozeline-"
 ENTER_SECONDS = 10.0
@@ -30,16 +30,16 @@ LOCK_POLL_SECONDS = 0.005
 
 FREE_SHARE = 4
 FREE_BYTES = 4 * 10**9
-"""A quarter of shared memory stays free, or 4 GB if that is less: NCCL and gloo exchange their data there, too."""
+"""1 / FREE_SHARE of shared memory stays free, or FREE_BYTES if that is less, because NCCL and gloo use it, too."""
 
 
 class NodeFolder:
     """One run's folder in shared memory, in use until `close`."""
 
     def __init__(self, run: str, root: str):
-        """Enter the folder of `run`, any name, in the file system `root`. Removes there what killed runs have left.
+        """Enter the folder of `run`, which may be any name, in the file system `root`. Removes what killed runs left.
 
-        Raises OSError if there is no such file system, if it knows no locks, or if others can write to the folder.
+        Raises OSError if `root` does not exist or does not support locks, or if other users can access the folder.
         """
         user = os.getuid()
         remove_abandoned(root, f"{PREFIX}{user}-")
@@ -55,7 +55,7 @@ class NodeFolder:
             raise
 
     def has_room(self, needed: int) -> bool:
-        """Return whether `needed` bytes fit and leave free what must stay free."""
+        """Return whether `needed` bytes fit and leave enough shared memory free."""
         space = os.statvfs(self._root)
         free = space.f_bavail * space.f_frsize
         total = space.f_blocks * space.f_frsize
@@ -74,9 +74,9 @@ class NodeFolder:
 
 
 def enter(path: str) -> int:
-    """Create a folder if need be and hold a shared lock on its `users` file. Returns the lock's handle.
+    """Create a folder if needed and hold a shared lock on its `users` file. Returns the lock's file descriptor.
 
-    Raises OSError, a TimeoutError if somebody has been removing the folder for ENTER_SECONDS.
+    Raises OSError: a TimeoutError if another process has been removing the folder for ENTER_SECONDS.
     """
     deadline = time.monotonic() + ENTER_SECONDS
     while time.monotonic() < deadline:
@@ -102,7 +102,7 @@ def leave(path: str, handle: int) -> None:
 
 
 def remove_content(path: str) -> None:
-    """Remove a folder whose `users` file we have locked for us alone; that file goes last."""
+    """Remove a folder on whose `users` file we hold the exclusive lock. That file is removed last."""
     for entry in os.scandir(path):
         if entry.is_dir(follow_symlinks=False):
             shutil.rmtree(entry.path, ignore_errors=True)
@@ -110,7 +110,7 @@ def remove_content(path: str) -> None:
             os.unlink(entry.path)
     os.unlink(os.path.join(path, USERS))
 
-    # It is not empty if somebody has entered since: a new `users` file lies there.
+    # The folder is not empty if another process has entered it since, because that creates a new `users` file.
     with contextlib.suppress(OSError):
         os.rmdir(path)
 
@@ -131,7 +131,7 @@ def remove_abandoned(root: str, prefix: str) -> None:
 
 
 def check_private(path: str) -> None:
-    """Raise PermissionError unless the folder is this user's alone, because ranks trust what they find there."""
+    """Raise PermissionError unless only this user can access the folder, because ranks trust what they find there."""
     found = os.lstat(path)
     is_private = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
     if not is_private:

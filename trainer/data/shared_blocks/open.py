@@ -1,4 +1,4 @@
-"""Whether the ranks of this node share blocks, and through which folder."""
+"""Decides whether the ranks of this node share blocks, and opens the folder that they share."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from trainer.data.shared_blocks.node_folder import NodeFolder
 
 
 def open_node_blocks(run: str) -> NodeBlocks | None:
-    """Return what the ranks of this node share in a run, of which `run` is any name that they all give.
+    """Return the blocks that the ranks of this node share in a run. run: any name, the same on all of them.
 
-    Returns None if there is one rank, or no memory that they can share, which is logged once a node.
+    Returns None if the node has one rank, or no memory that its ranks can share, which is logged once per node.
     """
     if local_ranks() < 2:
         return None
@@ -27,7 +27,7 @@ def open_node_blocks(run: str) -> NodeBlocks | None:
 
 
 def local_ranks() -> int:
-    """Return what the launcher says: torchrun in LOCAL_WORLD_SIZE, DeepSpeed in LOCAL_SIZE. Otherwise all ranks."""
+    """Return the number of ranks on this node: torchrun's LOCAL_WORLD_SIZE, DeepSpeed's LOCAL_SIZE, or all ranks."""
     for name in ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "WORLD_SIZE"):
         if name in os.environ:
             return int(os.environ[name])
