@@ -65,7 +65,7 @@ def runner_with_workers(command: str) -> FnApiRunner:
 
 
 def run_worker(arguments: list[str]) -> None:
-    """Run Beam's worker in this process until the launcher has no more work. Importing it logs Beam's warnings.
+    """Run Beam's worker in this process until the launcher has no more work. Beam logs warnings while it is imported.
 
     Work that fails because the launcher closed the connection prints no traceback: when a command is stopped, Beam
     tears down resources that unfinished bundles are still using.

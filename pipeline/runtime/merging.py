@@ -41,8 +41,7 @@ def entries_by_range(index: RunIndex, stream: int) -> Iterator[tuple[int, Entry]
 def merge_runs(name: str, entries: Iterable[Entry], stream: Stream, buckets: int, staging: Staging) -> list[RunIndex]:
     """Write a run with the rows of every MERGED_RUNS entries, cut into the exchange's buckets, and return the indexes.
 
-    Memory does not grow with the number of entries, of which a large compressed file may have many: it is a single
-    split.
+    Memory does not grow with the number of entries, which is high if a large compressed file is a single split.
     """
     indexes = [index for _, index in indexes_by_name(entries)]
 

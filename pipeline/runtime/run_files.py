@@ -156,7 +156,7 @@ def encode_blocks(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> list[
 
 def decode_blocks(data: bytes | memoryview, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield the record batches of concatenated blocks. Raises pa.ArrowInvalid if they are damaged."""
-    # Read as a stream, because only Arrow's stream reader can be told not to use threads.
+    # Read as a stream, because only Arrow's stream reader can be set not to use threads.
     header = schema.serialize()
     with pa.ipc.open_stream(b"".join([header, data]), options=_READ) as reader:
         yield from reader

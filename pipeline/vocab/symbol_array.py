@@ -1,6 +1,6 @@
 """The words of a corpus as sequences of BPE symbols, in one array that merges change in place.
 
-All distinct words lie end to end in `_symbol_P`, one position per character, with a gap before each word and one at
+All distinct words are end to end in `_symbol_P`, one position per character, with a gap before each word and one at
 the end. A symbol of n characters keeps its n positions for as long as it exists:
 
     first position        the symbol's id

@@ -6,7 +6,7 @@ size. Characters are never dropped.
 
 Differences from sentencepiece: substrings are counted with the words' counts; the loss is computed with expected counts
 instead of those of the best segmentation; the last cut is also by loss instead of by probability; and at the end the
-probabilities of the remaining pieces are fitted once more, without the prior.
+probabilities of the remaining pieces are fitted again, without the prior.
 
     unigram_words.py   words folded and cut into the parts that contain the pieces
     substrings.py      frequent substrings and where they are
@@ -87,7 +87,7 @@ class _Learner:
         self._expected_S = covered
 
     def learn(self) -> Pieces:
-        """Fit and cut until at most `size` pieces remain, then fit once more."""
+        """Fit and cut until at most `size` pieces remain, then fit without the prior."""
         last_cut_from = max(self._size, int(LAST_CUT_FROM * self._size))
         while True:
             for _ in range(ROUNDS):

@@ -22,8 +22,7 @@ from schemas.randomness import GOLDEN, mix
 BANDS = 16
 
 BAND_SCHEMA = pa.schema([("band", pa.uint64()), ("document", pa.uint64())])
-"""band: a hash of the band's number and minima. document: an id that has this band. 16 rows of 16 bytes per document.
-"""
+"""band: a hash of the band's number and minima. document: an id that has this band. 16 rows of 16 bytes per id."""
 
 _WORDS_PER_BAND = PERMUTATIONS // BANDS // 2  # 64-bit words, each of two 32-bit minima
 
