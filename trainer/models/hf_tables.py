@@ -229,4 +229,4 @@ WEIGHT_NAMES = {
     ),
 }
 WEIGHT_NAMES["electra_generator"] = WEIGHT_NAMES["electra"]
-"""Each of ELECTRA's two parts has a folder of its own, with one of the two heads."""
+"""Each of ELECTRA's two parts has a separate folder, with one of the two heads."""

@@ -127,7 +127,7 @@ def check_tied(published: PublishedWeights) -> None:
 
 
 def check_tensors(published: PublishedWeights, parameters: dict[str, nn.Parameter]) -> None:
-    """Raise DataError if tensors are missing, differ in shape from ours, hold NaN or infinity, or are not shared alike.
+    """Raise DataError if tensors are missing, have wrong shapes, hold NaN or infinity, or differ where ours are shared.
 
     The message lists the first MAX_FAULTS_SHOWN of them and the number of the others.
     """

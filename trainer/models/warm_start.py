@@ -115,6 +115,7 @@ def with_current_names(tensors: dict[str, Tensor], names: WeightNames) -> dict[s
     for name, tensor in tensors.items():
         current_name = name
         for old, new in OLD_ENDINGS.items():
+            # In gte, for example, the current name of this bias ends like an old one of other families.
             is_today_s = current_name == f"{names.outside['mlm_head']}.bias"
             if current_name.endswith(old) and not is_today_s:
                 current_name = current_name.removesuffix(old) + new
