@@ -62,7 +62,7 @@ def content_of_recipe(recipe: str) -> dict[str, Any]:
 
 
 def check_order(names: list[str], path: str) -> None:
-    """Raise UsageError if the tables of a file are not in the order in which the steps run, to avoid surprises.
+    """Raise UsageError if the tables of a file are not in the order in which the steps run, which would mislead.
 
     The schema reports unknown names later.
     """
