@@ -4,7 +4,7 @@ A run is a function of its data, its recipe, its seed and its number of steps, a
 fast the machine is. So the number is fixed once, before the first step, and becomes run.max_steps:
 
     1. A rehearsal (trainer/rehearsal.py) trains on the run's own data and machine, and throws the result away.
-    2. `steps_that_fit` divides what is left of the hours by what was measured.
+    2. `steps_that_fit` finds how many steps fit into the remaining time, given the measured speed.
     3. The number is stored in RUN/recipe.toml and in every checkpoint. A run that resumes takes it from its checkpoint,
        on any number of ranks, and never measures again. Until a checkpoint exists, every start measures.
 

@@ -127,7 +127,7 @@ class Loop:
         return something_may_be_due(self.run_recipe, self.phase, step) or self.examiner.is_due(step, progress)
 
     def follow_up(self, step: int, progress: Progress, is_last: bool) -> EvaluationResult:
-        """Evaluate, log, compare the replicas and save, as far as these are due after `step`.
+        """Evaluate, log, compare the replicas and save, whichever of these are due after `step`.
 
         If the guard wants a rollback after the step is logged, replicas are not compared and nothing is saved. Raises
         PreemptedError, after saving, if the evaluation was interrupted.

@@ -39,6 +39,7 @@ def recorded(run: str, made_for: dict[str, Any]) -> list[Choice]:
 
 
 def _are_alike(before: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Return whether circumstances are equal, except that free memory may differ by MEMORY_TOLERANCE."""
     free_before = before.get("free_bytes", 0)
     difference = abs(now["free_bytes"] - free_before)
     return before | {"free_bytes": 0} == now | {"free_bytes": 0} and difference <= MEMORY_TOLERANCE * free_before

@@ -75,6 +75,7 @@ def time_steps(loop: Loop, max_hours: float) -> tuple[float, float]:
         steps += STEPS_AT_ONCE
         seconds = perf_counter() - started
         is_enough = steps >= MIN_STEPS and seconds >= wanted
+        # Rank 0 decides, so that all ranks stop after the same step.
         if run_on_rank_0(partial(bool, is_enough)):
             return seconds / steps, tokens / steps
 

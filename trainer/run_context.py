@@ -62,8 +62,8 @@ def open_run(run_recipe: Recipe, stop_request: StopRequest, profile_steps: int =
     """
     timeout = run_recipe.engine.timeout_seconds
 
-    # `folder_resources` are closed after the watchdog: a rank that lost the others still copies what it has, and the
-    # folder stays locked meanwhile.
+    # `folder_resources` are closed after the watchdog: a rank that lost the others still copies its files, and the
+    # folder stays locked until then.
     with contextlib.ExitStack() as folder_resources, watch_ranks(timeout) as watchdog:
         watchdog.at("opening the run's folder")
         is_remote = not storage.is_local(run_recipe.run.output)

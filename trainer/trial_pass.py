@@ -134,7 +134,7 @@ def one_row(length: int) -> PackedBatch:
 def with_targets(batch: PackedBatch, share: float) -> PackedBatch:
     """Return the batch with prediction targets spread over all of its tokens.
 
-    XLNet computes targets within their sequences and skips padded targets, so those would not show what it needs.
+    XLNet computes targets within their sequences and skips padded ones, so padded targets would need too little memory.
     """
     targets = int(share * len(batch.ids_T))
     positions_K = torch.linspace(0, len(batch.ids_T) - 1, targets).long()

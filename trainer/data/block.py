@@ -87,6 +87,7 @@ class Block:
         return Masks(positions_K, seen_K, offsets_of(counts_B))
 
     def _by_shard(self, rows_B: Ints) -> RowsOfShards:
+        # After a sort by shard, the rows of shard s are by_shard_B[bounds_S1[s] : bounds_S1[s + 1]].
         shard_B, row_B = self.identities(rows_B)
         by_shard_B = np.argsort(shard_B, kind="stable")
         bounds_S1 = np.searchsorted(shard_B[by_shard_B], np.arange(len(self.shards) + 1))
@@ -97,6 +98,7 @@ class Block:
             if len(chosen):
                 rows_by_shard.append((shard, row_B[chosen]))
 
+        # The inverse of the sort.
         place_of_B = np.empty_like(by_shard_B)
         place_of_B[by_shard_B] = np.arange(len(by_shard_B))
         return RowsOfShards(rows_by_shard, place_of_B)

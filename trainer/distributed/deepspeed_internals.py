@@ -282,7 +282,7 @@ def is_in_flat_group(parameter: Any) -> bool:
 
 
 def flat_slice_of(parameter: Any) -> FlatSlice:
-    """Return where this rank's part of a parameter lies in stages 1 and 2. Its size is 0 if all is on other ranks."""
+    """Return where this rank's part of a parameter is in stages 1 and 2. Its size is 0 if all of it is elsewhere."""
     fragment = parameter._hp_mapping
     if fragment is None:
         return FlatSlice(0, 0, 0)
@@ -320,7 +320,7 @@ def full_shape_of(parameter: Any) -> tuple[int, ...]:
 
 
 def stage_3_slice(engine: DeepSpeedEngine, parameter: Any) -> tuple[Tensor, FlatSlice]:
-    """Return the flat float32 tensor with this rank's part of a parameter in stage 3, and where the part lies in it.
+    """Return the flat float32 tensor with this rank's part of a parameter in stage 3, and the part's place in it.
 
     Stage 3 divides every parameter into equal parts, one for each rank, and pads the last ones. `grad_position`
     (runtime/zero/stage3.py) has the parameter's sub-group, the offset in its flat tensor and the padded size. The

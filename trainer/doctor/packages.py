@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 """The root of the clone, which holds pyproject.toml, or site-packages if Clozeline was installed from a wheel."""
 
 SHOWN = ("torch", "deepspeed", "pyarrow", "apache-beam")
-"""Packages with a line of their own. Beam is not needed for training."""
+"""Packages that get their own finding. Beam is not needed for training."""
 
 OPTIONAL = ("apache-beam",)
 
@@ -55,7 +55,7 @@ def check_python(versions: str) -> Finding:
 
 
 def check_package(requirement: Requirement) -> Finding:
-    """Check one package that has a line of its own."""
+    """Check one of the packages that get their own finding."""
     package, versions, extra = requirement
     install = f'pip install "clozeline[{extra}]"'
     version = installed_version(package)

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 MAX_WIDTH = 1024
-"""Only this many coordinates of each vector are used. A collapse shows in any of them, and their second moments take
-at most 8 MB."""
+"""Only this many coordinates of each vector are used. A collapse shows in all of them, and their second moments take
+about 8 MB at most."""
 
 
 def second_moments(vectors_ND: Tensor) -> Tensor:

@@ -33,8 +33,8 @@ Tell = Callable[[dict[str, Any]], None]
 def name_run(run: str, settings: dict[str, Any]) -> None:
     """Tell W&B which run this is. Must be called before an engine is built with these [deepspeed] settings.
 
-    W&B reads the id from the environment. The id is stored in RUN/run_id, unless the environment already has one, which
-    then takes precedence. Raises UsageError if the package of an enabled monitor is not installed.
+    W&B reads the id from the environment. It is kept in RUN/run_id, but an id that the environment already has takes
+    precedence. Raises UsageError if the package of an enabled monitor is not installed.
     """
     for monitor, package in PACKAGES.items():
         if _is_enabled(monitor, settings) and find_spec(package) is None:

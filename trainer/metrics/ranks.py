@@ -64,7 +64,7 @@ def ratio_to_median(report: RankReport, reports: list[RankReport]) -> float | No
 
 
 def rank_figures(reports: list[RankReport]) -> dict[str, float | None]:
-    """Return the metrics that compare ranks, None for what is not known yet."""
+    """Return the metrics that compare ranks, None for those that are not known yet."""
     slowest = slowest_of(reports)
     if slowest is None:
         return {"slowest_rank": None, "slowest_ratio": None, "peak_memory_bytes": None}

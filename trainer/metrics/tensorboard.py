@@ -45,7 +45,7 @@ class TensorBoardWriter:
                 self._add(line)
 
     def close(self) -> None:
-        """Write what is buffered, and close the files."""
+        """Flush the buffers and close the files."""
         if self._writer is not None:
             with keep_running(str(self._folder)):
                 self._writer.close()

@@ -76,6 +76,7 @@ class Muon(torch.optim.AdamW):
         if len(others) < len(groups):
             self._move_matrices()
 
+        # AdamW updates every group in `param_groups`, so the hidden matrices are taken out for its call.
         if others:
             self.param_groups = others
             super().step()

@@ -96,7 +96,7 @@ class ShardCache:
         )
 
     def fetch_ahead(self, shards: list[Shard]) -> None:
-        """Start fetching these shards in the background, in this order, as far as they fit.
+        """Start fetching these shards in the background, in this order, up to the first that does not fit.
 
         They replace the shards of earlier calls whose fetching has not begun.
         """
