@@ -102,8 +102,8 @@ def fill_from_folder(model: PretrainingModel, recipe: Recipe, vocabulary: Vocabu
         initialized = warm_start_model(model, source, vocabulary)
         begun_with = f"the weights of {source}"
 
-    missing = f"; it lacks {', '.join(initialized)}, which start from random weights" if initialized else ""
-    logger.info("Beginning with %s%s.", begun_with, missing)
+    missing = f" They lack {', '.join(initialized)}, which start from random weights." if initialized else ""
+    logger.info("Beginning with %s.%s", begun_with, missing)
 
 
 def compiles(recipe: Recipe, device: str) -> bool:

@@ -74,15 +74,22 @@ def shipped_recipes() -> str:
     return "\n".join(["## Shipped recipes", "", note, "", *header, *rows, ""])
 
 
-def section_reference(title: str, section: type[Section]) -> str:
-    """Return one section of the page: a section's docstring, and a table of its keys."""
+def section_reference(title: str, section: type[Section], chosen: frozenset[str] = frozenset()) -> str:
+    """Return one section of the page: a section's docstring, and a table of its keys.
+
+    chosen: keys whose default the program chooses from other keys.
+    """
     schema = section.model_json_schema()
     required = schema.get("required", [])
 
     rows = []
     for key, facts in schema["properties"].items():
-        default = "required" if key in required else _default_text(facts["default"])
-        columns = [f"`{key}`", _type_text(facts), default, _bounds_text(facts), facts["description"]]
+        if key in chosen:
+            default = "chosen"
+        else:
+            default = "required" if key in required else _default_text(facts)
+        description = section.model_fields[key].description or ""
+        columns = [f"`{key}`", _type_text(facts), default, _bounds_text(facts), description]
         rows.append(f"| {' | '.join(_cell(column) for column in columns)} |")
 
     header = ["| key | type | default | bounds | description |", "|---|---|---|---|---|"]
@@ -100,6 +107,9 @@ def _type_text(facts: dict[str, Any]) -> str:
 
     if "enum" in facts:
         return ", ".join(f"`{json.dumps(value)}`" for value in facts["enum"])
+
+    if "$ref" in facts:
+        return "table"
 
     if facts["type"] == "array":
         if "prefixItems" in facts:
@@ -119,11 +129,14 @@ def _bounds_text(facts: dict[str, Any]) -> str:
     return ""
 
 
-def _default_text(value: Any) -> str:
+def _default_text(facts: dict[str, Any]) -> str:
+    """Return the default of a key as text, from its JSON Schema."""
+    value = facts["default"]
     if value is None:
         return "unset"
 
-    if value == {}:
+    # A reference leads to a table, whose keys have defaults of their own.
+    if value in ({}, []) or "$ref" in facts:
         return "empty"
     return f"`{json.dumps(value)}`"
 

@@ -6,6 +6,7 @@ Tables of [deepspeed] that configure services may hold passwords ([deepspeed.com
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,6 +15,9 @@ from trainer.config.deepspeed_keys import PUBLIC_KEYS
 
 PATH_KEYS = ("pairs", "vocab", "cache", "output", "local", "init_from", "tile_from", "statistics")
 """Keys of a recipe, in any table, that hold paths on the machine that it ran on."""
+
+PERCENTAGES = re.compile(r"[\d.]+(/[\d.]+)+")
+"""Such as "80/10/10", masking.replacement: not a path, although it has slashes."""
 
 
 def without_secrets(content: dict[str, Any]) -> dict[str, Any]:
@@ -72,11 +76,13 @@ def _holds_path(change: RecipeChange) -> bool:
 def _is_path(value: Any) -> bool:
     """Return whether a value looks like a path or a URL, or is a list that holds one.
 
-    The check is conservative: a value such as masking.replacement, "80/10/10", counts as a path because of its slash.
+    The check is conservative: any text with a slash counts as a path, except the percentages of masking.replacement.
     """
     values = value if isinstance(value, list | tuple) else [value]
     return any(isinstance(item, str) and _looks_like_path(item) for item in values)
 
 
 def _looks_like_path(text: str) -> bool:
+    if PERCENTAGES.fullmatch(text):
+        return False
     return "/" in text or "\\" in text or text.startswith("~")

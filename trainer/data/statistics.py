@@ -25,6 +25,7 @@ from schemas.vocabulary import Vocabulary
 from trainer.config.schema import Recipe
 from trainer.data.dataset import PairFolder
 from trainer.distributed.watchdog import progress
+from trainer.logs import logger
 from trainer.models.starting_weights import needs_statistics
 
 SAMPLED_TOKENS = 8_000_000
@@ -52,7 +53,21 @@ class SampledStatistics:
 def statistics_for(recipe: Recipe, folders: list[PairFolder]) -> TokenStatistics:
     """Return the counts of the training text. Raises DataError as `open_statistics` and `PairFolder.read_shard` do."""
     opened = open_statistics(recipe, folders[0].vocabulary)
-    return count_sample(folders, recipe.data.weights) if opened is None else opened
+    if opened is None:
+        return count_sample(folders, recipe.data.weights)
+
+    if not counts_exactly(opened, folders):
+        logger.warning(
+            "data.statistics %s counts other pairs than data.pairs. The starting weights come from their text.",
+            recipe.data.statistics,
+        )
+    return opened
+
+
+def counts_exactly(statistics: Statistics, folders: list[PairFolder]) -> bool:
+    """Return whether statistics count the rows of these folders and no others. They always count a single folder."""
+    counted = [entry.fingerprint for entry in statistics.manifest.inputs]
+    return counted == [folder.manifest.fingerprint for folder in folders]
 
 
 def open_statistics(recipe: Recipe, vocabulary: Vocabulary) -> Statistics | None:

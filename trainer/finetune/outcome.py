@@ -15,7 +15,7 @@ from trainer.finetune.job import Job
 from trainer.finetune.model import build_model
 from trainer.finetune.output import write_model
 from trainer.finetune.report import write_report
-from trainer.finetune.results import RESULTS_FILE, best_of, results_in, summary_of
+from trainer.finetune.results import RESULTS_FILE, Spread, best_of, results_in, summary_of
 from trainer.finetune.seed_files import remove_weights, weights_of_epoch
 from trainer.logs import logger
 from trainer.metrics.presentation import keep_running
@@ -73,7 +73,7 @@ def write_outcome(job: Job) -> None:
     logger.info("%s: results.json, report.html and hf (seed %d) are written.", job.output, best.seed)
 
 
-def shown(spread: dict[str, float], seeds: int) -> str:
+def shown(spread: Spread, seeds: int) -> str:
     """Return a score as a log line shows it: the mean, and with several seeds the interval and the median."""
     if seeds == 1:
         return f"{spread['mean']:.4f}"

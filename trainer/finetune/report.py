@@ -10,6 +10,7 @@ from typing import Any
 
 from schemas import storage
 from schemas.pages import render
+from trainer.finetune.results import Spread
 from trainer.metrics.charts import COLORS, Chart, Line, chart
 from trainer.metrics.number_text import duration, short
 
@@ -53,18 +54,18 @@ def figures(results: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def with_interval(spread: dict[str, float], seeds: int) -> str:
+def with_interval(spread: Spread, seeds: int) -> str:
     """Return a mean as text, with the half-width of its 95% interval if there are several seeds."""
     return f"{spread['mean']:.4f}" if seeds == 1 else f"{spread['mean']:.4f} ± {spread['interval']:.4f}"
 
 
-def rows_of_scores(summary: dict[str, dict[str, dict[str, float]]]) -> list[list[str]]:
+def rows_of_scores(summary: dict[str, dict[str, Spread]]) -> list[list[str]]:
     """Return a row for each set and metric: set, metric, mean, half-width of its 95% interval, and the quartiles."""
     rows = []
     for name, scores in summary.items():
         for metric, spread in scores.items():
-            names = ("mean", "interval", "lower_quartile", "median", "upper_quartile")
-            rows.append([name, metric, *(f"{spread[column]:.4f}" for column in names)])
+            columns = [spread[name] for name in ("mean", "interval", "lower_quartile", "median", "upper_quartile")]
+            rows.append([name, metric, *("-" if value is None else f"{value:.4f}" for value in columns)])
     return rows
 
 

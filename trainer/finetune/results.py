@@ -12,6 +12,9 @@ from trainer.finetune.metrics.summary import mean_with_interval, quartiles
 RESULT_FILE = "result.json"
 RESULTS_FILE = "results.json"
 
+Spread = dict[str, float | None]
+"""What a table shows of the values of several seeds, by name. A single seed has no interval: None."""
+
 
 @dataclass(frozen=True)
 class SeedResult:
@@ -55,21 +58,21 @@ def best_of(results: list[SeedResult], metric: str) -> SeedResult:
     return max(results, key=lambda result: (result.scores["dev"][metric], -result.seed))
 
 
-def summary_of(results: list[SeedResult]) -> dict[str, dict[str, dict[str, float]]]:
+def summary_of(results: list[SeedResult]) -> dict[str, dict[str, Spread]]:
     """Return the `spread` over the seeds of each score, by set and then by metric."""
-    summary: dict[str, dict[str, dict[str, float]]] = {}
+    summary: dict[str, dict[str, Spread]] = {}
     for name, scores in results[0].scores.items():
         summary[name] = {metric: spread([result.scores[name][metric] for result in results]) for metric in scores}
     return summary
 
 
-def spread(values: list[float]) -> dict[str, float]:
-    """Return the mean, the half-width of its 95% interval (0 for a single value), the median and the quartiles."""
+def spread(values: list[float]) -> Spread:
+    """Return the mean, the half-width of its 95% interval (None for a single value), the median and the quartiles."""
     mean = mean_with_interval(values)
     middle = quartiles(values)
     return {
         "mean": mean.mean,
-        "interval": 0.0 if mean.high is None else mean.high - mean.mean,
+        "interval": None if mean.high is None else mean.high - mean.mean,
         "lower_quartile": middle.lower,
         "median": middle.median,
         "upper_quartile": middle.upper,

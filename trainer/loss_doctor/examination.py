@@ -1,8 +1,8 @@
 """Decides when to examine a run for a loss stuck at the level of word frequencies, and measures what that needs.
 
 A run is examined after its warm-up and its first 500 steps, or a fifth of a short run, and then each time that it has
-become twice as long. The held-out loss decides if the run has one, otherwise the mean training loss of the last
-interval.
+become twice as long. A later phase is examined only when as much of it has passed. The held-out loss decides if the run
+has one, otherwise the mean training loss of the last interval.
 
 All ranks reach the same decision from sums over all of them, and compute the effective rank together. A run whose loss
 is below the line pays nothing for this.
@@ -21,6 +21,7 @@ import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
 from torch import Tensor
 
+from trainer.config.phases import Phase
 from trainer.config.schema import Recipe
 from trainer.loss_doctor.causes import Measurements, likely_cause, worded
 from trainer.loss_doctor.effective_rank import effective_rank, second_moments
@@ -32,7 +33,7 @@ MARGIN = 0.05
 
 FIRST_STEP = 500
 FEWEST_STEPS = 50
-"""A run is never examined before this step, because shorter runs are trials."""
+"""No phase is examined before this step of it, because shorter runs are trials."""
 
 RATES_SAMPLED = 1_000
 """The most steps whose learning rates are added up."""
@@ -43,15 +44,16 @@ RELATIVE_UPDATES = ("lamb",)
 Figures = Mapping[str, float | None]
 
 
-def first_examination(recipe: Recipe) -> int:
-    """Return the step after which a run is examined for the first time."""
-    early = min(FIRST_STEP, -(-recipe.run.max_steps // 5))
-    return max(recipe.schedule.warmup_steps, early, FEWEST_STEPS)
+def first_examination(phase: Phase) -> int:
+    """Return the step of the run after which a phase is examined for the first time."""
+    early = min(FIRST_STEP, -(-(phase.last_step - phase.steps_before) // 5))
+    after_warmup = phase.schedule_before + phase.recipe.schedule.warmup_of(phase.schedule_steps)
+    return max(after_warmup, phase.steps_before + max(early, FEWEST_STEPS))
 
 
-def is_due(recipe: Recipe, step: int, examined: int) -> bool:
+def is_due(phase: Phase, step: int, examined: int) -> bool:
     """Return whether a run should be examined after `step`. examined: the step of the last examination, 0 if none."""
-    return step >= max(first_examination(recipe), 2 * examined)
+    return step >= max(first_examination(phase), 2 * examined)
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,9 @@ def level_of(figures: Figures, prefix: str = "") -> Level | None:
     figures: by the names of metrics.jsonl. prefix: "eval_" for those of held-out data. Returns None if the loss or the
     line is missing.
     """
-    loss = figures.get(f"{prefix}mlm_loss_masked", figures.get(f"{prefix}mlm_loss"))
+    loss = figures.get(f"{prefix}mlm_loss_masked")
+    if loss is None:
+        loss = figures.get(f"{prefix}mlm_loss")
     line = figures.get(f"{prefix}unigram_loss")
     if loss is None or line is None:
         return None
@@ -85,9 +89,9 @@ def level_of(figures: Figures, prefix: str = "") -> Level | None:
 class Patient:
     """The state of a run that an examination after `step` looks at.
 
-    recipe: the phase's. first_step: of the phase. learning_rate_at: returns the learning rate of a step.
-    corpus_tokens: of all rows of the phase. tokens: how many the run was trained on. skipped_steps: those that made no
-    update. interval: the sums since the last line of metrics.
+    recipe: the phase's. first_step: of the phase. learning_rate_at: returns the learning rate of a step of the run.
+    corpus_tokens: of all rows of the phase. tokens: how many the run was trained on, in all phases.
+    skipped_steps: those that made no update. interval: the sums since the last line of metrics.
     """
 
     recipe: Recipe
@@ -108,6 +112,8 @@ def diagnosis(
     micro_batches: this rank's, the same number on all ranks.
     """
     interval = patient.interval
+    tokens_per_step = patient.tokens / patient.step
+    phase_steps = patient.step - patient.first_step + 1
     measurements = Measurements(
         step=patient.step,
         line=level.line,
@@ -117,8 +123,8 @@ def diagnosis(
         recipe_share=patient.recipe.predicted_share,
         movement=movement(patient),
         skipped_steps=patient.skipped_steps,
-        epochs=patient.tokens / max(patient.corpus_tokens, 1),
-        batch_tokens=patient.tokens / patient.step,
+        epochs=tokens_per_step * phase_steps / max(patient.corpus_tokens, 1),
+        batch_tokens=tokens_per_step,
         effective_rank=rank_at_masked_places(engine, micro_batches),
     )
     name = likely_cause(measurements)
@@ -126,12 +132,12 @@ def diagnosis(
 
 
 def movement(patient: Patient) -> float:
-    """Return the most that the phase's updates can have moved a weight, in standard deviations of the initial weights.
+    """Return the most that the run's updates can have moved a weight, in standard deviations of the initial weights.
 
     An update of Adam moves a weight by about the learning rate, so all updates together move it by at most the sum of
     the rates. LAMB's rates are relative to the weights themselves.
     """
-    steps = range(patient.first_step, patient.step + 1)
+    steps = range(1, patient.step + 1)
     stride = -(-len(steps) // RATES_SAMPLED)
     sampled = [patient.learning_rate_at(step) for step in steps[::stride]]
     total = sum(sampled) / max(len(sampled), 1) * len(steps)

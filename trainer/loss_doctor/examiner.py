@@ -8,7 +8,7 @@ from functools import partial
 from deepspeed import DeepSpeedEngine
 
 from trainer.anomaly import AnomalyGuard
-from trainer.config.phases import Phase
+from trainer.config.phases import Phase, phases_of
 from trainer.due import evaluation_is_due, line_is_due
 from trainer.evaluate import Evaluation
 from trainer.logs import logger
@@ -16,7 +16,7 @@ from trainer.loss_doctor import examination
 from trainer.metrics.log import Figures
 from trainer.metrics.unigram import TrainingText
 from trainer.models.batch import PackedBatch
-from trainer.optim.lr_schedule import learning_rate_in
+from trainer.optim.lr_schedule import learning_rate_of
 from trainer.progress import Progress
 from trainer.run_context import RunContext
 
@@ -43,7 +43,7 @@ class LossExaminer:
     def is_due(self, step: int, progress: Progress) -> bool:
         """Return whether the loss after `step` is compared with that of word frequencies alone."""
         run_recipe = self.context.run_recipe
-        if self.training_text is None or not examination.is_due(run_recipe, step, progress.examined_step):
+        if self.training_text is None or not examination.is_due(self.phase, step, progress.examined_step):
             return False
         if self.evaluation is None:
             return line_is_due(run_recipe, self.phase, step)
@@ -71,7 +71,7 @@ class LossExaminer:
             recipe=self.phase.recipe,
             step=step,
             first_step=self.phase.steps_before + 1,
-            learning_rate_at=partial(learning_rate_in, self.phase),
+            learning_rate_at=partial(learning_rate_of, phases_of(self.context.run_recipe)),
             corpus_tokens=self.training_text.tokens,
             tokens=progress.meter.tokens,
             skipped_steps=self.guard.history.skipped,

@@ -26,11 +26,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from schemas import shards, storage
-from schemas.errors import DataError
+from schemas.errors import DataError, StorageError
 from schemas.statistics import Statistics
 from trainer.config.schema import Recipe
 from trainer.data.dataset import PairFolder
-from trainer.data.statistics import mixture_shares, open_statistics
+from trainer.data.statistics import counts_exactly, mixture_shares, open_statistics
 from trainer.distributed.collectives import run_on_rank_0
 
 Ints = NDArray[np.int64]
@@ -106,7 +106,7 @@ def recorded_counts(recipe: Recipe, folders: list[PairFolder], begins: bool) -> 
     if recorded is not None and not begins and are_of_rows(recorded, rows):
         return np.array(recorded["counts"], dtype=np.int64)
 
-    statistics = open_statistics(recipe, folders[0].vocabulary)
+    statistics = statistics_of_rows(recipe, folders, begins)
     made_from = rows | {"statistics": None if statistics is None else statistics.fingerprint}
     if recorded is not None and recorded["made_from"] == made_from:
         return np.array(recorded["counts"], dtype=np.int64)
@@ -115,6 +115,22 @@ def recorded_counts(recipe: Recipe, folders: list[PairFolder], begins: bool) -> 
     content = json.dumps({"made_from": made_from, "counts": counts_V.tolist()}) + "\n"
     storage.publish(str(path), content.encode(), durable=False)
     return counts_V
+
+
+def statistics_of_rows(recipe: Recipe, folders: list[PairFolder], begins: bool) -> Statistics | None:
+    """Return data.statistics if they count these rows and no others, otherwise None.
+
+    The line of a mixture, or of a phase with its own pairs, must not be drawn from the counts of other text. begins:
+    whether the run is new. One that is not needs no statistics, so it does without those that cannot be read.
+    """
+    try:
+        statistics = open_statistics(recipe, folders[0].vocabulary)
+    except (DataError, StorageError):
+        if begins:
+            raise
+        return None
+
+    return statistics if statistics is not None and counts_exactly(statistics, folders) else None
 
 
 def are_of_rows(recorded: dict[str, Any], rows: dict[str, Any]) -> bool:

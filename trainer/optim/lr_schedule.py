@@ -20,7 +20,7 @@ from __future__ import annotations
 from math import cos, pi, sqrt
 from typing import Any
 
-from trainer.config.phases import Phase
+from trainer.config.phases import Phase, phase_after
 from trainer.config.schema import OptimizerSection, ScheduleSection
 
 
@@ -28,6 +28,11 @@ def learning_rate_in(phase: Phase, step: int) -> float:
     """Return the learning rate of a step of the run by the phase's schedule, or by the run's if the phase has none."""
     step_of_schedule = step - phase.schedule_before
     return learning_rate(step_of_schedule, phase.recipe.optimizer, phase.recipe.schedule, phase.schedule_steps)
+
+
+def learning_rate_of(phases: list[Phase], step: int) -> float:
+    """Return the learning rate of a step of the run, whichever phase it belongs to."""
+    return learning_rate_in(phase_after(phases, step - 1), step)
 
 
 def learning_rate(step: int, optimizer: OptimizerSection, schedule: ScheduleSection, max_steps: int) -> float:

@@ -114,6 +114,9 @@ def _message(suite: OpenSuite, missing: list[Missing]) -> str:
         lines.append(f"  {part.name}: {', '.join(part.files)}{source}")
 
     plural = "s" if len(files) > 1 else ""
-    lines.insert(0, f"{len(files)} file{plural} of the suite {suite.entry.name} cannot be found in --data:")
-    lines.append("Put them there, or run the other tasks with --skip_missing or --only.")
+    lines.insert(0, f"{len(files)} file{plural} of the suite {suite.entry.name} cannot be found:")
+    lines.append(
+        "Their paths are relative to --data, by default the folder of the suite file. Put them there, or run the other "
+        "tasks with --skip_missing or --only."
+    )
     return "\n".join(lines)

@@ -84,9 +84,8 @@ def details_of(cell: Cell) -> list[str]:
     if cell["spread"] is None:
         return [DASH] * 6
     names = ("median", "lower_quartile", "upper_quartile", "mean", "interval")
-    numbers = [f"{cell['spread'][name]:.4f}" for name in names]
-    if len(cell["values"]) == 1:
-        numbers[-1] = DASH
+    values = [cell["spread"][name] for name in names]
+    numbers = [DASH if value is None else f"{value:.4f}" for value in values]
     return [*numbers, f"{cell['hours']:.3f}"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,9 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trainer.one_rank import small_recipe
+from trainer.config.phases import Phase, phases_of
+from trainer.config.schema import PhaseSection
 from trainer.loss_doctor.causes import CAUSES, Measurements, advice, likely_cause, worded
 from trainer.loss_doctor.effective_rank import MAX_WIDTH, effective_rank, second_moments
-from trainer.loss_doctor.examination import first_examination, is_due, level_of
+from trainer.loss_doctor.examination import Patient, first_examination, is_due, level_of, movement
+from trainer.metrics.interval import Interval
+from trainer.optim.lr_schedule import learning_rate_of
 
 STUCK = Measurements(
     step=500,
@@ -81,17 +86,53 @@ def test_every_cause_is_worded_and_an_unknown_name_has_no_advice() -> None:
 
 
 def test_a_run_is_examined_past_its_warm_up_and_then_ever_more_seldom() -> None:
-    recipe = small_recipe("run.max_steps=10000", "schedule.warmup_steps=100")
-    assert first_examination(recipe) == 500
-    assert first_examination(small_recipe("run.max_steps=1000", "schedule.warmup_steps=100")) == 200
-    assert first_examination(small_recipe("run.max_steps=10000", "schedule.warmup_steps=900")) == 900
-    assert first_examination(small_recipe("run.max_steps=12", "schedule.warmup_steps=1")) == 50
+    phase = only_phase("run.max_steps=10000", "schedule.warmup_steps=100")
+    assert first_examination(phase) == 500
+    assert first_examination(only_phase("run.max_steps=1000", "schedule.warmup_steps=100")) == 200
+    assert first_examination(only_phase("run.max_steps=10000", "schedule.warmup_steps=900")) == 900
+    ratio = ("schedule.warmup_steps=0", "schedule.warmup_ratio=0.07")
+    assert first_examination(only_phase("run.max_steps=10000", *ratio)) == 700
+    assert first_examination(only_phase("run.max_steps=12", "schedule.warmup_steps=1")) == 50
 
     examined = [0]
     for step in range(1, 10_001):
-        if is_due(recipe, step, examined[-1]):
+        if is_due(phase, step, examined[-1]):
             examined.append(step)
     assert examined[1:] == [500, 1000, 2000, 4000, 8000]
+
+
+def only_phase(*changes: str) -> Phase:
+    return phases_of(small_recipe(*changes))[0]
+
+
+def test_a_later_phase_is_examined_past_its_own_first_steps() -> None:
+    own_schedule = {"kind": "linear", "warmup_steps": 900}
+    phases = [PhaseSection(steps=6000), PhaseSection(steps=3000, schedule=own_schedule), PhaseSection(steps=1000)]
+    recipe = small_recipe("run.max_steps=10000", "schedule.warmup_steps=100")
+    first, second, third = phases_of(recipe.model_copy(update={"phases": phases}))
+
+    assert first_examination(first) == 500
+    assert first_examination(second) == 6900
+    assert first_examination(third) == 9200
+    assert not is_due(second, 6899, examined=1000) and is_due(second, 6900, examined=1000)
+
+
+def test_the_weights_moved_in_earlier_phases_too() -> None:
+    """Ten steps at a low rate after a thousand at a high one do not mean that the rate was too low."""
+    low = PhaseSection(steps=1000, optimizer={"lr": 1e-6}, schedule={"kind": "linear"})
+    recipe = small_recipe("run.max_steps=2000", "schedule.warmup_steps=0", "optimizer.lr=1e-3")
+    phases = phases_of(recipe.model_copy(update={"phases": [PhaseSection(steps=1000), low]}))
+    patient = Patient(
+        recipe=phases[1].recipe,
+        step=1010,
+        first_step=1001,
+        learning_rate_at=partial(learning_rate_of, phases),
+        corpus_tokens=1,
+        tokens=1,
+        skipped_steps=0,
+        interval=Interval(),
+    )
+    assert movement(patient) > 10
 
 
 def test_places_that_show_the_mask_decide_where_there_are_any() -> None:
@@ -101,4 +142,6 @@ def test_places_that_show_the_mask_decide_where_there_are_any() -> None:
 
     level = level_of({"eval_mlm_loss": 5.0, "eval_unigram_loss": 6.9}, "eval_")
     assert level is not None and level.loss == 5.0 and not level.is_at_line
+    level = level_of({"mlm_loss": 6.9, "mlm_loss_masked": None, "unigram_loss": 6.9})
+    assert level is not None and level.loss == 6.9, "no place shows [MASK] with replacement = '0/0/100'"
     assert level_of({"mlm_loss": 5.0}) is None and level_of({"mlm_loss": None, "unigram_loss": 5.0}) is None

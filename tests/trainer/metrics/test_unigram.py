@@ -105,6 +105,27 @@ def test_a_resumed_run_keeps_its_counts_whatever_became_of_its_statistics(comman
         folder.close()
 
 
+def test_statistics_of_other_text_do_not_draw_the_line(command, pairs: Path, sop_pairs, tmp_path: Path) -> None:
+    """Neither that of a mixture, nor that of a later phase with its own pairs, where they may even be gone."""
+    counted = tmp_path / "statistics"
+    assert command("statistics", "--pairs", pairs, "--output", counted).returncode == 0
+    recipe = small_recipe(f"data.pairs={pairs}", f"run.output={tmp_path}", f"data.statistics={counted}")
+    folder = PairFolder(str(pairs))
+    other = PairFolder(str(sop_pairs[0]))
+    try:
+        mixed = unigram_counts([folder, other], None, None).tolist()
+        assert recorded_counts(recipe, [folder, other], begins=True).tolist() == mixed
+        sampled = unigram_counts([other], None, None).tolist()
+        assert recorded_counts(recipe, [other], begins=False).tolist() == sampled
+
+        (tmp_path / UNIGRAM_FILE).unlink()
+        shutil.rmtree(counted)
+        assert recorded_counts(recipe, [other], begins=False).tolist() == sampled
+    finally:
+        folder.close()
+        other.close()
+
+
 def test_a_disk_that_fails_is_no_damaged_shard(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Failing(io.BytesIO):
         def read(self, size: int | None = -1, /) -> bytes:

@@ -122,6 +122,13 @@ def test_other_folders_are_refused(xlnet_vocab: Path, vocab: Path, tmp_path: Pat
         open_masked_lm(str(tmp_path / "bert"), random_weights=False)
 
 
+def test_pairs_that_are_not_utf8_are_a_mistake_of_the_user(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.jsonl"
+    path.write_bytes(b'{"sentence_good": "A b.", "sentence_bad": "B \xff a."}\n')
+    with pytest.raises(DataError, match="is not UTF-8"):
+        read_pairs(str(path))
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

@@ -101,11 +101,12 @@ def test_all_missing_files_are_named_at_once(suite_file: Path) -> None:
     with pytest.raises(DataError) as error:
         without_missing(suite, missing, skip=False)
     assert str(error.value).splitlines() == [
-        "3 files of the suite small cannot be found in --data:",
+        "3 files of the suite small cannot be found:",
         "  subjects: subjects/dev.jsonl (from https://example.org/subjects)",
         "  tags: tags/train.jsonl (from https://example.org/tags)",
         "  order: pairs/*.jsonl (from https://example.org/pairs)",
-        "Put them there, or run the other tasks with --skip_missing or --only.",
+        "Their paths are relative to --data, by default the folder of the suite file. Put them there, or run the other "
+        "tasks with --skip_missing or --only.",
     ]
     with pytest.raises(DataError, match="3 files"):
         without_missing(suite, missing, skip=True)

@@ -40,7 +40,10 @@ def class_id(value: Any, names: dict[str, int], place: str, is_test: bool) -> in
     known = tuple(names)
     if name is None:
         raise DataError(f"{place}: the label is missing. Expected one of {listed(known)}.")
-    raise DataError(f'{place}: unknown label "{name}". Expected one of {listed(known)}.{nearest_name(name, known)}')
+    raise DataError(
+        f'{place}: unknown label "{name}". Expected one of {listed(known)}.{nearest_name(name, known)} A label that no '
+        "training example has must be listed in data.labels, with all others."
+    )
 
 
 def number(value: Any, place: str, is_test: bool) -> float | None:

@@ -29,9 +29,6 @@ from trainer.finetune.task import Task
 
 Floats = NDArray[np.float32]
 
-IGNORED = -100
-"""The label of positions without a loss, the default ignore_index of torch's cross-entropy."""
-
 EXAMPLES_AT_ONCE = 1000
 """Texts per call of a tokenizer. It returns lists of Python objects, over 100 bytes per token with offsets, so they are
 packed into arrays before the next call."""

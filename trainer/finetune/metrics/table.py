@@ -36,14 +36,13 @@ class Metric:
     kinds: the kinds of tasks that can use the metric.
     of_numbers: whether labels must be numbers (regression); otherwise they must be classes.
     two_classes: whether there must be exactly two classes, of which the second is the positive one.
-    larger_is_better: whether the largest value is the best one. Training assumes it, and it holds for all of METRICS.
+    The largest value of each metric is the best one.
     """
 
     function: MetricFunction
     kinds: frozenset[str]
     of_numbers: bool = False
     two_classes: bool = False
-    larger_is_better: bool = True
 
 
 def unlabeled(metric: Callable[[Any, Any], float]) -> MetricFunction:

@@ -41,8 +41,7 @@ def open_masked_lm(folder: str, random_weights: bool) -> tuple[Any, Any]:
 
 
 def _refusal(folder: str, config: Any) -> UsageError:
-    reason = WHY_NOT.get(
-        config.model_type, "it has no head that predicts masked tokens. Folders that were fine-tuned have none"
-    )
+    no_head = "it has no head that predicts masked tokens. Bare encoders and fine-tuned folders have none"
+    reason = WHY_NOT.get(config.model_type, no_head)
     generator = f" Its generator does: {folder}/generator." if config.model_type == "electra" else ""
     return UsageError(f"{folder} cannot judge minimal pairs: {reason}.{generator}")

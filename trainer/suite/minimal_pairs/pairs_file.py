@@ -31,10 +31,14 @@ def read_pairs(path: str) -> list[Pair]:
     """Return the pairs of a file, a path or a URL. Raises DataError that names the line and what is wrong with it."""
     name = posixpath.splitext(posixpath.basename(path))[0]
     pairs = []
+    number = 0
     with storage.open_input(path) as file:
-        for number, line in enumerate(io.TextIOWrapper(file, encoding="utf-8-sig", errors="strict"), start=1):
-            if line.strip():
-                pairs.append(_pair(line, name, f"{path}, line {number}"))
+        try:
+            for number, line in enumerate(io.TextIOWrapper(file, encoding="utf-8-sig", errors="strict"), start=1):
+                if line.strip():
+                    pairs.append(_pair(line, name, f"{path}, line {number}"))
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path} is not UTF-8, after line {number}: {error}. Convert it to UTF-8.") from error
 
     if not pairs:
         raise DataError(f"{path} has no pairs. Expected lines with {GOOD} and {BAD}.")
