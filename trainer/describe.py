@@ -59,7 +59,7 @@ def describe_recipe(recipe: Recipe) -> dict[str, Any]:
     longest, mean_seen = row_lengths(recipe)
     chosen = chosen_micro_tokens(recipe, shape, parameters, longest)
     tokens = described_micro_batch(recipe, longest, chosen)
-    masked = recipe.masking.prob
+    masked = 1.0 if recipe.objective.kind == "clm" else recipe.masking.prob
 
     return {
         "family": shape.family,

@@ -88,7 +88,7 @@ def train_and_resume(out: Path, config: str, changes: list[str]) -> None:
     """
     run = out / "run"
     settings = [f"data.pairs={out}/pairs", f"run.output={run}", f"evaluation.pairs={out}/held_out"]
-    settings += ["evaluation.every=300", *changes]
+    settings += changes
     sets = " ".join(f"--set {setting}" for setting in settings)
     training = f"deepspeed --quiet --num_gpus 2 --module trainer --config {config} {sets}"
 

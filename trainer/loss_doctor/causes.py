@@ -44,9 +44,9 @@ class Measurements:
 
     line: the loss of a model that only knows word frequencies. loss: the model's, at places that show [MASK] if there
     are any. kept_loss: the model's at tokens that were left unchanged; None if there are none. masked_share: the share
-    of tokens that were predicted. recipe_share: the largest share that the recipe asks for at any step. movement: the
+    of tokens that were predicted. recipe_share: the smallest share that the recipe asks for at any step. movement: the
     most that updates can have moved a weight, in standard deviations of the initial weights. skipped_steps: those that
-    made no update. epochs: the tokens that the run was trained on, divided by those of the phase's rows. batch_tokens:
+    made no update. epochs: how often the phase's rows were passed, if its steps are as large as all others. batch_tokens:
     mean tokens of a step. effective_rank: see effective_rank.py.
     """
 

@@ -120,7 +120,7 @@ def diagnosis(
         loss=level.loss,
         kept_loss=level.kept_loss,
         masked_share=interval.masked / max(interval.tokens, 1),
-        recipe_share=patient.recipe.predicted_share,
+        recipe_share=patient.recipe.least_predicted_share,
         movement=movement(patient),
         skipped_steps=patient.skipped_steps,
         epochs=tokens_per_step * phase_steps / max(patient.corpus_tokens, 1),

@@ -135,6 +135,14 @@ def test_the_weights_moved_in_earlier_phases_too() -> None:
     assert movement(patient) > 10
 
 
+def test_masks_that_become_fewer_by_the_recipe_are_no_fault() -> None:
+    falling = small_recipe("masking.prob=0.3", "masking.final_prob=0.1")
+    assert falling.least_predicted_share == 0.1 and falling.predicted_share == 0.3
+    assert small_recipe("masking.prob=0.2").least_predicted_share == 0.2
+    measured = replace(STUCK, masked_share=0.1, recipe_share=falling.least_predicted_share)
+    assert likely_cause(measured) == likely_cause(STUCK)
+
+
 def test_places_that_show_the_mask_decide_where_there_are_any() -> None:
     figures = {"mlm_loss": 5.0, "mlm_loss_masked": 6.9, "unigram_loss": 6.92}
     level = level_of(figures)
