@@ -46,7 +46,7 @@ class Measurements:
     are any. kept_loss: the model's at tokens that were left unchanged; None if there are none. masked_share: the share
     of tokens that were predicted. recipe_share: the smallest share that the recipe asks for at any step. movement: the
     most that updates can have moved a weight, in standard deviations of the initial weights. skipped_steps: those that
-    made no update. epochs: how often the phase's rows were passed, if its steps are as large as all others. batch_tokens:
+    made no update. epochs: how often the phase's rows were passed, by the mean size of a step. batch_tokens:
     mean tokens of a step. effective_rank: see effective_rank.py.
     """
 
