@@ -27,7 +27,7 @@ from trainer.models.encoder import Encoder
 from trainer.models.flash_choice import FlashUse, choose_flash
 from trainer.models.init_weights import drawn_weights
 from trainer.models.pretraining import PretrainingModel, build_model, empty_model
-from trainer.models.starting_weights import needs_statistics, with_starting_weights
+from trainer.models.starting_weights import ignored_keys, needs_statistics, with_starting_weights
 from trainer.models.tiling import tile_model
 from trainer.models.warm_start import warm_start_model
 from trainer.models.xlnet import TwoStreamEncoder
@@ -76,7 +76,7 @@ def initial_weights(recipe: Recipe, folders: list[PairFolder]) -> Iterator[tuple
 
     Random weights are drawn lazily, one tensor at a time. Those of model.init_from or model.tile_from are read and
     checked right away, as `warm_start` and `tile_model` do, which takes the memory of the whole model. Word vectors
-    take a few times the memory of the co-occurrences that they are computed from.
+    take some nine times the memory of the co-occurrences that they are computed from.
     """
     vocabulary = folders[0].vocabulary
     if recipe.model.init_from is None and recipe.model.tile_from is None:
@@ -172,7 +172,15 @@ def warn_of_vocabulary(recipe: Recipe, vocabulary: Vocabulary, folder: str) -> N
 
 
 def notes(recipe: Recipe, folders: list[PairFolder], model: PretrainingModel) -> list[str]:
-    """Return one sentence for each thing that the pairs offer but the model does not use, which are pair labels."""
+    """Return one sentence for each thing that the recipe or the pairs offer and the model does not use."""
+    sizes = {name: parameter.shape for name, parameter in model.named_parameters()}
+    ignored = ignored_keys(recipe.model, model.shape, sizes)
+    found = [f"model.{key} changes nothing: {recipe.model.family} has no such weights." for key in ignored]
+    return found + notes_on_labels(recipe, folders, model)
+
+
+def notes_on_labels(recipe: Recipe, folders: list[PairFolder], model: PretrainingModel) -> list[str]:
+    """Return a sentence if the pairs have labels that the model does not predict, otherwise nothing."""
     labeled = [folder.folder for folder in folders if folder.manifest.options.get("objective") in ("nsp", "sop")]
     if not labeled:
         return []

@@ -176,6 +176,12 @@ def publish_statistics(
     def total(name: str) -> int:
         return sum(report.get(name, 0) for report in reports)
 
+    if total("tokens") == 0:
+        raise DataError(
+            f"{plan.pairs}: no row was counted. Expected rows with tokens, and a --max_tokens that is larger than a "
+            "row in each shard."
+        )
+
     counting = plan.counting
     manifest = Manifest(
         format_version=FORMAT_VERSION,

@@ -176,7 +176,8 @@ class ModelSection(Section):
     initial_attention: Literal["random", "identity"] = Field(
         default="random",
         description='Attention of one layer that a new run starts from. "identity": it adds to each token the mean '
-        "of the tokens that it attends to, from which the head predicts a word that occurs near them.",
+        "of the tokens that it attends to, from which the head predicts a word that occurs near them. In ALBERT all "
+        "layers share this attention.",
     )
     initial_head: Literal["random", "identity"] = Field(
         default="random",

@@ -18,7 +18,7 @@ Shape suffixes: V vocabulary, D hidden size, E embedding size, P positions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -56,6 +56,28 @@ def needs_statistics(model: ModelSection) -> bool:
     return model.initial_embeddings == "cooccurrence" or model.initial_output_bias == "unigram"
 
 
+def ignored_keys(model: ModelSection, shape: EncoderShape, sizes: Mapping[str, torch.Size]) -> list[str]:
+    """Return the keys initial_* of [model] that change nothing, because the model has no such weights.
+
+    sizes: of the model's parameters by name.
+    """
+    head = sizes.get(HEAD)
+    has_one_matrix = any(name.endswith("attention.qkv.weight") for name in sizes)
+    has_weights = {
+        "initial_output_bias": OUTPUT_BIAS in sizes,
+        "initial_positions": POSITIONS in sizes,
+        "initial_attention": values_are_whole(shape) and has_one_matrix,
+        "initial_head": head is not None and head[0] == head[1],
+    }
+    unchanged = ("zero", "random")
+    return [key for key, has in has_weights.items() if not has and getattr(model, key) not in unchanged]
+
+
+def values_are_whole(shape: EncoderShape) -> bool:
+    """Return whether no attention heads share keys and values. The identity needs a square value matrix."""
+    return shape.num_key_value_heads == shape.num_attention_heads
+
+
 def with_starting_weights(
     drawn: Weights, shape: EncoderShape, recipe: Recipe, statistics: TokenStatistics | None
 ) -> Weights:
@@ -91,10 +113,8 @@ class StartingWeights:
             assert statistics is not None
             self.bias_V = log_frequencies(statistics)
 
-        # The identity needs a square value matrix, so no heads may share keys and values.
-        values_are_whole = shape.num_key_value_heads == shape.num_attention_heads
         self.attention: str | None = None
-        if model.initial_attention == "identity" and values_are_whole:
+        if model.initial_attention == "identity" and values_are_whole(shape):
             self.attention = f"layers.{identity_layer(shape)}.attention."
 
     def of(self, name: str, values: Tensor) -> Tensor:

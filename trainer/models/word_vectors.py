@@ -39,6 +39,9 @@ ITERATIONS = 6
 BLOCK_COLUMNS = 64
 """Columns multiplied at once. With 30,000 rows, 64 columns fit into a processor's cache, and 800 do not."""
 
+BLOCK_ROWS = 1024
+"""Rows of the matrix whose mutual information is computed at once."""
+
 Triples = tuple[NDArray[np.integer], NDArray[np.integer], NDArray[np.integer]]
 """Unordered pairs of tokens with a positive weight: (first, second, weight), with first <= second."""
 
@@ -90,19 +93,26 @@ def ppmi(cooccurrences: sparse.csr_matrix) -> sparse.csr_matrix:
     The value of a token a with a context b is log(p(a, b) / (p(a) q(b))), or 0 if that is negative, where q is the
     smoothed distribution of contexts. Each of two tokens is a context of the other, so the two values are averaged,
     which makes the result symmetric.
+
+    The argument is overwritten: it has two entries for each pair of tokens, and copies of it would take gigabytes.
     """
     weights_V = np.asarray(cooccurrences.sum(axis=1)).ravel()
     smoothed_V = weights_V**CONTEXT_EXPONENT
+    total = smoothed_V.sum()
 
-    # p(a, b) / p(a) is the share of b among the contexts of a.
-    pairs = cooccurrences.tocoo()
-    share_of_context = pairs.data / weights_V[pairs.row]
-    expected_share = smoothed_V[pairs.col] / smoothed_V.sum()
-    information = np.log(share_of_context / expected_share)
+    directed = cooccurrences
+    entries_before_V = directed.indptr
+    for start in range(0, len(weights_V), BLOCK_ROWS):
+        end = min(start + BLOCK_ROWS, len(weights_V))
+        block = slice(entries_before_V[start], entries_before_V[end])
+        entries = np.diff(entries_before_V[start : end + 1])
 
-    is_positive = information > 0
-    kept = (information[is_positive], (pairs.row[is_positive], pairs.col[is_positive]))
-    directed = sparse.csr_matrix(kept, shape=pairs.shape)
+        # p(a, b) / p(a) is the share of b among the contexts of a.
+        share_of_context = directed.data[block] / np.repeat(weights_V[start:end], entries)
+        expected_share = smoothed_V[directed.indices[block]] / total
+        directed.data[block] = np.maximum(np.log(share_of_context / expected_share), 0)
+
+    directed.eliminate_zeros()
     return sparse.csr_matrix((directed + directed.T) * 0.5, dtype=np.float32)
 
 

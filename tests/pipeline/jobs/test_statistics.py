@@ -128,6 +128,12 @@ def test_a_sample_is_counted_of_many_tokens(command, statistics: Path, pairs: Pa
     assert (sampled.unigrams_V <= everything.unigrams_V).all()
 
 
+def test_counts_of_nothing_are_refused(command, pairs: Path, tmp_path: Path) -> None:
+    done = command("statistics", "--pairs", pairs, "--output", tmp_path / "none", "--max_tokens", 1)
+    assert done.returncode == 3 and "no row was counted" in done.stderr, done.stderr
+    assert not (tmp_path / "none" / NAME).exists()
+
+
 def test_a_finished_folder_is_verified_shown_and_not_made_again(command, statistics: Path, pairs: Path) -> None:
     assert command("verify", statistics).returncode == 0
     shown = command("inspect", statistics)

@@ -21,7 +21,7 @@ from trainer.models.encoder import Attention
 from trainer.models.families import encoder_shape
 from trainer.models.init_weights import drawn_weights
 from trainer.models.pretraining import model_of
-from trainer.models.starting_weights import make_identity, sinusoids, with_starting_weights
+from trainer.models.starting_weights import ignored_keys, make_identity, sinusoids, with_starting_weights
 
 VOCABULARY_SIZE = 40
 SPECIALS = 5
@@ -112,8 +112,32 @@ def test_the_bias_is_the_logarithm_of_frequencies(family: str) -> None:
         ("modernbert", "initial_positions=sinusoidal"),
     ],
 )
-def test_what_a_family_does_not_have_is_left_out(family: str, change: str) -> None:
-    assert changed_names(section(family, change)) == set()
+def test_what_a_family_does_not_have_is_left_out_and_named(family: str, change: str) -> None:
+    model = section(family, change)
+    assert changed_names(model) == set()
+    assert ignored(model) == [change.partition("=")[0]]
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "electra", "xlnet"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "initial_output_bias=unigram",
+        "initial_positions=sinusoidal",
+        "initial_attention=identity",
+        "initial_head=identity",
+    ],
+)
+def test_a_key_is_named_as_ignored_exactly_if_it_changes_nothing(family: str, change: str) -> None:
+    model = section(family, change)
+    assert (ignored(model) == []) == (changed_names(model) != set())
+
+
+def ignored(model: ModelSection) -> list[str]:
+    shape = encoder_shape(model, VOCABULARY_SIZE, mask_id=4)
+    with torch.device("meta"):
+        empty = model_of(shape)
+    return ignored_keys(model, shape, {name: values.shape for name, values in empty.named_parameters()})
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "albert", "megatron-bert", "electra"])
