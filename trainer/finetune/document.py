@@ -21,8 +21,8 @@ A task file is a TOML file with everything that decides a [fine-tuning](finetune
 `--set section.key=value` changes a value, and each output folder holds the task with every default as `task.toml`.
 An unknown key or a value out of bounds is an error that names it (exit code 2).
 
-The defaults of `metrics`, and of `format`, `quotes` and `columns` in `[data]`, depend on the kind and the files. For kind
-`span`, `max_length` is 384 and `stride` 128, as in BERT's `run_squad.py`.
+The defaults of `metrics`, and of `format`, `quotes` and `columns` in `[data]`, depend on the kind and the files. For
+kind `span`, `max_length` is 384 and `stride` 128, as in BERT's `run_squad.py`.
 """
 
 BY_KIND = frozenset({"metrics", "format", "quotes", "columns"})
