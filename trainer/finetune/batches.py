@@ -1,8 +1,9 @@
 """Groups features of similar length into batches, so that batches contain little padding.
 
 The batches of an epoch depend only on the features, the batch size, the seed and the epoch. Features are shuffled and
-divided into pools of 50 batches. Each pool is sorted by length and cut into batches, and then the batches of all pools
-are shuffled. Each batch is thus a random sample of features that have about the same length.
+divided into pools of up to 50 batches, at least four pools if there are that many batches. Each pool is sorted by
+length and cut into batches, and then the batches of all pools are shuffled. Each batch is thus a random sample of
+features that have about the same length. transformers' LengthGroupedSampler chooses its pools by the same rule.
 """
 
 from __future__ import annotations
@@ -14,8 +15,14 @@ import numpy as np
 from schemas.randomness import key
 from trainer.finetune.kinds.kind import Feature
 
-POOL_BATCHES = 50
-"""Batches per pool. A larger pool means less padding but less random batches."""
+MAX_POOL_BATCHES = 50
+"""The maximum number of batches in a pool. A larger pool means less padding but less random batches."""
+
+MIN_POOLS = 4
+"""The minimum number of pools in an epoch.
+
+In a single pool, the same features of similar length would meet in a batch in every epoch.
+"""
 
 Batch = list[int]
 """Indices into a list of features."""
@@ -27,7 +34,7 @@ def training_batches(features: Sequence[Feature], size: int, seed: int, epoch: i
     shuffled = random.permutation(len(features)).tolist()
 
     batches: list[Batch] = []
-    pool_size = POOL_BATCHES * size
+    pool_size = batches_per_pool(len(features), size) * size
     for start in range(0, len(shuffled), pool_size):
         pool = shuffled[start : start + pool_size]
         pool.sort(key=lambda number: features[number].length)
@@ -35,6 +42,12 @@ def training_batches(features: Sequence[Feature], size: int, seed: int, epoch: i
 
     # Without this, training would go through each pool from its shortest features to its longest.
     return [batches[position] for position in random.permutation(len(batches))]
+
+
+def batches_per_pool(features: int, size: int) -> int:
+    """Return the number of batches in a pool, given the number of features and the batch size."""
+    batches = features // size
+    return max(1, min(MAX_POOL_BATCHES, batches // MIN_POOLS))
 
 
 def evaluation_batches(features: Sequence[Feature], size: int) -> list[Batch]:

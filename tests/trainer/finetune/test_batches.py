@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.finetune.batches import evaluation_batches, training_batches
+from trainer.finetune.batches import batches_per_pool, evaluation_batches, training_batches
 from trainer.finetune.kinds.kind import Feature, Row
 
 
@@ -41,6 +41,21 @@ def test_rows_of_a_batch_are_about_as_long_as_each_other() -> None:
         for batch in training_batches(features_of(lengths), 32, 0, 0)
     )
     assert padded < 1.05 * sum(lengths)
+
+
+def test_a_small_set_does_not_repeat_its_batches() -> None:
+    """In a single pool, which batch the longest features share would not depend on the epoch."""
+    features = features_of(list(range(1, 257)))
+    longest = set(range(224, 256))
+    shared = [
+        max(len(longest.intersection(batch)) for batch in training_batches(features, 32, seed=0, epoch=epoch))
+        for epoch in range(20)
+    ]
+    assert max(shared) < 28
+
+
+def test_pools_grow_with_the_set_up_to_50_batches() -> None:
+    assert [batches_per_pool(features, 32) for features in (1, 128, 1000, 100_000)] == [1, 1, 7, 50]
 
 
 @given(LENGTHS, st.integers(1, 40))
