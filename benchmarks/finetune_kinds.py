@@ -1,14 +1,16 @@
-"""Compares fine-tuning a pretrained encoder with fine-tuning random weights of its shape, on a task of each kind.
+"""Compares fine-tuning from three starts on a task of each kind: a pretrained encoder, what it was trained from, and
+random weights of its shape.
 
     PYTHONPATH=. python benchmarks/finetune_kinds.py --output OUT [--minutes 10] [--seeds 5] [--only sentence tags]
 
 Builds the tasks and a corpus from the documentation of installed packages (documentation_tasks.py), pretrains the
 recipe cpu_minutes on the corpus for a few minutes, exports it, and fine-tunes it with the command that a user would
-run, with the same values as the random weights. Finished parts are kept, so the same command continues after an
-interruption.
+run. The recipe's initial weights already hold co-occurrence statistics of the corpus (model.initial_*), so they are
+fine-tuned too, exported before any training. All three are fine-tuned with the same values. Finished parts are kept, so
+the same command continues after an interruption.
 
 Prints the scores on held-out modules: the mean over seeds with the 95% interval of Student's t, and the same for the
-differences between the two. A seed gives both the same head and the same batches.
+differences from the pretrained encoder. A seed gives all three the same head and the same batches.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import documentation_tasks
 import small_runs
 import tomli_w
 from adaptation import scores_of, shown
+from quality_ours import export_untrained
 
 from trainer.finetune.metrics.summary import mean_with_interval
 
@@ -30,7 +33,11 @@ VOCABULARY_SIZE = 8000
 ROW = 128
 
 TRAINING = {"epochs": 4, "lr": 5e-4, "batch": 16, "max_length": ROW}
-"""The [training] of both encoders. A model this small needs a higher learning rate than BERT's 5e-5."""
+"""The [training] of all starts. A model this small needs a higher learning rate than BERT's 5e-5."""
+
+HEADER = """\
+| kind | metric | pretrained | untrained start | random weights | pretrained - start | pretrained - random |
+|---|---|---|---|---|---|---|"""
 
 
 def main() -> None:
@@ -42,11 +49,13 @@ def main() -> None:
     options = flags.parse_args()
 
     tasks = make_tasks(options.output)
-    encoder = pretrain(options.output, options.minutes)
+    pairs = make_pairs(options.output)
+    encoder = pretrain(options.output, pairs, options.minutes)
+    start = untrained_start(options.output, pairs)
 
-    lines = ["| kind | metric | pretrained | random weights | difference |", "|---|---|---|---|---|"]
+    lines = [HEADER]
     for kind in options.only:
-        lines.append(compare(kind, encoder, tasks, options))
+        lines.append(compare(kind, encoder, start, tasks, options))
         print(lines[-1], flush=True)
     print("\n".join(lines))
     (options.output / "table.md").write_text("\n".join(lines) + "\n")
@@ -62,14 +71,22 @@ def make_tasks(output: Path) -> Path:
     return tasks
 
 
-def pretrain(output: Path, minutes: float) -> Path:
-    """Return the export of an encoder that was pretrained for `minutes` minutes on one core."""
-    text, vocab, pairs, run, hf = (output / name for name in ("text", "vocab", "pairs", "run", "hf"))
+def make_pairs(output: Path) -> Path:
+    """Write OUT/pairs from OUT/corpus.jsonl unless it exists, and return its path."""
+    text = output / "text"
+    vocab = output / "vocab"
+    pairs = output / "pairs"
     small_runs.make_text(output / "corpus.jsonl", text)
     small_runs.make_vocabulary(text, vocab, VOCABULARY_SIZE)
     rows = f"--objective full_sentences --max_length {ROW}"
     small_runs.make(pairs, f"python -m pipeline pairs --text {text} --vocab {vocab} --output {pairs} {rows}")
+    return pairs
 
+
+def pretrain(output: Path, pairs: Path, minutes: float) -> Path:
+    """Return the export of an encoder that was pretrained for `minutes` minutes on one core."""
+    run = output / "run"
+    hf = output / "hf"
     if not (hf / "config.json").exists():
         settings = {"data.pairs": pairs, "run.output": run, "run.max_hours": minutes / 60, "run.seed": 0}
         words = " ".join(f"--set {key}={value}" for key, value in settings.items())
@@ -78,30 +95,41 @@ def pretrain(output: Path, minutes: float) -> Path:
     return hf
 
 
-def compare(kind: str, encoder: Path, tasks: Path, options: argparse.Namespace) -> str:
-    """Fine-tune both encoders on the task of a kind, and return its line of the table."""
+def untrained_start(output: Path, pairs: Path) -> Path:
+    """Return the export of the weights that the pretraining starts from."""
+    folder = output / "start"
+    hf = folder / "hf"
+    if not (hf / "config.json").exists():
+        export_untrained("cpu_minutes", folder, {"data.pairs": pairs, "run.seed": 0}, "cpu")
+    return hf
+
+
+def compare(kind: str, encoder: Path, start: Path, tasks: Path, options: argparse.Namespace) -> str:
+    """Fine-tune all three starts on the task of a kind, and return its line of the table."""
     suffix = "json" if kind == "span" else "jsonl"
     files = {"train": f"train.{suffix}", "dev": f"dev.{suffix}"}
     task = tasks / kind / "task.toml"
     task.write_text(tomli_w.dumps({"name": kind, "kind": kind, "data": files, "training": TRAINING}))
 
     results = []
-    for name, flag in (("pretrained", []), ("random", ["--random_weights"])):
+    for name, weights, flag in (
+        ("pretrained", encoder, []),
+        ("start", start, []),
+        ("random", encoder, ["--random_weights"]),
+    ):
         folder = options.output / f"{kind}_{name}"
-        command = [sys.executable, "-m", "trainer.finetune", str(encoder), "--task", str(task)]
+        command = [sys.executable, "-m", "trainer.finetune", str(weights), "--task", str(task)]
         command += ["--output", str(folder), "--seeds", str(options.seeds), *flag]
         subprocess.run(command, check=True, stdout=sys.stderr)
         results.append(json.loads((folder / "results.json").read_text()))
 
-    pretrained, random_weights = (scores_of(result) for result in results)
-    differences = [score - other for score, other in zip(pretrained, random_weights, strict=True)]
-    columns = [
-        kind,
-        results[0]["metrics"][0],
-        shown(mean_with_interval(pretrained)),
-        shown(mean_with_interval(random_weights)),
-        shown(mean_with_interval(differences), "+"),
-    ]
+    scores = [scores_of(result) for result in results]
+    pretrained, *others = scores
+    differences = [[mine - other for mine, other in zip(pretrained, values, strict=True)] for values in others]
+
+    columns = [kind, results[0]["metrics"][0]]
+    columns += [shown(mean_with_interval(values)) for values in scores]
+    columns += [shown(mean_with_interval(values), "+") for values in differences]
     return f"| {' | '.join(columns)} |"
 
 

@@ -3,21 +3,29 @@
     git clone --depth 1 https://github.com/nltk/nltk_data
     python benchmarks/nltk_corpus.py nltk_data OUT
 
-Writes three JSONL files:
+Writes three JSONL files, and three tasks for `clozeline finetune` in folders of that name:
 
     OUT/corpus.jsonl      {"text"}: reviews, news, the Brown corpus, web text, Genesis and speeches, 23 MB
     OUT/polarity.jsonl    {"text", "label"}: 10,662 sentences of movie reviews (Pang and Lee, 2005), pos or neg
     OUT/tags.jsonl        {"tokens", "tags"}: 10,948 sentences of CoNLL-2000 with their part-of-speech tags
+
+    OUT/polarity/         the task of these sentences, as in SST-2 but with 1,000 examples to train on
+    OUT/subjectivity/     which of 10,000 sentences tell a movie's plot, and which judge it (Pang and Lee, 2004)
+    OUT/tags/             the task of these tags, with 500 sentences to train on
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 from zipfile import ZipFile
+
+import tomli_w
 
 DOCUMENT_CHARACTERS = 8000
 """Files that hold more than one document are cut at the first line end after this many characters."""
@@ -37,6 +45,15 @@ WHOLE_FILES = (
 """Packages in which each file is one document, and patterns for the names of the files."""
 
 
+TRAINING = {"epochs": 6, "lr": 5e-4, "batch": 16, "warmup_ratio": 0.1, "max_length": 128}
+"""The [training] of all tasks. Models as small as those of quality.py need higher learning rates than BERT."""
+
+SET_SIZES = {"polarity": (1000, 1000), "subjectivity": (1000, 1000), "tags": (500, 500)}
+"""By task, the number of examples to train on and to choose the best epoch by. All others are the test set."""
+
+Line = dict[str, Any]  # a JSON object
+
+
 def main() -> None:
     flags = argparse.ArgumentParser(description="Writes text and labeled sentences from a copy of nltk/nltk_data.")
     flags.add_argument("nltk_data", type=Path)
@@ -46,8 +63,16 @@ def main() -> None:
     corpora = options.nltk_data / "packages" / "corpora"
     options.output.mkdir(parents=True, exist_ok=True)
     write(({"text": text} for text in documents(corpora)), options.output / "corpus.jsonl")
-    write(polarity(corpora), options.output / "polarity.jsonl")
-    write(tagged_sentences(corpora), options.output / "tags.jsonl")
+    polar = list(labeled_sentences(corpora, "sentence_polarity", r"rt-polarity\.(pos|neg)"))
+    subjective = list(labeled_sentences(corpora, "subjectivity", r"(plot|quote)\.tok\.gt9\.5000"))
+    tagged = list(tagged_sentences(corpora))
+    write(polar, options.output / "polarity.jsonl")
+    write(tagged, options.output / "tags.jsonl")
+
+    write_task("sentence", polar, options.output / "polarity")
+    write_task("sentence", subjective, options.output / "subjectivity")
+    words = [{"words": line["tokens"], "tags": line["tags"]} for line in tagged]
+    write_task("tags", words, options.output / "tags")
 
 
 def documents(corpora: Path) -> Iterator[str]:
@@ -96,15 +121,19 @@ def cut(text: str) -> Iterator[str]:
     yield "\n".join(lines)
 
 
-def polarity(corpora: Path) -> Iterator[dict[str, object]]:
-    """Yield the sentences of sentence_polarity with their labels."""
-    for name, text in files_of(corpora, "sentence_polarity", r"rt-polarity\.(pos|neg)"):
-        label = name.rsplit(".", 1)[-1]
+def labeled_sentences(corpora: Path, package: str, pattern: str) -> Iterator[Line]:
+    """Yield the sentences of a package with one file for each label, a sentence in each line.
+
+    pattern: of the files' names. Its group is the label.
+    """
+    for name, text in files_of(corpora, package, pattern):
+        label = re.fullmatch(pattern, name)
+        assert label is not None
         for line in text.splitlines():
-            yield {"text": line.strip(), "label": label}
+            yield {"text": line.strip(), "label": label[1]}
 
 
-def tagged_sentences(corpora: Path) -> Iterator[dict[str, object]]:
+def tagged_sentences(corpora: Path) -> Iterator[Line]:
     """Yield the sentences of CoNLL-2000; its lines are "word tag chunk", with an empty line between sentences."""
     for _, text in files_of(corpora, "conll2000", r"(train|test)\.txt"):
         for sentence in re.split(r"\n\s*\n", text.strip()):
@@ -112,7 +141,23 @@ def tagged_sentences(corpora: Path) -> Iterator[dict[str, object]]:
             yield {"tokens": [row[0] for row in rows], "tags": [row[1] for row in rows]}
 
 
-def write(rows: Iterable[dict[str, object]], path: Path) -> None:
+def write_task(kind: str, lines: list[Line], folder: Path) -> None:
+    """Write a task file, and the three sets of a task. Their examples are drawn with a fixed seed."""
+    lines = list(lines)
+    random.Random(0).shuffle(lines)
+    train, dev = SET_SIZES[folder.name]
+    sets = {"train": lines[:train], "dev": lines[train : train + dev], "test": lines[train + dev :]}
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, chosen in sets.items():
+        write(chosen, folder / f"{name}.jsonl")
+
+    content: dict[str, Any] = {"name": folder.name, "kind": kind, "data": {name: f"{name}.jsonl" for name in sets}}
+    content |= {"metrics": ["accuracy"], "training": TRAINING}
+    (folder / "task.toml").write_text(tomli_w.dumps(content))
+
+
+def write(rows: Iterable[Line], path: Path) -> None:
     """Write rows as JSONL."""
     with path.open("w") as file:
         for row in rows:

@@ -15,7 +15,8 @@ with one thread. A run takes as many steps as fit into the CPU minutes; start-up
 
 Scores come from quality_measure.py: nats at [MASK], at the same positions for all. Finished runs are kept, so two
 commands with different names in --only can share a machine. Writes OUT/curves.svg, and prints the tables. --sentences
-and --tags add probes (quality_probes.py). With --device cuda, minutes are wall-clock time on the GPU.
+and --tags add linear probes, --tasks adds fine-tuning (quality_probes.py). With --device cuda, minutes are wall-clock
+time on the GPU.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ import json
 import statistics as means
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +36,7 @@ import small_runs
 import torch
 from quality_measure import HeldOut, read_held_out
 from quality_ours import HERE, PARTS, SMALL_BERT, Settings, export_untrained, one_thread, train_ours
-from quality_probes import Task, probe, read_examples
+from quality_probes import fine_tuned_score, probe, read_examples
 from transformers import AutoModelForMaskedLM
 
 from schemas.statistics import read_statistics
@@ -72,6 +75,7 @@ def main() -> None:
     flags.add_argument("--device", default="cpu")
     flags.add_argument("--sentences", type=Path, help="JSONL of text and label, for the probe of sentences")
     flags.add_argument("--tags", type=Path, help="JSONL of tokens and tags, for the probe of words")
+    flags.add_argument("--tasks", type=Path, nargs="+", default=[], help="task files, to fine-tune each model on")
     options = flags.parse_args()
 
     out = options.output
@@ -91,9 +95,11 @@ def main() -> None:
 
     draw(outcomes, plateau, out / "curves.svg")
     if options.sentences:
-        print_probes("sentences", options.sentences, outcomes)
+        print_scores("sentences", outcomes, partial(probe, "sentences", read_examples(options.sentences)))
     if options.tags:
-        print_probes("tags", options.tags, outcomes)
+        print_scores("tags", outcomes, partial(probe, "tags", read_examples(options.tags)))
+    for task in options.tasks:
+        print_scores(f"fine-tuned on {task.parent.name}", outcomes, partial(fine_tuned_score, task))
 
 
 def make_data(corpora: list[str], out: Path) -> None:
@@ -180,14 +186,16 @@ def print_line(key: Key, outcome: Outcome, held_out: HeldOut) -> None:
     print(f"| {name} | {minutes:g} | {seed} | {figures} |", flush=True)
 
 
-def print_probes(task: Task, path: Path, outcomes: dict[Key, Outcome]) -> None:
-    """Print the accuracy of linear probes. Each seed has its own model and its own sample of training examples."""
-    examples = read_examples(path)
-    print(f"\n| {task} | minutes | accuracy, and the 95% interval of its mean |\n|---|---|---|")
+def print_scores(title: str, outcomes: dict[Key, Outcome], score: Callable[[Path, int], float]) -> None:
+    """Print a table of a score that each model gets. Each seed has its own model.
+
+    score: a function of the model's folder and the seed.
+    """
+    print(f"\n| {title} | minutes | mean over seeds, and its 95% interval |\n|---|---|---|")
     for name, minutes in dict.fromkeys((name, minutes) for name, minutes, _ in outcomes):
         seeds = [seed for other, time, seed in outcomes if (other, time) == (name, minutes)]
-        accuracies = [probe(task, outcomes[name, minutes, seed].hf, examples, seed) for seed in seeds]
-        print(f"| {name} | {minutes:g} | {with_interval(accuracies)} |", flush=True)
+        scores = [score(outcomes[name, minutes, seed].hf, seed) for seed in seeds]
+        print(f"| {name} | {minutes:g} | {with_interval(scores)} |", flush=True)
 
 
 def with_interval(values: list[float]) -> str:

@@ -1,12 +1,17 @@
-"""Linear probes for quality.py, which predict labels from the frozen vectors of an encoder that transformers opens.
+"""Linear probes and fine-tuning for quality.py: what an encoder that transformers opens is worth on labeled text.
 
-Two tasks. Sentences: a label from the mean of a sentence's vectors. Tags: a label for each word from the vector of its
-first token. A logistic regression is fitted to some examples and scored on all others.
+A linear probe predicts labels from frozen vectors. Sentences: a label from the mean of a sentence's vectors. Tags: a
+label for each word from the vector of its first token. A logistic regression is fitted to some examples and scored on
+all others.
+
+Fine-tuning is a run of `clozeline finetune`, which changes all weights.
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,7 +31,7 @@ def read_examples(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def probe(task: Task, hf: Path, examples: list[dict[str, Any]], seed: int) -> float:
+def probe(task: Task, examples: list[dict[str, Any]], hf: Path, seed: int) -> float:
     """Return the accuracy of a probe on a model. seed: of the random sample of examples that it is fitted to."""
     model = AutoModel.from_pretrained(hf)
     tokenizer = AutoTokenizer.from_pretrained(hf)
@@ -40,6 +45,20 @@ def probe(task: Task, hf: Path, examples: list[dict[str, Any]], seed: int) -> fl
     names = sorted(set(labels))
     labels_N = torch.tensor([names.index(label) for label in labels])
     return fitted_accuracy(vectors_ND, labels_N, seed, FITTED[task])
+
+
+def fine_tuned_score(task: Path, hf: Path, seed: int) -> float:
+    """Fine-tune a model on a task unless that is done, and return its first metric, on the test set if there is one.
+
+    Writes to a folder next to HF that is named after the task's folder.
+    """
+    output = hf.parent / f"finetuned_{task.parent.name}"
+    command = [sys.executable, "-m", "trainer.finetune", str(hf), "--task", str(task), "--output", str(output)]
+    subprocess.run([*command, "--first_seed", str(seed)], check=True, stdout=subprocess.DEVNULL)
+
+    results = json.loads((output / "results.json").read_text())
+    (scores,) = [result["scores"] for result in results["seeds"]]
+    return scores.get("test", scores["dev"])[results["metrics"][0]]
 
 
 @torch.inference_mode()
