@@ -10,7 +10,8 @@ with one thread. A run takes as many steps as fit into the CPU minutes; start-up
     run_mlm, LR, ROWS   the same, tuned: this learning rate and batch, no dropout, larger initial weights, and warmup
     tiny as it was      the recipe that shipped earlier as `tiny` (small_bert.toml)
     NAME                one of our recipes. NAME+KEY=VALUE changes a key; +4x256 and +6x384 change the shape, and
-                        +drawn_embeddings, +drawn_attention and others leave out one part of the initial weights
+                        +drawn_embeddings, +drawn_attention and others leave out one part of the initial weights;
+                        +causal_first, +short_rows_first and +small_batches_first change the first half of the time
     NAME untrained      the weights that it starts from; `NAME random`: the same without model.initial_*
 
 Scores come from quality_measure.py: nats at [MASK], at the same positions for all. Finished runs are kept, so two
@@ -35,7 +36,17 @@ from typing import Any
 import small_runs
 import torch
 from quality_measure import HeldOut, read_held_out
-from quality_ours import HERE, PARTS, SMALL_BERT, Settings, export_untrained, one_thread, train_ours
+from quality_ours import (
+    FIRST_HALVES,
+    HERE,
+    PARTS,
+    SMALL_BERT,
+    Settings,
+    export_untrained,
+    one_thread,
+    train_in_halves,
+    train_ours,
+)
 from quality_probes import fine_tuned_score, probe, read_examples
 from transformers import AutoModelForMaskedLM
 
@@ -116,8 +127,12 @@ def make_data(corpora: list[str], out: Path) -> None:
     small_runs.make_text(out / "held_out.jsonl", out / "held_out_text")
     small_runs.make_vocabulary(out / "text", out / "vocab", VOCABULARY_SIZE)
 
-    for text, pairs in (("text", "pairs"), ("held_out_text", "held_out_pairs")):
-        rows = "--objective full_sentences --max_length 128"
+    for text, pairs, length in (
+        ("text", "pairs", 128),
+        ("held_out_text", "held_out_pairs", 128),
+        ("text", "short_pairs", 32),
+    ):
+        rows = f"--objective full_sentences --max_length {length}"
         command = f"python -m pipeline pairs --text {out / text} --vocab {out / 'vocab'} --output {out / pairs} {rows}"
         small_runs.make(out / pairs, command)
     statistics = out / "statistics"
@@ -152,12 +167,18 @@ def train(key: Key, folder: Path, options: argparse.Namespace) -> dict[str, Any]
     }
     if recipe != SMALL_BERT:
         settings["data.statistics"] = options.output / "statistics"
+    first_half: Settings = {}
     for part in parts:
-        settings |= PARTS[part] if part in PARTS else dict([part.split("=", 1)])
+        if part in FIRST_HALVES:
+            first_half = FIRST_HALVES[part]
+        else:
+            settings |= PARTS[part] if part in PARTS else dict([part.split("=", 1)])
 
     if start:
         export_untrained(recipe, folder, settings | (PARTS["drawn"] if start == "random" else {}), options.device)
         return {"steps": 0, "tokens": 0, "seconds": 0.0, "curve": []}
+    if first_half:
+        return train_in_halves(recipe, minutes * 60, folder, settings, first_half)
     return train_ours(recipe, minutes * 60, folder, settings, options.device)
 
 

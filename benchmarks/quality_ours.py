@@ -13,12 +13,16 @@ import shutil
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
 import small_runs
+import tomli_w
+
+from trainer.config.shipped import recipe_text
 
 HERE = Path(__file__).parent
 
@@ -70,6 +74,16 @@ PARTS: dict[str, Settings] = {
 """What may stand behind a name and a plus instead of KEY=VALUE. Wider models need lower learning rates."""
 
 
+FIRST_HALVES: dict[str, Settings] = {
+    "causal_first": {"objective.kind": "clm"},
+    "short_rows_first": {"data.pairs": "short_pairs", "batch.global_batch": 32, "batch.micro_batch": 16},
+    "small_batches_first": {"batch.global_batch": 4, "batch.micro_batch": 4},
+}
+"""What may stand behind a name and a plus, too: keys that are different in the first half of the time.
+
+Short rows have 32 tokens, and four times as many are in a step. Their folder is next to that of the other pairs."""
+
+
 def train_ours(name: str, seconds: float, folder: Path, settings: Settings, device: str) -> dict[str, Any]:
     """Time some steps, then train as many as fit into `seconds`, with a dozen evaluations whose time does not count.
 
@@ -78,7 +92,46 @@ def train_ours(name: str, seconds: float, folder: Path, settings: Settings, devi
     """
     seconds_a_step = time_a_step(name, folder / "timed", settings, device)
     steps = max(1, int(seconds / seconds_a_step))
+    lines = train_steps(name, steps, folder, settings, device)
+    curve = [(step * seconds_a_step, loss) for step, loss in evaluations_of(lines)]
+    return {"steps": steps, "tokens": lines[-1]["tokens"], "seconds": steps * seconds_a_step, "curve": curve}
 
+
+def train_in_halves(
+    name: str, seconds: float, folder: Path, settings: Settings, first_half: Settings
+) -> dict[str, Any]:
+    """Do the same on a CPU with a first phase of half the time, in which some keys are different.
+
+    The schedule of the learning rate spans both phases.
+    """
+    first_half = dict(first_half)
+    if "data.pairs" in first_half:
+        first_half["data.pairs"] = Path(settings["data.pairs"]).with_name(first_half["data.pairs"])
+
+    step_seconds = [time_a_step(name, folder / "timed", settings | keys, "cpu") for keys in (first_half, {})]
+    steps = [max(1, int(seconds / 2 / seconds_a_step)) for seconds_a_step in step_seconds]
+    recipe = folder / "recipe.toml"
+    recipe.write_text(tomli_w.dumps(with_phases(name, steps, first_half)))
+    lines = train_steps(str(recipe), sum(steps), folder, settings, "cpu")
+
+    curve = []
+    for step, loss in evaluations_of(lines):
+        first_steps = min(step, steps[0])
+        curve.append((first_steps * step_seconds[0] + (step - first_steps) * step_seconds[1], loss))
+    return {"steps": sum(steps), "tokens": lines[-1]["tokens"], "seconds": seconds, "curve": curve}
+
+
+def with_phases(name: str, steps: list[int], first_half: Settings) -> dict[str, Any]:
+    """Return the content of a shipped recipe with two phases of these steps, the first one with other keys."""
+    first: dict[str, Any] = {"steps": steps[0]}
+    for key, value in first_half.items():
+        section, key_of_section = key.split(".")
+        first.setdefault(section, {})[key_of_section] = str(value) if isinstance(value, Path) else value
+    return tomllib.loads(recipe_text(name)) | {"phases": [first, {"steps": steps[1]}]}
+
+
+def train_steps(name: str, steps: int, folder: Path, settings: Settings, device: str) -> list[dict[str, Any]]:
+    """Train a number of steps with evaluations, write FOLDER/hf, and return the lines of metrics."""
     every = max(1, steps // EVALUATIONS)
     evaluated = settings | {"evaluation.every": every, "checkpoint.every": every * NEVER}
     run = folder / "run"
@@ -86,14 +139,12 @@ def train_ours(name: str, seconds: float, folder: Path, settings: Settings, devi
     shutil.rmtree(run, ignore_errors=True)
     subprocess.run(command(name, run, steps, evaluated), check=True, env=one_thread(device), stdout=subprocess.DEVNULL)
     small_runs.export(run, folder / "hf")
+    return metrics_of(run)
 
-    lines = metrics_of(run)
-    curve = [
-        (line["step"] * seconds_a_step, line["eval_mlm_loss_masked"])
-        for line in lines
-        if "eval_mlm_loss_masked" in line
-    ]
-    return {"steps": steps, "tokens": lines[-1]["tokens"], "seconds": steps * seconds_a_step, "curve": curve}
+
+def evaluations_of(lines: list[dict[str, Any]]) -> list[tuple[int, float]]:
+    """Return (step, held-out loss at [MASK]) of each evaluation."""
+    return [(line["step"], line["eval_mlm_loss_masked"]) for line in lines if "eval_mlm_loss_masked" in line]
 
 
 def export_untrained(name: str, folder: Path, settings: Settings, device: str) -> None:
