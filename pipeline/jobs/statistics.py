@@ -7,8 +7,8 @@ from itertools import islice
 from pipeline.flags import recorded_options
 from pipeline.jobs.finished import Wanted, finished_manifest
 from pipeline.options import StatisticsJob
-from pipeline.runtime import estimate
 from pipeline.runtime.engines import chosen_shuffle, path_for_workers
+from pipeline.runtime.estimate import STATISTICS_BYTES_PER_TOKEN, STATISTICS_TOKENS_PER_SECOND, Estimate
 from pipeline.runtime.execution import Execution, execute
 from pipeline.runtime.launch import check_launch, is_dry_run
 from pipeline.runtime.progress import Work
@@ -18,7 +18,7 @@ from pipeline.steps.provenance import Provenance
 from pipeline.steps.statistics_plan import StatisticsPlan, stride_of
 from pipeline.transforms.statistics import STATISTICS_STREAM, WriteStatistics
 from schemas import storage
-from schemas.cooccurrences import MAX_WINDOW, counting_of
+from schemas.cooccurrences import MAX_WINDOW, Counting, counting_of
 from schemas.errors import UsageError
 from schemas.manifest import Input, Manifest, read_manifest
 from schemas.row_checks import read_pairs_vocabulary
@@ -46,9 +46,24 @@ def run(job: StatisticsJob, beam_arguments: list[str], known_flags: list[str]) -
     if finished is not None:
         return finished
 
+    plan = _plan(job, pairs, path_for_workers("--pairs", job.pairs, options), counting)
+    execution = Execution(
+        kind="statistics",
+        label="Statistics",
+        graph=WriteStatistics(plan, provenance, chosen_shuffle(job.shuffle, options), staging),
+        options=options,
+        staging=staging,
+        work=Work(f"{STATISTICS_STREAM.name}-", plan.lots, input_bytes),
+        estimate=_estimate(plan, input_bytes),
+    )
+    return execute(execution, "statistics")
+
+
+def _plan(job: StatisticsJob, pairs: Manifest, url: str, counting: Counting) -> StatisticsPlan:
+    """Return the plan of the job. url: the folder of pairs, as workers reach it."""
     stride = stride_of(pairs.num_shards, pairs.totals["tokens"], job.max_tokens)
-    plan = StatisticsPlan(
-        pairs=path_for_workers("--pairs", job.pairs, options),
+    return StatisticsPlan(
+        pairs=url,
         fingerprint=pairs.fingerprint,
         vocabulary=pairs.options["vocabulary"],
         counting=counting,
@@ -59,21 +74,16 @@ def run(job: StatisticsJob, beam_arguments: list[str], known_flags: list[str]) -
         max_tokens=job.max_tokens,
         max_cooccurrences=job.max_cooccurrences,
     )
+
+
+def _estimate(plan: StatisticsPlan, input_bytes: int) -> Estimate:
+    """Return what a dry run prints about the job."""
     counted_tokens = min(plan.tokens, plan.max_tokens)
-    execution = Execution(
-        kind="statistics",
-        label="Statistics",
-        graph=WriteStatistics(plan, provenance, chosen_shuffle(job.shuffle, options), staging),
-        options=options,
-        staging=staging,
-        work=Work(f"{STATISTICS_STREAM.name}-", plan.lots, input_bytes),
-        estimate=estimate.Estimate(
-            splits=plan.lots,
-            shards=plan.partitions + 1,
-            are_counted=True,
-            input_bytes=input_bytes,
-            output_bytes=counted_tokens * estimate.STATISTICS_BYTES_PER_TOKEN,
-            seconds=counted_tokens / estimate.STATISTICS_TOKENS_PER_SECOND,
-        ),
+    return Estimate(
+        splits=plan.lots,
+        shards=plan.partitions + 1,
+        are_counted=True,
+        input_bytes=input_bytes,
+        output_bytes=counted_tokens * STATISTICS_BYTES_PER_TOKEN,
+        seconds=counted_tokens / STATISTICS_TOKENS_PER_SECOND,
     )
-    return execute(execution, "statistics")

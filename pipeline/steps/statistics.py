@@ -170,48 +170,50 @@ def publish_statistics(
     """Publish the folder. partitions: the result of `add_counts` for each partition."""
     reports = [report for partition in partitions for report in partition]
     reports.sort(key=lambda report: report["shard"]["path"])
-    entries = [Shard(**report["shard"]) for report in reports]
-    listed, parts = list_shards(entries, staging)
-
-    def total(name: str) -> int:
-        return sum(report.get(name, 0) for report in reports)
-
-    if total("tokens") == 0:
+    if _total(reports, "tokens") == 0:
         raise DataError(
             f"{plan.pairs}: no row was counted. Expected rows with tokens, and a --max_tokens that is larger than a "
             "row in each shard."
         )
 
+    manifest = _manifest(reports, plan, provenance, staging)
+    generations = {report[DIRECT] for report in reports}
+    publish_output(staging, manifest, generation=generations.pop() if len(generations) == 1 else "")
+
+
+def _total(reports: list[Report], name: str) -> int:
+    return sum(report.get(name, 0) for report in reports)
+
+
+def _manifest(reports: list[Report], plan: StatisticsPlan, provenance: Provenance, staging: Staging) -> Manifest:
+    """Return the manifest of the folder, and keep its parts in staging. reports: of all files, sorted by path."""
+    entries = [Shard(**report["shard"]) for report in reports]
+    listed, parts = list_shards(entries, staging)
+
     counting = plan.counting
-    manifest = Manifest(
+    counted = {"vocabulary": plan.vocabulary, "vocabulary_size": counting.vocabulary_size}
+    cooccurrences = sum(entry.rows for entry in entries if entry.path != UNIGRAMS_FILE)
+    statistics = {
+        "unit_weight": unit_weight(counting.window),
+        "least_weight": max(report.get("least_weight", 1) for report in reports),
+        "weight": _total(reports, "weight"),
+        "dropped_weight": _total(reports, "dropped_weight"),
+        "shards_read": plan.shards_read,
+        "share_of_rows": plan.share_of_rows,
+    }
+    return Manifest(
         format_version=FORMAT_VERSION,
         kind="statistics",
-        options={
-            **provenance.options,
-            "vocabulary": plan.vocabulary,
-            "vocabulary_size": counting.vocabulary_size,
-        },
+        options=provenance.options | counted,
         inputs=provenance.inputs,
         seed=provenance.seed,
         fingerprint=fingerprint("statistics", entries),
         shards=listed,
-        totals={
-            "tokens": total("tokens"),
-            "cooccurrences": sum(entry.rows for entry in entries if entry.path != UNIGRAMS_FILE),
-        },
-        statistics={
-            "unit_weight": unit_weight(counting.window),
-            "least_weight": max(report.get("least_weight", 1) for report in reports),
-            "weight": total("weight"),
-            "dropped_weight": total("dropped_weight"),
-            "shards_read": plan.shards_read,
-            "share_of_rows": plan.share_of_rows,
-        },
-        ledger=_ledger(total("dropped")),
+        totals={"tokens": _total(reports, "tokens"), "cooccurrences": cooccurrences},
+        statistics=statistics,
+        ledger=_ledger(_total(reports, "dropped")),
         parts=parts,
     )
-    generations = {report[DIRECT] for report in reports}
-    publish_output(staging, manifest, generation=generations.pop() if len(generations) == 1 else "")
 
 
 def _ledger(dropped: int) -> list[LedgerEntry]:

@@ -128,17 +128,7 @@ def build_model(folder: str, task: Task, kind: Kind[Any, Any], seed: int, random
     seed: of the random weights. random_weights: whether the encoder gets random weights too, not only the head.
     Raises DataError if weights of the encoder are missing or damaged.
     """
-    config = read_config(folder)
-    config.num_labels = kind.outputs
-    if kind.labels:
-        config.id2label = dict(enumerate(kind.labels))
-        config.label2id = {label: i for i, label in enumerate(kind.labels)}
-    if task.is_regression:
-        # Without this, transformers' pipelines apply a sigmoid to the predicted number.
-        config.problem_type = "regression"
-    if task.training.dropout is not None:
-        set_dropout(config, task.training.dropout)
-
+    config = config_for_task(folder, task, kind)
     auto_class = getattr(transformers, kind.model_class)
     log_existing_head(folder, config, kind.model_class)
     torch.manual_seed(key("finetune", "weights", seed) >> 1)
@@ -165,6 +155,23 @@ def build_model(folder: str, task: Task, kind: Kind[Any, Any], seed: int, random
     mismatched = [name for name, *_ in loading_info["mismatched_keys"]]
     check_weights(folder, model, [*loading_info["missing_keys"], *mismatched])
     return model
+
+
+def config_for_task(folder: str, task: Task, kind: Kind[Any, Any]) -> Any:
+    """Return the folder's configuration with the task's labels and dropout."""
+    config = read_config(folder)
+    config.num_labels = kind.outputs
+    if kind.labels:
+        config.id2label = dict(enumerate(kind.labels))
+        config.label2id = {label: i for i, label in enumerate(kind.labels)}
+
+    if task.is_regression:
+        # Without this, transformers' pipelines apply a sigmoid to the predicted number.
+        config.problem_type = "regression"
+
+    if task.training.dropout is not None:
+        set_dropout(config, task.training.dropout)
+    return config
 
 
 def log_existing_head(folder: str, config: Any, auto_class: str) -> None:
