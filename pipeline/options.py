@@ -167,7 +167,7 @@ class StatisticsJob:
 
     pairs: str = option(help="folder written by pairs", check=folder, recorded=False)
     output: str = output_flag()
-    window: int = option(3, check=positive, help="most tokens from one to another that co-occurs with it")
+    window: int = option(3, check=positive, help="greatest distance, in tokens, at which two tokens co-occur")
     max_tokens: int = option(
         256_000_000,
         check=positive,
@@ -178,7 +178,7 @@ class StatisticsJob:
         50_000_000,
         check=positive,
         metavar="N",
-        help="most co-occurrences that are kept; rare ones are dropped by a threshold that keeps to it",
+        help="maximum number of co-occurrences that are kept; of more, the rarest are dropped",
     )
     shuffle: Shuffle | Literal["auto"] = shuffle_flag("counts travel to where they are added up")
     overwrite: bool = overwrite_flag()

@@ -27,7 +27,7 @@ from trainer.models.encoder import Encoder
 from trainer.models.flash_choice import FlashUse, choose_flash
 from trainer.models.init_weights import drawn_weights
 from trainer.models.pretraining import PretrainingModel, build_model, empty_model
-from trainer.models.starting_weights import ignored_keys, needs_statistics, with_starting_weights
+from trainer.models.starting_weights import TextCounts, ignored_keys, needs_statistics, with_starting_weights
 from trainer.models.tiling import tile_model
 from trainer.models.warm_start import warm_start_model
 from trainer.models.xlnet import TwoStreamEncoder
@@ -82,8 +82,10 @@ def initial_weights(recipe: Recipe, folders: list[PairFolder]) -> Iterator[tuple
     if recipe.model.init_from is None and recipe.model.tile_from is None:
         shapes = empty_model(recipe.model, vocabulary.size, vocabulary.special_id("mask"))
         drawn = drawn_weights(shapes, shapes.shape, recipe.model.initializer_range, recipe.run.seed)
-        statistics = statistics_for(recipe, folders) if needs_statistics(recipe.model) else None
-        return with_starting_weights(drawn, shapes.shape, recipe, statistics)
+        text: TextCounts | None = None
+        if needs_statistics(recipe.model):
+            text = TextCounts(statistics_for(recipe, folders), vocabulary.is_special_V)
+        return with_starting_weights(drawn, shapes.shape, recipe, text)
 
     model = build_model(recipe.model, vocabulary.size, recipe.run.seed, vocabulary.special_id("mask"))
     fill_from_folder(model, recipe, vocabulary)

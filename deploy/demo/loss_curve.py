@@ -27,7 +27,9 @@ def main() -> None:
     upper.set_ylabel("masked LM loss (nats)")
 
     lower.plot(steps, [line["mlm_accuracy"] for line in lines], label="masked LM", color="tab:blue")
-    lower.plot(steps, [line["pair_accuracy"] for line in lines], label="pair", color="tab:orange")
+    pair_accuracies = [line["pair_accuracy"] for line in lines]
+    if any(accuracy is not None for accuracy in pair_accuracies):
+        lower.plot(steps, pair_accuracies, label="pair", color="tab:orange")
     lower.set_ylabel("accuracy")
     lower.set_xlabel("step")
     lower.legend()

@@ -62,7 +62,12 @@ def main() -> None:
     command(f"python {HERE}/loss_curve.py {out}/run {out}/loss.png")
 
     print(f"\nDone in {time.perf_counter() - started:.0f} seconds. Look at")
-    results = {"the data card": "pairs/card.html", "the loss curve": "loss.png", "the model": "hf"}
+    results = {
+        "the data card": "pairs/card.html",
+        "the run report": "run/report.html",
+        "the loss curve": "loss.png",
+        "the model": "hf",
+    }
     for title, name in results.items():
         print(f"  {title:<15} {out / name}")
 

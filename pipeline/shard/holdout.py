@@ -3,7 +3,8 @@
 A document's id and the seed alone decide its side. The id is a hash of the document's text, so copies are always on one
 side, a document stays on its side when the corpus grows, and a larger share holds out the same documents and more.
 Duplicates are dropped before the corpus is divided (merge.py). So with --dedup minhash, the one document of a group of
-near-duplicates that is kept decides, and the others are in neither folder.
+near-duplicates that is kept decides, and the others are in neither folder. If the corpus grows by a near-copy, that one
+may be kept instead and be on the other side: then only the two folders of one job fit together.
 
     write_shard      divides the documents of each shard, and writes the held-out ones as a run file (merge.py)
     plan_held_out    chooses the number of held-out shards from the size of their text

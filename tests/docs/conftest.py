@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from tests.conftest import BIN, Command
 from tests.docs.pages import ROOT, blocks, commands
 from tests.trainer.ranks import free_port
+from trainer.config.load import load_recipe
 
 SMALL_RUN = {
     "model.num_hidden_layers": 2,
@@ -54,6 +56,7 @@ class Sandbox:
     def run_page(self, page: str, pipeline_in_process: bool = True) -> None:
         """Run all commands of a page and then its Python code. Each must succeed."""
         for words in commands(page):
+            check_recipe_as_written(words)
             small = self.shrunk(words)
             job = pipeline_job(small)
             if job is not None and pipeline_in_process:
@@ -97,6 +100,13 @@ class Sandbox:
             timeout=500,
             check=False,
         )
+
+
+def check_recipe_as_written(words: list[str]) -> None:
+    """Load the recipe of a training command with the changes that the page shows, which SMALL_RUN may overwrite."""
+    if "--config" in words:
+        changes = [change for flag, change in pairwise(words) if flag == "--set"]
+        load_recipe(words[words.index("--config") + 1], changes)
 
 
 def pipeline_job(words: list[str]) -> list[str] | None:

@@ -159,9 +159,9 @@ def worded(name: str, measurements: Measurements) -> str:
     cause = CAUSES[name]
     finding = cause.finding.format(**vars(measurements))
     return (
-        f"step {measurements.step}: the loss at masked places ({measurements.loss:.2f}) is no better than that of word "
-        f"frequencies alone ({measurements.line:.2f}). Likely cause: {name.replace('_', ' ')}. {_sentence(finding)} "
-        f"{_sentence(cause.advice)}"
+        f"step {measurements.step}: the loss of predicted tokens ({measurements.loss:.2f}) is no better than that of "
+        f"word frequencies alone ({measurements.line:.2f}). Likely cause: {name.replace('_', ' ')}. "
+        f"{_sentence(finding)} {_sentence(cause.advice)}"
     )
 
 

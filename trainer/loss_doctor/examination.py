@@ -119,7 +119,7 @@ def diagnosis(
         line=level.line,
         loss=level.loss,
         kept_loss=level.kept_loss,
-        masked_share=interval.masked / max(interval.tokens, 1),
+        masked_share=interval.masked / max(interval.tokens_of_losses, 1),
         recipe_share=patient.recipe.least_predicted_share,
         movement=movement(patient),
         skipped_steps=patient.skipped_steps,

@@ -27,6 +27,9 @@ class LossExaminer:
 
     evaluation: None if the run has no held-out data. training_text: word frequencies and size of the phase's rows; if
     None, nothing is examined.
+
+    The held-out loss decides if there is one, except under causal LM: evaluations predict masked tokens, which such a
+    phase does not learn.
     """
 
     context: RunContext
@@ -45,9 +48,14 @@ class LossExaminer:
         run_recipe = self.context.run_recipe
         if self.training_text is None or not examination.is_due(self.phase, step, progress.examined_step):
             return False
-        if self.evaluation is None:
+        if self.held_out is None:
             return line_is_due(run_recipe, self.phase, step)
         return evaluation_is_due(run_recipe, self.phase, step)
+
+    @property
+    def held_out(self) -> Evaluation | None:
+        """The evaluation whose loss is examined. If None, it is the training loss."""
+        return None if self.phase.recipe.objective.kind == "clm" else self.evaluation
 
     def examine(self, step: int, figures: Figures, progress: Progress, micro_batches: list[PackedBatch]) -> Figures:
         """Compare the loss with that of word frequencies alone, and log why it is no better. A collective call.
@@ -57,7 +65,7 @@ class LossExaminer:
 
         Returns {"loss_doctor": name of the likely cause}, or an empty dictionary if the loss is better.
         """
-        held_out = self.evaluation
+        held_out = self.held_out
         level = examination.level_of(figures, prefix="" if held_out is None else "eval_")
         if level is None or self.training_text is None:
             return {}

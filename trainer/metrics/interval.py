@@ -31,9 +31,10 @@ class Interval(BaseModel):
     pair_sum: float = 0.0
     pair_correct: float = 0.0
 
-    # Masked tokens and labeled pairs of the same steps, which the sums above are divided by.
+    # Masked tokens and labeled pairs of the same steps, which the sums above are divided by, and all their tokens.
     masked: float = 0.0
     pairs: float = 0.0
+    tokens_of_losses: float = 0.0
 
     # Replaced-token detection, of the same steps: loss, correct predictions and replaced tokens; all tokens, by which
     # these three are divided; and the weight of the mean loss.
@@ -66,6 +67,7 @@ class Interval(BaseModel):
             self.pair_correct += step.pair_correct
             self.masked += step.counts.masked
             self.pairs += step.counts.pairs
+            self.tokens_of_losses += step.counts.tokens
             for kind, sums in step.by_place.items():
                 self.by_place.setdefault(kind, PlaceSums()).add(sums)
 

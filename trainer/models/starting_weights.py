@@ -19,9 +19,12 @@ Shape suffixes: V vocabulary, D hidden size, E embedding size, P positions.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from schemas.statistics import TokenStatistics
@@ -51,6 +54,14 @@ LONGEST_WAVE = 10_000
 """The longest wavelength of sinusoidal positions is 2 pi times as many tokens (Vaswani et al., arXiv:1706.03762)."""
 
 
+@dataclass(frozen=True)
+class TextCounts:
+    """Counts of the training text. is_special_V: (V,) bool, True for special tokens, which are never predicted."""
+
+    statistics: TokenStatistics
+    is_special_V: NDArray[np.bool_]
+
+
 def needs_statistics(model: ModelSection) -> bool:
     """Return whether a new run with this [model] needs statistics of its text."""
     return model.initial_embeddings == "cooccurrence" or model.initial_output_bias == "unigram"
@@ -78,15 +89,12 @@ def values_are_whole(shape: EncoderShape) -> bool:
     return shape.num_key_value_heads == shape.num_attention_heads
 
 
-def with_starting_weights(
-    drawn: Weights, shape: EncoderShape, recipe: Recipe, statistics: TokenStatistics | None
-) -> Weights:
+def with_starting_weights(drawn: Weights, shape: EncoderShape, recipe: Recipe, text: TextCounts | None) -> Weights:
     """Yield the name and values of all weights of step 0: those drawn, unless the recipe's [model] replaces them.
 
-    The replacements also depend on run.seed. statistics: of the training text; None only if the recipe does not need
-    any (`needs_statistics`).
+    The replacements also depend on run.seed. text: None only if the recipe does not need counts (`needs_statistics`).
     """
-    start = StartingWeights(shape, recipe, statistics)
+    start = StartingWeights(shape, recipe, text)
     for name, values in drawn:
         yield name, start.of(name, values)
 
@@ -94,7 +102,7 @@ def with_starting_weights(
 class StartingWeights:
     """Replaces drawn weights as [model] says. Keys for weights that the family does not have have no effect."""
 
-    def __init__(self, shape: EncoderShape, recipe: Recipe, statistics: TokenStatistics | None):
+    def __init__(self, shape: EncoderShape, recipe: Recipe, text: TextCounts | None):
         model = recipe.model
         self.model = model
         self.shape = shape
@@ -104,14 +112,14 @@ class StartingWeights:
         if model.initial_embeddings == "cooccurrence":
             from trainer.models.word_vectors import word_vectors  # imports scipy, which few runs need
 
-            assert statistics is not None
-            triples = statistics.cooccurrences()
+            assert text is not None
+            triples = text.statistics.cooccurrences()
             self.vectors = word_vectors(triples, shape.vocab_size, shape.embedding_size, recipe.run.seed)
 
         self.bias_V: Tensor | None = None
         if model.initial_output_bias == "unigram":
-            assert statistics is not None
-            self.bias_V = log_frequencies(statistics)
+            assert text is not None
+            self.bias_V = log_frequencies(text)
 
         self.attention: str | None = None
         if model.initial_attention == "identity" and values_are_whole(shape):
@@ -144,10 +152,15 @@ def identity_layer(shape: EncoderShape) -> int:
     return windowed[0] if windowed else 0
 
 
-def log_frequencies(statistics: TokenStatistics) -> Tensor:
-    """Return (V,) float32: the natural logarithm of each token's share of all tokens, with 1 added to every count."""
-    counts_V = torch.from_numpy(statistics.unigrams_V.astype("float64")) + 1
-    return (counts_V / counts_V.sum()).log().float()
+def log_frequencies(text: TextCounts) -> Tensor:
+    """Return (V,) float32: the natural logarithm of each token's share of all labels, with 1 added to every count.
+
+    Special tokens are never labels, so their counts are replaced by 0. [UNK] may be frequent.
+    """
+    counts_V = torch.from_numpy(text.statistics.unigrams_V.astype("float64"))
+    counts_V[torch.from_numpy(text.is_special_V)] = 0
+    smoothed_V = counts_V + 1
+    return (smoothed_V / smoothed_V.sum()).log().float()
 
 
 def sinusoids(shape: EncoderShape) -> Tensor:

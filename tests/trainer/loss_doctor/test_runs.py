@@ -91,3 +91,19 @@ def test_no_place_of_causal_language_modeling_has_a_kind(training, tmp_path: Pat
     done = training.warm(1, out, objective__kind="clm", run__max_steps=4)
     assert done.returncode == 0, done.stderr
     assert all("mlm_loss_masked" not in line and line["unigram_loss"] > 0 for line in lines_of(out))
+
+
+def test_causal_language_modeling_is_examined_by_its_own_loss(training, held_out, tmp_path: Path) -> None:
+    """Evaluations predict masked tokens, which a causal phase does not learn, so their loss says nothing about it."""
+    out = tmp_path / "run"
+    changes = STUCK | {"objective__kind": "clm", "evaluation__pairs": held_out, "evaluation__every": 50}
+    learning = changes | {"optimizer__lr": 5e-3, "run__max_steps": 200}
+    done = training.warm(1, out, **learning, model__hidden_dropout_prob=0)
+    assert done.returncode == 0, done.stderr
+    last = lines_of(out)[-1]
+    assert last["mlm_loss"] < last["unigram_loss"] - 0.1
+    assert last["eval_mlm_loss_masked"] > last["eval_unigram_loss"]
+    assert not [line for line in lines_of(out) if "loss_doctor" in line], done.stderr
+
+    stuck = training.warm(1, tmp_path / "stuck", **changes)
+    assert "learning rate low" in stuck.stdout + stuck.stderr

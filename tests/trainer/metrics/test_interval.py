@@ -37,6 +37,13 @@ def test_steps_that_are_not_finite_are_left_out(bad: float) -> None:
     assert alone["loss"] is None and alone["grad_norm"] is None and alone["pair_loss"] is None
 
 
+def test_the_share_of_masked_tokens_leaves_out_steps_that_are_not_finite() -> None:
+    nan = float("nan")
+    interval = interval_of(step(30.0, 10), step(nan, 10, loss=nan), step(nan, 10, loss=nan))
+    assert interval.masked / interval.tokens_of_losses == 0.1
+    assert interval.tokens == 300
+
+
 def test_an_interval_survives_a_checkpoint_to_the_last_bit() -> None:
     interval = interval_of(step(1 / 3, 7, pairs=3, norm=0.1), step(2 / 7, 11, norm=1e-300))
     assert Interval.model_validate_json(interval.model_dump_json()) == interval

@@ -21,18 +21,19 @@ from trainer.models.encoder import Attention
 from trainer.models.families import encoder_shape
 from trainer.models.init_weights import drawn_weights
 from trainer.models.pretraining import model_of
-from trainer.models.starting_weights import ignored_keys, make_identity, sinusoids, with_starting_weights
+from trainer.models.starting_weights import TextCounts, ignored_keys, make_identity, sinusoids, with_starting_weights
 
 VOCABULARY_SIZE = 40
 SPECIALS = 5
 
 
 class SmallStatistics(Statistics):
-    """Counts of 40 tokens, of which the first five are special and the last one never occurs."""
+    """Counts of 40 tokens, of which the first five are special and the last one never occurs. Token 1 is [UNK]."""
 
     def __init__(self) -> None:
         counts = np.arange(VOCABULARY_SIZE) * 10
         counts[:SPECIALS] = 0
+        counts[1] = 5000
         counts[-1] = 0
         super().__init__("folder", Manifest.model_construct(), counts)
 
@@ -60,7 +61,8 @@ def drawn_and_changed(model: ModelSection) -> tuple[dict[str, Tensor], dict[str,
     recipe = recipe_of(model)
     plain = {name: values.clone() for name, values in drawn_weights(empty, shape, 0.05, recipe.run.seed)}
     drawn = drawn_weights(empty, shape, 0.05, recipe.run.seed)
-    return plain, dict(with_starting_weights(drawn, shape, recipe, SmallStatistics()))
+    text = TextCounts(SmallStatistics(), np.arange(VOCABULARY_SIZE) < SPECIALS)
+    return plain, dict(with_starting_weights(drawn, shape, recipe, text))
 
 
 def changed_names(model: ModelSection) -> set[str]:
@@ -96,6 +98,7 @@ def test_the_bias_is_the_logarithm_of_frequencies(family: str) -> None:
 
     _, changed = drawn_and_changed(model)
     counts = SmallStatistics().unigrams_V + 1
+    counts[:SPECIALS] = 1  # unknown words are counted, but never predicted
     for token in range(VOCABULARY_SIZE):
         expected = log(counts[token] / counts.sum())
         assert float(changed["mlm_head.bias"][token]) == pytest.approx(expected, abs=1e-6)
