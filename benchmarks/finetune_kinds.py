@@ -109,7 +109,8 @@ def compare(kind: str, encoder: Path, start: Path, tasks: Path, options: argpars
     suffix = "json" if kind == "span" else "jsonl"
     files = {"train": f"train.{suffix}", "dev": f"dev.{suffix}"}
     task = tasks / kind / "task.toml"
-    task.write_text(tomli_w.dumps({"name": kind, "kind": kind, "data": files, "training": TRAINING}))
+    training = TRAINING | ({"stride": ROW // 2} if kind == "span" else {})
+    task.write_text(tomli_w.dumps({"name": kind, "kind": kind, "data": files, "training": training}))
 
     results = []
     for name, weights, flag in (
