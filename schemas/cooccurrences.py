@@ -155,6 +155,19 @@ def _at_distance(rows: TokenRows, counting: Counting, distance: int) -> NDArray[
     return (pairs.astype(np.uint64) << np.uint64(DISTANCE_BITS)) | np.uint64(distance - 1)
 
 
+def count_contexts(found: Cooccurrences, vocabulary_size: int) -> NDArray[np.int64]:
+    """Return (V,) int64: the total weight of each token's pairs.
+
+    A pair of equal tokens counts twice, because each of the two is a context of the other.
+    """
+    weights_V = np.zeros(vocabulary_size, dtype=np.int64)
+
+    # add.at sums 64-bit integers; bincount with weights would round to floats.
+    np.add.at(weights_V, found.first_C, found.weight_C)
+    np.add.at(weights_V, found.second_C, found.weight_C)
+    return weights_V
+
+
 def add_up(parts: Cooccurrences, vocabulary_size: int) -> Cooccurrences:
     """Add up the weights of equal pairs of tokens. The result is sorted by (first, second)."""
     pairs = parts.first_C.astype(np.uint64) * np.uint64(vocabulary_size) + parts.second_C.astype(np.uint64)

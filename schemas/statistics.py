@@ -1,11 +1,14 @@
 """A folder of statistics: how often the tokens of some pairs occur, and near which other tokens.
 
-    unigrams.arrow                            count int64                  row i counts token i
+    unigrams.arrow                            count int64 | context_weight int64         row i is of token i
     cooccurrences-00000-of-00004.arrow        first uint32 | second uint32 | weight int64
 
 A co-occurrence is an unordered pair of tokens, first <= second, at most `window` tokens apart in a row without a
 special token between them. At distance d it adds `unit_weight(window) / d`, a whole number, so sums are exact. Each
 pair of tokens is in one file, and a file is sorted by (first, second). docs/formats.md lists what the manifest records.
+
+Rare co-occurrences may be left out. A token's *context weight* is the total weight of its co-occurrences, including
+those left out, so that probabilities computed from it do not depend on what was kept.
 
 Shape suffixes: V vocabulary, C co-occurrences of one file.
 """
@@ -28,7 +31,7 @@ UNIGRAMS_FILE = "unigrams.arrow"
 COOCCURRENCES = "cooccurrences"
 """The kind of the other files, from which `shards.shard_name` makes their names."""
 
-UNIGRAMS_SCHEMA = pa.schema([("count", pa.int64())])
+UNIGRAMS_SCHEMA = pa.schema([("count", pa.int64()), ("context_weight", pa.int64())])
 COOCCURRENCES_SCHEMA = pa.schema([("first", pa.uint32()), ("second", pa.uint32()), ("weight", pa.int64())])
 
 
@@ -48,13 +51,17 @@ class TokenStatistics(Protocol):
     """What a new run needs to know about its text: how often each token occurs, and near which others.
 
     unigrams_V: (V,) int64, 0 for uncounted special tokens.
+    context_weights_V: (V,) int64, the total weight of each token's co-occurrences, including those that were dropped.
     """
 
     @property
     def unigrams_V(self) -> NDArray[np.int64]: ...
 
+    @property
+    def context_weights_V(self) -> NDArray[np.int64]: ...
+
     def cooccurrences(self) -> Iterator[Cooccurrences]:
-        """Yield all co-occurrences, in parts that share no pair of tokens."""
+        """Yield all co-occurrences that were kept, in parts that share no pair of tokens."""
         ...
 
 
@@ -66,11 +73,13 @@ class Statistics:
     window: the maximum distance at which two tokens co-occur.
     fingerprint: of the folder's content.
     unigrams_V: (V,) int64, how often each token occurs; 0 for uncounted special tokens.
+    context_weights_V: (V,) int64, the total weight of each token's co-occurrences, including those that were dropped.
     """
 
     folder: str
     manifest: Manifest
     unigrams_V: NDArray[np.int64]
+    context_weights_V: NDArray[np.int64]
 
     @property
     def vocabulary_fingerprint(self) -> str:
@@ -104,8 +113,8 @@ def read_statistics(folder: str) -> Statistics:
     """
     manifest = read_manifest(folder, "statistics")
     (entry,) = [shard for shard in manifest.shards if shard.path == UNIGRAMS_FILE]
-    counts = _read(folder, entry, UNIGRAMS_SCHEMA)["count"]
-    return Statistics(folder, manifest, counts.to_numpy())
+    table = _read(folder, entry, UNIGRAMS_SCHEMA)
+    return Statistics(folder, manifest, table["count"].to_numpy(), table["context_weight"].to_numpy())
 
 
 def schema_of_file(path: str) -> pa.Schema:

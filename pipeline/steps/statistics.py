@@ -1,7 +1,10 @@
 """The steps of `statistics`: count lots of pair shards, add up partitions of all token pairs, and publish the folder.
 
-A lot's counts travel to their partition by a hash of the two tokens. The first partition also gets the counts of single
-tokens, which have NO_TOKEN in place of a second token.
+A lot's counts travel to their partition by a hash of the two tokens. The first partition also gets what is counted of
+single tokens: a row with NO_TOKEN in place of a second token says how often the token occurs, and one with ANY_TOKEN
+the total weight of its co-occurrences. Lots count both, so they include the pairs that partitions drop.
+
+Shape suffixes: V vocabulary, C distinct pairs of tokens.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from schemas import FORMAT_VERSION, shards, storage
 from schemas.cooccurrences import (
     add_up,
     blocks_of,
+    count_contexts,
     count_cooccurrences,
     count_unigrams,
     least_weight,
@@ -44,6 +48,7 @@ from schemas.statistics import (
 )
 
 NO_TOKEN = np.iinfo(np.uint32).max
+ANY_TOKEN = NO_TOKEN - 1
 
 RARE = "pair of tokens below the least weight"
 
@@ -86,16 +91,18 @@ def name_of_lot(lot: PairLot) -> str:
 
 def count_lot(lot: PairLot, plan: StatisticsPlan) -> Iterator[KeyedBatch]:
     """Count the tokens and co-occurrences of a lot. Yields (keys, COOCCURRENCES_SCHEMA rows) for each of its blocks."""
-    unigrams_V = np.zeros(plan.counting.vocabulary_size, dtype=np.int64)
+    vocabulary_size = plan.counting.vocabulary_size
+    unigrams_V = np.zeros(vocabulary_size, dtype=np.int64)
+    context_weights_V = np.zeros(vocabulary_size, dtype=np.int64)
     for rows in blocks_of(_read_rows(lot, plan), plan.counting.window):
         unigrams_V += count_unigrams(rows, plan.counting)
         found = count_cooccurrences(rows, plan.counting)
+        context_weights_V += count_contexts(found, vocabulary_size)
         yield _keys_of(found), record_batch(found)
 
-    # Last, so that there is a batch even in a lot without rows.
-    tokens = np.flatnonzero(unigrams_V).astype(np.uint32)
-    counts = Cooccurrences(tokens, np.full(len(tokens), NO_TOKEN, dtype=np.uint32), unigrams_V[tokens])
-    yield np.zeros(len(tokens), dtype=np.uint64), record_batch(counts)
+    # Last, so that there are batches even in a lot without rows.
+    yield _batch_of_tokens(unigrams_V, NO_TOKEN)
+    yield _batch_of_tokens(context_weights_V, ANY_TOKEN)
 
 
 def _read_rows(lot: PairLot, plan: StatisticsPlan) -> Iterator[pa.Table]:
@@ -105,6 +112,14 @@ def _read_rows(lot: PairLot, plan: StatisticsPlan) -> Iterator[pa.Table]:
         schema = shards.schema_of_pairs(data, url, plan.counting.vocabulary_size)
         table = shards.decode_table(data, url, schema).select(["input_ids"])
         yield sampled_rows(table, place, plan.limit_of_shard(shard.tokens))
+
+
+def _batch_of_tokens(counts_V: NDArray[np.int64], marker: int) -> KeyedBatch:
+    """Return the counts of single tokens with keys of the first partition. marker: stands for the second token."""
+    tokens = np.flatnonzero(counts_V).astype(np.uint32)
+    markers = np.full(len(tokens), marker, dtype=np.uint32)
+    counts = Cooccurrences(tokens, markers, counts_V[tokens])
+    return np.zeros(len(tokens), dtype=np.uint64), record_batch(counts)
 
 
 def _keys_of(found: Cooccurrences) -> NDArray[np.uint64]:
@@ -130,22 +145,30 @@ def add_counts(
 
     table = read_tables()[0]
     sent = Cooccurrences(*(table[column].to_numpy() for column in COOCCURRENCES_SCHEMA.names))
-    is_unigram = sent.second_C == NO_TOKEN
     reports = []
     if partition == 0:
-        reports.append(_keep_unigrams(sent.take(is_unigram), plan, staging))
+        reports.append(_keep_unigrams(sent, plan, staging))
 
-    summed = add_up(sent.take(~is_unigram), plan.counting.vocabulary_size)
+    is_pair = sent.second_C < ANY_TOKEN
+    summed = add_up(sent.take(is_pair), plan.counting.vocabulary_size)
     return [*reports, _keep_cooccurrences(name, summed, plan, staging)]
 
 
-def _keep_unigrams(counted: Cooccurrences, plan: StatisticsPlan, staging: Staging) -> Report:
-    """Write the file with the counts of all tokens."""
-    counts_V = np.zeros(plan.counting.vocabulary_size, dtype=np.int64)
-    np.add.at(counts_V, counted.first_C, counted.weight_C)
+def _keep_unigrams(sent: Cooccurrences, plan: StatisticsPlan, staging: Staging) -> Report:
+    """Write the file with the counts and context weights of all tokens. sent: all rows of the first partition."""
+    counts_V = _add_tokens(sent.take(sent.second_C == NO_TOKEN), plan)
+    context_weights_V = _add_tokens(sent.take(sent.second_C == ANY_TOKEN), plan)
+    table = pa.table([pa.array(counts_V), pa.array(context_weights_V)], schema=UNIGRAMS_SCHEMA)
 
-    data, entry = encode_entry(UNIGRAMS_FILE, pa.table([pa.array(counts_V)], schema=UNIGRAMS_SCHEMA))
+    data, entry = encode_entry(UNIGRAMS_FILE, table)
     return staging.keep_shard(UNIGRAMS_FILE, data, {"shard": entry, "tokens": int(counts_V.sum())})
+
+
+def _add_tokens(counted: Cooccurrences, plan: StatisticsPlan) -> NDArray[np.int64]:
+    """Return (V,) int64: the sum of the weights of each first token."""
+    sums_V = np.zeros(plan.counting.vocabulary_size, dtype=np.int64)
+    np.add.at(sums_V, counted.first_C, counted.weight_C)
+    return sums_V
 
 
 def _keep_cooccurrences(name: str, summed: Cooccurrences, plan: StatisticsPlan, staging: Staging) -> Report:

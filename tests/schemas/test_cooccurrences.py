@@ -15,6 +15,7 @@ from schemas.cooccurrences import (
     Counting,
     add_up,
     blocks_of,
+    count_contexts,
     count_cooccurrences,
     count_unigrams,
     least_weight,
@@ -72,6 +73,28 @@ def test_counts_equal_plain_loops(rows: list[list[int]], window: int) -> None:
     for token in range(VOCABULARY_SIZE):
         is_counted = token not in SPECIALS or token == UNKNOWN
         assert found[token] == (occurrences[token] if is_counted else 0)
+
+
+@given(rows_of_tokens, st.integers(1, 16))
+@settings(max_examples=60, deadline=None)
+def test_context_weights_equal_a_plain_loop(rows: list[list[int]], window: int) -> None:
+    weights = [0] * VOCABULARY_SIZE
+    for (first, second), weight in plain_loop(rows, window).items():
+        # A pair of equal tokens counts twice: each of the two is a context of the other.
+        weights[first] += weight
+        weights[second] += weight
+
+    (block,) = blocks_of([table_of(rows)], window)
+    found = count_contexts(count_cooccurrences(block, counting_with(window)), VOCABULARY_SIZE)
+    assert found.dtype == np.int64
+    assert found.tolist() == weights
+
+
+def test_context_weights_are_exact_above_what_a_float_holds() -> None:
+    large = 2**53 + 1
+    weights = np.array([large, 1], dtype=np.int64)
+    found = Cooccurrences(np.array([3, 3], dtype=np.uint32), np.array([3, 4], dtype=np.uint32), weights)
+    assert count_contexts(found, 5).tolist() == [0, 0, 0, 2 * large + 1, 1]
 
 
 @given(rows_of_tokens, st.integers(1, 9), st.integers(1, 30))

@@ -17,7 +17,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from schemas.cooccurrences import add_up, blocks_of, count_cooccurrences, count_unigrams, counting_of, sampled_rows
+from schemas.cooccurrences import (
+    add_up,
+    blocks_of,
+    count_contexts,
+    count_cooccurrences,
+    count_unigrams,
+    counting_of,
+    sampled_rows,
+)
 from schemas.errors import DataError
 from schemas.manifest import read_manifest
 from schemas.statistics import Cooccurrences, Statistics, TokenStatistics, read_statistics
@@ -40,9 +48,10 @@ NONE = Cooccurrences(np.zeros(0, np.uint32), np.zeros(0, np.uint32), np.zeros(0,
 
 @dataclass(frozen=True)
 class SampledStatistics:
-    """The counts of a sample of the training rows."""
+    """The counts of a sample of the training rows. No pair of tokens is dropped."""
 
     unigrams_V: NDArray[np.int64]
+    context_weights_V: NDArray[np.int64]
     summed: Cooccurrences
 
     def cooccurrences(self) -> Iterator[Cooccurrences]:
@@ -116,7 +125,8 @@ def count_sample(folders: list[PairFolder], weights: list[float] | None) -> Samp
             progress()
 
     joined = Cooccurrences(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
-    return SampledStatistics(unigrams_V, add_up(joined, vocabulary.size))
+    summed = add_up(joined, vocabulary.size)
+    return SampledStatistics(unigrams_V, count_contexts(summed, vocabulary.size), summed)
 
 
 class MixtureShare(NamedTuple):

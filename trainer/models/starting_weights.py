@@ -114,7 +114,8 @@ class StartingWeights:
 
             assert text is not None
             triples = text.statistics.cooccurrences()
-            self.vectors = word_vectors(triples, shape.vocab_size, shape.embedding_size, recipe.run.seed)
+            context_weights_V = text.statistics.context_weights_V
+            self.vectors = word_vectors(triples, context_weights_V, shape.embedding_size, recipe.run.seed)
 
         self.bias_V: Tensor | None = None
         if model.initial_output_bias == "unigram":

@@ -56,12 +56,15 @@ class WordVectors(NamedTuple):
     has_vector_V: torch.Tensor
 
 
-def word_vectors(triples: Iterable[Triples], vocabulary_size: int, width: int, seed: int) -> WordVectors:
+def word_vectors(
+    triples: Iterable[Triples], context_weights_V: NDArray[np.int64], width: int, seed: int
+) -> WordVectors:
     """Return a vector for each token. The result does not depend on the number of threads.
 
+    context_weights_V: the total weight of each token's pairs, as for `ppmi`.
     seed: for the subspace to start from, and for the rotation of the result.
     """
-    matrix = ppmi(cooccurrence_matrix(triples, vocabulary_size))
+    matrix = ppmi(cooccurrence_matrix(triples, len(context_weights_V)), context_weights_V)
     has_vector_V = torch.from_numpy(np.diff(matrix.indptr) > 0)
 
     generator = torch.Generator().manual_seed(key(seed, "word vectors") >> 1)  # torch takes 63 bits
@@ -84,19 +87,23 @@ def cooccurrence_matrix(triples: Iterable[Triples], vocabulary_size: int) -> spa
     upper = sparse.csr_matrix(shape, dtype=np.float64)
     for first, second, weight in triples:
         upper = upper + sparse.csr_matrix((weight.astype(np.float64), (first, second)), shape=shape)
+        progress()
     return sparse.csr_matrix(upper + upper.T)
 
 
-def ppmi(cooccurrences: sparse.csr_matrix) -> sparse.csr_matrix:
+def ppmi(cooccurrences: sparse.csr_matrix, context_weights_V: NDArray[np.int64]) -> sparse.csr_matrix:
     """Return the positive pointwise mutual information (PPMI) of a symmetric (V, V) matrix of weights, in float32.
 
     The value of a token a with a context b is log(p(a, b) / (p(a) q(b))), or 0 if that is negative, where q is the
     smoothed distribution of contexts. Each of two tokens is a context of the other, so the two values are averaged,
     which makes the result symmetric.
 
-    The argument is overwritten: it has two entries for each pair of tokens, and copies of it would take gigabytes.
+    context_weights_V: the total weight of each token's pairs, with those of equal tokens twice. These are the row sums
+    of the matrix of all pairs. This one may lack rare pairs: with its own row sums, the values would be too large.
+
+    The matrix is overwritten: it has two entries for each pair of tokens, and copies of it would take gigabytes.
     """
-    weights_V = np.asarray(cooccurrences.sum(axis=1)).ravel()
+    weights_V = context_weights_V.astype(np.float64)
     smoothed_V = weights_V**CONTEXT_EXPONENT
     total = smoothed_V.sum()
 

@@ -17,12 +17,14 @@ import pyarrow as pa
 import pytest
 
 from pipeline.inspection import inspect
+from pipeline.steps import statistics_plan
 from pipeline.steps.statistics_plan import StatisticsPlan, stride_of
+from pipeline.steps.word_counts import encode_entry
 from pipeline.terminal_views import show_cooccurrences
 from schemas.cooccurrences import Counting
 from schemas.errors import DataError
-from schemas.manifest import NAME, Manifest, read_manifest
-from schemas.statistics import COOCCURRENCES_SCHEMA, Statistics, read_statistics, unit_weight
+from schemas.manifest import NAME, Manifest, Shard, fingerprint, read_manifest
+from schemas.statistics import COOCCURRENCES_SCHEMA, UNIGRAMS_FILE, Statistics, read_statistics, unit_weight
 from schemas.vocabulary import VOCABULARY_FOLDER, read_vocabulary
 
 WINDOW = 4
@@ -52,6 +54,15 @@ def weights_of(found: Statistics) -> dict[tuple[int, int], int]:
     return weights
 
 
+def contexts_of(weights: dict[tuple[int, int], int], vocabulary_size: int) -> list[int]:
+    """Return the total weight of each token's pairs. A pair of equal tokens counts twice."""
+    totals = [0] * vocabulary_size
+    for (first, second), weight in weights.items():
+        totals[first] += weight
+        totals[second] += weight
+    return totals
+
+
 def test_the_counts_are_those_of_a_plain_loop(statistics: Path, pairs: Path) -> None:
     found = read_statistics(str(statistics))
     vocabulary = read_vocabulary(str(pairs / VOCABULARY_FOLDER))
@@ -74,6 +85,7 @@ def test_the_counts_are_those_of_a_plain_loop(statistics: Path, pairs: Path) -> 
             tokens[special] = 0
     assert found.unigrams_V.tolist() == [tokens[token] for token in range(vocabulary.size)]
     assert weights_of(found) == weights
+    assert found.context_weights_V.tolist() == contexts_of(weights, vocabulary.size)
 
     manifest = read_manifest(str(statistics), "statistics")
     assert manifest.totals == {"tokens": tokens.total(), "cooccurrences": len(weights)}
@@ -111,6 +123,41 @@ def test_rare_cooccurrences_are_dropped_and_counted(command, statistics: Path, p
     assert dropped.count == len(all_weights) - len(weights_of(few))
     assert few.manifest.statistics["weight"] + few.manifest.statistics["dropped_weight"] == sum(all_weights.values())
     assert np.array_equal(few.unigrams_V, read_statistics(str(statistics)).unigrams_V)
+
+    # The weight of all pairs with a token does not depend on which of them are kept.
+    assert few.context_weights_V.tolist() == contexts_of(all_weights, few.vocabulary_size)
+
+
+@pytest.mark.parametrize("shuffle", ["files", "service"])
+def test_several_partitions_drop_pairs_and_count_all(
+    command, pairs: Path, statistics: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shuffle: str
+) -> None:
+    monkeypatch.setattr(statistics_plan, "PARTITION_TOKENS", 500)
+    monkeypatch.setattr(statistics_plan, "LOT_TOKENS", 1000)
+    output = tmp_path / "few"
+    limits = ("--window", WINDOW, "--max_cooccurrences", 300, "--shuffle", shuffle)
+    assert command("statistics", "--pairs", pairs, "--output", output, *limits).returncode == 0
+
+    few = read_statistics(str(output))
+    assert len(few.manifest.shards) > 2
+    assert few.manifest.statistics["dropped_weight"] > 0
+    assert np.array_equal(few.context_weights_V, read_statistics(str(statistics)).context_weights_V)
+
+
+def test_statistics_without_context_weights_are_refused(statistics: Path, tmp_path: Path) -> None:
+    """Those of earlier versions: the sums of the kept pairs would be too small."""
+    older = tmp_path / "statistics"
+    shutil.copytree(statistics, older)
+    counts = pa.table({"count": pa.array(read_statistics(str(statistics)).unigrams_V)})
+    data, entry = encode_entry(UNIGRAMS_FILE, counts)
+    (older / UNIGRAMS_FILE).write_bytes(data)
+
+    manifest = read_manifest(str(statistics), "statistics")
+    entries = [Shard(**entry) if shard.path == UNIGRAMS_FILE else shard for shard in manifest.shards]
+    changes = {"shards": entries, "fingerprint": fingerprint("statistics", entries)}
+    (older / NAME).write_bytes(manifest.model_copy(update=changes).to_json())
+    with pytest.raises(DataError, match=r"unigrams\.arrow has another layout .* context_weight \(int64\) is missing"):
+        read_statistics(str(older))
 
 
 def test_a_sample_is_counted_of_many_tokens(command, statistics: Path, pairs: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from trainer.config.load import load_recipe
 from trainer.data import statistics
 from trainer.data.dataset import PairFolder
 from trainer.data.statistics import count_sample, open_statistics, sampled_shards, statistics_for
+from trainer.models.word_vectors import cooccurrence_matrix, ppmi
 
 TINY = "tests/recipes/small_bert.toml"
 
@@ -31,11 +32,32 @@ def test_a_run_counts_what_the_pipeline_counts(pairs: Path, counted: Path) -> No
 
     written = read_statistics(str(counted))
     assert np.array_equal(sample.unigrams_V, written.unigrams_V)
+    assert np.array_equal(sample.context_weights_V, written.context_weights_V)
     joined = [np.concatenate(columns) for columns in zip(*written.cooccurrences(), strict=True)]
     in_order = np.lexsort(joined[1::-1])
     (own,) = sample.cooccurrences()
     for column, expected in zip(own, joined, strict=True):
         assert np.array_equal(column, expected[in_order])
+
+
+def test_rare_pairs_that_were_dropped_do_not_change_the_others(
+    command, pairs: Path, counted: Path, tmp_path: Path
+) -> None:
+    """Neither the mutual information of the kept pairs nor, with it, the scale of the vectors."""
+    limited = tmp_path / "statistics"
+    flags = ("--pairs", pairs, "--output", limited, "--max_cooccurrences", 300)
+    assert command("statistics", *flags).returncode == 0
+
+    everything = read_statistics(str(counted))
+    few = read_statistics(str(limited))
+    matrix = cooccurrence_matrix(few.cooccurrences(), few.vocabulary_size)
+    is_kept = matrix.toarray() > 0
+    of_kept = ppmi(matrix, few.context_weights_V).toarray()
+
+    all_pairs = cooccurrence_matrix(everything.cooccurrences(), everything.vocabulary_size)
+    assert 0 < is_kept.sum() < all_pairs.nnz
+    of_all = ppmi(all_pairs, everything.context_weights_V).toarray()
+    assert np.array_equal(of_kept, np.where(is_kept, of_all, 0))
 
 
 def test_a_sample_is_some_shards_of_each_folder(pairs: Path, held_out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,6 +107,7 @@ def test_a_small_folder_counts_as_often_as_training_repeats_it(pairs: Path, held
     # Co-occurrences are multiplied alike: their sums are in the proportion of the tokens.
     pairs_a_token = mixed.summed.weight_C.sum() / mixed.unigrams_V.sum()
     assert pairs_a_token == pytest.approx(large.summed.weight_C.sum() / large.unigrams_V.sum(), rel=0.1)
+    assert mixed.context_weights_V.sum() == 2 * mixed.summed.weight_C.sum()
     for folder in folders:
         folder.close()
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from schemas.cooccurrences import count_contexts
 from schemas.errors import UsageError
 from schemas.manifest import Manifest
 from schemas.statistics import Cooccurrences, Statistics
@@ -35,7 +36,8 @@ class SmallStatistics(Statistics):
         counts[:SPECIALS] = 0
         counts[1] = 5000
         counts[-1] = 0
-        super().__init__("folder", Manifest.model_construct(), counts)
+        (pairs,) = self.cooccurrences()
+        super().__init__("folder", Manifest.model_construct(), counts, count_contexts(pairs, VOCABULARY_SIZE))
 
     def cooccurrences(self) -> Iterator[Cooccurrences]:
         rng = np.random.default_rng(0)

@@ -28,6 +28,15 @@ def triples_of(weights: Weights, files: int = 2) -> list[tuple[np.ndarray, np.nd
     return found
 
 
+def contexts_of(weights: Weights, vocabulary_size: int) -> np.ndarray:
+    """Return (V,) int64: the total weight of each token's pairs. A pair of equal tokens counts twice."""
+    totals_V = np.zeros(vocabulary_size, dtype=np.int64)
+    for (first, second), weight in weights.items():
+        totals_V[first] += weight
+        totals_V[second] += weight
+    return totals_V
+
+
 pairs_of_tokens = st.tuples(st.integers(0, TOKENS - 1), st.integers(0, TOKENS - 1)).map(lambda p: (min(p), max(p)))
 some_weights = st.dictionaries(pairs_of_tokens, st.integers(1, 10**6), min_size=1, max_size=30)
 
@@ -51,10 +60,39 @@ def test_mutual_information_equals_a_plain_loop(weights: Weights) -> None:
     matrix = cooccurrence_matrix(triples_of(weights), TOKENS)
     assert np.array_equal(matrix.toarray(), near)
 
-    found = ppmi(matrix).toarray()
+    found = ppmi(matrix, contexts_of(weights, TOKENS)).toarray()
     for a in range(TOKENS):
         for b in range(TOKENS):
             assert found[a, b] == pytest.approx((information(a, b) + information(b, a)) / 2, abs=1e-5)
+
+
+@given(some_weights, st.sets(st.integers(0, 29)))
+@settings(max_examples=60, deadline=None)
+def test_dropped_pairs_do_not_change_the_information_of_kept_ones(weights: Weights, dropped: set[int]) -> None:
+    contexts_V = contexts_of(weights, TOKENS)
+    kept = {pair: weight for i, (pair, weight) in enumerate(weights.items()) if i not in dropped}
+    of_all = ppmi(cooccurrence_matrix(triples_of(weights), TOKENS), contexts_V).toarray()
+    of_kept = ppmi(cooccurrence_matrix(triples_of(kept), TOKENS), contexts_V).toarray()
+
+    is_kept = np.zeros((TOKENS, TOKENS), dtype=bool)
+    for first, second in kept:
+        is_kept[first, second] = True
+        is_kept[second, first] = True
+    assert np.array_equal(of_kept, np.where(is_kept, of_all, 0))
+
+
+def test_a_matrix_without_pairs_is_empty() -> None:
+    matrix = cooccurrence_matrix([], TOKENS)
+    assert matrix.shape == (TOKENS, TOKENS)
+    assert matrix.nnz == 0
+
+
+def test_each_file_is_read_once_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one rank reads up to 4,096 files, the others wait."""
+    reported = []
+    monkeypatch.setattr("trainer.models.word_vectors.progress", lambda: reported.append(1))
+    cooccurrence_matrix(triples_of({(i, i + 1): 1 for i in range(8)}, files=8), TOKENS)
+    assert len(reported) >= 8
 
 
 def test_vectors_of_a_matrix_of_low_rank_give_it_back() -> None:
@@ -92,7 +130,7 @@ def test_words_in_the_same_contexts_have_similar_vectors() -> None:
         for context in range(first_context, first_context + 10):
             weights[(token, context)] = 60 + 7 * ((token * context) % 11)
 
-    vectors_VE, has_vector_V = word_vectors(triples_of(weights), vocabulary_size=32, width=8, seed=0)
+    vectors_VE, has_vector_V = word_vectors(triples_of(weights), contexts_of(weights, 32), width=8, seed=0)
     assert has_vector_V.tolist() == [token < 8 or 10 <= token < 30 for token in range(32)]
     assert (vectors_VE[~has_vector_V] == 0).all()
     assert float(vectors_VE[has_vector_V].std()) == pytest.approx(1, rel=1e-5)
@@ -107,24 +145,26 @@ def test_threads_and_files_do_not_show() -> None:
     weights = {}
     for first, second, weight in rng.integers(1, 700, (20_000, 3)):
         weights[(int(min(first, second)), int(max(first, second)))] = int(weight)
+    contexts_V = contexts_of(weights, 700)
 
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(3)
-        on_three = word_vectors(triples_of(weights, files=3), 700, 64, seed=2).vectors_VE
+        on_three = word_vectors(triples_of(weights, files=3), contexts_V, 64, seed=2).vectors_VE
         assert torch.get_num_threads() == 3
         torch.set_num_threads(1)
-        on_one = word_vectors(triples_of(weights, files=1), 700, 64, seed=2).vectors_VE
+        on_one = word_vectors(triples_of(weights, files=1), contexts_V, 64, seed=2).vectors_VE
     finally:
         torch.set_num_threads(before)
     assert torch.equal(on_three, on_one)
 
-    other_seed = word_vectors(triples_of(weights), 700, 64, seed=3).vectors_VE
+    other_seed = word_vectors(triples_of(weights), contexts_V, 64, seed=3).vectors_VE
     assert not torch.equal(other_seed, on_one)
 
 
 def test_a_vocabulary_smaller_than_the_width_has_columns_of_zeros_before_the_rotation() -> None:
-    vectors_VE, _ = word_vectors(triples_of({(0, 1): 5, (1, 2): 9, (2, 3): 4}), 5, 16, seed=0)
+    weights = {(0, 1): 5, (1, 2): 9, (2, 3): 4}
+    vectors_VE, _ = word_vectors(triples_of(weights), contexts_of(weights, 5), 16, seed=0)
     assert vectors_VE.shape == (5, 16)
     assert torch.isfinite(vectors_VE).all()
 
