@@ -36,7 +36,7 @@ from trainer import cli as trainer_cli
 from trainer.config.load import load_recipe
 from trainer.config.schema import PhaseSection, Recipe
 from trainer.config.section import Section
-from trainer.config.shipped import recipe_names
+from trainer.config.shipped import recipe_names, recipe_text
 from trainer.doctor import command as doctor_command
 from trainer.export import convert
 from trainer.finetune import cli as finetune_cli
@@ -221,7 +221,7 @@ def test_the_folders_hold_what_the_formats_page_says(command: Command, text: Pat
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "toml")])
 def test_tables_are_valid_in_a_recipe(page: str, tmp_path: Path) -> None:
     for block in filter(lambda block: not is_other_file(block), blocks(page, "toml")):
-        recipe = tomllib.loads((ROOT / "tests/recipes/small_bert.toml").read_text())
+        recipe = tomllib.loads(recipe_text("bert_base"))
         changes = tomllib.loads(block)
         if "global_tokens" in changes.get("batch", {}):
             recipe["batch"] = {}

@@ -6,15 +6,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
+from schemas.errors import ClozelineError
 from trainer.finetune.batches import evaluation_batches
 from trainer.finetune.examples import Example
 from trainer.finetune.kinds.kind import Feature, Floats, Kind
 
 FEATURES_AT_ONCE = 64
 """Features per batch in evaluation."""
+
+
+class DivergedError(ClozelineError):
+    """The loss, or what the model computes, is NaN or infinite. Training cannot recover from that."""
+
+    everywhere = True
 
 
 @dataclass(frozen=True)
@@ -29,7 +37,8 @@ class ExampleSet:
 def predict(model: Any, kind: Kind[Any, Any], examples: ExampleSet, progress: Callable[[], None]) -> list[Any]:
     """Return the predictions for all examples, in the order of the examples. A collective call.
 
-    progress: called after each batch.
+    progress: called after each batch. Raises DivergedError on all ranks if a score is not finite, as after an update
+    that was too large.
     """
     model.eval()
     device = next(model.parameters()).device
@@ -46,6 +55,12 @@ def predict(model: Any, kind: Kind[Any, Any], examples: ExampleSet, progress: Ca
 
     scores = gathered(own)
     ordered = [scores[number] for number in range(len(examples.features))]
+    if not all(np.isfinite(score).all() for score in ordered):
+        training = kind.task.training
+        raise DivergedError(
+            f"The model computes scores that are NaN or infinite. Lower training.lr, which is {training.lr}, or raise "
+            "training.warmup_ratio."
+        )
     return kind.predictions(examples.examples, examples.features, ordered)
 
 

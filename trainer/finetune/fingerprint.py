@@ -12,7 +12,7 @@ def fingerprint_of(folder: str) -> str:
     """Return a hash of a folder's configuration, tokenizer and weights, as 16 hex digits."""
     digest = hashlib.sha256()
     for path in sorted(Path(folder).iterdir()):
-        if path.suffix not in SUFFIXES:
+        if path.suffix not in SUFFIXES or not path.is_file():
             continue
         digest.update(path.name.encode() + b"\0")
         with path.open("rb") as file:

@@ -104,6 +104,11 @@ def open_tokenizer(folder: str, kind: str) -> PreTrainedTokenizerBase:
             f"The tokenizer of {folder} has no token for padding or for classification, which encoders have. Decoders "
             "such as GPT-2 cannot be fine-tuned here."
         )
+    if kind == "span" and tokenizer.cls_token_id not in tokenizer("a")["input_ids"]:
+        raise UsageError(
+            f"The tokenizer of {folder} adds no {tokenizer.cls_token} to its rows, which a span task needs as the "
+            "place of questions without an answer."
+        )
     if not tokenizer.is_fast:
         raise UsageError(
             f"{folder} has no tokenizer.json, so the places of its tokens in the text are unknown. Save a fast "
@@ -130,11 +135,11 @@ def build_model(folder: str, task: Task, kind: Kind[Any, Any], seed: int, random
     """
     config = config_for_task(folder, task, kind)
     auto_class = getattr(transformers, kind.model_class)
-    log_existing_head(folder, config, kind.model_class)
     torch.manual_seed(key("finetune", "weights", seed) >> 1)
     if random_weights:
         return auto_class.from_config(config).float()
 
+    keeps_head = keeps_existing_head(folder, config, kind)
     with quiet_transformers():
         try:
             model, loading_info = auto_class.from_pretrained(
@@ -154,7 +159,7 @@ def build_model(folder: str, task: Task, kind: Kind[Any, Any], seed: int, random
 
     mismatched = [name for name, *_ in loading_info["mismatched_keys"]]
     check_weights(folder, model, [*loading_info["missing_keys"], *mismatched])
-    return model
+    return model if keeps_head else with_new_head(model)
 
 
 def config_for_task(folder: str, task: Task, kind: Kind[Any, Any]) -> Any:
@@ -165,22 +170,45 @@ def config_for_task(folder: str, task: Task, kind: Kind[Any, Any]) -> Any:
         config.id2label = dict(enumerate(kind.labels))
         config.label2id = {label: i for i, label in enumerate(kind.labels)}
 
-    if task.is_regression:
-        # Without this, transformers' pipelines apply a sigmoid to the predicted number.
-        config.problem_type = "regression"
+    # Without it, transformers' pipelines apply a sigmoid to the number that a regression predicts. It is set for all
+    # kinds, because the folder may be of an earlier task.
+    config.problem_type = "regression" if task.is_regression else None
 
     if task.training.dropout is not None:
         set_dropout(config, task.training.dropout)
     return config
 
 
-def log_existing_head(folder: str, config: Any, auto_class: str) -> None:
-    """Log that a folder already has a head of this kind, which is kept if the number of labels is the same."""
-    name = classes_for(auto_class)[type(config)].__name__
-    if name in (config.architectures or ()):
-        logger.info(
-            "%s was fine-tuned on a task of this kind (%s). Its head is kept if it has as many labels.", folder, name
-        )
+def keeps_existing_head(folder: str, config: Any, kind: Kind[Any, Any]) -> bool:
+    """Return whether a head of this kind that a folder may have is used, and log it.
+
+    A head is kept if it has the same labels in the same order. If the kind has no named labels, as in regressions and
+    spans, it is kept whenever its size is the same. config: that of the task.
+    """
+    has_head = classes_for(kind.model_class)[type(config)].__name__ in (config.architectures or ())
+    if not has_head:
+        return True
+
+    labels = list(read_config(folder).id2label.values())
+    if kind.labels and labels != list(kind.labels):
+        logger.info("%s has a head for other labels (%s), so its head is replaced.", folder, listed_labels(labels))
+        return False
+
+    logger.info("%s was fine-tuned on a task of this kind. Its head is kept if it has the same size.", folder)
+    return True
+
+
+def listed_labels(labels: list[str]) -> str:
+    """Return label names joined by commas, at most five of them."""
+    shown = ", ".join(labels[:5])
+    return shown if len(labels) <= 5 else f"{shown}, ..."
+
+
+def with_new_head(model: Any) -> Any:
+    """Return a model with the same encoder, and a head with random weights by torch's random state."""
+    fresh = type(model)(model.config).to(torch.float32)
+    fresh.base_model.load_state_dict(model.base_model.state_dict())
+    return fresh
 
 
 def first_line(error: BaseException) -> str:
@@ -209,6 +237,13 @@ def set_dropout(config: Any, dropout: float) -> None:
         is_rate = "dropout" in name and isinstance(value, (int, float)) and not isinstance(value, bool)
         if is_rate:
             setattr(config, name, dropout)
+
+
+def restore_dropout(config: Any, folder: str) -> None:
+    """Set every dropout rate of a configuration to that of the encoder in a folder."""
+    for name, value in vars(read_config(folder)).items():
+        if "dropout" in name:
+            setattr(config, name, value)
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ import torch
 from schemas import storage
 from trainer.finetune.job import Job
 from trainer.finetune.model import build_model
-from trainer.finetune.output import write_model
+from trainer.finetune.output import MODEL_FOLDER, write_model
 from trainer.finetune.report import write_report
 from trainer.finetune.results import RESULTS_FILE, Spread, best_of, results_in, summary_of
 from trainer.finetune.seed_files import remove_weights, weights_of_epoch
@@ -41,10 +41,11 @@ def write_outcome(job: Job) -> None:
     results = results_in(job.output)
     best = best_of(results, job.task.metrics[0])
     weights = weights_of_epoch(job.folder_of_seed(best.seed), best.epoch - 1)
+    model_folder = job.output / MODEL_FOLDER
     if weights.exists():
         model = build_model(job.folder, job.task, job.kind, best.seed, job.random_weights)
         model.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
-        write_model(job.output, model, job.folder)
+        write_model(job.output, model, job.folder, job.task.kind)
 
     content = {
         "task": job.task.name,
@@ -70,7 +71,16 @@ def write_outcome(job: Job) -> None:
     for name, scores in summary_of(results).items():
         for metric, spread in scores.items():
             logger.info("%s %s %s: %s", job.task.name, name, metric, shown(spread, len(results)))
-    logger.info("%s: results.json, report.html and hf (seed %d) are written.", job.output, best.seed)
+    if model_folder.is_dir():
+        logger.info("%s: results.json, report.html and hf (seed %d) are written.", job.output, best.seed)
+    else:
+        logger.warning(
+            "%s: results.json and report.html are written. hf was removed, and with it the only copy of the weights of "
+            "seed %d: to train them again, remove %s and repeat the command.",
+            job.output,
+            best.seed,
+            job.folder_of_seed(best.seed),
+        )
 
 
 def shown(spread: Spread, seeds: int) -> str:

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from transformers import AutoTokenizer
 
 from schemas import storage
 from schemas.errors import StorageError, UsageError
 from trainer.checkpoint.output_folder import held
 from trainer.finetune.examples import TaskData
 from trainer.finetune.fingerprint import fingerprint_of
-from trainer.finetune.model import first_line, quiet_transformers
+from trainer.finetune.model import first_line, open_tokenizer, quiet_transformers, restore_dropout
 from trainer.finetune.task import Task
 from trainer.finetune.task_file import dump_task
 
@@ -46,11 +45,17 @@ WHAT_DIFFERS = {
 def identity_of(task: Task, folder: str, data: TaskData, random_weights: bool) -> dict[str, str]:
     """Return what results depend on, except the seed: hashes of the inputs, and where the weights come from."""
     return {
-        "task": _hash(dump_task(task)),
+        "task": _hash(dump_task(without_save_every(task))),
         "encoder": fingerprint_of(folder),
         "weights": "random" if random_weights else "of the encoder",
         "data": hash_of_data(data),
     }
+
+
+def without_save_every(task: Task) -> Task:
+    """Return a task with the default of training.save_every, which changes no result."""
+    default = type(task.training).model_fields["save_every"].default
+    return task.model_copy(update={"training": task.training.model_copy(update={"save_every": default})})
 
 
 def _hash(text: str) -> str:
@@ -115,15 +120,20 @@ def check_is_local(output: str) -> None:
         raise UsageError(f"--output {output} is a URL. Give a local folder, and copy it after the command ends.")
 
 
-def write_model(output: Path, model: Any, folder: str) -> None:
-    """Write OUTPUT/hf: the model with its labels, and the encoder's tokenizer. Raises StorageError."""
+def write_model(output: Path, model: Any, folder: str, kind: str) -> None:
+    """Write OUTPUT/hf: the model with its labels, and the tokenizer that it was trained with. Raises StorageError.
+
+    folder: the encoder's. kind: of the task.
+    """
     final = output / MODEL_FOLDER
     partial = output / f".{MODEL_FOLDER}.partial"
     shutil.rmtree(partial, ignore_errors=True)
     try:
         with quiet_transformers():
+            # The dropout of one task must not become that of the next task that starts from here.
+            restore_dropout(model.config, folder)
             model.save_pretrained(partial)
-            AutoTokenizer.from_pretrained(folder, local_files_only=True).save_pretrained(partial)
+            open_tokenizer(folder, kind).save_pretrained(partial)
         shutil.rmtree(final, ignore_errors=True)
         os.replace(partial, final)
     except (OSError, SafetensorError) as error:

@@ -146,7 +146,7 @@ def open_job(order: Order, inputs: Inputs, stop: StopAgreement, watchdog: Watchd
         output=Path(order.output),
         random_weights=order.random_weights,
         kind=kind,
-        train=ExampleSet(data.train, kind.features(data.train)),
+        train=ExampleSet(data.train, kind.training_features(data.train)),
         others={name: ExampleSet(examples, kind.features(examples)) for name, examples in sets.items()},
         device=device_of_rank(),
         stop=stop,

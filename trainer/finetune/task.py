@@ -6,7 +6,7 @@ left out gets the default for the task's kind, so a Task always holds every valu
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -18,6 +18,9 @@ Format = Literal["jsonl", "json", "tsv", "csv", "squad", "conll", "c3"]
 
 Column = str | int
 Columns = Column | list[Column]
+
+Files = str | Annotated[list[str], Field(min_length=1)]
+"""A file, or several."""
 
 NUMBER: Literal["number"] = "number"
 """The value of data.labels that makes a task a regression."""
@@ -61,12 +64,12 @@ class TaskDataSection(Section):
     Relative paths start at the folder of `--data`, or without it at the task file's folder. Paths may be URLs.
     """
 
-    train: str | list[str] = Field(description="The training file, or several that are read one after another.")
-    dev: str | list[str] = Field(description="The file, or files, that the best epoch is chosen by.")
-    test: str | list[str] | None = Field(
+    train: Files = Field(description="The training file, or several that are read one after another.")
+    dev: Files = Field(description="The file, or files, that the best epoch is chosen by.")
+    test: Files | None = Field(
         default=None, description="The file, or files, that gets predictions. Labels may be absent or placeholders."
     )
-    extra: dict[str, str | list[str]] = Field(
+    extra: dict[str, Files] = Field(
         default={}, description="Further files, by name, that get predictions and, where they have labels, scores."
     )
     format: Format = Field(
@@ -128,7 +131,7 @@ class TaskTrainingSection(Section):
         description="Examples per update. A long context (kind span) counts once for each of its windows, as in BERT's "
         "run_squad.py, and a long sentence (kind tags) once for each of its parts.",
     )
-    lr: float = Field(default=2e-5, gt=0, description="The highest learning rate, reached after the warmup.")
+    lr: float = Field(default=2e-5, gt=0, le=1, description="The highest learning rate, reached after the warmup.")
     layer_decay: float = Field(
         default=1.0,
         gt=0,
@@ -145,7 +148,7 @@ class TaskTrainingSection(Section):
     null_threshold: float | Literal["best"] = Field(
         default=0.0,
         description="A question gets no answer if the score of no answer exceeds the score of the best span by more "
-        'than this (kind span). "best": chosen on the dev set.',
+        'than this (kind span). "best": chosen on the dev set. Ignored if every training question has an answer.',
     )
     dropout: float | None = Field(
         default=None,

@@ -23,11 +23,14 @@ COLUMNS: dict[str, dict[str, Any]] = {
 ROLES = {
     "sentence": ["text", "label"],
     "pair": ["text", "text_pair", "label"],
-    "choice": ["context", "choices", "label"],
+    "choice": ["context", "prefix", "choices", "label"],
     "tags": ["words", "tags"],
     "span": [],
 }
 """The default column names of each kind. A file whose columns have these names needs no [data.columns]."""
+
+OPTIONAL_ROLES = ("prefix",)
+"""Roles that a file may lack. They are read if a column has their name."""
 
 NAMED_COLUMNS = {"jsonl", "json", "tsv", "csv"}
 """Formats whose columns have names (TSV and CSV files only if they have a header)."""
@@ -62,11 +65,15 @@ def fill_data(data: dict[str, Any], kind: str) -> dict[str, Any]:
     if file_format is not None:
         filled["format"] = file_format
 
-    if file_format in COLUMNS:
-        filled["columns"] = {**COLUMNS[file_format], **data.get("columns", {})}
+    defaults: dict[str, Any] = {}
+    if isinstance(file_format, str):
+        defaults = COLUMNS.get(file_format, {})
+        if file_format in NAMED_COLUMNS and data.get("header", True) is True:
+            defaults = {role: role for role in ROLES[kind]}
 
-    if file_format in NAMED_COLUMNS and data.get("header", True) is True:
-        filled.setdefault("columns", {role: role for role in ROLES[kind]})
+    columns = data.get("columns", {})
+    if isinstance(columns, dict):
+        filled["columns"] = {**defaults, **columns}
 
     filled.setdefault("quotes", file_format == "csv")
     return filled

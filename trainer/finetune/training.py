@@ -15,12 +15,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from schemas.errors import ClozelineError, PreemptedError
+from schemas.errors import PreemptedError
 from schemas.randomness import key
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.finetune.agreement import succeed_on_all_ranks
 from trainer.finetune.batches import training_batches
-from trainer.finetune.evaluation import autocast, predict
+from trainer.finetune.evaluation import DivergedError, autocast, predict
 from trainer.finetune.gradients import add_up_gradients
 from trainer.finetune.job import DEV, Job
 from trainer.finetune.kinds.kind import Feature
@@ -34,12 +34,6 @@ from trainer.logs import logger
 MAX_GRADIENT_NORM = 1.0
 
 SECONDS_BETWEEN_LINES = 10.0
-
-
-class DivergedError(ClozelineError):
-    """The loss is NaN or infinite. Training cannot recover from that."""
-
-    everywhere = True
 
 
 class SeedTraining:

@@ -115,7 +115,8 @@ def _job_name(step: int) -> str:
 def write_scores(run: str, steps: Sequence[int], plan: Plan, content: dict[str, Any]) -> None:
     """Add the scores to RUN/suite_scores.json and write the run's report again. Does nothing without a suite.
 
-    content: that of results.json. Scores of other suites, and of other steps in this suite, are kept.
+    content: that of results.json. Scores of other suites, of other steps in this suite, and of tasks that were left out
+    this time are kept. Only a whole suite has an average, so that averages of different steps are over the same tasks.
     """
     if plan.suite is None:
         return
@@ -126,13 +127,15 @@ def write_scores(run: str, steps: Sequence[int], plan: Plan, content: dict[str, 
         cells = content["scores"][_label(step)]
         scores = {name: cell["spread"]["mean"] for name, cell in cells.items() if cell["spread"] is not None}
         average = content["averages"][_label(step)]
-        if average is not None:
+        if average is not None and plan.is_whole:
             scores = {"average": average["spread"]["mean"], **scores}
         lines.append({"step": step, "hours": hours.get(step), "scores": scores})
 
     everything = read_scores(run)
-    earlier = {line["step"]: line for line in everything.get(content["suite"], [])}
-    merged = earlier | {line["step"]: line for line in lines}
+    merged = {line["step"]: line for line in everything.get(content["suite"], [])}
+    for line in lines:
+        earlier = merged.get(line["step"], {"scores": {}})
+        merged[line["step"]] = line | {"scores": earlier["scores"] | line["scores"]}
     everything[content["suite"]] = [merged[step] for step in sorted(merged)]
     storage.publish(str(Path(run) / SCORES_FILE), (json.dumps(everything, indent=1) + "\n").encode())
 

@@ -40,6 +40,7 @@ class Plan:
     """The encoders and the tasks to score them on.
 
     data: the folder of the suite's files. probe: the task to probe, which names the folder of its own files.
+    is_whole: whether no task of the suite was left out.
     """
 
     suite: OpenSuite | None
@@ -48,6 +49,7 @@ class Plan:
     output: Path
     seeds: int
     probe: OpenProbe | None = None
+    is_whole: bool = True
 
     def place(self, encoder: Encoder, name: str) -> Path:
         """Return the folder for the results of a task, of minimal pairs or of the probe."""
@@ -156,8 +158,14 @@ def is_of_encoder(output: Path, folder: str) -> bool:
 
 
 def is_taken_from(headless: Path, model: Path) -> bool:
-    """Return whether an encoder without a head was taken from the current version of a fine-tuned folder."""
-    return read_json(headless / SOURCE_FILE).get("source") == fingerprint_of(str(model))
+    """Return whether an encoder without a head was taken from the current version of a fine-tuned folder.
+
+    A user may have removed the fine-tuned folder since then, to save space. The encoder is then still its own.
+    """
+    source = read_json(headless / SOURCE_FILE).get("source")
+    if not model.is_dir():
+        return source is not None
+    return source == fingerprint_of(str(model))
 
 
 def remove_if_of_another(output: Path, folder: str) -> None:

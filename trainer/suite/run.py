@@ -112,7 +112,8 @@ def order_of(options: argparse.Namespace) -> Order:
         encoders = encoders_of_run(run, steps, options.output)
         exports = export_jobs(run, steps, options.output)
 
-    plan = Plan(suite, encoders, data, options.output, options.seeds, probe)
+    is_whole = not options.only and not skipped
+    plan = Plan(suite, encoders, data, options.output, options.seeds, probe, is_whole)
     return Order(plan, skipped, [*exports, *jobs_of(plan)], run, steps)
 
 

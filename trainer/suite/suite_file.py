@@ -99,7 +99,7 @@ def _shipped_folder() -> Path:
 def read_suite(path: Path) -> Suite:
     """Return the content of a suite file, without reading its task files. Raises UsageError."""
     try:
-        return Suite.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        return Suite.model_validate(tomllib.loads(path.read_text(encoding="utf-8-sig")))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not TOML: {error}.") from error
     except OSError as error:

@@ -68,7 +68,9 @@ def test_a_regression_label_that_is_no_number(label: str, tmp_path: Path) -> Non
     assert f'train.tsv line 3: the label "{label}" is not a finite number' in message
 
 
-@pytest.mark.parametrize(("value", "shown"), [("NaN", "nan"), ("true", "true"), ("[1]", "[1]"), ("1e999", "inf")])
+@pytest.mark.parametrize(
+    ("value", "shown"), [("NaN", "is missing"), ("true", "true"), ("[1]", "[1]"), ("1e999", "inf")]
+)
 def test_a_regression_label_of_the_wrong_type(value: str, shown: str, tmp_path: Path) -> None:
     lines = f'{{"text": "a", "label": 1}}\n{{"text": "b", "label": {value}}}\n'
     message = sentence_error(tmp_path, lines, labels="number", format="jsonl")
@@ -252,3 +254,28 @@ def test_wrong_questions(change: dict[str, Any], expected: str, tmp_path: Path) 
 @pytest.mark.parametrize("content", ["[]", '{"rows": []}', '{"data": [{"paragraph": []}]}', "{", ""])
 def test_a_file_that_is_not_squad(content: str, tmp_path: Path) -> None:
     assert "train.json" in error_of(tmp_path, "span", content, format="squad")
+
+
+def test_a_label_that_is_nan_is_missing(tmp_path: Path) -> None:
+    lines = ['{"text": "a", "label": "good"}', '{"text": "b", "label": "bad"}', '{"text": "c", "label": NaN}']
+    assert "line 3: the label is missing" in sentence_error(tmp_path, "\n".join(lines) + "\n", format="jsonl")
+
+
+@pytest.mark.parametrize("columns", [{}, {"columns": {"prefix": "question"}}])
+def test_a_prefix_is_found_by_its_name_or_named(columns: dict[str, Any], tmp_path: Path) -> None:
+    name = "question" if columns else "prefix"
+    line = {"context": "The sky.", name: "Which color?", "choices": ["blue", "small"], "label": 0}
+    for file in ("train", "dev"):
+        (tmp_path / f"{file}.jsonl").write_text(json.dumps(line) + "\n")
+    data = {"train": "train.jsonl", "dev": "dev.jsonl"} | columns
+    (example,) = read_task_data(Task.model_validate({"name": "c", "kind": "choice", "data": data}), str(tmp_path)).train
+    assert example.choices == ("Which color? blue", "Which color? small")  # type: ignore[union-attr]
+
+
+def test_a_file_without_a_prefix_needs_none(tmp_path: Path) -> None:
+    line = {"context": "The sky.", "choices": ["blue", "small"], "label": 0}
+    for file in ("train", "dev"):
+        (tmp_path / f"{file}.jsonl").write_text(json.dumps(line) + "\n")
+    task = {"name": "c", "kind": "choice", "data": {"train": "train.jsonl", "dev": "dev.jsonl"}}
+    (example,) = read_task_data(Task.model_validate(task), str(tmp_path)).train
+    assert example.choices == ("blue", "small")  # type: ignore[union-attr]

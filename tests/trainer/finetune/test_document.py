@@ -23,6 +23,6 @@ def test_every_key_has_a_description_and_is_on_the_page(section: type[Section]) 
 
 def test_defaults_are_on_the_page() -> None:
     page = task_page()
-    assert "| `lr` | number | `2e-05` | > 0 |" in page
+    assert "| `lr` | number | `2e-05` | > 0, <= 1 |" in page
     assert "| `metrics` | list of strings | chosen |" in page
     assert "| `train` | string or list of strings | required |" in page

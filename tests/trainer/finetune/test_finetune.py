@@ -238,7 +238,7 @@ def test_a_fine_tuned_folder_goes_on_with_another_number_of_labels(
     assert json.loads((scored / "config.json").read_text())["problem_type"] == "regression"
     done = finetune(scored, task, tmp_path / "out", "--set", "training.epochs=1")
     assert done.returncode == 0, done.stderr
-    assert "was fine-tuned on a task of this kind" in done.stdout
+    assert "has a head for other labels (LABEL_0), so its head is replaced" in done.stdout
 
 
 def test_no_encoder(task: Path, tmp_path: Path) -> None:

@@ -86,12 +86,11 @@ def test_every_default_is_written_out() -> None:
         ("kind=pairs", "kind: input should be 'sentence', 'pair', 'choice', 'tags' or 'span', found 'pairs'"),
         ("kind=span", 'data.format is "tsv", but a task of the kind span is read from squad'),
         ("kind=sentence", "data.columns.text_pair is not for the kind sentence"),
-        ("kind=choice", "data.columns.context is missing, which a task of the kind choice needs"),
+        ("kind=choice", "data.columns.text is not for the kind choice, which has context, choices, label, id, prefix"),
         ("data.format=xml", "data.format: input should be"),
         ("data.train=a/train.xml", "data.format is missing. Format of the files."),
         ("data.train=none", "data.train is missing. The training file"),
         ("data.header=false", 'data.columns.text is "one", but without a header columns are numbers from 0'),
-        ("data.columns.label=none", "data.columns.label is missing"),
         ('data.labels=["a"]', "data.labels has 1 label, expected two or more"),
         ('data.labels=["a", "a"]', 'data.labels has "a" twice'),
         ("data.labels=numbers", "data.labels"),
@@ -138,3 +137,28 @@ def test_paths_are_relative_to_data_or_to_the_task_file(tmp_path: Path) -> None:
     assert data_folder("task.toml", None) == "."
     with pytest.raises(UsageError, match="--data"):
         data_folder("glue/rte", None)
+
+
+def test_only_columns_with_other_names_are_named(tmp_path: Path) -> None:
+    content = PAIR | {"data": PAIR["data"] | {"columns": {"text": "sentence1"}}}
+    columns = read_task(task_file(tmp_path, content), []).data.columns
+    assert (columns.text, columns.text_pair, columns.label) == ("sentence1", "text_pair", "label")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("data.train=[]", "data.train"),
+        ("data.dev=[]", "data.dev"),
+        ('data.format=["tsv"]', "data.format"),
+        ('data.columns="x"', "data.columns"),
+        ("training.lr=1e30", "training.lr"),
+    ],
+)
+def test_values_of_the_wrong_type_are_one_line(tmp_path: Path, change: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        read_task(task_file(tmp_path, PAIR), [change])
+    conll = {"name": "c", "kind": "tags", "data": {"train": "t.conll", "dev": "d.conll"}}
+    if "columns" in change:
+        with pytest.raises(UsageError, match=message):
+            read_task(task_file(tmp_path, conll), [change])

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -11,8 +14,12 @@ from schemas.errors import UsageError
 from tests.trainer.suite.conftest import minimal_pairs, write_lines
 from trainer.metrics.charts import Line, chart_over_hours
 from trainer.metrics.suite_scores import charts_over_hours, read_scores
+from trainer.suite import checkpoints
 from trainer.suite.checkpoints import hours_of, steps_of
 from trainer.suite.cli import main
+from trainer.suite.plan import Plan
+from trainer.suite.schema import Suite
+from trainer.suite.suite_file import OpenSuite
 
 
 def run_folder(folder: Path, steps: list[int]) -> Path:
@@ -78,3 +85,21 @@ def test_all_checkpoints_of_a_run(training, tmp_path: Path, capsys: pytest.Captu
     assert all(0 <= line["scores"]["order"] <= 1 and line["hours"] > 0 for line in scores)
     assert (tmp_path / "out/checkpoints/step-12/config.json").exists()
     assert "Scores of small over hours" in (run / "report.html").read_text()
+
+
+def test_scores_of_a_part_join_those_of_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """--only leaves the other scores and the average, which is always over the same tasks, as they were."""
+    monkeypatch.setattr(checkpoints, "write_report", lambda *_: None)
+    monkeypatch.setattr(checkpoints, "read_state", lambda _: SimpleNamespace(resumed_at=None, changes=[]))
+    run = str(run_folder(tmp_path / "run", [10]))
+    whole = Plan(OpenSuite(Suite.model_construct(name="small"), ()), [], "", tmp_path, 1)
+
+    def content_of(scores: dict[str, float]) -> dict[str, Any]:
+        cells = {name: {"spread": {"mean": score}} for name, score in scores.items()}
+        average = {"spread": {"mean": sum(scores.values()) / len(scores)}}
+        return {"suite": "small", "scores": {"step-10": cells}, "averages": {"step-10": average}}
+
+    checkpoints.write_scores(run, [10], whole, content_of({"subjects": 0.8, "verbs": 0.6}))
+    checkpoints.write_scores(run, [10], replace(whole, is_whole=False), content_of({"subjects": 0.9}))
+    ((line,),) = read_scores(run).values()
+    assert line["scores"] == pytest.approx({"average": 0.7, "subjects": 0.9, "verbs": 0.6})

@@ -14,6 +14,7 @@ from trainer.finetune.files.squad import Question, read_questions
 from trainer.finetune.files.tables import TableLayout, read_table
 from trainer.finetune.files.values import columns_of
 from trainer.finetune.task import Column, ColumnsSection, Task
+from trainer.finetune.task_defaults import OPTIONAL_ROLES
 
 SEPARATORS = {"tsv": "\t", "csv": ","}
 
@@ -101,12 +102,17 @@ def _read_file(task: Task, example_set: ExampleSet, path: str) -> list[Record] |
 
 
 def wanted_columns(example_set: ExampleSet) -> WantedColumns:
-    """Return the columns to read from the files of a set. In test sets the columns of labels are optional."""
-    texts = _columns_named(example_set.columns, TEXT_COLUMNS)
-    labels = _columns_named(example_set.columns, LABEL_COLUMNS)
+    """Return the columns to read from the files of a set.
+
+    In test sets the columns of labels are optional. So is a column that no task file names, if its role is optional.
+    """
+    columns = example_set.columns
+    unnamed = tuple(role for role in OPTIONAL_ROLES if getattr(columns, role) == role)
+    texts = _columns_named(columns, tuple(key for key in TEXT_COLUMNS if key not in unnamed))
+    labels = _columns_named(columns, LABEL_COLUMNS)
     if example_set.is_test:
-        return WantedColumns(texts, labels)
-    return WantedColumns(texts + labels)
+        return WantedColumns(texts, labels + unnamed)
+    return WantedColumns(texts + labels, unnamed)
 
 
 def _columns_named(columns: ColumnsSection, keys: tuple[str, ...]) -> tuple[Column, ...]:

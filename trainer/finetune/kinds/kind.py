@@ -100,6 +100,10 @@ class Kind(ABC, Generic[Example, Prediction]):
     def features(self, examples: Sequence[Example]) -> list[Feature]:
         """Return the features of all examples, in their order."""
 
+    def training_features(self, examples: Sequence[Example]) -> list[Feature]:
+        """Return the features of examples to train on, without what only `predictions` needs."""
+        return self.features(examples)
+
     @abstractmethod
     def loss_sum(self, output: Any, features: Sequence[Feature]) -> Tensor:
         """Return the sum of the losses of a batch, a float32 scalar. output: what the model returned for the batch."""

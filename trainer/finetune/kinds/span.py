@@ -15,6 +15,7 @@ Shape suffixes: B features of a batch, T tokens of a row.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,6 +54,14 @@ class Spans(Kind[SpanExample, Prediction]):
         features: list[Feature] = []
         for block in blocks(len(examples)):
             features += self._features_of_block(examples[block], block.start)
+        return features
+
+    def training_features(self, examples: Sequence[SpanExample]) -> list[Feature]:
+        # The window of a row takes 8 bytes a token, more than the row itself, and only predictions need it.
+        features: list[Feature] = []
+        for block in blocks(len(examples)):
+            for feature in self._features_of_block(examples[block], block.start):
+                features.append(replace(feature, part=None))
         return features
 
     def _features_of_block(self, examples: Sequence[SpanExample], first: int) -> list[Feature]:

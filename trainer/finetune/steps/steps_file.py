@@ -101,7 +101,7 @@ def check_sources(steps: Steps, folder: str | None, path: str) -> None:
 
 def _toml_of(path: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"--steps {path} is not TOML: {error}.") from error
     except (FileNotFoundError, NotADirectoryError):

@@ -27,7 +27,7 @@ from trainer.finetune.files.read import read_task_data
 from trainer.finetune.fingerprint import fingerprint_of
 from trainer.finetune.kinds.kind import Feature, Kind
 from trainer.finetune.kinds.table import kind_of
-from trainer.finetune.model import open_tokenizer
+from trainer.finetune.model import longest_row, open_tokenizer, read_config
 from trainer.finetune.scores import score
 from trainer.finetune.task_file import read_task
 from trainer.logs import logger
@@ -56,7 +56,7 @@ def probe(options: argparse.Namespace) -> None:
 
     tokenizer = open_tokenizer(options.folder, task.kind)
     data = read_task_data(task, options.data)
-    kind = kind_of(task, data.labels, tokenizer)
+    kind = kind_of(task, data.labels, tokenizer, longest_row(read_config(options.folder)))
     model = open_encoder(options.folder, options.random_weights)
 
     classifiers = fitted(model, kind, kind.features(data.train))

@@ -1,0 +1,131 @@
+"""What a fine-tuned folder holds, and what the next task takes from it: head, labels, dropout, tokenizer."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoTokenizer
+
+from schemas.errors import UsageError
+from tests.trainer.finetune.tasks import write_task
+from tests.trainer.finetune.test_finetune import finetune
+from trainer.finetune.evaluation import DivergedError
+from trainer.finetune.fingerprint import fingerprint_of
+from trainer.finetune.kinds.table import kind_of
+from trainer.finetune.model import build_model, open_tokenizer
+from trainer.finetune.output import identity_of, write_model
+from trainer.finetune.task import Task
+from trainer.finetune.task_file import read_task
+
+
+def task_of(kind: str, **data: Any) -> Task:
+    files = {"train": "t.jsonl", "dev": "d.jsonl"}
+    training = {"dropout": data.pop("dropout", None)}
+    return Task.model_validate({"name": "test", "kind": kind, "data": files | data, "training": training})
+
+
+def model_of(folder: Path, task: Task, labels: Sequence[str], seed: int = 0) -> Any:
+    kind = kind_of(task, labels, open_tokenizer(str(folder), task.kind))
+    return build_model(str(folder), task, kind, seed, random_weights=False)
+
+
+@pytest.fixture
+def reviews(encoder, tmp_path: Path) -> Path:
+    """A BERT that was fine-tuned to tell bad from good, with a dropout of its own."""
+    task = task_of("sentence", dropout=0.3)
+    write_model(tmp_path, model_of(encoder("bert"), task, ("bad", "good")), str(encoder("bert")), "sentence")
+    return tmp_path / "hf"
+
+
+def head_of(model: Any) -> torch.Tensor:
+    return model.classifier.weight.detach()
+
+
+def test_a_head_with_the_same_labels_is_kept(reviews: Path) -> None:
+    first = model_of(reviews, task_of("sentence"), ("bad", "good"), seed=1)
+    second = model_of(reviews, task_of("sentence"), ("bad", "good"), seed=2)
+    assert torch.equal(head_of(first), head_of(second))
+
+
+def test_a_head_with_other_labels_is_replaced_and_the_encoder_kept(reviews: Path) -> None:
+    """In another order, too: row 0 of the head was trained to mean "bad"."""
+    kept = model_of(reviews, task_of("sentence"), ("bad", "good"))
+    for labels in (("good", "bad"), ("no", "yes")):
+        fresh = model_of(reviews, task_of("sentence"), labels, seed=1)
+        assert not torch.equal(head_of(fresh), head_of(kept))
+        assert torch.equal(head_of(fresh), head_of(model_of(reviews, task_of("sentence"), labels, seed=1)))
+        for (name, values), other in zip(fresh.bert.named_parameters(), kept.bert.parameters(), strict=True):
+            assert torch.equal(values, other), name
+
+
+def test_a_task_leaves_neither_its_dropout_nor_its_problem_to_the_next(encoder, reviews: Path, tmp_path: Path) -> None:
+    assert AutoConfig.from_pretrained(reviews).hidden_dropout_prob == 0.1
+
+    regression = model_of(encoder("bert"), task_of("sentence", labels="number"), ())
+    write_model(tmp_path / "numbers", regression, str(encoder("bert")), "sentence")
+    folder = tmp_path / "numbers/hf"
+    assert AutoConfig.from_pretrained(folder).problem_type == "regression"
+    assert model_of(folder, task_of("sentence"), ("bad", "good")).config.problem_type is None
+
+
+def test_the_tokenizer_is_the_one_of_the_training(encoder, tmp_path: Path) -> None:
+    """Words that are already split begin with a space in byte-level BPE."""
+    folder = encoder("roberta")
+    write_model(tmp_path, model_of(folder, task_of("tags"), ("O", "B-X")), str(folder), "tags")
+    sentence = [["The", "cat", "sees"]]
+    trained = open_tokenizer(str(folder), "tags")(sentence, is_split_into_words=True)
+    written = AutoTokenizer.from_pretrained(tmp_path / "hf")(sentence, is_split_into_words=True)
+    assert written["input_ids"] == trained["input_ids"]
+
+
+def test_a_span_needs_a_classification_token(encoder, tmp_path: Path) -> None:
+    folder = tmp_path / "plain"
+    shutil.copytree(encoder("bert"), folder)
+    content = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps(content | {"post_processor": None}))
+    assert open_tokenizer(str(folder), "sentence")
+    with pytest.raises(UsageError, match=r"adds no \[CLS\] to its rows"):
+        open_tokenizer(str(folder), "span")
+
+
+def test_a_folder_within_the_folder_does_not_count(encoder, tmp_path: Path) -> None:
+    folder = tmp_path / "encoder"
+    shutil.copytree(encoder("bert"), folder)
+    (folder / "old.json").mkdir()
+    assert fingerprint_of(str(folder)) == fingerprint_of(str(encoder("bert")))
+
+
+def test_how_often_states_are_saved_is_no_other_task(encoder, tmp_path: Path) -> None:
+    from trainer.finetune.files.read import read_task_data
+
+    path = str(write_task(tmp_path, "sentence"))
+    data = read_task_data(read_task(path, []), str(tmp_path))
+    identities = [
+        identity_of(read_task(path, [change]), str(encoder("bert")), data, random_weights=False)
+        for change in ("training.save_every=7", "training.save_every=9", "training.lr=1e-4")
+    ]
+    assert identities[0] == identities[1] != identities[2]
+
+
+@pytest.mark.parametrize("kind", ["sentence", "span"])
+def test_a_last_update_that_was_too_large_is_an_error(encoder, tmp_path: Path, kind: str) -> None:
+    """The loss of the only step is finite. What the model computes after it is not."""
+    task = write_task(tmp_path / "task", kind, train=8, epochs=1, lr=1.0, warmup_ratio=0.0, weight_decay=1e38)
+    done = finetune(encoder("bert"), task, tmp_path / "out")
+    assert done.returncode == 1, done.stderr
+    assert "scores that are NaN or infinite. Lower training.lr" in done.stderr and "Traceback" not in done.stderr
+    assert DivergedError.everywhere and not (tmp_path / "out/hf").exists()
+
+
+def test_a_removed_model_is_not_said_to_be_there(encoder, tmp_path: Path) -> None:
+    task = write_task(tmp_path / "task", "sentence", train=8, epochs=1)
+    assert finetune(encoder("bert"), task, tmp_path / "out").returncode == 0
+    shutil.rmtree(tmp_path / "out/hf")
+    again = finetune(encoder("bert"), task, tmp_path / "out")
+    assert again.returncode == 0 and "hf was removed" in again.stderr + again.stdout
