@@ -152,8 +152,11 @@ def write_task(kind: str, lines: list[Line], folder: Path) -> None:
     for name, chosen in sets.items():
         write(chosen, folder / f"{name}.jsonl")
 
-    content: dict[str, Any] = {"name": folder.name, "kind": kind, "data": {name: f"{name}.jsonl" for name in sets}}
-    content |= {"metrics": ["accuracy"], "training": TRAINING}
+    data: dict[str, Any] = {name: f"{name}.jsonl" for name in sets}
+    if kind == "tags":
+        # The sentences to train on lack some rare tags.
+        data["labels"] = sorted({tag for line in lines for tag in line["tags"]})
+    content = {"name": folder.name, "kind": kind, "data": data, "metrics": ["accuracy"], "training": TRAINING}
     (folder / "task.toml").write_text(tomli_w.dumps(content))
 
 
