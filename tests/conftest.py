@@ -239,6 +239,8 @@ def store() -> Iterator[ObjectStore]:
     made = ObjectStore()
     yield made
     made.stop()
+    # s3fs caches its clients. Those of this server must not serve later tests, whose server has another port.
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
 
 
 @pytest.fixture
@@ -248,7 +250,7 @@ def s3(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectSt
     for name, value in (KEYS | {"AWS_ENDPOINT_URL": store.endpoint}).items():
         monkeypatch.setenv(name, value)
 
-    # s3fs caches its clients, and those of other tests are connected to servers that have stopped.
+    # Clients of earlier tests may have other environment variables.
     fsspec.get_filesystem_class("s3").clear_instance_cache()
     yield store
     fsspec.get_filesystem_class("s3").clear_instance_cache()

@@ -11,6 +11,7 @@ from pipeline.runtime import cloud_access
 from pipeline.runtime.cloud_flags import check_image, check_labels, check_machine_type, check_region
 from pipeline.shard.listing import matching_files
 from schemas.errors import StorageError, UsageError
+from tests.object_store import ObjectStore
 
 REGIONS = (
     "us-central1 europe-west12 asia-southeast2 australia-southeast1 northamerica-northeast1 me-central2 africa-south1"
@@ -81,13 +82,8 @@ def test_what_is_no_label_is_refused(label: str) -> None:
         check_labels(["step=shard", label])
 
 
-def test_a_bucket_that_does_not_exist_is_refused_and_one_that_does_is_not(store, monkeypatch) -> None:
-    store.reset()
-    for name, value in store.environment.items():
-        monkeypatch.setenv(name, value)
-    # s3fs would take the connection of an earlier test, to a server that may be gone.
-    fsspec.get_filesystem_class("s3").clear_instance_cache()
-    store.bucket("corpora")
+def test_a_bucket_that_does_not_exist_is_refused_and_one_that_does_is_not(s3: ObjectStore) -> None:
+    s3.bucket("corpora")
     assert cloud_access.check_buckets({"--output": "s3://corpora/text", "--text": "a/b"}) == []
     with pytest.raises(UsageError, match="--output s3://nobucket/text cannot be written: there is no bucket nobucket"):
         cloud_access.check_buckets({"--output": "s3://nobucket/text"})

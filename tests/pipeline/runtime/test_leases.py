@@ -12,13 +12,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import fsspec
 import pytest
 
 from pipeline.runtime import leases
 from schemas import storage
 from schemas.errors import ClozelineError, StorageError, UsageError
-from tests.object_store import KEYS
 
 HOLD = (
     "from pipeline.runtime import leases\nwith leases.held({!r}, 'other'):\n    print('held', flush=True)\n    input()"
@@ -26,7 +24,7 @@ HOLD = (
 
 
 @pytest.fixture(params=["disk", "memory", "s3"])
-def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """A folder for a job's output."""
     if request.param == "disk":
         yield str(tmp_path / "out")
@@ -34,13 +32,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     if request.param == "memory":
         yield f"memory://leases/{tmp_path.name}"
         return
-    store = request.getfixturevalue("store")
-    store.bucket("leases")
-    for name, value in (KEYS | {"AWS_ENDPOINT_URL": store.endpoint}).items():
-        monkeypatch.setenv(name, value)
-    fsspec.get_filesystem_class("s3").clear_instance_cache()
+    request.getfixturevalue("s3").bucket("leases")
     yield f"s3://leases/{tmp_path.name}"
-    fsspec.get_filesystem_class("s3").clear_instance_cache()
 
 
 def elsewhere(out: Path, age: float) -> Path:

@@ -33,7 +33,7 @@ from schemas import fingerprints
 from schemas.errors import DataError, StorageError
 from schemas.manifest import open_manifest, read_root
 from schemas.vocabulary import COUNTS_FILE, TOKENIZER_FILE
-from tests.object_store import KEYS
+from tests.object_store import ObjectStore
 
 PLAN = CountPlan(
     text="text",
@@ -182,20 +182,17 @@ def test_counts_that_were_replaced_while_the_job_began_are_refused(counts: Path)
 
 
 def test_a_store_takes_each_file_of_counts_once_and_gives_it_twice(
-    command, store, text: Path, monkeypatch: pytest.MonkeyPatch
+    command, s3: ObjectStore, text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once for learning, and once for the statistics."""
-    for name, value in (KEYS | {"AWS_ENDPOINT_URL": store.endpoint}).items():
-        monkeypatch.setenv(name, value)
     monkeypatch.setattr(word_counts, "MIN_PARTITIONS", 2)
-    store.reset()
-    store.bucket("counted")
+    s3.bucket("counted")
     place = "s3://counted/made"
     made = ("--counts", f"{place}/counts", "--output", f"{place}/vocab", "--model", "wordpiece", "--size", 150)
     done = command("vocab", "--text", text, *made)
     assert done.returncode == 0, done.stderr
 
-    of_counts = [method for method, path in store.requests if "/counts/" in path and path.endswith(".arrow")]
+    of_counts = [method for method, path in s3.requests if "/counts/" in path and path.endswith(".arrow")]
     assert of_counts.count("PUT") == 2 * len(ALL_RULES)
     assert of_counts.count("HEAD") == 0
     assert of_counts.count("GET") == 2 * 2

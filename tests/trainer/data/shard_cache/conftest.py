@@ -23,6 +23,7 @@ def server() -> Iterator[ObjectStore]:
         bucket.put_object(Key=f"pairs/{shard.path}", Body=data)
     yield made
     made.stop()
+    s3fs.S3FileSystem.clear_instance_cache()
 
 
 @pytest.fixture
