@@ -158,9 +158,9 @@ def log_frequencies(text: TextCounts) -> Tensor:
 
     Special tokens are never labels, so their counts are replaced by 0. [UNK] may be frequent.
     """
-    counts_V = torch.from_numpy(text.statistics.unigrams_V.astype("float64"))
-    counts_V[torch.from_numpy(text.is_special_V)] = 0
-    smoothed_V = counts_V + 1
+    counts_V = text.statistics.unigrams_V.astype(np.float64)
+    counts_V[text.is_special_V] = 0
+    smoothed_V = torch.from_numpy(counts_V + 1)
     return (smoothed_V / smoothed_V.sum()).log().float()
 
 

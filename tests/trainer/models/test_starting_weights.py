@@ -63,7 +63,9 @@ def drawn_and_changed(model: ModelSection) -> tuple[dict[str, Tensor], dict[str,
     recipe = recipe_of(model)
     plain = {name: values.clone() for name, values in drawn_weights(empty, shape, 0.05, recipe.run.seed)}
     drawn = drawn_weights(empty, shape, 0.05, recipe.run.seed)
-    text = TextCounts(SmallStatistics(), np.arange(VOCABULARY_SIZE) < SPECIALS)
+    is_special_V = np.arange(VOCABULARY_SIZE) < SPECIALS
+    is_special_V.flags.writeable = False  # like a vocabulary's own array
+    text = TextCounts(SmallStatistics(), is_special_V)
     return plain, dict(with_starting_weights(drawn, shape, recipe, text))
 
 
@@ -71,6 +73,17 @@ def changed_names(model: ModelSection) -> set[str]:
     drawn, changed = drawn_and_changed(model)
     assert list(drawn) == list(changed)
     return {name for name, values in drawn.items() if not torch.equal(values, changed[name])}
+
+
+@pytest.mark.filterwarnings("error")
+def test_nothing_is_said_on_the_console() -> None:
+    """torch warns of arrays that it must not write to, but only once in a process unless told otherwise."""
+    was_told = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        changed_names(section("modernbert", "initial_output_bias=unigram"))
+    finally:
+        torch.set_warn_always(was_told)
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "electra", "xlnet"])
