@@ -15,7 +15,8 @@ with one thread. A run takes as many steps as fit into the CPU minutes; start-up
     NAME untrained      the weights that it starts from; `NAME random`: the same without model.initial_*
 
 Scores come from quality_measure.py: nats at [MASK], at the same positions for all. Finished runs are kept, so two
-commands with different names in --only can share a machine. Writes OUT/curves.svg, and prints the tables. --sentences
+commands with different names in --only can share a machine. Writes OUT/curves.svg, and prints the tables. Evaluations
+for the curves are not counted, but take as long as some minutes of training; --no_curves leaves them out. --sentences
 and --tags add linear probes, --tasks adds fine-tuning (quality_probes.py). With --device cuda, minutes are wall-clock
 time on the GPU.
 """
@@ -39,6 +40,7 @@ from quality_measure import HeldOut, read_held_out
 from quality_ours import (
     FIRST_HALVES,
     HERE,
+    NEVER,
     PARTS,
     SMALL_BERT,
     Settings,
@@ -84,6 +86,7 @@ def main() -> None:
     flags.add_argument("--only", nargs="+", help="names of contestants; all if left out")
     flags.add_argument("--seeds", type=int, nargs="+", default=[0])
     flags.add_argument("--device", default="cpu")
+    flags.add_argument("--no_curves", action="store_true", help="do not evaluate our recipes while they train")
     flags.add_argument("--sentences", type=Path, help="JSONL of text and label, for the probe of sentences")
     flags.add_argument("--tags", type=Path, help="JSONL of tokens and tags, for the probe of words")
     flags.add_argument("--tasks", type=Path, nargs="+", default=[], help="task files, to fine-tune each model on")
@@ -165,6 +168,8 @@ def train(key: Key, folder: Path, options: argparse.Namespace) -> dict[str, Any]
         "evaluation.pairs": options.output / "held_out_pairs",
         "run.seed": seed,
     }
+    if options.no_curves:
+        settings["evaluation.every"] = NEVER
     if recipe != SMALL_BERT:
         settings["data.statistics"] = options.output / "statistics"
     first_half: Settings = {}

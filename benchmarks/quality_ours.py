@@ -87,7 +87,7 @@ Short rows have 32 tokens, and four times as many are in a step. Their folder is
 def train_ours(name: str, seconds: float, folder: Path, settings: Settings, device: str) -> dict[str, Any]:
     """Time some steps, then train as many as fit into `seconds`, with a dozen evaluations whose time does not count.
 
-    name: of a recipe, or SMALL_BERT. settings: keys of the recipe to change.
+    name: of a recipe, or SMALL_BERT. settings: keys of the recipe to change, evaluation.every for fewer evaluations.
     Writes FOLDER/hf, and returns the fields of quality.Outcome except `hf`.
     """
     seconds_a_step = time_a_step(name, folder / "timed", settings, device)
@@ -133,7 +133,8 @@ def with_phases(name: str, steps: list[int], first_half: Settings) -> dict[str, 
 def train_steps(name: str, steps: int, folder: Path, settings: Settings, device: str) -> list[dict[str, Any]]:
     """Train a number of steps with evaluations, write FOLDER/hf, and return the lines of metrics."""
     every = max(1, steps // EVALUATIONS)
-    evaluated = settings | {"evaluation.every": every, "checkpoint.every": every * NEVER}
+    evaluated = {"evaluation.every": every} | settings
+    evaluated["checkpoint.every"] = evaluated["evaluation.every"] * NEVER
     run = folder / "run"
     # A run left by an interrupted benchmark may have a different number of steps.
     shutil.rmtree(run, ignore_errors=True)
