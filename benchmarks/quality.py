@@ -11,7 +11,8 @@ with one thread. A run takes as many steps as fit into the CPU minutes; start-up
     tiny as it was      the recipe that shipped earlier as `tiny` (small_bert.toml)
     NAME                one of our recipes. NAME+KEY=VALUE changes a key; +4x256 and +6x384 change the shape, and
                         +drawn_embeddings, +drawn_attention and others leave out one part of the initial weights;
-                        +causal_first, +short_rows_first and +small_batches_first change the first half of the time
+                        +causal_first, +short_rows_first and +small_batches_first change the first half of the time;
+                        +averaged scores the mean weights of checkpoints from the last quarter of the steps
     NAME untrained      the weights that it starts from; `NAME random`: the same without model.initial_*
 
 Scores come from quality_measure.py: nats at [MASK], at the same positions for all. Finished runs are kept, so two

@@ -37,6 +37,9 @@ FIRST_LOOK = 20
 
 WARMUP_SHARE = 0.07
 EVALUATIONS = 12
+CHECKPOINTS = 20
+"""The number of checkpoints of a run whose last ones are averaged. Five of them span the last quarter of it."""
+
 NEVER = 10**9
 
 Settings = dict[str, Any]
@@ -70,6 +73,7 @@ PARTS: dict[str, Settings] = {
     "drawn_attention": {"model.initial_attention": "none"},
     "drawn_head": {"model.initial_head": "none"},
     "no_bias": {"model.initial_output_bias": "none"},
+    "averaged": {"checkpoint.keep": 5},
 }
 """What may stand behind a name and a plus instead of KEY=VALUE. Wider models need lower learning rates."""
 
@@ -131,15 +135,18 @@ def with_phases(name: str, steps: list[int], first_half: Settings) -> dict[str, 
 
 
 def train_steps(name: str, steps: int, folder: Path, settings: Settings, device: str) -> list[dict[str, Any]]:
-    """Train a number of steps with evaluations, write FOLDER/hf, and return the lines of metrics."""
-    every = max(1, steps // EVALUATIONS)
-    evaluated = {"evaluation.every": every} | settings
-    evaluated["checkpoint.every"] = evaluated["evaluation.every"] * NEVER
+    """Train a number of steps with evaluations, write FOLDER/hf, and return the lines of metrics.
+
+    If checkpoint.keep is above 1, FOLDER/hf has the mean weights of as many checkpoints.
+    """
+    averaged = settings.get("checkpoint.keep", 1)
+    evaluated = {"evaluation.every": max(1, steps // EVALUATIONS)} | settings
+    evaluated["checkpoint.every"] = max(1, steps // CHECKPOINTS) if averaged > 1 else NEVER
     run = folder / "run"
     # A run left by an interrupted benchmark may have a different number of steps.
     shutil.rmtree(run, ignore_errors=True)
     subprocess.run(command(name, run, steps, evaluated), check=True, env=one_thread(device), stdout=subprocess.DEVNULL)
-    small_runs.export(run, folder / "hf")
+    small_runs.export(run, folder / "hf", averaged)
     return metrics_of(run)
 
 

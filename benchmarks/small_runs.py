@@ -136,10 +136,10 @@ def flags_of(settings: Settings) -> str:
     return " ".join(f"--set {key}={value}" for key, value in (SMALL_ENCODER | settings).items())
 
 
-def export(run: Path, hf: Path) -> None:
-    """Write the run's last checkpoint as a folder in the Hugging Face format, unless it exists."""
+def export(run: Path, hf: Path, averaged: int = 1) -> None:
+    """Write the mean of the run's last checkpoints as a folder in the Hugging Face format, unless it exists."""
     if not (hf / "config.json").exists():
-        command(f"python -m trainer.export {run} --output {hf}")
+        command(f"python -m trainer.export {run} --output {hf} --average {averaged}")
 
 
 # ---- Tables ----
