@@ -15,8 +15,11 @@ from torch import nn
 
 from trainer.finetune.task import TaskTrainingSection
 
-LAYER = re.compile(r"\.(?:layers?|h)\.(\d+)\.")
-"""Matches the layer number in the parameter names of transformers' models."""
+LAYER = re.compile(r"^.*?\.(?:layers?|h|blocks)\.\d+(?:\.\d+)?\.")
+"""Matches the part of a parameter's name that names its layer, in transformers' models.
+
+Examples: `bert.encoder.layer.3.`, `model.layers.3.`, and `funnel.encoder.blocks.1.0.`, the first layer of a block.
+"""
 
 BETAS = (0.9, 0.999)
 EPSILON = 1e-8
@@ -41,27 +44,29 @@ def build_optimizer(model: Any, training: TaskTrainingSection) -> torch.optim.Ad
 
 
 def depths_of(model: Any) -> dict[str, int]:
-    """Return the depth of each parameter: 0 for embeddings, i + 1 for layer i, and layers + 1 for the head.
+    """Return the depth of each parameter: 0 for embeddings, 1 for the first layer, and layers + 1 for the head.
 
     Encoder parameters that belong neither to a layer nor to the embeddings (a final norm, a pooler) have the depth of
     the last layer. ALBERT's shared layers all have depth 1.
     """
-    names = [name for name, _ in model.named_parameters()]
-    numbers = [int(found[1]) for name in names if (found := LAYER.search(name))]
-    layers = 1 if hasattr(model.config, "num_hidden_groups") else max(numbers, default=0) + 1
-
     encoder = f"{model.base_model_prefix}."
+    names = [name for name, _ in model.named_parameters()]
+    in_encoder = [name for name in names if name.startswith(encoder)]
+    in_order = dict.fromkeys(found[0] for name in in_encoder if (found := LAYER.match(name)))
+    depth_by_layer = {layer: depth for depth, layer in enumerate(in_order, start=1)}
+    last = max(1, len(depth_by_layer))  # ALBERT's layers have no numbers
+
     depths = {}
     for name in names:
-        found = LAYER.search(name)
+        found = LAYER.match(name)
         if not name.startswith(encoder):
-            depths[name] = layers + 1
+            depths[name] = last + 1
         elif found:
-            depths[name] = min(int(found[1]) + 1, layers)
+            depths[name] = depth_by_layer[found[0]]
         elif "embed" in name:
             depths[name] = 0
         else:
-            depths[name] = layers
+            depths[name] = last
     return depths
 
 

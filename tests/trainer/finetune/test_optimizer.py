@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification, FunnelConfig, FunnelForSequenceClassification
 
 from trainer.finetune.optimizer import build_optimizer, depths_of, rate_share, set_rate
 from trainer.finetune.task import TaskTrainingSection
@@ -49,6 +49,16 @@ def test_shared_layers_have_one_rate(encoder) -> None:
     depths = depths_of(model_of(encoder, "albert"))
     assert {depth for name, depth in depths.items() if "albert_layer" in name} == {1}
     assert {depth for name, depth in depths.items() if name.startswith("classifier")} == {2}
+
+
+def test_layers_in_blocks_have_the_order_of_the_model() -> None:
+    """Funnel numbers its layers within blocks."""
+    config = FunnelConfig(vocab_size=20, d_model=8, n_head=2, d_head=4, d_inner=8, block_sizes=[1, 2], num_labels=2)
+    depths = depths_of(FunnelForSequenceClassification(config))
+    for layer, depth in (("0.0", 1), ("1.0", 2), ("1.1", 3)):
+        assert {depths[name] for name in depths if f"blocks.{layer}." in name} == {depth}
+    assert {depths[name] for name in depths if "embeddings" in name} == {0}
+    assert {depths[name] for name in depths if name.startswith("classifier")} == {4}
 
 
 def test_every_weight_is_trained_once(encoder) -> None:
