@@ -170,7 +170,7 @@ def train(key: Key, folder: Path, options: argparse.Namespace) -> dict[str, Any]
         "run.seed": seed,
     }
     if options.no_curves:
-        settings["evaluation.every"] = NEVER
+        settings |= {"evaluation.pairs": "none", "evaluation.every": NEVER}
     if recipe != SMALL_BERT:
         settings["data.statistics"] = options.output / "statistics"
     first_half: Settings = {}
