@@ -13,6 +13,7 @@ from typing import Any
 
 from pipeline.arguments import JobParser, add_launch_flags, launch_flags, unknown_flags
 from pipeline.flags import add_flags, folder, given_flags, positive
+from pipeline.ledger_text import ledger_lines
 from pipeline.options import PairsJob, ShardJob, StatisticsJob, VocabJob
 from pipeline.runtime import stop_signals, terminal_logs
 from pipeline.terminal import one_line, print_lines
@@ -228,12 +229,13 @@ def _run_verify(invocation: Invocation) -> None:
 def _result_line(manifest: Manifest, output: str) -> str:
     totals = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in manifest.totals.items())
     place = one_line(storage.printable(output))
-    return f"{place}: {totals}, {len(manifest.shards)} files, fingerprint {manifest.fingerprint}"
+    files = len(manifest.shards)
+    return f"{place}: {totals}, {files} {'file' if files == 1 else 'files'}, fingerprint {manifest.fingerprint}"
 
 
 def _result_lines(manifest: Manifest, output: str) -> list[str]:
-    """Return lines that describe what a job published, and what it left out and why."""
-    left_out = [f"  left out: {entry.count:,} x {entry.reason} ({entry.source})" for entry in manifest.ledger]
+    """Return lines that describe what a job published, and what it left out or cut and why."""
+    left_out = [f"  left out or cut: {line}" for line in ledger_lines(manifest)]
     return [_result_line(manifest, output), *left_out]
 
 

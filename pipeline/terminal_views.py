@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.data_card import card, charts
+from pipeline.ledger_text import ledger_lines
 from schemas.manifest import Manifest
 from schemas.vocabulary import Vocabulary
 
@@ -18,6 +19,7 @@ WIDTH = 100  # maximum characters of a wrapped line
 LABEL_WIDTH = 12  # width of the name before a line's content
 SHOWN_SENTENCES = 5  # of a document
 SHOWN_WORD_COUNTS = (2, 3, 5, 10)
+LOG2 = "log2_"  # begins the names of histograms over powers of two
 TOKENS_PER_LINE = 4  # in the list of the most frequent tokens
 
 
@@ -34,8 +36,8 @@ def show_manifest(manifest: Manifest) -> Iterator[str]:
     else:
         yield from show_statistics(manifest.statistics)
 
-    for entry in manifest.ledger:
-        yield _labeled("left out", f"{entry.count:,} x {entry.reason} ({entry.source})")
+    for line in ledger_lines(manifest):
+        yield _labeled("ledger", line)
     total_bytes = sum(shard.bytes for shard in manifest.shards)
     yield _labeled("shards", f"{len(manifest.shards)}, {total_bytes:,} bytes")
 
@@ -57,8 +59,13 @@ def show_rare_words(manifest: Manifest) -> Iterator[str]:
 
 
 def show_statistics(statistics: dict[str, Any]) -> Iterator[str]:
-    """Yield a line for each statistic. A statistic that is a table also gets a line for each entry."""
+    """Yield a line for each statistic that is present. A table also gets a line for each entry."""
     for name, value in statistics.items():
+        if value is None:
+            continue
+        if name.startswith(LOG2):
+            name = name.removeprefix(LOG2)
+            value = _by_range(value)
         if not isinstance(value, dict):
             yield _wrapped(name, _as_text(value))
             continue
@@ -66,6 +73,11 @@ def show_statistics(statistics: dict[str, Any]) -> Iterator[str]:
         yield name
         for key, entry in value.items():
             yield f"    {key:<26} {_as_text(entry)}"
+
+
+def _by_range(counts: list[int]) -> dict[str, int]:
+    """Return a histogram over powers of two with its ranges. Example: `[1, 0, 3]` -> `{"1": 1, "2-3": 0, "4-7": 3}`."""
+    return {"1" if i == 0 else f"{2**i:,}-{2 ** (i + 1) - 1:,}": count for i, count in enumerate(counts)}
 
 
 def _labeled(name: str, text: str) -> str:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
+from pipeline.ledger_text import ledger_lines
 from pipeline.shard.record import byte_in_words
 from schemas.manifest import Manifest
-
-LISTED_SOURCES = 3
 
 
 def summary_lines(manifest: Manifest) -> list[str]:
     """Return lines about a text folder's ledger and cleaning; none if everything was kept unchanged."""
-    lines = []
-    for reason, count_by_source in _counts_by_reason(manifest).items():
-        lines.append(f"  left out: {sum(count_by_source.values()):,} x {reason} ({_list_sources(count_by_source)})")
+    lines = [f"  left out: {line}" for line in ledger_lines(manifest)]
 
     cleaning = manifest.statistics["cleaning"]
     if cleaning:
@@ -46,27 +41,3 @@ def warning_lines(manifest: Manifest) -> list[str]:
             "give --text_layout line."
         )
     return warnings
-
-
-def _counts_by_reason(manifest: Manifest) -> dict[str, Counter[str]]:
-    """Return the ledger as {reason: counts by source}."""
-    reasons: dict[str, Counter[str]] = {}
-    for entry in manifest.ledger:
-        reasons.setdefault(entry.reason, Counter())[entry.source] += entry.count
-    return reasons
-
-
-def _list_sources(count_by_source: Counter[str]) -> str:
-    """Return the largest sources with their counts, or a single source without its count.
-
-    Example: `"wiki 12, web 3, news 2 and 8 further sources"`.
-    """
-    largest_first = sorted(count_by_source.items(), key=lambda item: (-item[1], item[0]))
-    if len(largest_first) == 1:
-        return largest_first[0][0]
-
-    listed = ", ".join(f"{source} {count:,}" for source, count in largest_first[:LISTED_SOURCES])
-    further = len(largest_first) - LISTED_SOURCES
-    if further <= 0:
-        return listed
-    return f"{listed} and {further:,} further sources"

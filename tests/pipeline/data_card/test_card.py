@@ -290,16 +290,18 @@ def test_the_terminal_says_the_same() -> None:
     assert "2 a row, span: 15.00% of all tokens chosen" in text and re.search(r"the mask token +2,952 +80\.00%", text)
     assert "123 tokens, 1.000%" in text and "duplicates  17 rows" in text
     assert re.search(r"news +9,225 +75\.00%", text) and re.search(r"the +0\.02%", text)
-    assert "left out    1,234 x one sentence (news)" in text
+    assert "ledger      1,234 x one sentence (news)" in text
     one = "\n".join(show_manifest(manifest(ONE, "doc_sentences")))
     assert "labels" not in one and "segment A" not in one and "masks " not in one
 
 
 def test_the_terminal_stays_readable_for_other_folders() -> None:
     statistics = {"language": "en", "flag": True, "cleaning": {"spaces": 1200}, "log2": [0, 1290], "rarest": ["a", "b"]}
-    made = manifest({}).model_copy(update={"kind": "text", "statistics": statistics | {"by": {"x": {"words": 3}}}})
+    statistics |= {"by": {"x": {"words": 3}}, "log2_lengths": [7, 0, 1500], "undecodable": None}
+    made = manifest({}).model_copy(update={"kind": "text", "statistics": statistics})
     text = "\n".join(show_manifest(made))
     assert "log2        0  1,290" in text and "rarest      a  b" in text and "flag        True" in text
+    assert re.search(r"lengths\n    1 +7\n    2-3 +0\n    4-7 +1,500\n", text) and "undecodable" not in text
     assert re.search(r"cleaning\n    spaces +1,200\n", text) and re.search(r"by\n    x +words 3\n", text)
 
 
