@@ -19,7 +19,7 @@ from trainer.config.public import changes_without_paths, changes_without_secrets
 from trainer.config.schema import Recipe
 from trainer.logs import logger
 from trainer.metrics.interval import REPLACED_TOKEN_NAMES
-from trainer.metrics.log import read_lines, skipped_note
+from trainer.metrics.log import Figures, read_lines, skipped_note
 from trainer.models.families import FAMILIES
 from trainer.models.hf_tables import ARCHITECTURES, AUTO_CLASSES
 
@@ -28,15 +28,31 @@ PIPELINES = {"AutoModelForCausalLM": "text-generation"}
 """transformers' pipelines other than fill-mask, by the Auto class of the family."""
 
 SHOWN = ("loss", "mlm_loss", "mlm_accuracy", "pair_loss", "pair_accuracy", *REPLACED_TOKEN_NAMES, "tokens_per_second")
-"""The metrics on the card, in order."""
+"""The training metrics on the card, in order."""
+
+SHOWN_OF_EVALUATIONS = (
+    "eval_mlm_loss",
+    "eval_mlm_loss_masked",
+    "eval_mlm_accuracy",
+    "eval_unigram_loss",
+    "eval_pair_loss",
+    "eval_pair_accuracy",
+    *(f"eval_{name}" for name in REPLACED_TOKEN_NAMES),
+)
+"""The metrics of held-out pairs on the card, in order. eval_unigram_loss is the loss of word frequencies alone."""
 
 
 @dataclass(frozen=True)
 class LastMetrics:
-    """The metrics of the last line logged up to a step, or a note that says why there are none."""
+    """The last metrics logged up to a step, or a note that says why there are none.
+
+    step: of the training metrics, `figures`. evaluated: the step of the last evaluation up to then; 0 if there is none.
+    """
 
     step: int = 0
     figures: dict[str, float] = field(default_factory=dict)
+    evaluated: int = 0
+    held_out: dict[str, float] = field(default_factory=dict)
     note: str = ""
 
 
@@ -71,7 +87,7 @@ def model_card(run: str, checkpoint: Path, recipe: Recipe, averaged: Sequence[in
 
 
 def last_metrics(run: str, step: int) -> LastMetrics:
-    """Return the metrics of the last line logged up to a step, or a note if there is none or the file is unreadable."""
+    """Return the last metrics logged up to a step, or a note if there are none or the file is unreadable."""
     try:
         lines, skipped = read_lines(run)
     except OSError as error:
@@ -84,8 +100,18 @@ def last_metrics(run: str, step: int) -> LastMetrics:
         return LastMetrics(note="None were logged.")
 
     last = lines[-1]
-    figures = {name: last[name] for name in SHOWN if last.get(name) is not None}
-    return LastMetrics(last["step"], figures)
+    evaluations = [line for line in lines if "eval_mlm_loss" in line]
+    if not evaluations:
+        return LastMetrics(last["step"], _present(last, SHOWN))
+
+    evaluation = evaluations[-1]
+    held_out = _present(evaluation, SHOWN_OF_EVALUATIONS)
+    return LastMetrics(last["step"], _present(last, SHOWN), evaluation["step"], held_out)
+
+
+def _present(line: Figures, names: Sequence[str]) -> dict[str, float]:
+    """Return those of the named metrics that a line has a number for, in the order of the names."""
+    return {name: number for name in names if (number := line.get(name)) is not None}
 
 
 def public_recipe(recipe: Recipe) -> str:

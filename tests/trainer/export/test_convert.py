@@ -1,6 +1,7 @@
 """An exported folder is the model that was trained, loaded by transformers without code of ours; every family."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from trainer.checkpoint import layout as checkpoints
 from trainer.config.load import load_recipe
 from trainer.export import verify as export_check
 from trainer.export.convert import Writing, export, main, read_model
+from trainer.export.model_card import last_metrics
 
 FAMILY = {"albert": {"model__embedding_size": 32}}
 SHORT = {"run__max_steps": 4, "checkpoint__every": 2, "run__log_every": 2, "schedule__warmup_steps": 1}
@@ -75,6 +77,23 @@ def test_the_card_tells_data_metrics_and_recipe(trained, tmp_path: Path, pairs: 
     ):
         assert told in card
     assert str(pairs) not in card and str(tmp_path.parent) not in card
+
+
+def test_the_card_has_the_last_evaluation_up_to_its_step(trained, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(trained["bert"], tmp_path / "run"))
+    assert last_metrics(str(run), 4).held_out == {}
+
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        line |= {"eval_mlm_loss": 7.0 - line["step"], "eval_pair_loss": None, "eval_seconds": 1.0}
+    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    found = last_metrics(str(run), 3)
+    assert found.step == found.evaluated == 2
+    assert found.held_out == {"eval_mlm_loss": 5.0}
+
+    export(str(run), str(tmp_path / "hf"), 4)
+    card = (tmp_path / "hf" / "README.md").read_text()
+    assert "## On held-out pairs\n\n| at step 4 | |\n|---|---|\n| eval_mlm_loss | 3 |\n" in card
 
 
 def test_a_folder_that_computes_something_else_is_not_published(trained, tmp_path: Path, monkeypatch) -> None:

@@ -14,7 +14,7 @@ from schemas.manifest import read_manifest
 from schemas.vocabulary import read_vocabulary
 from tests.trainer.finetune.adapting import SMALL, Adapting, results_of
 from trainer.finetune.steps.schema import TaskStepSection
-from trainer.finetune.steps.step_recipe import step_recipe, validated
+from trainer.finetune.steps.step_recipe import fitted, step_recipe, validated
 from trainer.models.pretraining import build_model
 from trainer.models.warm_start import warm_start_model
 
@@ -146,3 +146,13 @@ def test_the_model_of_a_folder_is_read_from_its_config(encoder, family: str) -> 
     vocabulary = read_vocabulary(str(folder))
     model = build_model(recipe.model, vocabulary.size, 0, vocabulary.special_id("mask"))
     warm_start_model(model, str(folder), vocabulary)
+
+
+@pytest.mark.parametrize(("epochs", "steps"), [(0.1, 1), (1, 1), (2, 3), (3, 4)])
+def test_a_step_makes_no_more_passes_than_it_is_told(encoder, pairs: Path, epochs: float, steps: int) -> None:
+    """A batch has two thirds of the rows, so that a second step would begin a second pass."""
+    batch = read_manifest(str(pairs), "pairs").totals["rows"] * 2 // 3
+    section = TaskStepSection(recipe="adapt_task", epochs=epochs, set=[*SMALL, f"batch.global_batch={batch}"])
+    content = step_recipe(section, str(encoder("bert")), [str(pairs)], "run")
+    content["batch"]["micro_batch"] = batch
+    assert fitted(content, section)["run"]["max_steps"] == steps

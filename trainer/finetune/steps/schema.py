@@ -68,7 +68,7 @@ class AdaptSection(Section):
         default=None,
         gt=0,
         description="Passes over the text after which the step ends, if it has not come to the recipe's run.max_steps "
-        "before. 0 to 1 is a part of the text. If unset, run.max_steps alone decides.",
+        "before, rounded down to whole steps. 0 to 1 is a part of the text. If unset, run.max_steps alone decides.",
     )
     shard: ShardFlags = Field(default=ShardFlags(), description="Flags of `clozeline shard`.")
     make_pairs: PairsFlags = Field(default=PairsFlags(), description="Flags of `clozeline pairs`.")

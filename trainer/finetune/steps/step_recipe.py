@@ -5,7 +5,6 @@ It is written to DIR/STEP/recipe.toml, which `clozeline train --config` accepts 
 
 from __future__ import annotations
 
-from math import ceil
 from typing import Any
 
 import tomli_w
@@ -82,7 +81,8 @@ def step_recipe(section: AdaptSection, folder: str, pairs: list[str], output: st
 def fitted(content: dict[str, Any], section: AdaptSection) -> dict[str, Any]:
     """Return the content of a recipe with batch size and number of steps adapted to the step's pairs.
 
-    A batch has at most as many rows or tokens as there are. If `epochs` is set, it limits run.max_steps.
+    A batch has at most as many rows or tokens as there are. If `epochs` is set, run.max_steps is at most the number of
+    steps that fit into that many passes, but at least 1.
     """
     recipe = validated(content, section)
     unit = "rows" if recipe.batch.global_tokens is None else "tokens"
@@ -102,7 +102,7 @@ def fitted(content: dict[str, Any], section: AdaptSection) -> dict[str, Any]:
 
     steps = recipe.run.max_steps
     if section.epochs is not None:
-        steps = min(steps, max(1, ceil(section.epochs * available / size)))
+        steps = min(steps, max(1, int(section.epochs * available / size)))
     return content | {"batch": batch, "run": content["run"] | {"max_steps": steps}}
 
 
