@@ -101,12 +101,12 @@ def open_tokenizer(folder: str, kind: str) -> PreTrainedTokenizerBase:
 
     if tokenizer.pad_token_id is None or tokenizer.cls_token_id is None:
         raise UsageError(
-            f"The tokenizer of {folder} has no token for padding or for classification, which encoders have. Decoders "
+            f"the tokenizer of {folder} has no token for padding or for classification, which encoders have. Decoders "
             "such as GPT-2 cannot be fine-tuned here."
         )
     if kind == "span" and tokenizer.cls_token_id not in tokenizer("a")["input_ids"]:
         raise UsageError(
-            f"The tokenizer of {folder} adds no {tokenizer.cls_token} to its rows, which a span task needs as the "
+            f"the tokenizer of {folder} adds no {tokenizer.cls_token} to its rows, which a span task needs as the "
             "place of questions without an answer."
         )
     if not tokenizer.is_fast:
@@ -154,7 +154,7 @@ def build_model(folder: str, task: Task, kind: Kind[Any, Any], seed: int, random
         except Exception as error:  # transformers raises many types for missing, damaged and mismatched files
             reason = first_line(error)
             raise DataError(
-                f"The weights in {folder} cannot be read: {reason}. Export or download them again."
+                f"the weights in {folder} cannot be read: {reason}. Export or download them again."
             ) from error
 
     mismatched = [name for name, *_ in loading_info["mismatched_keys"]]

@@ -137,7 +137,7 @@ class SeedTraining:
             return
         self._save()
         error = PreemptedError(
-            f"Stopped in seed {self.seed} after step {self.progress.step} of {self.steps}, which is saved. The same "
+            f"stopped in seed {self.seed} after step {self.progress.step} of {self.steps}, which is saved. The same "
             "command continues."
         )
         error.everywhere = True
@@ -160,7 +160,7 @@ class SeedTraining:
         dist.all_gather_object(sums, float(self._loss_sum))
         if not isfinite(sum(sums)):
             raise DivergedError(
-                f"The loss of seed {self.seed} is {sum(sums)} at step {self.progress.step}. Lower training.lr, which "
+                f"the loss of seed {self.seed} is {sum(sums)} at step {self.progress.step}. Lower training.lr, which "
                 f"is {self.job.task.training.lr}, or raise training.warmup_ratio."
             )
         self.progress.loss_sums = sums

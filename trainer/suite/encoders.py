@@ -47,7 +47,7 @@ def encoders_of(words: Sequence[str], random_weights: bool) -> list[Encoder]:
     labels = [encoder.label for encoder in encoders]
     twice = sorted({label for label in labels if labels.count(label) > 1})
     if twice:
-        raise UsageError(f"Two folders are called {twice[0]}. Give them names: NAME=FOLDER.")
+        raise UsageError(f"two folders are called {twice[0]}. Give them names: NAME=FOLDER.")
     return encoders
 
 

@@ -123,7 +123,7 @@ def check_probe_alone(options: argparse.Namespace) -> None:
     For command lines without --suite, where such a flag would have no effect.
     """
     if options.probe is None:
-        raise UsageError("Give --suite, --probe or both.")
+        raise UsageError("neither --suite nor --probe is given. Give one of them, or both.")
     if options.only:
         raise UsageError("--only chooses tasks of a suite. Give --suite, or leave it out.")
 

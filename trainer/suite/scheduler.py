@@ -92,7 +92,7 @@ class Scheduler:
         if was_stopped:
             self._end_all()
             raise self._stop.error(
-                f"Stopped with {len(self.done)} of {self._count} jobs done; the progress of the others is saved. The "
+                f"stopped with {len(self.done)} of {self._count} jobs done; the progress of the others is saved. The "
                 "same command continues."
             )
 

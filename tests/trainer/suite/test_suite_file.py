@@ -142,7 +142,7 @@ def test_folders_get_short_names(tmp_path: Path) -> None:
         ("mine", False),
         ("random", True),
     ]
-    with pytest.raises(UsageError, match="Two folders are called one"):
+    with pytest.raises(UsageError, match="two folders are called one"):
         encoders_of([str(tmp_path / "one"), f"one={tmp_path / 'two'}"], random_weights=False)
     with pytest.raises(UsageError, match=r"has no config\.json"):
         encoders_of([str(tmp_path)], random_weights=False)

@@ -88,7 +88,7 @@ def run_steps(steps: Steps, output: str, stop: StopRequest) -> None:
     """
     plan = read_on_all_ranks(lambda: plan_of(steps, Path(output)))
     start_distributed(JOB_TIMEOUT_SECONDS)
-    agreed(lambda: {"steps": hash_of(plan.made_with)}, {"steps": "What the steps begin with (encoder, recipes, text)"})
+    agreed(lambda: {"steps": hash_of(plan.made_with)}, {"steps": "what the steps begin with (encoder, recipes, text)"})
 
     with contextlib.ExitStack() as resources:
         record: StepRecord | None = run_on_rank_0(lambda: _opened(plan, resources))

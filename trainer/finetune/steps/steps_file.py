@@ -58,7 +58,7 @@ def content_of_recipe(recipe: str) -> dict[str, Any]:
     try:
         return tomllib.loads(read_recipe(recipe))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"The recipe {recipe} is not TOML: {error}.") from error
+        raise UsageError(f"the recipe {recipe} is not TOML: {error}.") from error
 
 
 def check_order(names: list[str], path: str) -> None:
