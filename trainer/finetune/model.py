@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from transformers.utils import logging as transformers_logging
 
 from schemas.errors import DataError, UsageError
 from schemas.randomness import key
+from trainer.finetune.encoder_folder import check_encoder_folder
 from trainer.finetune.kinds.kind import Kind
 from trainer.finetune.kinds.table import KINDS
 from trainer.finetune.task import Task
@@ -71,11 +71,7 @@ def classes_for(auto_class: str) -> Any:
 
 def read_config(folder: str) -> Any:
     """Return the configuration in a folder. Raises UsageError if it is missing or transformers cannot open it."""
-    if not (Path(folder) / "config.json").is_file():
-        raise UsageError(
-            f"{folder} has no config.json. Give the folder of an encoder in the Hugging Face format, such as one that "
-            "`clozeline export` wrote."
-        )
+    check_encoder_folder(folder)
     try:
         return AutoConfig.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:

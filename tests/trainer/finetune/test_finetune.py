@@ -244,4 +244,4 @@ def test_a_fine_tuned_folder_goes_on_with_another_number_of_labels(
 
 def test_no_encoder(task: Path, tmp_path: Path) -> None:
     done = finetune(tmp_path / "nothing", task, tmp_path / "out")
-    assert done.returncode == 2 and "config.json" in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 2 and "nothing does not exist" in done.stderr and "Traceback" not in done.stderr

@@ -71,7 +71,7 @@ MISTAKES: dict[str, tuple[Callable[[dict[str, Any]], Any], int, str]] = {
     "unknown key of a recipe": (lambda s: s["task"].update(set=["run.max_step=5"]), 2, "unknown key run.max_step."),
     "no fine-tuning": (lambda s: s.pop("finetune"), 2, "finetune is missing"),
     "no encoder": (lambda s: s.pop("general"), 2, "has no [general]"),
-    "no such encoder": (lambda s: s["general"].update(folder="nowhere"), 2, "nowhere has no config.json"),
+    "no such encoder": (lambda s: s["general"].update(folder="nowhere"), 2, "nowhere does not exist"),
     "no such task": (lambda s: s["finetune"].update(task="nothing.toml"), 2, "nothing.toml"),
     "no corpus": (lambda s: s["domain"].pop("corpus"), 2, "[domain] needs one of corpus"),
     "rows that are too long": (
