@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from schemas.errors import UsageError, nearest_name
 from trainer.finetune.task import Task
-from trainer.finetune.task_file import read_task
+from trainer.finetune.task_file import TaskNames, read_task
 from trainer.suite.schema import MinimalPairs, Suite, SuiteTask
 
 SUFFIX = ".toml"
@@ -149,7 +149,7 @@ def open_task(suite_path: Path, entry: SuiteTask, changes: Sequence[str]) -> Ope
     """Return a task of a suite, read from its task file, with --set applied. Raises UsageError."""
     path = suite_path.parent / entry.file
     own = changes_of(entry.name, changes)
-    task = read_task(str(path), list(own))
+    task = read_task(str(path), list(own), TaskNames(task=f"{suite_path}: the task file"))
 
     if entry.metric is not None and entry.metric not in task.metrics:
         raise UsageError(
