@@ -164,7 +164,7 @@ def checked_files(suite: OpenSuite, data: str, skip: bool) -> tuple[OpenSuite, l
 
     Raises DataError if required files are missing and `skip` is False.
     """
-    kept, skipped = without_missing(suite, missing_files(suite, data), skip)
+    kept, skipped = without_missing(suite, missing_files(suite, data), data, skip)
     for part in skipped:
         logger.info("%s is left out: %s cannot be found.", part.name, ", ".join(part.files))
     return kept, skipped

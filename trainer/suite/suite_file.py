@@ -129,6 +129,9 @@ def _explain(fault: Any) -> str:
     message = fault["msg"].removeprefix("Value error, ")
     if not key:
         return f"{message}."
+    # Messages of the schema itself are complete.
+    if fault["type"] == "value_error":
+        return f"{key}: {message}."
     return f"{key}: {message[0].lower() + message[1:]}, found {_shortened(repr(fault['input']))}.{description}"
 
 
