@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -100,6 +101,30 @@ def test_the_same_command_again_trains_nothing_and_one_with_more_seeds_adds_them
     assert results_of(one) == before
     for name in ("config.json", "model.safetensors"):
         assert (one / "hf" / name).read_bytes() == (straight / "hf" / name).read_bytes()
+
+
+WITH_A_LINE_PER_STEP = """
+import sys
+from trainer.finetune import training
+training.SECONDS_BETWEEN_LINES = 0.0
+from trainer.finetune.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_an_epoch_says_how_far_it_is(encoder, straight: Path, task: Path, tmp_path: Path) -> None:
+    arguments = words(encoder("bert"), task, tmp_path / "out", "--seeds", 2)[len(FINETUNE) :]
+    done = subprocess.run(
+        [sys.executable, "-c", WITH_A_LINE_PER_STEP, *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    lines = re.findall(
+        r"^seed 1, epoch (\d) of 2: step (\d+) of 12, loss \d\.\d{4}, \d+\.\d examples per second$",
+        done.stdout,
+        re.MULTILINE,
+    )
+    assert lines == [("1" if step <= 6 else "2", str(step)) for step in range(1, 13)]
+    assert results_of(tmp_path / "out") == results_of(straight)
 
 
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
