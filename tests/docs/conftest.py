@@ -75,6 +75,8 @@ class Sandbox:
         if "--size" in small:
             # Byte-level BPE has a token for each of the 256 bytes.
             small[small.index("--size") + 1] = "300" if "bytebpe" in small else "160"
+        if "--seeds" in small:
+            small[small.index("--seeds") + 1] = "2"
         if "--config" in small:
             small += [word for key, value in SMALL_RUN.items() for word in ("--set", f"{key}={value}")]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import tomli_w
+import transformers
 
 from pipeline import cli as pipeline_cli
 from pipeline.runtime import beam_internals
@@ -157,6 +158,9 @@ def test_fine_tuning(sandbox: Sandbox, vocab: Path) -> None:
     put_published_model(sandbox.folder / "models/encoder", vocab)
     write_task_of_kind(sandbox.folder / "review", "sentence")
     Path("review/task.toml").write_text(next(text for text in blocks("docs/finetune.md", "toml")))
+    for output, head in (("answers", "AutoModelForQuestionAnswering"), ("endings", "AutoModelForMultipleChoice")):
+        getattr(transformers, head).from_pretrained("models/encoder").save_pretrained(f"out/{output}/hf")
+        transformers.AutoTokenizer.from_pretrained("models/encoder").save_pretrained(f"out/{output}/hf")
     sandbox.run_page("docs/finetune.md")
     assert Path("out/reviews/hf/model.safetensors").exists()
 

@@ -114,7 +114,8 @@ def _type_text(facts: dict[str, Any]) -> str:
     if facts["type"] == "array":
         if "prefixItems" in facts:
             return f"list of {len(facts['prefixItems'])} numbers"
-        return f"list of {_type_text(facts['items'])}s"
+        items = facts["items"]
+        return "list of " + " or ".join(f"{_type_text(option)}s" for option in items.get("anyOf", [items]))
 
     return "table" if facts["type"] == "object" else facts["type"]
 

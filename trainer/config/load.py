@@ -41,9 +41,10 @@ def load_recipe(path: str, changes: list[str]) -> Recipe:
     return recipe
 
 
-def read_recipe(path: str) -> str:
+def read_recipe(path: str, name: str = "--config") -> str:
     """Return the text of a recipe file, or of a shipped recipe.
 
+    name: the flag or the key that `path` is the value of, for messages.
     A file takes precedence over a shipped recipe of the same name. Raises UsageError if neither exists, and
     StorageError if the file cannot be read.
     """
@@ -54,10 +55,10 @@ def read_recipe(path: str) -> str:
         return Path(path).read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
         raise UsageError(
-            f"--config {path} does not exist.{nearest_recipe(path)} Give a file, or the name of a recipe that "
+            f"{name} {path} does not exist.{nearest_recipe(path)} Give a file, or the name of a recipe that "
             "`clozeline recipes` lists."
         ) from None
     except IsADirectoryError:
-        raise UsageError(f"--config {path} is a folder. Give the recipe file inside it.") from None
+        raise UsageError(f"{name} {path} is a folder. Give the recipe file inside it.") from None
     except OSError as error:
-        raise StorageError(f"--config {path} cannot be read: {error.strerror}. Check its permissions.") from error
+        raise StorageError(f"{name} {path} cannot be read: {error.strerror}. Check its permissions.") from error

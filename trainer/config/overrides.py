@@ -14,33 +14,34 @@ from trainer.config.schema import Recipe
 from trainer.config.section import Section
 
 
-def apply_override(content: dict[str, Any], override: str, schema: type[Section] = Recipe) -> None:
+def apply_override(content: dict[str, Any], override: str, schema: type[Section] = Recipe, name: str = "--set") -> None:
     """Change the content of a file in place. Raises UsageError unless `override` has the form section.key=value.
 
-    schema: of the whole file. A top-level key that is not a table may be set without a section. The only supported
-    change of phases is `phases=none`, which removes them all. Example: `apply_override(content, "run.seed=7")`.
+    schema: of the whole file. name: the flag or the key that has the override, for messages.
+    A top-level key that is not a table may be set without a section. The only supported change of phases is
+    `phases=none`, which removes them all. Example: `apply_override(content, "run.seed=7")`.
     """
-    name, separator, value = override.partition("=")
-    keys = name.split(".")
+    path, separator, value = override.partition("=")
+    keys = path.split(".")
 
     if schema is Recipe and separator and keys[0] == "phases":
-        if name != "phases" or value != "none":
+        if path != "phases" or value != "none":
             raise UsageError(
-                f"--set {override}: --set cannot change single phases. Edit [[phases]] in a copy of the recipe, which "
-                "`clozeline recipes NAME` prints, or remove all of them with --set phases=none."
+                f"{name} {override}: single phases cannot be set. Edit [[phases]] in a copy of the recipe, which "
+                "`clozeline recipes NAME` prints, or remove all of them with phases=none."
             )
         content.pop("phases", None)
         return
 
     if not separator or (len(keys) < 2 and not _is_value(keys[0], schema)):
         example = "run.seed=7" if schema is Recipe else "training.epochs=3"
-        raise UsageError(f"--set {override}: expected section.key=value, as in --set {example}.")
+        raise UsageError(f"{name} {override}: expected section.key=value, as in {example}.")
 
     table = content
     for key in keys[:-1]:
         table = table.setdefault(key, {})
         if not isinstance(table, dict):
-            raise UsageError(f"--set {override}: {key} is a value, not a section.")
+            raise UsageError(f"{name} {override}: {key} is a value, not a section.")
 
     # "none" removes a key, unless it is one of the key's own values, as in engine.offload.
     if value == "none" and "none" not in choices_of(keys, schema):

@@ -1,7 +1,7 @@
 """Handles signals that ask a run to save and end.
 
     SIGTERM, SIGUSR1   save the last complete step and exit with 75
-    SIGINT (Ctrl-C)    the same once training has begun; before that, or a second time, exit at once with 130
+    SIGINT (Ctrl-C)    the same during training; at any other time, or a second time, exit at once with 130
 
 Slurm (--signal), Kubernetes, spot instances and torchrun send one of the first two, to one rank or to all, often twice.
 A terminal sends SIGINT to every process of the job, and launchers add a SIGTERM.
@@ -35,7 +35,8 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.asked = False
-        self._training_has_begun = False
+        self._is_training = False
+        self._has_trained = False
         self._interrupted_at: float | None = None
         self._pipe_writer: int | None = None
 
@@ -52,7 +53,15 @@ class StopRequest:
 
     def training_begins(self) -> None:
         """Note that there is now something to save, so the first SIGINT requests that instead of ending the process."""
-        self._training_has_begun = True
+        self._is_training = True
+        self._has_trained = True
+
+    def training_ends(self) -> None:
+        """Note that everything is saved and the command goes on with something else than training.
+
+        Until training begins again, a SIGINT ends the process at once.
+        """
+        self._is_training = False
 
     def ignore(self) -> None:
         """From now on, ignore the signals, because a late one must not change the exit code of a run that saved."""
@@ -82,8 +91,10 @@ class StopRequest:
 
     def _interrupt(self) -> None:
         now = monotonic()
-        if not self._training_has_begun:
+        if not self._has_trained:
             _end("interrupted before training began. Nothing was lost; the same command starts again.")
+        if not self._is_training:
+            _end("interrupted between two trainings. Nothing was lost; the same command continues.")
 
         if self._interrupted_at is None:
             self._interrupted_at = now

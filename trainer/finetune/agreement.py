@@ -68,7 +68,7 @@ def common_error(errors: list[ClozelineError | None]) -> ClozelineError | None:
 
     ranks = [rank for rank, error in enumerate(errors) if str(error) == str(first)]
     if len(ranks) < len(errors):
-        noun = "Rank" if len(ranks) == 1 else "Ranks"
+        noun = "rank" if len(ranks) == 1 else "ranks"
         first = type(first)(f"{noun} {listed(ranks)}: {first}")
 
     first.everywhere = True

@@ -58,7 +58,7 @@ def predict(model: Any, kind: Kind[Any, Any], examples: ExampleSet, progress: Ca
     if not all(np.isfinite(score).all() for score in ordered):
         training = kind.task.training
         raise DivergedError(
-            f"The model computes scores that are NaN or infinite. Lower training.lr, which is {training.lr}, or raise "
+            f"the model computes scores that are NaN or infinite. Lower training.lr, which is {training.lr}, or raise "
             "training.warmup_ratio."
         )
     return kind.predictions(examples.examples, examples.features, ordered)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from transformers.utils import logging as transformers_logging
 
 from schemas.errors import DataError, UsageError
 from schemas.randomness import key
+from trainer.finetune.encoder_folder import check_encoder_folder
 from trainer.finetune.kinds.kind import Kind
 from trainer.finetune.kinds.table import KINDS
 from trainer.finetune.task import Task
@@ -71,11 +71,7 @@ def classes_for(auto_class: str) -> Any:
 
 def read_config(folder: str) -> Any:
     """Return the configuration in a folder. Raises UsageError if it is missing or transformers cannot open it."""
-    if not (Path(folder) / "config.json").is_file():
-        raise UsageError(
-            f"{folder} has no config.json. Give the folder of an encoder in the Hugging Face format, such as one that "
-            "`clozeline export` wrote."
-        )
+    check_encoder_folder(folder)
     try:
         return AutoConfig.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
@@ -101,12 +97,12 @@ def open_tokenizer(folder: str, kind: str) -> PreTrainedTokenizerBase:
 
     if tokenizer.pad_token_id is None or tokenizer.cls_token_id is None:
         raise UsageError(
-            f"The tokenizer of {folder} has no token for padding or for classification, which encoders have. Decoders "
+            f"the tokenizer of {folder} has no token for padding or for classification, which encoders have. Decoders "
             "such as GPT-2 cannot be fine-tuned here."
         )
     if kind == "span" and tokenizer.cls_token_id not in tokenizer("a")["input_ids"]:
         raise UsageError(
-            f"The tokenizer of {folder} adds no {tokenizer.cls_token} to its rows, which a span task needs as the "
+            f"the tokenizer of {folder} adds no {tokenizer.cls_token} to its rows, which a span task needs as the "
             "place of questions without an answer."
         )
     if not tokenizer.is_fast:
@@ -154,7 +150,7 @@ def build_model(folder: str, task: Task, kind: Kind[Any, Any], seed: int, random
         except Exception as error:  # transformers raises many types for missing, damaged and mismatched files
             reason = first_line(error)
             raise DataError(
-                f"The weights in {folder} cannot be read: {reason}. Export or download them again."
+                f"the weights in {folder} cannot be read: {reason}. Export or download them again."
             ) from error
 
     mismatched = [name for name, *_ in loading_info["mismatched_keys"]]

@@ -27,10 +27,10 @@ TASK_FILE = "task.toml"
 MODEL_FOLDER = "hf"
 
 NAMES = {
-    "task": "The task file",
-    "encoder": "The encoder's folder",
+    "task": "the task file",
+    "encoder": "the encoder's folder",
     "weights": "--random_weights",
-    "data": "The data of the task",
+    "data": "the data of the task",
 }
 """The input behind each value of `identity_of`, as messages name it."""
 

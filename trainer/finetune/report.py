@@ -31,7 +31,7 @@ def report(results: dict[str, Any], task: str) -> str:
         "finetune.html",
         title=results["task"],
         kind=results["kind"],
-        encoder=Path(results["encoder"]).name,
+        encoder=results["encoder"],
         random_weights=results["random_weights"],
         figures=figures(results),
         scores=rows_of_scores(results["summary"]),

@@ -21,7 +21,7 @@ def shipped_task_text(name: str) -> str:
     for known_name, file in _task_files():
         if known_name == name:
             return file.read_text(encoding="utf-8")
-    raise UsageError(f"There is no task {name}.{nearest_task(name)} Known: {', '.join(shipped_task_names())}.")
+    raise UsageError(f"there is no task {name}.{nearest_task(name)} Known: {', '.join(shipped_task_names())}.")
 
 
 def nearest_task(path: str) -> str:

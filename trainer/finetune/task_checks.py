@@ -7,6 +7,7 @@ import re
 from schemas.errors import UsageError
 from trainer.finetune.metrics.table import unsuitable
 from trainer.finetune.task import ColumnsSection, Task
+from trainer.finetune.task_defaults import format_of
 
 REQUIRED_COLUMNS = {
     "sentence": ("text", "label"),
@@ -53,12 +54,22 @@ def check_format(task: Task, path: str) -> None:
     """Check that files in the task's format can hold examples of its kind."""
     formats = FORMATS[task.kind]
     if task.data.format not in formats:
+        expected = 'SQuAD JSON (data.format = "squad")' if task.kind == "span" else " or ".join(formats)
         raise UsageError(
-            f'{path}: data.format is "{task.data.format}", but a task of the kind {task.kind} is read from '
-            f"{' or '.join(formats)}."
+            f'{path}: data.format is "{task.data.format}"{origin_of_format(task)}, but a task of the kind {task.kind} '
+            f"is read from {expected}."
         )
     if task.data.find_answers and task.kind != "span":
         raise UsageError(f"{path}: data.find_answers is for the kind span, and this task's kind is {task.kind}.")
+
+
+def origin_of_format(task: Task) -> str:
+    """Return where a format may come from, for messages: the training file's name, if its ending stands for it."""
+    train = task.data.train
+    if format_of(train, task.kind) != task.data.format:
+        return ""
+    first = train[0] if isinstance(train, list) else train
+    return f", as the ending of {first} says"
 
 
 def check_columns(task: Task, columns: ColumnsSection, name: str, header: bool, is_test: bool = False) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import tomllib
+from dataclasses import dataclass
 
 import tomli_w
 
@@ -20,18 +21,33 @@ from trainer.finetune.task import Task
 from trainer.finetune.task_checks import check_task
 
 
-def read_task(path: str, overrides: list[str]) -> Task:
+@dataclass(frozen=True)
+class TaskNames:
+    """What messages call the values that choose a task: flags of the command line, or keys of another file.
+
+    task: the task file. set: changes of it. data: the folder of its files.
+    """
+
+    task: str = "--task"
+    set: str = "--set"
+    data: str = "--data"
+
+
+FLAGS = TaskNames()
+
+
+def read_task(path: str, overrides: list[str], names: TaskNames = FLAGS) -> Task:
     """Return the task of a task file or a shipped task, with `--set` overrides applied and every default filled in.
 
     Raises UsageError that names the file and each wrong key, or StorageError for a file that cannot be read.
     """
     try:
-        content = tomllib.loads(_task_text(path))
+        content = tomllib.loads(_task_text(path, names.task))
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"--task {path} is not TOML: {error}.") from error
+        raise UsageError(f"{names.task} {path} is not TOML: {error}.") from error
 
     for override in overrides:
-        apply_override(content, override, Task)
+        apply_override(content, override, Task, names.set)
 
     task = parse_section(Task, content, path)
     check_task(task, path)
@@ -43,7 +59,7 @@ def dump_task(task: Task) -> str:
     return tomli_w.dumps(task.model_dump(exclude_none=True))
 
 
-def data_folder(path: str, data: str | None) -> str:
+def data_folder(path: str, data: str | None, names: TaskNames = FLAGS) -> str:
     """Return the folder that the paths of a task are relative to: `--data`, or without it the task file's folder.
 
     Raises UsageError for a shipped task without --data.
@@ -51,7 +67,9 @@ def data_folder(path: str, data: str | None) -> str:
     if data is not None:
         return data
     if _is_shipped(path):
-        raise UsageError(f"--task {path} ships with Clozeline without data. Give the folder of its files with --data.")
+        raise UsageError(
+            f"{names.task} {path} ships with Clozeline without data. Give the folder of its files with {names.data}."
+        )
     return posixpath.dirname(path) or "."
 
 
@@ -59,8 +77,11 @@ def _is_shipped(path: str) -> bool:
     return path in shipped_task_names() and not storage.exists(path)
 
 
-def _task_text(path: str) -> str:
-    """Return the text of a task file or of a shipped task. A file takes precedence over a shipped task's name."""
+def _task_text(path: str, name: str) -> str:
+    """Return the text of a task file or of a shipped task. A file takes precedence over a shipped task's name.
+
+    name: what messages call the choice of the task.
+    """
     if _is_shipped(path):
         return shipped_task_text(path)
 
@@ -68,8 +89,8 @@ def _task_text(path: str) -> str:
         return storage.read(path).decode("utf-8-sig")
     except DataError:
         raise UsageError(
-            f"--task {path} does not exist.{nearest_task(path)} Give a task file, or the name of a shipped task: "
+            f"{name} {path} does not exist.{nearest_task(path)} Give a task file, or the name of a shipped task: "
             f"{', '.join(shipped_task_names())}."
         ) from None
     except UnicodeDecodeError as error:
-        raise UsageError(f"--task {path} is not TOML: {error}.") from error
+        raise UsageError(f"{name} {path} is not TOML: {error}.") from error

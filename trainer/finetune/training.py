@@ -33,7 +33,8 @@ from trainer.logs import logger
 
 MAX_GRADIENT_NORM = 1.0
 
-SECONDS_BETWEEN_LINES = 10.0
+SECONDS_BETWEEN_LINES = 30.0
+"""Seconds between two lines of progress within an epoch."""
 
 
 class SeedTraining:
@@ -56,6 +57,8 @@ class SeedTraining:
         own_sum = own_share(self.progress.loss_sums)
         self._loss_sum = torch.tensor(own_sum, dtype=torch.float64, device=job.device)
         self._started = self._last_line = perf_counter()
+        self._examples_since_line = 0
+        self._step_loss = torch.zeros((), device=job.device)
 
     def train(self) -> None:
         """Train to the last step. A collective call.
@@ -101,6 +104,8 @@ class SeedTraining:
             loss_sum = self._loss_of(own)
             (loss_sum / max(weight, 1)).backward()
             self._loss_sum += loss_sum.detach()
+            own_weight = sum(self.job.kind.weight(feature) for feature in own)
+            self._step_loss = loss_sum.detach() / max(own_weight, 1)
 
         add_up_gradients(self.model)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), MAX_GRADIENT_NORM)
@@ -110,6 +115,7 @@ class SeedTraining:
 
         self.progress.step = step
         self.progress.loss_weight += weight
+        self._examples_since_line += len(features)
 
     def _loss_of(self, features: Sequence[Feature]) -> Tensor:
         """Return the sum of the losses of some features, a float32 scalar."""
@@ -120,16 +126,35 @@ class SeedTraining:
         return kind.loss_sum(output, features)
 
     def _log_and_save(self, epoch: int) -> None:
-        """Log the progress every 10 seconds, and save a state every `save_every` steps.
+        """Log the progress every SECONDS_BETWEEN_LINES seconds, and save a state every `save_every` steps.
 
         The last step of an epoch saves nothing here, because `_end_epoch` saves a state.
         """
         step = self.progress.step
         if perf_counter() - self._last_line > SECONDS_BETWEEN_LINES:
-            self._last_line = perf_counter()
-            logger.info("seed %d, epoch %d: step %d of %d", self.seed, epoch + 1, step, self.steps)
+            self._log_progress(epoch)
         if step % self.job.task.training.save_every == 0 and step % self.steps_an_epoch != 0:
             self._save()
+
+    def _log_progress(self, epoch: int) -> None:
+        """Log the number of the step, its loss on this rank's part of the batch, and the speed since the last line."""
+        loss = float(self._step_loss)
+        speed = self._examples_since_line / (perf_counter() - self._last_line)
+        logger.info(
+            "seed %d, epoch %d of %d: step %d of %d, loss %.4f, %.1f examples per second",
+            self.seed,
+            epoch + 1,
+            self.job.task.training.epochs,
+            self.progress.step,
+            self.steps,
+            loss,
+            speed,
+        )
+        self._restart_line()
+
+    def _restart_line(self) -> None:
+        self._last_line = perf_counter()
+        self._examples_since_line = 0
 
     def _stop_if_asked(self) -> None:
         """Save a state and raise PreemptedError on all ranks if any of them was asked to stop. A collective call."""
@@ -137,7 +162,7 @@ class SeedTraining:
             return
         self._save()
         error = PreemptedError(
-            f"Stopped in seed {self.seed} after step {self.progress.step} of {self.steps}, which is saved. The same "
+            f"stopped in seed {self.seed} after step {self.progress.step} of {self.steps}, which is saved. The same "
             "command continues."
         )
         error.everywhere = True
@@ -160,7 +185,7 @@ class SeedTraining:
         dist.all_gather_object(sums, float(self._loss_sum))
         if not isfinite(sum(sums)):
             raise DivergedError(
-                f"The loss of seed {self.seed} is {sum(sums)} at step {self.progress.step}. Lower training.lr, which "
+                f"the loss of seed {self.seed} is {sum(sums)} at step {self.progress.step}. Lower training.lr, which "
                 f"is {self.job.task.training.lr}, or raise training.warmup_ratio."
             )
         self.progress.loss_sums = sums
@@ -193,8 +218,8 @@ class SeedTraining:
             shown,
             " (best)" if is_best else "",
         )
-        self._last_line = perf_counter()
         self._save()
+        self._restart_line()
         run_on_rank_0(lambda: remove_weights(self.folder, but_of_epoch=progress.best))
         run_on_rank_0(lambda: write_metrics(self.folder, progress))
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from schemas.errors import UsageError
+from trainer.finetune.encoder_folder import check_encoder_folder
 from trainer.suite.schema import NAME
 
 RANDOM = "random"
@@ -37,7 +38,7 @@ def encoders_of(words: Sequence[str], random_weights: bool) -> list[Encoder]:
     """
     named = [split_name(word) for word in words]
     for _, folder in named:
-        check_folder(folder)
+        check_encoder_folder(folder, ", and --checkpoints all scores all its checkpoints")
 
     short = short_names([folder for _, folder in named])
     encoders = [Encoder(name or short[folder], folder) for name, folder in named]
@@ -47,7 +48,7 @@ def encoders_of(words: Sequence[str], random_weights: bool) -> list[Encoder]:
     labels = [encoder.label for encoder in encoders]
     twice = sorted({label for label in labels if labels.count(label) > 1})
     if twice:
-        raise UsageError(f"Two folders are called {twice[0]}. Give them names: NAME=FOLDER.")
+        raise UsageError(f"two folders are called {twice[0]}. Give them names: NAME=FOLDER.")
     return encoders
 
 
@@ -57,20 +58,6 @@ def split_name(word: str) -> tuple[str | None, str]:
     if equals and re.fullmatch(NAME, name) and not Path(word).exists():
         return name, folder
     return None, word
-
-
-def check_folder(folder: str) -> None:
-    """Raise UsageError if a folder does not look like an encoder."""
-    if (Path(folder) / "config.json").is_file():
-        return
-
-    hint = ""
-    if (Path(folder) / "recipe.toml").is_file():
-        hint = (
-            " It is the folder of a run: `clozeline export` writes its encoder, and --checkpoints all scores all its "
-            "checkpoints."
-        )
-    raise UsageError(f"{folder} has no config.json, so it is not an encoder in the Hugging Face format.{hint}")
 
 
 def short_names(folders: Sequence[str]) -> dict[str, str]:

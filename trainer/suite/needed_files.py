@@ -78,12 +78,13 @@ def matching(data: str, pattern: str) -> list[str]:
     return [f"{folder}/{name}" for name in names]
 
 
-def without_missing(suite: OpenSuite, missing: list[Missing], skip: bool) -> tuple[OpenSuite, list[Missing]]:
+def without_missing(suite: OpenSuite, missing: list[Missing], data: str, skip: bool) -> tuple[OpenSuite, list[Missing]]:
     """Return the suite without the parts whose files are missing, and the parts that were left out.
 
-    skip: whether to leave out required parts as well. Otherwise only optional parts may be missing.
+    data: the folder of the files. skip: whether to leave out required parts as well. Otherwise only optional parts may
+    be missing.
     A task that starts from a missing one is left out too.
-    Raises DataError that names every missing file, also if no part of the suite is left.
+    Raises DataError that names every missing file or, if `skip` leaves no part of the suite, where to get the files.
     """
     required = [part for part in missing if not part.optional]
     if required and not skip:
@@ -99,7 +100,7 @@ def without_missing(suite: OpenSuite, missing: list[Missing], skip: bool) -> tup
 
     kept = [name for name in suite.entry.names if name not in left_out]
     if not kept:
-        raise DataError(_message(suite, missing))
+        raise DataError(_nothing_left(suite, missing, data))
 
     tasks = tuple(task for task in suite.tasks if task.entry.name in kept)
     return OpenSuite(suite.entry.only(kept), tasks), list(left_out.values())
@@ -115,8 +116,19 @@ def _message(suite: OpenSuite, missing: list[Missing]) -> str:
 
     plural = "s" if len(files) > 1 else ""
     lines.insert(0, f"{len(files)} file{plural} of the suite {suite.entry.name} cannot be found:")
+
+    some_are_there = len(missing) < len(suite.entry.names)
+    alternative = ", or run the other tasks with --skip_missing or --only" if some_are_there else ""
     lines.append(
-        "Their paths are relative to --data, by default the folder of the suite file. Put them there, or run the other "
-        "tasks with --skip_missing or --only."
+        f"Their paths are relative to --data, by default the folder of the suite file. Put them there{alternative}."
     )
     return "\n".join(lines)
+
+
+def _nothing_left(suite: OpenSuite, missing: list[Missing], data: str) -> str:
+    sources = dict.fromkeys(part.source for part in missing if part.source)
+    origin = f" They come from {', '.join(sources)}." if sources else ""
+    return (
+        f"no part of the suite {suite.entry.name} ({', '.join(suite.entry.names)}) has its files in {data}, such as "
+        f"{missing[0].files[0]}.{origin} Put them there, or give their folder with --data."
+    )

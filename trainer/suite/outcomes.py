@@ -15,6 +15,7 @@ from trainer.finetune.results import RESULTS_FILE, spread
 from trainer.suite.encoders import Encoder
 from trainer.suite.needed_files import Missing
 from trainer.suite.plan import PROBE, Plan, name_of, read_json
+from trainer.suite.seed_scores import seeds_of, unlabeled_sets, values_of
 
 ACCURACY = "accuracy"
 
@@ -98,14 +99,12 @@ def cell_of(plan: Plan, row: Mapping[str, Any], encoder: Encoder, jobs: JobState
     if not row["sets"]:
         return filled_cell([results[ACCURACY]], results["seconds"] / 3600)
 
-    # An earlier command may have asked for more seeds.
-    asked = [seed for seed in results["seeds"] if seed["seed"] < plan.seeds]
-    seeds = sorted(asked, key=lambda seed: seed["seed"])
-    unlabeled = [one_set for one_set in row["sets"] if one_set not in seeds[0]["scores"]]
+    seeds = seeds_of(results, plan.seeds)
+    unlabeled = unlabeled_sets(seeds, row["sets"])
     if unlabeled:
         return empty_cell(f"the set {unlabeled[0]} has no labels, so it has no score. Remove it from the task's sets.")
 
-    values = [fmean(seed["scores"][one_set][row["metric"]] for one_set in row["sets"]) for seed in seeds]
+    values = values_of(seeds, row["sets"], row["metric"])
     return filled_cell(values, sum(seed["seconds"] for seed in seeds) / 3600)
 
 

@@ -26,6 +26,7 @@ from trainer.suite.encoders import Encoder
 from trainer.suite.probe.tasks import OpenProbe
 from trainer.suite.scheduler import Job
 from trainer.suite.schema import MinimalPairs
+from trainer.suite.seed_scores import shown_score
 from trainer.suite.suite_file import OpenSuite, OpenTask
 
 IDENTITY_FILE = "identity.json"
@@ -104,6 +105,7 @@ def jobs_of_task(plan: Plan, task: OpenTask, encoder: Encoder) -> list[Job]:
         needs=needs,
         is_done=partial(is_finetuned, output, folder, plan.seeds),
         prepare=partial(remove_if_of_another, output, folder) if source is not None else None,
+        score=lambda: shown_score(read_json(output / RESULTS_FILE), plan.seeds, task.entry.sets, task.metric),
     )
     assert plan.suite is not None
     if all(other.entry.starts_from != name for other in plan.suite.tasks):
@@ -127,7 +129,13 @@ def job_of_pairs(plan: Plan, pairs: MinimalPairs, encoder: Encoder) -> Job:
     words += ["--variant", pairs.variant]
     if encoder.random_weights:
         words.append("--random_weights")
-    return Job(name_of(encoder, pairs.name), tuple(words), encoder.needs, _is_of(output, encoder))
+    return Job(
+        name=name_of(encoder, pairs.name),
+        words=tuple(words),
+        needs=encoder.needs,
+        is_done=_is_of(output, encoder),
+        score=lambda: f"accuracy {read_json(output / RESULTS_FILE)['accuracy']:.4f}",
+    )
 
 
 def job_of_probe(plan: Plan, encoder: Encoder) -> Job:

@@ -123,7 +123,7 @@ def check_probe_alone(options: argparse.Namespace) -> None:
     For command lines without --suite, where such a flag would have no effect.
     """
     if options.probe is None:
-        raise UsageError("Give --suite, --probe or both.")
+        raise UsageError("neither --suite nor --probe is given. Give one of them, or both.")
     if options.only:
         raise UsageError("--only chooses tasks of a suite. Give --suite, or leave it out.")
 
@@ -164,7 +164,7 @@ def checked_files(suite: OpenSuite, data: str, skip: bool) -> tuple[OpenSuite, l
 
     Raises DataError if required files are missing and `skip` is False.
     """
-    kept, skipped = without_missing(suite, missing_files(suite, data), skip)
+    kept, skipped = without_missing(suite, missing_files(suite, data), data, skip)
     for part in skipped:
         logger.info("%s is left out: %s cannot be found.", part.name, ", ".join(part.files))
     return kept, skipped

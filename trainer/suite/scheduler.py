@@ -14,9 +14,10 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import sleep
+from time import monotonic, sleep
 
 from trainer.logs import logger
+from trainer.metrics.number_text import duration
 from trainer.suite.child import PARENT
 from trainer.suite.slots import Slot
 from trainer.suite.stop import Stop
@@ -37,7 +38,7 @@ class Job:
 
     name: names the job and its log. needs: the names of the jobs that must be done first.
     is_done: called once all needed jobs are done; if it returns True, the job's results exist and it is not started.
-    prepare: called just before the start.
+    prepare: called just before the start. score: called once the job is done; returns its score for the log, if any.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Job:
     needs: tuple[str, ...] = ()
     is_done: Callable[[], bool] = field(default=lambda: False, compare=False)
     prepare: Callable[[], None] | None = field(default=None, compare=False)
+    score: Callable[[], str] = field(default=lambda: "", compare=False)
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class _Running:
     job: Job
     slot: Slot
     process: subprocess.Popen[bytes]
+    started_at: float
 
 
 class Scheduler:
@@ -92,7 +95,7 @@ class Scheduler:
         if was_stopped:
             self._end_all()
             raise self._stop.error(
-                f"Stopped with {len(self.done)} of {self._count} jobs done; the progress of the others is saved. The "
+                f"stopped with {len(self.done)} of {self._count} jobs done; the progress of the others is saved. The "
                 "same command continues."
             )
 
@@ -130,7 +133,7 @@ class Scheduler:
 
         slot = self._free.pop(0)
         own_variables = {PARENT: str(os.getpid()), "PATH": search_path()}
-        logger.info("%s: started", job.name)
+        logger.info("%s: started, with its log in %s", job.name, self.log_of(job.name))
         with self.log_of(job.name).open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "trainer.suite.child", *job.words],
@@ -141,7 +144,7 @@ class Scheduler:
                 # With a new session, Ctrl-C in a terminal reaches only the suite's process, which asks jobs to save.
                 start_new_session=True,
             )
-        self._running.append(_Running(job, slot, process))
+        self._running.append(_Running(job, slot, process, monotonic()))
 
     def log_of(self, name: str) -> Path:
         """Return the file that a job's output is written to."""
@@ -162,9 +165,15 @@ class Scheduler:
 
             if exit_code == 0:
                 self.done.add(running.job.name)
-                logger.info("%s: done (%d of %d)", running.job.name, len(self.done), self._count)
+                self._log_done(running)
             else:
                 self._fail(running.job, self._reason(running.job, exit_code))
+
+    def _log_done(self, running: _Running) -> None:
+        name = running.job.name
+        seconds = duration(monotonic() - running.started_at)
+        told = [text for text in (running.job.score(), seconds) if text]
+        logger.info("%s: done (%d of %d): %s", name, len(self.done), self._count, ", ".join(told))
 
     def _fail(self, job: Job, reason: str) -> None:
         self.errors[job.name] = reason

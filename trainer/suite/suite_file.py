@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from schemas.errors import UsageError, nearest_name
 from trainer.finetune.task import Task
-from trainer.finetune.task_file import read_task
+from trainer.finetune.task_file import TaskNames, read_task
 from trainer.suite.schema import MinimalPairs, Suite, SuiteTask
 
 SUFFIX = ".toml"
@@ -129,6 +129,9 @@ def _explain(fault: Any) -> str:
     message = fault["msg"].removeprefix("Value error, ")
     if not key:
         return f"{message}."
+    # Messages of the schema itself are complete.
+    if fault["type"] == "value_error":
+        return f"{key}: {message}."
     return f"{key}: {message[0].lower() + message[1:]}, found {_shortened(repr(fault['input']))}.{description}"
 
 
@@ -149,7 +152,7 @@ def open_task(suite_path: Path, entry: SuiteTask, changes: Sequence[str]) -> Ope
     """Return a task of a suite, read from its task file, with --set applied. Raises UsageError."""
     path = suite_path.parent / entry.file
     own = changes_of(entry.name, changes)
-    task = read_task(str(path), list(own))
+    task = read_task(str(path), list(own), TaskNames(task=f"{suite_path}: the task file"))
 
     if entry.metric is not None and entry.metric not in task.metrics:
         raise UsageError(

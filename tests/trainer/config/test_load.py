@@ -80,7 +80,7 @@ def test_all_phases_can_be_removed_and_single_ones_not_changed() -> None:
     alone = ["phases=none", "run.max_steps=20", "batch.ramp_steps=5"]
     assert load_recipe("modernbert_base", alone).phases == []
     for change in ("phases=[]", "phases.0.steps=5", "phases=3"):
-        with pytest.raises(UsageError, match=r"--set cannot change single phases.*--set phases=none"):
+        with pytest.raises(UsageError, match=r"single phases cannot be set.*phases=none"):
             load_recipe("modernbert_base", [change])
 
 

@@ -53,7 +53,7 @@ def sentence_error(folder: Path, train: str | bytes, dev: str | bytes | None = N
             "fine\tpositiv",
             'line 4: unknown label "positiv". Expected one of negative, positive. Did you mean positive?',
         ),
-        ("fine", "line 4: 1 fields, expected 2."),
+        ("fine", "line 4: 1 field, expected 2."),
         ("fine\tpositive\tmore", "line 4: 3 fields, expected 2."),
         (" \tpositive", "line 4: the text is empty."),
     ],
@@ -95,15 +95,30 @@ def test_labels_that_are_all_alike_or_all_different(tmp_path: Path) -> None:
 
 def test_a_missing_column_is_named_with_those_that_exist(tmp_path: Path) -> None:
     message = sentence_error(tmp_path, GOOD, columns={"text": "txt", "label": "label"})
-    assert "train.tsv: there is no column 'txt' among text, label. Did you mean text?" in message
+    assert "train.tsv: there is no column 'txt'; the columns are: text, label. Did you mean text?" in message
 
     message = sentence_error(tmp_path, GOOD, columns={"text": 0, "label": 2}, header=False)
-    assert "there is no column 2 among 0, 1." in message
+    assert "there is no column 2; the columns are: 0, 1." in message
 
     line = json.dumps({"passage": {"text": "a", "questions": [{"label": 1}]}})
     columns = {"text": "passage.txt", "label": "passage.questions.label"}
     message = sentence_error(tmp_path, line, columns=columns, format="jsonl")
-    assert "train.jsonl line 1: there is no column 'passage.txt' among passage.text, passage.questions.label" in message
+    assert "train.jsonl line 1: there is no column 'passage.txt'; the columns are: passage.text, passage.que" in message
+
+
+@pytest.mark.parametrize(("file_format", "place"), [("jsonl", "train.jsonl line 2"), ("json", "train.json element 1")])
+def test_a_row_that_lacks_a_column_of_the_rows_before(file_format: str, place: str, tmp_path: Path) -> None:
+    rows = [{"text": "a", "label": "x"}, {"text": "b"}]
+    lines = "".join(f"{json.dumps(row)}\n" for row in rows)
+    message = sentence_error(tmp_path, lines if file_format == "jsonl" else json.dumps(rows), format=file_format)
+    assert f"{place}: the column 'label' is missing here, and the rows before have it." in message
+    assert "data.columns" not in message
+
+
+@pytest.mark.parametrize(("file_format", "content"), [("jsonl", ""), ("json", "[]"), ("tsv", "text\tlabel\n")])
+def test_an_empty_training_set(file_format: str, content: str, tmp_path: Path) -> None:
+    message = sentence_error(tmp_path, content, format=file_format)
+    assert f"train.{file_format}: the train set of small has no examples." in message
 
 
 @pytest.mark.parametrize("content", ["", "text\tlabel\n"])
@@ -199,7 +214,7 @@ def test_wrong_choices(choices: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "expected"),
     [
-        ({"w": ["a", "b"], "t": ["O"]}, "1 tags for 2 words."),
+        ({"w": ["a", "b"], "t": ["O"]}, "1 tag for 2 words."),
         ({"w": ["a"], "t": None}, "the tags are missing."),
         ({"w": ["a"], "t": "O"}, "the tags are 'O', expected a list"),
         ({"w": ["a", " "], "t": ["O", "O"]}, "word 1 is empty"),
@@ -236,7 +251,7 @@ def test_a_tag_that_the_training_set_does_not_have(tmp_path: Path) -> None:
         ({"answers": [{"text": "", "answer_start": 0}]}, "the answer's text is empty"),
         ({"answers": []}, "the answers are missing. Expected one, or is_impossible = true."),
         ({"answers": "May"}, "answers is 'May', expected a list."),
-        ({"is_impossible": True}, "the question is_impossible, but it has 1 answers."),
+        ({"is_impossible": True}, "the question is_impossible, but it has 1 answer."),
         ({"is_impossible": "no"}, "is_impossible is 'no', expected true or false."),
         ({"question": " "}, "the question is empty."),
         ({"question": None}, "the question is None, expected text."),

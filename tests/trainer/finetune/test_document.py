@@ -26,3 +26,4 @@ def test_defaults_are_on_the_page() -> None:
     assert "| `lr` | number | `2e-05` | > 0, <= 1 |" in page
     assert "| `metrics` | list of strings | chosen |" in page
     assert "| `train` | string or list of strings | required |" in page
+    assert "| `text` | string or integer or list of strings or integers | unset |" in page

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -52,7 +53,7 @@ def straight(encoder: Callable[[str], Path], task: Path, tmp_path_factory: pytes
     return output
 
 
-def test_what_a_fine_tuning_leaves(straight: Path) -> None:
+def test_what_a_fine_tuning_leaves(encoder, straight: Path) -> None:
     assert {path.name for path in straight.iterdir()} == {
         "hf",
         "identity.json",
@@ -75,6 +76,7 @@ def test_what_a_fine_tuning_leaves(straight: Path) -> None:
         assert seed["scores"]["dev"]["accuracy"] == max(epochs) == epochs[seed["epoch"] - 1]
     page = (straight / "report.html").read_text()
     assert "<svg" in page and "accuracy" in page and "http" not in page
+    assert f"Encoder {encoder('bert')}, task of kind sentence." in page
 
 
 def test_the_model_opens_in_a_pipeline_and_says_what_the_predictions_say(straight: Path, task: Path) -> None:
@@ -99,6 +101,30 @@ def test_the_same_command_again_trains_nothing_and_one_with_more_seeds_adds_them
     assert results_of(one) == before
     for name in ("config.json", "model.safetensors"):
         assert (one / "hf" / name).read_bytes() == (straight / "hf" / name).read_bytes()
+
+
+WITH_A_LINE_PER_STEP = """
+import sys
+from trainer.finetune import training
+training.SECONDS_BETWEEN_LINES = 0.0
+from trainer.finetune.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_an_epoch_says_how_far_it_is(encoder, straight: Path, task: Path, tmp_path: Path) -> None:
+    arguments = words(encoder("bert"), task, tmp_path / "out", "--seeds", 2)[len(FINETUNE) :]
+    done = subprocess.run(
+        [sys.executable, "-c", WITH_A_LINE_PER_STEP, *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    lines = re.findall(
+        r"^seed 1, epoch (\d) of 2: step (\d+) of 12, loss \d\.\d{4}, \d+\.\d examples per second$",
+        done.stdout,
+        re.MULTILINE,
+    )
+    assert lines == [("1" if step <= 6 else "2", str(step)) for step in range(1, 13)]
+    assert results_of(tmp_path / "out") == results_of(straight)
 
 
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
@@ -243,4 +269,4 @@ def test_a_fine_tuned_folder_goes_on_with_another_number_of_labels(
 
 def test_no_encoder(task: Path, tmp_path: Path) -> None:
     done = finetune(tmp_path / "nothing", task, tmp_path / "out")
-    assert done.returncode == 2 and "config.json" in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 2 and "nothing does not exist" in done.stderr and "Traceback" not in done.stderr

@@ -131,6 +131,19 @@ def test_a_stop_during_a_job_of_the_pipeline(adapting: Adapting) -> None:
     assert err.count("\n") == 1 and "The same command continues." in err
 
 
+def test_an_interrupt_during_a_job_after_a_training(adapting: Adapting) -> None:
+    """There is no step to save, so the command ends at once."""
+    process = adapting.start()
+    wait_for(adapting.output / "task/texts.jsonl", process)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert (
+        err.splitlines()[-1]
+        == "clozeline: interrupted between two trainings. Nothing was lost; the same command continues."
+    )
+
+
 def test_two_ranks_do_all_steps(adapting: Adapting) -> None:
     flags = adapting.flags()
     processes = [adapting.start(*flags, **environment) for environment in environments(2)]

@@ -65,14 +65,53 @@ def test_the_general_encoder_may_be_trained_first(adapting: Adapting, pairs: Pat
 
 
 MISTAKES: dict[str, tuple[Callable[[dict[str, Any]], Any], int, str]] = {
-    "no such recipe": (lambda s: s["task"].update(recipe="adapt_tsk"), 2, "adapt_tsk does not exist. Did you mean"),
+    "no such recipe": (
+        lambda s: s["task"].update(recipe="adapt_tsk"),
+        2,
+        "steps.toml: task.recipe {folder}/adapt_tsk does not exist. Did you mean adapt_task?",
+    ),
+    "no such general recipe": (
+        lambda s: s.update(general={"recipe": "tny"}),
+        2,
+        "steps.toml: general.recipe {folder}/tny does not exist. Did you mean tiny?",
+    ),
+    "unknown key of the general recipe": (
+        lambda s: s.update(general={"recipe": "tiny", "set": ["run.max_step=5"]}),
+        2,
+        "unknown key run.max_step.",
+    ),
+    "no change": (
+        lambda s: s["domain"].update(set=["run"]),
+        2,
+        "steps.toml: domain.set run: expected section.key=value",
+    ),
+    "no change of the task": (
+        lambda s: s["finetune"].update(set=["training"]),
+        2,
+        "steps.toml: finetune.set training: expected section.key=value",
+    ),
     "unknown key": (lambda s: s["task"].update(recpie="x"), 2, "unknown key task.recpie. Did you mean task.recipe?"),
     "unknown step": (lambda s: s.update(tasks={}), 2, "unknown key tasks. Did you mean task?"),
     "unknown key of a recipe": (lambda s: s["task"].update(set=["run.max_step=5"]), 2, "unknown key run.max_step."),
     "no fine-tuning": (lambda s: s.pop("finetune"), 2, "finetune is missing"),
     "no encoder": (lambda s: s.pop("general"), 2, "has no [general]"),
-    "no such encoder": (lambda s: s["general"].update(folder="nowhere"), 2, "nowhere has no config.json"),
-    "no such task": (lambda s: s["finetune"].update(task="nothing.toml"), 2, "nothing.toml"),
+    "no such encoder": (lambda s: s["general"].update(folder="nowhere"), 2, "nowhere does not exist"),
+    "no such task": (
+        lambda s: s["finetune"].update(task="nothing.toml"),
+        2,
+        "steps.toml: finetune.task {folder}/nothing.toml does not exist.",
+    ),
+    "a shipped task without data": (
+        lambda s: s["finetune"].update(task="glue/rte"),
+        2,
+        "steps.toml: finetune.task glue/rte ships with Clozeline without data. Give the folder of its files with "
+        "finetune.data.",
+    ),
+    "no such corpus": (
+        lambda s: s["domain"].update(corpus="corpus/none.jsonl,task.toml"),
+        2,
+        "steps.toml: domain.corpus {folder}/corpus/none.jsonl matches no file.",
+    ),
     "no corpus": (lambda s: s["domain"].pop("corpus"), 2, "[domain] needs one of corpus"),
     "rows that are too long": (
         lambda s: s["task"].update(make_pairs={"max_length": 500}),
@@ -92,8 +131,8 @@ def test_a_mistake_is_one_line_before_anything_is_done(adapting: Adapting, mista
 
 def assert_refused(adapting: Adapting, code: int, message: str) -> None:
     found, line = adapting.refusal()
-    assert found == code and message in line, line
-    assert not (adapting.output / "domain").exists() and not (adapting.output / "task").exists()
+    assert found == code and message.replace("{folder}", str(adapting.folder)) in line, line
+    assert not adapting.output.exists()
 
 
 def test_steps_in_a_wrong_order_are_refused(adapting: Adapting) -> None:
@@ -126,9 +165,17 @@ def test_flags_that_do_not_go_together(adapting: Adapting) -> None:
 
 
 def test_a_job_s_error_is_the_command_s(adapting: Adapting) -> None:
-    adapting.steps["domain"]["corpus"] = "no_such_*.txt"
+    (adapting.folder / "broken.jsonl").write_text("{\n")
+    adapting.steps["domain"]["corpus"] = "brok*.jsonl"
     code, line = adapting.fails()
-    assert code in (2, 3) and "no_such_*.txt" in line
+    assert code in (2, 3) and "broken.jsonl" in line
+
+
+def test_a_recipe_of_the_command_line_is_named_with_its_flag(adapting: Adapting) -> None:
+    flags = ["--task", str(adapting.folder / "task.toml"), "--output", str(adapting.output)]
+    _, line = adapting.refusal(str(adapting.encoder), *flags, "--continue_pretraining", "adapt_taks")
+    assert line.startswith("--continue_pretraining adapt_taks does not exist. Did you mean adapt_task?")
+    assert not adapting.output.exists()
 
 
 # Encoders

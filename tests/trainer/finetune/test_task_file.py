@@ -84,7 +84,12 @@ def test_every_default_is_written_out() -> None:
         ("data.columns.txt=a", "unknown key data.columns.txt. Did you mean data.columns.text?"),
         ("sourse=a", "--set sourse=a: expected section.key=value"),
         ("kind=pairs", "kind: input should be 'sentence', 'pair', 'choice', 'tags' or 'span', found 'pairs'"),
-        ("kind=span", 'data.format is "tsv", but a task of the kind span is read from squad'),
+        (
+            "kind=span",
+            'data.format is "tsv", as the ending of a/train.tsv says, but a task of the kind span is read from SQuAD '
+            'JSON (data.format = "squad").',
+        ),
+        ("data.format=conll", 'data.format is "conll", but a task of the kind pair is read from jsonl or json or tsv'),
         ("kind=sentence", "data.columns.text_pair is not for the kind sentence"),
         ("kind=choice", "data.columns.text is not for the kind choice, which has context, choices, label, id, prefix"),
         ("data.format=xml", "data.format: input should be"),

@@ -51,6 +51,11 @@ def test_a_folder_in_use_is_named_with_its_flag(
     assert line.endswith("choose another --output.")
 
 
+def test_a_command_line_without_suite_and_probe(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["folder", "--output", "out"]) == 2
+    assert capsys.readouterr().err == "clozeline: neither --suite nor --probe is given. Give one of them, or both.\n"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -130,4 +130,4 @@ def test_a_folder_with_missing_or_damaged_weights_is_an_error(
     words = ["--task", str(tmp_path / "task.toml"), "--data", str(tmp_path), "--output", str(tmp_path / "out")]
     assert main([str(folder), *words], "test") == 3
     [line] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("clozeline: ")]
-    assert f"The weights in {folder} cannot be read" in line
+    assert f"the weights in {folder} cannot be read" in line

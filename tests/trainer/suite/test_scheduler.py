@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -91,6 +92,21 @@ def test_what_is_done_is_not_started_again(program: Path) -> None:
     Scheduler(jobs, [Slot({})], program / "logs", Stop()).run()
     assert (program / "order").read_text() == "b\n"
     assert prepared == ["b"]
+
+
+def test_the_log_has_scores_and_places(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    jobs = [
+        Job("first/rte", (str(program), "a", ""), score=lambda: "accuracy 0.7500"),
+        Job("first/export", (str(program), "b", "")),
+    ]
+    Scheduler(jobs, [Slot({})], program / "logs", Stop()).run()
+    lines = [re.sub(r"\d+ s$", "N s", line) for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        f"first/rte: started, with its log in {program / 'logs/first.rte.log'}",
+        "first/rte: done (1 of 2): accuracy 0.7500, N s",
+        f"first/export: started, with its log in {program / 'logs/first.export.log'}",
+        "first/export: done (2 of 2): N s",
+    ]
 
 
 def test_a_stop_ends_all_processes(program: Path) -> None:

@@ -63,6 +63,8 @@ def test_a_killed_suite_ends_with_the_same_table(
     straight = tmp_path / "straight"
     done = run_suite(words(masked_lm(0), suite_file, straight, *states))
     assert done.returncode == 0, done.stdout + done.stderr
+    for name in ("first/subjects", "first/order"):
+        assert re.search(rf"^{name}: done \(\d of 5\): accuracy \d\.\d{{4}}, ", done.stdout, re.MULTILINE), done.stdout
 
     broken = tmp_path / "broken"
     command = words(masked_lm(0), suite_file, broken, *states)

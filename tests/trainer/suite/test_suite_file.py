@@ -61,10 +61,10 @@ def test_only_keeps_what_a_task_starts_from(suite_file: Path) -> None:
             {"tasks": [{"name": "a", "file": "tags.toml", "sets": ["hard"]}]},
             "the set hard, but .* has only dev",
         ),
-        ({"tasks": [{"name": "a", "file": "none.toml"}]}, "none.toml does not exist"),
+        ({"tasks": [{"name": "a", "file": "none.toml"}]}, r"small\.toml: the task file .*none\.toml does not exist"),
         (
             {"tasks": [{"name": "a", "file": "tags.toml", "starts_from": "b"}]},
-            "a starts from b, which is not an earlier task",
+            r"small\.toml: tasks: a starts from b, which is not an earlier task of this suite; earlier tasks: none\.$",
         ),
         ({"tasks": [{"name": "order", "file": "tags.toml"}]}, "two parts of the suite have the name order"),
         ({"tasks": [{"name": "probe", "file": "tags.toml"}]}, "has the name probe, which is reserved"),
@@ -99,7 +99,7 @@ def test_all_missing_files_are_named_at_once(suite_file: Path) -> None:
     suite = open_suite(str(suite_file), [], [])
     missing = missing_files(suite, str(folder))
     with pytest.raises(DataError) as error:
-        without_missing(suite, missing, skip=False)
+        without_missing(suite, missing, str(suite_file.parent), skip=False)
     assert str(error.value).splitlines() == [
         "3 files of the suite small cannot be found:",
         "  subjects: subjects/dev.jsonl (from https://example.org/subjects)",
@@ -108,14 +108,29 @@ def test_all_missing_files_are_named_at_once(suite_file: Path) -> None:
         "Their paths are relative to --data, by default the folder of the suite file. Put them there, or run the other "
         "tasks with --skip_missing or --only.",
     ]
-    with pytest.raises(DataError, match="3 files"):
-        without_missing(suite, missing, skip=True)
+
+
+def test_a_suite_of_which_nothing_is_left(suite_file: Path, tmp_path: Path) -> None:
+    suite = open_suite(str(suite_file), ["subjects", "order"], [])
+    empty = str(tmp_path / "empty")
+    missing = missing_files(suite, empty)
+    with pytest.raises(DataError) as error:
+        without_missing(suite, missing, empty, skip=True)
+    assert str(error.value) == (
+        f"no part of the suite small (subjects, order) has its files in {empty}, such as subjects/train.jsonl. They "
+        "come from https://example.org/subjects, https://example.org/pairs. Put them there, or give their folder with "
+        "--data."
+    )
+    with pytest.raises(DataError) as error:
+        without_missing(suite, missing, empty, skip=False)
+    assert "--skip_missing" not in str(error.value) and str(error.value).endswith("Put them there.")
 
 
 def test_a_task_is_skipped_with_the_one_that_it_starts_from(suite_file: Path) -> None:
     (suite_file.parent / "subjects/dev.jsonl").unlink()
     suite = open_suite(str(suite_file), [], [])
-    kept, skipped = without_missing(suite, missing_files(suite, str(suite_file.parent)), skip=True)
+    data = str(suite_file.parent)
+    kept, skipped = without_missing(suite, missing_files(suite, data), data, skip=True)
     assert [task.entry.name for task in kept.tasks] == ["tags"]
     assert [part.name for part in skipped] == ["subjects", "verbs"]
     assert kept.entry.names == ["tags", "order"]
@@ -124,7 +139,8 @@ def test_a_task_is_skipped_with_the_one_that_it_starts_from(suite_file: Path) ->
 def test_optional_parts_may_be_missing(suite_file: Path) -> None:
     pairs = [{"name": "order", "files": "none/*.jsonl", "optional": True}]
     suite = open_suite(str(changed(suite_file, minimal_pairs=pairs)), [], [])
-    kept, skipped = without_missing(suite, missing_files(suite, str(suite_file.parent)), skip=False)
+    data = str(suite_file.parent)
+    kept, skipped = without_missing(suite, missing_files(suite, data), data, skip=False)
     assert kept.minimal_pairs == ()
     assert [part.name for part in skipped] == ["order"]
 
@@ -142,7 +158,7 @@ def test_folders_get_short_names(tmp_path: Path) -> None:
         ("mine", False),
         ("random", True),
     ]
-    with pytest.raises(UsageError, match="Two folders are called one"):
+    with pytest.raises(UsageError, match="two folders are called one"):
         encoders_of([str(tmp_path / "one"), f"one={tmp_path / 'two'}"], random_weights=False)
     with pytest.raises(UsageError, match=r"has no config\.json"):
         encoders_of([str(tmp_path)], random_weights=False)

@@ -10,7 +10,7 @@ from typing import Any
 from schemas.errors import DataError
 from trainer.finetune.examples import ChoiceExample, Example, TagExample, TextExample
 from trainer.finetune.files.labels import choice_position, class_id, name_of, number
-from trainer.finetune.files.records import BadRowError, Record
+from trainer.finetune.files.records import BadRowError, Record, counted
 from trainer.finetune.files.sets import ExampleSet
 from trainer.finetune.files.squad import AnswerRules, Question, span_example
 from trainer.finetune.files.values import TextReader, words_of
@@ -107,7 +107,9 @@ def _tag_example(record: Record, id_: str, building: Building) -> TagExample:
 
     tags = tags_of(found, record.place)
     if len(tags) != len(words):
-        raise DataError(f"{record.place}: {len(tags)} tags for {len(words)} words. Each word needs one tag.")
+        raise DataError(
+            f"{record.place}: {counted(len(tags), 'tag')} for {counted(len(words), 'word')}. Each word needs one tag."
+        )
 
     ids = [class_id(tag, building.names, record.place, is_test=False) for tag in tags]
     return TagExample(id_, words, tuple(id_ for id_ in ids if id_ is not None))

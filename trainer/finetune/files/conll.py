@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from schemas.errors import DataError
-from trainer.finetune.files.records import Record, WantedColumns, missing_column
+from trainer.finetune.files.records import Record, WantedColumns, counted, missing_column
 from trainer.finetune.files.text import read_text, split_lines
 from trainer.finetune.task import Column
 
@@ -79,8 +79,8 @@ def _width(path: str, words: list[Row]) -> int:
     for row in words:
         if len(row.columns) != width:
             raise DataError(
-                f"{path} line {row.number}: {len(row.columns)} columns, but line {first.number} has {width}. Each word "
-                "needs its tag."
+                f"{path} line {row.number}: {counted(len(row.columns), 'column')}, but line {first.number} has {width}."
+                " Each word needs its tag."
             )
     return width
 

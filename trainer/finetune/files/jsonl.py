@@ -10,18 +10,18 @@ import json
 from typing import Any
 
 from schemas.errors import DataError, UsageError
-from trainer.finetune.files.records import Record, WantedColumns, missing_column
+from trainer.finetune.files.records import Record, WantedColumns, missing_column, missing_value
 from trainer.finetune.files.text import read_text, split_lines
 from trainer.finetune.task import Column
 
 
 def read_json_lines(path: str, wanted: WantedColumns) -> list[Record]:
     """Return the rows of a file with one JSON object per line. Empty lines are skipped. Raises DataError."""
-    records = []
+    records: list[Record] = []
     for number, line in enumerate(split_lines(read_text(path)), start=1):
         if line.strip():
             place = f"{path} line {number}"
-            records += _rows_of(parse_json(line, place), wanted, place)
+            records += _rows_of(parse_json(line, place), wanted, place, is_first=not records)
     return records
 
 
@@ -36,9 +36,9 @@ def read_json_list(path: str, wanted: WantedColumns) -> list[Record]:
     if not isinstance(content, list):
         raise DataError(f"{path} is not a list of objects. Expected [{{...}}, ...], or one object a line (jsonl).")
 
-    records = []
+    records: list[Record] = []
     for number, row in enumerate(content):
-        records += _rows_of(row, wanted, f"{path} element {number}")
+        records += _rows_of(row, wanted, f"{path} element {number}", is_first=not records)
     return records
 
 
@@ -55,7 +55,8 @@ def parse_json(text: str, place: str) -> Any:
         raise DataError(f"{place}: the JSON is nested too deeply to be read.") from error
 
 
-def _rows_of(row: Any, wanted: WantedColumns, place: str) -> list[Record]:
+def _rows_of(row: Any, wanted: WantedColumns, place: str, is_first: bool) -> list[Record]:
+    """Return the rows inside a line or an element. is_first: whether there are no rows before it."""
     if isinstance(row, list):
         raise DataError(f'{place}: a JSON list, expected an object. If the file is one list, set data.format = "json".')
     if not isinstance(row, dict):
@@ -65,8 +66,10 @@ def _rows_of(row: Any, wanted: WantedColumns, place: str) -> list[Record]:
     rows = _expand(row, paths, place)
     for values in rows:
         for column in wanted.required:
-            if column not in values:
-                raise missing_column(place, column, _known_keys(row))
+            if column in values:
+                continue
+            # All rows before this one have the column, or they would have been refused.
+            raise missing_column(place, column, _known_keys(row)) if is_first else missing_value(place, column)
     return [Record(place, values) for values in rows]
 
 

@@ -28,6 +28,9 @@ def read_task_data(task: Task, folder: str) -> TaskData:
     """
     sets = example_sets(task, folder)
     contents = {example_set.name: read_contents(task, example_set) for example_set in sets}
+    for example_set in sets:
+        if not contents[example_set.name]:
+            raise _no_examples(task, example_set)
     labels = _labels(task, sets[0], contents["train"])
 
     # For the kind choice, data.labels names positions of choices. Examples hold positions, so TaskData has no labels.
@@ -74,7 +77,7 @@ def _label_names(task: Task, train: ExampleSet, record: Record) -> list[str]:
 def _examples(building: Building, contents: list[Record] | list[Question]) -> list[Example]:
     """Return the examples of a set. Raises DataError for the first error in it."""
     task = building.task
-    what = f"the {building.example_set.name} set of {task.name}"
+    what = _name_of_set(task, building.example_set)
     may_drop = task.data.bad_rows == "drop" and not building.is_test
 
     examples: list[Example] = []
@@ -101,8 +104,16 @@ def _examples(building: Building, contents: list[Record] | list[Question]) -> li
     if dropped:
         logger.info("%d of %d examples of %s left out. The first: %s", len(dropped), len(contents), what, dropped[0])
     if not examples:
-        raise DataError(f"{', '.join(building.example_set.paths)}: {what} has no examples.")
+        raise _no_examples(task, building.example_set)
     return _with_test_labels(building, examples) if building.is_test else examples
+
+
+def _name_of_set(task: Task, example_set: ExampleSet) -> str:
+    return f"the {example_set.name} set of {task.name}"
+
+
+def _no_examples(task: Task, example_set: ExampleSet) -> DataError:
+    return DataError(f"{', '.join(example_set.paths)}: {_name_of_set(task, example_set)} has no examples.")
 
 
 def _is_skipped(building: Building, content: Record | Question) -> bool:

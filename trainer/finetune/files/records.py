@@ -44,9 +44,22 @@ class WantedColumns:
 def missing_column(place: str, column: Column, existing: list[str]) -> DataError:
     """Return the error for a column that a file does not have. It lists the columns that the file has."""
     hint = nearest_name(str(column), existing)
+    what_exists = f"the columns are: {listed(existing)}" if existing else "there are no columns"
     return DataError(
-        f"{place}: there is no column {column!r} among {listed(existing)}.{hint} Set data.columns to the file's names."
+        f"{place}: there is no column {column!r}; {what_exists}.{hint} Set data.columns to the file's names."
     )
+
+
+def missing_value(place: str, column: Column) -> DataError:
+    """Return the error for a row without a column that rows before it have."""
+    return DataError(
+        f"{place}: the column {column!r} is missing here, and the rows before have it. Add it, or remove the row."
+    )
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun. Example: `counted(1, "tag")` -> `"1 tag"`, and 2 gives "2 tags"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def listed(names: list[str] | tuple[str, ...]) -> str:

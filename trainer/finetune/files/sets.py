@@ -77,7 +77,7 @@ def read_contents(task: Task, example_set: ExampleSet) -> list[Record] | list[Qu
             source = f" It comes from {task.source}." if task.source else ""
             raise DataError(
                 f"{path}, the {example_set.name} set of {task.name}, does not exist.{source} Give the folder that "
-                "holds the task's files with --data."
+                "holds the task's files with --data, or in a steps file with finetune.data."
             )
         contents += _read_file(task, example_set, path)
     return contents

@@ -13,7 +13,7 @@ from typing import Any
 from schemas.errors import DataError
 from trainer.finetune.examples import Answer, SpanExample
 from trainer.finetune.files.jsonl import parse_json
-from trainer.finetune.files.records import BadRowError
+from trainer.finetune.files.records import BadRowError, counted
 from trainer.finetune.files.text import read_text
 from trainer.finetune.files.values import check_unicode
 
@@ -79,7 +79,7 @@ def span_example(question: Question, id_: str, rules: AnswerRules) -> SpanExampl
     if not isinstance(found, list):
         raise DataError(f"{question.place}: answers is {found!r:.60}, expected a list.")
     if is_impossible and found:
-        raise DataError(f"{question.place}: the question is_impossible, but it has {len(found)} answers.")
+        raise DataError(f"{question.place}: the question is_impossible, but it has {counted(len(found), 'answer')}.")
 
     answers = () if rules.is_test and _are_placeholders(found) else _answers(found, context, question.place, rules)
     if not answers and not is_impossible and not rules.is_test:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from schemas.errors import DataError
-from trainer.finetune.files.records import Record, WantedColumns, missing_column
+from trainer.finetune.files.records import Record, WantedColumns, counted, missing_column
 from trainer.finetune.files.text import read_text, split_lines
 from trainer.finetune.task import Column
 
@@ -95,7 +95,7 @@ def _positions(path: str, names: list[str], wanted: WantedColumns) -> dict[Colum
 def _record(place: str, fields: list[str], positions: dict[Column, int], width: int) -> Record:
     fault = None
     if len(fields) != width:
-        fault = f"{len(fields)} fields, expected {width}"
+        fault = f"{counted(len(fields), 'field')}, expected {width}"
         fields = fields + [""] * (width - len(fields))
 
     values = {column: fields[position] for column, position in positions.items()}

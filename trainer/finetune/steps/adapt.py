@@ -95,6 +95,7 @@ def adapt(step: AdaptStep, folder: str, stop: StopRequest) -> None:
     recipe = run_on_rank_0(lambda: final_recipe(step, folder))
     with restored_arithmetic():
         pretrain(recipe, stop)
+    stop.training_ends()
     on_rank_0(lambda progress: export_run(step.run, step.encoder, stop, progress))
 
 

@@ -22,6 +22,7 @@ from schemas.errors import UsageError
 from schemas.manifest import read_manifest
 from trainer.checkpoint.output_folder import held
 from trainer.config.load import load_recipe
+from trainer.config.schema import Recipe
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.preemption import StopRequest
 from trainer.distributed.process_group import start_distributed
@@ -88,7 +89,7 @@ def run_steps(steps: Steps, output: str, stop: StopRequest) -> None:
     """
     plan = read_on_all_ranks(lambda: plan_of(steps, Path(output)))
     start_distributed(JOB_TIMEOUT_SECONDS)
-    agreed(lambda: {"steps": hash_of(plan.made_with)}, {"steps": "What the steps begin with (encoder, recipes, text)"})
+    agreed(lambda: {"steps": hash_of(plan.made_with)}, {"steps": "what the steps begin with (encoder, recipes, text)"})
 
     with contextlib.ExitStack() as resources:
         record: StepRecord | None = run_on_rank_0(lambda: _opened(plan, resources))
@@ -134,6 +135,8 @@ def plan_of(steps: Steps, output: Path) -> Plan:
     plan = Plan(steps, output, task, data, adapt_steps, {})
     if plan.general.folder is not None:
         check_encoder(plan, plan.general.folder)
+    else:
+        general_recipe(plan)
     return Plan(steps, output, task, data, adapt_steps, made_with_of(plan))
 
 
@@ -217,11 +220,17 @@ def _step(plan: Plan, record: StepRecord, name: str, always: bool = False) -> It
 
 def train_general(plan: Plan, stop: StopRequest) -> None:
     """Train the recipe of [general] and export it. A collective call."""
-    general = plan.general
-    folder = plan.output / GENERAL
-    run = folder / "run"
-    recipe = load_recipe(str(general.recipe), [*general.set, f"run.output={run}"])
-    check_memory(recipe, str(general.recipe))
+    recipe = general_recipe(plan)
     with restored_arithmetic():
         pretrain(recipe, stop)
-    on_rank_0(lambda progress: export_run(run, folder / "hf", stop, progress))
+    stop.training_ends()
+    run = Path(recipe.run.output)
+    on_rank_0(lambda progress: export_run(run, plan.output / GENERAL / "hf", stop, progress))
+
+
+def general_recipe(plan: Plan) -> Recipe:
+    """Return the recipe of [general], whose run goes to DIR/general/run. Raises UsageError."""
+    general = plan.general
+    recipe = load_recipe(str(general.recipe), [*general.set, f"run.output={plan.output / GENERAL / 'run'}"])
+    check_memory(recipe, str(general.recipe))
+    return recipe

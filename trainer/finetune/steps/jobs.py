@@ -57,7 +57,7 @@ def run_job(words: list[str], stop: StopRequest, progress: Callable[[], None]) -
         while not _has_ended(process):
             progress()
             if stop.asked:
-                raise PreemptedError(f"Stopped during `{_shown(words)}`. The same command continues.")
+                raise PreemptedError(f"stopped during `{_shown(words)}`. The same command continues.")
     finally:
         _end(process)
     reader.join(SECONDS_TO_END)
@@ -97,7 +97,7 @@ def _read_errors(stream: IO[str], messages: list[str]) -> None:
 def _error_of(code: int, words: list[str], messages: list[str]) -> ClozelineError:
     """Return the error that a job ended with."""
     if code == INTERRUPTED:
-        return PreemptedError(f"Interrupted during `{_shown(words)}`. The same command continues.")
+        return PreemptedError(f"interrupted during `{_shown(words)}`. The same command continues.")
 
     if code in ERRORS and messages:
         return ERRORS[code](" ".join(messages))

@@ -38,7 +38,7 @@ def changed_content(section: AdaptSection) -> dict[str, Any]:
         apply_override(content, change)
     if content.get("phases"):
         raise UsageError(
-            f"The recipe {section.recipe} has phases with separate rows, which a step of continued pretraining "
+            f"the recipe {section.recipe} has phases with separate rows, which a step of continued pretraining "
             'cannot have. Remove them, or add "phases=none" to the changes of the step.'
         )
     return content
@@ -108,7 +108,7 @@ def fitted(content: dict[str, Any], section: AdaptSection) -> dict[str, Any]:
 
 def validated(content: dict[str, Any], section: AdaptSection) -> Recipe:
     """Return the recipe of a step. Raises UsageError that names each wrong key."""
-    name = f"The recipe {section.recipe}"
+    name = f"the recipe {section.recipe}"
     recipe = parse_recipe(content, name)
     check_recipe(recipe, name)
     check_memory(recipe, name)

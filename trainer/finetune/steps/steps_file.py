@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import tomllib
+from glob import glob
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from schemas.errors import StorageError, UsageError
 from trainer.config.load import read_recipe
+from trainer.config.overrides import apply_override
 from trainer.config.parse import parse_section
 from trainer.config.shipped import recipe_names
+from trainer.finetune.encoder_folder import check_encoder_folder
 from trainer.finetune.shipped import shipped_task_names
 from trainer.finetune.steps.schema import (
     ORDER,
@@ -20,6 +23,7 @@ from trainer.finetune.steps.schema import (
     Steps,
     TaskStepSection,
 )
+from trainer.finetune.task_file import TaskNames, data_folder, read_task
 
 PATHS = ("folder", "corpus", "pairs", "data")
 """Keys of a step that hold paths. `recipe` and `task` do too, unless they name one that ships with Clozeline."""
@@ -35,14 +39,17 @@ def read_steps(path: str, folder: str | None) -> Steps:
     check_order(list(content), path)
     steps = parse_section(Steps, content, f"--steps {path}")
     check_sources(steps, folder, path)
+
+    steps = _from_here(steps, Path(path).parent)
+    check_files(steps, path)
     if folder is not None:
-        return _from_here(steps, Path(path).parent).model_copy(update={"general": GeneralSection(folder=folder)})
-    return _from_here(steps, Path(path).parent)
+        return steps.model_copy(update={"general": GeneralSection(folder=folder)})
+    return steps
 
 
 def continued_steps(folder: str, recipe: str, finetune: FinetuneSection) -> Steps:
     """Return the steps of --continue_pretraining: "domain", if the recipe has its own data.pairs, and "task"."""
-    content = content_of_recipe(recipe)
+    content = content_of_recipe(recipe, "--continue_pretraining")
     data = content.get("data", {})
     pairs = data.get("pairs") if isinstance(data, dict) else None
     return Steps(
@@ -53,12 +60,15 @@ def continued_steps(folder: str, recipe: str, finetune: FinetuneSection) -> Step
     )
 
 
-def content_of_recipe(recipe: str) -> dict[str, Any]:
-    """Return the content of a recipe file or a shipped recipe. Raises UsageError and StorageError."""
+def content_of_recipe(recipe: str, name: str = "the recipe") -> dict[str, Any]:
+    """Return the content of a recipe file or a shipped recipe. Raises UsageError and StorageError.
+
+    name: the flag or the key that names the recipe, for messages.
+    """
     try:
-        return tomllib.loads(read_recipe(recipe))
+        return tomllib.loads(read_recipe(recipe, name))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"The recipe {recipe} is not TOML: {error}.") from error
+        raise UsageError(f"{name} {recipe} is not TOML: {error}.") from error
 
 
 def check_order(names: list[str], path: str) -> None:
@@ -97,6 +107,50 @@ def check_sources(steps: Steps, folder: str | None, path: str) -> None:
     has_flags = domain is not None and bool(domain.shard.model_fields_set or domain.make_pairs.model_fields_set)
     if domain is not None and domain.pairs is not None and has_flags:
         raise UsageError(f"--steps {path}: [domain.shard] and [domain.make_pairs] are for a corpus, not for pairs.")
+
+
+def check_files(steps: Steps, path: str) -> None:
+    """Read the recipes and the task, and look for the encoder and the corpus, before anything else is done.
+
+    Raises UsageError that names the key of the steps file, and StorageError if a file cannot be read.
+    """
+    for name in ("general", "domain", "task"):
+        section = getattr(steps, name)
+        if section is None or section.recipe is None:
+            continue
+        content = content_of_recipe(section.recipe, f"--steps {path}: {name}.recipe")
+        for change in section.set:
+            apply_override(content, change, name=f"--steps {path}: {name}.set")
+
+    finetune = steps.finetune
+    key = f"--steps {path}: finetune"
+    names = TaskNames(task=f"{key}.task", set=f"{key}.set", data="finetune.data")
+    read_task(finetune.task, finetune.set, names)
+    data_folder(finetune.task, finetune.data, names)
+
+    if steps.general is not None and steps.general.folder is not None:
+        check_encoder_folder(steps.general.folder)
+    if steps.domain is not None and steps.domain.corpus is not None:
+        corpus = steps.domain.corpus
+        for patterns in corpus if isinstance(corpus, list) else [corpus]:
+            check_corpus(patterns, f"--steps {path}: domain.corpus")
+
+
+def check_corpus(patterns: str, name: str) -> None:
+    """Raise UsageError if one of the comma-separated patterns of local files matches no file.
+
+    name: the key that has the patterns. `shard` checks the other patterns: URLs, and those with ** or {}, which it
+    reads in its own way.
+    """
+    for pattern in patterns.split(","):
+        if any(special in pattern for special in ("://", "**", "{")):
+            continue
+        found = [pattern, *glob(pattern, include_hidden=True)]
+        if not any(Path(file).is_file() for file in found):
+            raise UsageError(
+                f"{name} {pattern} matches no file. Give text files, or patterns of them, relative to the folder of "
+                "the steps file."
+            )
 
 
 def _toml_of(path: str) -> dict[str, Any]:

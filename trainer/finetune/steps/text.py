@@ -22,7 +22,7 @@ def task_texts(examples: Sequence[Example], task: str) -> list[str]:
     texts = {text: None for example in examples for text in _texts_of(example) if text.strip()}
     if not texts:
         raise DataError(
-            f"The {len(examples):,} training examples of the task {task} hold no text, so there is nothing to continue "
+            f"the {len(examples):,} training examples of the task {task} hold no text, so there is nothing to continue "
             "pretraining on. Leave the step out, or check data.columns of the task file."
         )
     return list(texts)

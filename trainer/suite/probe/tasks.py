@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from schemas import storage
 from schemas.errors import DataError, UsageError
 from trainer.finetune.task import Task
-from trainer.finetune.task_file import read_task
+from trainer.finetune.task_file import TaskNames, read_task
 from trainer.suite.needed_files import files_of, joined
 from trainer.suite.suite_file import changes_for_all
 
@@ -36,7 +36,7 @@ def open_probe(path: str, data: str, changes: Sequence[str]) -> OpenProbe:
     Raises UsageError if the file is not a task or cannot be probed, and DataError that names all missing files.
     """
     own = changes_for_all(changes)
-    task = read_task(path, list(own))
+    task = read_task(path, list(own), TaskNames(task="--probe"))
     check_probed(task)
 
     absent = [name for name in files_of(task.data) if not storage.exists(joined(data, name))]
