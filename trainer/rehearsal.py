@@ -90,7 +90,7 @@ def take_steps(loop: Loop, done: int, steps: int) -> float:
         result = loop.stepper.settle()
         tokens += result.counts.tokens if result is not None else 0.0
         loop.stepper.update()
-        loop.clock.step_ended()
+        loop.clock.step_ended(loop.stream.stalled_seconds)
 
     result = loop.stepper.settle()
     return tokens + (result.counts.tokens if result is not None else 0.0)
