@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import io
 import logging
 import os
 import warnings
@@ -97,7 +99,9 @@ def connect_ranks(backend: str, timeout: float) -> None:
     """Initialize the process group. Raises UsageError if the ranks cannot reach each other."""
     connection_limit = timedelta(seconds=2 * timeout)
     try:
-        deepspeed.init_distributed(dist_backend=backend, verbose=False, timeout=connection_limit)
+        # DeepSpeed prints that it has built its kernels, also if they had been built before.
+        with contextlib.redirect_stdout(io.StringIO()):
+            deepspeed.init_distributed(dist_backend=backend, verbose=False, timeout=connection_limit)
     except torch.distributed.DistNetworkError as error:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         reason = str(error).splitlines()[0]
