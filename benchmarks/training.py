@@ -76,6 +76,7 @@ def ours(loop: Loop, first: int, last: int) -> None:
         assert was_computed, "no stop was requested"
         loop.settle(progress, EvaluationResult())
         loop.stepper.update()
+        loop.clock.step_ended(loop.stream.stalled_seconds)
     loop.settle(progress, EvaluationResult())
 
 

@@ -122,7 +122,7 @@ def start_trainer(arguments: list[str]) -> int:
 
 def start_export(arguments: list[str]) -> int:
     """Run `python -m trainer.export`."""
-    from trainer.export.convert import main as export_main
+    from trainer.export.cli import main as export_main
 
     return export_main(arguments, prog="clozeline export")
 

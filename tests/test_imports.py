@@ -71,6 +71,10 @@ def test_installation_imports_the_standard_library_alone() -> None:
         ("import pipeline.jobs.shard, pipeline.jobs.vocab, pipeline.jobs.pairs", ["torch", "transformers"]),
         ("import trainer, trainer.train, trainer.export.convert", ["apache_beam", "transformers"]),
         ("import trainer.export.convert", ["deepspeed"]),
+        (
+            "import trainer.export.cli; trainer.export.cli.parser().format_help()",
+            ["torch", "transformers", "deepspeed"],
+        ),
         ("import schemas.masking, schemas.manifest, schemas.shards", ["torch", "apache_beam", "tokenizers"]),
         (
             "import clozeline.cli; clozeline.cli.usage_parser().format_help()",

@@ -7,6 +7,7 @@ import gc
 import io
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import deepspeed
@@ -24,7 +25,12 @@ from trainer.distributed.gradients import accumulate_in_float32, gradient_settin
 from trainer.distributed.loss_scale import fix_loss_scaler
 from trainer.distributed.process_group import device_of_rank
 from trainer.distributed.zero import set_master_weights
+from trainer.logs import logger
 from trainer.optim.build import build_optimizer
+
+CPU_INFORMATION = Path("/proc/cpuinfo")
+BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
+"""The names in /proc/cpuinfo of instructions that multiply bf16, on x86 and on ARM."""
 
 # DeepSpeed's configuration
 
@@ -94,6 +100,28 @@ def check_precision(precision: str) -> None:
         raise UsageError(
             f"engine.precision bf16: {torch.cuda.get_device_name()} does not support it. Use fp16 or fp32."
         )
+
+
+def warn_of_slow_precision(precision: str) -> None:
+    """Log a line if this rank computes bf16 on a CPU without instructions for it. A CPU that is unknown has them."""
+    accelerator: Any = get_accelerator()
+    if precision != "bf16" or accelerator.device_name() != "cpu" or multiplies_bf16(CPU_INFORMATION):
+        return
+    logger.info(
+        "engine.precision bf16: this CPU has no instructions for it, so a step takes several times as long as in fp32. "
+        "Use --set engine.precision=fp32 (in `clozeline finetune`: --set_pretraining engine.precision=fp32)."
+    )
+
+
+def multiplies_bf16(cpu_information: Path) -> bool:
+    """Return whether a CPU has instructions for bf16, or is unknown. cpu_information: /proc/cpuinfo, on Linux alone."""
+    try:
+        lines = cpu_information.read_text(errors="replace").splitlines()
+    except OSError:
+        return True
+
+    flags = {word for line in lines if line.startswith(("flags", "Features")) for word in line.split()}
+    return not flags or bool(flags & BF16_FLAGS)
 
 
 def set_up_arithmetic(section: EngineSection) -> None:

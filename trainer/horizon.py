@@ -55,7 +55,8 @@ def fixed_steps(recipe: Recipe, speed: Speed, elapsed: float) -> int:
     if steps == 0:
         raise UsageError(
             f"run.max_hours {hours:g} is too short: starting and measuring take {elapsed + speed.start:,.0f} s, and a "
-            f"step with its checkpoint takes {seconds_of(1, speed, recipe):,.1f} s. Raise it, or set run.max_steps."
+            f"step with its checkpoint takes {seconds_of(1, speed, recipe):,.1f} s. Raise it, or give a number of "
+            "steps in its place: run.max_hours=none with run.max_steps=N."
         )
 
     tokens_per_second = speed.tokens / speed.step

@@ -16,6 +16,7 @@ import contextlib
 import logging
 import os
 import sys
+from pathlib import Path
 
 EVERY_RANK = {"every_rank": True}
 
@@ -49,11 +50,23 @@ class _RankHandler(logging.Handler):
             print(message, file=stream, flush=True)
 
 
+GPU_DEVICES = (Path("/dev/nvidia0"), Path("/dev/kfd"))
+"""Device files that exist if the machine has a GPU of NVIDIA or AMD with its driver."""
+
+
+def _says_something(record: logging.LogRecord) -> bool:
+    """Return whether a message of DeepSpeed's is one to act on. That it computes on the CPU is none without a GPU."""
+    is_about_cpu = record.getMessage().startswith("Setting accelerator to CPU.")
+    return not is_about_cpu or any(device.exists() for device in GPU_DEVICES)
+
+
 def _set_up() -> None:
     if not logger.handlers:
         logger.addHandler(_RankHandler())
         logger.setLevel(logging.INFO)
         logger.propagate = False
+        # Before DeepSpeed is imported, because it logs the message during its import.
+        logging.getLogger("DeepSpeed").addFilter(_says_something)
 
 
 _set_up()

@@ -62,7 +62,7 @@ class Loop:
             self.context, self.phase, self.engine, self.guard, self.evaluation, self.training_text
         )
         self.clock = StepClock(self.engine, self.context.watchdog)
-        self.step_log = StepLog(self.context, self.phase, self.stream, self.clock, self.examiner, self.metrics)
+        self.step_log = StepLog(self.context, self.phase, self.clock, self.examiner, self.metrics)
         self.micro_batches: list[PackedBatch] = []
 
     @property
@@ -98,7 +98,7 @@ class Loop:
                 raise self.preempted(step - 1)
 
             self.stepper.update()
-            self.clock.step_ended()
+            self.clock.step_ended(self.stream.stalled_seconds)
             self.context.profiler.step_ended(step)
 
             evaluation = EvaluationResult()

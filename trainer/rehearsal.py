@@ -3,6 +3,8 @@
     the first WARM_STEPS          not timed: they compile, allocate, and read the first data
     then                          timed, until MIN_STEPS are done and SECONDS or SHARE of run.max_hours, the shorter of
                                   the two, have passed
+    if steps are slow             fewer: at least one that is not timed and FEWEST_STEPS that are, as many as are done
+                                  WARM_SECONDS and SECONDS after the beginning
     one evaluation                of all held-out batches, if the run has any
     a file of PROBE_BYTES         written to the folder of checkpoints and read back, as checkpoints are
 
@@ -18,8 +20,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from threading import Timer
 from time import perf_counter
 from typing import Any
 
@@ -29,17 +33,25 @@ from trainer.checkpoint.layout import CHECKPOINTS_FOLDER
 from trainer.config.schema import Recipe
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.horizon import Speed
+from trainer.logs import logger
 from trainer.loop import Loop
 from trainer.memory import saved_bytes
 from trainer.trial_pass import count_parameters
 
 WARM_STEPS = 5
 MIN_STEPS = 10
+FEWEST_STEPS = 2
 STEPS_AT_ONCE = 5
-"""Steps between two readings of the clock, each of which waits for the device."""
+"""Steps between two readings of the clock, each of which waits for the device. One by one if a step is slow."""
 
+SLOW_STEP = 1.0
+"""Seconds of a step from which waiting for the device costs nothing in comparison."""
+
+WARM_SECONDS = 10.0
 SECONDS = 30.0
 SHARE = 0.01
+ANNOUNCED = 40.0
+"""Seconds after which a line says that measuring takes longer than SECONDS."""
 
 PROBE_BYTES = 64 << 20
 PROBE = f"write_speed{storage.PARTIAL_SUFFIX}"
@@ -54,7 +66,8 @@ def rehearse(loop: Loop, start: float) -> Speed:
     Raises PreemptedError on every rank if any of them was asked to stop.
     """
     recipe = loop.phase.recipe
-    step, tokens = time_steps(loop, recipe.run.max_hours or 0.0)
+    with long_measuring_announced():
+        step, tokens = time_steps(loop, recipe.run.max_hours or 0.0)
     evaluation = time_evaluation(loop)
     save = time_save(loop, recipe)
 
@@ -64,20 +77,59 @@ def rehearse(loop: Loop, start: float) -> Speed:
 
 def time_steps(loop: Loop, max_hours: float) -> tuple[float, float]:
     """Return the mean seconds and the mean tokens of the timed steps."""
-    take_steps(loop, 0, WARM_STEPS)
+    began = perf_counter()
+    warm_steps, at_once = warm_up(loop)
     wanted = min(SECONDS, SHARE * max_hours * 3600)
 
     steps = 0
     tokens = 0.0
     started = perf_counter()
     while True:
-        tokens += take_steps(loop, WARM_STEPS + steps, STEPS_AT_ONCE)
-        steps += STEPS_AT_ONCE
+        tokens += take_steps(loop, warm_steps + steps, at_once)
+        steps += at_once
         seconds = perf_counter() - started
         is_enough = steps >= MIN_STEPS and seconds >= wanted
+        is_late = steps >= FEWEST_STEPS and perf_counter() - began >= SECONDS
         # Rank 0 decides, so that all ranks stop after the same step.
-        if run_on_rank_0(partial(bool, is_enough)):
+        if run_on_rank_0(partial(bool, is_enough or is_late)):
             return seconds / steps, tokens / steps
+
+
+def warm_up(loop: Loop) -> tuple[int, int]:
+    """Take the steps that are not timed. Returns their number, and how many to take between readings of the clock."""
+    began = perf_counter()
+    steps = 0
+    seconds_of_step = 0.0
+    is_warm = False
+    while not is_warm:
+        step_began = perf_counter()
+        take_steps(loop, steps, 1)
+        steps += 1
+        seconds_of_step = perf_counter() - step_began
+        is_enough = steps == WARM_STEPS or perf_counter() - began >= WARM_SECONDS
+        is_warm = run_on_rank_0(partial(bool, is_enough))
+
+    is_slow = run_on_rank_0(partial(bool, seconds_of_step >= SLOW_STEP))
+    return steps, 1 if is_slow else STEPS_AT_ONCE
+
+
+@contextlib.contextmanager
+def long_measuring_announced() -> Iterator[None]:
+    """Log a line if the block takes longer than a rehearsal should, even if it is still in its first step."""
+    timer = Timer(
+        ANNOUNCED,
+        lambda: logger.info(
+            "Measuring takes longer than %.0f s, because a step takes long: at least %d are measured.",
+            SECONDS,
+            1 + FEWEST_STEPS,
+        ),
+    )
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def take_steps(loop: Loop, done: int, steps: int) -> float:
@@ -90,7 +142,7 @@ def take_steps(loop: Loop, done: int, steps: int) -> float:
         result = loop.stepper.settle()
         tokens += result.counts.tokens if result is not None else 0.0
         loop.stepper.update()
-        loop.clock.step_ended()
+        loop.clock.step_ended(loop.stream.stalled_seconds)
 
     result = loop.stepper.settle()
     return tokens + (result.counts.tokens if result is not None else 0.0)

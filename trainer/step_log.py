@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from time import perf_counter
 
 from schemas.errors import StorageError
 from trainer.config.phases import Phase
-from trainer.data.loader import Stream
 from trainer.due import line_is_due
 from trainer.evaluate import EvaluationResult
 from trainer.logs import logger
@@ -26,7 +26,6 @@ class StepLog:
 
     context: RunContext
     phase: Phase
-    stream: Stream
     clock: StepClock
     examiner: LossExaminer
     metrics: MetricsLog | None
@@ -57,12 +56,14 @@ class StepLog:
         if self.examiner.is_due(step, progress):
             figures |= self.examiner.examine(step, figures, progress, micro_batches)
         progress.end_interval()
-        measured = self.clock.end_interval(step, self.stream.stalled_seconds)
+        measured = self.clock.end_interval(step)
         if self.metrics is None:
             return
 
         position = {"step": step, "lr": learning_rate_in(self.phase, step)}
-        rates = progress.meter.read(self.stream.stalled_seconds)
+        # The time of the step and of its evaluation, without the part of the next step that is already computed.
+        ended_at = min(measured.ended_at + evaluation.seconds, perf_counter())
+        rates = progress.meter.read(ended_at, measured.stalled_seconds)
         try:
             self.metrics.log(figures | position | rates, measured)
         except (OSError, StorageError) as error:

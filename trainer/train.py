@@ -21,6 +21,7 @@ from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.deepspeed_internals import release_engine_memory
 from trainer.distributed.preemption import StopRequest
 from trainer.distributed.process_group import device_of_rank, start_distributed
+from trainer.engine import warn_of_slow_precision
 from trainer.horizon import Speed, fixed_steps, steps_of_checkpoint, with_steps
 from trainer.logs import logger
 from trainer.loop import Loop
@@ -42,6 +43,7 @@ def pretrain(recipe: Recipe, stop: StopRequest, profile_steps: int = 0) -> None:
     """
     started = perf_counter()
     start_distributed(recipe.engine.timeout_seconds)
+    warn_of_slow_precision(recipe.engine.precision)
 
     with open_run(recipe, stop, profile_steps) as context:
         if recipe.run.max_hours is not None:

@@ -39,7 +39,7 @@ from trainer.config.schema import PhaseSection, Recipe
 from trainer.config.section import Section
 from trainer.config.shipped import recipe_names, recipe_text
 from trainer.doctor import command as doctor_command
-from trainer.export import convert
+from trainer.export import cli as export_cli
 from trainer.finetune import cli as finetune_cli
 from trainer.suite import cli as suite_cli
 
@@ -277,8 +277,8 @@ def test_recipe_keys_in_the_text_exist() -> None:
 
 def test_flags_in_the_text_exist() -> None:
     parsers = [trainer_cli.parser(), pipeline_cli.parser(), doctor_command.parser("clozeline doctor")]
-    parsers += [finetune_cli.parser("clozeline finetune"), suite_cli.parser("clozeline suite")]
-    helps = "".join(parser.format_help() for parser in parsers) + Path(convert.__file__).read_text()
+    parsers += [finetune_cli.parser("clozeline finetune"), suite_cli.parser("clozeline suite"), export_cli.parser()]
+    helps = "".join(parser.format_help() for parser in parsers)
     sources = "".join(path.read_text() for path in (ROOT / "pipeline").glob("*.py"))
     known = (
         LAUNCHER_FLAGS | set(re.findall(r"--(\w+)", helps)) | set(re.findall(r"^    (\w+): ", sources, re.MULTILINE))

@@ -17,7 +17,7 @@ from trainer.config.load import load_recipe
 from trainer.config.schema import EngineSection
 from trainer.distributed.process_group import ranks_on_this_machine
 from trainer.distributed.zero import set_updates_made, updates_made
-from trainer.engine import check_precision, set_up_arithmetic
+from trainer.engine import check_precision, multiplies_bf16, set_up_arithmetic, warn_of_slow_precision
 from trainer.optim.lamb import Lamb
 
 
@@ -150,3 +150,41 @@ def test_cores_are_those_that_the_process_may_use() -> None:
         [sys.executable, "-c", f"{restriction}; {question}"], capture_output=True, text=True, check=True
     )
     assert done.stdout.split()[-1] == "1"
+
+
+@pytest.mark.parametrize(
+    ("line", "multiplies"),
+    [
+        ("flags\t\t: fpu avx2 avx512f avx512_bf16", True),
+        ("flags\t\t: fpu amx_tile amx_bf16", True),
+        ("Features\t: fp asimd bf16", True),
+        ("flags\t\t: fpu avx2 avx512f", False),
+        ("Features\t: fp asimd", False),
+        ("cpu\t\t: POWER9", True),
+    ],
+)
+def test_cpus_that_multiply_bf16_are_known_by_their_flags(tmp_path: Path, line: str, multiplies: bool) -> None:
+    information = tmp_path / "cpuinfo"
+    information.write_text(f"processor\t: 0\n{line}\nbogomips\t: 5000\n")
+    assert multiplies_bf16(information) == multiplies
+    assert multiplies_bf16(tmp_path / "missing")
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "multiplies", "is_told"),
+    [
+        ("cpu", "bf16", False, True),
+        ("cpu", "bf16", True, False),
+        ("cpu", "fp32", False, False),
+        ("cuda", "bf16", False, False),
+    ],
+)
+def test_bf16_on_a_cpu_that_is_slow_in_it_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys, device: str, precision: str, multiplies: bool, is_told: bool
+) -> None:
+    accelerator = SimpleNamespace(device_name=lambda: device)
+    monkeypatch.setattr("trainer.engine.get_accelerator", lambda: accelerator)
+    monkeypatch.setattr("trainer.engine.multiplies_bf16", lambda path: multiplies)
+    warn_of_slow_precision(precision)
+    told = capsys.readouterr().out
+    assert ("--set engine.precision=fp32" in told) == is_told and told.count("\n") == is_told

@@ -3,12 +3,15 @@
 import shutil
 import tomllib
 from pathlib import Path
+from time import sleep
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.errors import UsageError
+from trainer import rehearsal
 from trainer.config.load import load_recipe
 from trainer.config.schema import Recipe
 from trainer.describe import describe_recipe
@@ -67,6 +70,55 @@ def test_no_larger_number_of_steps_fits(speed: Speed, available: float, max_step
     assert 0 <= steps <= max_steps
     assert seconds_of(steps, speed, recipe) <= available
     assert steps == max_steps or seconds_of(steps + 1, speed, recipe) > available
+
+
+# How long measuring takes
+
+
+class TimedLoop:
+    """Takes the place of the clock and of a loop whose steps take `seconds` each, the first one `first`."""
+
+    def __init__(self, seconds: float, first: float):
+        self.now = 0.0
+        self.steps = 0
+        self._seconds = seconds
+        self._first = first
+
+    def take(self, loop: object, done: int, steps: int) -> float:
+        assert done == self.steps
+        self.now += sum(self._seconds if step else self._first for step in range(done, done + steps))
+        self.steps += steps
+        return 100.0 * steps
+
+
+@pytest.mark.parametrize(
+    ("seconds", "first", "steps", "longest"),
+    [(0.1, 0.1, 305, 30.5), (0.1, 8.0, 230, 30.5), (1.9, 1.9, 16, 32), (11, 11, 3, 33), (80, 80, 3, 240)],
+)
+def test_measuring_ends_after_half_a_minute_if_steps_are_slow(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, first: float, steps: int, longest: float
+) -> None:
+    timed = TimedLoop(seconds, first)
+    monkeypatch.setattr(rehearsal, "perf_counter", lambda: timed.now)
+    monkeypatch.setattr(rehearsal, "take_steps", timed.take)
+    monkeypatch.setattr(rehearsal, "run_on_rank_0", lambda act: act())
+    measured = rehearsal.time_steps(cast("Any", None), max_hours=10.0)
+    assert measured == (pytest.approx(seconds), 100.0)
+    assert timed.now <= longest
+    assert timed.steps == pytest.approx(steps, abs=5 if seconds < 1 else 0)
+
+
+def test_measuring_that_takes_long_says_so(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setattr(rehearsal, "ANNOUNCED", 0.01)
+    with rehearsal.long_measuring_announced():
+        sleep(0.2)
+    told = capsys.readouterr().out
+    assert told == "Measuring takes longer than 30 s, because a step takes long: at least 3 are measured.\n"
+
+    monkeypatch.setattr(rehearsal, "ANNOUNCED", 60)
+    with rehearsal.long_measuring_announced():
+        pass
+    assert capsys.readouterr().out == ""
 
 
 # What a recipe may say
@@ -176,6 +228,7 @@ def test_hours_that_hold_no_step_are_refused(training, tmp_path) -> None:
     (line,) = done.stderr.splitlines()
     assert "measuring how many steps fit into run.max_hours 1e-06." in done.stdout, "the rehearsal is not silent"
     assert line.startswith("clozeline: run.max_hours 1e-06 is too short: starting and measuring take ")
+    assert line.endswith("steps in its place: run.max_hours=none with run.max_steps=N.")
     assert not (tmp_path / "run").exists()
 
 

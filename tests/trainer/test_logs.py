@@ -1,6 +1,7 @@
 """Which ranks log what, and where to."""
 
 import logging
+from pathlib import Path
 
 import pytest
 
@@ -68,3 +69,21 @@ def test_a_rank_is_the_launcher_s_or_slurm_s(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert rank_of_process() == rank
+
+
+@pytest.mark.parametrize("has_gpu", [False, True])
+def test_deepspeed_says_that_it_takes_the_cpu_only_where_there_is_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, has_gpu: bool
+) -> None:
+    device = tmp_path / "nvidia0"
+    if has_gpu:
+        device.touch()
+    monkeypatch.setattr("trainer.logs.GPU_DEVICES", (device,))
+    deepspeed = logging.getLogger("DeepSpeed")
+
+    def is_shown(message: str) -> bool:
+        return bool(deepspeed.filter(logging.LogRecord("DeepSpeed", logging.WARNING, "", 1, message, None, None)))
+
+    assert is_shown("Setting accelerator to CPU. If you have GPU or other accelerator, we were unable...") == has_gpu
+    assert is_shown("Setting ds_accelerator to cuda (override)")
+    assert is_shown("The disk is slow.")

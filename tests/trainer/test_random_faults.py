@@ -175,7 +175,7 @@ def targets(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def training_export(run: Path, out: Path) -> int:
-    from trainer.export.convert import main
+    from trainer.export.cli import main
 
     return main([str(run), "--output", str(out)])
 

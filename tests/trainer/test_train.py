@@ -53,6 +53,17 @@ def test_what_a_run_leaves(straight: Path, pairs: Path) -> None:
     assert [line["lr"] for line in lines][:5] == pytest.approx([0.00075, 0.0015, 0.00225, 0.003, 0.003])
 
 
+def test_the_rates_of_a_line_are_those_of_its_own_steps(straight: Path) -> None:
+    """A step is logged while the next one is computed, except for the last, and takes no less than its own time."""
+    lines = metrics(straight)
+    tokens = 0
+    for line in lines:
+        seconds = (line["tokens"] - tokens) / line["tokens_per_second"]
+        assert seconds >= 0.999 * line["step_seconds"], line
+        tokens = line["tokens"]
+    assert lines[-1]["seconds"] - lines[-2]["seconds"] >= 0.999 * lines[-1]["step_seconds"]
+
+
 def test_a_resumed_run_equals_the_unbroken_one_to_the_last_bit(training, straight, tmp_path) -> None:
     """Stopped twice, so that a resume of a resume is tried too; started by another launcher than the unbroken one."""
     out = tmp_path / "run"

@@ -29,8 +29,9 @@ class RunSection(Section):
         default=None,
         gt=0,
         description="Length of the run in hours; max_steps is then only the most steps that it may have. When the run "
-        "begins, a rehearsal of up to about half a minute measures the speed, and the number of steps that fits, with "
-        "evaluations and checkpoints, becomes max_steps for good: every resume keeps it. Not with phases or a ramp.",
+        "begins, a rehearsal of up to about half a minute, or of three steps if those take longer, measures the speed, "
+        "and the number of steps that fits, with evaluations and checkpoints, becomes max_steps for good: every resume "
+        "keeps it. Not with phases or a ramp.",
     )
     stop_at: int | None = Field(
         default=None,

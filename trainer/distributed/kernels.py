@@ -44,7 +44,7 @@ BUILDING = "building: "
 ANNOUNCED = 5.0
 """Seconds after which a wait or a rebuild is announced."""
 STALE_LOCK_SECONDS = 900.0
-"""Seconds after which torch's lock counts as left behind; a build takes a few minutes."""
+"""Seconds after which torch's lock counts as left behind; a build takes up to a few minutes."""
 POLL_SECONDS = 0.1
 
 
@@ -65,7 +65,7 @@ def load_communication_kernels(timeout: float) -> None:
         _wait_for_torch_lock(folder, own_lock, deadline)
         if not _are_built(folder):
             logger.info(
-                "Building DeepSpeed's CPU communication kernels in %s: this takes a few minutes, once.",
+                "Building DeepSpeed's CPU communication kernels in %s: this takes up to a few minutes, once.",
                 folder,
                 extra=EVERY_RANK,
             )
@@ -93,7 +93,7 @@ def _rebuild_announced(folder: Path) -> Iterator[None]:
 
     def announce() -> None:
         # Not the logger: it writes to sys.stdout, which is redirected in this process during a build.
-        line = f"Building DeepSpeed's CPU communication kernels in {folder} again, which takes a few minutes."
+        line = f"Building DeepSpeed's CPU communication kernels in {folder} again, which takes up to a few minutes."
         with contextlib.suppress(OSError, ValueError):
             print(line, file=stdout, flush=True)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import io
 import logging
 import os
 import warnings
@@ -14,9 +16,11 @@ import torch
 from deepspeed.accelerator import get_accelerator
 
 from schemas.errors import UsageError
+from trainer.distributed.busy_cores import warn_of_busy_cores
 from trainer.distributed.kernels import load_communication_kernels
 from trainer.distributed.stop_agreement import gloo_error
 from trainer.distributed.torch_internals import set_process_group_timeout
+from trainer.logs import rank_of_process
 
 
 def start_distributed(timeout: float) -> None:
@@ -39,6 +43,10 @@ def start_distributed(timeout: float) -> None:
         load_communication_kernels(timeout)
     connect_ranks(accelerator.communication_backend_name(), timeout)
     remove_collective_timeout()
+
+    # The ranks have met, so those of this machine wait for each other and do not count as other programs.
+    if accelerator.device_name() == "cpu" and rank_of_process() == 0:
+        warn_of_busy_cores(available_cores(), ranks_on_this_machine())
 
     # A process that ends while its group still exists may abort, and then its exit code is lost.
     atexit.register(torch.distributed.destroy_process_group)
@@ -91,7 +99,9 @@ def connect_ranks(backend: str, timeout: float) -> None:
     """Initialize the process group. Raises UsageError if the ranks cannot reach each other."""
     connection_limit = timedelta(seconds=2 * timeout)
     try:
-        deepspeed.init_distributed(dist_backend=backend, verbose=False, timeout=connection_limit)
+        # DeepSpeed prints that it has built its kernels, also if they had been built before.
+        with contextlib.redirect_stdout(io.StringIO()):
+            deepspeed.init_distributed(dist_backend=backend, verbose=False, timeout=connection_limit)
     except torch.distributed.DistNetworkError as error:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         reason = str(error).splitlines()[0]

@@ -110,6 +110,7 @@ def cpu_model() -> str:
 
 def check_cores() -> Finding:
     """Check how many cores training will use."""
+    from trainer.distributed.busy_cores import busy_cores, threads_beside
     from trainer.distributed.process_group import available_cores
 
     usable = available_cores()
@@ -126,6 +127,12 @@ def check_cores() -> Finding:
         return Finding("cores", "warning", f"{value}, but OMP_NUM_THREADS is {threads}", advice, facts)
     if threads:
         return Finding("cores", "ok", f"{value}; each rank uses OMP_NUM_THREADS = {threads}", facts=facts)
+
+    busy = busy_cores() if device_kind() == "cpu" else 0.0
+    better = threads_beside(busy, usable, ranks=1)
+    if better < usable:
+        advice = f"With a thread for each core, training is many times slower then. Set OMP_NUM_THREADS={better}."
+        return Finding("cores", "warning", f"{value}, but other programs keep {busy:.1f} busy", advice, facts)
     return Finding("cores", "ok", f"{value}; the ranks of this machine share them", facts=facts)
 
 

@@ -1,11 +1,11 @@
-"""`python -m trainer.export`: writes a checkpoint as a Hugging Face folder. The implementation is in convert.py."""
+"""`python -m trainer.export`: writes a checkpoint as a Hugging Face folder. The command line is in cli.py."""
 
 from clozeline.installation import run_explained
 
 
 def run() -> int:
     """Export and return the exit code."""
-    from trainer.export.convert import main
+    from trainer.export.cli import main
 
     return main()
 

@@ -1,4 +1,4 @@
-"""Exports a checkpoint as a Hugging Face folder: `python -m trainer.export RUN_DIR --output HF_DIR`.
+"""Exports a checkpoint as a Hugging Face folder. The command line is in cli.py.
 
 The folder holds config.json, model.safetensors (or several files of at most --max_shard_gigabytes and their index, see
 shards.py), README.md (a model card) and the tokenizer's files. transformers' Auto classes load it without any of our
@@ -13,31 +13,26 @@ models read their weights from memory-mapped files, whose pages the system can d
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from safetensors.torch import load_file
 
 from schemas import storage
-from schemas.errors import ClozelineError, UsageError
 from schemas.vocabulary import VOCABULARY_FOLDER as VOCABULARY_FOLDER
 from schemas.vocabulary import Vocabulary, read_vocabulary
 from trainer.checkpoint.layout import CHECKPOINTS_FOLDER as CHECKPOINTS_FOLDER
 from trainer.checkpoint.layout import WEIGHTS_FILE, read_state
 from trainer.checkpoint.safetensors_io import TensorFile
-from trainer.command_line import command_parser, whole_number_from
 from trainer.config.load import load_recipe
 from trainer.config.phases import recipe_of_step
 from trainer.config.schema import Recipe
-from trainer.distributed.preemption import INTERRUPTED
 from trainer.export.average import folder_of_weights, last_steps
 from trainer.export.folder import VERSION_KEY, check_output, publish_export, room_errors_named, scratch_folder
 from trainer.export.model_card import model_card
-from trainer.export.shards import DEFAULT_SHARD_GIGABYTES, write_weights
+from trainer.export.shards import write_weights
 from trainer.export.source import (
     check_belongs,
     check_saved,
@@ -47,81 +42,11 @@ from trainer.export.source import (
 )
 from trainer.export.tokenizer import tokenizer_files
 from trainer.export.verify import check_export
-from trainer.logs import logger
+from trainer.export.writing import Writing as Writing
 from trainer.models.hf_config import hf_config
 from trainer.models.hf_tables import AUTO_CLASSES
 from trainer.models.parts import ModelPart, PartModel, parts_of
 from trainer.models.pretraining import PretrainingModel, empty_model
-
-
-@dataclass(frozen=True)
-class Writing:
-    """How an export is written.
-
-    overwrite: an earlier export may be replaced. max_shard_bytes: the maximum bytes of weights in a file. average: the
-    number of last checkpoints whose weights are averaged; 1 exports a single checkpoint.
-    """
-
-    overwrite: bool = False
-    max_shard_bytes: int = int(DEFAULT_SHARD_GIGABYTES * 10**9)
-    average: int = 1
-
-
-def main(arguments: list[str] | None = None, prog: str = "python -m trainer.export") -> int:
-    """Export and return the process's exit code. prog: the command's name in help and in errors."""
-    try:
-        options = parser(prog).parse_args(arguments)
-        if options.best and options.average > 1:
-            raise UsageError("--average takes the last checkpoints, not the best one. Leave --best out.")
-        writing = Writing(options.overwrite, int(options.max_shard_gigabytes * 10**9), options.average)
-        message = export(options.run, options.output, options.step, options.best, writing)
-        logger.info("%s", message)
-        return 0
-    except ClozelineError as error:
-        logger.error("%s", error)
-        return error.exit_code
-    except KeyboardInterrupt:
-        logger.error("interrupted. The run was not changed; run the same command again.")
-        return INTERRUPTED
-
-
-def parser(prog: str = "python -m trainer.export") -> argparse.ArgumentParser:
-    top = command_parser(prog, "Write a checkpoint as a Hugging Face folder.")
-    top.add_argument("run", metavar="RUN_DIR", help="run.output of the recipe: a folder or a URL")
-    top.add_argument("--output", required=True, metavar="HF_DIR", help="folder to write, outside of RUN_DIR")
-
-    which = top.add_mutually_exclusive_group()
-    which.add_argument("--step", type=int, help="export the checkpoint of this step; the newest by default")
-    which.add_argument("--best", action="store_true", help="export the checkpoint with the lowest held-out loss")
-
-    top.add_argument(
-        "--average",
-        type=whole_number_from(1),
-        default=1,
-        metavar="K",
-        help="export the mean weights of the last K checkpoints, with --step of the last K up to that one",
-    )
-    top.add_argument(
-        "--overwrite",
-        action="store_true",
-        help="replace the files of an earlier export in HF_DIR; other files are kept",
-    )
-    top.add_argument(
-        "--max_shard_gigabytes",
-        type=_gigabytes,
-        default=DEFAULT_SHARD_GIGABYTES,
-        metavar="GB",
-        help="cut larger weights into several files of at most this size (default: %(default)g)",
-    )
-    return top
-
-
-def _gigabytes(text: str) -> float:
-    """Return a positive number of gigabytes. argparse turns the error into its own."""
-    gigabytes = float(text)
-    if not 0 < gigabytes < 1e9:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number of gigabytes")
-    return gigabytes
 
 
 def export(run: str, output: str, step: int | None, best: bool = False, writing: Writing | None = None) -> str:

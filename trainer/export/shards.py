@@ -27,9 +27,6 @@ from trainer.models.xlnet_hf import their_dimensions
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
-DEFAULT_SHARD_GIGABYTES = 5.0
-"""The default of transformers' save_pretrained, in units of 10^9 bytes."""
-
 METADATA = {"format": "pt"}
 """The header's metadata, which tells transformers that the file holds PyTorch weights."""
 

@@ -8,6 +8,9 @@ holds one sequence, so S is 1, and all its tokens are predicted, so K is T. A di
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -44,7 +47,8 @@ def check_export(folder: Path, model: PartModel, vocabulary: Vocabulary) -> floa
     import transformers
 
     auto_class = getattr(transformers, AUTO_CLASSES[model.shape.family])
-    exported = auto_class.from_pretrained(folder, dtype=torch.float32).eval()
+    with without_progress_bars():
+        exported = auto_class.from_pretrained(folder, dtype=torch.float32).eval()
     differences = [difference(exported, model, row) for row in sample_rows(model, vocabulary)]
 
     # torch's maximum of values with a NaN is NaN, which Python's max could lose, and a comparison with NaN is False.
@@ -57,6 +61,23 @@ def check_export(folder: Path, model: PartModel, vocabulary: Vocabulary) -> floa
             "transformers in constraints.txt, and report this."
         )
     return largest
+
+
+@contextlib.contextmanager
+def without_progress_bars() -> Iterator[None]:
+    """Hide transformers' progress bars within the block, unless HF_HUB_DISABLE_PROGRESS_BARS says what to do."""
+    from transformers.utils import logging as transformers_logging
+
+    is_shown = transformers_logging.is_progress_bar_enabled()
+    if not is_shown or "HF_HUB_DISABLE_PROGRESS_BARS" in os.environ:
+        yield
+        return
+
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.enable_progress_bar()
 
 
 def check_tokenizer(folder: Path, vocabulary: Vocabulary) -> None:

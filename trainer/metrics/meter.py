@@ -31,18 +31,18 @@ class Meter:
         """Seconds spent on training so far, over all resumes."""
         return self._seconds_before + perf_counter() - self._started
 
-    def read(self, stalled: float) -> dict[str, float | None]:
+    def read(self, now: float, stalled: float) -> dict[str, float | None]:
         """Return totals, and rates since the last reading.
 
-        stalled: the seconds that this process has waited for data so far.
+        now: the time of the reading by `perf_counter`, when the tokens that were added had been trained on. stalled:
+        the seconds that this process had waited for data by then.
         """
-        now = perf_counter()
         elapsed = now - self._last_time
         readings = {
             "tokens": self.tokens,
             "tokens_per_second": (self.tokens - self._last_tokens) / elapsed,
             "loader_stall_fraction": (stalled - self._last_stalled) / elapsed,
-            "seconds": self.seconds,
+            "seconds": self._seconds_before + now - self._started,
         }
 
         self._last_tokens = self.tokens

@@ -5,8 +5,10 @@ show which rank the others wait for. What differs is a rank's own seconds: those
 collective call (except in ZeRO 3, which gathers weights there), and those of waiting for data. They show a slow GPU, a
 machine with other work or a slow disk.
 
-On a GPU, forward passes are measured by events in the device's queue. At the end of a log interval, only the events
-that the device has already passed are read, which does not wait for it.
+On a GPU, forward passes and the ends of steps are measured by events in the device's queue. At the end of a log
+interval, only the events that the device has already passed are read, which does not wait for it.
+
+A step is logged while the next one is computed, so what a line says is measured up to the end of its own step.
 
 Each rank's measurements reach the others with the watchdog's heartbeats (trainer/distributed/watchdog.py).
 """
@@ -38,12 +40,15 @@ class MeasuredInterval:
     """What was measured since the last logged line.
 
     step_seconds: mean of this rank's steps, without evaluations and checkpoints; None if there was no step. work: what
-    this rank computed. ranks: the last report of each rank; those of other ranks may be four seconds old.
+    this rank computed. ranks: the last report of each rank; those of other ranks may be four seconds old. ended_at:
+    when the last step ended, by `perf_counter`. stalled_seconds: how long this process had waited for data by then.
     """
 
     step_seconds: float | None
     work: ExecutedWork
     ranks: list[RankReport]
+    ended_at: float = 0.0
+    stalled_seconds: float = 0.0
 
 
 class StepClock:
@@ -58,8 +63,11 @@ class StepClock:
         self._steps = 0
         self._step_seconds = 0.0
         self._work = ExecutedWork()
-        self._stalled_before = 0.0
         self._step_began = perf_counter()
+
+        # Seconds of waiting for data: up to the end of the last step, and up to the last logged line.
+        self._stalled = 0.0
+        self._stalled_before = 0.0
 
         # Hooks are on the engine, not on the model, because a model may be compiled together with its hooks.
         engine.register_forward_pre_hook(self._before_pass)
@@ -69,33 +77,35 @@ class StepClock:
         """Note that a step begins. Call this before its data are read."""
         self._step_began = perf_counter()
 
-    def step_ended(self) -> None:
-        """Note that a step's update was started."""
+    def step_ended(self, stalled_seconds: float) -> None:
+        """Note that a step's update was started. stalled_seconds: how long this process has waited for data so far."""
         self._steps += 1
         self._step_seconds += perf_counter() - self._step_began
+        self._stalled = stalled_seconds
         self._timer.step_ended()
 
-    def end_interval(self, step: int, stalled_seconds: float) -> MeasuredInterval:
+    def end_interval(self, step: int) -> MeasuredInterval:
         """Return what was measured since the last call, report it to the other ranks, and begin a new interval.
 
-        stalled_seconds: how long this process has waited for data so far.
+        The results of the last step must be on the host, which means that the device has computed it.
         """
         steps = max(self._steps, 1)
         step_seconds = self._step_seconds / steps if self._steps else None
-        waited = (stalled_seconds - self._stalled_before) / steps
+        waited = (self._stalled - self._stalled_before) / steps
         passes = self._timer.seconds_per_step()
         work = self._work
 
         self._steps = 0
         self._step_seconds = 0.0
         self._work = ExecutedWork()
-        self._stalled_before = stalled_seconds
+        self._stalled_before = self._stalled
 
         # The last report stays if no step was completed or, on a GPU, if none is known to have been completed.
         if step_seconds is not None and passes is not None:
             report = RankReport(step, step_seconds, passes + waited, peak_memory())
             self._watchdog.report(report._asdict())
-        return MeasuredInterval(step_seconds, work, reports_of(self._watchdog.reports()))
+        ranks = reports_of(self._watchdog.reports())
+        return MeasuredInterval(step_seconds, work, ranks, self._timer.ended_at(), self._stalled)
 
     def _before_pass(self, engine: Any, inputs: tuple[PackedBatch]) -> None:
         # Evaluations, which are not timed, use the same engine.
@@ -116,6 +126,7 @@ class HostPassTimer:
         self._of_this_step = 0.0
         self._seconds = 0.0
         self._steps = 0
+        self._ended_at = perf_counter()
 
     def pass_begins(self) -> None:
         self._began = perf_counter()
@@ -127,6 +138,11 @@ class HostPassTimer:
         self._seconds += self._of_this_step
         self._steps += 1
         self._of_this_step = 0.0
+        self._ended_at = perf_counter()
+
+    def ended_at(self) -> float:
+        """Return when the last step ended, by `perf_counter`."""
+        return self._ended_at
 
     def seconds_per_step(self) -> float | None:
         """Return the mean seconds of the steps since the last call, None if there was no step."""
@@ -137,7 +153,10 @@ class HostPassTimer:
 
 
 class DevicePassTimer:
-    """Times forward passes on a GPU, between two events in its queue. Nothing here waits for the device."""
+    """Times forward passes on a GPU, between two events in its queue, and the ends of steps.
+
+    Only creating a timer waits for the device: for an event whose time is then known by the host's clock.
+    """
 
     def __init__(self) -> None:
         self._of_this_step: list[tuple[Any, Any]] = []
@@ -146,6 +165,12 @@ class DevicePassTimer:
         # Steps whose events the device may not have passed yet, and events that can be reused.
         self._steps: deque[list[tuple[Any, Any]]] = deque()
         self._free: list[Any] = []
+
+        # An event that the device has passed, when it did, and the event at the end of the last step.
+        self._known = self._record()
+        self._known.synchronize()
+        self._known_at = perf_counter()
+        self._end = self._known
 
     def pass_begins(self) -> None:
         self._began = self._record()
@@ -156,6 +181,18 @@ class DevicePassTimer:
     def step_ended(self) -> None:
         self._steps.append(self._of_this_step)
         self._of_this_step = []
+        # Not reused, because it may be the known event, and one event a step costs nothing.
+        self._end = torch.cuda.Event(enable_timing=True)
+        self._end.record()
+
+    def ended_at(self) -> float:
+        """Return when the device ended the last step, by `perf_counter`; now if it has not passed its end yet."""
+        if self._end.query():
+            self._known_at += self._known.elapsed_time(self._end) / 1000
+        else:
+            self._known_at = perf_counter()
+        self._known = self._end
+        return self._known_at
 
     def seconds_per_step(self) -> float | None:
         """Return the mean seconds of the steps that the device has completed since the last call, None without any."""

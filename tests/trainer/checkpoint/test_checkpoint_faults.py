@@ -19,7 +19,7 @@ from trainer.checkpoint.loading import _check_finite
 from trainer.checkpoint.manifest import describe_file, fault_of_checkpoint, seal
 from trainer.checkpoint.safetensors_io import TensorFile
 from trainer.checkpoint.state import TrainingState
-from trainer.export import convert
+from trainer.export import cli as export_cli
 
 SHAPES = {"a": (4, 3), "b": (5,), "c": (2, 2)}
 
@@ -169,7 +169,7 @@ def test_exports_refuse_damaged_weights(half: Path, tmp_path: Path, name: str, c
     damage, message = damages[name]
     path.write_bytes(damage(path.read_bytes()))
     reseal(path.parent)
-    assert convert.main([str(out), "--output", str(tmp_path / "hf")]) == 4
+    assert export_cli.main([str(out), "--output", str(tmp_path / "hf")]) == 4
     error = capsys.readouterr().err
     assert error.startswith("clozeline: ") and message in error and error.count("\n") == 1
 
@@ -184,11 +184,11 @@ def test_an_export_does_not_pass_over_a_damaged_newest_checkpoint(
     damaged = checkpoints / "step-00000006" / file
     damaged.write_bytes(damaged.read_bytes()[:-9])
 
-    assert convert.main([str(out), "--output", str(tmp_path / "hf")]) == 4
+    assert export_cli.main([str(out), "--output", str(tmp_path / "hf")]) == 4
     error = capsys.readouterr().err
     assert error.startswith("clozeline: ") and str(damaged) in error and error.count("\n") == 1
     assert "--step 4" in error and not (tmp_path / "hf").exists()
-    assert convert.main([str(out), "--output", str(tmp_path / "hf"), "--step", "4"]) == 0
+    assert export_cli.main([str(out), "--output", str(tmp_path / "hf"), "--step", "4"]) == 0
 
 
 FIGURES = {

@@ -16,7 +16,7 @@ from trainer.checkpoint.layout import checkpoint_path, steps_saved
 from trainer.checkpoint.manifest import describe_file, seal
 from trainer.checkpoint.remote_sync import RemoteRun, bring_run
 from trainer.checkpoint.state import TrainingState
-from trainer.export import convert
+from trainer.export import cli as export_cli
 
 URL = "s3://runs/a"
 
@@ -69,9 +69,9 @@ def test_another_machine_resumes_and_the_run_equals_one_on_a_disk(training, stor
     assert training.tensors(tmp_path / "third", 12) == training.tensors(straight, 12)
     assert {"report.html", "recipe.toml", "lock", "vocabulary/vocab.txt"} <= keys(bucket)
     for source, out in ((URL, "hf"), (str(straight), "expected")):
-        assert convert.main([source, "--output", str(tmp_path / out)]) == 0
+        assert export_cli.main([source, "--output", str(tmp_path / out)]) == 0
     assert (tmp_path / "hf/model.safetensors").read_bytes() == (tmp_path / "expected/model.safetensors").read_bytes()
-    assert convert.main([URL, "--step", "4", "--output", str(tmp_path / "none")]) == 2
+    assert export_cli.main([URL, "--step", "4", "--output", str(tmp_path / "none")]) == 2
     assert "s3://runs/a holds no checkpoint of step 4. It holds 8, 12." in capsys.readouterr().err
 
 
@@ -120,7 +120,7 @@ def test_an_export_names_a_store_that_refuses(store, bucket, tmp_path, capsys) -
     saved(tmp_path / "run", 4)
     follow(tmp_path / "run")
     store.fail(403, "state.json", method="GET")
-    assert convert.main([URL, "--output", str(tmp_path / "hf")]) == 5
+    assert export_cli.main([URL, "--output", str(tmp_path / "hf")]) == 5
     error = capsys.readouterr().err
     assert error.startswith("clozeline: s3://runs/a") and "cannot be reached" in error and "Traceback" not in error
 
@@ -210,7 +210,7 @@ def test_what_is_damaged_there_is_passed_over_and_what_is_newer_here_stays(bucke
     (fault,) = bring_run(URL, str(second), None)
     assert "step-00000002/model.safetensors was cut" in fault
     assert steps_saved(str(second)) == [1]
-    assert convert.main([URL, "--output", str(tmp_path / "hf")]) == 4
+    assert export_cli.main([URL, "--output", str(tmp_path / "hf")]) == 4
     error = capsys.readouterr().err
     assert "model.safetensors was cut" in error and "--step 1" in error
     with pytest.raises(CheckpointError, match=r"s3://runs/a/checkpoints/step-00000002/model\.safetensors was cut"):

@@ -15,7 +15,8 @@ from schemas.errors import CheckpointError
 from trainer.checkpoint.layout import checkpoint_path, steps_saved
 from trainer.export import average
 from trainer.export.average import folder_of_weights, last_steps, write_average
-from trainer.export.convert import Writing, export, main
+from trainer.export.cli import main
+from trainer.export.convert import Writing, export
 
 EVERY_STEP = {"run__max_steps": 5, "checkpoint__every": 1, "checkpoint__keep": 3, "schedule__warmup_steps": 1}
 

@@ -15,7 +15,8 @@ from tests.small_models import FAMILIES, auto_class
 from trainer.checkpoint import layout as checkpoints
 from trainer.config.load import load_recipe
 from trainer.export import verify as export_check
-from trainer.export.convert import Writing, export, main, read_model
+from trainer.export.cli import main
+from trainer.export.convert import Writing, export, read_model
 from trainer.export.model_card import last_metrics
 
 FAMILY = {"albert": {"model__embedding_size": 32}}
@@ -145,6 +146,7 @@ def test_a_damaged_export_is_found(trained, tmp_path: Path) -> None:
 def test_one_step_of_several_by_the_command(run, trained, tmp_path: Path) -> None:
     done = run("python", "-m", "trainer.export", trained["bert"], "--step", "2", "--output", tmp_path / "hf")
     assert done.returncode == 0 and "step-00000002" in done.stdout, done.stderr
+    assert "Loading weights" not in done.stderr, "transformers' progress bar"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ from trainer.checkpoint import resume as resuming
 from trainer.config.changes import RecipeChange
 from trainer.config.load import load_recipe
 from trainer.export import folder as export_folder
-from trainer.export.convert import export, main
+from trainer.export.cli import main
+from trainer.export.convert import export
 from trainer.export.model_card import public_changes, public_recipe
 from trainer.models.families import FAMILIES as FAMILIES_TRAITS
 

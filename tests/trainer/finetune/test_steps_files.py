@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,12 +41,14 @@ def test_pretraining_is_continued_on_the_task_s_text(adapting: Adapting, pairs: 
     }
     (adapting.folder / "recipe.toml").write_text(tomli_w.dumps(recipe))
     flags = ["--task", str(adapting.folder / "task.toml"), "--output", str(adapting.output)]
-    flags += ["--continue_pretraining", str(adapting.folder / "recipe.toml")]
+    flags += ["--continue_pretraining", str(adapting.folder / "recipe.toml"), "--set_pretraining", "run.max_steps=2"]
     done = adapting.run(str(adapting.encoder), *flags)
     assert done.returncode == 0, done.stderr
     assert "A batch has" in done.stdout, "the task's text has fewer rows than a batch of 64"
 
     assert str(pairs) in (adapting.output / "domain/recipe.toml").read_text()
+    for step in ("domain", "task"):
+        assert tomllib.loads((adapting.output / step / "recipe.toml").read_text())["run"]["max_steps"] == 2
     assert read_manifest(str(adapting.output / "task/pairs"), "pairs").options["max_length"] == 24
     assert results_of(adapting.output)["encoder"] == str(adapting.output / "task/hf")
 
@@ -162,6 +165,13 @@ def test_flags_that_do_not_go_together(adapting: Adapting) -> None:
     assert "--seeds and --steps" in adapting.refusal(*flags, "--seeds", "3")[1]
     assert "has [general], and FOLDER" in adapting.refusal(str(adapting.encoder), *flags)[1]
     assert "FOLDER is missing" in adapting.refusal("--task", "t.toml", "--output", "o")[1]
+
+    changes = ["--set_pretraining", "engine.precision=fp32"]
+    assert "--set_pretraining and --steps: give `set` in the steps of" in adapting.refusal(*flags, *changes)[1]
+    alone = [str(adapting.encoder), "--task", "t.toml", "--output", "o", *changes]
+    assert "--set_pretraining changes the recipe of --continue_pretraining" in adapting.refusal(*alone)[1]
+    wrong = [*alone, "--continue_pretraining", "adapt_task", "--set_pretraining", "precision"]
+    assert "precision" in adapting.refusal(*wrong)[1]
 
 
 def test_a_job_s_error_is_the_command_s(adapting: Adapting) -> None:

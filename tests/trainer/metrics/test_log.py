@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from time import perf_counter
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -84,10 +85,22 @@ def test_time_that_was_skipped_is_in_no_rate() -> None:
     meter = Meter(tokens=100, seconds=50.0)
     meter.add(1000)
     meter.skip(-10.0)  # as if the last reading were ten seconds ago
-    found = meter.read(stalled=5.0)
+    found = meter.read(perf_counter(), stalled=5.0)
     assert found["tokens"] == 1100
     assert found["tokens_per_second"] == pytest.approx(100, rel=0.05)
     assert found["loader_stall_fraction"] == pytest.approx(0.5, rel=0.05)
+
+
+def test_rates_and_seconds_are_those_of_the_time_that_is_given() -> None:
+    """A step is read while the next one is computed, whose time is not the step's own."""
+    started = perf_counter()
+    meter = Meter(tokens=0, seconds=50.0)
+    meter.add(1000)
+    found = meter.read(started + 10.0, stalled=0.0)
+    assert found["tokens_per_second"] == pytest.approx(100, rel=0.01)
+    assert found["seconds"] == pytest.approx(60, abs=0.1)
+    meter.add(1000)
+    assert meter.read(started + 15.0, stalled=1.0)["tokens_per_second"] == pytest.approx(200)
 
 
 def test_tensorboard_is_rewritten_after_a_resume(tmp_path: Path) -> None:
@@ -107,6 +120,7 @@ def test_monitors_get_the_metrics_and_nothing_else(training, tmp_path: Path) -> 
     for stop in (3, 5):
         done = training.run("python", tmp_path / "run", run__stop_at=stop, **settings)
         assert done.returncode == 0, done.stderr
+        assert "built successfully" not in done.stdout, "DeepSpeed says so even if nothing was built"
     rows = (tmp_path / "csv/job/loss.csv").read_text().split("\n")
     sent = {int(row.split(",")[0]): float(row.split(",")[1]) for row in rows if row[:1].isdigit()}
     assert sent == {line["step"]: line["loss"] for line in read_metrics(str(tmp_path / "run"))}

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.conftest import training  # noqa: F401 (a fixture)
-from trainer.export import convert as export
+from trainer.export import cli as export
 from trainer.export.model_card import last_metrics
 from trainer.metrics.log import NAMES, MetricsLog, read_lines
 from trainer.metrics.presentation import keep_running

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -99,6 +100,16 @@ def test_passes_are_counted_by_whole_steps() -> None:
     assert timer.seconds_per_step() is None
 
 
+def test_a_step_ends_when_its_update_was_made() -> None:
+    timer = HostPassTimer()
+    before = perf_counter()
+    timer.step_ended()
+    after = perf_counter()
+    timer.pass_begins()
+    timer.pass_ends()
+    assert before <= timer.ended_at() <= after
+
+
 class Event:
     """An event of a device's queue, passed when `done` reaches its place in the queue; each takes 10 ms."""
 
@@ -112,6 +123,9 @@ class Event:
         Event.recorded += 1
         self.place = Event.recorded
 
+    def synchronize(self) -> None:
+        Event.done = max(Event.done, self.place)
+
     def query(self) -> bool:
         return self.place <= Event.done
 
@@ -120,10 +134,18 @@ class Event:
         return 10.0 * (end.place - self.place)
 
 
+def device_timer(monkeypatch: pytest.MonkeyPatch) -> DevicePassTimer:
+    """A timer of a device that has passed the timer's first event, at place 1."""
+    monkeypatch.setattr("torch.cuda.Event", Event)
+    monkeypatch.setattr(Event, "recorded", 0)
+    monkeypatch.setattr(Event, "done", 0)
+    return DevicePassTimer()
+
+
 def test_a_device_is_never_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two passes a step; of the second step the device has done the first pass alone."""
-    monkeypatch.setattr("torch.cuda.Event", Event)
-    timer = DevicePassTimer()
+    timer = device_timer(monkeypatch)
+    monkeypatch.delattr(Event, "synchronize")
     for _ in range(2):
         for _ in range(2):
             timer.pass_begins()
@@ -131,8 +153,27 @@ def test_a_device_is_never_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
         timer.step_ended()
 
     assert timer.seconds_per_step() is None
-    Event.done = 6
-    assert timer.seconds_per_step() == pytest.approx(0.020)
-    assert timer.seconds_per_step() is None
     Event.done = 8
     assert timer.seconds_per_step() == pytest.approx(0.020)
+    assert timer.seconds_per_step() is None
+    Event.done = 10
+    assert timer.seconds_per_step() == pytest.approx(0.020)
+
+
+def test_a_device_says_when_it_ended_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the host's clock, although the host asks later; now if the device is still at it."""
+    before = perf_counter()
+    timer = device_timer(monkeypatch)
+    after = perf_counter()
+    for _ in range(2):
+        timer.pass_begins()
+        timer.pass_ends()
+        timer.step_ended()
+        Event.done += 3
+        before += 0.030
+        after += 0.030
+        assert before <= timer.ended_at() <= after
+
+    timer.step_ended()
+    before = perf_counter()
+    assert before <= timer.ended_at() <= perf_counter()

@@ -13,12 +13,19 @@ IN_STEPS_FILE = ("task", "data", "seeds", "first_seed", "set")
 
 
 def add_step_flags(flags: argparse.ArgumentParser) -> None:
-    """Add --continue_pretraining and --steps."""
+    """Add --continue_pretraining, --set_pretraining and --steps."""
     flags.add_argument(
         "--continue_pretraining",
         metavar="RECIPE",
         help="first continue FOLDER's pretraining on the task's own training text, without labels; if RECIPE names "
         "data.pairs, on those before that (docs/adapt.md)",
+    )
+    flags.add_argument(
+        "--set_pretraining",
+        action="append",
+        default=[],
+        metavar="section.key=value",
+        help="override a value of the RECIPE of --continue_pretraining, such as engine.precision=fp32; may be repeated",
     )
     flags.add_argument(
         "--steps",
@@ -38,6 +45,8 @@ def steps_of(options: argparse.Namespace) -> Steps | None:
             raise UsageError(f"{', '.join(given)} and --steps: set it in [finetune] of {options.steps} instead.")
         if options.continue_pretraining is not None:
             raise UsageError("--continue_pretraining and --steps: add [task] to the steps file instead.")
+        if options.set_pretraining:
+            raise UsageError(f"--set_pretraining and --steps: give `set` in the steps of {options.steps} instead.")
         if options.random_weights:
             raise UsageError("--random_weights and --steps: the steps would have no effect. Leave one of them out.")
         return read_steps(options.steps, options.folder)
@@ -47,6 +56,8 @@ def steps_of(options: argparse.Namespace) -> Steps | None:
             what = "FOLDER" if name == "folder" else f"--{name}"
             raise UsageError(f"{what} is missing. Give it, or --steps with a file. See `clozeline finetune --help`.")
     if options.continue_pretraining is None:
+        if options.set_pretraining:
+            raise UsageError("--set_pretraining changes the recipe of --continue_pretraining. Give that as well.")
         return None
 
     if options.random_weights:
@@ -58,4 +69,4 @@ def steps_of(options: argparse.Namespace) -> Steps | None:
         first_seed=options.first_seed or 0,
         set=options.set,
     )
-    return continued_steps(options.folder, options.continue_pretraining, fine_tuning)
+    return continued_steps(options.folder, options.continue_pretraining, options.set_pretraining, fine_tuning)

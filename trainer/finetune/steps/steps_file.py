@@ -47,15 +47,20 @@ def read_steps(path: str, folder: str | None) -> Steps:
     return steps
 
 
-def continued_steps(folder: str, recipe: str, finetune: FinetuneSection) -> Steps:
-    """Return the steps of --continue_pretraining: "domain", if the recipe has its own data.pairs, and "task"."""
+def continued_steps(folder: str, recipe: str, changes: list[str], finetune: FinetuneSection) -> Steps:
+    """Return the steps of --continue_pretraining: "domain", if the recipe has its own data.pairs, and "task".
+
+    changes: of the recipe, as --set_pretraining has them. They apply to both.
+    """
     content = content_of_recipe(recipe, "--continue_pretraining")
+    for change in changes:
+        apply_override(content, change, name="--set_pretraining")
     data = content.get("data", {})
     pairs = data.get("pairs") if isinstance(data, dict) else None
     return Steps(
         general=GeneralSection(folder=folder),
-        domain=DomainSection(recipe=recipe, pairs=pairs) if pairs else None,
-        task=TaskStepSection(recipe=recipe),
+        domain=DomainSection(recipe=recipe, set=changes, pairs=pairs) if pairs else None,
+        task=TaskStepSection(recipe=recipe, set=changes),
         finetune=finetune,
     )
 
