@@ -23,6 +23,7 @@ from trainer.data.rank_share import RankShare
 from trainer.models.batch import IGNORE_INDEX, PackedBatch
 
 
+@pytest.mark.thorough
 def test_the_dry_run_tests_and_measures_every_side(tmp_path: Path) -> None:
     words = [sys.executable, "benchmarks/gpu_run.py", "--dry", "--output", str(tmp_path)]
     done = subprocess.run(words, capture_output=True, text=True)

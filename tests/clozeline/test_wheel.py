@@ -60,6 +60,7 @@ def test_the_wheel_holds_every_file_that_the_packages_read(wheel: Path) -> None:
             assert not is_source or path.as_posix() in packed, path
 
 
+@pytest.mark.thorough
 def test_from_text_to_an_export_outside_of_the_clone(environment: Path, corpus: Path, tmp_path: Path) -> None:
     # ninja comes from the tests' environment, as torch does, so that DeepSpeed's kernels are not built again.
     search_path = [environment / "bin", Path(sys.executable).parent, os.environ.get("PATH", "")]

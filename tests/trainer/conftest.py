@@ -37,6 +37,7 @@ SHRUNK = {
     "run.max_steps": 12,
     "run.log_every": 1,
     "checkpoint.every": 4,
+    "evaluation.batches": 4,
 }
 Done = subprocess.CompletedProcess[str]
 

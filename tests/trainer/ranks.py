@@ -44,11 +44,11 @@ class WarmRanks:
         self._out = [logs / f"{ranks}-{rank}.out" for rank in range(ranks)]
         self._err = [logs / f"{ranks}-{rank}.err" for rank in range(ranks)]
 
-    def run(self, flags: list[str], faults: str) -> subprocess.CompletedProcess[str]:
+    def run(self, flags: list[str], faults: str = "", program: str = "trainer.cli") -> subprocess.CompletedProcess[str]:
         """Run all ranks once, and return what they printed, rank by rank."""
         try:
             for process, out, err in zip(self._processes, self._out, self._err, strict=True):
-                job = {"flags": flags, "faults": faults, "out": str(out), "err": str(err)}
+                job = {"program": program, "flags": flags, "faults": faults, "out": str(out), "err": str(err)}
                 print(json.dumps(job), file=process.stdin, flush=True)
             codes = [exit_code(process) for process in self._processes]
         except BaseException:

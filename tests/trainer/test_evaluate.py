@@ -166,7 +166,7 @@ def test_a_run_with_evaluation(training, held_out, tmp_path) -> None:
         "checkpoint__keep": 1,
         "masking__kind": "span",
     }
-    held = {"evaluation__pairs": held_out, "evaluation__every": 4}
+    held = {"evaluation__pairs": held_out, "evaluation__every": 4, "evaluation__batches": 1000}
     for name, changes in (("plain", {}), ("held", held | {"run__stop_at": 6}), ("held", held)):
         done = training.warm(2, tmp_path / name, **base, **changes)
         assert done.returncode == 0, done.stderr

@@ -1,12 +1,13 @@
 """A rank that stays and trains again and again, because starting one takes longer than a small run.
 
-Each line of its standard input is a run, {"flags": [...], "faults": "", "out": FILE, "err": FILE}: the trainer's flags,
-the faults to have (see faults.py), and the files for what it prints. It answers with a line of its standard output,
-ANSWER and the exit code. fp16 is allowed on any CPU.
+Each line of its standard input is a run, {"program": MODULE, "flags": [...], "faults": "", "out": FILE, "err": FILE}: the
+module of the command line, its flags, the faults to have (see faults.py), and the files for what it prints. It answers
+with a line of its standard output, ANSWER and the exit code. fp16 is allowed on any CPU.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -17,13 +18,12 @@ ANSWER = "warm rank ended with "
 """Begins an answer: libraries print lines of their own to the same stream before the first run."""
 
 
-def exit_code_of(flags: list[str], faults: str) -> int:
-    """Train, and return the exit code that the interpreter would end with."""
+def exit_code_of(program: str, flags: list[str], faults: str) -> int:
+    """Run a command line, and return the exit code that the interpreter would end with."""
     from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
     from torch.nn import functional
 
     from tests.trainer.distributed.faults import faulty
-    from trainer.cli import main
 
     # DeepSpeed asks for fast fp16; slow fp16 is good enough for tests.
     CPU_Accelerator.is_fp16_supported = lambda self: True  # type: ignore[method-assign]
@@ -32,7 +32,7 @@ def exit_code_of(flags: list[str], faults: str) -> int:
     linear = functional.linear
     try:
         with faulty(faults):
-            return main(flags)
+            return importlib.import_module(program).main(flags)
     except BaseException:
         traceback.print_exc()
         return 1
@@ -53,7 +53,7 @@ def serve() -> None:
         redirect(1, job["out"])
         redirect(2, job["err"])
 
-        code = exit_code_of(job["flags"], job["faults"])
+        code = exit_code_of(job["program"], job["flags"], job["faults"])
 
         sys.stdout.flush()
         sys.stderr.flush()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
 from transformers import AutoTokenizer
+
+from tests.trainer.ranks import WarmRanks
 
 SIZES = {
     "hidden_size": 32,
@@ -31,6 +34,23 @@ CONFIGS = {
 """The configuration class of each family, and what is said in another way or besides SIZES."""
 
 Encoder = Callable[[str], Path]
+Finetune = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def finetune(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finetune]:
+    """Return a function that runs `finetune FOLDER --task TASK --output OUTPUT FLAGS...` and waits for its end.
+
+    All run in one process, because starting one takes longer than a small fine-tuning.
+    """
+    ranks = WarmRanks(1, tmp_path_factory.mktemp("warm_finetune"))
+
+    def call(folder: Path, task: Path, output: Path | str, *flags: object) -> subprocess.CompletedProcess[str]:
+        words = [str(folder), "--task", str(task), "--output", str(output), *map(str, flags)]
+        return ranks.run(words, program="trainer.finetune.cli")
+
+    yield call
+    ranks.close()
 
 
 @pytest.fixture(scope="session")

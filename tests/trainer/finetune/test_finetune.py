@@ -26,10 +26,6 @@ def words(folder: Path, task: Path, output: Path, *flags: object) -> list[str]:
     return [*FINETUNE, str(folder), "--task", str(task), "--output", str(output), *map(str, flags)]
 
 
-def finetune(*arguments: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(words(*arguments), capture_output=True, text=True, check=False, timeout=240)
-
-
 def results_of(output: Path) -> dict[str, Any]:
     """What must be equal in two fine-tunings that are the same: everything but times."""
     content = json.loads((output / "results.json").read_text())
@@ -45,9 +41,10 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def straight(encoder: Callable[[str], Path], task: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two seeds, never stopped."""
+    """Two seeds, never stopped, in a process of their own."""
     output = tmp_path_factory.mktemp("straight") / "out"
-    done = finetune(encoder("bert"), task, output, "--seeds", 2)
+    line = words(encoder("bert"), task, output, "--seeds", 2)
+    done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     return output
@@ -88,7 +85,7 @@ def test_the_model_opens_in_a_pipeline_and_says_what_the_predictions_say(straigh
 
 
 def test_the_same_command_again_trains_nothing_and_one_with_more_seeds_adds_them(
-    encoder, straight: Path, task: Path, tmp_path: Path
+    finetune, encoder, straight: Path, task: Path, tmp_path: Path
 ) -> None:
     before = results_of(straight)
     again = finetune(encoder("bert"), task, straight, "--seeds", 2)
@@ -127,8 +124,10 @@ def test_an_epoch_says_how_far_it_is(encoder, straight: Path, task: Path, tmp_pa
     assert results_of(tmp_path / "out") == results_of(straight)
 
 
-@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
-def test_a_stopped_one_continues_to_the_same_result(encoder, straight: Path, task: Path, tmp_path: Path, sign) -> None:
+@pytest.mark.parametrize("sign", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)])
+def test_a_stopped_one_continues_to_the_same_result(
+    finetune, encoder, straight: Path, task: Path, tmp_path: Path, sign
+) -> None:
     output = tmp_path / "out"
     line = words(encoder("bert"), task, output, "--seeds", 2)
     stopped = 0
@@ -151,7 +150,7 @@ def test_a_stopped_one_continues_to_the_same_result(encoder, straight: Path, tas
     assert (output / "hf/model.safetensors").read_bytes() == (straight / "hf/model.safetensors").read_bytes()
 
 
-def test_ranks_share_the_work(encoder, straight: Path, task: Path, tmp_path: Path) -> None:
+def test_ranks_share_the_work(finetune, encoder, straight: Path, task: Path, tmp_path: Path) -> None:
     """Dropout's draws differ with the number of ranks, so it is off."""
     off = ("--set", "training.dropout=0.0")
     alone, together = tmp_path / "alone", tmp_path / "together"
@@ -168,21 +167,16 @@ def test_ranks_share_the_work(encoder, straight: Path, task: Path, tmp_path: Pat
 
 KINDS = ["pair", "choice", "tags", "span"]
 
-SEVERAL = "import sys; from trainer.finetune.cli import main; sys.exit(max(main(w.split('|')) for w in sys.argv[1:]))"
-"""Several commands in one process, whose start takes longer than they do."""
-
 
 @pytest.fixture(scope="module")
-def of_each_kind(encoder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def of_each_kind(finetune, encoder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("kinds")
     families = {"pair": "modernbert", "choice": "roberta", "tags": "xlnet", "span": "electra"}
-    lines = []
     for kind in KINDS:
         changes = {"span": {"stride": 8}, "choice": {"epochs": 6}}.get(kind, {})
         task = write_task(folder / kind, kind, max_length=48, **changes)
-        lines.append("|".join(words(encoder(families[kind]), task, folder / kind / "out")[3:]))
-    done = subprocess.run([sys.executable, "-c", SEVERAL, *lines], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+        done = finetune(encoder(families[kind]), task, folder / kind / "out")
+        assert done.returncode == 0, done.stderr
     return {kind: folder / kind / "out" for kind in KINDS}
 
 
@@ -219,7 +213,7 @@ def test_heads_without_a_pipeline_load_completely(of_each_kind: dict[str, Path],
     assert transformers.AutoTokenizer.from_pretrained(folder).is_fast
 
 
-def test_a_folder_belongs_to_one_fine_tuning(encoder, straight: Path, task: Path, tmp_path: Path) -> None:
+def test_a_folder_belongs_to_one_fine_tuning(finetune, encoder, straight: Path, task: Path, tmp_path: Path) -> None:
     cases = [
         (encoder("bert"), ("--set", "training.lr=1e-4"), "another task"),
         (encoder("roberta"), (), "another encoder"),
@@ -234,14 +228,14 @@ def test_a_folder_belongs_to_one_fine_tuning(encoder, straight: Path, task: Path
     assert done.returncode == 2 and "do not belong to a fine-tuning" in done.stderr
 
 
-def test_a_kind_that_a_family_cannot_serve_is_refused(encoder, tmp_path: Path) -> None:
+def test_a_kind_that_a_family_cannot_serve_is_refused(finetune, encoder, tmp_path: Path) -> None:
     done = finetune(encoder("eurobert"), write_task(tmp_path, "span"), tmp_path / "out")
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert "eurobert" in done.stderr and "It serves sentence, pair, tags" in done.stderr
     assert not (tmp_path / "out").exists()
 
 
-def test_a_metric_that_does_not_serve_the_labels_found(encoder, tmp_path: Path) -> None:
+def test_a_metric_that_does_not_serve_the_labels_found(finetune, encoder, tmp_path: Path) -> None:
     task = write_task(tmp_path, "sentence")
     lines = [{"text": "The cat.", "label": label} for label in ("a", "b", "c")]
     for name in ("train", "dev", "test"):
@@ -251,13 +245,13 @@ def test_a_metric_that_does_not_serve_the_labels_found(encoder, tmp_path: Path) 
     assert not (tmp_path / "out").exists()
 
 
-def test_an_output_must_be_local(encoder, task: Path) -> None:
+def test_an_output_must_be_local(finetune, encoder, task: Path) -> None:
     done = finetune(encoder("bert"), task, "s3://bucket/out")
     assert done.returncode == 2 and "is a URL" in done.stderr
 
 
 def test_a_fine_tuned_folder_goes_on_with_another_number_of_labels(
-    of_each_kind: dict[str, Path], task: Path, tmp_path: Path
+    finetune, of_each_kind: dict[str, Path], task: Path, tmp_path: Path
 ) -> None:
     """A regression's head has one output. Its config tells pipelines not to squeeze that."""
     scored = of_each_kind["pair"] / "hf"
@@ -267,6 +261,6 @@ def test_a_fine_tuned_folder_goes_on_with_another_number_of_labels(
     assert "has a head for other labels (LABEL_0), so its head is replaced" in done.stdout
 
 
-def test_no_encoder(task: Path, tmp_path: Path) -> None:
+def test_no_encoder(finetune, task: Path, tmp_path: Path) -> None:
     done = finetune(tmp_path / "nothing", task, tmp_path / "out")
     assert done.returncode == 2 and "nothing does not exist" in done.stderr and "Traceback" not in done.stderr

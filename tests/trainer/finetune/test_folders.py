@@ -14,7 +14,6 @@ from transformers import AutoConfig, AutoTokenizer
 
 from schemas.errors import UsageError
 from tests.trainer.finetune.tasks import write_task
-from tests.trainer.finetune.test_finetune import finetune
 from trainer.finetune.evaluation import DivergedError
 from trainer.finetune.fingerprint import fingerprint_of
 from trainer.finetune.kinds.table import kind_of
@@ -114,7 +113,7 @@ def test_how_often_states_are_saved_is_no_other_task(encoder, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("kind", ["sentence", "span"])
-def test_a_last_update_that_was_too_large_is_an_error(encoder, tmp_path: Path, kind: str) -> None:
+def test_a_last_update_that_was_too_large_is_an_error(finetune, encoder, tmp_path: Path, kind: str) -> None:
     """The loss of the only step is finite. What the model computes after it is not."""
     task = write_task(tmp_path / "task", kind, train=8, epochs=1, lr=1.0, warmup_ratio=0.0, weight_decay=1e38)
     done = finetune(encoder("bert"), task, tmp_path / "out")
@@ -123,7 +122,7 @@ def test_a_last_update_that_was_too_large_is_an_error(encoder, tmp_path: Path, k
     assert DivergedError.everywhere and not (tmp_path / "out/hf").exists()
 
 
-def test_a_removed_model_is_not_said_to_be_there(encoder, tmp_path: Path) -> None:
+def test_a_removed_model_is_not_said_to_be_there(finetune, encoder, tmp_path: Path) -> None:
     task = write_task(tmp_path / "task", "sentence", train=8, epochs=1)
     assert finetune(encoder("bert"), task, tmp_path / "out").returncode == 0
     shutil.rmtree(tmp_path / "out/hf")

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
@@ -17,6 +18,8 @@ from tests.trainer.ranks import environments
 
 pytestmark = pytest.mark.timeout(900)
 """Each start imports torch and DeepSpeed, and the pipeline's jobs Beam: seconds alone, minutes beside other tests."""
+
+THOROUGH = pytest.mark.thorough
 
 
 @pytest.fixture
@@ -87,9 +90,15 @@ KILL_WHEN = {
 """What is there when a run is killed."""
 
 
-def test_a_run_that_is_killed_in_each_step_ends_with_the_same_results(adapting: Adapting, finished: Adapting) -> None:
+@pytest.mark.parametrize(
+    "moments", [["the task's text is learned"], pytest.param(KILL_WHEN, marks=THOROUGH)]
+)
+def test_a_run_that_is_killed_in_each_step_ends_with_the_same_results(
+    adapting: Adapting, finished: Adapting, moments: Iterable[str]
+) -> None:
     """The killed run has another --output, so that folder's name in the results differs."""
-    for moment, path in KILL_WHEN.items():
+    for moment in moments:
+        path = KILL_WHEN[moment]
         process = adapting.start()
         wait_for(adapting.output / path, process)
         jobs = psutil.Process(process.pid).children(recursive=True)
@@ -144,6 +153,7 @@ def test_an_interrupt_during_a_job_after_a_training(adapting: Adapting) -> None:
     )
 
 
+@THOROUGH
 def test_two_ranks_do_all_steps(adapting: Adapting) -> None:
     flags = adapting.flags()
     processes = [adapting.start(*flags, **environment) for environment in environments(2)]

@@ -31,6 +31,7 @@ def adapting(tmp_path: Path, encoder, corpus: Path) -> Adapting:
 # Other ways to begin
 
 
+@pytest.mark.thorough
 def test_pretraining_is_continued_on_the_task_s_text(adapting: Adapting, pairs: Path) -> None:
     """The recipe names pairs of its own, so these come first."""
     recipe = {

@@ -9,7 +9,13 @@ from typing import Any
 
 import pytest
 
-STUCK = {"optimizer__lr": 1e-9, "run__max_steps": 60, "run__log_every": 10, "checkpoint__every": 1000}
+STUCK = {
+    "optimizer__lr": 1e-9,
+    "run__max_steps": 60,
+    "run__log_every": 10,
+    "checkpoint__every": 1000,
+    "batch__micro_batch": 8,
+}
 
 
 def lines_of(out: Path) -> list[dict[str, Any]]:
