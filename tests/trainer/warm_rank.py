@@ -1,8 +1,8 @@
 """A rank that stays and trains again and again, because starting one takes longer than a small run.
 
-Each line of its standard input is a run, {"program": MODULE, "flags": [...], "faults": "", "out": FILE, "err": FILE}: the
-module of the command line, its flags, the faults to have (see faults.py), and the files for what it prints. It answers
-with a line of its standard output, ANSWER and the exit code. fp16 is allowed on any CPU.
+Each line of its standard input is a run, {"program": MODULE, "flags": [...], "faults": "", "out": FILE, "err": FILE}:
+the module of the command line, its flags, the faults to have (see faults.py), and the files for what it prints. It
+answers with a line of its standard output, ANSWER and the exit code. fp16 is allowed on any CPU.
 """
 
 from __future__ import annotations
