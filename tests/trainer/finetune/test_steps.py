@@ -90,9 +90,7 @@ KILL_WHEN = {
 """What is there when a run is killed."""
 
 
-@pytest.mark.parametrize(
-    "moments", [["the task's text is learned"], pytest.param(KILL_WHEN, marks=THOROUGH)]
-)
+@pytest.mark.parametrize("moments", [["the task's text is learned"], pytest.param(KILL_WHEN, marks=THOROUGH)])
 def test_a_run_that_is_killed_in_each_step_ends_with_the_same_results(
     adapting: Adapting, finished: Adapting, moments: Iterable[str]
 ) -> None:
