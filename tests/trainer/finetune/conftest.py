@@ -41,11 +41,16 @@ Finetune = Callable[..., subprocess.CompletedProcess[str]]
 def finetune(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finetune]:
     """Return a function that runs `finetune FOLDER --task TASK --output OUTPUT FLAGS...` and waits for its end.
 
-    All run in one process, because starting one takes longer than a small fine-tuning.
+    All run in one process, because starting one takes longer than a small fine-tuning. It is started again if a test
+    has ended it, so that the tests after that one do not fail as well.
     """
-    ranks = WarmRanks(1, tmp_path_factory.mktemp("warm_finetune"))
+    logs = tmp_path_factory.mktemp("warm_finetune")
+    ranks = WarmRanks(1, logs)
 
     def call(folder: Path, task: Path, output: Path | str, *flags: object) -> subprocess.CompletedProcess[str]:
+        nonlocal ranks
+        if not ranks.alive:
+            ranks = WarmRanks(1, logs)
         words = [str(folder), "--task", str(task), "--output", str(output), *map(str, flags)]
         return ranks.run(words, program="trainer.finetune.cli")
 

@@ -124,7 +124,7 @@ def test_an_epoch_says_how_far_it_is(encoder, straight: Path, task: Path, tmp_pa
     assert results_of(tmp_path / "out") == results_of(straight)
 
 
-@pytest.mark.parametrize("sign", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
 def test_a_stopped_one_continues_to_the_same_result(
     finetune, encoder, straight: Path, task: Path, tmp_path: Path, sign
 ) -> None:

@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import time
-from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
@@ -18,8 +17,6 @@ from tests.trainer.ranks import environments
 
 pytestmark = pytest.mark.timeout(900)
 """Each start imports torch and DeepSpeed, and the pipeline's jobs Beam: seconds alone, minutes beside other tests."""
-
-THOROUGH = pytest.mark.thorough
 
 
 @pytest.fixture
@@ -90,15 +87,18 @@ KILL_WHEN = {
 """What is there when a run is killed."""
 
 
-@pytest.mark.parametrize("moments", [["the task's text is learned"], pytest.param(KILL_WHEN, marks=THOROUGH)])
-def test_a_run_that_is_killed_in_each_step_ends_with_the_same_results(
-    adapting: Adapting, finished: Adapting, moments: Iterable[str]
+@pytest.mark.parametrize(
+    "moments",
+    [["the task's text is learned"], pytest.param(list(KILL_WHEN), marks=pytest.mark.thorough)],
+    ids=["once", "in each step"],
+)
+def test_a_run_that_is_killed_ends_with_the_same_results(
+    adapting: Adapting, finished: Adapting, moments: list[str]
 ) -> None:
     """The killed run has another --output, so that folder's name in the results differs."""
     for moment in moments:
-        path = KILL_WHEN[moment]
         process = adapting.start()
-        wait_for(adapting.output / path, process)
+        wait_for(adapting.output / KILL_WHEN[moment], process)
         jobs = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGKILL)
         process.communicate()
@@ -151,7 +151,7 @@ def test_an_interrupt_during_a_job_after_a_training(adapting: Adapting) -> None:
     )
 
 
-@THOROUGH
+@pytest.mark.thorough
 def test_two_ranks_do_all_steps(adapting: Adapting) -> None:
     flags = adapting.flags()
     processes = [adapting.start(*flags, **environment) for environment in environments(2)]

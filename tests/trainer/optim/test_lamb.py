@@ -65,8 +65,7 @@ def check(out: Path, cases: list[str]) -> None:
 @pytest.mark.parametrize(
     ("ranks", "cases"),
     [
-        (2, ["lamb-1-bf16", "lamb-2-fp32"]),
-        pytest.param(2, CASES, marks=pytest.mark.thorough),
+        (2, CASES),
         pytest.param(1, CASES, marks=pytest.mark.thorough),
         pytest.param(4, ["lamb-1-bf16", "lamb-2-fp32"], marks=pytest.mark.thorough),
     ],
