@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.arguments import JobParser, add_launch_flags, launch_flags, unknown_flags
+from pipeline.arguments import add_launch_flags, launch_flags, unknown_flags
 from pipeline.flags import add_flags, folder, given_flags, positive
 from pipeline.ledger_text import ledger_lines
 from pipeline.options import PairsJob, ShardJob, StatisticsJob, VocabJob
@@ -20,6 +20,7 @@ from pipeline.terminal import one_line, print_lines
 from schemas import storage
 from schemas.errors import ClozelineError, nearest_name
 from schemas.manifest import Manifest, read_manifest
+from schemas.one_line_parser import OneLineParser
 
 DESCRIPTION = """\
 Raw text to sentence pairs, as Apache Beam jobs:
@@ -92,16 +93,16 @@ def main(arguments: list[str] | None = None, prog: str = "python -m pipeline") -
         return INTERRUPTED
 
 
-def parser(prog: str = "python -m pipeline") -> JobParser:
+def parser(prog: str = "python -m pipeline") -> OneLineParser:
     """Return the parser of all commands. Its result also has the chosen `command` and its `known_flags`."""
-    top = JobParser(
+    top = OneLineParser(
         prog=prog,
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     names = "|".join(command.name for command in COMMANDS)
-    subparsers = top.add_subparsers(required=True, metavar=names, parser_class=JobParser)
+    subparsers = top.add_subparsers(required=True, metavar=names, parser_class=OneLineParser)
 
     for command in COMMANDS:
         sub = subparsers.add_parser(

@@ -13,11 +13,11 @@ from __future__ import annotations
 import os
 import sys
 
-from pipeline.arguments import JobParser
 from pipeline.flags import positive
 from pipeline.runtime.beam_import import import_beam
 from pipeline.runtime.worker_environment import look_for_cycles_seldom, set_in_environment
 from schemas.errors import ClozelineError
+from schemas.one_line_parser import OneLineParser
 
 DEFAULT_PORT = 50000  # as in the examples of Beam and Flink
 
@@ -51,8 +51,8 @@ def main(arguments: list[str] | None = None, prog: str = "python -m pipeline.wor
     return 0
 
 
-def _parser(prog: str) -> JobParser:
-    parser = JobParser(
+def _parser(prog: str) -> OneLineParser:
+    parser = OneLineParser(
         prog=prog,
         description="The Python side of an engine's workers, where Clozeline is installed.",
         allow_abbrev=False,

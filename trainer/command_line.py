@@ -8,23 +8,16 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from typing import NoReturn
 
-from schemas.errors import ClozelineError, UsageError
+from schemas.errors import ClozelineError
+from schemas.one_line_parser import OneLineParser
 from trainer.distributed.preemption import StopRequest
 from trainer.logs import rank_of_process
 
 
-class CommandParser(argparse.ArgumentParser):
-    """An argparse parser that reports a wrong flag as a UsageError, in one line, instead of printing the usage."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}. See `{self.prog} --help`.")
-
-
-def command_parser(prog: str, description: str, epilog: str | None = None) -> CommandParser:
+def command_parser(prog: str, description: str, epilog: str | None = None) -> OneLineParser:
     """Return the parser of a command that people type. epilog: printed as it is, line breaks included."""
-    return CommandParser(
+    return OneLineParser(
         prog=prog,
         description=description,
         epilog=epilog,

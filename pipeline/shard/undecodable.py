@@ -176,9 +176,10 @@ def _too_many_error(file: Report, max_ratio: float) -> DataError:
         advice = "No encoding that was tried fits: name the right one with --encoding, or repair the file"
 
     place = byte_in_words(file["first_place"], file)
+    # "At least", because reading stops as soon as there are too many.
     return DataError(
-        f"{file['path']} is not {file['encoding'].upper()}: {file['count']:,} of about {file['size']:,} bytes cannot "
-        f"be decoded, the first at {place}, and --max_undecodable_ratio allows {max_ratio:.2%}. "
+        f"{file['path']} is not {file['encoding'].upper()}: at least {file['count']:,} of about {file['size']:,} bytes "
+        f"cannot be decoded, the first at {place}, and --max_undecodable_ratio allows {max_ratio:.2%}. "
         f"{advice}."
     )
 

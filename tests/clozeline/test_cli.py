@@ -57,11 +57,19 @@ def test_each_command_has_its_own_help(name: str) -> None:
     [
         (["shard", "--inptu", "x"], "clozeline: "),
         (["pairs"], "clozeline: "),
+        (
+            ["train", "--confg", "tiny"],
+            "clozeline: the following arguments are required: --config. Unknown flag --confg. Did you mean --config?",
+        ),
+        (
+            ["train", "--config", "tiny", "--sett", "a=b"],
+            "clozeline: unrecognized arguments: --sett a=b. Unknown flag --sett. Did you mean --set?",
+        ),
         (["train", "--config", "bert-base"], "clozeline: --config bert-base does not exist. Did you mean bert_base?"),
         (["train", "--config", "tiny", "--set", "run.sead=1"], "clozeline: tiny: unknown key run.sead."),
         (["export", "run"], "clozeline: the following arguments are required: --output"),
     ],
-    ids=["unknown flag", "missing flag", "recipe", "key", "export"],
+    ids=["unknown flag", "missing flag", "misspelled flag", "misspelled other flag", "recipe", "key", "export"],
 )
 def test_a_wrong_command_line_is_one_line_and_exit_code_2(words: list[str], message: str) -> None:
     done = clozeline(*words)

@@ -22,6 +22,7 @@ from trainer.checkpoint.identity import IDENTITY_OF_RUN, check_unchanged, identi
 from trainer.checkpoint.loading import load_checkpoint
 from trainer.checkpoint.state import FoundCheckpoint, TrainingState
 from trainer.config.changes import RecipeChange, changes_between, flatten, shown_value
+from trainer.config.model_section import START_KEYS
 from trainer.config.phases import Phase
 from trainer.config.public import changes_without_secrets, without_secret_keys
 from trainer.config.schema import Recipe
@@ -33,6 +34,9 @@ from trainer.logs import logger
 
 HISTORY = "recipe_history.jsonl"
 """A file in a run's folder with one JSON object (a RecipeChange) per line."""
+
+WITHOUT_EFFECT = frozenset({*(f"model.{name}" for name in START_KEYS), "data.statistics"})
+"""Keys that only the first weights depend on. They may change, because what they name may be gone by then."""
 
 
 def resume(
@@ -194,6 +198,15 @@ def announce(phase: Phase, state: TrainingState, found: FoundCheckpoint, resumes
 
     new_changes = state.changes[len(found.state.changes) :]
     for change in changes_without_secrets(new_changes):
-        before = shown_value(change.before)
-        now = shown_value(change.now)
-        logger.info("The recipe changed: %s was %s, is %s from step %d on.", change.key, before, now, state.step + 1)
+        _announce_change(change, state.step + 1)
+
+
+def _announce_change(change: RecipeChange, first_step: int) -> None:
+    """Log a change of the recipe. first_step: the first one with the new value."""
+    told = f"The recipe changed: {change.key} was {shown_value(change.before)}, is {shown_value(change.now)}"
+    if change.key in WITHOUT_EFFECT:
+        logger.info(
+            "%s. This has no effect on a run that has begun: its first weights were made with the former value.", told
+        )
+    else:
+        logger.info("%s from step %d on.", told, first_step)

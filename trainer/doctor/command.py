@@ -18,7 +18,8 @@ from collections.abc import Callable
 from typing import Any
 
 from schemas.errors import ClozelineError
-from trainer.command_line import CommandParser, add_set_flag
+from schemas.one_line_parser import OneLineParser
+from trainer.command_line import add_set_flag
 from trainer.config.load import load_recipe
 from trainer.doctor.build_tools import check_build_tools
 from trainer.doctor.device import check_device
@@ -70,7 +71,7 @@ def main(arguments: list[str] | None = None, prog: str = "python -m trainer.doct
 
 def parser(prog: str) -> argparse.ArgumentParser:
     """Return the parser of the command's flags."""
-    flags = CommandParser(
+    flags = OneLineParser(
         prog=prog,
         description="Check whether training can start on this machine, and say what to change. Needs no data, trains "
         "nothing and leaves nothing behind.",

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from trainer.config.phases import Phase
 from trainer.config.schema import Recipe
+from trainer.data.build import shown_shares
 from trainer.loss_doctor.causes import Measurements, likely_cause, worded
 from trainer.loss_doctor.effective_rank import effective_rank, second_moments
 from trainer.metrics.interval import Interval
@@ -118,7 +119,7 @@ def diagnosis(
         step=patient.step,
         line=level.line,
         loss=level.loss,
-        kept_loss=level.kept_loss,
+        kept_loss=level.kept_loss if leaves_tokens(patient.recipe) else None,
         masked_share=interval.masked / max(interval.tokens_of_losses, 1),
         recipe_share=patient.recipe.least_predicted_share,
         movement=movement(patient),
@@ -129,6 +130,15 @@ def diagnosis(
     )
     name = likely_cause(measurements)
     return name, worded(name, measurements)
+
+
+def leaves_tokens(recipe: Recipe) -> bool:
+    """Return whether some of the tokens to predict are left as they are in training, so that a model learns to copy.
+
+    Evaluations always leave some. What a model makes of them says nothing about a training that has none.
+    """
+    _, kept_share = shown_shares(recipe.masking.replacement)
+    return kept_share > 0
 
 
 def movement(patient: Patient) -> float:

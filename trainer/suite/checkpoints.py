@@ -12,9 +12,10 @@ from typing import Any
 
 from schemas import storage
 from schemas.errors import UsageError
+from schemas.one_line_parser import OneLineParser
 from trainer.checkpoint.layout import checkpoint_path, read_state, steps_saved
 from trainer.checkpoint.manifest import MANIFEST
-from trainer.command_line import CommandParser, exit_code_of
+from trainer.command_line import exit_code_of
 from trainer.metrics.presentation import keep_running
 from trainer.metrics.read import read_metrics
 from trainer.metrics.report import write_report
@@ -29,7 +30,7 @@ LAST = "last"
 
 def main(arguments: list[str], prog: str) -> int:
     """Export one checkpoint to --output, which appears only when it is complete, and return the exit code."""
-    flags = CommandParser(prog=prog)
+    flags = OneLineParser(prog=prog)
     flags.add_argument("run")
     flags.add_argument("--step", type=int, required=True)
     flags.add_argument("--output", required=True)

@@ -11,16 +11,16 @@ import torch
 
 from schemas import storage
 from schemas.errors import DataError
+from schemas.one_line_parser import OneLineParser
 from schemas.randomness import key
-from trainer.command_line import CommandParser
 from trainer.finetune.model import first_line, quiet_transformers, read_config
 from trainer.finetune.results import RESULTS_FILE
 from trainer.suite.child import device_of_job
 
 
-def job_parser(prog: str, required: tuple[str, ...]) -> CommandParser:
+def job_parser(prog: str, required: tuple[str, ...]) -> OneLineParser:
     """Return the parser of a job with FOLDER, the required flags, and --random_weights."""
-    flags = CommandParser(prog=prog)
+    flags = OneLineParser(prog=prog)
     flags.add_argument("folder")
     for name in required:
         flags.add_argument(name, required=True)

@@ -16,7 +16,8 @@ from safetensors.torch import load_file, save_file
 from transformers import MODEL_MAPPING
 
 from schemas.errors import DataError
-from trainer.command_line import CommandParser, exit_code_of
+from schemas.one_line_parser import OneLineParser
+from trainer.command_line import exit_code_of
 from trainer.finetune.fingerprint import fingerprint_of
 from trainer.finetune.model import read_config
 from trainer.suite.plan import SOURCE_FILE
@@ -29,7 +30,7 @@ KEYS_OF_HEAD = ("architectures", "id2label", "label2id", "num_labels", "problem_
 
 def main(arguments: list[str], prog: str) -> int:
     """Run the command line and return the exit code."""
-    flags = CommandParser(prog=prog)
+    flags = OneLineParser(prog=prog)
     flags.add_argument("folder")
     flags.add_argument("--output", required=True)
     return exit_code_of(lambda: _run(flags.parse_args(arguments)))

@@ -91,6 +91,14 @@ def test_a_run_of_the_first_version_is_told_of_its_changed_recipe(training, half
     assert "| 3 | schedule.decay_from | warmup | start |" in (tmp_path / "hf/README.md").read_text()
 
 
+def test_what_only_the_first_weights_depend_on_is_told_to_have_no_effect(training, half: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(half, tmp_path / "run"))
+    done = training.warm(1, run, **SHORT, model__initial_attention="identity")
+    assert done.returncode == 0, done.stderr
+    [told] = [line for line in done.stdout.splitlines() if "The recipe changed" in line]
+    assert "model.initial_attention was random, is identity. This has no effect on a run that has begun" in told
+
+
 def test_a_lost_recipe_is_told_of(training, half: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(half, tmp_path / "run"))
     as_first_version(run)

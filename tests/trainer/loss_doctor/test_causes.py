@@ -16,7 +16,14 @@ from trainer.config.phases import Phase, phases_of
 from trainer.config.schema import PhaseSection
 from trainer.loss_doctor.causes import CAUSES, Measurements, advice, likely_cause, worded
 from trainer.loss_doctor.effective_rank import MAX_WIDTH, effective_rank, second_moments
-from trainer.loss_doctor.examination import Patient, first_examination, is_due, level_of, movement
+from trainer.loss_doctor.examination import (
+    Patient,
+    first_examination,
+    is_due,
+    leaves_tokens,
+    level_of,
+    movement,
+)
 from trainer.metrics.interval import Interval
 from trainer.optim.lr_schedule import learning_rate_of
 
@@ -33,6 +40,12 @@ STUCK = Measurements(
     batch_tokens=1_000,
     effective_rank=30.0,
 )
+
+
+@pytest.mark.parametrize(("replacement", "leaves"), [("80/10/10", True), ("100/0/0", False), ("90/0/10", False)])
+def test_copying_is_suspected_only_if_training_leaves_tokens(replacement: str, leaves: bool) -> None:
+    """Evaluations always leave some, so there is a loss at them in any case."""
+    assert leaves_tokens(small_recipe(f"masking.replacement={replacement}")) == leaves
 
 
 @pytest.mark.parametrize("width", [1, 3, 64])

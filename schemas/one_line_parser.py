@@ -1,0 +1,48 @@
+"""argparse with one-line errors that name what is wrong and the nearest flag, instead of printing the whole usage."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from typing import NoReturn
+
+from schemas.errors import UsageError, nearest_name
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """A parser that raises UsageError where argparse would print its usage and exit."""
+
+    _given: list[str]
+
+    @property
+    def known_flags(self) -> list[str]:
+        """Every flag of this parser, as written on the command line."""
+        return list(self._option_string_actions)
+
+    def parse_known_args(self, args=None, namespace=None):  # type: ignore[override]
+        self._given = sys.argv[1:] if args is None else list(args)
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}.{self._misspelled_flags(message)} See `{self.prog} --help`.")
+
+    def _misspelled_flags(self, message: str) -> str:
+        """Return hints for the unknown flags that resemble one that `message` asks for, or any if it refuses flags."""
+        if "arguments are required" in message:
+            candidates = re.findall(r"--\w+", message)
+        elif "unrecognized arguments" in message:
+            candidates = self.known_flags
+        else:
+            return ""
+
+        given = [argument.partition("=")[0] for argument in self._given if argument.startswith("--")]
+        hints = []
+        for flag in given:
+            if flag in self._option_string_actions:
+                continue
+
+            hint = nearest_name(flag, candidates)
+            if hint:
+                hints.append(f" Unknown flag {flag}.{hint}")
+        return "".join(hints)
