@@ -123,7 +123,8 @@ def test_a_full_disk_is_exit_code_5(full_disk: Path, capsys: pytest.CaptureFixtu
         (["--config", "tiny", "--set", "run.sead=1"], "tiny: unknown key run.sead."),
         (
             ["--jsno"],
-            "unrecognized arguments: --jsno. Unknown flag --jsno. Did you mean --json? See `python -m trainer.doctor --help`.",
+            "unrecognized arguments: --jsno. Unknown flag --jsno. Did you mean --json? "
+            "See `python -m trainer.doctor --help`.",
         ),
     ],
 )
