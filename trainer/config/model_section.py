@@ -87,8 +87,8 @@ class ModelSection(Section):
     global_every: int | None = Field(
         default=None,
         gt=0,
-        description="ModernBERT only: every so many layers, one attends to all tokens, and the others have a window; 3 "
-        "if unset.",
+        description="ModernBERT only: one layer in every N attends to all tokens, and the others have a window; 3 if "
+        "unset.",
     )
     norm_eps: float | None = Field(
         default=None,
@@ -100,7 +100,7 @@ class ModelSection(Section):
     tied: bool | None = Field(
         default=None,
         description="Whether the masked-LM head projects onto the vocabulary with the table of embeddings. If unset, "
-        "only eurobert has a matrix of its own.",
+        "all families do except eurobert.",
     )
     sharing: Literal["all", "attention", "feed_forward", "none"] | None = Field(
         default=None,

@@ -57,7 +57,7 @@ class StopRequest:
         self._has_trained = True
 
     def training_ends(self) -> None:
-        """Note that everything is saved and the command goes on with something else than training.
+        """Note that everything is saved and the command continues with something other than training.
 
         Until training begins again, a SIGINT ends the process at once.
         """
