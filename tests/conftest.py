@@ -98,6 +98,16 @@ def after(statement: str, *command: object) -> list[str]:
     return [sys.executable, "-c", code, *map(str, command)]
 
 
+@pytest.fixture(autouse=True)
+def restored_environment() -> Iterator[None]:
+    """Restore the environment after each test, because code under test sets defaults that later tests would inherit."""
+    before = dict(os.environ)
+    yield
+    if os.environ != before:
+        os.environ.clear()
+        os.environ.update(before)
+
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
