@@ -21,10 +21,9 @@ setup: .venv/installed
 demo: setup
 	$(BIN)/python deploy/demo/run.py
 
-# Four processes, whatever the number of cores: tests wait for other processes half of the time.
 # Files run in their order on disk: xdist would sort them by their number of tests, so that the longest comes last.
 test: .venv/installed_dev
-	$(BIN)/python -m pytest -q --numprocesses 4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 lint: .venv/installed_dev
 	$(BIN)/ruff check .

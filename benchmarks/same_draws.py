@@ -1,11 +1,8 @@
-"""A Trainer of transformers that makes the random choices of `clozeline finetune`.
+"""transformers' Trainer with the random choices of `clozeline finetune`, to compare the final weights of both.
 
-It takes the batches of an epoch in the same order, sets the learning rate of each step as we do, and seeds dropout
-before each step as we do. Given the same initial weights, everything else is Trainer's own: the padding, the loss, the
-gradients and their clipping, and AdamW with its choice of the weights that decay. So the final weights of both
-programs must agree up to rounding, and their scores must be equal.
-
-Needs the package accelerate, which Trainer imports.
+Initial weights, batches, dropout masks and learning rates are those of `clozeline finetune`. Everything else is
+Trainer's own: padding, loss, gradients and their clipping, AdamW, and the choice of parameters with weight decay. So
+the final weights of both programs must agree up to rounding.
 """
 
 from __future__ import annotations
@@ -19,7 +16,6 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from schemas.randomness import key
 from trainer.finetune.batches import Batch, training_batches
 from trainer.finetune.kinds.kind import Feature
 from trainer.finetune.kinds.table import kind_of
@@ -27,6 +23,7 @@ from trainer.finetune.model import build_model, longest_row, read_config
 from trainer.finetune.optimizer import rate_share
 from trainer.finetune.run import Order, read_inputs
 from trainer.finetune.task import Task, TaskTrainingSection
+from trainer.finetune.training import dropout_seed
 
 
 @dataclass
@@ -49,12 +46,12 @@ class Batches:
 
 @dataclass
 class SeededDropout(TrainerCallback):
-    """Seeds torch before each step with the seed that `clozeline finetune` uses for the step on one rank."""
+    """Seeds torch before each step as `clozeline finetune` does on a single rank."""
 
     seed: int
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-        torch.manual_seed(key("finetune", "dropout", self.seed, state.global_step + 1, 0) >> 1)
+        torch.manual_seed(dropout_seed(self.seed, step=state.global_step + 1, rank=0))
 
 
 class SameDrawsTrainer(Trainer):
@@ -71,13 +68,14 @@ class SameDrawsTrainer(Trainer):
         return DataLoader(self.train_dataset, batch_sampler=self.batches, collate_fn=self.data_collator)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
-        """Return a schedule by our rule. Steps count from 1 there, and from 0 in a LambdaLR.
+        """Return the schedule of `clozeline finetune`.
 
-        Trainer's own schedule leaves the weights unchanged in the first step of a warmup, whose rate is 0.
+        In Trainer's own schedule every rate comes one step later. The first one is 0, so that step changes nothing.
         """
 
         def share(finished_steps: int) -> float:
-            step = min(finished_steps + 1, num_training_steps)  # it is also asked for the step after the last one
+            # LambdaLR also asks for the rate after the last step.
+            step = min(finished_steps + 1, num_training_steps)
             return rate_share(step, num_training_steps, self.warmup_ratio)
 
         self.lr_scheduler = LambdaLR(self.optimizer if optimizer is None else optimizer, share)

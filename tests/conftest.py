@@ -100,7 +100,10 @@ def after(statement: str, *command: object) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def restored_environment() -> Iterator[None]:
-    """Restore the environment after each test, because code under test sets defaults that later tests would inherit."""
+    """Restore the environment after each test, because later tests would inherit defaults that the tested code sets.
+
+    One of them is the folder of DeepSpeed's kernels: in another folder, every later process would compile them again.
+    """
     before = dict(os.environ)
     yield
     if os.environ != before:

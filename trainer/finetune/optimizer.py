@@ -44,9 +44,10 @@ def build_optimizer(model: Any, training: TaskTrainingSection) -> torch.optim.Ad
 
 
 def has_weight_decay(name: str, parameter: nn.Parameter) -> bool:
-    """Return whether a parameter decays: all do but biases and norms, as in google-research/bert and transformers.
+    """Return whether a parameter has weight decay. All but biases and norms do, as in google-research/bert.
 
-    Names tell biases that are no vectors, such as the biases of XLNet's queries, (heads, head size).
+    Some biases are not vectors, such as XLNet's r_w_bias of shape (heads, head size), so biases are recognized by name,
+    as in transformers.
     """
     return parameter.ndim > 1 and "bias" not in name
 

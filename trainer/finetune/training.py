@@ -99,7 +99,7 @@ class SeedTraining:
         self.model.train()
         if own:
             # Seeded per step and rank, so that dropout does not depend on where training was resumed.
-            torch.manual_seed(key("finetune", "dropout", self.seed, step, rank) >> 1)
+            torch.manual_seed(dropout_seed(self.seed, step, rank))
             # Divided by the weight of the whole batch: summed over the ranks, the gradients are those of its mean loss.
             loss_sum = self._loss_of(own)
             (loss_sum / max(weight, 1)).backward()
@@ -228,6 +228,11 @@ class SeedTraining:
         predictions = predict(self.model, self.job.kind, examples, self.job.watchdog.progress)
         final = finished(predictions, self.job.threshold(predictions))
         return score(self.job.kind, examples.examples, final)
+
+
+def dropout_seed(seed: int, step: int, rank: int) -> int:
+    """Return the seed of torch's generator for the dropout masks of a step, counted from 1, on a rank."""
+    return key("finetune", "dropout", seed, step, rank) >> 1
 
 
 def own_share(sums: Sequence[float]) -> float:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, FunnelConfig, FunnelForSequenceClassification
 
-from trainer.finetune.optimizer import build_optimizer, depths_of, rate_share, set_rate
+from trainer.finetune.optimizer import build_optimizer, depths_of, has_weight_decay, rate_share, set_rate
 from trainer.finetune.task import TaskTrainingSection
 
 
@@ -60,6 +60,16 @@ def test_layers_in_blocks_have_the_order_of_the_model() -> None:
         assert {depths[name] for name in depths if f"blocks.{layer}." in name} == {depth}
     assert {depths[name] for name in depths if "embeddings" in name} == {0}
     assert {depths[name] for name in depths if name.startswith("classifier")} == {4}
+
+
+def test_biases_that_are_matrices_do_not_decay() -> None:
+    """The biases of Funnel's queries, as those of XLNet's, are (heads, head size)."""
+    config = FunnelConfig(vocab_size=20, d_model=8, n_head=2, d_head=4, d_inner=8, block_sizes=[1, 2], num_labels=2)
+    parameters = dict(FunnelForSequenceClassification(config).named_parameters())
+    biases = [name for name in parameters if name.endswith(("r_w_bias", "r_r_bias", "r_s_bias"))]
+    assert len(biases) == 3 * 3 and all(parameters[name].ndim == 2 for name in biases)
+    assert not any(has_weight_decay(name, parameters[name]) for name in biases)
+    assert has_weight_decay("classifier.linear_out.weight", parameters["classifier.linear_out.weight"])
 
 
 def test_every_weight_is_trained_once(encoder) -> None:

@@ -1,6 +1,6 @@
-"""Fine-tuning beside transformers' Trainer: on the same batches, both end with the same weights.
+"""Fine-tuning against transformers' Trainer: with the same random choices, both end with the same weights.
 
-Trainer gets examples that are encoded as in transformers' own scripts, its collators, and the model's own loss.
+Trainer gets examples that are encoded as in transformers' own scripts, and uses its collators and the model's loss.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from transformers import (
 from benchmarks.same_draws import arguments_of, trainer_with_same_draws
 from tests.trainer.finetune.conftest import SIZES
 from tests.trainer.finetune.tasks import write_task
+from trainer.finetune.kinds.table import KINDS
 from trainer.finetune.task import Task
 from trainer.finetune.task_file import read_task
 
@@ -78,9 +79,11 @@ def encoded_span(tokenizer: Any, line: Line) -> Line:
     encoding = tokenizer(question["question"], line["context"])
     if question["is_impossible"]:
         return encoding | {"start_positions": 0, "end_positions": 0}
+
     (answer,) = question["answers"]
     first = answer["answer_start"]
     last = first + len(answer["text"]) - 1
+
     return encoding | {
         "start_positions": encoding.char_to_token(first, sequence_index=1),
         "end_positions": encoding.char_to_token(last, sequence_index=1),
@@ -93,14 +96,6 @@ ENCODED: dict[str, Callable[[Any, Line], Line]] = {
     "choice": encoded_choice,
     "tags": encoded_tags,
     "span": encoded_span,
-}
-
-HEADS = {
-    "sentence": "SequenceClassification",
-    "pair": "SequenceClassification",
-    "choice": "MultipleChoice",
-    "tags": "TokenClassification",
-    "span": "QuestionAnswering",
 }
 
 COLLATORS: dict[str, Any] = {
@@ -126,9 +121,9 @@ def weights_by_trainer(task: Task, task_folder: Path, encoder: Path, scratch: Pa
 
 
 def has_no_gradient(name: str, kind: str) -> bool:
-    """Whether a weight adds the same to all scores of a softmax, which the softmax ignores.
+    """Whether a weight adds the same number to all scores of a softmax, so that its true gradient is zero.
 
-    Its gradient is zero but for rounding, which AdamW scales up to the size of any other gradient.
+    What remains is rounding, which AdamW scales up to the size of any other gradient.
     """
     of_scores = {
         "choice": ("key.bias", "classifier.bias"),
@@ -142,14 +137,14 @@ CASES = [(kind, family) for kind, families in FAMILIES.items() for family in fam
 
 @pytest.mark.parametrize(("kind", "family"), CASES)
 def test_the_weights_are_those_of_trainer(finetune, encoder, kind: str, family: str, tmp_path: Path) -> None:
-    """Decay and rate are high, so that a weight which decays in one program alone ends far away."""
+    """Decay and rate are high, so that a weight that decays in only one of the programs differs much."""
     values = {"epochs": 1, "lr": 5e-3, "weight_decay": 0.5, "warmup_ratio": 0.25, "dropout": 0.1}
     path = write_task(tmp_path / "task", kind, train=44, max_length=96, stride=16, **values)
     done = finetune(encoder(family), path, tmp_path / "out")
     assert done.returncode == 0, done.stderr
 
     theirs = weights_by_trainer(read_task(str(path), []), path.parent, encoder(family), tmp_path / "scratch")
-    auto_class = getattr(transformers, f"AutoModelFor{HEADS[kind]}")
+    auto_class = getattr(transformers, KINDS[kind].model_class)
     ours = auto_class.from_pretrained(tmp_path / "out/hf").state_dict()
     assert ours.keys() == theirs.keys()
     distances = {name: float((weight - theirs[name]).abs().max()) for name, weight in ours.items()}
