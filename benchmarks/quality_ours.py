@@ -2,7 +2,8 @@
 
 On a CPU these are CPU seconds, so that other work on the machine changes little; on a GPU they are wall-clock seconds.
 The time of a step is measured first in a run that is thrown away, as the slope between two readings of its metrics,
-which excludes start-up.
+which excludes start-up. It is written down, and the training saves checkpoints, so that a benchmark that was interrupted
+continues where it was, with the same number of steps.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ FIRST_LOOK = 20
 WARMUP_SHARE = 0.07
 EVALUATIONS = 12
 CHECKPOINTS = 20
-"""The number of checkpoints of a run whose last ones are averaged. Five of them span the last quarter of it."""
+"""The number of checkpoints of a run. If the last five are averaged, they span the last quarter of it."""
 
 NEVER = 10**9
 
@@ -94,7 +95,7 @@ def train_ours(name: str, seconds: float, folder: Path, settings: Settings, devi
     name: of a recipe, or SMALL_BERT. settings: keys of the recipe to change, evaluation.every for fewer evaluations.
     Writes FOLDER/hf, and returns the fields of quality.Outcome except `hf`.
     """
-    seconds_a_step = time_a_step(name, folder / "timed", settings, device)
+    (seconds_a_step,) = time_steps(name, folder, [settings], device)
     steps = max(1, int(seconds / seconds_a_step))
     lines = train_steps(name, steps, folder, settings, device)
     curve = [(step * seconds_a_step, loss) for step, loss in evaluations_of(lines)]
@@ -112,7 +113,7 @@ def train_in_halves(
     if "data.pairs" in first_half:
         first_half["data.pairs"] = Path(settings["data.pairs"]).with_name(first_half["data.pairs"])
 
-    step_seconds = [time_a_step(name, folder / "timed", settings | keys, "cpu") for keys in (first_half, {})]
+    step_seconds = time_steps(name, folder, [settings | first_half, settings], "cpu")
     steps = [max(1, int(seconds / 2 / seconds_a_step)) for seconds_a_step in step_seconds]
     recipe = folder / "recipe.toml"
     recipe.write_text(tomli_w.dumps(with_phases(name, steps, first_half)))
@@ -135,16 +136,15 @@ def with_phases(name: str, steps: list[int], first_half: Settings) -> dict[str, 
 
 
 def train_steps(name: str, steps: int, folder: Path, settings: Settings, device: str) -> list[dict[str, Any]]:
-    """Train a number of steps with evaluations, write FOLDER/hf, and return the lines of metrics.
+    """Train up to a number of steps with evaluations, write FOLDER/hf, and return the lines of metrics.
 
-    If checkpoint.keep is above 1, FOLDER/hf has the mean weights of as many checkpoints.
+    Continues a run that was interrupted. If checkpoint.keep is above 1, FOLDER/hf has the mean weights of as many
+    checkpoints.
     """
     averaged = settings.get("checkpoint.keep", 1)
-    evaluated = {"evaluation.every": max(1, steps // EVALUATIONS)} | settings
-    evaluated["checkpoint.every"] = max(1, steps // CHECKPOINTS) if averaged > 1 else NEVER
+    evaluated = {"evaluation.every": max(1, steps // EVALUATIONS), "checkpoint.every": max(1, steps // CHECKPOINTS)}
+    evaluated |= settings
     run = folder / "run"
-    # A run left by an interrupted benchmark may have a different number of steps.
-    shutil.rmtree(run, ignore_errors=True)
     subprocess.run(command(name, run, steps, evaluated), check=True, env=one_thread(device), stdout=subprocess.DEVNULL)
     small_runs.export(run, folder / "hf", averaged)
     return metrics_of(run)
@@ -161,6 +161,15 @@ def export_untrained(name: str, folder: Path, settings: Settings, device: str) -
     run = folder / "run"
     subprocess.run(command(name, run, 1, still), check=True, env=one_thread(device), stdout=subprocess.DEVNULL)
     small_runs.export(run, folder / "hf")
+
+
+def time_steps(name: str, folder: Path, cases: list[Settings], device: str) -> list[float]:
+    """Return the seconds per step with each of these settings, measured once and kept in FOLDER/step_seconds.json."""
+    path = folder / "step_seconds.json"
+    if not path.exists():
+        seconds = [time_a_step(name, folder / "timed", settings, device) for settings in cases]
+        path.write_text(json.dumps(seconds))
+    return json.loads(path.read_text())
 
 
 def time_a_step(name: str, run: Path, settings: Settings, device: str) -> float:

@@ -4,6 +4,7 @@ The batches of an epoch depend only on the features, the batch size, the seed an
 divided into pools of up to 50 batches, at least four pools if there are that many batches. Each pool is sorted by
 length and cut into batches, and then the batches of all pools are shuffled. Each batch is thus a random sample of
 features that have about the same length. transformers' LengthGroupedSampler chooses its pools by the same rule.
+training.group_by_length = false turns this off: each batch is then a random sample of all features.
 """
 
 from __future__ import annotations
@@ -28,10 +29,14 @@ Batch = list[int]
 """Indices into a list of features."""
 
 
-def training_batches(features: Sequence[Feature], size: int, seed: int, epoch: int) -> list[Batch]:
+def training_batches(
+    features: Sequence[Feature], size: int, seed: int, epoch: int, group_by_length: bool = True
+) -> list[Batch]:
     """Return the batches of an epoch. Each feature is in exactly one; at most one batch has fewer than `size`."""
     random = np.random.Generator(np.random.PCG64(key("finetune", "batches", seed, epoch)))
     shuffled = random.permutation(len(features)).tolist()
+    if not group_by_length:
+        return cut(shuffled, size)
 
     batches: list[Batch] = []
     pool_size = batches_per_pool(len(features), size) * size

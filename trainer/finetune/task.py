@@ -131,6 +131,11 @@ class TaskTrainingSection(Section):
         description="Examples per update. A long context (kind span) counts once for each of its windows, as in BERT's "
         "run_squad.py, and a long sentence (kind tags) once for each of its parts.",
     )
+    group_by_length: bool = Field(
+        default=True,
+        description="Whether a batch holds examples of similar length, which saves padding. Otherwise batches are drawn "
+        "from all examples at random.",
+    )
     lr: float = Field(default=2e-5, gt=0, le=1, description="The highest learning rate, reached after the warmup.")
     layer_decay: float = Field(
         default=1.0,

@@ -19,7 +19,7 @@ from schemas.errors import PreemptedError
 from schemas.randomness import key
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.finetune.agreement import succeed_on_all_ranks
-from trainer.finetune.batches import training_batches
+from trainer.finetune.batches import Batch, training_batches
 from trainer.finetune.evaluation import DivergedError, autocast, predict
 from trainer.finetune.gradients import add_up_gradients
 from trainer.finetune.job import DEV, Job
@@ -71,8 +71,7 @@ class SeedTraining:
 
         while self.progress.step < self.steps:
             epoch, first = divmod(self.progress.step, self.steps_an_epoch)
-            batches = training_batches(self.job.train.features, self.job.task.training.batch, self.seed, epoch)
-            for batch in batches[first:]:
+            for batch in self._batches(epoch)[first:]:
                 self._stop_if_asked()
                 self._take_step([self.job.train.features[number] for number in batch])
                 self._log_and_save(epoch)
@@ -86,6 +85,11 @@ class SeedTraining:
         return self.model
 
     # ---- Steps ----
+
+    def _batches(self, epoch: int) -> list[Batch]:
+        """Return all batches of an epoch, the same ones on every rank."""
+        training = self.job.task.training
+        return training_batches(self.job.train.features, training.batch, self.seed, epoch, training.group_by_length)
 
     def _take_step(self, features: Sequence[Feature]) -> None:
         """Update the weights with one batch. Each rank computes the gradients of its part of the batch."""

@@ -17,21 +17,31 @@ def features_of(lengths: list[int]) -> list[Feature]:
 LENGTHS = st.lists(st.integers(1, 200), min_size=1, max_size=300)
 
 
-@given(LENGTHS, st.integers(1, 40), st.integers(0, 10**9), st.integers(0, 50))
-def test_each_feature_is_in_one_batch(lengths: list[int], size: int, seed: int, epoch: int) -> None:
+@given(LENGTHS, st.integers(1, 40), st.integers(0, 10**9), st.integers(0, 50), st.booleans())
+def test_each_feature_is_in_one_batch(lengths: list[int], size: int, seed: int, epoch: int, grouped: bool) -> None:
     features = features_of(lengths)
-    batches = training_batches(features, size, seed, epoch)
+    batches = training_batches(features, size, seed, epoch, grouped)
 
     assert sorted(number for batch in batches for number in batch) == list(range(len(features)))
     assert max(map(len, batches)) <= size
     assert len(batches) == -(-len(features) // size), "as many as without pools, in every epoch"
-    assert batches == training_batches(features, size, seed, epoch)
+    assert batches == training_batches(features, size, seed, epoch, grouped)
 
 
 def test_epochs_and_seeds_differ() -> None:
     features = features_of(list(range(1, 200)))
-    orders = [training_batches(features, 8, seed, epoch) for seed in (0, 1) for epoch in (0, 1)]
-    assert len({str(order) for order in orders}) == 4
+    cases = [(seed, epoch, grouped) for seed in (0, 1) for epoch in (0, 1) for grouped in (True, False)]
+    orders = [training_batches(features, 8, seed, epoch, grouped) for seed, epoch, grouped in cases]
+    assert len({str(order) for order in orders}) == len(cases)
+
+
+def test_without_groups_batches_do_not_depend_on_lengths() -> None:
+    features = features_of(list(range(1, 200)))
+    backwards = features[::-1]
+
+    drawn = training_batches(features, 8, seed=0, epoch=0, group_by_length=False)
+    assert drawn == training_batches(backwards, 8, seed=0, epoch=0, group_by_length=False)
+    assert drawn != training_batches(features, 8, seed=0, epoch=0)
 
 
 def test_rows_of_a_batch_are_about_as_long_as_each_other() -> None:
