@@ -45,7 +45,8 @@ def main() -> None:
     task = write_task(options.data, options.output, options.examples)
     print("| | accuracies | mean and 95% interval | CPU s |\n|---|---|---|---|")
     print_line("clozeline finetune", *run_ours(task, options, "grouped"))
-    print_line("clozeline finetune, random", *run_ours(task, options, "random", "--set", "training.group_by_length=false"))
+    random_batches = ["--set", "training.group_by_length=false"]
+    print_line("clozeline finetune, random", *run_ours(task, options, "random", *random_batches))
     print_line("Trainer, the same draws", *run_trainer(options, "--same_draws"))
     print_line("Trainer", *run_trainer(options))
 

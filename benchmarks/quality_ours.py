@@ -2,8 +2,8 @@
 
 On a CPU these are CPU seconds, so that other work on the machine changes little; on a GPU they are wall-clock seconds.
 The time of a step is measured first in a run that is thrown away, as the slope between two readings of its metrics,
-which excludes start-up. It is written down, and the training saves checkpoints, so that a benchmark that was interrupted
-continues where it was, with the same number of steps.
+which excludes start-up. It is written down, and the training saves checkpoints, so an interrupted benchmark continues
+where it was, with the same number of steps.
 """
 
 from __future__ import annotations

@@ -133,8 +133,8 @@ class TaskTrainingSection(Section):
     )
     group_by_length: bool = Field(
         default=True,
-        description="Whether a batch holds examples of similar length, which saves padding. Otherwise batches are drawn "
-        "from all examples at random.",
+        description="Whether a batch holds examples of similar length, which saves padding. Otherwise batches are "
+        "drawn from all examples at random.",
     )
     lr: float = Field(default=2e-5, gt=0, le=1, description="The highest learning rate, reached after the warmup.")
     layer_decay: float = Field(
