@@ -24,12 +24,13 @@ TEST = "test"
 class Job:
     """One task and one encoder.
 
-    folder: the encoder's folder. output: the output folder. random_weights: whether the encoder starts untrained.
-    train: the training set. others: the sets that get predictions after training, by name, "dev" first.
-    stop: the ranks' agreement to stop after a signal.
+    files: the paths of each set's files, by the name of the set. folder: the encoder's folder. output: the output
+    folder. random_weights: whether the encoder starts untrained. train: the training set. others: the sets that get
+    predictions after training, by name, "dev" first. stop: the ranks' agreement to stop after a signal.
     """
 
     task: Task
+    files: dict[str, list[str]]
     folder: str
     output: Path
     random_weights: bool

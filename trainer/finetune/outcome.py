@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 
+import clozeline
 from schemas import storage
+from trainer.finetune.data_facts import baseline_scores, data_facts, warn_of_guessing
 from trainer.finetune.job import Job
 from trainer.finetune.model import build_model
 from trainer.finetune.output import MODEL_FOLDER, write_model
@@ -47,12 +49,16 @@ def write_outcome(job: Job) -> None:
         model.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
         write_model(job.output, model, job.folder, job.task.kind)
 
+    baseline = baseline_scores(job)
     content = {
+        "version": clozeline.__version__,
         "task": job.task.name,
         "kind": job.task.kind,
         "metrics": list(job.task.metrics),
         "encoder": job.folder,
         "random_weights": job.random_weights,
+        "data": data_facts(job),
+        "baseline": baseline,
         "best_seed": best.seed,
         "summary": summary_of(results),
         "seeds": [asdict(result) for result in results],
@@ -71,6 +77,7 @@ def write_outcome(job: Job) -> None:
     for name, scores in summary_of(results).items():
         for metric, spread in scores.items():
             logger.info("%s %s %s: %s", job.task.name, name, metric, shown(spread, len(results)))
+    warn_of_guessing(job, best, baseline)
     if model_folder.is_dir():
         logger.info("%s: results.json, report.html and hf (seed %d) are written.", job.output, best.seed)
     else:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,14 @@ WHAT_DIFFERS = {
     "weights": "other first weights",
     "data": "other data",
 }
+
+LOCK_FILES = {"lock", "lock.owner"}
+
+FILES_OF_A_START = {*LOCK_FILES, IDENTITY_FILE, TASK_FILE}
+"""What a fine-tuning writes before it trains."""
+
+MAX_NAMED_KEYS = 3
+"""The maximum number of changed keys that a message lists."""
 
 
 def identity_of(task: Task, folder: str, data: TaskData, random_weights: bool) -> dict[str, str]:
@@ -85,33 +94,76 @@ def claimed(output: Path, identity: dict[str, str], task: Task) -> Iterator[None
     Raises UsageError if a live process holds the lock or the folder belongs to something else, and StorageError if the
     folder is not writable.
     """
-    check_owner(output, identity)
+    check_owner(output, identity, task)
     with held(output):
         storage.publish(str(output / IDENTITY_FILE), (json.dumps(identity, indent=1) + "\n").encode())
         storage.publish(str(output / TASK_FILE), dump_task(task).encode())
         yield
 
 
-def check_owner(output: Path, identity: dict[str, str]) -> None:
-    """Raise UsageError if a folder is not empty and does not belong to this fine-tuning."""
-    names = [name for name in storage.names(str(output)) if not name.startswith(".")]
-    if not names:
+def check_owner(output: Path, identity: dict[str, str], task: Task) -> None:
+    """Raise UsageError if a folder is not empty and does not belong to this fine-tuning.
+
+    A fine-tuning that failed before it trained anything, for example for an encoder without weights, owns nothing.
+    """
+    names = {name for name in storage.names(str(output)) if not name.startswith(".")}
+    if names <= LOCK_FILES:
         return
 
     try:
         found = json.loads((output / IDENTITY_FILE).read_text())
     except (OSError, ValueError):
-        if set(names) <= {"lock", "lock.owner"}:
-            return
         raise UsageError(
             f"--output {output} holds files that do not belong to a fine-tuning. Choose another folder."
         ) from None
+    if names <= FILES_OF_A_START:
+        return
 
-    differs = [WHAT_DIFFERS[name] for name in identity if found.get(name) != identity[name]]
+    differs = []
+    for name, value in identity.items():
+        if found.get(name) != value:
+            keys = _changed_keys(output, task) if name == "task" else ""
+            differs.append(keys or WHAT_DIFFERS[name])
     if differs:
         raise UsageError(
             f"--output {output} holds a fine-tuning with {' and '.join(differs)}. Choose another folder, or remove it."
         )
+
+
+def _changed_keys(output: Path, task: Task) -> str:
+    """Return how the task in an output folder differs from this one, such as "training.epochs = 6 instead of 5".
+
+    Returns "" if the folder's task cannot be read.
+    """
+    try:
+        earlier = flattened(tomllib.loads((output / TASK_FILE).read_text()))
+    except (OSError, ValueError):
+        return ""
+    now = flattened(tomllib.loads(dump_task(task)))
+
+    changes = []
+    for key in sorted(earlier.keys() | now.keys()):
+        there, here = (_shown(values, key) for values in (earlier, now))
+        if there != here and key != "training.save_every":
+            changes.append(f"{key} = {there} instead of {here}")
+
+    more = len(changes) - MAX_NAMED_KEYS
+    return ", ".join(changes[:MAX_NAMED_KEYS]) + (f" and {more} more changes" if more > 0 else "")
+
+
+def _shown(values: dict[str, Any], key: str) -> str:
+    return json.dumps(values[key], ensure_ascii=False) if key in values else "(unset)"
+
+
+def flattened(tables: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values of nested tables by their dotted keys."""
+    values: dict[str, Any] = {}
+    for key, value in tables.items():
+        if isinstance(value, dict):
+            values |= flattened(value, f"{prefix}{key}.")
+        else:
+            values[prefix + key] = value
+    return values
 
 
 def check_is_local(output: str) -> None:

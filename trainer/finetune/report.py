@@ -35,6 +35,9 @@ def report(results: dict[str, Any], task: str) -> str:
         random_weights=results["random_weights"],
         figures=figures(results),
         scores=rows_of_scores(results["summary"]),
+        baseline=rows_of_baseline(results["baseline"]),
+        sets=rows_of_sets(results["data"]),
+        labels=", ".join(f"{label} {count:,}" for label, count in results["data"]["labels"].items()),
         charts=[drawn for drawn in charts(results) if drawn is not None],
         seeds=rows_of_seeds(seeds, results["metrics"][0]),
         task=task,
@@ -69,6 +72,16 @@ def rows_of_scores(summary: dict[str, dict[str, Spread]]) -> list[list[str]]:
     return rows
 
 
+def rows_of_baseline(baseline: dict[str, dict[str, float]]) -> list[list[str]]:
+    """Return a row for each set and metric: set, metric, and the score of always predicting the same label."""
+    return [[name, metric, f"{value:.4f}"] for name, scores in baseline.items() for metric, value in scores.items()]
+
+
+def rows_of_sets(data: dict[str, Any]) -> list[list[str]]:
+    """Return a row for each set: its name, the number of its examples, and its files."""
+    return [[name, f"{size:,}", ", ".join(data["files"][name])] for name, size in data["examples"].items()]
+
+
 def rows_of_seeds(seeds: list[dict[str, Any]], main: str) -> list[list[str]]:
     """Return a row for each seed: its number, its best epoch, the dev score, and the training time."""
     return [
@@ -81,8 +94,8 @@ def charts(results: dict[str, Any]) -> list[Chart | None]:
     """Return the charts of the training loss and of the main metric, with one line per seed."""
     main = results["metrics"][0]
     return [
-        chart_of("Loss on the training set, by step", results["seeds"], "loss"),
-        chart_of(f"{main} on the dev set, by step", results["seeds"], main),
+        chart_of("Loss on the training set, mean of each epoch", results["seeds"], "loss"),
+        chart_of(f"{main} on the dev set, after each epoch", results["seeds"], main),
     ]
 
 

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedTokenizerBase
 
 from schemas.errors import UsageError
 from trainer.distributed.collectives import run_on_rank_0
@@ -32,10 +31,12 @@ from trainer.distributed.process_group import device_of_rank, start_distributed
 from trainer.distributed.stop_agreement import StopAgreement
 from trainer.distributed.watchdog import Watchdog
 from trainer.finetune.agreement import TIMEOUT_SECONDS, agreed, read_on_all_ranks
+from trainer.finetune.data_facts import check_room, files_of, log_data
 from trainer.finetune.evaluation import ExampleSet, predict
 from trainer.finetune.examples import TaskData
 from trainer.finetune.files.read import read_task_data
 from trainer.finetune.job import DEV, TEST, Job
+from trainer.finetune.kinds.kind import Kind
 from trainer.finetune.kinds.table import kind_of
 from trainer.finetune.metrics.table import unsuitable
 from trainer.finetune.model import check_folder, longest_row, open_tokenizer, read_config
@@ -86,6 +87,7 @@ def finetune(order: Order, stop_request: StopRequest) -> list[SeedResult]:
 
         watchdog.at("encoding the examples")
         job = open_job(order, inputs, stop, watchdog)
+        log_data(job)
         results = [finished_seed(job, seed) for seed in order.seeds]
 
         watchdog.at("writing the results")
@@ -97,7 +99,7 @@ def finetune(order: Order, stop_request: StopRequest) -> list[SeedResult]:
 class Inputs:
     """The files that an order names, read and checked."""
 
-    tokenizer: PreTrainedTokenizerBase
+    kind: Kind[Any, Any]
     data: TaskData
 
 
@@ -106,10 +108,12 @@ def read_inputs(order: Order) -> Inputs:
     check_is_local(order.output)
     check_folder(order.folder, order.task.kind)
     tokenizer = open_tokenizer(order.folder, order.task.kind)
-
     data = read_task_data(order.task, order.data)
     check_metrics(order.task, data.labels)
-    return Inputs(tokenizer, data)
+
+    kind = kind_of(order.task, data.labels, tokenizer, longest_row(read_config(order.folder)))
+    check_room(kind)
+    return Inputs(kind, data)
 
 
 def check_metrics(task: Task, labels: Sequence[str]) -> None:
@@ -133,15 +137,14 @@ def make_deterministic() -> None:
 def open_job(order: Order, inputs: Inputs, stop: StopAgreement, watchdog: Watchdog) -> Job:
     """Return the job of an order, with the examples of all sets encoded as features."""
     data = inputs.data
-    kind = kind_of(order.task, data.labels, inputs.tokenizer, longest_row(read_config(order.folder)))
-    if kind.max_length < order.task.training.max_length:
-        logger.info("The encoder takes rows of %d tokens, so longer texts are truncated.", kind.max_length)
+    kind = inputs.kind
 
     sets: dict[str, Any] = {DEV: data.dev, **data.extra}
     if data.test is not None:
         sets[TEST] = data.test
     return Job(
         task=order.task,
+        files=files_of(order.task, order.data),
         folder=order.folder,
         output=Path(order.output),
         random_weights=order.random_weights,
@@ -159,6 +162,7 @@ def finished_seed(job: Job, seed: int) -> SeedResult:
     folder = job.folder_of_seed(seed)
     earlier_result = run_on_rank_0(lambda: read_seed_result(folder))
     if earlier_result is not None:
+        logger.info("Seed %d is finished. Nothing is left to train.", seed)
         run_on_rank_0(lambda: remove_states(folder))
         return earlier_result
 

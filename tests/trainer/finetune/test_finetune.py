@@ -89,7 +89,8 @@ def test_the_same_command_again_trains_nothing_and_one_with_more_seeds_adds_them
 ) -> None:
     before = results_of(straight)
     again = finetune(encoder("bert"), task, straight, "--seeds", 2)
-    assert again.returncode == 0 and "epoch" not in again.stdout
+    assert again.returncode == 0 and "epoch 1 of" not in again.stdout
+    assert "Seed 1 is finished. Nothing is left to train." in again.stdout
     assert results_of(straight) == before
 
     one = tmp_path / "one"
@@ -215,7 +216,7 @@ def test_heads_without_a_pipeline_load_completely(of_each_kind: dict[str, Path],
 
 def test_a_folder_belongs_to_one_fine_tuning(finetune, encoder, straight: Path, task: Path, tmp_path: Path) -> None:
     cases = [
-        (encoder("bert"), ("--set", "training.lr=1e-4"), "another task"),
+        (encoder("bert"), ("--set", "training.lr=1e-4"), "a fine-tuning with training.lr = 0.001 instead of 0.0001. "),
         (encoder("roberta"), (), "another encoder"),
         (encoder("bert"), ("--random_weights",), "other first weights"),
     ]

@@ -83,6 +83,12 @@ class Choice(Kind[ChoiceExample, int]):
     def references(self, examples: Sequence[ChoiceExample]) -> list[Any]:
         return [example.label for example in examples]
 
+    def label_ids(self, examples: Sequence[ChoiceExample]) -> list[int]:
+        return self.references(examples)
+
+    def constant_prediction(self, example: ChoiceExample, label: int) -> int:
+        return label
+
 
 def filled_up(rows: tuple[Row, ...], count: int) -> tuple[Row, ...]:
     """Return `count` rows: the given rows, followed by copies of the first one."""

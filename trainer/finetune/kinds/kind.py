@@ -126,6 +126,14 @@ class Kind(ABC, Generic[Example, Prediction]):
     def references(self, examples: Sequence[Example]) -> list[Any]:
         """Return the references that metrics compare predictions with. All examples must have labels."""
 
+    def label_ids(self, examples: Sequence[Example]) -> list[int]:
+        """Return every label id in labeled examples, one per word for tags. Empty if the kind has no classes."""
+        return []
+
+    def constant_prediction(self, example: Example, label: int) -> Prediction:
+        """Return the prediction that gives an example, or each of its words, the same label."""
+        raise NotImplementedError(f"{type(self).__name__} has no classes.")
+
     def written(self, prediction: Any) -> Any:
         """Return a prediction, given in the form that metrics take, in the form that predictions_*.jsonl holds."""
         return prediction

@@ -128,6 +128,12 @@ class Tags(Kind[TagExample, list[int]]):
     def references(self, examples: Sequence[TagExample]) -> list[Any]:
         return [list(example.tags or ()) for example in examples]
 
+    def label_ids(self, examples: Sequence[TagExample]) -> list[int]:
+        return [tag for tags in self.references(examples) for tag in tags]
+
+    def constant_prediction(self, example: TagExample, label: int) -> list[int]:
+        return [label] * len(example.words)
+
     def written(self, prediction: list[int]) -> list[str]:
         return [self.labels[tag] for tag in prediction]
 

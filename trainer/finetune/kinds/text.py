@@ -56,6 +56,12 @@ class Classification(Kind[TextExample, int]):
     def references(self, examples: Sequence[TextExample]) -> list[Any]:
         return [example.label for example in examples]
 
+    def label_ids(self, examples: Sequence[TextExample]) -> list[int]:
+        return self.references(examples)
+
+    def constant_prediction(self, example: TextExample, label: int) -> int:
+        return label
+
     def written(self, prediction: int) -> str:
         return self.labels[prediction]
 
@@ -77,6 +83,9 @@ class Regression(Classification):
         self, examples: Sequence[TextExample], features: Sequence[Feature], scores: Sequence[Floats]
     ) -> list[Any]:
         return [float(score[0]) for score in scores]
+
+    def label_ids(self, examples: Sequence[TextExample]) -> list[int]:
+        return []
 
     def written(self, prediction: float) -> Any:
         return prediction
