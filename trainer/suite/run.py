@@ -24,7 +24,7 @@ from trainer.finetune.task_file import data_folder as folder_of_task
 from trainer.logs import logger
 from trainer.metrics.presentation import keep_running
 from trainer.suite.encoders import encoders_of
-from trainer.suite.identity import claim, identity_of
+from trainer.suite.identity import check_owner, claim, identity_of
 from trainer.suite.needed_files import Missing, missing_files, without_missing
 from trainer.suite.outcomes import JobStates, count_without_score, outcome
 from trainer.suite.plan import Plan, jobs_of
@@ -182,6 +182,8 @@ def run_of(options: argparse.Namespace) -> str:
 @contextlib.contextmanager
 def claimed(plan: Plan) -> Iterator[None]:
     """Lock the output folder. Raises UsageError if it belongs to other inputs, StorageError if it is not writable."""
+    # Before the lock, which is a file in the folder: nothing is written to a folder of something else.
+    check_owner(plan.output)
     with held(plan.output):
         claim(plan.output, identity_of(plan))
         yield
