@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ class Plan:
     """The encoders and the tasks to score them on.
 
     data: the folder of the suite's files. probe: the task to probe, which names the folder of its own files.
-    is_whole: whether no task of the suite was left out.
+    is_whole: whether no task of the suite was left out. left_out: by job name, why an encoder is not scored on a part.
     """
 
     suite: OpenSuite | None
@@ -51,6 +51,7 @@ class Plan:
     seeds: int
     probe: OpenProbe | None = None
     is_whole: bool = True
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     def place(self, encoder: Encoder, name: str) -> Path:
         """Return the folder for the results of a task, of minimal pairs or of the probe."""
@@ -72,7 +73,7 @@ def jobs_of(plan: Plan) -> list[Job]:
             jobs += [job_of_pairs(plan, pairs, encoder) for encoder in plan.encoders]
     if plan.probe is not None:
         jobs += [job_of_probe(plan, encoder) for encoder in plan.encoders]
-    return jobs
+    return [job for job in jobs if job.name not in plan.left_out]
 
 
 def name_of(encoder: Encoder, part: str) -> str:
