@@ -120,12 +120,13 @@ class Scheduler:
         # In a chain of jobs, the message names the job that really failed: only its log holds an error.
         culprit = self._failed_needs.get(need, need)
         self._failed_needs[job.name] = culprit
-        self._fail(job, f"not started, because {culprit} failed")
+        self.errors[job.name] = f"not started, because {culprit} failed"
+        logger.info("%s: not started (%s), because %s failed", job.name, self._position(), culprit)
 
     def _start_unless_done(self, job: Job) -> None:
         if job.is_done():
             self.done.add(job.name)
-            logger.info("%s: done before (%d of %d)", job.name, len(self.done), self._count)
+            logger.info("%s: done before (%s)", job.name, self._position())
             return
 
         if job.prepare is not None:
@@ -167,17 +168,19 @@ class Scheduler:
                 self.done.add(running.job.name)
                 self._log_done(running)
             else:
-                self._fail(running.job, self._reason(running.job, exit_code))
+                reason = self._reason(running.job, exit_code)
+                self.errors[running.job.name] = reason
+                logger.info("%s: failed (%s): %s", running.job.name, self._position(), reason)
 
     def _log_done(self, running: _Running) -> None:
         name = running.job.name
         seconds = duration(monotonic() - running.started_at)
         told = [text for text in (running.job.score(), seconds) if text]
-        logger.info("%s: done (%d of %d): %s", name, len(self.done), self._count, ", ".join(told))
+        logger.info("%s: done (%s): %s", name, self._position(), ", ".join(told))
 
-    def _fail(self, job: Job, reason: str) -> None:
-        self.errors[job.name] = reason
-        logger.info("%s: %s", job.name, reason)
+    def _position(self) -> str:
+        """Return how many jobs have ended in any way, such as "5 of 6"."""
+        return f"{len(self.done) + len(self.errors)} of {self._count}"
 
     def _reason(self, job: Job, exit_code: int) -> str:
         """Return one line that says why a job's process failed."""
