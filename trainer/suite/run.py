@@ -12,7 +12,6 @@ import contextlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from schemas import storage
@@ -25,6 +24,7 @@ from trainer.logs import logger
 from trainer.metrics.presentation import keep_running
 from trainer.suite.encoders import Encoder, encoders_of
 from trainer.suite.identity import check_owner, claim, identity_of
+from trainer.suite.links import LOGS, links_of
 from trainer.suite.minimal_pairs.refusals import pairs_left_out
 from trainer.suite.needed_files import Missing, missing_files, without_missing
 from trainer.suite.outcomes import JobStates, count_without_score, outcome
@@ -63,13 +63,13 @@ def run_suite(options: argparse.Namespace, stop: Stop) -> None:
     """
     order = order_of(options)
     with claimed(order.plan):
-        scheduler = Scheduler(order.jobs, slots(options.workers), order.plan.output / "logs", stop)
+        scheduler = Scheduler(order.jobs, slots(options.workers), order.plan.output / LOGS, stop)
         try:
             scheduler.run()
         finally:
             errors = {**order.plan.left_out, **scheduler.errors}
             content = outcome(order.plan, JobStates(scheduler.done, errors), order.skipped)
-            write_outcome(order.plan.output, content)
+            write_outcome(order.plan, content)
 
         if order.run is not None:
             from trainer.suite.checkpoints import write_scores
@@ -203,9 +203,11 @@ def claimed(plan: Plan) -> Iterator[None]:
         yield
 
 
-def write_outcome(output: Path, content: dict[str, Any]) -> None:
+def write_outcome(plan: Plan, content: dict[str, Any]) -> None:
     """Write results.json, table.md and report.html. content: that of results.json."""
+    output = plan.output
     storage.publish(str(output / RESULTS_FILE), (json.dumps(content, indent=1) + "\n").encode())
     storage.publish(str(output / TABLE_FILE), markdown(content).encode())
     with keep_running(REPORT_FILE):
-        storage.publish(str(output / REPORT_FILE), report(content).encode(), durable=False)
+        page = report(content, links_of(plan))
+        storage.publish(str(output / REPORT_FILE), page.encode(), durable=False)

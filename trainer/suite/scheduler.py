@@ -149,7 +149,7 @@ class Scheduler:
 
     def log_of(self, name: str) -> Path:
         """Return the file that a job's output is written to."""
-        return self._logs / f"{name.replace('/', '.')}.log"
+        return self._logs / log_name(name)
 
     # ---- Ending ----
 
@@ -221,6 +221,11 @@ class Scheduler:
         for job in self._waiting:
             if all(need in self.done for need in job.needs) and job.is_done():
                 self.done.add(job.name)
+
+
+def log_name(job: str) -> str:
+    """Return the name of the file that a job's output is written to. job: its name."""
+    return f"{job.replace('/', '.')}.log"
 
 
 def search_path() -> str:

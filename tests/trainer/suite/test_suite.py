@@ -94,7 +94,10 @@ def test_a_killed_suite_ends_with_the_same_table(
     assert re.search(r"\| order \| accuracy \| [\d.]+ \|", table)
     assert "| average | of 3 |" in table
     page = (broken / "report.html").read_text()
-    assert "word order" in page and not re.search(r"https?:|src=|href=", page)
+    assert "word order" in page and not re.search(r"https?:|src=", page)
+    links = re.findall(r'href="([^"]*)"', page)
+    assert {"folders/first/tags/report.html", "logs/first.tags.log", "logs/first.order.log"} <= set(links)
+    assert all((broken / link).is_file() for link in links)
 
 
 @pytest.mark.timeout(600)

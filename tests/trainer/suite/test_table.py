@@ -106,7 +106,7 @@ def test_short_times_can_be_read(seconds: float, text: str) -> None:
 def test_intervals_of_few_seeds_get_a_note(seeds: int, has_note: bool) -> None:
     found = content(seeds=seeds)
     assert (f"Intervals of {seeds} seeds say little" in markdown(found)) == has_note
-    assert (f"Intervals of {seeds} seeds say little" in report(found)) == has_note
+    assert (f"Intervals of {seeds} seeds say little" in report(found, {})) == has_note
 
     only_pairs = [row for row in found["rows"] if not row["sets"]]
     assert "say little" not in markdown(found | {"rows": only_pairs})
@@ -118,12 +118,12 @@ def test_the_legend_says_whose_intervals_are_too_narrow() -> None:
     shared = content(rows=[{**row, "starts_from": "mnli" if row["name"] != "blimp" else None} for row in rows])
     sentence = "All seeds of rte, cola start from one encoder, the best of mnli. Their intervals, and that of an"
     assert sentence in markdown(shared)
-    assert sentence in report(shared)
+    assert sentence in report(shared, {})
     assert "too narrow" not in markdown(shared | {"seeds": 1})
 
 
 def test_the_page_says_the_same_and_loads_nothing() -> None:
-    page = report(content())
+    page = report(content(), {})
     for text in (
         "&lt;a&gt;",
         "0.5200 ± 0.0497",
@@ -134,4 +134,4 @@ def test_the_page_says_the_same_and_loads_nothing() -> None:
     ):
         assert text in page
     assert "src=" not in page and "href=" not in page
-    assert report(content(suite=None, rows=[], scores={"a": {}, "b": {}}, averages={"a": None, "b": None}))
+    assert report(content(suite=None, rows=[], scores={"a": {}, "b": {}}, averages={"a": None, "b": None}), {})
