@@ -15,6 +15,8 @@ from trainer.suite.outcomes import Cell, best_label
 
 AVERAGE = "average"
 DASH = "-"
+MAJORITY = "most frequent label"
+
 FEW_SEEDS = 3
 """The largest number of seeds whose intervals get a note under the table."""
 
@@ -133,14 +135,35 @@ def phenomenon_rows(content: dict[str, Any]) -> list[list[str]]:
 
 
 def probe_rows(content: dict[str, Any]) -> list[list[str]]:
-    """Return the scores of the linear probes: a row per layer with its number and one score per encoder."""
+    """Return the scores of the linear probes, one per encoder: a row per layer, and one for the most frequent label."""
     probes = content["probes"]
     layers = max((len(probe["layers"]) for probe in probes.values()), default=0)
     rows = []
     for layer in range(layers):
         found = [probe["layers"][layer] if layer < len(probe["layers"]) else None for probe in probes.values()]
         rows.append([str(layer), *(DASH if value is None else f"{value:.4f}" for value in found)])
+
+    baselines = [probe.get("majority") for probe in probes.values()]
+    if any(baselines):
+        rows.append([MAJORITY, *(DASH if baseline is None else f"{baseline['score']:.4f}" for baseline in baselines)])
     return rows
+
+
+def probe_notes(content: dict[str, Any]) -> list[str]:
+    """Return the sentences under the table of probes: how many examples they were fitted to and scored on."""
+    for probe in content["probes"].values():
+        counts = probe.get("examples")
+        if counts is None:
+            continue
+
+        fitted = f"{counts['fitted']:,}"
+        if counts["fitted"] < counts["train"]:
+            fitted += f" of {counts['train']:,}"
+        return [
+            f"Fitted to {fitted} training examples, and scored on the {counts['dev']:,} of the dev set. The row "
+            f"`{MAJORITY}` is the score of always predicting the label that the training set has most often."
+        ]
+    return []
 
 
 def probe_title(content: dict[str, Any]) -> str:
@@ -175,6 +198,7 @@ def markdown(content: dict[str, Any]) -> str:
         parts += ["## Minimal pairs", markdown_table(["phenomenon", *labels], phenomenon_rows(content))]
     if probe_rows(content):
         parts += [f"## {probe_title(content)}", markdown_table(["layer", *labels], probe_rows(content))]
+        parts += probe_notes(content)
     if error_lines(content):
         parts += ["## Not measured", "\n".join(f"- {line}" for line in error_lines(content))]
     return "\n\n".join(parts) + "\n"

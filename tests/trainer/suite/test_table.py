@@ -112,6 +112,19 @@ def test_intervals_of_few_seeds_get_a_note(seeds: int, has_note: bool) -> None:
     assert "say little" not in markdown(found | {"rows": only_pairs})
 
 
+def test_the_probes_have_a_baseline_and_numbers_of_examples() -> None:
+    found = content()
+    assert "most frequent label" not in markdown(found)  # as after a command of an earlier version
+
+    found["probes"]["a"] |= {
+        "majority": {"label": "O", "score": 0.125},
+        "examples": {"fitted": 2000, "train": 30000, "dev": 1000},
+    }
+    sentence = "Fitted to 2,000 of 30,000 training examples, and scored on the 1,000 of the dev set."
+    assert "| most frequent label | 0.1250 | - |" in markdown(found)
+    assert sentence in markdown(found) and sentence in report(found, {})
+
+
 def test_the_legend_says_whose_intervals_are_too_narrow() -> None:
     rows = content()["rows"]
     assert "too narrow" not in markdown(content())
