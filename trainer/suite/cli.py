@@ -71,7 +71,9 @@ def parser(prog: str) -> argparse.ArgumentParser:
         help="leave out tasks whose files are missing, and minimal pairs of encoders that cannot judge them",
     )
     add_set_flag(
-        flags, help="change a value of every task, as in training.epochs=2, or of one, as in rte:training.epochs=2"
+        flags,
+        help="change a value of every task, as in training.epochs=2, or of one, as in rte:training.epochs=2; may be "
+        "repeated",
     )
     flags.add_argument(
         "--checkpoints",
