@@ -7,8 +7,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 
 from schemas.errors import UsageError, nearest_name
-
-SUFFIX = ".toml"
+from trainer.finetune.near_file import SUFFIX, nearest_toml
 
 
 def shipped_task_names() -> list[str]:
@@ -27,6 +26,17 @@ def shipped_task_text(name: str) -> str:
 def nearest_task(path: str) -> str:
     """Return a hint with the shipped task whose name is closest to a path, or an empty string."""
     return nearest_name(path.removesuffix(SUFFIX), shipped_task_names())
+
+
+def advice_on_missing(path: str) -> str:
+    """Return how a message about a task file that does not exist ends: the nearest name, and what to give instead.
+
+    Names of shipped tasks are listed only for a path without ".toml", which may have been meant as one.
+    """
+    hint = nearest_toml(path) or nearest_task(path)
+    if path.endswith(SUFFIX):
+        return f"{hint} Give the path of a task file."
+    return f"{hint} Give a task file, or the name of a shipped task: {', '.join(shipped_task_names())}."
 
 
 def _task_files() -> Iterator[tuple[str, Traversable]]:

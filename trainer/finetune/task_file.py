@@ -16,7 +16,7 @@ from schemas import storage
 from schemas.errors import DataError, UsageError
 from trainer.config.overrides import apply_override
 from trainer.config.parse import parse_section
-from trainer.finetune.shipped import nearest_task, shipped_task_names, shipped_task_text
+from trainer.finetune.shipped import advice_on_missing, shipped_task_names, shipped_task_text
 from trainer.finetune.task import Task
 from trainer.finetune.task_checks import check_task
 
@@ -88,9 +88,6 @@ def _task_text(path: str, name: str) -> str:
     try:
         return storage.read(path).decode("utf-8-sig")
     except DataError:
-        raise UsageError(
-            f"{name} {path} does not exist.{nearest_task(path)} Give a task file, or the name of a shipped task: "
-            f"{', '.join(shipped_task_names())}."
-        ) from None
+        raise UsageError(f"{name} {path} does not exist.{advice_on_missing(path)}") from None
     except UnicodeDecodeError as error:
         raise UsageError(f"{name} {path} is not TOML: {error}.") from error

@@ -65,9 +65,15 @@ def parser(prog: str) -> argparse.ArgumentParser:
         help="jobs that run at a time (default: one for each GPU, or for each core)",
     )
     flags.add_argument("--only", nargs="+", default=[], metavar="TASK", help="run only these tasks of the suite")
-    flags.add_argument("--skip_missing", action="store_true", help="leave out tasks whose files are missing")
+    flags.add_argument(
+        "--skip_missing",
+        action="store_true",
+        help="leave out tasks whose files are missing, and minimal pairs of encoders that cannot judge them",
+    )
     add_set_flag(
-        flags, help="change a value of every task, as in training.epochs=2, or of one, as in rte:training.epochs=2"
+        flags,
+        help="change a value of every task, as in training.epochs=2, or of one, as in rte:training.epochs=2; may be "
+        "repeated",
     )
     flags.add_argument(
         "--checkpoints",

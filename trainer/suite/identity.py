@@ -23,7 +23,8 @@ IDENTITY_FILE = "suite.json"
 BLOCK = 1 << 20
 """Bytes to read from a file at a time."""
 
-FOLDERS_OF_A_SUITE = {"folders", "encoders", "checkpoints", "logs"}
+LOCK_FILES = {"lock", "lock.owner"}
+"""The files of the lock, which a suite that ended before it wrote suite.json leaves behind."""
 
 
 def identity_of(plan: Plan) -> dict[str, Any]:
@@ -70,13 +71,27 @@ def _hash(*parts: object) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
-def claim(output: Path, identity: dict[str, Any]) -> None:
-    """Write the identity of an output folder. Raises UsageError if the folder holds results of other inputs."""
-    before = read_json(output / IDENTITY_FILE)
-    if not before and any(name in FOLDERS_OF_A_SUITE for name in storage.names(str(output))):
+def check_owner(output: Path) -> None:
+    """Raise UsageError if a folder holds files but no suite. The folder does not need to exist."""
+    if read_json(output / IDENTITY_FILE):
+        return
+
+    names = sorted(name for name in storage.names(str(output)) if not name.startswith("."))
+    foreign = [name for name in names if name not in LOCK_FILES]
+    if foreign:
         raise UsageError(
-            f"--output {output} has folders of a suite, but not its {IDENTITY_FILE}. Choose another folder."
+            f"--output {output} holds files that do not belong to a suite, such as {foreign[0]}: it has no valid "
+            f"{IDENTITY_FILE}. Choose another folder."
         )
+
+
+def claim(output: Path, identity: dict[str, Any]) -> None:
+    """Write the identity of an output folder.
+
+    Raises UsageError if the folder holds results of other inputs, or files of something else.
+    """
+    check_owner(output)
+    before = read_json(output / IDENTITY_FILE)
 
     for name, value in identity.items():
         if before.get(name, value) != value:

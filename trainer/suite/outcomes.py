@@ -182,6 +182,9 @@ def probes_of(plan: Plan, jobs: JobStates) -> dict[str, Any]:
             "task": results["task"],
             "metric": results["metric"],
             "layers": results["layers"],
+            # Results of an earlier version lack both.
+            "majority": results.get("majority"),
+            "examples": results.get("examples"),
         }
     return probes
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ class Plan:
     """The encoders and the tasks to score them on.
 
     data: the folder of the suite's files. probe: the task to probe, which names the folder of its own files.
-    is_whole: whether no task of the suite was left out.
+    is_whole: whether no task of the suite was left out. left_out: by job name, why an encoder is not scored on a part.
     """
 
     suite: OpenSuite | None
@@ -51,6 +51,7 @@ class Plan:
     seeds: int
     probe: OpenProbe | None = None
     is_whole: bool = True
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     def place(self, encoder: Encoder, name: str) -> Path:
         """Return the folder for the results of a task, of minimal pairs or of the probe."""
@@ -72,7 +73,7 @@ def jobs_of(plan: Plan) -> list[Job]:
             jobs += [job_of_pairs(plan, pairs, encoder) for encoder in plan.encoders]
     if plan.probe is not None:
         jobs += [job_of_probe(plan, encoder) for encoder in plan.encoders]
-    return jobs
+    return [job for job in jobs if job.name not in plan.left_out]
 
 
 def name_of(encoder: Encoder, part: str) -> str:
@@ -146,7 +147,20 @@ def job_of_probe(plan: Plan, encoder: Encoder) -> Job:
     words += [word for change in plan.probe.changes for word in ("--set", change)]
     if encoder.random_weights:
         words.append("--random_weights")
-    return Job(name_of(encoder, PROBE), tuple(words), encoder.needs, _is_of(output, encoder))
+    return Job(
+        name=name_of(encoder, PROBE),
+        words=tuple(words),
+        needs=encoder.needs,
+        is_done=_is_of(output, encoder),
+        score=lambda: shown_best_layer(read_json(output / RESULTS_FILE)),
+    )
+
+
+def shown_best_layer(results: Mapping[str, Any]) -> str:
+    """Return the best score of a probe for a log line, such as "accuracy 0.8123 (layer 3 of 0 to 6)"."""
+    layers = results["layers"]
+    best = max(range(len(layers)), key=layers.__getitem__)
+    return f"{results['metric']} {layers[best]:.4f} (layer {best} of 0 to {len(layers) - 1})"
 
 
 def _is_of(output: Path, encoder: Encoder) -> Callable[[], bool]:

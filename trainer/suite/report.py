@@ -5,19 +5,24 @@ This module computes the values; templates/suite.html lays them out.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from schemas.pages import render
 from trainer.metrics.charts import COLORS, Chart, Line, chart
 from trainer.metrics.number_text import duration
+from trainer.suite.links import Link
+from trainer.suite.plan import PROBE
 from trainer.suite.table import (
     DETAIL_COLUMNS,
     detail_rows,
     error_lines,
     labels_of,
     legend,
+    notes,
     phenomenon_rows,
+    probe_notes,
     probe_rows,
     probe_title,
     score_rows,
@@ -27,7 +32,21 @@ from trainer.suite.table import (
 REPORT_FILE = "report.html"
 
 
-def report(content: dict[str, Any]) -> str:
+LINK_COLUMN = "files"
+
+Links = Mapping[str, Sequence[Link]]
+"""The links to the files of each job, by its name."""
+
+
+@dataclass(frozen=True)
+class DetailRow:
+    """A row of the second table."""
+
+    cells: list[str]
+    links: Sequence[Link]
+
+
+def report(content: dict[str, Any], links: Links) -> str:
     """Return the page as HTML. content: that of results.json."""
     return render(
         "trainer.suite",
@@ -38,14 +57,30 @@ def report(content: dict[str, Any]) -> str:
         figures=figures(content),
         legend=legend(content),
         scores=score_rows(content),
-        detail_columns=DETAIL_COLUMNS,
-        details=detail_rows(content),
+        notes=notes(content),
+        detail_columns=[*DETAIL_COLUMNS, LINK_COLUMN],
+        details=linked_rows(content, links),
         phenomena=phenomenon_rows(content),
         probe_title=probe_title(content),
         probes=probe_rows(content),
+        probe_notes=probe_notes(content),
+        probe_logs=probe_logs(content, links),
         charts=probe_charts(content),
         errors=error_lines(content),
     )
+
+
+def linked_rows(content: dict[str, Any], links: Links) -> list[DetailRow]:
+    """Return the second table with the links of each row. Its first two columns name the task and the encoder."""
+    return [DetailRow(row, links.get(f"{row[1]}/{row[0]}", [])) for row in detail_rows(content)]
+
+
+def probe_logs(content: dict[str, Any], links: Links) -> list[Link]:
+    """Return a link to the probe's log for each encoder that has one."""
+    logs = []
+    for label in content["probes"]:
+        logs += [Link(label, link.path) for link in links.get(f"{label}/{PROBE}", [])]
+    return logs
 
 
 def figures(content: dict[str, Any]) -> dict[str, str]:

@@ -12,7 +12,6 @@ import contextlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from schemas import storage
@@ -23,8 +22,10 @@ from trainer.finetune.shipped import shipped_task_names
 from trainer.finetune.task_file import data_folder as folder_of_task
 from trainer.logs import logger
 from trainer.metrics.presentation import keep_running
-from trainer.suite.encoders import encoders_of
-from trainer.suite.identity import claim, identity_of
+from trainer.suite.encoders import Encoder, encoders_of
+from trainer.suite.identity import check_owner, claim, identity_of
+from trainer.suite.links import LOGS, links_of
+from trainer.suite.minimal_pairs.refusals import pairs_left_out
 from trainer.suite.needed_files import Missing, missing_files, without_missing
 from trainer.suite.outcomes import JobStates, count_without_score, outcome
 from trainer.suite.plan import Plan, jobs_of
@@ -62,12 +63,13 @@ def run_suite(options: argparse.Namespace, stop: Stop) -> None:
     """
     order = order_of(options)
     with claimed(order.plan):
-        scheduler = Scheduler(order.jobs, slots(options.workers), order.plan.output / "logs", stop)
+        scheduler = Scheduler(order.jobs, slots(options.workers), order.plan.output / LOGS, stop)
         try:
             scheduler.run()
         finally:
-            content = outcome(order.plan, JobStates(scheduler.done, scheduler.errors), order.skipped)
-            write_outcome(order.plan.output, content)
+            errors = {**order.plan.left_out, **scheduler.errors}
+            content = outcome(order.plan, JobStates(scheduler.done, errors), order.skipped)
+            write_outcome(order.plan, content)
 
         if order.run is not None:
             from trainer.suite.checkpoints import write_scores
@@ -79,10 +81,10 @@ def run_suite(options: argparse.Namespace, stop: Stop) -> None:
         count = len(scheduler.errors)
         raise ClozelineError(
             f"{count} of {len(order.jobs)} jobs failed; {order.plan.output / TABLE_FILE} says why. Finished results "
-            "are kept, and the same command tries the failed jobs again."
+            "are kept. Remove the causes; the same command then tries the failed jobs again."
         )
-    missing = count_without_score(content)
-    if missing:
+    missing = count_without_score(content) - len(order.plan.left_out)
+    if missing > 0:
         raise ClozelineError(
             f"{missing} of the scores could not be computed; {order.plan.output / TABLE_FILE} says why."
         )
@@ -112,8 +114,9 @@ def order_of(options: argparse.Namespace) -> Order:
         encoders = encoders_of_run(run, steps, options.output)
         exports = export_jobs(run, steps, options.output)
 
+    left_out = checked_pairs(suite, encoders, options.skip_missing) if suite is not None else {}
     is_whole = not options.only and not skipped
-    plan = Plan(suite, encoders, data, options.output, options.seeds, probe, is_whole)
+    plan = Plan(suite, encoders, data, options.output, options.seeds, probe, is_whole, left_out)
     return Order(plan, skipped, [*exports, *jobs_of(plan)], run, steps)
 
 
@@ -170,6 +173,17 @@ def checked_files(suite: OpenSuite, data: str, skip: bool) -> tuple[OpenSuite, l
     return kept, skipped
 
 
+def checked_pairs(suite: OpenSuite, encoders: Sequence[Encoder], skip: bool) -> dict[str, str]:
+    """Return the jobs on minimal pairs that cannot succeed, each with the reason.
+
+    Raises UsageError if they belong to required minimal pairs and `skip` is False.
+    """
+    left_out = pairs_left_out(suite, encoders, skip)
+    for name, reason in left_out.items():
+        logger.info("%s is left out: %s", name, reason)
+    return left_out
+
+
 def run_of(options: argparse.Namespace) -> str:
     """Return the run whose checkpoints are scored. Raises UsageError if there are several folders."""
     if len(options.folders) > 1 or options.random_weights:
@@ -182,14 +196,18 @@ def run_of(options: argparse.Namespace) -> str:
 @contextlib.contextmanager
 def claimed(plan: Plan) -> Iterator[None]:
     """Lock the output folder. Raises UsageError if it belongs to other inputs, StorageError if it is not writable."""
+    # Before the lock, which is a file in the folder: nothing is written to a folder of something else.
+    check_owner(plan.output)
     with held(plan.output):
         claim(plan.output, identity_of(plan))
         yield
 
 
-def write_outcome(output: Path, content: dict[str, Any]) -> None:
+def write_outcome(plan: Plan, content: dict[str, Any]) -> None:
     """Write results.json, table.md and report.html. content: that of results.json."""
+    output = plan.output
     storage.publish(str(output / RESULTS_FILE), (json.dumps(content, indent=1) + "\n").encode())
     storage.publish(str(output / TABLE_FILE), markdown(content).encode())
     with keep_running(REPORT_FILE):
-        storage.publish(str(output / REPORT_FILE), report(content).encode(), durable=False)
+        page = report(content, links_of(plan))
+        storage.publish(str(output / REPORT_FILE), page.encode(), durable=False)

@@ -120,12 +120,13 @@ class Scheduler:
         # In a chain of jobs, the message names the job that really failed: only its log holds an error.
         culprit = self._failed_needs.get(need, need)
         self._failed_needs[job.name] = culprit
-        self._fail(job, f"not started, because {culprit} failed")
+        self.errors[job.name] = f"not started, because {culprit} failed"
+        logger.info("%s: not started (%s), because %s failed", job.name, self._position(), culprit)
 
     def _start_unless_done(self, job: Job) -> None:
         if job.is_done():
             self.done.add(job.name)
-            logger.info("%s: done before (%d of %d)", job.name, len(self.done), self._count)
+            logger.info("%s: done before (%s)", job.name, self._position())
             return
 
         if job.prepare is not None:
@@ -148,7 +149,7 @@ class Scheduler:
 
     def log_of(self, name: str) -> Path:
         """Return the file that a job's output is written to."""
-        return self._logs / f"{name.replace('/', '.')}.log"
+        return self._logs / log_name(name)
 
     # ---- Ending ----
 
@@ -167,17 +168,19 @@ class Scheduler:
                 self.done.add(running.job.name)
                 self._log_done(running)
             else:
-                self._fail(running.job, self._reason(running.job, exit_code))
+                reason = self._reason(running.job, exit_code)
+                self.errors[running.job.name] = reason
+                logger.info("%s: failed (%s): %s", running.job.name, self._position(), reason)
 
     def _log_done(self, running: _Running) -> None:
         name = running.job.name
         seconds = duration(monotonic() - running.started_at)
         told = [text for text in (running.job.score(), seconds) if text]
-        logger.info("%s: done (%d of %d): %s", name, len(self.done), self._count, ", ".join(told))
+        logger.info("%s: done (%s): %s", name, self._position(), ", ".join(told))
 
-    def _fail(self, job: Job, reason: str) -> None:
-        self.errors[job.name] = reason
-        logger.info("%s: %s", job.name, reason)
+    def _position(self) -> str:
+        """Return how many jobs have ended in any way, such as "5 of 6"."""
+        return f"{len(self.done) + len(self.errors)} of {self._count}"
 
     def _reason(self, job: Job, exit_code: int) -> str:
         """Return one line that says why a job's process failed."""
@@ -218,6 +221,11 @@ class Scheduler:
         for job in self._waiting:
             if all(need in self.done for need in job.needs) and job.is_done():
                 self.done.add(job.name)
+
+
+def log_name(job: str) -> str:
+    """Return the name of the file that a job's output is written to. job: its name."""
+    return f"{job.replace('/', '.')}.log"
 
 
 def search_path() -> str:

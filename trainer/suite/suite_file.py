@@ -12,11 +12,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from schemas.errors import UsageError, nearest_name
+from trainer.finetune.near_file import SUFFIX, nearest_toml
 from trainer.finetune.task import Task
 from trainer.finetune.task_file import TaskNames, read_task
 from trainer.suite.schema import MinimalPairs, Suite, SuiteTask
-
-SUFFIX = ".toml"
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,9 @@ def path_of(name: str) -> Path:
     if Path(name).is_file():
         return Path(name)
 
-    hint = nearest_name(name, suite_names())
+    hint = nearest_toml(name) or nearest_name(name, suite_names())
+    if name.endswith(SUFFIX):
+        raise UsageError(f"--suite {name} does not exist.{hint} Give the path of a suite file.")
     raise UsageError(
         f"--suite {name}: there is no such file, and no suite of that name.{hint} These ship with Clozeline: "
         f"{', '.join(suite_names())}."

@@ -1,7 +1,7 @@
 """Formats the rows of a suite's tables as text, and builds OUTPUT/table.md.
 
 The first table shows the means and intervals of all encoders side by side, and the second one all statistics. Only the
-column of hours depends on when and where a suite ran.
+column of times depends on when and where a suite ran.
 """
 
 from __future__ import annotations
@@ -10,11 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainer.metrics.number_text import duration
 from trainer.suite.outcomes import Cell, best_label
 
 AVERAGE = "average"
 DASH = "-"
-DETAIL_COLUMNS = ["task", "encoder", "median", "lower quartile", "upper quartile", "mean", "95% ±", "hours"]
+MAJORITY = "most frequent label"
+
+FEW_SEEDS = 3
+"""The largest number of seeds whose intervals get a note under the table."""
+
+DETAIL_COLUMNS = ["task", "encoder", "median", "lower quartile", "upper quartile", "mean", "95% ±", "time"]
 
 
 @dataclass(frozen=True)
@@ -66,7 +72,7 @@ def text_of(cell: Cell | None) -> str:
 
 
 def detail_rows(content: dict[str, Any]) -> list[list[str]]:
-    """Return the second table: median, quartiles, mean, interval and hours of each task and encoder."""
+    """Return the second table: median, quartiles, mean, interval and time of each task and encoder."""
     labels = labels_of(content)
     rows = []
     for row in content["rows"]:
@@ -86,7 +92,13 @@ def details_of(cell: Cell) -> list[str]:
     names = ("median", "lower_quartile", "upper_quartile", "mean", "interval")
     values = [cell["spread"][name] for name in names]
     numbers = [DASH if value is None else f"{value:.4f}" for value in values]
-    return [*numbers, f"{cell['hours']:.3f}"]
+    return [*numbers, time_of(cell)]
+
+
+def time_of(cell: Cell) -> str:
+    """Return the time that a cell's job took, such as "2 min 5 s"."""
+    seconds = 3600 * cell["hours"]
+    return duration(seconds) if seconds >= 1 else "< 1 s"
 
 
 def error_lines(content: dict[str, Any]) -> list[str]:
@@ -123,14 +135,35 @@ def phenomenon_rows(content: dict[str, Any]) -> list[list[str]]:
 
 
 def probe_rows(content: dict[str, Any]) -> list[list[str]]:
-    """Return the scores of the linear probes: a row per layer with its number and one score per encoder."""
+    """Return the scores of the linear probes, one per encoder: a row per layer, and one for the most frequent label."""
     probes = content["probes"]
     layers = max((len(probe["layers"]) for probe in probes.values()), default=0)
     rows = []
     for layer in range(layers):
         found = [probe["layers"][layer] if layer < len(probe["layers"]) else None for probe in probes.values()]
         rows.append([str(layer), *(DASH if value is None else f"{value:.4f}" for value in found)])
+
+    baselines = [probe.get("majority") for probe in probes.values()]
+    if any(baselines):
+        rows.append([MAJORITY, *(DASH if baseline is None else f"{baseline['score']:.4f}" for baseline in baselines)])
     return rows
+
+
+def probe_notes(content: dict[str, Any]) -> list[str]:
+    """Return the sentences under the table of probes: how many examples they were fitted to and scored on."""
+    for probe in content["probes"].values():
+        counts = probe.get("examples")
+        if counts is None:
+            continue
+
+        fitted = f"{counts['fitted']:,}"
+        if counts["fitted"] < counts["train"]:
+            fitted += f" of {counts['train']:,}"
+        return [
+            f"Fitted to {fitted} training examples, and scored on the {counts['dev']:,} of the dev set. The row "
+            f"`{MAJORITY}` is the score of always predicting the label that the training set has most often."
+        ]
+    return []
 
 
 def probe_title(content: dict[str, Any]) -> str:
@@ -157,13 +190,15 @@ def markdown(content: dict[str, Any]) -> str:
             scores = [f"**{score.text}**" if score.best else score.text for score in row.scores]
             bodies.append([row.name, row.metric, *scores])
         parts.append(markdown_table(["task", "metric", *labels], bodies))
-        parts.append("## Quartiles and hours")
+        parts += notes(content)
+        parts.append("## Quartiles and times")
         parts.append(markdown_table(DETAIL_COLUMNS, detail_rows(content)))
 
     if phenomenon_rows(content):
         parts += ["## Minimal pairs", markdown_table(["phenomenon", *labels], phenomenon_rows(content))]
     if probe_rows(content):
         parts += [f"## {probe_title(content)}", markdown_table(["layer", *labels], probe_rows(content))]
+        parts += probe_notes(content)
     if error_lines(content):
         parts += ["## Not measured", "\n".join(f"- {line}" for line in error_lines(content))]
     return "\n\n".join(parts) + "\n"
@@ -178,6 +213,15 @@ def legend(content: dict[str, Any]) -> str:
     if len(labels_of(content)) > 1:
         text += " A score is bold where its interval lies above those of all others."
     return " ".join([text, *shared_encoders(content["rows"])])
+
+
+def notes(content: dict[str, Any]) -> list[str]:
+    """Return the sentences under the first table: a warning if its intervals are those of two or three seeds."""
+    seeds = content["seeds"]
+    has_intervals = any(row["sets"] for row in content["rows"]) and seeds > 1
+    if not has_intervals or seeds > FEW_SEEDS:
+        return []
+    return [f"Intervals of {seeds} seeds say little: compare encoders with `--seeds 5` or more."]
 
 
 def shared_encoders(rows: Sequence[dict[str, Any]]) -> list[str]:

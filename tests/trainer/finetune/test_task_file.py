@@ -131,8 +131,33 @@ def test_files_that_are_no_task(tmp_path: Path) -> None:
     ]:
         with pytest.raises(UsageError, match=expected):
             read_task(str(tmp_path / name), [])
-    with pytest.raises(UsageError, match=r"Did you mean glue/rte\?"):
+    with pytest.raises(UsageError, match=r"Did you mean glue/rte\? .* the name of a shipped task: babylm/boolq, "):
         read_task("glue/rt", [])
+
+
+@pytest.mark.parametrize(
+    ("name", "ending"),
+    [
+        ("polarty.toml", " Did you mean {folder}/polarity.toml? Give the path of a task file."),
+        ("zzz.toml", " Give the path of a task file."),
+        ("none/polarity.toml", " Give the path of a task file."),
+    ],
+)
+def test_a_wrong_path_gets_the_near_file_and_no_list(name: str, ending: str, tmp_path: Path) -> None:
+    for near in ("polarity.toml", "names.toml", "polarty.txt"):
+        (tmp_path / near).write_text("")
+    with pytest.raises(UsageError) as error:
+        read_task(str(tmp_path / name), [])
+    assert str(error.value) == f"--task {tmp_path / name} does not exist.{ending.format(folder=tmp_path)}"
+
+
+def test_a_name_without_its_ending_gets_the_near_file_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "polarity.toml").write_text("")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        UsageError, match=r"--task polarity does not exist\. Did you mean polarity\.toml\? .*shipped task"
+    ):
+        read_task("polarity", [])
 
 
 def test_paths_are_relative_to_data_or_to_the_task_file(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,9 @@ import pytest
 from schemas.errors import UsageError
 from tests.trainer.suite.conftest import subject_lines, write_lines, write_task
 from trainer.suite.checkpoints import encoders_of_run
+from trainer.suite.cli import main
 from trainer.suite.encoders import Encoder
-from trainer.suite.identity import claim, identity_of
+from trainer.suite.identity import check_owner, claim, identity_of
 from trainer.suite.plan import Plan
 from trainer.suite.probe.tasks import open_probe
 from trainer.suite.suite_file import open_suite
@@ -95,3 +97,59 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "first", '{"files": 2}')
     with pytest.raises(UsageError, match="holds results of another encoder step-10"):
         claim_run(tmp_path / "first")
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("files", "first"),
+    [
+        (["identity.json", "lock", "report.html", "results.json", "task.toml"], "identity.json"),
+        (["notes.txt"], "notes.txt"),
+        (["checkpoints/step-00000010/manifest.json", "recipe.toml"], "checkpoints"),
+        (["folders/first/tags/results.json"], "folders"),
+    ],
+    ids=["fine-tuning", "foreign", "run", "suite without its suite.json"],
+)
+def test_a_folder_of_something_else_stays_as_it_is(
+    files: list[str],
+    first: str,
+    masked_lm: Callable[[int], Path],
+    suite_file: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    output = tmp_path / "out"
+    for name in files:
+        (output / name).parent.mkdir(parents=True, exist_ok=True)
+        (output / name).write_text("{}")
+
+    before = contents(output)
+    words = [str(masked_lm(0)), "--suite", str(suite_file), "--output", str(output)]
+    capsys.readouterr()
+    assert main(words) == 2
+    assert contents(output) == before
+    assert capsys.readouterr().err == (
+        f"clozeline: --output {output} holds files that do not belong to a suite, such as {first}: it has no valid "
+        "suite.json. Choose another folder.\n"
+    )
+
+
+def test_an_interrupted_suite_owns_its_folder(tmp_path: Path) -> None:
+    """Also one that was killed before it wrote suite.json, and one beside whose results somebody keeps notes."""
+    output = tmp_path / "out"
+    check_owner(output)
+    output.mkdir()
+    for name in ("lock", "lock.owner", ".suite.json.part"):
+        (output / name).write_text("")
+    check_owner(output)
+
+    encoder = encoder_folder(tmp_path / "encoder")
+    claim(output, identity_of(Plan(None, [encoder], "", output, 1)))
+    for name in ("logs", "folders", "checkpoints"):
+        (output / name).mkdir()
+    (output / "notes.txt").write_text("Mine.")
+    check_owner(output)
+    claim(output, identity_of(Plan(None, [encoder], "", output, 1)))

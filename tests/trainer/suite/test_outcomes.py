@@ -11,8 +11,10 @@ import pytest
 from trainer.finetune.fingerprint import fingerprint_of
 from trainer.finetune.results import RESULTS_FILE
 from trainer.suite.encoders import Encoder
+from trainer.suite.links import links_of
 from trainer.suite.outcomes import JobStates, count_without_score, outcome
 from trainer.suite.plan import IDENTITY_FILE, Plan, is_finetuned
+from trainer.suite.report import report
 from trainer.suite.suite_file import open_suite
 from trainer.suite.table import error_lines, markdown
 
@@ -90,3 +92,17 @@ def test_a_folder_with_more_seeds_is_done(tmp_path: Path) -> None:
     assert is_finetuned(output, str(encoder), 2)
     assert is_finetuned(output, str(encoder), 3)
     assert not is_finetuned(output, str(encoder), 4)
+
+
+def test_the_report_links_to_the_files_that_exist(plan: Plan) -> None:
+    for name in ("folders/first/subjects/report.html", "logs/first.subjects.log", "logs/first.order.log"):
+        write(plan.output / name, "")
+    page = report(outcome(plan, JobStates(ALL, {}), []), links_of(plan))
+    subjects, tags, order = (
+        next(line for line in page.splitlines() if f"<tr><td>{name}</td><td>first</td>" in line)
+        for name in ("subjects", "tags", "order")
+    )
+    log = '<a href="logs/first.{}.log">log</a></td></tr>'
+    assert f'<a href="folders/first/subjects/report.html">report</a>, {log.format("subjects")}' in subjects
+    assert log.format("order") in order
+    assert "href" not in tags

@@ -19,7 +19,7 @@ from trainer.finetune.task import Task
 from trainer.suite.cli import main as suite_main
 from trainer.suite.cli import parser
 from trainer.suite.encoders import Encoder
-from trainer.suite.plan import Plan, jobs_of
+from trainer.suite.plan import Plan, jobs_of, shown_best_layer
 from trainer.suite.probe.command import main, open_encoder
 from trainer.suite.probe.logistic import fit
 from trainer.suite.probe.tasks import check_probed, open_probe
@@ -59,6 +59,36 @@ def test_every_layer_gets_a_score(kind: str, lines: Callable, masked_lm: Callabl
     assert len(found[0]["layers"]) == 3  # embeddings and two layers
     # The word itself is in its embedding, and says who and what it is far more often than not.
     assert max(found[0]["layers"]) > 0.6
+    assert found[0]["examples"] == {"fitted": 40, "train": 40, "dev": 24}
+
+
+@pytest.mark.parametrize(
+    ("kind", "lines", "metric"),
+    [("sentence", subject_lines, "accuracy"), ("tags", tag_lines, "accuracy"), ("tags", tag_lines, "chunk_f1")],
+)
+def test_the_baseline_is_the_most_frequent_label_of_the_training_set(
+    kind: str, lines: Callable, metric: str, masked_lm: Callable[[int], Path], tmp_path: Path
+) -> None:
+    write_task(tmp_path, "task", kind, lines)
+    words = [str(masked_lm(0)), "--task", str(tmp_path / "task.toml"), "--data", str(tmp_path)]
+    words += ["--set", f'metrics=["{metric}"]']
+    assert main([*words, "--output", str(tmp_path / "out")], "test") == 0
+    found = json.loads((tmp_path / "out/results.json").read_text())["majority"]
+
+    def labels(count: int, seed: int) -> list[str]:
+        return [label for line in lines(count, seed) for label in (line.get("tags") or [line["label"]])]
+
+    train, dev = labels(40, 1), labels(24, 2)
+    label = max(sorted(set(train)), key=train.count)  # of two that are as frequent, the first
+    assert found["label"] == label
+    # All words are "O", so no chunk is found.
+    expected = 0.0 if metric == "chunk_f1" else dev.count(label) / len(dev)
+    assert found["score"] == pytest.approx(expected)
+
+
+def test_the_log_line_of_a_probe_has_a_score() -> None:
+    results = {"metric": "accuracy", "layers": [0.5, 0.75, 0.625]}
+    assert shown_best_layer(results) == "accuracy 0.7500 (layer 1 of 0 to 2)"
 
 
 def test_what_has_no_classes_is_refused() -> None:

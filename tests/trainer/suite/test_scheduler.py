@@ -109,6 +109,23 @@ def test_the_log_has_scores_and_places(program: Path, capsys: pytest.CaptureFixt
     ]
 
 
+def test_the_log_calls_a_failure_one(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    jobs = [
+        job(program, "a/rte"),
+        job(program, "a/mnli", "fail"),
+        job(program, "a/mrpc", needs=("a/mnli",)),
+        job(program, "a/qqp"),
+    ]
+    Scheduler(jobs, [Slot({})], program / "logs", Stop()).run()
+    lines = [re.sub(r"\d+ s$", "N s", line) for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in lines if ": started" not in line] == [
+        "a/rte: done (1 of 4): N s",
+        "a/mnli: failed (2 of 4): the file is missing",
+        "a/mrpc: not started (3 of 4), because a/mnli failed",
+        "a/qqp: done (4 of 4): N s",
+    ]
+
+
 def test_a_stop_ends_all_processes(program: Path) -> None:
     stop = Stop()
     jobs = [job(program, name, "wait") for name in "abc"]

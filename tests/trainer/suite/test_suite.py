@@ -33,8 +33,8 @@ def run_suite(arguments: list[str]) -> Finished:
     return subprocess.run(arguments, capture_output=True, text=True, timeout=400, check=False)
 
 
-def without_hours(output: Path) -> tuple[str, dict[str, Any]]:
-    """Return table.md and results.json without hours."""
+def without_times(output: Path) -> tuple[str, dict[str, Any]]:
+    """Return table.md without times and results.json without hours."""
     lines = (output / "table.md").read_text().splitlines()
     columns = len(DETAIL_COLUMNS)
     table = ["|".join(line.split("|")[:-2]) if line.count("|") == columns + 1 else line for line in lines]
@@ -87,14 +87,17 @@ def test_a_killed_suite_ends_with_the_same_table(
     done = run_suite(command)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "first/subjects: done before" in done.stdout
-    assert without_hours(broken) == without_hours(straight)
+    assert without_times(broken) == without_times(straight)
 
     table = (broken / "table.md").read_text()
     assert re.search(r"\| subjects \| accuracy \| [\d.]+ ± [\d.]+ \|", table)
     assert re.search(r"\| order \| accuracy \| [\d.]+ \|", table)
     assert "| average | of 3 |" in table
     page = (broken / "report.html").read_text()
-    assert "word order" in page and not re.search(r"https?:|src=|href=", page)
+    assert "word order" in page and not re.search(r"https?:|src=", page)
+    links = re.findall(r'href="([^"]*)"', page)
+    assert {"folders/first/tags/report.html", "logs/first.tags.log", "logs/first.order.log"} <= set(links)
+    assert all((broken / link).is_file() for link in links)
 
 
 @pytest.mark.timeout(600)

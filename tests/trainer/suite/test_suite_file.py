@@ -89,6 +89,23 @@ def test_wrong_words_are_named(suite_file: Path) -> None:
         open_suite("glu", [], [])
 
 
+def test_a_wrong_path_gets_the_near_file(suite_file: Path) -> None:
+    folder = suite_file.parent
+    with pytest.raises(UsageError) as error:
+        open_suite(str(folder / "smal.toml"), [], [])
+    assert str(error.value) == (
+        f"--suite {folder}/smal.toml does not exist. Did you mean {suite_file}? Give the path of a suite file."
+    )
+
+    changed(suite_file, tasks=[{"name": "subjects", "file": "subjets.toml"}])
+    with pytest.raises(UsageError) as error:
+        open_suite(str(suite_file), [], [])
+    assert str(error.value) == (
+        f"{suite_file}: the task file {folder}/subjets.toml does not exist. Did you mean {folder}/subjects.toml? Give "
+        "the path of a task file."
+    )
+
+
 def test_all_missing_files_are_named_at_once(suite_file: Path) -> None:
     folder = suite_file.parent
     (folder / "subjects/dev.jsonl").unlink()

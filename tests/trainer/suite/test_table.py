@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from trainer.finetune.results import spread
 from trainer.suite.outcomes import average, best_label, interval_of
 from trainer.suite.report import report
-from trainer.suite.table import markdown, score_rows
+from trainer.suite.table import markdown, score_rows, time_of
 
 SCORES = st.floats(-1, 1, allow_subnormal=False)
 
@@ -86,7 +86,7 @@ def test_the_average_is_over_tasks_seed_by_seed() -> None:
 def test_the_table_says_everything() -> None:
     table = markdown(content())
     assert "| rte | accuracy | 0.5200 ± 0.0497 | **0.8100 ± 0.0248** |" in table
-    assert "| cola | a | 0.2000 | 0.1500 | 0.2500 | 0.2000 | 0.2484 | 0.500 |" in table
+    assert "| cola | a | 0.2000 | 0.1500 | 0.2500 | 0.2000 | 0.2484 | 30 min 0 s |" in table
     assert "| blimp | accuracy | 0.7000 | - |" in table
     assert "| blimp: agreement | 0.2500 | - |" in table
     assert "| 2 | 0.4000 | - |" in table
@@ -95,18 +95,48 @@ def test_the_table_says_everything() -> None:
     assert "- mnli: left out, because files are missing: MNLI/train.tsv (from somewhere)" in table
 
 
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.3, "< 1 s"), (1.0, "1 s"), (8.4, "8 s"), (125.0, "2 min 5 s"), (7260.0, "2 h 1 min")]
+)
+def test_short_times_can_be_read(seconds: float, text: str) -> None:
+    assert time_of(cell(0.5, hours=seconds / 3600)) == text
+
+
+@pytest.mark.parametrize(("seeds", "has_note"), [(1, False), (2, True), (3, True), (4, False), (5, False)])
+def test_intervals_of_few_seeds_get_a_note(seeds: int, has_note: bool) -> None:
+    found = content(seeds=seeds)
+    assert (f"Intervals of {seeds} seeds say little" in markdown(found)) == has_note
+    assert (f"Intervals of {seeds} seeds say little" in report(found, {})) == has_note
+
+    only_pairs = [row for row in found["rows"] if not row["sets"]]
+    assert "say little" not in markdown(found | {"rows": only_pairs})
+
+
+def test_the_probes_have_a_baseline_and_numbers_of_examples() -> None:
+    found = content()
+    assert "most frequent label" not in markdown(found)  # as after a command of an earlier version
+
+    found["probes"]["a"] |= {
+        "majority": {"label": "O", "score": 0.125},
+        "examples": {"fitted": 2000, "train": 30000, "dev": 1000},
+    }
+    sentence = "Fitted to 2,000 of 30,000 training examples, and scored on the 1,000 of the dev set."
+    assert "| most frequent label | 0.1250 | - |" in markdown(found)
+    assert sentence in markdown(found) and sentence in report(found, {})
+
+
 def test_the_legend_says_whose_intervals_are_too_narrow() -> None:
     rows = content()["rows"]
     assert "too narrow" not in markdown(content())
     shared = content(rows=[{**row, "starts_from": "mnli" if row["name"] != "blimp" else None} for row in rows])
     sentence = "All seeds of rte, cola start from one encoder, the best of mnli. Their intervals, and that of an"
     assert sentence in markdown(shared)
-    assert sentence in report(shared)
+    assert sentence in report(shared, {})
     assert "too narrow" not in markdown(shared | {"seeds": 1})
 
 
 def test_the_page_says_the_same_and_loads_nothing() -> None:
-    page = report(content())
+    page = report(content(), {})
     for text in (
         "&lt;a&gt;",
         "0.5200 ± 0.0497",
@@ -117,4 +147,4 @@ def test_the_page_says_the_same_and_loads_nothing() -> None:
     ):
         assert text in page
     assert "src=" not in page and "href=" not in page
-    assert report(content(suite=None, rows=[], scores={"a": {}, "b": {}}, averages={"a": None, "b": None}))
+    assert report(content(suite=None, rows=[], scores={"a": {}, "b": {}}, averages={"a": None, "b": None}), {})

@@ -1,6 +1,7 @@
 """Probes all layers of an encoder: `python -m trainer.suite.child probe FOLDER --task TASK.toml --output DIR`.
 
-    OUTPUT/results.json   for each layer, the task's first metric on the dev set
+    OUTPUT/results.json   for each layer, the task's first metric on the dev set; for comparison, the score of always
+                          predicting the most frequent label of the training set; and the numbers of examples
 
 For each layer, a logistic regression is fitted to the vectors of the training set (Alain and Bengio, Understanding
 intermediate layers using linear classifier probes, arXiv:1610.01644). The only random choice is the sample of a large
@@ -59,8 +60,11 @@ def probe(options: argparse.Namespace) -> None:
     kind = kind_of(task, data.labels, tokenizer, longest_row(read_config(options.folder)))
     model = open_encoder(options.folder, options.random_weights)
 
-    classifiers = fitted(model, kind, kind.features(data.train))
-    scores = scored(model, kind, classifiers, data.dev)
+    features = kind.features(data.train)
+    sample = chosen(features)
+    scores = scored(model, kind, fitted(model, kind, sample), data.dev)
+    majority = majority_of(kind, features, data.dev)
+    logger.info("always %s: %s %.4f", majority["label"], task.metrics[0], majority["score"])
     for layer, layer_score in enumerate(scores):
         logger.info("layer %d: %s %.4f", layer, task.metrics[0], layer_score)
 
@@ -70,6 +74,12 @@ def probe(options: argparse.Namespace) -> None:
         "encoder": fingerprint_of(options.folder),
         "random_weights": options.random_weights,
         "layers": scores,
+        "majority": majority,
+        "examples": {
+            "fitted": len({feature.example for feature in sample}),
+            "train": len(data.train),
+            "dev": len(data.dev),
+        },
         "seconds": perf_counter() - started,
     }
     publish_results(Path(options.output), content)
@@ -97,8 +107,8 @@ class Sample:
 
 
 def fitted(model: Any, kind: Kind[Any, Any], features: list[Feature]) -> list[Classifier]:
-    """Return a classifier for each layer, fitted to a sample of the training features."""
-    sample = sample_of(model, kind, chosen(features))
+    """Return a classifier for each layer, fitted to some training features."""
+    sample = sample_of(model, kind, features)
     return [fit(vectors_NH, sample.classes_N, kind.outputs) for vectors_NH in sample.vectors_LNH]
 
 
@@ -157,6 +167,22 @@ def scored(model: Any, kind: Kind[Any, Any], classifiers: Sequence[Classifier], 
         predictions = kind.predictions(dev, features, in_order)
         scores.append(score(kind, dev, predictions)[kind.task.metrics[0]])
     return scores
+
+
+def majority_of(kind: Kind[Any, Any], train: Sequence[Feature], dev: Sequence[Any]) -> dict[str, Any]:
+    """Return the most frequent label of the training features, and the dev score of always predicting it."""
+    counts_C = np.bincount([one for feature in train for one in classes_of(feature)], minlength=kind.outputs)
+    majority = int(counts_C.argmax())
+    logits_C = np.eye(kind.outputs, dtype=np.float32)[majority]
+
+    features = kind.features(dev)
+    outputs = []
+    for feature in features:
+        has_words = feature.part is not None
+        outputs.append(np.tile(logits_C, (vector_count(feature), 1)) if has_words else logits_C)
+
+    predictions = kind.predictions(dev, features, outputs)
+    return {"label": kind.labels[majority], "score": score(kind, dev, predictions)[kind.task.metrics[0]]}
 
 
 def vector_count(feature: Feature) -> int:
