@@ -10,6 +10,7 @@ from typing import Any
 
 from schemas.errors import StorageError, UsageError
 from trainer.config.load import read_recipe
+from trainer.config.origin import Origin
 from trainer.config.overrides import apply_override
 from trainer.config.parse import parse_section
 from trainer.config.shipped import recipe_names
@@ -37,7 +38,7 @@ def read_steps(path: str, folder: str | None) -> Steps:
     """
     content = _toml_of(path)
     check_order(list(content), path)
-    steps = parse_section(Steps, content, f"--steps {path}")
+    steps = parse_section(Steps, content, Origin(f"--steps {path}"))
     check_sources(steps, folder, path)
 
     steps = _from_here(steps, Path(path).parent)
