@@ -7,7 +7,7 @@ import re
 from schemas.errors import UsageError
 from trainer.config.origin import Origin
 from trainer.finetune.metrics.table import unsuitable
-from trainer.finetune.task import ColumnsSection, Task
+from trainer.finetune.task import Task
 from trainer.finetune.task_defaults import format_of
 
 REQUIRED_COLUMNS = {
@@ -183,7 +183,8 @@ def check_names(task: Task, origin: Origin) -> None:
         if name in ("train", "dev", "test") or not re.fullmatch(r"[A-Za-z0-9_-]+", name):
             source = origin.of(f"data.extra.{name}")
             raise UsageError(
-                f'{source}: data.extra has a set "{name}". Expected letters, digits, - and _, and not train, dev or test.'
+                f'{source}: data.extra has a set "{name}". Expected letters, digits, - and _, and not train, dev or '
+                "test."
             )
 
     columns: list[str] = []
