@@ -14,7 +14,7 @@ from trainer.command_line import (
 )
 from trainer.distributed.preemption import StopRequest
 from trainer.finetune.agreement import read_on_all_ranks
-from trainer.finetune.encoder_folder import check_encoder_folder
+from trainer.finetune.encoder_folder import check_encoder_files
 from trainer.finetune.steps.options import add_step_flags, steps_of
 from trainer.finetune.steps.schema import Steps
 from trainer.finetune.task import Task
@@ -74,7 +74,7 @@ def _read_request(options: argparse.Namespace) -> Steps | tuple[Task, str]:
     if steps is not None:
         return steps
 
-    check_encoder_folder(options.folder)
+    check_encoder_files(options.folder, options.random_weights)
     task = read_task(options.task, options.set)
     return task, data_folder(options.task, options.data)
 

@@ -14,7 +14,7 @@ from trainer.config.origin import Origin
 from trainer.config.overrides import apply_override
 from trainer.config.parse import parse_section
 from trainer.config.shipped import recipe_names
-from trainer.finetune.encoder_folder import check_encoder_folder
+from trainer.finetune.encoder_folder import check_encoder_files
 from trainer.finetune.shipped import shipped_task_names
 from trainer.finetune.steps.schema import (
     ORDER,
@@ -135,7 +135,7 @@ def check_files(steps: Steps, path: str) -> None:
     data_folder(finetune.task, finetune.data, names)
 
     if steps.general is not None and steps.general.folder is not None:
-        check_encoder_folder(steps.general.folder)
+        check_encoder_files(steps.general.folder)
     if steps.domain is not None and steps.domain.corpus is not None:
         corpus = steps.domain.corpus
         for patterns in corpus if isinstance(corpus, list) else [corpus]:
