@@ -77,14 +77,15 @@ def data_folder(path: str, data: str | None, names: TaskNames = FLAGS) -> str:
     """
     if data is not None:
         return data
-    if _is_shipped(path):
+    if is_shipped(path):
         raise UsageError(
             f"{names.task} {path} ships with Clozeline without data. Give the folder of its files with {names.data}."
         )
     return posixpath.dirname(path) or "."
 
 
-def _is_shipped(path: str) -> bool:
+def is_shipped(path: str) -> bool:
+    """Return whether a path names a task that comes with Clozeline, and no file."""
     return path in shipped_task_names() and not storage.exists(path)
 
 
@@ -93,7 +94,7 @@ def _task_text(path: str, name: str) -> str:
 
     name: what messages call the choice of the task.
     """
-    if _is_shipped(path):
+    if is_shipped(path):
         return shipped_task_text(path)
 
     try:
