@@ -17,7 +17,7 @@ import pytest
 import transformers
 from transformers import pipeline
 
-from tests.trainer.finetune.tasks import write_lines, write_task
+from tests.trainer.finetune.tasks import pair_lines, write_lines, write_task
 
 FINETUNE = [sys.executable, "-m", "trainer.finetune"]
 
@@ -202,6 +202,26 @@ def test_every_kind_is_trained_and_scored(of_each_kind: dict[str, Path], kind: s
 def test_a_pipeline_names_the_tags(of_each_kind: dict[str, Path]) -> None:
     tags = pipeline("token-classification", model=str(of_each_kind["tags"] / "hf"))
     assert {found["entity"] for found in tags("The cat sees the river.")} <= {"O", "B-WHO", "B-WHAT"}
+
+
+def test_a_pipeline_gives_the_tags_of_whole_words(of_each_kind: dict[str, Path]) -> None:
+    folder = of_each_kind["tags"]
+    tags = pipeline("token-classification", model=str(folder / "hf"), aggregation_strategy="first")
+    text = "The cat sees the river."
+    for found in tags(text):
+        before, after = text[: found["start"]], text[found["end"] :]
+        assert not before[-1:].isalpha() and not after[:1].isalpha(), found
+
+
+def test_a_pipeline_answers_with_the_number_of_a_regression(of_each_kind: dict[str, Path], tmp_path: Path) -> None:
+    folder = of_each_kind["pair"]
+    best = results_of(folder)["best_seed"]
+    predictions = (folder / f"seed-{best}" / "predictions_dev.jsonl").read_text().splitlines()
+    pairs = [{"text": line["text"], "text_pair": line["text_pair"]} for line in pair_lines(24, 2)]
+    answers = pipeline("text-classification", model=str(folder / "hf"))(pairs)
+    assert {answer["label"] for answer in answers} == {"LABEL_0"}
+    expected = [json.loads(line)["prediction"] for line in predictions]
+    assert [answer["score"] for answer in answers] == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize(("kind", "head"), [("choice", "MultipleChoice"), ("span", "QuestionAnswering")])
