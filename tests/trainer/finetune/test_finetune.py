@@ -81,7 +81,10 @@ def test_the_model_opens_in_a_pipeline_and_says_what_the_predictions_say(straigh
     lines = (straight / f"seed-{best}" / "predictions_dev.jsonl").read_text().splitlines()
     texts = [json.loads(line)["text"] for line in task.with_name("dev.jsonl").read_text().splitlines()]
     classify = pipeline("text-classification", model=str(straight / "hf"))
-    assert [json.loads(line)["prediction"] for line in lines] == [answer["label"] for answer in classify(texts)]
+    predictions = [json.loads(line) for line in lines]
+    answers = classify(texts)
+    assert [line["prediction"] for line in predictions] == [answer["label"] for answer in answers]
+    assert [line["score"] for line in predictions] == pytest.approx([answer["score"] for answer in answers], abs=1e-5)
 
 
 def test_the_same_command_again_trains_nothing_and_one_with_more_seeds_adds_them(
@@ -194,7 +197,7 @@ def test_every_kind_is_trained_and_scored(of_each_kind: dict[str, Path], kind: s
         assert "NoAns_f1" in (output / "report.html").read_text()
 
     lines = [json.loads(line) for line in (output / "seed-0/predictions_test.jsonl").read_text().splitlines()]
-    assert len(lines) == 24 and set(lines[0]) == {"id", "prediction"}
+    assert len(lines) == 24 and set(lines[0]) == {"id", "prediction"} | ({"score"} if kind == "choice" else set())
     expected = {"pair": float, "choice": int, "tags": list, "span": str}
     assert isinstance(lines[0]["prediction"], expected[kind])
 
