@@ -78,8 +78,8 @@ class Label(int):
     def of(logits_C: Floats) -> Label:
         """Return the most likely label by the logits of all labels."""
         label = Label(logits_C.argmax())
-        logits_C = logits_C.astype(np.float64)
-        label.probability = float(1 / np.exp(logits_C - logits_C[label]).sum())
+        below_best_C = logits_C.astype(np.float64) - logits_C[label]
+        label.probability = float(1 / np.exp(below_best_C).sum())
         return label
 
 
