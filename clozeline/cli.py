@@ -22,8 +22,8 @@ exit codes:
   3    bad data
   4    bad checkpoint
   5    storage: full disk, permission, unreachable bucket
-  75   preempted and saved; the same command resumes
-  130  interrupted
+  75   preempted or interrupted (Ctrl-C) during training, and saved; the same command resumes
+  130  interrupted before training, in another command, or twice
 """
 
 

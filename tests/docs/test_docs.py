@@ -9,6 +9,7 @@ import shutil
 import textwrap
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tomli_w
@@ -158,11 +159,29 @@ def test_fine_tuning(sandbox: Sandbox, vocab: Path) -> None:
     put_published_model(sandbox.folder / "models/encoder", vocab)
     write_task_of_kind(sandbox.folder / "review", "sentence")
     Path("review/task.toml").write_text(next(text for text in blocks("docs/finetune.md", "toml")))
-    for output, head in (("answers", "AutoModelForQuestionAnswering"), ("endings", "AutoModelForMultipleChoice")):
-        getattr(transformers, head).from_pretrained("models/encoder").save_pretrained(f"out/{output}/hf")
+    heads = {
+        "pairs": "SequenceClassification",
+        "tags": "TokenClassification",
+        "answers": "QuestionAnswering",
+        "endings": "MultipleChoice",
+    }
+    for output, head in heads.items():
+        model_class = getattr(transformers, f"AutoModelFor{head}")
+        model_class.from_pretrained("models/encoder").save_pretrained(f"out/{output}/hf")
         transformers.AutoTokenizer.from_pretrained("models/encoder").save_pretrained(f"out/{output}/hf")
     sandbox.run_page("docs/finetune.md")
     assert Path("out/reviews/hf/model.safetensors").exists()
+    check_keys_of_results(json.loads(Path("out/reviews/results.json").read_text()))
+
+
+def check_keys_of_results(results: dict[str, Any]) -> None:
+    """Check that the formats page explains every key of results.json."""
+    section = PAGES["docs/formats.md"].split("### results.json")[1].split("\n### ")[0]
+    seed = results["seeds"][0]
+    [spread, *_] = results["summary"]["dev"].values()
+    metrics = set(results["metrics"])
+    for key in [*results, *spread, *seed, *(set(seed["epochs"][0]) - metrics)]:
+        assert f"`{key}`" in section, key
 
 
 @pytest.mark.timeout(900)

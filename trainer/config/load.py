@@ -33,7 +33,7 @@ def load_recipe(path: str, changes: list[str]) -> Recipe:
     for change in changes:
         apply_override(content, change)
 
-    recipe = parse_recipe(content, path)
+    recipe = parse_recipe(content, path, changes)
     check_phases(recipe, path)
     for index in range(len(recipe.phases)):
         check_recipe(phase_recipe(recipe, index, path), f"{path}: phase {index + 1}")

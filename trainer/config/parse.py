@@ -6,36 +6,54 @@ whole training run. For a wrong value, the error quotes the key's description fr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from schemas.errors import UsageError, nearest_name
+from trainer.config.origin import Origin
 from trainer.config.schema import PhaseSection, Recipe
 from trainer.config.section import Section
 
 Schema = TypeVar("Schema", bound=Section)
 
 
-def parse_recipe(content: dict[str, Any], path: str) -> Recipe:
+EXPECTED = {
+    "int_type": "expected a whole number",
+    "int_parsing": "expected a whole number",
+    "int_from_float": "expected a whole number",
+    "float_type": "expected a number",
+    "float_parsing": "expected a number",
+    "bool_type": "expected true or false",
+    "bool_parsing": "expected true or false",
+}
+"""What to write in place of pydantic's message, by the type of its error."""
+
+
+def parse_recipe(content: dict[str, Any], path: str, changes: Sequence[str] = ()) -> Recipe:
     """Return the recipe that TOML content describes. Raises UsageError that names each wrong key.
 
-    path: names the recipe in the error.
+    path: names the recipe in the error. changes: those of --set, which are applied already; an error in one names it.
     """
-    return parse_section(Recipe, content, path)
+    return parse_section(Recipe, content, Origin(path, changes))
 
 
-def parse_section(schema: type[Schema], content: dict[str, Any], path: str) -> Schema:
+def parse_section(schema: type[Schema], content: dict[str, Any], origin: Origin) -> Schema:
     """Return the content of a whole file as an instance of `schema`. Raises UsageError that names each wrong key.
 
-    path: names the file in the error.
+    origin: names the file, or the change of it that made a key wrong.
     """
     try:
         return schema.model_validate(content)
     except ValidationError as error:
-        explanations = [_explain(fault, schema) for fault in error.errors()]
-        raise UsageError(f"{path}: {' '.join(explanations)}") from error
+        explanations: dict[str, list[str]] = {}
+        for fault in error.errors():
+            wrong = _locate(fault["loc"], schema)
+            source = origin.of(f"{wrong.table}{wrong.key}") if not wrong.phase else origin.path
+            explanations.setdefault(source, []).append(_explain(fault, wrong))
+        raise UsageError(" ".join(f"{source}: {' '.join(told)}" for source, told in explanations.items())) from error
 
 
 @dataclass(frozen=True)
@@ -64,10 +82,8 @@ class _WrongKey:
         return f" {field.description}" if field else ""
 
 
-def _explain(fault: Any, schema: type[BaseModel]) -> str:
+def _explain(fault: Any, wrong: _WrongKey) -> str:
     """Return one of pydantic's errors as a sentence about the file."""
-    wrong = _locate(fault["loc"], schema)
-
     if fault["type"] == "extra_forbidden":
         hint = nearest_name(wrong.key, wrong.section.model_fields).replace("mean ", f"mean {wrong.table}")
         return f"{wrong.phase}unknown key {wrong.table}{wrong.key}.{hint}"
@@ -77,7 +93,7 @@ def _explain(fault: Any, schema: type[BaseModel]) -> str:
 
     # Pydantic puts this prefix before the text of a ValueError that our own validators raise.
     sentence = fault["msg"].removeprefix("Value error, ")
-    message = sentence[0].lower() + sentence[1:]
+    message = EXPECTED.get(fault["type"], sentence[0].lower() + sentence[1:])
     return f"{wrong.name}: {message}, found {fault['input']!r}.{wrong.description}"
 
 

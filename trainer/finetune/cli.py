@@ -12,13 +12,15 @@ from trainer.command_line import (
     run_until_stopped,
     whole_number_from,
 )
+from trainer.config.origin import Origin
 from trainer.distributed.preemption import StopRequest
 from trainer.finetune.agreement import read_on_all_ranks
-from trainer.finetune.encoder_folder import check_encoder_folder
+from trainer.finetune.encoder_folder import check_encoder_files
+from trainer.finetune.files.missing import Naming, check_files
 from trainer.finetune.steps.options import add_step_flags, steps_of
 from trainer.finetune.steps.schema import Steps
 from trainer.finetune.task import Task
-from trainer.finetune.task_file import data_folder, read_task
+from trainer.finetune.task_file import data_folder, is_shipped, read_task
 
 EPILOG = """\
 TASK.toml sets the kind of the task, its files and its training values, for example:
@@ -74,9 +76,11 @@ def _read_request(options: argparse.Namespace) -> Steps | tuple[Task, str]:
     if steps is not None:
         return steps
 
-    check_encoder_folder(options.folder)
+    check_encoder_files(options.folder, options.random_weights)
     task = read_task(options.task, options.set)
-    return task, data_folder(options.task, options.data)
+    data = data_folder(options.task, options.data)
+    check_files(task, data, Naming(Origin(options.task, options.set), is_shipped(options.task)))
+    return task, data
 
 
 def parser(prog: str) -> argparse.ArgumentParser:

@@ -18,7 +18,7 @@ from transformers.utils import logging as transformers_logging
 
 from schemas.errors import DataError, UsageError
 from schemas.randomness import key
-from trainer.finetune.encoder_folder import check_encoder_folder
+from trainer.finetune.encoder_folder import check_encoder_folder, check_tokenizer_files
 from trainer.finetune.kinds.kind import Kind
 from trainer.finetune.kinds.table import KINDS
 from trainer.finetune.task import Task
@@ -85,6 +85,7 @@ def open_tokenizer(folder: str, kind: str) -> PreTrainedTokenizerBase:
     Raises UsageError if there is none, if it has no padding or classification token, or if it is not a fast tokenizer,
     which alone gives the offsets of tokens.
     """
+    check_tokenizer_files(folder)
     settings = {"local_files_only": True}
     if kind == "tags":
         # Byte-level BPE expects a space before each word, which words that are already split do not have.
@@ -92,8 +93,11 @@ def open_tokenizer(folder: str, kind: str) -> PreTrainedTokenizerBase:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, **settings)
     except Exception as error:  # transformers raises many types, depending on which file is missing
-        reason = first_line(error)
-        raise UsageError(f"{folder} has no tokenizer that transformers can open: {reason}") from error
+        reason = first_line(error).rstrip(".")
+        raise UsageError(
+            f"{folder} has no tokenizer that transformers {transformers.__version__} can open: {reason}. Export or "
+            "download the whole folder again."
+        ) from error
 
     if tokenizer.pad_token_id is None or tokenizer.cls_token_id is None:
         raise UsageError(
@@ -148,7 +152,7 @@ def build_model(folder: str, task: Task, kind: Kind[Any, Any], seed: int, random
                 ignore_mismatched_sizes=True,
             )
         except Exception as error:  # transformers raises many types for missing, damaged and mismatched files
-            reason = first_line(error)
+            reason = first_line(error).rstrip(".")
             raise DataError(
                 f"the weights in {folder} cannot be read: {reason}. Export or download them again."
             ) from error
@@ -208,9 +212,15 @@ def with_new_head(model: Any) -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, or its type if it has none."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    """Return the first line of an error's message, or its type if it has none.
+
+    If the line announces a list, all lines are returned as one.
+    """
+    lines = str(error).split("\n")
+    lines = [line.strip() for line in lines if line.strip()]
+    if not lines:
+        return type(error).__name__
+    return " ".join(lines) if lines[0].endswith(":") else lines[0]
 
 
 def check_weights(folder: str, model: Any, missing: Any) -> None:

@@ -26,11 +26,16 @@ from trainer.metrics.presentation import keep_running
 def write_predictions(folder: Path, name: str, job: Job, final: Sequence[Any]) -> None:
     """Write predictions_NAME.jsonl: the `id` and `prediction` of each example, in the order of the set.
 
+    A label or a choice has its probability as `score`.
+
     final: predictions as `scores.finished` returns them.
     """
     lines = []
     for example, prediction in zip(job.others[name].examples, final, strict=True):
         line = {"id": example.id, "prediction": job.kind.written(prediction)}
+        probability = job.kind.probability(prediction)
+        if probability is not None:
+            line["score"] = probability
         lines.append(json.dumps(line, ensure_ascii=False) + "\n")
     storage.publish(str(folder / f"predictions_{name}.jsonl"), "".join(lines).encode(), durable=False)
 

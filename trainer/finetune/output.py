@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 
 from schemas import storage
 from schemas.errors import StorageError, UsageError
+from schemas.permissions import follow_umask
 from trainer.checkpoint.output_folder import held
 from trainer.finetune.examples import TaskData
 from trainer.finetune.fingerprint import fingerprint_of
@@ -186,6 +187,7 @@ def write_model(output: Path, model: Any, folder: str, kind: str) -> None:
             restore_dropout(model.config, folder)
             model.save_pretrained(partial)
             open_tokenizer(folder, kind).save_pretrained(partial)
+        follow_umask(partial)
         shutil.rmtree(final, ignore_errors=True)
         os.replace(partial, final)
     except (OSError, SafetensorError) as error:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 from schemas.errors import UsageError
+from trainer.config.origin import Origin
 from trainer.finetune.metrics.table import unsuitable
-from trainer.finetune.task import ColumnsSection, Task
+from trainer.finetune.task import Task
 from trainer.finetune.task_defaults import format_of
 
 REQUIRED_COLUMNS = {
@@ -33,34 +34,47 @@ FORMATS = {
 }
 
 
-def check_task(task: Task, path: str) -> None:
-    """Check the keys of a task that depend on each other. path: the task file's name in messages."""
-    check_format(task, path)
-    check_columns(task, task.data.columns, f"{path}: data.columns", task.data.header)
-    check_test(task, path)
-    check_labels(task, path)
-    check_metrics(task, path)
-    check_names(task, path)
+def check_task(task: Task, origin: Origin) -> None:
+    """Check the keys of a task that depend on each other. origin: names the task file, or a change of it."""
+    check_format(task, origin)
+    check_columns(task, "data.columns", task.data.header, origin)
+    check_test(task, origin)
+    check_labels(task, origin)
+    check_metrics(task, origin)
+    check_names(task, origin)
+    check_stride(task, origin)
 
+
+def check_stride(task: Task, origin: Origin) -> None:
+    """Check that windows over a context advance."""
     training = task.training
-    if task.kind == "span" and training.stride >= training.max_length:
-        raise UsageError(
-            f"{path}: training.stride is {training.stride}, expected less than training.max_length, "
-            f"{training.max_length}."
-        )
+    if task.kind != "span" or training.stride < training.max_length:
+        return
+
+    stride = _with_default("training.stride", training.stride, origin)
+    max_length = _with_default("training.max_length", training.max_length, origin)
+    source = origin.of("training.stride", "training.max_length")
+    raise UsageError(f"{source}: {stride}, expected less than {max_length}. Set training.stride to a smaller number.")
 
 
-def check_format(task: Task, path: str) -> None:
+def _with_default(key: str, value: int, origin: Origin) -> str:
+    """Return a key with its value, and whether the value is a default of the kind span."""
+    return f"{key} {value}" if origin.has(key) else f"{key} {value} (the default for the kind span)"
+
+
+def check_format(task: Task, origin: Origin) -> None:
     """Check that files in the task's format can hold examples of its kind."""
     formats = FORMATS[task.kind]
     if task.data.format not in formats:
         expected = 'SQuAD JSON (data.format = "squad")' if task.kind == "span" else " or ".join(formats)
+        source = origin.of("data.format", "data.train", "kind")
         raise UsageError(
-            f'{path}: data.format is "{task.data.format}"{origin_of_format(task)}, but a task of the kind {task.kind} '
-            f"is read from {expected}."
+            f'{source}: data.format is "{task.data.format}"{origin_of_format(task)}, but a task of the kind '
+            f"{task.kind} is read from {expected}."
         )
     if task.data.find_answers and task.kind != "span":
-        raise UsageError(f"{path}: data.find_answers is for the kind span, and this task's kind is {task.kind}.")
+        source = origin.of("data.find_answers", "kind")
+        raise UsageError(f"{source}: data.find_answers is for the kind span, and this task's kind is {task.kind}.")
 
 
 def origin_of_format(task: Task) -> str:
@@ -72,86 +86,105 @@ def origin_of_format(task: Task) -> str:
     return f", as the ending of {first} says"
 
 
-def check_columns(task: Task, columns: ColumnsSection, name: str, header: bool, is_test: bool = False) -> None:
-    """Check that the columns belong to the task's kind, and that each is a name or a number as the format requires."""
+def check_columns(task: Task, name: str, header: bool, origin: Origin) -> None:
+    """Check that the columns belong to the task's kind, and that each is a name or a number as the format requires.
+
+    name: data.columns or data.test_columns. header: whether the files that have these columns name them.
+    """
     required = REQUIRED_COLUMNS[task.kind]
     known = required + FURTHER_COLUMNS[task.kind]
-    chosen = {key: value for key, value in columns if value is not None}
+    is_test = name == "data.test_columns"
+    columns = task.data.test_columns if is_test else task.data.columns
+    chosen = {key: value for key, value in columns or () if value is not None}
 
     for key in required:
         if key not in chosen and not (is_test and key in ("label", "tags")):
-            raise UsageError(f"{name}.{key} is missing, which a task of the kind {task.kind} needs.")
+            source = origin.of(f"{name}.{key}", "kind", "data.header", "data.format")
+            raise UsageError(f"{source}: {name}.{key} is missing, which a task of the kind {task.kind} needs.")
+
     for key, value in chosen.items():
+        source = origin.of(f"{name}.{key}", "kind")
         if key not in known:
-            raise UsageError(f"{name}.{key} is not for the kind {task.kind}, which has {', '.join(known)}.")
+            raise UsageError(f"{source}: {name}.{key} is not for the kind {task.kind}, which has {', '.join(known)}.")
         for column in value if isinstance(value, list) else [value]:
-            check_column(task, column, f"{name}.{key}", header)
+            reason = unsuitable_column(task, column, header)
+            if reason is not None:
+                source = origin.of(f"{name}.{key}", "data.header", "data.test_header", "data.format", "data.train")
+                raise UsageError(f"{source}: {name}.{key} is {reason}.")
 
 
-def check_column(task: Task, column: str | int, name: str, header: bool) -> None:
-    """Check that a column is a number if the file has no column names, and a key if the file is JSON."""
+def unsuitable_column(task: Task, column: str | int, header: bool) -> str | None:
+    """Return why a column cannot be found in files of the task's format, None if it can.
+
+    Columns are numbers if the file has no column names, and keys if the file is JSON.
+    """
     file_format = task.data.format
     if file_format in ("tsv", "csv") and not header and isinstance(column, str):
-        raise UsageError(f'{name} is "{column}", but without a header columns are numbers from 0.')
+        return f'"{column}", but without a header columns are numbers from 0'
     if file_format == "conll" and isinstance(column, str):
-        raise UsageError(f'{name} is "{column}", but columns of CoNLL files are numbers from 0 (from the end: -1).')
+        return f'"{column}", but columns of CoNLL files are numbers from 0 (from the end: -1)'
     if file_format in ("json", "jsonl") and isinstance(column, int):
-        raise UsageError(f"{name} is {column}, but columns of JSON files are keys.")
+        return f"{column}, but columns of JSON files are keys"
+    return None
 
 
-def check_test(task: Task, path: str) -> None:
+def check_test(task: Task, origin: Origin) -> None:
     """Check the keys of the test file."""
     data = task.data
     if data.test is None:
         if data.test_columns is not None or data.test_header is not None:
-            raise UsageError(f"{path}: data.test_columns and data.test_header need data.test.")
+            source = origin.of("data.test_columns", "data.test_header", "data.test")
+            raise UsageError(f"{source}: data.test_columns and data.test_header need data.test.")
         return
 
     header = data.header if data.test_header is None else data.test_header
-    if data.test_columns is not None:
-        check_columns(task, data.test_columns, f"{path}: data.test_columns", header, is_test=True)
-    else:
-        check_columns(task, data.columns, f"{path}: data.columns", header)
+    check_columns(task, "data.columns" if data.test_columns is None else "data.test_columns", header, origin)
 
 
-def check_labels(task: Task, path: str) -> None:
+def check_labels(task: Task, origin: Origin) -> None:
     """Check that the label keys fit the task's kind, and that the labels are two or more and distinct."""
     labels = task.data.labels
+    source = origin.of("data.labels", "kind")
     if task.is_regression and task.kind not in ("sentence", "pair"):
-        raise UsageError(f'{path}: data.labels is "number", which is for the kinds sentence and pair.')
+        raise UsageError(f'{source}: data.labels is "number", which is for the kinds sentence and pair.')
     if isinstance(labels, tuple) and task.kind == "span":
-        raise UsageError(f"{path}: data.labels is not for the kind span, whose answers are places in the context.")
+        raise UsageError(f"{source}: data.labels is not for the kind span, whose answers are places in the context.")
     if task.data.skip_labels and task.kind not in ("sentence", "pair"):
-        raise UsageError(f"{path}: data.skip_labels is for the kinds sentence and pair.")
+        source = origin.of("data.skip_labels", "kind")
+        raise UsageError(f"{source}: data.skip_labels is for the kinds sentence and pair.")
     if not isinstance(labels, tuple):
         return
 
     repeated = [label for label in labels if labels.count(label) > 1]
     if repeated:
-        raise UsageError(f'{path}: data.labels has "{repeated[0]}" twice.')
+        raise UsageError(f'{source}: data.labels has "{repeated[0]}" twice.')
     if len(labels) < 2:
-        raise UsageError(f"{path}: data.labels has {len(labels)} label, expected two or more.")
+        raise UsageError(f"{source}: data.labels has {len(labels)} label, expected two or more.")
     skipped = [label for label in task.data.skip_labels if label in labels]
     if skipped:
-        raise UsageError(f'{path}: "{skipped[0]}" is in data.labels and in data.skip_labels.')
+        source = origin.of("data.labels", "data.skip_labels")
+        raise UsageError(f'{source}: "{skipped[0]}" is in data.labels and in data.skip_labels.')
 
 
-def check_metrics(task: Task, path: str) -> None:
+def check_metrics(task: Task, origin: Origin) -> None:
     """Check that the metrics exist and fit what the task predicts."""
     labels = task.data.labels
     number_of_labels = len(labels) if isinstance(labels, tuple) else None
     for metric in task.metrics:
         reason = unsuitable(metric, task.kind, task.is_regression, number_of_labels)
         if reason is not None:
-            raise UsageError(f'{path}: metrics has "{metric}", which {reason}.')
+            source = origin.of("metrics", "kind", "data.labels")
+            raise UsageError(f'{source}: metrics has "{metric}", which {reason}.')
 
 
-def check_names(task: Task, path: str) -> None:
+def check_names(task: Task, origin: Origin) -> None:
     """Check the names of [data.extra], which become parts of file names, and the columns of [data.replace]."""
     for name in task.data.extra:
         if name in ("train", "dev", "test") or not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+            source = origin.of(f"data.extra.{name}")
             raise UsageError(
-                f'{path}: data.extra has a set "{name}". Expected letters, digits, - and _, and not train, dev or test.'
+                f'{source}: data.extra has a set "{name}". Expected letters, digits, - and _, and not train, dev or '
+                "test."
             )
 
     columns: list[str] = []
@@ -159,4 +192,5 @@ def check_names(task: Task, path: str) -> None:
         columns += [str(column) for column in (value if isinstance(value, list) else [value])]
     for column in task.data.replace:
         if column not in columns:
-            raise UsageError(f'{path}: data.replace has "{column}", which is not in data.columns.')
+            source = origin.of(f"data.replace.{column}")
+            raise UsageError(f'{source}: data.replace has "{column}", which is not in data.columns.')

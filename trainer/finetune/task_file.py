@@ -14,6 +14,7 @@ import tomli_w
 
 from schemas import storage
 from schemas.errors import DataError, UsageError
+from trainer.config.origin import Origin
 from trainer.config.overrides import apply_override
 from trainer.config.parse import parse_section
 from trainer.finetune.shipped import advice_on_missing, shipped_task_names, shipped_task_text
@@ -32,6 +33,14 @@ class TaskNames:
     set: str = "--set"
     data: str = "--data"
 
+    def change_in(self, path: str) -> str:
+        """Return what messages call a change of a task file.
+
+        Suites have several task files, and --set may change all of them, so their messages name the file as well.
+        """
+        is_one_of_several = self.set == "--set" and self.task != "--task"
+        return f"{path}: {self.set}" if is_one_of_several else self.set
+
 
 FLAGS = TaskNames()
 
@@ -39,7 +48,8 @@ FLAGS = TaskNames()
 def read_task(path: str, overrides: list[str], names: TaskNames = FLAGS) -> Task:
     """Return the task of a task file or a shipped task, with `--set` overrides applied and every default filled in.
 
-    Raises UsageError that names the file and each wrong key, or StorageError for a file that cannot be read.
+    Raises UsageError that names each wrong key and the file or the override that has it, or StorageError for a file
+    that cannot be read.
     """
     try:
         content = tomllib.loads(_task_text(path, names.task))
@@ -49,8 +59,9 @@ def read_task(path: str, overrides: list[str], names: TaskNames = FLAGS) -> Task
     for override in overrides:
         apply_override(content, override, Task, names.set)
 
-    task = parse_section(Task, content, path)
-    check_task(task, path)
+    origin = Origin(path, overrides, names.change_in(path), content)
+    task = parse_section(Task, content, origin)
+    check_task(task, origin)
     return task
 
 
@@ -66,14 +77,15 @@ def data_folder(path: str, data: str | None, names: TaskNames = FLAGS) -> str:
     """
     if data is not None:
         return data
-    if _is_shipped(path):
+    if is_shipped(path):
         raise UsageError(
             f"{names.task} {path} ships with Clozeline without data. Give the folder of its files with {names.data}."
         )
     return posixpath.dirname(path) or "."
 
 
-def _is_shipped(path: str) -> bool:
+def is_shipped(path: str) -> bool:
+    """Return whether a path names a task that comes with Clozeline, and no file."""
     return path in shipped_task_names() and not storage.exists(path)
 
 
@@ -82,7 +94,7 @@ def _task_text(path: str, name: str) -> str:
 
     name: what messages call the choice of the task.
     """
-    if _is_shipped(path):
+    if is_shipped(path):
         return shipped_task_text(path)
 
     try:

@@ -59,6 +59,6 @@ def _with_its_weights(auto_class: Any, folder: str) -> tuple[Any, list[str]]:
             )
         except Exception as error:  # transformers raises many types for missing, damaged and mismatched files
             raise DataError(
-                f"the weights in {folder} cannot be read: {first_line(error)}. Export or download them again."
+                f"the weights in {folder} cannot be read: {first_line(error).rstrip('.')}. Export or download them again."
             ) from error
     return model, sorted(loading["missing_keys"])

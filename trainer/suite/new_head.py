@@ -17,6 +17,7 @@ from transformers import MODEL_MAPPING
 
 from schemas.errors import DataError
 from schemas.one_line_parser import OneLineParser
+from schemas.permissions import follow_umask
 from trainer.command_line import exit_code_of
 from trainer.finetune.fingerprint import fingerprint_of
 from trainer.finetune.model import read_config
@@ -66,6 +67,7 @@ def write_encoder(folder: Path, output: Path) -> None:
             shutil.copyfile(path, partial / path.name)
 
     (partial / SOURCE_FILE).write_text(json.dumps({"source": fingerprint_of(str(folder))}) + "\n")
+    follow_umask(partial)
     shutil.rmtree(output, ignore_errors=True)
     partial.rename(output)
 

@@ -35,12 +35,12 @@ def test_set_takes_toml_and_bare_words() -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ("run.max_step=5", r"unknown key run\.max_step\. Did you mean run\.max_steps\?$"),
+        ("run.max_step=5", r"^--set run\.max_step=5: unknown key run\.max_step\. Did you mean run\.max_steps\?$"),
         ("optimiser.lr=1", r"unknown key optimiser\. Did you mean optimizer\?"),
         ("run.seed", r"expected section\.key=value"),
         ("seed=1", r"expected section\.key=value"),
         ("run.log_every.x=1", "log_every is a value, not a section"),
-        ("run.seed=red", r"run\.seed: .*found 'red'"),
+        ("run.seed=red", r"^--set run\.seed=red: run\.seed: expected a whole number, found 'red'"),
         ("optimizer.lr=-1", r"optimizer\.lr: .*greater than 0"),
         ("model.num_attention_heads=5", r"model\.num_attention_heads 5 does not divide model\.hidden_size 128"),
         ("batch.micro_batch=none", r"\[batch\] needs global_batch and micro_batch \(rows\), or global_tokens"),

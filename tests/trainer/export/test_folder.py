@@ -1,6 +1,7 @@
 """What lies beside the weights of an export: a tokenizer that knows the model, a public card, a config as published."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,18 @@ from trainer.models.families import FAMILIES as FAMILIES_TRAITS
 
 SHORT = {"run__max_steps": 2, "checkpoint__every": 1, "run__log_every": 1, "schedule__warmup_steps": 1}
 POSITIONS = 40
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_an_export_has_the_permissions_that_the_umask_asks_for(tmp_path: Path, umask: int) -> None:
+    weights = tmp_path / "written_by_safetensors"
+    weights.touch(mode=0o600)
+    before = os.umask(umask)
+    try:
+        export_folder.publish_file(weights, str(tmp_path / "hf/model.safetensors"))
+    finally:
+        os.umask(before)
+    assert (tmp_path / "hf/model.safetensors").stat().st_mode & 0o777 == 0o666 & ~umask
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from trainer.finetune.files.read import read_task_data
 from trainer.finetune.task import Task
 
 GOOD = "text\tlabel\ngood\tpositive\nbad\tnegative\n"
+DROP = 'Correct it, or leave such rows out with data.bad_rows = "drop".'
 COLUMNS = {"text": "text", "label": "label"}
 
 
@@ -48,14 +49,19 @@ def sentence_error(folder: Path, train: str | bytes, dev: str | bytes | None = N
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("fine\t", "dev.tsv line 4: the label is missing. Expected one of negative, positive."),
+        ("fine\t", "dev.tsv line 4: the label is missing. Expected one of negative, positive. Add it, or"),
         (
             "fine\tpositiv",
             'line 4: unknown label "positiv". Expected one of negative, positive. Did you mean positive?',
         ),
-        ("fine", "line 4: 1 field, expected 2."),
-        ("fine\tpositive\tmore", "line 4: 3 fields, expected 2."),
-        (" \tpositive", "line 4: the text is empty."),
+        ("fine", f"line 4: 1 field, expected 2: too few tabs. {DROP}"),
+        ("fine\tpositive\tmore", f"line 4: 3 fields, expected 2: too many tabs. {DROP}"),
+        (
+            '"a\tb"\tpositive',
+            f"3 fields, expected 2: too many tabs. If quotes enclose fields in this file, set data.quotes = "
+            f"true. {DROP}",
+        ),
+        (" \tpositive", f"line 4: the text is empty. Expected text in 'text'. {DROP}"),
     ],
 )
 def test_a_wrong_line_of_the_dev_set(line: str, expected: str, tmp_path: Path) -> None:
@@ -66,6 +72,7 @@ def test_a_wrong_line_of_the_dev_set(line: str, expected: str, tmp_path: Path) -
 def test_a_regression_label_that_is_no_number(label: str, tmp_path: Path) -> None:
     message = sentence_error(tmp_path, f"text\tlabel\na\t1.5\nb\t{label}\n", labels="number")
     assert f'train.tsv line 3: the label "{label}" is not a finite number' in message
+    assert message.endswith("Write it as in 2.5, or leave data.labels out if the labels are names.")
 
 
 @pytest.mark.parametrize(
@@ -118,7 +125,10 @@ def test_a_row_that_lacks_a_column_of_the_rows_before(file_format: str, place: s
 @pytest.mark.parametrize(("file_format", "content"), [("jsonl", ""), ("json", "[]"), ("tsv", "text\tlabel\n")])
 def test_an_empty_training_set(file_format: str, content: str, tmp_path: Path) -> None:
     message = sentence_error(tmp_path, content, format=file_format)
-    assert f"train.{file_format}: the train set of small has no examples." in message
+    assert (
+        f"train.{file_format}: the train set of small has no examples. Check that the task names the right file"
+        in message
+    )
 
 
 @pytest.mark.parametrize("content", ["", "text\tlabel\n"])
@@ -143,6 +153,8 @@ def test_bytes_that_are_not_utf_8(tmp_path: Path) -> None:
     ("line", "expected"),
     [
         ('{"text": "a", "label": }', "line 2: broken JSON at column 24: Expecting value."),
+        ('{"text": "a', "line 2: broken JSON at column 10: Unterminated string."),
+        ('{"text": "a\tb"}', "line 2: broken JSON at column 12: Invalid control character."),
         ('["a"]', "line 2: a JSON list, expected an object."),
         ("5", "line 2: expected a JSON object, found 5."),
         ('{"text": "a\\ud800", "label": "x"}', "line 2: '\\ud800' at character 1 is not a Unicode character."),
@@ -161,6 +173,18 @@ def test_a_quote_that_is_never_closed_names_its_line(tmp_path: Path) -> None:
     message = sentence_error(tmp_path, 'text,label\na,x\n"b,y\nc,x\n', format="csv")
     assert "train.csv line 3: a quote is not closed" in message
     assert "data.quotes = false" in message
+
+
+def test_a_comma_outside_of_quotes(tmp_path: Path) -> None:
+    message = sentence_error(tmp_path, "text,label\na,x\nb,y\nc,d,y\n", format="csv")
+    assert (
+        "train.csv line 4: 3 fields, expected 2: too many commas, or a field that has one is not in quotes" in message
+    )
+
+
+def test_a_bad_row_of_a_test_set_can_be_kept(tmp_path: Path) -> None:
+    message = sentence_error(tmp_path, GOOD, test_text="text\tlabel\nfine\n")
+    assert "test.tsv line 2: 1 field, expected 2: too few tabs. Correct it, or set data.bad_rows = " in message
 
 
 def test_a_duplicate_id(tmp_path: Path) -> None:
@@ -244,6 +268,10 @@ def test_a_tag_that_the_training_set_does_not_have(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
+        (
+            {"answers": [{"text": "Zzyzx", "answer_start": 4}]},
+            f'the answer "Zzyzx" is nowhere in the context. {DROP}',
+        ),
         ({"answers": [{"text": "May", "answer_start": 500}]}, "is outside of the context, which has 45 characters"),
         ({"answers": [{"text": "May", "answer_start": -1}]}, "is outside of the context"),
         ({"answers": [{"text": "May", "answer_start": 4}]}, 'the answer is "May", but the context has "Flu" at 4.'),

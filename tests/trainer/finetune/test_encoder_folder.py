@@ -8,8 +8,8 @@ import pytest
 
 from schemas.errors import UsageError
 from trainer.finetune import cli
-from trainer.finetune.encoder_folder import check_encoder_folder
-from trainer.finetune.model import read_config
+from trainer.finetune.encoder_folder import check_encoder_files, check_encoder_folder
+from trainer.finetune.model import first_line, open_tokenizer, read_config
 from trainer.suite.encoders import encoders_of
 
 
@@ -21,6 +21,58 @@ def refusal(folder: Path) -> str:
 
 def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:
     assert refusal(tmp_path / "nothing").startswith(f"{tmp_path / 'nothing'} does not exist. Give the folder")
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [("bert-base-uncased", "models/bert-base-uncased"), ("google-bert/bert-base", "models/bert-base")],
+)
+def test_a_name_on_the_hub(name: str, target: str) -> None:
+    message = refusal(Path(name))
+    assert message.startswith(f"{name} does not exist. Give the folder of a downloaded model")
+    assert message.endswith(
+        f"not downloaded: `hf download {name} --local-dir {target}` does that, and then give {target}."
+    )
+
+
+def test_a_path_is_not_a_name_on_the_hub(tmp_path: Path) -> None:
+    for path in (tmp_path / "nothing", Path("../nothing"), Path("out/run/hf")):
+        assert "hf download" not in refusal(path)
+
+
+def test_a_folder_without_a_tokenizer_or_weights_is_refused_as_one_without_a_configuration(tmp_path: Path) -> None:
+    (tmp_path / "config.json").touch()
+    with pytest.raises(UsageError, match=r"has no tokenizer\. Expected tokenizer.json, vocab.txt, vocab.json or a "):
+        check_encoder_files(str(tmp_path))
+    with pytest.raises(UsageError, match=r"has no tokenizer\. Expected tokenizer.json"):
+        open_tokenizer(str(tmp_path), "sentence")
+
+    (tmp_path / "tokenizer.json").touch()
+    with pytest.raises(UsageError, match=r"has no weights\. Expected model\.safetensors"):
+        check_encoder_files(str(tmp_path))
+    check_encoder_files(str(tmp_path), random_weights=True)
+
+    (tmp_path / "model-00001-of-00002.safetensors").touch()
+    check_encoder_files(str(tmp_path))
+
+
+def test_a_tokenizer_that_is_damaged_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(UsageError, match="has no tokenizer that transformers") as refused:
+        open_tokenizer(str(tmp_path), "sentence")
+    message = str(refused.value)
+    assert "\n" not in message and ".." not in message
+    assert message.endswith("Export or download the whole folder again.")
+
+
+def test_a_first_line_that_announces_a_list_is_not_cut_off() -> None:
+    assert (
+        first_line(ValueError("\nNot one of: \n(1) a file,\n(2) a folder.\n"))
+        == "Not one of: (1) a file, (2) a folder."
+    )
+    assert first_line(ValueError("No file.\nSee the manual.")) == "No file."
+    assert first_line(ValueError()) == "ValueError"
 
 
 def test_a_folder_without_a_configuration(tmp_path: Path) -> None:

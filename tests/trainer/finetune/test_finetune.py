@@ -17,7 +17,7 @@ import pytest
 import transformers
 from transformers import pipeline
 
-from tests.trainer.finetune.tasks import write_lines, write_task
+from tests.trainer.finetune.tasks import pair_lines, write_lines, write_task
 
 FINETUNE = [sys.executable, "-m", "trainer.finetune"]
 
@@ -81,7 +81,10 @@ def test_the_model_opens_in_a_pipeline_and_says_what_the_predictions_say(straigh
     lines = (straight / f"seed-{best}" / "predictions_dev.jsonl").read_text().splitlines()
     texts = [json.loads(line)["text"] for line in task.with_name("dev.jsonl").read_text().splitlines()]
     classify = pipeline("text-classification", model=str(straight / "hf"))
-    assert [json.loads(line)["prediction"] for line in lines] == [answer["label"] for answer in classify(texts)]
+    predictions = [json.loads(line) for line in lines]
+    answers = classify(texts)
+    assert [line["prediction"] for line in predictions] == [answer["label"] for answer in answers]
+    assert [line["score"] for line in predictions] == pytest.approx([answer["score"] for answer in answers], abs=1e-5)
 
 
 def test_the_same_command_again_trains_nothing_and_one_with_more_seeds_adds_them(
@@ -195,7 +198,7 @@ def test_every_kind_is_trained_and_scored(of_each_kind: dict[str, Path], kind: s
         assert "NoAns_f1" in (output / "report.html").read_text()
 
     lines = [json.loads(line) for line in (output / "seed-0/predictions_test.jsonl").read_text().splitlines()]
-    assert len(lines) == 24 and set(lines[0]) == {"id", "prediction"}
+    assert len(lines) == 24 and set(lines[0]) == {"id", "prediction"} | ({"score"} if kind == "choice" else set())
     expected = {"pair": float, "choice": int, "tags": list, "span": str}
     assert isinstance(lines[0]["prediction"], expected[kind])
 
@@ -203,6 +206,26 @@ def test_every_kind_is_trained_and_scored(of_each_kind: dict[str, Path], kind: s
 def test_a_pipeline_names_the_tags(of_each_kind: dict[str, Path]) -> None:
     tags = pipeline("token-classification", model=str(of_each_kind["tags"] / "hf"))
     assert {found["entity"] for found in tags("The cat sees the river.")} <= {"O", "B-WHO", "B-WHAT"}
+
+
+def test_a_pipeline_gives_the_tags_of_whole_words(of_each_kind: dict[str, Path]) -> None:
+    folder = of_each_kind["tags"]
+    tags = pipeline("token-classification", model=str(folder / "hf"), aggregation_strategy="first")
+    text = "The cat sees the river."
+    for found in tags(text):
+        before, after = text[: found["start"]], text[found["end"] :]
+        assert not before[-1:].isalpha() and not after[:1].isalpha(), found
+
+
+def test_a_pipeline_answers_with_the_number_of_a_regression(of_each_kind: dict[str, Path], tmp_path: Path) -> None:
+    folder = of_each_kind["pair"]
+    best = results_of(folder)["best_seed"]
+    predictions = (folder / f"seed-{best}" / "predictions_dev.jsonl").read_text().splitlines()
+    pairs = [{"text": line["text"], "text_pair": line["text_pair"]} for line in pair_lines(24, 2)]
+    answers = pipeline("text-classification", model=str(folder / "hf"))(pairs)
+    assert {answer["label"] for answer in answers} == {"LABEL_0"}
+    expected = [json.loads(line)["prediction"] for line in predictions]
+    assert [answer["score"] for answer in answers] == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize(("kind", "head"), [("choice", "MultipleChoice"), ("span", "QuestionAnswering")])

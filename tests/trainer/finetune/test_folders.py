@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,6 +41,18 @@ def reviews(encoder, tmp_path: Path) -> Path:
     task = task_of("sentence", dropout=0.3)
     write_model(tmp_path, model_of(encoder("bert"), task, ("bad", "good")), str(encoder("bert")), "sentence")
     return tmp_path / "hf"
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_a_model_has_the_permissions_that_the_umask_asks_for(encoder, tmp_path: Path, umask: int) -> None:
+    task = task_of("sentence")
+    before = os.umask(umask)
+    try:
+        write_model(tmp_path, model_of(encoder("bert"), task, ("bad", "good")), str(encoder("bert")), "sentence")
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "hf").iterdir()}
+    assert "model.safetensors" in modes and set(modes.values()) == {0o666 & ~umask}, modes
 
 
 def head_of(model: Any) -> torch.Tensor:

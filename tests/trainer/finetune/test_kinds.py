@@ -88,6 +88,11 @@ def test_examples_may_have_different_numbers_of_choices(encoder, family: str) ->
         scores = kind.scores(model(**kind.batch(features)), features)
     assert [len(score) for score in scores] == [3, 2]
 
+    # A short example is padded with copies of its first choice, which have no share in the probability.
+    for prediction, score in zip(kind.predictions(examples, features, scores), scores, strict=True):
+        shares = torch.tensor(score).softmax(0)
+        assert (prediction, kind.probability(prediction)) == (int(shares.argmax()), pytest.approx(float(shares.max())))
+
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_loss_of_tags_is_that_of_first_pieces(encoder, family: str) -> None:

@@ -75,7 +75,7 @@ def test_incomplete_lines_of_qqp_are_left_out_and_counted(tmp_path: Path, capsys
 
     told = capsys.readouterr().out
     assert "2 of 6 examples of the train set of qqp left out" in told
-    assert "train.tsv line 4: 4 fields, expected 6." in told
+    assert "train.tsv line 4: 4 fields, expected 6: too few tabs." in told
 
 
 def test_both_dev_sets_of_mnli(tmp_path: Path) -> None:

@@ -72,7 +72,8 @@ def test_rows_of_another_length_have_a_fault(rows: list[list[str]], data: st.Dat
 
     faults = [(record.place.rpartition(" ")[2], record.fault) for record in records if record.fault]
     held = "1 field" if fields == 1 else f"{fields} fields"
-    assert faults == [(str(broken + 1), f"{held}, expected {len(header)}")]
+    cause = "too few tabs" if fields < len(header) else "too many tabs"
+    assert faults == [(str(broken + 1), f"{held}, expected {len(header)}: {cause}")]
 
 
 @UNTIMED

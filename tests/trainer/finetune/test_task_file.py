@@ -12,7 +12,7 @@ import tomli_w
 from schemas.errors import UsageError
 from trainer.finetune.shipped import shipped_task_names
 from trainer.finetune.task import Task
-from trainer.finetune.task_file import data_folder, dump_task, read_task
+from trainer.finetune.task_file import TaskNames, data_folder, dump_task, read_task
 
 PAIR = {
     "name": "small",
@@ -82,7 +82,7 @@ def test_every_default_is_written_out() -> None:
         ("training.epoch=1", "unknown key training.epoch. Did you mean training.epochs?"),
         ("data.column.text=a", "unknown key data.column. Did you mean data.columns?"),
         ("data.columns.txt=a", "unknown key data.columns.txt. Did you mean data.columns.text?"),
-        ("sourse=a", "--set sourse=a: expected section.key=value"),
+        ("sourse=a", "expected section.key=value"),
         ("kind=pairs", "kind: input should be 'sentence', 'pair', 'choice', 'tags' or 'span', found 'pairs'"),
         (
             "kind=span",
@@ -93,7 +93,6 @@ def test_every_default_is_written_out() -> None:
         ("kind=sentence", "data.columns.text_pair is not for the kind sentence"),
         ("kind=choice", "data.columns.text is not for the kind choice, which has context, choices, label, id, prefix"),
         ("data.format=xml", "data.format: input should be"),
-        ("data.train=a/train.xml", "data.format is missing. Format of the files."),
         ("data.train=none", "data.train is missing. The training file"),
         ("data.header=false", 'data.columns.text is "one", but without a header columns are numbers from 0'),
         ('data.labels=["a"]', "data.labels has 1 label, expected two or more"),
@@ -117,8 +116,67 @@ def test_every_default_is_written_out() -> None:
 def test_wrong_keys_are_named(change: str, expected: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as refused:
         read_task(task_file(tmp_path, PAIR), [change])
-    assert expected in str(refused.value)
-    assert "\n" not in str(refused.value)
+    message = str(refused.value)
+    assert message.startswith(f"--set {change}: ")
+    assert expected in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ("training.epochs=x", "training.epochs: expected a whole number, found 'x'. Passes over the training set."),
+        ("training.epochs=1.5", "training.epochs: expected a whole number, found 1.5."),
+        ("training.lr=fast", "training.lr: expected a number, found 'fast'."),
+        ("data.header=maybe", "data.header: expected true or false, found 'maybe'."),
+    ],
+)
+def test_values_of_another_type_name_the_flag(change: str, expected: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as refused:
+        read_task(task_file(tmp_path, PAIR), [change])
+    assert str(refused.value).startswith(f"--set {change}: {expected}")
+
+
+def test_a_format_that_no_ending_implies(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"data\.format is missing\. Format of the files\."):
+        read_task(task_file(tmp_path, PAIR), ["data.train=a/train.xml"])
+
+
+def test_each_mistake_names_where_it_is(tmp_path: Path) -> None:
+    path = task_file(tmp_path, PAIR | {"training": {"epochs": "many", "batches": 3, "lr": "fast"}})
+    with pytest.raises(UsageError) as refused:
+        read_task(path, ["training.lr=1", "training.lr=none", "training.batch=big"])
+    message = str(refused.value)
+    in_file, _, of_flag = message.partition(" --set training.batch=big: ")
+    assert in_file.startswith(f"{path}: training.epochs: expected a whole number, found 'many'.")
+    assert "unknown key training.batches. Did you mean training.batch?" in in_file
+    assert of_flag.startswith("training.batch: expected a whole number, found 'big'.")
+
+    with pytest.raises(UsageError, match=r"task\.toml: --set training.batch=big: "):
+        read_task(task_file(tmp_path, PAIR), ["training.batch=big"], TaskNames(task="suite.toml: the task file"))
+
+
+def test_a_stride_says_which_value_is_the_default(tmp_path: Path) -> None:
+    span: dict[str, Any] = {"name": "squad", "kind": "span", "data": {"train": "train.json", "dev": "dev.json"}}
+    path = task_file(tmp_path, span)
+    for change, expected in [
+        (
+            "training.max_length=64",
+            "training.stride 128 (the default for the kind span), expected less than training.max_length 64.",
+        ),
+        (
+            "training.stride=400",
+            "training.stride 400, expected less than training.max_length 384 (the default for the kind span).",
+        ),
+    ]:
+        with pytest.raises(UsageError) as refused:
+            read_task(path, [change])
+        assert str(refused.value).startswith(f"--set {change}: {expected}")
+
+    path = task_file(tmp_path, span | {"training": {"max_length": 64, "stride": 64}})
+    with pytest.raises(UsageError) as refused:
+        read_task(path, [])
+    assert str(refused.value).startswith(f"{path}: training.stride 64, expected less than training.max_length 64.")
 
 
 def test_files_that_are_no_task(tmp_path: Path) -> None:

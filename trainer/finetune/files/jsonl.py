@@ -48,7 +48,9 @@ def parse_json(text: str, place: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         line = f" line {error.lineno}" if "\n" in text.strip() else ""
-        raise DataError(f"{place}{line}: broken JSON at column {error.colno}: {error.msg}.") from error
+        # Some of Python's messages end with "at", for a place that follows them.
+        reason = error.msg.removesuffix(" at").removesuffix(" starting")
+        raise DataError(f"{place}{line}: broken JSON at column {error.colno}: {reason}.") from error
     except ValueError as error:
         raise DataError(f"{place}: the JSON has a number that cannot be read: {error}.") from error
     except RecursionError as error:

@@ -13,6 +13,8 @@ from trainer.finetune.task import label_name
 PLACEHOLDERS = {"", "-1", "none", "null", "nan", "?", "-", "hidden", "unknown"}
 """Values that test files contain in place of labels, in lower case. A value that is a label of the task is a label."""
 
+ADD_LABEL = "Add it, or remove the example."
+
 MOST_DISTINCT = 100
 """If a training file has more distinct labels than this, the column probably does not hold labels."""
 
@@ -42,7 +44,7 @@ def class_id(value: Any, names: dict[str, int], place: str, is_test: bool) -> in
 
     known = tuple(names)
     if name is None:
-        raise DataError(f"{place}: the label is missing. Expected one of {listed(known)}.")
+        raise DataError(f"{place}: the label is missing. Expected one of {listed(known)}. {ADD_LABEL}")
     raise DataError(
         f'{place}: unknown label "{name}". Expected one of {listed(known)}.{nearest_name(name, known)} A label that no '
         "training example has must be listed in data.labels, with all others."
@@ -58,14 +60,17 @@ def number(value: Any, place: str, is_test: bool) -> float | None:
     if is_test and (name is None or name.lower() in PLACEHOLDERS - {"-1"}):
         return None
     if name is None:
-        raise DataError(f'{place}: the label is missing. Expected a number, because data.labels is "number".')
+        raise DataError(f'{place}: the label is missing. Expected a number, as data.labels is "number". {ADD_LABEL}')
 
     try:
         found = math.nan if isinstance(value, bool) else float(name)
     except ValueError:
         found = math.nan
     if not math.isfinite(found):
-        raise DataError(f'{place}: the label "{name}" is not a finite number, but data.labels is "number".')
+        raise DataError(
+            f'{place}: the label "{name}" is not a finite number, but data.labels is "number". Write it as in 2.5, or '
+            "leave data.labels out if the labels are names."
+        )
     return found
 
 
@@ -81,7 +86,7 @@ def choice_position(value: Any, count: int, names: dict[str, int], place: str, i
         return None
 
     if name is None:
-        raise DataError(f"{place}: the label is missing. Expected which choice is right, from 0.")
+        raise DataError(f"{place}: the label is missing. Expected which choice is right, from 0. {ADD_LABEL}")
     if position is None and names:
         known = tuple(names)
         raise DataError(f'{place}: unknown label "{name}". Expected one of {listed(known)}.{nearest_name(name, known)}')

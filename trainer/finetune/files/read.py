@@ -12,6 +12,7 @@ from trainer.distributed.watchdog import progress
 from trainer.finetune.examples import Example, TaskData, TextExample, is_labeled
 from trainer.finetune.files.build import Building, example_of, tags_of
 from trainer.finetune.files.labels import infer_names, name_of
+from trainer.finetune.files.missing import check_files
 from trainer.finetune.files.records import BadRowError, Record
 from trainer.finetune.files.sets import ExampleSet, example_sets, read_contents
 from trainer.finetune.files.squad import Question
@@ -26,6 +27,7 @@ def read_task_data(task: Task, folder: str) -> TaskData:
     folder: the folder that the task's paths are relative to.
     Raises DataError or UsageError that names the file, the line, the value and what was expected.
     """
+    check_files(task, folder)
     sets = example_sets(task, folder)
     contents = {example_set.name: read_contents(task, example_set) for example_set in sets}
     for example_set in sets:
@@ -92,7 +94,7 @@ def _examples(building: Building, contents: list[Record] | list[Question]) -> li
             example = example_of(content, _id_of(building, content, position), building)
         except BadRowError as error:
             if not may_drop:
-                raise
+                raise BadRowError(f"{error}{_advice(building)}") from error
             dropped.append(error)
             continue
 
@@ -112,8 +114,20 @@ def _name_of_set(task: Task, example_set: ExampleSet) -> str:
     return f"the {example_set.name} set of {task.name}"
 
 
+def _advice(building: Building) -> str:
+    """Return what to do about a bad row, as a further sentence."""
+    if building.task.data.bad_rows == "drop":
+        return ""
+    if building.is_test:
+        return ' Correct it, or set data.bad_rows = "drop", with which this set keeps such rows, with empty texts.'
+    return ' Correct it, or leave such rows out with data.bad_rows = "drop".'
+
+
 def _no_examples(task: Task, example_set: ExampleSet) -> DataError:
-    return DataError(f"{', '.join(example_set.paths)}: {_name_of_set(task, example_set)} has no examples.")
+    return DataError(
+        f"{', '.join(example_set.paths)}: {_name_of_set(task, example_set)} has no examples. Check that the task names "
+        "the right file, and that it was written completely."
+    )
 
 
 def _is_skipped(building: Building, content: Record | Question) -> bool:

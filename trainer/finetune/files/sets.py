@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from schemas import storage
-from schemas.errors import DataError
 from trainer.finetune.files.c3 import read_c3
 from trainer.finetune.files.conll import read_conll
 from trainer.finetune.files.jsonl import read_json_lines, read_json_list
@@ -51,12 +50,6 @@ def example_sets(task: Task, folder: str) -> list[ExampleSet]:
     return [_example_set(task, name, folder) for name in names]
 
 
-def missing_files(task: Task, folder: str) -> list[str]:
-    """Return the paths of a task's files that do not exist."""
-    paths = [path for example_set in example_sets(task, folder) for path in example_set.paths]
-    return [path for path in paths if not storage.exists(path)]
-
-
 def _example_set(task: Task, name: str, folder: str) -> ExampleSet:
     data = task.data
     named = data.extra[name] if name in data.extra else getattr(data, name)
@@ -73,12 +66,6 @@ def read_contents(task: Task, example_set: ExampleSet) -> list[Record] | list[Qu
     """Return the rows or questions of a set's files, in order. Raises DataError for a file that cannot be read."""
     contents: list = []
     for path in example_set.paths:
-        if not storage.exists(path):
-            source = f" It comes from {task.source}." if task.source else ""
-            raise DataError(
-                f"{path}, the {example_set.name} set of {task.name}, does not exist.{source} Give the folder that "
-                "holds the task's files with --data, or in a steps file with finetune.data."
-            )
         contents += _read_file(task, example_set, path)
     return contents
 

@@ -144,8 +144,11 @@ def _occurrences(text: str, context: str) -> list[int]:
 
 def _misplaced(text: str, start: int, context: str, place: str) -> str:
     """Return the message for an answer that is not at the position that the file gives."""
+    if text not in context:
+        return f'{place}: the answer "{text:.60}" is nowhere in the context.'
+
+    advice = "data.find_answers = true moves such answers to their text."
     end = start + len(text)
-    advice = "Correct the file, or move such answers with data.find_answers = true."
     if start < 0 or end > len(context):
         return (
             f'{place}: the answer "{text:.60}" from {start} to {end} is outside of the context, which has '

@@ -17,6 +17,9 @@ from trainer.finetune.files.records import Record, WantedColumns, counted, missi
 from trainer.finetune.files.text import read_text, split_lines
 from trainer.finetune.task import Column
 
+SEPARATORS = {"\t": "tabs", ",": "commas"}
+"""What messages call the characters that separate fields."""
+
 
 @dataclass(frozen=True)
 class TableLayout:
@@ -36,7 +39,7 @@ def read_table(path: str, layout: TableLayout, wanted: WantedColumns) -> list[Re
     text = read_text(path)
     numbered_rows = list(_quoted_rows(path, text, layout.separator) if layout.quotes else _plain_rows(text, layout))
     if not numbered_rows:
-        raise DataError(f"{path} is empty. Expected lines of fields.")
+        raise DataError(f"{path} is empty. Expected lines of fields. Check that it was written completely.")
 
     names = numbered_rows[0][1]
     if not layout.header:
@@ -44,7 +47,13 @@ def read_table(path: str, layout: TableLayout, wanted: WantedColumns) -> list[Re
     positions = _positions(path, names, wanted)
 
     data_rows = numbered_rows[1:] if layout.header else numbered_rows
-    return [_record(f"{path} line {line}", fields, positions, len(names)) for line, fields in data_rows]
+    records = []
+    for line, fields in data_rows:
+        fault = None if len(fields) == len(names) else _fault(fields, len(names), layout)
+        complete = fields + [""] * (len(names) - len(fields))
+        values = {column: complete[position] for column, position in positions.items()}
+        records.append(Record(f"{path} line {line}", values, fault))
+    return records
 
 
 def _plain_rows(text: str, layout: TableLayout) -> Iterator[tuple[int, list[str]]]:
@@ -92,11 +101,14 @@ def _positions(path: str, names: list[str], wanted: WantedColumns) -> dict[Colum
     return positions
 
 
-def _record(place: str, fields: list[str], positions: dict[Column, int], width: int) -> Record:
-    fault = None
-    if len(fields) != width:
-        fault = f"{counted(len(fields), 'field')}, expected {width}"
-        fields = fields + [""] * (width - len(fields))
-
-    values = {column: fields[position] for column, position in positions.items()}
-    return Record(place, values, fault)
+def _fault(fields: list[str], width: int, layout: TableLayout) -> str:
+    """Return what is wrong with a line that has too few or too many fields, and its probable cause."""
+    separators = SEPARATORS[layout.separator]
+    found = f"{counted(len(fields), 'field')}, expected {width}"
+    if len(fields) < width:
+        return f"{found}: too few {separators}"
+    if layout.quotes:
+        return f"{found}: too many {separators}, or a field that has one is not in quotes"
+    if any(field.startswith('"') for field in fields):
+        return f"{found}: too many {separators}. If quotes enclose fields in this file, set data.quotes = true"
+    return f"{found}: too many {separators}"

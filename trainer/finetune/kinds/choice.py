@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trainer.finetune.examples import ChoiceExample
-from trainer.finetune.kinds.kind import Feature, Floats, Kind, Row, host
+from trainer.finetune.kinds.kind import Feature, Floats, Kind, Label, Row, host
 
 
-class Choice(Kind[ChoiceExample, int]):
+class Choice(Kind[ChoiceExample, Label]):
     """Predicts the position of the best choice, from 0."""
 
     model_class = "AutoModelForMultipleChoice"
@@ -77,8 +77,8 @@ class Choice(Kind[ChoiceExample, int]):
 
     def predictions(
         self, examples: Sequence[ChoiceExample], features: Sequence[Feature], scores: Sequence[Floats]
-    ) -> list[int]:
-        return [int(scores_N.argmax()) for scores_N in scores]
+    ) -> list[Label]:
+        return [Label.of(scores_N) for scores_N in scores]
 
     def references(self, examples: Sequence[ChoiceExample]) -> list[Any]:
         return [example.label for example in examples]
@@ -86,8 +86,8 @@ class Choice(Kind[ChoiceExample, int]):
     def label_ids(self, examples: Sequence[ChoiceExample]) -> list[int]:
         return self.references(examples)
 
-    def constant_prediction(self, example: ChoiceExample, label: int) -> int:
-        return label
+    def constant_prediction(self, example: ChoiceExample, label: int) -> Label:
+        return Label(label)
 
 
 def filled_up(rows: tuple[Row, ...], count: int) -> tuple[Row, ...]:

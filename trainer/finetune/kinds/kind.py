@@ -69,6 +69,23 @@ Example = TypeVar("Example")
 Prediction = TypeVar("Prediction")
 
 
+class Label(int):
+    """A predicted label or position, which metrics take as a number.
+
+    probability: what the model gives it; NaN if it is not the prediction of a model.
+    """
+
+    probability: float = float("nan")
+
+    @staticmethod
+    def of(logits_C: Floats) -> Label:
+        """Return the most likely label by the logits of all labels."""
+        label = Label(logits_C.argmax())
+        below_best_C = logits_C.astype(np.float64) - logits_C[label]
+        label.probability = float(1 / np.exp(below_best_C).sum())
+        return label
+
+
 class Kind(ABC, Generic[Example, Prediction]):
     """One kind of task, for one task and one tokenizer."""
 
@@ -137,6 +154,10 @@ class Kind(ABC, Generic[Example, Prediction]):
     def written(self, prediction: Any) -> Any:
         """Return a prediction, given in the form that metrics take, in the form that predictions_*.jsonl holds."""
         return prediction
+
+    def probability(self, prediction: Any) -> float | None:
+        """Return the probability that the model gives a prediction, None if the kind has no such number."""
+        return prediction.probability if isinstance(prediction, Label) else None
 
     # ---- The same for all kinds ----
 

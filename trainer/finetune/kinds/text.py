@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trainer.finetune.examples import TextExample
-from trainer.finetune.kinds.kind import Feature, Floats, Kind, host
+from trainer.finetune.kinds.kind import Feature, Floats, Kind, Label, host
 
 
-class Classification(Kind[TextExample, int]):
+class Classification(Kind[TextExample, Label]):
     """Predicts the most likely class of a text or a pair of texts."""
 
     model_class = "AutoModelForSequenceClassification"
@@ -50,8 +50,8 @@ class Classification(Kind[TextExample, int]):
 
     def predictions(
         self, examples: Sequence[TextExample], features: Sequence[Feature], scores: Sequence[Floats]
-    ) -> list[int]:
-        return [int(scores_C.argmax()) for scores_C in scores]
+    ) -> list[Label]:
+        return [Label.of(scores_C) for scores_C in scores]
 
     def references(self, examples: Sequence[TextExample]) -> list[Any]:
         return [example.label for example in examples]
@@ -59,10 +59,10 @@ class Classification(Kind[TextExample, int]):
     def label_ids(self, examples: Sequence[TextExample]) -> list[int]:
         return self.references(examples)
 
-    def constant_prediction(self, example: TextExample, label: int) -> int:
-        return label
+    def constant_prediction(self, example: TextExample, label: int) -> Label:
+        return Label(label)
 
-    def written(self, prediction: int) -> str:
+    def written(self, prediction: Label) -> str:
         return self.labels[prediction]
 
 

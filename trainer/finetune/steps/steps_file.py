@@ -10,10 +10,13 @@ from typing import Any
 
 from schemas.errors import StorageError, UsageError
 from trainer.config.load import read_recipe
+from trainer.config.origin import Origin
 from trainer.config.overrides import apply_override
 from trainer.config.parse import parse_section
 from trainer.config.shipped import recipe_names
-from trainer.finetune.encoder_folder import check_encoder_folder
+from trainer.finetune.encoder_folder import check_encoder_files
+from trainer.finetune.files.missing import Naming
+from trainer.finetune.files.missing import check_files as check_task_files
 from trainer.finetune.shipped import shipped_task_names
 from trainer.finetune.steps.schema import (
     ORDER,
@@ -23,7 +26,7 @@ from trainer.finetune.steps.schema import (
     Steps,
     TaskStepSection,
 )
-from trainer.finetune.task_file import TaskNames, data_folder, read_task
+from trainer.finetune.task_file import TaskNames, data_folder, is_shipped, read_task
 
 PATHS = ("folder", "corpus", "pairs", "data")
 """Keys of a step that hold paths. `recipe` and `task` do too, unless they name one that ships with Clozeline."""
@@ -37,7 +40,7 @@ def read_steps(path: str, folder: str | None) -> Steps:
     """
     content = _toml_of(path)
     check_order(list(content), path)
-    steps = parse_section(Steps, content, f"--steps {path}")
+    steps = parse_section(Steps, content, Origin(f"--steps {path}"))
     check_sources(steps, folder, path)
 
     steps = _from_here(steps, Path(path).parent)
@@ -130,11 +133,13 @@ def check_files(steps: Steps, path: str) -> None:
     finetune = steps.finetune
     key = f"--steps {path}: finetune"
     names = TaskNames(task=f"{key}.task", set=f"{key}.set", data="finetune.data")
-    read_task(finetune.task, finetune.set, names)
-    data_folder(finetune.task, finetune.data, names)
+    task = read_task(finetune.task, finetune.set, names)
+    data = data_folder(finetune.task, finetune.data, names)
+    origin = Origin(finetune.task, finetune.set, names.set)
+    check_task_files(task, data, Naming(origin, is_shipped(finetune.task), f"finetune.data of {path}"))
 
     if steps.general is not None and steps.general.folder is not None:
-        check_encoder_folder(steps.general.folder)
+        check_encoder_files(steps.general.folder)
     if steps.domain is not None and steps.domain.corpus is not None:
         corpus = steps.domain.corpus
         for patterns in corpus if isinstance(corpus, list) else [corpus]:

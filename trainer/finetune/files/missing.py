@@ -1,0 +1,58 @@
+"""Reports files of a task that do not exist. Needs neither torch nor transformers, whose imports take seconds."""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass
+
+from schemas import storage
+from schemas.errors import DataError, nearest_name
+from trainer.config.origin import Origin
+from trainer.finetune.files.sets import ExampleSet, example_sets
+from trainer.finetune.task import Task
+
+
+@dataclass(frozen=True)
+class Naming:
+    """What names the files of a task, for messages.
+
+    origin: of the task's values. is_shipped: whether the task comes with Clozeline, so that only the folder can be
+    wrong. data: the flag or the key that names the folder.
+    """
+
+    origin: Origin
+    is_shipped: bool = False
+    data: str = "--data"
+
+
+UNNAMED = Naming(Origin("the task file"))
+"""For callers that do not know the task file."""
+
+
+def check_files(task: Task, folder: str, naming: Naming = UNNAMED) -> None:
+    """Raise DataError that names the first file of a task that does not exist, and what to correct.
+
+    folder: the folder that the task's paths are relative to.
+    """
+    for example_set in example_sets(task, folder):
+        for path in example_set.paths:
+            if not storage.exists(path):
+                raise DataError(_message(task, example_set, path, naming))
+
+
+def _message(task: Task, example_set: ExampleSet, path: str, naming: Naming) -> str:
+    source = f" It comes from {task.source}." if task.source else ""
+    beside = storage.names(posixpath.dirname(path) or ".")
+    hint = nearest_name(posixpath.basename(path), beside)
+    return (
+        f"{path}, the {example_set.name} set of {task.name}, does not exist.{source}{hint} "
+        f"{_correction(task, example_set, naming)} the folder that holds the task's files with {naming.data}."
+    )
+
+
+def _correction(task: Task, example_set: ExampleSet, naming: Naming) -> str:
+    key = f"data.extra.{example_set.name}" if example_set.name in task.data.extra else f"data.{example_set.name}"
+    named_by = naming.origin.of(key)
+    if named_by != naming.origin.path:
+        return f"Correct {named_by}, or give"
+    return "Give" if naming.is_shipped else f"Correct {key} of {named_by}, or give"
