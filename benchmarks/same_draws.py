@@ -18,8 +18,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from trainer.finetune.batches import Batch, training_batches
 from trainer.finetune.kinds.kind import Feature
-from trainer.finetune.kinds.table import kind_of
-from trainer.finetune.model import build_model, longest_row, read_config
+from trainer.finetune.model import build_model
 from trainer.finetune.optimizer import rate_share
 from trainer.finetune.run import Order, read_inputs
 from trainer.finetune.task import Task, TaskTrainingSection
@@ -89,12 +88,11 @@ def trainer_with_same_draws(encoder: str, task: Task, data: str, seed: int, **re
     train_dataset must have the examples of the training set in the order of the file, one for each of our features.
     """
     inputs = read_inputs(Order(encoder, task, data, output="unused", seeds=[seed]))
-    kind = kind_of(task, inputs.data.labels, inputs.tokenizer, longest_row(read_config(encoder)))
-    features = kind.training_features(inputs.data.train)
+    features = inputs.kind.training_features(inputs.data.train)
     if len(features) != len(rest["train_dataset"]):
         raise ValueError(f"{len(rest['train_dataset'])} training examples, expected {len(features)}.")
 
-    model = build_model(encoder, task, kind, seed, random_weights=False)
+    model = build_model(encoder, task, inputs.kind, seed, random_weights=False)
     return SameDrawsTrainer(features, task.training, seed, model=model, **rest)
 
 

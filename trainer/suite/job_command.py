@@ -58,7 +58,8 @@ def _with_its_weights(auto_class: Any, folder: str) -> tuple[Any, list[str]]:
                 folder, dtype=torch.float32, local_files_only=True, output_loading_info=True
             )
         except Exception as error:  # transformers raises many types for missing, damaged and mismatched files
+            reason = first_line(error).rstrip(".")
             raise DataError(
-                f"the weights in {folder} cannot be read: {first_line(error).rstrip('.')}. Export or download them again."
+                f"the weights in {folder} cannot be read: {reason}. Export or download them again."
             ) from error
     return model, sorted(loading["missing_keys"])
