@@ -66,7 +66,7 @@ def test_each_command_has_its_own_help(name: str) -> None:
             "clozeline: unrecognized arguments: --sett a=b. Unknown flag --sett. Did you mean --set?",
         ),
         (["train", "--config", "bert-base"], "clozeline: --config bert-base does not exist. Did you mean bert_base?"),
-        (["train", "--config", "tiny", "--set", "run.sead=1"], "clozeline: tiny: unknown key run.sead."),
+        (["train", "--config", "tiny", "--set", "run.sead=1"], "clozeline: --set run.sead=1: unknown key run.sead."),
         (["export", "run"], "clozeline: the following arguments are required: --output"),
     ],
     ids=["unknown flag", "missing flag", "misspelled flag", "misspelled other flag", "recipe", "key", "export"],
