@@ -120,7 +120,7 @@ def test_a_full_disk_is_exit_code_5(full_disk: Path, capsys: pytest.CaptureFixtu
     ("flags", "message"),
     [
         (["--config", "bert-base"], "--config bert-base does not exist. Did you mean bert_base?"),
-        (["--config", "tiny", "--set", "run.sead=1"], "tiny: unknown key run.sead."),
+        (["--config", "tiny", "--set", "run.sead=1"], "--set run.sead=1: unknown key run.sead."),
         (
             ["--jsno"],
             "unrecognized arguments: --jsno. Unknown flag --jsno. Did you mean --json? "
