@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-import clozeline
 from schemas import storage
 from trainer.finetune.data_facts import baseline_scores, data_facts, warn_of_guessing
 from trainer.finetune.job import Job
@@ -56,7 +55,6 @@ def write_outcome(job: Job) -> None:
 
     baseline = baseline_scores(job)
     content = {
-        "version": clozeline.__version__,
         "task": job.task.name,
         "kind": job.task.kind,
         "metrics": list(job.task.metrics),

@@ -102,4 +102,5 @@ def results_of(output: Path) -> dict[str, Any]:
     results = json.loads((output / "finetune/results.json").read_text())
     for seed in results["seeds"]:
         del seed["seconds"]
+    del results["data"]["files"]
     return results
