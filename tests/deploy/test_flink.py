@@ -5,7 +5,6 @@ launcher's command, and workers from a pool. Not proven: the operator, pods, and
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import subprocess
 import sys
@@ -16,7 +15,7 @@ import pytest
 
 from schemas.manifest import read_manifest
 from tests.deploy.manifests import Manifest, find, load, load_all
-from tests.pipeline.engines.conftest import JARS, START_SECONDS, free_ports
+from tests.pipeline.engines.conftest import JARS, started_flink
 
 NOT_HEAP = (
     "taskmanager.memory.network.max",
@@ -124,20 +123,6 @@ def real_cluster(engines: Path, folder: Path) -> Iterator[int]:
         assert changed == 1, key
     (folder / "flink.sh").write_text(script)
 
-    rest, job = free_ports(2)
-    start = ["bash", str(folder / "flink.sh")]
     slots = cluster()["flinkConfiguration"]["taskmanager.numberOfTaskSlots"]
-    try:
-        done = subprocess.run(
-            [*start, "start", str(folder / "run"), str(rest), str(job)],
-            env=os.environ | {"TASK_MANAGERS": "2", "SLOTS": slots},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-            timeout=START_SECONDS,
-        )
-        assert done.returncode == 0, done.stderr
-        yield job
-    finally:
-        subprocess.run([*start, "stop", str(folder / "run")], check=False, timeout=30)
+    with started_flink(folder / "flink.sh", folder / "run", {"TASK_MANAGERS": "2", "SLOTS": slots}) as job_port:
+        yield job_port

@@ -23,7 +23,7 @@ import pytest
 from schemas.manifest import read_manifest
 from tests.deploy.dockerfile import Build, build, environment, read_stages
 from tests.deploy.manifests import DEPLOY, REPOSITORY
-from tests.trainer.ranks import free_port
+from tests.ports import free_port
 
 DOCKERFILE = DEPLOY / "images/Dockerfile"
 PINNED = dict(line.split("==") for line in (REPOSITORY / "constraints.txt").read_text().splitlines())

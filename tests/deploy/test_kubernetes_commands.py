@@ -21,8 +21,8 @@ import pytest
 
 from schemas.manifest import read_manifest
 from tests.deploy.manifests import Manifest, expand, load
+from tests.ports import free_port
 from tests.trainer.conftest import SHRUNK
-from tests.trainer.ranks import free_port
 
 PROGRAMS = {
     "clozeline": [sys.executable, "-c", "from clozeline.cli import main; raise SystemExit(main())"],

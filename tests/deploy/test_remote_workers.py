@@ -22,7 +22,7 @@ from schemas.manifest import read_manifest
 from tests.conftest import made
 from tests.deploy.wheel_environment import WheelEnvironment, build_wheel, install_environment, make_environment
 from tests.object_store import ObjectStore
-from tests.trainer.ranks import free_port
+from tests.ports import free_port
 
 EXTRAS = ("pipeline", "gcs")
 """Of launcher and workers in CI. `gcp` adds Dataflow's client, half a gigabyte; see the thorough test."""

@@ -24,8 +24,8 @@ import yaml
 from tests.deploy.manifests import DEPLOY, REPOSITORY, validator
 from tests.deploy.test_kubernetes_commands import end
 from tests.object_store import ObjectStore
+from tests.ports import free_port
 from tests.trainer.conftest import SHRUNK
-from tests.trainer.ranks import free_port
 
 TASK = DEPLOY / "skypilot/train.yaml"
 VERSION = "0.14.1"

@@ -13,7 +13,7 @@ import pytest
 
 from tests.conftest import BIN, Command
 from tests.docs.pages import ROOT, blocks, commands
-from tests.trainer.ranks import free_port
+from tests.ports import free_port
 from trainer.config.load import load_recipe
 
 SMALL_RUN = {

@@ -13,7 +13,8 @@ import psutil
 import pytest
 from safetensors.torch import load_file
 
-from tests.trainer.ranks import WarmRanks, free_port
+from tests.ports import free_port
+from tests.trainer.ranks import WarmRanks
 from trainer.metrics.log import TIMED
 
 BIN = Path(sys.executable).parent

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
+from tests.ports import free_port
 from tests.trainer.warm_rank import ANSWER
-
-
-def free_port() -> int:
-    """Return a port that nothing uses; several sets of ranks may run on one machine."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 def environments(ranks: int) -> list[dict[str, str]]:

@@ -15,8 +15,8 @@ import pytest
 import torch.distributed as dist
 from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
 
+from tests.ports import free_port
 from tests.trainer.distributed.test_preemption import listens, wait_for
-from tests.trainer.ranks import free_port
 from trainer import torchrun
 
 

@@ -15,12 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.ranks import free_port
+from tests.ports import free_port
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 ENGINES = Path(os.environ.get("CLOZELINE_ENGINES", REPOSITORY.parent / "shared" / "engines"))
 JARS = ("flink-1.16.0-slim.jar", "beam-flink-job-server-2.56.0-slim.jar")
 START_SECONDS = 100
+SHOWN_LINES = 15
 
 
 @dataclass(frozen=True)
@@ -82,31 +83,41 @@ def own_flink(engines: Path, pool, tmp_path: Path) -> Iterator[Flink]:
 @contextlib.contextmanager
 def running_flink(engines: Path, folder: Path, pool_address: str) -> Iterator[Flink]:
     """Start a cluster, with workers from a pool, and stop it at the end of the block."""
-    rest, job = free_ports(2)
-    script = ["bash", str(engines / "flink.sh")]
-    started = subprocess.run(
-        [*script, "start", str(folder), str(rest), str(job)],
-        env=os.environ | {"RESTARTS": "10"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-        timeout=START_SECONDS,
-    )
-    try:
-        assert started.returncode == 0, started.stderr
+    with started_flink(engines / "flink.sh", folder, {"RESTARTS": "10"}) as job_port:
         workers = ["--environment_type=EXTERNAL", f"--environment_config={pool_address}"]
-        yield Flink(folder, ["--runner=flink", f"--job_endpoint=localhost:{job}", "--parallelism=2", *workers])
+        yield Flink(folder, ["--runner=flink", f"--job_endpoint=localhost:{job_port}", "--parallelism=2", *workers])
+
+
+@contextlib.contextmanager
+def started_flink(script: Path, folder: Path, variables: dict[str, str]) -> Iterator[int]:
+    """Start a cluster in a folder, yield the port of its job server, and stop it at the end of the block.
+
+    variables: further ones of the script's environment.
+    """
+    # The script takes two ports, and uses the one after each as well.
+    rest_port = free_port(4)
+    job_port = rest_port + 2
+    try:
+        started = subprocess.run(
+            ["bash", str(script), "start", str(folder), str(rest_port), str(job_port)],
+            env=os.environ | variables,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=START_SECONDS,
+        )
+        assert started.returncode == 0, started.stderr + ends_of_logs(folder / "log")
+        yield job_port
     finally:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            subprocess.run([*script, "stop", str(folder)], check=False, timeout=30)
+            subprocess.run(["bash", str(script), "stop", str(folder)], check=False, timeout=30)
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that are free now, and whose next ones are free as well."""
-    ports: list[int] = []
-    while len(ports) < count:
-        port = free_port()
-        if all(abs(port - other) > 1 for other in ports):
-            ports.append(port)
-    return ports
+def ends_of_logs(folder: Path) -> str:
+    """Return the last lines of all logs in a folder, which is gone when somebody reads the test's failure."""
+    ends = []
+    for log in sorted(folder.glob("*.log")):
+        lines = log.read_text(errors="replace").splitlines()
+        ends.append("\n".join([f"--- {log.name}", *lines[-SHOWN_LINES:]]))
+    return "\n".join(ends)

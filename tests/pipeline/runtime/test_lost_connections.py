@@ -19,7 +19,7 @@ import pytest
 from pipeline.runtime import leases
 from schemas.errors import UsageError
 from schemas.manifest import read_manifest
-from tests.trainer.ranks import free_port
+from tests.ports import free_port
 
 SECONDS = 100
 """After which a job counts as hung, on a busy machine too."""

@@ -20,7 +20,7 @@ from pipeline.runtime.runner import beam_options
 from schemas.errors import UsageError
 from schemas.manifest import read_manifest
 from tests.conftest import after
-from tests.trainer.ranks import free_port
+from tests.ports import free_port
 
 PORTABLE = ["--runner=PortableRunner", "--job_endpoint=localhost:1"]
 WORKERS = {

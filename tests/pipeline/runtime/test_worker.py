@@ -16,7 +16,7 @@ import pytest
 from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc, endpoints_pb2
 
 from pipeline.runtime.worker_environment import WORKER_ENVIRONMENT
-from tests.trainer.ranks import free_port
+from tests.ports import free_port
 
 SECONDS = 120
 
