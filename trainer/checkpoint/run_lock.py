@@ -36,6 +36,9 @@ from trainer.logs import logger
 RUN_LOCK_FILE = "lock"
 OWNER = "lock.owner"
 
+LOCK_FILES = frozenset({RUN_LOCK_FILE, OWNER})
+"""What a lock may leave in a folder."""
+
 HEARTBEAT = 4.0  # seconds between two rewrites of OWNER
 STALE_AFTER = 5  # heartbeats without a change after which the owner counts as gone
 

@@ -7,15 +7,15 @@ constant prediction scores.
 from __future__ import annotations
 
 import os
-from collections import Counter
 from typing import Any
 
 from schemas.errors import UsageError
+from trainer.finetune.baseline import label_counts, label_name, most_frequent_label, scores_of_label
 from trainer.finetune.files.sets import example_sets
 from trainer.finetune.job import DEV, Job
 from trainer.finetune.kinds.kind import Kind
 from trainer.finetune.results import SeedResult
-from trainer.finetune.scores import all_labeled, score
+from trainer.finetune.scores import all_labeled
 from trainer.finetune.task import Task
 from trainer.logs import logger
 
@@ -55,24 +55,9 @@ def data_facts(job: Job) -> dict[str, Any]:
     """Return the files and the number of examples of each set, and the count of each label in the training set."""
     examples = {TRAIN: len(job.train.examples)}
     examples |= {name: len(others.examples) for name, others in job.others.items()}
-    counts = {label_name(job, label): count for label, count in sorted(label_counts(job).items())}
-    return {"files": job.files, "examples": examples, "labels": counts}
-
-
-def label_counts(job: Job) -> Counter[int]:
-    """Return how often each label id occurs in the training set, empty for regressions and spans."""
-    return Counter(job.kind.label_ids(job.train.examples))
-
-
-def label_name(job: Job, label: int) -> str:
-    """Return the name of a label id. The choices of an example have no names, only positions."""
-    return job.kind.labels[label] if job.kind.labels else str(label)
-
-
-def most_frequent_label(job: Job) -> int | None:
-    """Return the most frequent label id of the training set, the lowest of several; None for kinds without labels."""
-    counts = label_counts(job)
-    return min(counts, key=lambda label: (-counts[label], label), default=None)
+    counts = label_counts(job.kind, job.train.examples)
+    labels = {label_name(job.kind, label): count for label, count in sorted(counts.items())}
+    return {"files": job.files, "examples": examples, "labels": labels}
 
 
 def baseline_scores(job: Job) -> dict[str, dict[str, float]]:
@@ -80,16 +65,12 @@ def baseline_scores(job: Job) -> dict[str, dict[str, float]]:
 
     Empty for regressions and spans. Sets without labels are left out.
     """
-    label = most_frequent_label(job)
+    label = most_frequent_label(job.kind, job.train.examples)
     if label is None:
         return {}
 
-    scores = {}
-    for name, others in job.others.items():
-        if all_labeled(others.examples):
-            guesses = [job.kind.constant_prediction(example, label) for example in others.examples]
-            scores[name] = score(job.kind, others.examples, guesses)
-    return scores
+    labeled = {name: others.examples for name, others in job.others.items() if all_labeled(others.examples)}
+    return {name: scores_of_label(job.kind, examples, label) for name, examples in labeled.items()}
 
 
 def log_data(job: Job) -> None:
@@ -130,7 +111,7 @@ def warn_of_guessing(job: Job, best: SeedResult, baseline: dict[str, dict[str, f
     metric = job.task.metrics[0]
     if DEV not in baseline or best.scores[DEV][metric] > baseline[DEV][metric]:
         return
-    label = most_frequent_label(job)
+    label = most_frequent_label(job.kind, job.train.examples)
     assert label is not None
     logger.warning(
         'the dev %s, %.4f, is not above %.4f, which always predicting "%s" scores. Lower training.lr, which is %g, '
@@ -138,6 +119,6 @@ def warn_of_guessing(job: Job, best: SeedResult, baseline: dict[str, dict[str, f
         metric,
         best.scores[DEV][metric],
         baseline[DEV][metric],
-        label_name(job, label),
+        label_name(job.kind, label),
         job.task.training.lr,
     )

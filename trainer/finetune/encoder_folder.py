@@ -44,8 +44,8 @@ def _download_advice(folder: str) -> str:
         return ""
     target = f"models/{folder.rpartition('/')[2]}"
     return (
-        f" Names on the Hugging Face hub are not downloaded: `hf download {folder} --local-dir {target}` does that, "
-        f"and then give {target}."
+        f" Models on the Hugging Face hub are not downloaded automatically. Run `hf download {folder} --local-dir "
+        f"{target}`, then give {target}."
     )
 
 

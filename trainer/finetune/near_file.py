@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import difflib
-from pathlib import Path
+import posixpath
 
 from schemas import storage
 
-SUFFIX = ".toml"
+TOML = ".toml"
 
 
-def nearest_toml(path: str) -> str:
-    """Return a hint with the TOML file in the same folder whose name is closest to a path's, or an empty string.
+def nearest_file(path: str, ending: str = "") -> str:
+    """Return a hint with the file in the same folder whose name is closest to a path's, or an empty string.
 
-    The path may lack ".toml". Example: `nearest_toml("suites/polarty")` -> `" Did you mean suites/polarity.toml?"`.
+    ending: of the files that count, such as ".toml". The path may lack it.
+    Example: `nearest_file("tasks/polarty", ".toml")` -> `" Did you mean tasks/polarity.toml?"`.
     """
-    if not storage.is_local(path):
-        return ""
-
-    missing = Path(path)
     # Only the names are compared. With the folder, which is the same, any two paths would be alike.
-    beside = {file.stem: file for file in sorted(missing.parent.glob(f"*{SUFFIX}"))}
-    close = difflib.get_close_matches(missing.name.removesuffix(SUFFIX), list(beside), n=1, cutoff=0.6)
-    return f" Did you mean {beside[close[0]]}?" if close else ""
+    folder, name = posixpath.split(path)
+    known = [found for found in storage.names(folder or ".") if found.endswith(ending)]
+
+    stems = [found.removesuffix(ending) for found in known]
+    close = difflib.get_close_matches(name.removesuffix(ending), stems, n=1, cutoff=0.6)
+    return f" Did you mean {posixpath.join(folder, close[0] + ending)}?" if close else ""

@@ -18,6 +18,7 @@ from schemas import storage
 from schemas.errors import StorageError, UsageError
 from schemas.permissions import follow_umask
 from trainer.checkpoint.output_folder import held
+from trainer.checkpoint.run_lock import LOCK_FILES
 from trainer.finetune.examples import TaskData
 from trainer.finetune.fingerprint import fingerprint_of
 from trainer.finetune.model import first_line, open_tokenizer, quiet_transformers, restore_dropout
@@ -43,9 +44,7 @@ WHAT_DIFFERS = {
     "data": "other data",
 }
 
-LOCK_FILES = {"lock", "lock.owner"}
-
-FILES_OF_A_START = {*LOCK_FILES, IDENTITY_FILE, TASK_FILE}
+FILES_OF_A_START = LOCK_FILES | {IDENTITY_FILE, TASK_FILE}
 """What a fine-tuning writes before it trains."""
 
 MAX_NAMED_KEYS = 3

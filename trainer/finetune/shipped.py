@@ -7,7 +7,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 
 from schemas.errors import UsageError, nearest_name
-from trainer.finetune.near_file import SUFFIX, nearest_toml
+from trainer.finetune.near_file import TOML, nearest_file
 
 
 def shipped_task_names() -> list[str]:
@@ -25,7 +25,7 @@ def shipped_task_text(name: str) -> str:
 
 def nearest_task(path: str) -> str:
     """Return a hint with the shipped task whose name is closest to a path, or an empty string."""
-    return nearest_name(path.removesuffix(SUFFIX), shipped_task_names())
+    return nearest_name(path.removesuffix(TOML), shipped_task_names())
 
 
 def advice_on_missing(path: str) -> str:
@@ -33,8 +33,8 @@ def advice_on_missing(path: str) -> str:
 
     Names of shipped tasks are listed only for a path without ".toml", which may have been meant as one.
     """
-    hint = nearest_toml(path) or nearest_task(path)
-    if path.endswith(SUFFIX):
+    hint = nearest_file(path, TOML) or nearest_task(path)
+    if path.endswith(TOML):
         return f"{hint} Give the path of a task file."
     return f"{hint} Give a task file, or the name of a shipped task: {', '.join(shipped_task_names())}."
 
@@ -44,5 +44,5 @@ def _task_files() -> Iterator[tuple[str, Traversable]]:
         if not suite.is_dir():
             continue
         for file in suite.iterdir():
-            if file.name.endswith(SUFFIX):
-                yield f"{suite.name}/{file.name.removesuffix(SUFFIX)}", file
+            if file.name.endswith(TOML):
+                yield f"{suite.name}/{file.name.removesuffix(TOML)}", file

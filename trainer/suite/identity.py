@@ -12,6 +12,7 @@ from typing import Any
 
 from schemas import storage
 from schemas.errors import UsageError
+from trainer.checkpoint.run_lock import LOCK_FILES
 from trainer.finetune.fingerprint import fingerprint_of
 from trainer.finetune.task_file import dump_task
 from trainer.suite.encoders import Encoder
@@ -22,9 +23,6 @@ IDENTITY_FILE = "suite.json"
 
 BLOCK = 1 << 20
 """Bytes to read from a file at a time."""
-
-LOCK_FILES = {"lock", "lock.owner"}
-"""The files of the lock, which a suite that ended before it wrote suite.json leaves behind."""
 
 
 def identity_of(plan: Plan) -> dict[str, Any]:
@@ -76,6 +74,7 @@ def check_owner(output: Path) -> None:
     if read_json(output / IDENTITY_FILE):
         return
 
+    # A suite that ended before it wrote suite.json leaves the files of its lock behind.
     names = sorted(name for name in storage.names(str(output)) if not name.startswith("."))
     foreign = [name for name in names if name not in LOCK_FILES]
     if foreign:

@@ -158,8 +158,8 @@ def probe_data(options: argparse.Namespace) -> str:
     With a suite, --data is for the suite's files, and the probe's files are in its task file's folder. Without a suite,
     and for a task that ships with Clozeline, which has no files next to it, --data comes first.
     """
-    is_beside_suite = options.suite is not None and options.probe not in shipped_task_names()
-    return folder_of_task(options.probe, None if is_beside_suite else options.data)
+    data_is_of_suite = options.suite is not None and options.probe not in shipped_task_names()
+    return folder_of_task(options.probe, None if data_is_of_suite else options.data)
 
 
 def checked_files(suite: OpenSuite, data: str, skip: bool) -> tuple[OpenSuite, list[Missing]]:

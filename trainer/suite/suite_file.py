@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from schemas.errors import UsageError, nearest_name
-from trainer.finetune.near_file import SUFFIX, nearest_toml
+from trainer.finetune.near_file import TOML, nearest_file
 from trainer.finetune.task import Task
 from trainer.finetune.task_file import TaskNames, read_task
 from trainer.suite.schema import MinimalPairs, Suite, SuiteTask
@@ -47,7 +47,7 @@ class OpenSuite:
 
 def suite_names() -> list[str]:
     """Return the names of the suites that ship with Clozeline."""
-    return sorted(path.stem for path in _shipped_folder().iterdir() if path.suffix == SUFFIX)
+    return sorted(path.stem for path in _shipped_folder().iterdir() if path.suffix == TOML)
 
 
 def open_suite(name: str, only: Sequence[str], changes: Sequence[str]) -> OpenSuite:
@@ -75,12 +75,12 @@ def open_suite(name: str, only: Sequence[str], changes: Sequence[str]) -> OpenSu
 def path_of(name: str) -> Path:
     """Return the path of a suite's file. Shipped names come before paths. Raises UsageError if there is none."""
     if is_shipped(name):
-        return _shipped_folder() / f"{name}{SUFFIX}"
+        return _shipped_folder() / f"{name}{TOML}"
     if Path(name).is_file():
         return Path(name)
 
-    hint = nearest_toml(name) or nearest_name(name, suite_names())
-    if name.endswith(SUFFIX):
+    hint = nearest_file(name, TOML) or nearest_name(name, suite_names())
+    if name.endswith(TOML):
         raise UsageError(f"--suite {name} does not exist.{hint} Give the path of a suite file.")
     raise UsageError(
         f"--suite {name}: there is no such file, and no suite of that name.{hint} These ship with Clozeline: "

@@ -31,7 +31,7 @@ def test_a_name_on_the_hub(name: str, target: str) -> None:
     message = refusal(Path(name))
     assert message.startswith(f"{name} does not exist. Give the folder of a downloaded model")
     assert message.endswith(
-        f"not downloaded: `hf download {name} --local-dir {target}` does that, and then give {target}."
+        f"not downloaded automatically. Run `hf download {name} --local-dir {target}`, then give {target}."
     )
 
 

@@ -41,8 +41,8 @@ def refusal(words: list[str]) -> str:
 def test_the_key_of_the_task_file_and_a_near_file_are_named(folder: Path, task: Path) -> None:
     task.write_text(task.read_text().replace("dev.jsonl", "devv.jsonl"))
     assert refusal([str(folder), "--task", str(task)]) == (
-        f"{task.parent}/devv.jsonl, the dev set of sentence, does not exist. Did you mean dev.jsonl? Correct data.dev "
-        f"of {task}, or give the folder that holds the task's files with --data."
+        f"{task.parent}/devv.jsonl, the dev set of sentence, does not exist. Did you mean {task.parent}/dev.jsonl? "
+        f"Correct data.dev of {task}, or give the folder that holds the task's files with --data."
     )
 
 

@@ -138,7 +138,7 @@ def test_a_folder_of_something_else_stays_as_it_is(
 
 
 def test_an_interrupted_suite_owns_its_folder(tmp_path: Path) -> None:
-    """Also one that was killed before it wrote suite.json, and one beside whose results somebody keeps notes."""
+    """Also one that was killed before it wrote suite.json."""
     output = tmp_path / "out"
     check_owner(output)
     output.mkdir()

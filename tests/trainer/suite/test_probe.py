@@ -124,7 +124,7 @@ def test_missing_files_of_the_probe_are_named_before_the_start(
     assert not (tmp_path / "out").exists()
 
 
-def test_the_probe_has_its_own_folder_beside_a_suite(suite_file: Path, tmp_path: Path) -> None:
+def test_the_probe_of_a_suite_has_its_own_folder(suite_file: Path, tmp_path: Path) -> None:
     write_task(tmp_path / "elsewhere", "task", "sentence", subject_lines)
     task = str(tmp_path / "elsewhere/task.toml")
 
@@ -133,9 +133,9 @@ def test_the_probe_has_its_own_folder_beside_a_suite(suite_file: Path, tmp_path:
 
     assert data_of("--probe", task) == str(tmp_path / "elsewhere")
     assert data_of("--probe", task, "--data", "given") == "given"
-    beside = ("--suite", str(suite_file), "--data", str(suite_file.parent))
-    assert data_of("--probe", task, *beside) == str(tmp_path / "elsewhere")
-    assert data_of("--probe", "glue/rte", *beside) == str(suite_file.parent)
+    suite = ("--suite", str(suite_file), "--data", str(suite_file.parent))
+    assert data_of("--probe", task, *suite) == str(tmp_path / "elsewhere")
+    assert data_of("--probe", "glue/rte", *suite) == str(suite_file.parent)
 
 
 def test_a_folder_with_missing_or_damaged_weights_is_an_error(

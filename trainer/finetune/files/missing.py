@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import posixpath
 from dataclasses import dataclass
 
 from schemas import storage
-from schemas.errors import DataError, nearest_name
+from schemas.errors import DataError
 from trainer.config.origin import Origin
 from trainer.finetune.files.sets import ExampleSet, example_sets
+from trainer.finetune.near_file import nearest_file
 from trainer.finetune.task import Task
 
 
@@ -42,10 +42,8 @@ def check_files(task: Task, folder: str, naming: Naming = UNNAMED) -> None:
 
 def _message(task: Task, example_set: ExampleSet, path: str, naming: Naming) -> str:
     source = f" It comes from {task.source}." if task.source else ""
-    beside = storage.names(posixpath.dirname(path) or ".")
-    hint = nearest_name(posixpath.basename(path), beside)
     return (
-        f"{path}, the {example_set.name} set of {task.name}, does not exist.{source}{hint} "
+        f"{path}, the {example_set.name} set of {task.name}, does not exist.{source}{nearest_file(path)} "
         f"{_correction(task, example_set, naming)} the folder that holds the task's files with {naming.data}."
     )
 

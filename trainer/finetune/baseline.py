@@ -1,0 +1,33 @@
+"""The baseline that scores are compared with: always predicting the most frequent label of the training set."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from trainer.finetune.examples import Example
+from trainer.finetune.kinds.kind import Kind
+from trainer.finetune.scores import score
+
+
+def label_counts(kind: Kind[Any, Any], examples: Sequence[Example]) -> Counter[int]:
+    """Return how often each label id occurs in labeled examples. Empty for regressions and spans."""
+    return Counter(kind.label_ids(examples))
+
+
+def label_name(kind: Kind[Any, Any], label: int) -> str:
+    """Return the name of a label id. The choices of an example have no names, only positions."""
+    return kind.labels[label] if kind.labels else str(label)
+
+
+def most_frequent_label(kind: Kind[Any, Any], train: Sequence[Example]) -> int | None:
+    """Return the most frequent label id of a training set, the lowest of several; None for regressions and spans."""
+    counts = label_counts(kind, train)
+    return min(counts, key=lambda label: (-counts[label], label), default=None)
+
+
+def scores_of_label(kind: Kind[Any, Any], examples: Sequence[Example], label: int) -> dict[str, float]:
+    """Return the task's metrics of giving all labeled examples, or all their words, the same label."""
+    guesses = [kind.constant_prediction(example, label) for example in examples]
+    return score(kind, examples, guesses)
