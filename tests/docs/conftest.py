@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from schemas.vocabulary import read_vocabulary
 from tests.conftest import BIN, Command
 from tests.docs.pages import ROOT, blocks, commands
 from tests.ports import free_port
+from tests.small_models import random_model, write_hf
 from trainer.config.load import load_recipe
 
 SMALL_RUN = {
@@ -123,3 +125,13 @@ def pipeline_job(words: list[str]) -> list[str] | None:
 @pytest.fixture
 def sandbox(tmp_path: Path, corpus: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> Sandbox:
     return Sandbox(tmp_path, corpus, command, monkeypatch)
+
+
+def put_published_model(folder: Path, vocab: Path) -> None:
+    """Write a folder with a small BERT as it would be published: config, safetensors and tokenizer."""
+    changes = [f"{key}={value}" for key, value in SMALL_RUN.items() if key.startswith("model.")]
+    model = load_recipe("bert_base", changes).model
+    vocabulary = read_vocabulary(str(vocab))
+    write_hf(random_model(model, vocabulary), vocabulary, folder)
+    for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt"):
+        shutil.copy(vocab / name, folder / name)

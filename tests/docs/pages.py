@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,3 +37,14 @@ def prose(page: str) -> str:
 def code_spans(page: str) -> list[str]:
     """Return what stands between backticks in a page's text."""
     return re.findall(r"`([^`\n]+)`", prose(page))
+
+
+def is_no_recipe(block: str) -> bool:
+    """Return whether a page's block of TOML is no part of a recipe, which its first line then says."""
+    return block.startswith(("# steps.toml", "# review/task.toml"))
+
+
+def indented_blocks(page: str) -> list[str]:
+    """Return the content of a page's blocks of indented lines."""
+    found = re.findall(r"(?:^    .*\n|^\n(?=    ))+", PAGES[page], re.MULTILINE)
+    return [textwrap.dedent(block) for block in found]

@@ -1,0 +1,76 @@
+"""The pages on corpora, vocabularies and pretraining: their commands run as written."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pipeline.vocab.letters import write_letter_vocabulary
+from schemas.manifest import read_manifest
+from schemas.vocabulary import read_vocabulary
+from tests.conftest import Command, made
+from tests.docs.conftest import Sandbox, put_published_model
+from tests.docs.pages import PAGES
+from tests.object_store import ObjectStore
+from tests.small_models import random_model, write_hf
+from trainer.config.load import load_recipe
+
+
+@pytest.mark.timeout(600)
+def test_the_quickstart(sandbox: Sandbox) -> None:
+    sandbox.run_page("docs/quickstart.md")
+    assert Path("out/hf/model.safetensors").exists()
+
+
+@pytest.mark.timeout(600)
+def test_a_corpus_from_a_to_z(sandbox: Sandbox) -> None:
+    sandbox.run_page("docs/own_corpus.md")
+    assert '"eval_mlm_loss"' in Path("out/run/metrics.jsonl").read_text()
+    assert Path("out/hf/model.safetensors").exists()
+
+
+@pytest.mark.timeout(600)
+def test_training_on_a_cluster_of_one_machine(sandbox: Sandbox, pairs: Path, store: ObjectStore) -> None:
+    store.bucket("bucket")
+    sandbox.environment = store.environment
+    sandbox.put(pairs, "out/pairs")
+    sandbox.run_page("docs/cluster.md")
+    assert Path("out/from_bucket/model.safetensors").exists()
+
+
+@pytest.mark.timeout(600)
+def test_a_published_model_is_continued(sandbox: Sandbox, vocab: Path) -> None:
+    put_published_model(sandbox.folder / "models/bert-base-uncased", vocab)
+    sandbox.run_page("docs/continue_published.md")
+    assert Path("out/hf/model.safetensors").exists()
+
+
+def test_proteins_become_pairs(sandbox: Sandbox) -> None:
+    small = ["model.num_hidden_layers=2", "model.hidden_size=32", "model.num_attention_heads=2"]
+    published_esm = load_recipe("esm2_8m", [*small, "model.intermediate_size=64"]).model
+    proteins = ["MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ", "MVLSPADKTNVKAAWGKVGAHAGEYGAEALERMFLSF", "MXGDVEKGKK"]
+    Path("proteins.txt").write_text("".join(f"{protein}\n" for protein in proteins))
+    write_letter_vocabulary("letters")
+    vocabulary = read_vocabulary("letters")
+    write_hf(random_model(published_esm, vocabulary), vocabulary, Path("out/hf"))
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(f"letters/{name}", f"out/hf/{name}")
+    sandbox.run_page("docs/proteins.md")
+    assert read_manifest("out/pairs", "pairs").totals["rows"] == len(proteins)
+
+
+def test_the_formats_are_read_as_written(sandbox: Sandbox, pairs: Path) -> None:
+    sandbox.put(pairs, "out/pairs")
+    sandbox.run_page("docs/formats.md")
+
+
+def test_the_folders_hold_what_the_formats_page_says(command: Command, text: Path, vocab: Path, tmp_path: Path) -> None:
+    page = PAGES["docs/formats.md"]
+    flags = ("--text", text, "--vocab", vocab, "--objective", "nsp", "--static_masks", 2, "--max_length", 32)
+    folder = made(command, tmp_path / "pairs", "pairs", *flags)
+    for path in folder.iterdir():
+        name = re.sub(r"-\d+-of-\d+", "-00000-of-00008", path.name)
+        assert f"`{name}`" in page or f"`{name}/`" in page, name
