@@ -16,6 +16,9 @@ from trainer.metrics.number_text import duration, short
 
 REPORT_FILE = "report.html"
 
+SPREAD_COLUMNS = ("mean", "interval", "lower_quartile", "median", "upper_quartile")
+"""The columns of the table of scores, by the names that results.json has for them."""
+
 
 def write_report(output: Path, results: dict[str, Any]) -> None:
     """Write OUTPUT/report.html from the content of results.json."""
@@ -25,7 +28,9 @@ def write_report(output: Path, results: dict[str, Any]) -> None:
 
 def report(results: dict[str, Any], task: str) -> str:
     """Return the page. task: the task file's text."""
-    seeds = results["seeds"]
+    labels = [f"{label} {count:,}" for label, count in results["data"]["labels"].items()]
+    drawn = [chart for chart in charts(results) if chart is not None]
+
     return render(
         "trainer.finetune",
         "finetune.html",
@@ -37,9 +42,9 @@ def report(results: dict[str, Any], task: str) -> str:
         scores=rows_of_scores(results["summary"]),
         baseline=rows_of_baseline(results["baseline"]),
         sets=rows_of_sets(results["data"]),
-        labels=", ".join(f"{label} {count:,}" for label, count in results["data"]["labels"].items()),
-        charts=[drawn for drawn in charts(results) if drawn is not None],
-        seeds=rows_of_seeds(seeds, results["metrics"][0]),
+        labels=", ".join(labels),
+        charts=drawn,
+        seeds=rows_of_seeds(results["seeds"], results["metrics"][0]),
         task=task,
     )
 
@@ -49,17 +54,20 @@ def figures(results: dict[str, Any]) -> dict[str, str]:
     main = results["metrics"][0]
     spread = results["summary"]["dev"][main]
     seeds = results["seeds"]
+    seconds = sum(seed["seconds"] for seed in seeds)
+
     return {
         f"{main}, dev": with_interval(spread, len(seeds)),
         "median": f"{spread['median']:.4f}",
         "seeds": str(len(seeds)),
-        "time": duration(sum(seed["seconds"] for seed in seeds)),
+        "time": duration(seconds),
     }
 
 
 def with_interval(spread: Spread, seeds: int) -> str:
     """Return a mean as text, with the half-width of its 95% interval if there are several seeds."""
-    return f"{spread['mean']:.4f}" if seeds == 1 else f"{spread['mean']:.4f} ± {spread['interval']:.4f}"
+    mean = f"{spread['mean']:.4f}"
+    return mean if seeds == 1 else f"{mean} ± {spread['interval']:.4f}"
 
 
 def rows_of_scores(summary: dict[str, dict[str, Spread]]) -> list[list[str]]:
@@ -67,27 +75,39 @@ def rows_of_scores(summary: dict[str, dict[str, Spread]]) -> list[list[str]]:
     rows = []
     for name, scores in summary.items():
         for metric, spread in scores.items():
-            columns = [spread[name] for name in ("mean", "interval", "lower_quartile", "median", "upper_quartile")]
-            rows.append([name, metric, *("-" if value is None else f"{value:.4f}" for value in columns)])
+            values = [spread[column] for column in SPREAD_COLUMNS]
+
+            # A single seed has no interval.
+            shown = ["-" if value is None else f"{value:.4f}" for value in values]
+            rows.append([name, metric, *shown])
     return rows
 
 
 def rows_of_baseline(baseline: dict[str, dict[str, float]]) -> list[list[str]]:
     """Return a row for each set and metric: set, metric, and the score of always predicting the same label."""
-    return [[name, metric, f"{value:.4f}"] for name, scores in baseline.items() for metric, value in scores.items()]
+    rows = []
+    for name, scores in baseline.items():
+        for metric, value in scores.items():
+            rows.append([name, metric, f"{value:.4f}"])
+    return rows
 
 
 def rows_of_sets(data: dict[str, Any]) -> list[list[str]]:
     """Return a row for each set: its name, the number of its examples, and its files."""
-    return [[name, f"{size:,}", ", ".join(data["files"][name])] for name, size in data["examples"].items()]
+    rows = []
+    for name, size in data["examples"].items():
+        files = ", ".join(data["files"][name])
+        rows.append([name, f"{size:,}", files])
+    return rows
 
 
 def rows_of_seeds(seeds: list[dict[str, Any]], main: str) -> list[list[str]]:
     """Return a row for each seed: its number, its best epoch, the dev score, and the training time."""
-    return [
-        [str(seed["seed"]), str(seed["epoch"]), f"{seed['scores']['dev'][main]:.4f}", duration(seed["seconds"])]
-        for seed in seeds
-    ]
+    rows = []
+    for seed in seeds:
+        score = seed["scores"]["dev"][main]
+        rows.append([str(seed["seed"]), str(seed["epoch"]), f"{score:.4f}", duration(seed["seconds"])])
+    return rows
 
 
 def charts(results: dict[str, Any]) -> list[Chart | None]:
@@ -105,5 +125,6 @@ def chart_of(title: str, seeds: list[dict[str, Any]], name: str) -> Chart | None
     for number, seed in enumerate(seeds):
         points = [(int(epoch["step"]), float(epoch[name])) for epoch in seed["epochs"]]
         lines.append(Line(f"seed {seed['seed']}", COLORS[number % len(COLORS)], points))
+
     last_step = int(seeds[0]["epochs"][-1]["step"])
     return chart(title, lines, last_step, [], short)
