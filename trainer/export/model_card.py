@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import tomli_w
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from schemas.pages import render_markdown
 from trainer.checkpoint.layout import read_state
 from trainer.config.changes import RecipeChange, shown_value
 from trainer.config.public import changes_without_paths, changes_without_secrets, without_paths, without_secrets
@@ -62,27 +62,26 @@ def model_card(run: str, checkpoint: Path, recipe: Recipe, averaged: Sequence[in
     run: the local folder. averaged: the steps whose weights were averaged; empty if only the checkpoint's are exported.
     """
     state = read_state(checkpoint)
-    return (
-        _template_environment()
-        .get_template(TEMPLATE)
-        .render(
-            family=recipe.model.family,
-            layers=recipe.model.num_hidden_layers,
-            width=recipe.model.hidden_size,
-            architecture=ARCHITECTURES[recipe.model.family],
-            has_generator=FAMILIES[recipe.model.family].replaced_tokens,
-            pipeline=PIPELINES.get(AUTO_CLASSES[recipe.model.family], "fill-mask"),
-            step=state.step,
-            averaged=averaged,
-            max_steps=recipe.run.max_steps,
-            tokens=state.tokens,
-            # Fingerprints identify the content that the model was trained on without naming a path.
-            pairs_fingerprints=state.identity["data"],
-            vocabulary_fingerprint=state.identity["vocabulary"],
-            metrics=last_metrics(run, state.step),
-            recipe=public_recipe(recipe),
-            changes=public_changes(state.changes),
-        )
+    return render_markdown(
+        "trainer.export",
+        TEMPLATE,
+        family=recipe.model.family,
+        layers=recipe.model.num_hidden_layers,
+        width=recipe.model.hidden_size,
+        architecture=ARCHITECTURES[recipe.model.family],
+        has_generator=FAMILIES[recipe.model.family].replaced_tokens,
+        pipeline=PIPELINES.get(AUTO_CLASSES[recipe.model.family], "fill-mask"),
+        step=state.step,
+        averaged=averaged,
+        max_steps=recipe.run.max_steps,
+        tokens=state.tokens,
+        # Fingerprints identify the content that the model was trained on without naming a path.
+        pairs_fingerprints=state.identity["data"],
+        vocabulary_fingerprint=state.identity["vocabulary"],
+        metrics=last_metrics(run, state.step),
+        recipe=public_recipe(recipe),
+        changes=public_changes(state.changes),
+        shown=shown_value,
     )
 
 
@@ -123,19 +122,3 @@ def public_recipe(recipe: Recipe) -> str:
 def public_changes(changes: list[RecipeChange]) -> list[RecipeChange]:
     """Return how the recipe changed when the run was resumed, without secrets and without paths."""
     return changes_without_paths(changes_without_secrets(changes))
-
-
-def _template_environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("trainer.export"),
-        undefined=StrictUndefined,
-        # The card is Markdown, so nothing is escaped as HTML.
-        autoescape=False,
-        # A template line that holds only a block leaves no empty line in the output.
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["thousands"] = lambda number: f"{number:,}"
-    environment.filters["shown"] = shown_value
-    return environment

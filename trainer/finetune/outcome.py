@@ -14,9 +14,10 @@ from schemas import storage
 from trainer.finetune.data_facts import baseline_scores, data_facts, warn_of_guessing
 from trainer.finetune.job import Job
 from trainer.finetune.model import build_model
+from trainer.finetune.model_card import model_card
 from trainer.finetune.output import MODEL_FOLDER, write_model
 from trainer.finetune.report import write_report
-from trainer.finetune.results import RESULTS_FILE, Spread, best_of, results_in, summary_of
+from trainer.finetune.results import RESULTS_FILE, SeedResult, Spread, best_of, results_in, summary_of
 from trainer.finetune.seed_files import remove_weights, weights_of_epoch
 from trainer.logs import logger
 from trainer.metrics.presentation import keep_running
@@ -46,13 +47,6 @@ def write_outcome(job: Job) -> None:
     """
     results = results_in(job.output)
     best = best_of(results, job.task.metrics[0])
-    weights = weights_of_epoch(job.folder_of_seed(best.seed), best.epoch - 1)
-    model_folder = job.output / MODEL_FOLDER
-    if weights.exists():
-        model = build_model(job.folder, job.task, job.kind, best.seed, job.random_weights)
-        model.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
-        write_model(job.output, model, job.folder, job.task.kind)
-
     baseline = baseline_scores(job)
     content = {
         "task": job.task.name,
@@ -66,6 +60,8 @@ def write_outcome(job: Job) -> None:
         "summary": summary_of(results),
         "seeds": [asdict(result) for result in results],
     }
+
+    write_best_model(job, best, baseline)
     with keep_running("report.html"):
         write_report(job.output, content)
 
@@ -76,21 +72,38 @@ def write_outcome(job: Job) -> None:
 
     # Written last, because other commands take the existence of results.json as a sign that everything is complete.
     storage.publish(str(job.output / RESULTS_FILE), (json.dumps(content, indent=1) + "\n").encode())
+    log_outcome(job, results)
+    warn_of_guessing(job, best, baseline)
 
+
+def write_best_model(job: Job, best: SeedResult, baseline: dict[str, dict[str, float]]) -> None:
+    """Write OUTPUT/hf with the best epoch of the best seed, unless an earlier command has written it."""
+    weights = weights_of_epoch(job.folder_of_seed(best.seed), best.epoch - 1)
+    if not weights.exists():
+        return
+
+    model = build_model(job.folder, job.task, job.kind, best.seed, job.random_weights)
+    model.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
+    write_model(job.output, model, job.folder, job.task.kind, model_card(job, best, baseline))
+
+
+def log_outcome(job: Job, results: list[SeedResult]) -> None:
+    """Log the scores of all sets, and what was written."""
     for name, scores in summary_of(results).items():
         for metric, spread in scores.items():
             logger.info("%s %s %s: %s", job.task.name, name, metric, shown(spread, len(results)))
-    warn_of_guessing(job, best, baseline)
-    if model_folder.is_dir():
+
+    best = best_of(results, job.task.metrics[0])
+    if (job.output / MODEL_FOLDER).is_dir():
         logger.info("%s: results.json, report.html and hf (seed %d) are written.", job.output, best.seed)
-    else:
-        logger.warning(
-            "%s: results.json and report.html are written. hf was removed, and with it the only copy of the weights of "
-            "seed %d: to train them again, remove %s and repeat the command.",
-            job.output,
-            best.seed,
-            job.folder_of_seed(best.seed),
-        )
+        return
+    logger.warning(
+        "%s: results.json and report.html are written. hf was removed, and with it the only copy of the weights of "
+        "seed %d: to train them again, remove %s and repeat the command.",
+        job.output,
+        best.seed,
+        job.folder_of_seed(best.seed),
+    )
 
 
 def shown(spread: Spread, seeds: int) -> str:

@@ -21,13 +21,15 @@ from trainer.checkpoint.output_folder import held
 from trainer.checkpoint.run_lock import LOCK_FILES
 from trainer.finetune.examples import TaskData
 from trainer.finetune.fingerprint import fingerprint_of
-from trainer.finetune.model import first_line, open_tokenizer, quiet_transformers, restore_dropout
+from trainer.finetune.model import restore_dropout
+from trainer.finetune.opening import first_line, open_tokenizer, quiet_transformers
 from trainer.finetune.task import Task
 from trainer.finetune.task_file import dump_task
 
 IDENTITY_FILE = "identity.json"
 TASK_FILE = "task.toml"
 MODEL_FOLDER = "hf"
+MODEL_CARD_FILE = "README.md"
 
 NAMES = {
     "task": "the task file",
@@ -172,10 +174,10 @@ def check_is_local(output: str) -> None:
         raise UsageError(f"--output {output} is a URL. Give a local folder, and copy it after the command ends.")
 
 
-def write_model(output: Path, model: Any, folder: str, kind: str) -> None:
-    """Write OUTPUT/hf: the model with its labels, and the tokenizer that it was trained with. Raises StorageError.
+def write_model(output: Path, model: Any, folder: str, kind: str, card: str) -> None:
+    """Write OUTPUT/hf: the model with its labels, the tokenizer that it was trained with, and README.md.
 
-    folder: the encoder's. kind: of the task.
+    folder: the encoder's. kind: of the task. card: the text of README.md. Raises StorageError.
     """
     final = output / MODEL_FOLDER
     partial = output / f".{MODEL_FOLDER}.partial"
@@ -186,6 +188,7 @@ def write_model(output: Path, model: Any, folder: str, kind: str) -> None:
             restore_dropout(model.config, folder)
             model.save_pretrained(partial)
             open_tokenizer(folder, kind).save_pretrained(partial)
+        (partial / MODEL_CARD_FILE).write_text(card, encoding="utf-8")
         follow_umask(partial)
         shutil.rmtree(final, ignore_errors=True)
         os.replace(partial, final)

@@ -39,7 +39,7 @@ from trainer.finetune.job import DEV, TEST, Job
 from trainer.finetune.kinds.kind import Kind
 from trainer.finetune.kinds.table import kind_of
 from trainer.finetune.metrics.table import unsuitable
-from trainer.finetune.model import check_folder, longest_row, open_tokenizer, read_config
+from trainer.finetune.opening import check_folder, longest_row, open_tokenizer, read_config
 from trainer.finetune.outcome import write_outcome, write_predictions
 from trainer.finetune.output import NAMES, check_is_local, claimed, identity_of
 from trainer.finetune.results import SeedResult, read_seed_result, write_seed_result

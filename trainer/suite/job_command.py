@@ -13,7 +13,7 @@ from schemas import storage
 from schemas.errors import DataError
 from schemas.one_line_parser import OneLineParser
 from schemas.randomness import key
-from trainer.finetune.model import first_line, quiet_transformers, read_config
+from trainer.finetune.opening import first_line, quiet_transformers, read_config
 from trainer.finetune.results import RESULTS_FILE
 from trainer.suite.child import device_of_job
 

@@ -20,7 +20,7 @@ from schemas.one_line_parser import OneLineParser
 from schemas.permissions import follow_umask
 from trainer.command_line import exit_code_of
 from trainer.finetune.fingerprint import fingerprint_of
-from trainer.finetune.model import read_config
+from trainer.finetune.opening import read_config
 from trainer.suite.plan import SOURCE_FILE
 
 WEIGHTS = "model.safetensors"

@@ -9,7 +9,7 @@ import pytest
 from schemas.errors import UsageError
 from trainer.finetune import cli
 from trainer.finetune.encoder_folder import check_encoder_files, check_encoder_folder
-from trainer.finetune.model import first_line, open_tokenizer, read_config
+from trainer.finetune.opening import first_line, open_tokenizer, read_config
 from trainer.suite.encoders import encoders_of
 
 

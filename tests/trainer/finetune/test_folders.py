@@ -18,7 +18,8 @@ from tests.trainer.finetune.tasks import write_task
 from trainer.finetune.evaluation import DivergedError
 from trainer.finetune.fingerprint import fingerprint_of
 from trainer.finetune.kinds.table import kind_of
-from trainer.finetune.model import build_model, open_tokenizer
+from trainer.finetune.model import build_model
+from trainer.finetune.opening import open_tokenizer
 from trainer.finetune.output import identity_of, write_model
 from trainer.finetune.task import Task
 from trainer.finetune.task_file import read_task
@@ -39,7 +40,7 @@ def model_of(folder: Path, task: Task, labels: Sequence[str], seed: int = 0) -> 
 def reviews(encoder, tmp_path: Path) -> Path:
     """A BERT that was fine-tuned to tell bad from good, with a dropout of its own."""
     task = task_of("sentence", dropout=0.3)
-    write_model(tmp_path, model_of(encoder("bert"), task, ("bad", "good")), str(encoder("bert")), "sentence")
+    write_model(tmp_path, model_of(encoder("bert"), task, ("bad", "good")), str(encoder("bert")), "sentence", "A card.")
     return tmp_path / "hf"
 
 
@@ -48,7 +49,8 @@ def test_a_model_has_the_permissions_that_the_umask_asks_for(encoder, tmp_path: 
     task = task_of("sentence")
     before = os.umask(umask)
     try:
-        write_model(tmp_path, model_of(encoder("bert"), task, ("bad", "good")), str(encoder("bert")), "sentence")
+        model = model_of(encoder("bert"), task, ("bad", "good"))
+        write_model(tmp_path, model, str(encoder("bert")), "sentence", "A card.")
     finally:
         os.umask(before)
     modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "hf").iterdir()}
@@ -80,7 +82,7 @@ def test_a_task_leaves_neither_its_dropout_nor_its_problem_to_the_next(encoder, 
     assert AutoConfig.from_pretrained(reviews).hidden_dropout_prob == 0.1
 
     regression = model_of(encoder("bert"), task_of("sentence", labels="number"), ())
-    write_model(tmp_path / "numbers", regression, str(encoder("bert")), "sentence")
+    write_model(tmp_path / "numbers", regression, str(encoder("bert")), "sentence", "A card.")
     folder = tmp_path / "numbers/hf"
     assert AutoConfig.from_pretrained(folder).problem_type == "regression"
     assert model_of(folder, task_of("sentence"), ("bad", "good")).config.problem_type is None
@@ -89,7 +91,7 @@ def test_a_task_leaves_neither_its_dropout_nor_its_problem_to_the_next(encoder, 
 def test_the_tokenizer_is_the_one_of_the_training(encoder, tmp_path: Path) -> None:
     """Words that are already split begin with a space in byte-level BPE."""
     folder = encoder("roberta")
-    write_model(tmp_path, model_of(folder, task_of("tags"), ("O", "B-X")), str(folder), "tags")
+    write_model(tmp_path, model_of(folder, task_of("tags"), ("O", "B-X")), str(folder), "tags", "A card.")
     sentence = [["The", "cat", "sees"]]
     trained = open_tokenizer(str(folder), "tags")(sentence, is_split_into_words=True)
     written = AutoTokenizer.from_pretrained(tmp_path / "hf")(sentence, is_split_into_words=True)

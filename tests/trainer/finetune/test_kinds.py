@@ -22,7 +22,7 @@ from trainer.finetune.kinds.span import Spans
 from trainer.finetune.kinds.table import kind_of
 from trainer.finetune.kinds.tags import parts
 from trainer.finetune.kinds.windows import OUTSIDE, FoundSpan, Window, best_span
-from trainer.finetune.model import longest_row, open_tokenizer
+from trainer.finetune.opening import longest_row, open_tokenizer
 from trainer.finetune.task import Task
 
 SENTENCES = [

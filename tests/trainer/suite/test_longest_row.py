@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModel
 
-from trainer.finetune.model import longest_row
+from trainer.finetune.opening import longest_row
 
 SIZES = {"hidden_size": 8, "num_attention_heads": 1, "num_hidden_layers": 1, "intermediate_size": 8, "vocab_size": 40}
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from schemas.errors import DataError
-from trainer.finetune.model import longest_row
+from trainer.finetune.opening import longest_row
 
 TOKENS_AT_ONCE = 8192
 """Maximum tokens per batch."""

@@ -8,7 +8,7 @@ import transformers
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from schemas.errors import UsageError
-from trainer.finetune.model import read_config
+from trainer.finetune.opening import read_config
 from trainer.suite.job_command import open_model
 from trainer.suite.minimal_pairs.refusals import refusal_of
 

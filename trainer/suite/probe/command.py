@@ -29,7 +29,7 @@ from trainer.finetune.files.read import read_task_data
 from trainer.finetune.fingerprint import fingerprint_of
 from trainer.finetune.kinds.kind import Feature, Kind
 from trainer.finetune.kinds.table import kind_of
-from trainer.finetune.model import longest_row, open_tokenizer, read_config
+from trainer.finetune.opening import longest_row, open_tokenizer, read_config
 from trainer.finetune.scores import score
 from trainer.finetune.task_file import read_task
 from trainer.logs import logger

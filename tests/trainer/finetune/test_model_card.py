@@ -1,0 +1,58 @@
+"""README.md of a fine-tuned folder: front matter, scores, labels, and code that runs."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.trainer.finetune.tasks import sentence_lines, write_lines, write_task
+from trainer.finetune.model_card import PIPELINES, in_cell
+
+
+def card_of(finetune, encoder, task: Path, *flags: str) -> str:
+    output = task.parent / "out"
+    done = finetune(encoder("bert"), task, output, "--set", "training.epochs=1", *flags)
+    assert done.returncode == 0, done.stderr
+    return (output / "hf/README.md").read_text()
+
+
+@pytest.mark.parametrize("kind", ["sentence", "pair", "choice", "tags", "span"])
+def test_it_has_the_scores_and_how_to_load_the_model(finetune, encoder, tmp_path: Path, kind: str) -> None:
+    card = card_of(finetune, encoder, write_task(tmp_path, kind))
+    results = json.loads((tmp_path / "out/results.json").read_text())
+
+    front_matter = yaml.safe_load(card.split("---")[1])
+    assert front_matter == {"library_name": "transformers", "pipeline_tag": PIPELINES[kind], "tags": ["bert"]}
+    assert "\n\n\n" not in card and str(tmp_path) not in card  # paths are private
+
+    [seed] = results["seeds"]
+    for name, scores in seed["scores"].items():
+        for metric, value in scores.items():
+            cells = [name, f"{results['data']['examples'][name]:,}", metric, f"{value:.4f}"]
+            if results["baseline"]:
+                cells.append(f"{results['baseline'][name][metric]:.4f}")
+            assert f"\n| {' | '.join(cells)} |\n" in card
+    for label, count in results["data"]["labels"].items():
+        assert f"\n| {label} | {count:,} |\n" in card
+
+    [code] = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+    loaded: dict[str, object] = {}
+    exec(code.replace("FOLDER", str(tmp_path / "out/hf")), loaded)
+    assert type(loaded["model"]).__name__.startswith("BertFor")
+
+
+def test_a_label_stays_in_its_cell(finetune, encoder, tmp_path: Path) -> None:
+    assert in_cell("a|b\nc") == "a\\|b c"
+    task = write_task(tmp_path, "sentence")
+    for number, name in enumerate(("train", "dev", "test")):
+        lines = [line | {"label": line["label"].replace("first", "a|b")} for line in sentence_lines(24, number)]
+        write_lines(tmp_path / f"{name}.jsonl", lines)
+    assert "\n| a\\|b | " in card_of(finetune, encoder, task)
+
+
+def test_random_first_weights_are_told(finetune, encoder, tmp_path: Path) -> None:
+    assert "with random first weights" in card_of(finetune, encoder, write_task(tmp_path, "span"), "--random_weights")
