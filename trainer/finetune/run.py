@@ -168,22 +168,7 @@ def finished_seed(job: Job, seed: int) -> SeedResult:
 
     training = SeedTraining(job, seed)
     training.train()
-    model = training.load_best()
-
-    scores: dict[str, dict[str, float]] = {}
-    threshold: float | None = None
-    for name, examples in job.others.items():
-        job.watchdog.at(f"seed {seed}, predicting {name}")
-        predictions = predict(model, job.kind, examples, job.watchdog.progress)
-
-        # The dev set comes first, because the threshold chosen on it applies to all other sets.
-        if name == DEV:
-            threshold = job.threshold(predictions)
-        final = finished(predictions, threshold)
-
-        if all_labeled(examples.examples):
-            scores[name] = score(job.kind, examples.examples, final)
-        run_on_rank_0(partial(write_predictions, folder, name, job, final))
+    scores, threshold = scored_sets(job, seed, training.load_best())
 
     progress = training.progress
     assert progress.best is not None
@@ -199,3 +184,27 @@ def finished_seed(job: Job, seed: int) -> SeedResult:
     run_on_rank_0(lambda: write_seed_result(folder, result))
     run_on_rank_0(lambda: remove_states(folder))
     return result
+
+
+def scored_sets(job: Job, seed: int, model: Any) -> tuple[dict[str, dict[str, float]], float | None]:
+    """Predict all sets but the training set, and write the predictions. A collective call.
+
+    Returns the scores of labeled sets, by set and then by metric, and the null threshold, None for kinds other than
+    span.
+    """
+    scores: dict[str, dict[str, float]] = {}
+    threshold: float | None = None
+
+    for name, examples in job.others.items():
+        job.watchdog.at(f"seed {seed}, predicting {name}")
+        predictions = predict(model, job.kind, examples, job.watchdog.progress)
+
+        # The dev set comes first, because the threshold chosen on it applies to all other sets.
+        if name == DEV:
+            threshold = job.threshold(predictions)
+        final = finished(predictions, threshold)
+
+        if all_labeled(examples.examples):
+            scores[name] = score(job.kind, examples.examples, final)
+        run_on_rank_0(partial(write_predictions, job.folder_of_seed(seed), name, job, final))
+    return scores, threshold
