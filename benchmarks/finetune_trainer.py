@@ -54,7 +54,6 @@ def main() -> None:
                 trainer = trainer_with_same_draws(options.model, task, str(options.data), seed, **shared)
             else:
                 trainer = plain_trainer(options.model, seed, shared)
-            # It writes into the folder.
             accuracies.append(best_accuracy(trainer))
     options.output.write_text(json.dumps(accuracies))
 

@@ -23,6 +23,7 @@ import psutil
 import small_runs
 import tomli_w
 
+from schemas import storage
 from trainer.config.shipped import recipe_text
 
 HERE = Path(__file__).parent
@@ -39,7 +40,7 @@ FIRST_LOOK = 20
 WARMUP_SHARE = 0.07
 EVALUATIONS = 12
 CHECKPOINTS = 20
-"""The number of checkpoints of a run. If the last five are averaged, they span the last quarter of it."""
+"""The number of checkpoints of a run. The last five, which may be averaged, span its last quarter."""
 
 NEVER = 10**9
 
@@ -164,11 +165,14 @@ def export_untrained(name: str, folder: Path, settings: Settings, device: str) -
 
 
 def time_steps(name: str, folder: Path, cases: list[Settings], device: str) -> list[float]:
-    """Return the seconds per step with each of these settings, measured once and kept in FOLDER/step_seconds.json."""
-    path = folder / "step_seconds.json"
+    """Return the seconds per step with each of these settings, measured once per device.
+
+    They are kept in FOLDER/step_seconds.json, or step_seconds_cuda.json.
+    """
+    path = folder / ("step_seconds.json" if device == "cpu" else f"step_seconds_{device}.json")
     if not path.exists():
         seconds = [time_a_step(name, folder / "timed", settings, device) for settings in cases]
-        path.write_text(json.dumps(seconds))
+        storage.publish(str(path), json.dumps(seconds).encode())
     return json.loads(path.read_text())
 
 

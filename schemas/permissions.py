@@ -20,5 +20,6 @@ def follow_umask(folder: Path) -> None:
         probe.unlink()
 
     for path in folder.iterdir():
-        if path.is_file():
+        # Some mounts give all files one mode and refuse to change it.
+        if path.is_file() and path.stat().st_mode & 0o777 != mode:
             path.chmod(mode)

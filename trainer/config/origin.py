@@ -21,15 +21,15 @@ class Origin:
     content: Mapping[str, Any] = field(default_factory=dict)
 
     def of(self, *keys: str) -> str:
-        """Return what messages about keys begin with: the last change of one of them, otherwise the file.
+        """Return what messages about keys begin with: the last change of the first key that has one, or the file.
 
-        A change counts if it is of the key, of a key inside it, or of the table that holds it.
-        Example: with the change "training.epochs=x", `of("training.epochs")` -> "--set training.epochs=x".
+        keys: the most likely culprit first. A change of a key is also one of a key inside it, or of the table that
+        holds it. Example: with the change "training.epochs=x", `of("training.epochs")` -> "--set training.epochs=x".
         """
-        for change in reversed(self.changes):
-            changed = change.partition("=")[0]
-            if any(_overlap(changed, key) for key in keys):
-                return f"{self.flag} {change}"
+        for key in keys:
+            for change in reversed(self.changes):
+                if _overlap(change.partition("=")[0], key):
+                    return f"{self.flag} {change}"
         return self.path
 
     def has(self, key: str) -> bool:

@@ -53,7 +53,9 @@ def parse_section(schema: type[Schema], content: dict[str, Any], origin: Origin)
             wrong = _locate(fault["loc"], schema)
             source = origin.of(f"{wrong.table}{wrong.key}") if not wrong.phase else origin.path
             explanations.setdefault(source, []).append(_explain(fault, wrong))
-        raise UsageError(" ".join(f"{source}: {' '.join(told)}" for source, told in explanations.items())) from error
+
+        sentences = [f"{source}: {' '.join(faults)}" for source, faults in explanations.items()]
+        raise UsageError(" ".join(sentences)) from error
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ def label_counts(kind: Kind[Any, Any], examples: Sequence[Example]) -> Counter[i
     return Counter(kind.label_ids(examples))
 
 
-def label_name(kind: Kind[Any, Any], label: int) -> str:
+def name_of_label(kind: Kind[Any, Any], label: int) -> str:
     """Return the name of a label id. The choices of an example have no names, only positions."""
     return kind.labels[label] if kind.labels else str(label)
 

@@ -16,7 +16,7 @@ from trainer.config.origin import Origin
 from trainer.distributed.preemption import StopRequest
 from trainer.finetune.agreement import read_on_all_ranks
 from trainer.finetune.encoder_folder import check_encoder_files
-from trainer.finetune.files.missing import Naming, check_files
+from trainer.finetune.files.missing import Naming, check_task_files
 from trainer.finetune.steps.options import add_step_flags, steps_of
 from trainer.finetune.steps.schema import Steps
 from trainer.finetune.task import Task
@@ -79,7 +79,7 @@ def _read_request(options: argparse.Namespace) -> Steps | tuple[Task, str]:
     check_encoder_files(options.folder, options.random_weights)
     task = read_task(options.task, options.set)
     data = data_folder(options.task, options.data)
-    check_files(task, data, Naming(Origin(options.task, options.set), is_shipped(options.task)))
+    check_task_files(task, data, Naming(Origin(options.task, options.set), is_shipped(options.task)))
     return task, data
 
 

@@ -9,41 +9,19 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from schemas.errors import UsageError
-from trainer.finetune.baseline import label_counts, label_name, most_frequent_label, scores_of_label
+from trainer.finetune.baseline import label_counts, most_frequent_label, name_of_label, scores_of_label
 from trainer.finetune.files.sets import example_sets
-from trainer.finetune.job import DEV, Job
-from trainer.finetune.kinds.kind import Kind
+from trainer.finetune.job import DEV, TRAIN, Job
 from trainer.finetune.results import SeedResult
 from trainer.finetune.scores import all_labeled
 from trainer.finetune.task import Task
 from trainer.logs import logger
 
-TRAIN = "train"
-
 MAX_SHOWN_LABELS = 10
 """The maximum number of labels whose counts are logged."""
 
-KINDS_OF_ONE_TEXT = {"sentence", "tags"}
-"""All other kinds put two texts into a row."""
 
-TRUNCATED_KINDS = {"sentence", "pair", "choice"}
-"""The kinds span and tags divide long texts into several rows instead."""
-
-
-def check_room(kind: Kind[Any, Any]) -> None:
-    """Raise UsageError if a row has no room for at least one token of each of its texts."""
-    texts = 1 if kind.task.kind in KINDS_OF_ONE_TEXT else 2
-    special = kind.tokenizer.num_special_tokens_to_add(pair=texts == 2)
-    if kind.max_length < special + texts:
-        raise UsageError(
-            f"training.max_length is {kind.task.training.max_length}, so a row has {kind.max_length} tokens, of which "
-            f"{special} are special. Set it to at least {special + texts} for a task of kind {kind.task.kind}; most "
-            "texts need 128 or more."
-        )
-
-
-def files_of(task: Task, folder: str) -> dict[str, list[str]]:
+def paths_by_set(task: Task, folder: str) -> dict[str, list[str]]:
     """Return the paths of each set's files, absolute or URLs. folder: the folder that relative paths start from."""
     return {
         found.name: [path if "://" in path else os.path.abspath(path) for path in found.paths]
@@ -56,7 +34,7 @@ def data_facts(job: Job) -> dict[str, Any]:
     examples = {TRAIN: len(job.train.examples)}
     examples |= {name: len(others.examples) for name, others in job.others.items()}
     counts = label_counts(job.kind, job.train.examples)
-    labels = {label_name(job.kind, label): count for label, count in sorted(counts.items())}
+    labels = {name_of_label(job.kind, label): count for label, count in sorted(counts.items())}
     return {"files": job.files, "examples": examples, "labels": labels}
 
 
@@ -88,22 +66,25 @@ def log_data(job: Job) -> None:
             job.kind.max_length,
         )
     full = sum(feature.length >= job.kind.max_length for feature in job.train.features)
-    if job.task.kind in TRUNCATED_KINDS and full > 0:
+    if job.kind.truncates and full > 0:
         logger.info(
-            "%d of %d training examples fill a row of %d tokens. What is longer is truncated.",
+            "%d of %d training examples fill a row of %d tokens. Longer texts are truncated.",
             full,
             len(job.train.features),
             job.kind.max_length,
         )
 
 
+def shown_labels(counts: dict[str, int]) -> str:
+    """Return the counts of labels as text: "neg: 498; pos: 502". Names may be numbers, hence the colons."""
+    return "; ".join(f"{label}: {count:,}" for label, count in counts.items())
+
+
 def _labels(counts: dict[str, int]) -> str:
-    """Return the counts of labels as part of a log line: " (neg 498, pos 502)"."""
+    """Return the labels as part of a log line, in parentheses; only their number if there are many."""
     if not counts:
         return ""
-    if len(counts) > MAX_SHOWN_LABELS:
-        return f" ({len(counts)} labels)"
-    return f" ({', '.join(f'{label} {count:,}' for label, count in counts.items())})"
+    return f" ({len(counts)} labels)" if len(counts) > MAX_SHOWN_LABELS else f" ({shown_labels(counts)})"
 
 
 def warn_of_guessing(job: Job, best: SeedResult, baseline: dict[str, dict[str, float]]) -> None:
@@ -111,14 +92,24 @@ def warn_of_guessing(job: Job, best: SeedResult, baseline: dict[str, dict[str, f
     metric = job.task.metrics[0]
     if DEV not in baseline or best.scores[DEV][metric] > baseline[DEV][metric]:
         return
+
+    dev_labels = label_counts(job.kind, job.others[DEV].examples)
+    if len(dev_labels) == 1:
+        logger.warning(
+            'Every example of the dev set has the label "%s", so its %s says little. Choose another dev set.',
+            name_of_label(job.kind, next(iter(dev_labels))),
+            metric,
+        )
+        return
+
     label = most_frequent_label(job.kind, job.train.examples)
     assert label is not None
     logger.warning(
-        'the dev %s, %.4f, is not above %.4f, which always predicting "%s" scores. Lower training.lr, which is %g, '
-        "or give more epochs or examples.",
+        'The dev %s, %.4f, is no better than that of always predicting "%s", %.4f. Raise training.epochs or lower '
+        "training.batch for more updates, or try another training.lr, which is %g; see docs/troubleshooting.md.",
         metric,
         best.scores[DEV][metric],
+        name_of_label(job.kind, label),
         baseline[DEV][metric],
-        label_name(job.kind, label),
         job.task.training.lr,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from pathlib import Path
 
@@ -15,8 +16,8 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json")
 """Files that transformers opens a tokenizer from. Files of sentencepiece, whose names differ, end with .model."""
 
-WEIGHTS = (".safetensors", ".bin")
-"""The endings of files with weights."""
+WEIGHTS = re.compile(r"(model|pytorch_model)\b.*\.(safetensors|bin)")
+"""Names of files with weights. Other .bin files, such as training_args.bin, hold none."""
 
 
 def check_encoder_folder(folder: str, further_advice: str = "") -> None:
@@ -29,7 +30,7 @@ def check_encoder_folder(folder: str, further_advice: str = "") -> None:
         return
 
     if not path.exists():
-        raise UsageError(f"{folder} does not exist. {ADVICE}{_download_advice(folder)}")
+        raise UsageError(f"{folder} does not exist.{_nearest_folder(path)} {ADVICE}{_download_advice(folder)}")
     if (path / "recipe.toml").is_file():
         raise UsageError(
             f"{folder} has no config.json, so it is not an encoder in the Hugging Face format. It is the folder of a "
@@ -39,8 +40,11 @@ def check_encoder_folder(folder: str, further_advice: str = "") -> None:
 
 
 def _download_advice(folder: str) -> str:
-    """Return how to download a model, as a further sentence, if `folder` may be its name on the Hugging Face hub."""
-    if not HUB_NAME.fullmatch(folder):
+    """Return how to download a model, as a further sentence, if `folder` may be its name on the Hugging Face hub.
+
+    In OWNER/NAME, OWNER is not a folder here: `models/encodr` is a mistyped path.
+    """
+    if not HUB_NAME.fullmatch(folder) or ("/" in folder and Path(folder).parent.is_dir()):
         return ""
     target = f"models/{folder.rpartition('/')[2]}"
     return (
@@ -49,12 +53,22 @@ def _download_advice(folder: str) -> str:
     )
 
 
-def check_encoder_files(folder: str, random_weights: bool = False) -> None:
-    """Raise UsageError unless a folder has a configuration, a tokenizer, and weights if they are not to be random."""
-    check_encoder_folder(folder)
+def _nearest_folder(path: Path) -> str:
+    """Return a hint with the folder next to a missing one whose name is closest, or an empty string."""
+    folders = [found.name for found in path.parent.glob("*") if found.is_dir()]
+    close = difflib.get_close_matches(path.name, folders, n=1, cutoff=0.6)
+    return f" Did you mean {path.parent / close[0]}?" if close else ""
+
+
+def check_encoder_files(folder: str, random_weights: bool = False, further_advice: str = "") -> None:
+    """Raise UsageError unless a folder has a configuration, a tokenizer, and weights if they are not to be random.
+
+    further_advice: as in `check_encoder_folder`.
+    """
+    check_encoder_folder(folder, further_advice)
     check_tokenizer_files(folder)
 
-    has_weights = any(path.suffix in WEIGHTS for path in Path(folder).iterdir())
+    has_weights = any(WEIGHTS.fullmatch(path.name) for path in Path(folder).iterdir())
     if not has_weights and not random_weights:
         raise UsageError(
             f"{folder} has no weights. Expected model.safetensors, or pytorch_model.bin. Export or download the whole "

@@ -16,6 +16,7 @@ from trainer.finetune.kinds.kind import Kind
 from trainer.finetune.scores import threshold_for
 from trainer.finetune.task import Task
 
+TRAIN = "train"
 DEV = "dev"
 TEST = "test"
 

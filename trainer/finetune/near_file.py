@@ -18,7 +18,8 @@ def nearest_file(path: str, ending: str = "") -> str:
     """
     # Only the names are compared. With the folder, which is the same, any two paths would be alike.
     folder, name = posixpath.split(path)
-    known = [found for found in storage.names(folder or ".") if found.endswith(ending)]
+    files = storage.sizes(folder or ".")
+    known = [found for found in files if found.endswith(ending) and not found.startswith(".")]
 
     stems = [found.removesuffix(ending) for found in known]
     close = difflib.get_close_matches(name.removesuffix(ending), stems, n=1, cutoff=0.6)

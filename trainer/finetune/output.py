@@ -49,6 +49,9 @@ WHAT_DIFFERS = {
 FILES_OF_A_START = LOCK_FILES | {IDENTITY_FILE, TASK_FILE}
 """What a fine-tuning writes before it trains."""
 
+UNIMPORTANT_KEY = "training.save_every"
+"""The key of a task that changes no result."""
+
 MAX_NAMED_KEYS = 3
 """The maximum number of changed keys that a message lists."""
 
@@ -106,7 +109,7 @@ def claimed(output: Path, identity: dict[str, str], task: Task) -> Iterator[None
 def check_owner(output: Path, identity: dict[str, str], task: Task) -> None:
     """Raise UsageError if a folder is not empty and does not belong to this fine-tuning.
 
-    A fine-tuning that failed before it trained anything, for example for an encoder without weights, owns nothing.
+    A fine-tuning that failed before it trained anything, for example because of damaged weights, owns nothing.
     """
     names = {name for name in storage.names(str(output)) if not name.startswith(".")}
     if names <= LOCK_FILES:
@@ -138,15 +141,18 @@ def _changed_keys(output: Path, task: Task) -> str:
     Returns "" if the folder's task cannot be read.
     """
     try:
-        earlier = flattened(tomllib.loads((output / TASK_FILE).read_text()))
+        earlier = _flattened(tomllib.loads((output / TASK_FILE).read_text()))
     except (OSError, ValueError):
         return ""
-    now = flattened(tomllib.loads(dump_task(task)))
+    now = _flattened(tomllib.loads(dump_task(task)))
+    for values in (earlier, now):
+        values.pop(UNIMPORTANT_KEY, None)
 
     changes = []
     for key in sorted(earlier.keys() | now.keys()):
-        there, here = (_shown(values, key) for values in (earlier, now))
-        if there != here and key != "training.save_every":
+        there = _shown(earlier, key)
+        here = _shown(now, key)
+        if there != here:
             changes.append(f"{key} = {there} instead of {here}")
 
     more = len(changes) - MAX_NAMED_KEYS
@@ -157,12 +163,12 @@ def _shown(values: dict[str, Any], key: str) -> str:
     return json.dumps(values[key], ensure_ascii=False) if key in values else "(unset)"
 
 
-def flattened(tables: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flattened(tables: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return the values of nested tables by their dotted keys."""
     values: dict[str, Any] = {}
     for key, value in tables.items():
         if isinstance(value, dict):
-            values |= flattened(value, f"{prefix}{key}.")
+            values |= _flattened(value, f"{prefix}{key}.")
         else:
             values[prefix + key] = value
     return values

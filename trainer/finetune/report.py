@@ -10,6 +10,7 @@ from typing import Any
 
 from schemas import storage
 from schemas.pages import render
+from trainer.finetune.data_facts import shown_labels
 from trainer.finetune.results import Spread
 from trainer.metrics.charts import COLORS, Chart, Line, chart
 from trainer.metrics.number_text import duration, short
@@ -28,7 +29,6 @@ def write_report(output: Path, results: dict[str, Any]) -> None:
 
 def report(results: dict[str, Any], task: str) -> str:
     """Return the page. task: the task file's text."""
-    labels = [f"{label} {count:,}" for label, count in results["data"]["labels"].items()]
     drawn = [chart for chart in charts(results) if chart is not None]
 
     return render(
@@ -42,7 +42,7 @@ def report(results: dict[str, Any], task: str) -> str:
         scores=rows_of_scores(results["summary"]),
         baseline=rows_of_baseline(results["baseline"]),
         sets=rows_of_sets(results["data"]),
-        labels=", ".join(labels),
+        labels=shown_labels(results["data"]["labels"]),
         charts=drawn,
         seeds=rows_of_seeds(results["seeds"], results["metrics"][0]),
         task=task,

@@ -31,7 +31,7 @@ from trainer.distributed.process_group import device_of_rank, start_distributed
 from trainer.distributed.stop_agreement import StopAgreement
 from trainer.distributed.watchdog import Watchdog
 from trainer.finetune.agreement import TIMEOUT_SECONDS, agreed, read_on_all_ranks
-from trainer.finetune.data_facts import check_room, files_of, log_data
+from trainer.finetune.data_facts import log_data, paths_by_set
 from trainer.finetune.evaluation import ExampleSet, predict
 from trainer.finetune.examples import TaskData
 from trainer.finetune.files.read import read_task_data
@@ -112,7 +112,7 @@ def read_inputs(order: Order) -> Inputs:
     check_metrics(order.task, data.labels)
 
     kind = kind_of(order.task, data.labels, tokenizer, longest_row(read_config(order.folder)))
-    check_room(kind)
+    kind.check_room()
     return Inputs(kind, data)
 
 
@@ -144,7 +144,7 @@ def open_job(order: Order, inputs: Inputs, stop: StopAgreement, watchdog: Watchd
         sets[TEST] = data.test
     return Job(
         task=order.task,
-        files=files_of(order.task, order.data),
+        files=paths_by_set(order.task, order.data),
         folder=order.folder,
         output=Path(order.output),
         random_weights=order.random_weights,
@@ -162,7 +162,7 @@ def finished_seed(job: Job, seed: int) -> SeedResult:
     folder = job.folder_of_seed(seed)
     earlier_result = run_on_rank_0(lambda: read_seed_result(folder))
     if earlier_result is not None:
-        logger.info("Seed %d is finished. Nothing is left to train.", seed)
+        logger.info("Seed %d is finished already, so it is not trained again.", seed)
         run_on_rank_0(lambda: remove_states(folder))
         return earlier_result
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
 
 from schemas.errors import UsageError
 from trainer.config.origin import Origin
 from trainer.finetune.metrics.table import unsuitable
-from trainer.finetune.task import Task
+from trainer.finetune.task import Format, Task
 from trainer.finetune.task_defaults import format_of
 
 REQUIRED_COLUMNS = {
@@ -32,6 +34,27 @@ FORMATS = {
     "tags": ("jsonl", "json", "conll"),
     "span": ("squad",),
 }
+
+
+def check_has_format(content: Mapping[str, Any], origin: Origin) -> None:
+    """Check that the format of the files is given, or implied by the name of the training file.
+
+    content: of the task file. Keys that are missing or wrong are left to the schema.
+    """
+    data = content.get("data")
+    if not isinstance(data, Mapping) or "format" in data or "train" not in data:
+        return
+    if format_of(data["train"], str(content.get("kind"))) is None:
+        source = origin.of("data.format", "data.train")
+        raise UsageError(
+            f"{source}: data.format is missing, and the name of {first_file(data['train'])} implies none. Add it: "
+            f"{', '.join(get_args(Format))}."
+        )
+
+
+def first_file(train: str | Sequence[str]) -> str:
+    """Return the first of the files that data.train names."""
+    return train if isinstance(train, str) else train[0]
 
 
 def check_task(task: Task, origin: Origin) -> None:
@@ -82,8 +105,7 @@ def origin_of_format(task: Task) -> str:
     train = task.data.train
     if format_of(train, task.kind) != task.data.format:
         return ""
-    first = train[0] if isinstance(train, list) else train
-    return f", as the ending of {first} says"
+    return f", as the ending of {first_file(train)} says"
 
 
 def check_columns(task: Task, name: str, header: bool, origin: Origin) -> None:
@@ -143,6 +165,26 @@ def check_test(task: Task, origin: Origin) -> None:
 
 def check_labels(task: Task, origin: Origin) -> None:
     """Check that the label keys fit the task's kind, and that the labels are two or more and distinct."""
+    check_labels_of_kind(task, origin)
+    labels = task.data.labels
+    if not isinstance(labels, tuple):
+        return
+
+    source = origin.of("data.labels")
+    repeated = [label for label in labels if labels.count(label) > 1]
+    if repeated:
+        raise UsageError(f'{source}: data.labels has "{repeated[0]}" twice.')
+    if len(labels) < 2:
+        raise UsageError(f"{source}: data.labels has {len(labels)} label, expected two or more.")
+
+    skipped = [label for label in task.data.skip_labels if label in labels]
+    if skipped:
+        source = origin.of("data.skip_labels", "data.labels")
+        raise UsageError(f'{source}: "{skipped[0]}" is in data.labels and in data.skip_labels.')
+
+
+def check_labels_of_kind(task: Task, origin: Origin) -> None:
+    """Check that the task's kind has the label keys that are set."""
     labels = task.data.labels
     source = origin.of("data.labels", "kind")
     if task.is_regression and task.kind not in ("sentence", "pair"):
@@ -152,18 +194,6 @@ def check_labels(task: Task, origin: Origin) -> None:
     if task.data.skip_labels and task.kind not in ("sentence", "pair"):
         source = origin.of("data.skip_labels", "kind")
         raise UsageError(f"{source}: data.skip_labels is for the kinds sentence and pair.")
-    if not isinstance(labels, tuple):
-        return
-
-    repeated = [label for label in labels if labels.count(label) > 1]
-    if repeated:
-        raise UsageError(f'{source}: data.labels has "{repeated[0]}" twice.')
-    if len(labels) < 2:
-        raise UsageError(f"{source}: data.labels has {len(labels)} label, expected two or more.")
-    skipped = [label for label in task.data.skip_labels if label in labels]
-    if skipped:
-        source = origin.of("data.labels", "data.skip_labels")
-        raise UsageError(f'{source}: "{skipped[0]}" is in data.labels and in data.skip_labels.')
 
 
 def check_metrics(task: Task, origin: Origin) -> None:

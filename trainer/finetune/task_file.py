@@ -19,27 +19,25 @@ from trainer.config.overrides import apply_override
 from trainer.config.parse import parse_section
 from trainer.finetune.shipped import advice_on_missing, shipped_task_names, shipped_task_text
 from trainer.finetune.task import Task
-from trainer.finetune.task_checks import check_task
+from trainer.finetune.task_checks import check_has_format, check_task
 
 
 @dataclass(frozen=True)
 class TaskNames:
     """What messages call the values that choose a task: flags of the command line, or keys of another file.
 
-    task: the task file. set: changes of it. data: the folder of its files.
+    task: the task file. set: changes of it. data: the folder of its files. names_file: whether messages about a change
+    name the task file as well, because a suite has several, and --set may change all of them.
     """
 
     task: str = "--task"
     set: str = "--set"
     data: str = "--data"
+    names_file: bool = False
 
     def change_in(self, path: str) -> str:
-        """Return what messages call a change of a task file.
-
-        Suites have several task files, and --set may change all of them, so their messages name the file as well.
-        """
-        is_one_of_several = self.set == "--set" and self.task != "--task"
-        return f"{path}: {self.set}" if is_one_of_several else self.set
+        """Return what messages call a change of a task file."""
+        return f"{path}: {self.set}" if self.names_file else self.set
 
 
 FLAGS = TaskNames()
@@ -60,6 +58,7 @@ def read_task(path: str, overrides: list[str], names: TaskNames = FLAGS) -> Task
         apply_override(content, override, Task, names.set)
 
     origin = Origin(path, overrides, names.change_in(path), content)
+    check_has_format(content, origin)
     task = parse_section(Task, content, origin)
     check_task(task, origin)
     return task

@@ -15,7 +15,9 @@ from schemas.errors import UsageError
 from schemas.one_line_parser import OneLineParser
 from trainer.checkpoint.layout import checkpoint_path, read_state, steps_saved
 from trainer.checkpoint.manifest import MANIFEST
+from trainer.checkpoint.run_dir import RECIPE
 from trainer.command_line import exit_code_of
+from trainer.config.load import load_recipe
 from trainer.metrics.presentation import keep_running
 from trainer.metrics.read import read_metrics
 from trainer.metrics.report import write_report
@@ -77,7 +79,11 @@ def steps_of(run: str, which: str) -> list[int]:
 
 
 def encoders_of_run(run: str, steps: Sequence[int], output: Path) -> list[Encoder]:
-    """Return the checkpoints of a run as encoders. The jobs of `export_jobs` write their folders."""
+    """Return the checkpoints of a run as encoders. The jobs of `export_jobs` write their folders.
+
+    Raises UsageError if the run has no recipe.
+    """
+    family = family_of(run)
     encoders = []
     for step in steps:
         encoder = Encoder(
@@ -85,9 +91,20 @@ def encoders_of_run(run: str, steps: Sequence[int], output: Path) -> list[Encode
             folder=str(export_folder(output, step)),
             needs=(_job_name(step),),
             manifest=str(checkpoint_path(run, step) / MANIFEST),
+            family=family,
         )
         encoders.append(encoder)
     return encoders
+
+
+def family_of(run: str) -> str:
+    """Return the family of a run's model. Raises UsageError if the run has no recipe, without which nothing exports it."""
+    recipe = Path(run) / RECIPE
+    if not recipe.is_file():
+        raise UsageError(
+            f"{recipe} does not exist, so the shape of the model is unknown. Give the whole folder of a run."
+        )
+    return load_recipe(str(recipe), []).model.family
 
 
 def export_jobs(run: str, steps: Sequence[int], output: Path) -> list[Job]:

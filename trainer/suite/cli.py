@@ -68,7 +68,8 @@ def parser(prog: str) -> argparse.ArgumentParser:
     flags.add_argument(
         "--skip_missing",
         action="store_true",
-        help="leave out tasks whose files are missing, and minimal pairs of encoders that cannot judge them",
+        help="leave out what cannot be scored: tasks without their files, and minimal pairs for encoders without a "
+        "masked-LM head",
     )
     add_set_flag(
         flags,

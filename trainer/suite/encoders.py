@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from schemas.errors import UsageError
-from trainer.finetune.encoder_folder import check_encoder_folder
+from trainer.finetune.encoder_folder import check_encoder_files
 from trainer.suite.schema import NAME
 
 RANDOM = "random"
@@ -19,7 +19,8 @@ class Encoder:
     """An encoder to score.
 
     needs: names of the jobs that write its folder. random_weights: use only the folder's shape.
-    manifest: path of the manifest of the checkpoint that a job exports to the folder; None if the folder exists.
+    For a checkpoint of a run, which a job exports to the folder, manifest is the path of the checkpoint's manifest and
+    family that of the run's model; None for a folder that exists.
     """
 
     label: str
@@ -27,6 +28,7 @@ class Encoder:
     needs: tuple[str, ...] = ()
     random_weights: bool = False
     manifest: str | None = None
+    family: str | None = None
 
 
 def encoders_of(words: Sequence[str], random_weights: bool) -> list[Encoder]:
@@ -34,11 +36,12 @@ def encoders_of(words: Sequence[str], random_weights: bool) -> list[Encoder]:
 
     A folder without a name gets the shortest unique ending of its path as its label.
     random_weights: whether to add an encoder with the first folder's shape and random weights.
-    Raises UsageError for a folder that holds no encoder, and for two encoders with the same label.
+    Raises UsageError for a folder that lacks a configuration, weights or a tokenizer, and for two encoders with the
+    same label.
     """
     named = [split_name(word) for word in words]
     for _, folder in named:
-        check_encoder_folder(folder, ", and --checkpoints all scores all its checkpoints")
+        check_encoder_files(folder, further_advice=", and --checkpoints all scores all its checkpoints")
 
     short = short_names([folder for _, folder in named])
     encoders = [Encoder(name or short[folder], folder) for name, folder in named]

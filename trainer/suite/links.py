@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.finetune.report import REPORT_FILE
-from trainer.suite.plan import PROBE, Plan, name_of
+from trainer.suite.plan import PROBE, Plan, job_name
 from trainer.suite.scheduler import log_name
 
 LOGS = "logs"
@@ -22,7 +22,7 @@ class Link:
 
 
 def links_of(plan: Plan) -> dict[str, list[Link]]:
-    """Return the links to the files that exist, by the name of the job that wrote them (`plan.name_of`)."""
+    """Return the links to the files that exist, by the name of the job that wrote them (`plan.job_name`)."""
     parts = plan.suite.entry.names if plan.suite is not None else []
     if plan.probe is not None:
         parts = [*parts, PROBE]
@@ -30,7 +30,7 @@ def links_of(plan: Plan) -> dict[str, list[Link]]:
     links = {}
     for encoder in plan.encoders:
         for part in parts:
-            job = name_of(encoder, part)
+            job = job_name(encoder.label, part)
             files = {
                 "report": plan.place(encoder, part) / REPORT_FILE,
                 "log": plan.output / LOGS / log_name(job),

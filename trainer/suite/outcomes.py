@@ -14,7 +14,7 @@ from typing import Any
 from trainer.finetune.results import RESULTS_FILE, spread
 from trainer.suite.encoders import Encoder
 from trainer.suite.needed_files import Missing
-from trainer.suite.plan import PROBE, Plan, name_of, read_json
+from trainer.suite.plan import PROBE, Plan, job_name, read_json
 from trainer.suite.seed_scores import seeds_of, unlabeled_sets, values_of
 
 ACCURACY = "accuracy"
@@ -28,7 +28,8 @@ hours: the time that the job took. error: why there is no score, None if there i
 class JobStates:
     """How jobs ended.
 
-    done: the names of the jobs whose results are what the plan asks for. errors: by name, why a job failed.
+    done: the names of the jobs whose results are what the plan asks for. errors: by name, why a job failed or was not
+    planned.
     """
 
     done: AbstractSet[str]
@@ -120,7 +121,7 @@ def empty_cell(error: str) -> Cell:
 
 def error_of(name: str, encoder: Encoder, jobs: JobStates) -> str | None:
     """Return why a part of the suite has no score for an encoder, None if it has one."""
-    job = name_of(encoder, name)
+    job = job_name(encoder.label, name)
     if job in jobs.errors:
         return jobs.errors[job]
     return None if job in jobs.done else "not done"
@@ -182,9 +183,8 @@ def probes_of(plan: Plan, jobs: JobStates) -> dict[str, Any]:
             "task": results["task"],
             "metric": results["metric"],
             "layers": results["layers"],
-            # Results of an earlier version lack both.
-            "majority": results.get("majority"),
-            "examples": results.get("examples"),
+            "baseline": results["baseline"],
+            "examples": results["examples"],
         }
     return probes
 

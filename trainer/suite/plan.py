@@ -41,7 +41,8 @@ class Plan:
     """The encoders and the tasks to score them on.
 
     data: the folder of the suite's files. probe: the task to probe, which names the folder of its own files.
-    is_whole: whether no task of the suite was left out. left_out: by job name, why an encoder is not scored on a part.
+    is_whole: whether no part of the suite was left out for all encoders. unscored: by job name, why an encoder is not
+    scored on a part.
     """
 
     suite: OpenSuite | None
@@ -51,7 +52,7 @@ class Plan:
     seeds: int
     probe: OpenProbe | None = None
     is_whole: bool = True
-    left_out: Mapping[str, str] = field(default_factory=dict)
+    unscored: Mapping[str, str] = field(default_factory=dict)
 
     def place(self, encoder: Encoder, name: str) -> Path:
         """Return the folder for the results of a task, of minimal pairs or of the probe."""
@@ -73,12 +74,12 @@ def jobs_of(plan: Plan) -> list[Job]:
             jobs += [job_of_pairs(plan, pairs, encoder) for encoder in plan.encoders]
     if plan.probe is not None:
         jobs += [job_of_probe(plan, encoder) for encoder in plan.encoders]
-    return [job for job in jobs if job.name not in plan.left_out]
+    return [job for job in jobs if job.name not in plan.unscored]
 
 
-def name_of(encoder: Encoder, part: str) -> str:
-    """Return the name of the job that scores an encoder on a part: a task, minimal pairs or the probe."""
-    return f"{encoder.label}/{part}"
+def job_name(label: str, part: str) -> str:
+    """Return the name of the job that scores the encoder of a label on a part: a task, minimal pairs or the probe."""
+    return f"{label}/{part}"
 
 
 def jobs_of_task(plan: Plan, task: OpenTask, encoder: Encoder) -> list[Job]:
@@ -92,7 +93,7 @@ def jobs_of_task(plan: Plan, task: OpenTask, encoder: Encoder) -> list[Job]:
         needs = encoder.needs
     else:
         folder = str(plan.headless(encoder, source))
-        needs = (name_of(encoder, f"{source}-encoder"),)
+        needs = (job_name(encoder.label, f"{source}-encoder"),)
 
     words = ["finetune", folder, "--task", str(task.path), "--data", plan.data, "--output", str(output)]
     words += ["--seeds", str(plan.seeds)]
@@ -101,7 +102,7 @@ def jobs_of_task(plan: Plan, task: OpenTask, encoder: Encoder) -> list[Job]:
         words.append("--random_weights")
 
     fine_tuning = Job(
-        name=name_of(encoder, name),
+        name=job_name(encoder.label, name),
         words=tuple(words),
         needs=needs,
         is_done=partial(is_finetuned, output, folder, plan.seeds),
@@ -115,7 +116,7 @@ def jobs_of_task(plan: Plan, task: OpenTask, encoder: Encoder) -> list[Job]:
     model = output / "hf"
     headless = plan.headless(encoder, name)
     removing_head = Job(
-        name=name_of(encoder, f"{name}-encoder"),
+        name=job_name(encoder.label, f"{name}-encoder"),
         words=("new_head", str(model), "--output", str(headless)),
         needs=(fine_tuning.name,),
         is_done=partial(is_taken_from, headless, model),
@@ -131,7 +132,7 @@ def job_of_pairs(plan: Plan, pairs: MinimalPairs, encoder: Encoder) -> Job:
     if encoder.random_weights:
         words.append("--random_weights")
     return Job(
-        name=name_of(encoder, pairs.name),
+        name=job_name(encoder.label, pairs.name),
         words=tuple(words),
         needs=encoder.needs,
         is_done=_is_of(output, encoder),
@@ -148,7 +149,7 @@ def job_of_probe(plan: Plan, encoder: Encoder) -> Job:
     if encoder.random_weights:
         words.append("--random_weights")
     return Job(
-        name=name_of(encoder, PROBE),
+        name=job_name(encoder.label, PROBE),
         words=tuple(words),
         needs=encoder.needs,
         is_done=_is_of(output, encoder),

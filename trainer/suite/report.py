@@ -13,7 +13,7 @@ from schemas.pages import render
 from trainer.metrics.charts import COLORS, Chart, Line, chart
 from trainer.metrics.number_text import duration
 from trainer.suite.links import Link
-from trainer.suite.plan import PROBE
+from trainer.suite.plan import PROBE, job_name
 from trainer.suite.table import (
     DETAIL_COLUMNS,
     detail_rows,
@@ -72,14 +72,14 @@ def report(content: dict[str, Any], links: Links) -> str:
 
 def linked_rows(content: dict[str, Any], links: Links) -> list[DetailRow]:
     """Return the second table with the links of each row. Its first two columns name the task and the encoder."""
-    return [DetailRow(row, links.get(f"{row[1]}/{row[0]}", [])) for row in detail_rows(content)]
+    return [DetailRow(row, links.get(job_name(row[1], row[0]), [])) for row in detail_rows(content)]
 
 
 def probe_logs(content: dict[str, Any], links: Links) -> list[Link]:
     """Return a link to the probe's log for each encoder that has one."""
     logs = []
     for label in content["probes"]:
-        logs += [Link(label, link.path) for link in links.get(f"{label}/{PROBE}", [])]
+        logs += [Link(label, link.path) for link in links.get(job_name(label, PROBE), [])]
     return logs
 
 

@@ -22,10 +22,10 @@ from trainer.finetune.shipped import shipped_task_names
 from trainer.finetune.task_file import data_folder as folder_of_task
 from trainer.logs import logger
 from trainer.metrics.presentation import keep_running
-from trainer.suite.encoders import Encoder, encoders_of
+from trainer.suite.encoders import encoders_of
 from trainer.suite.identity import check_owner, claim, identity_of
+from trainer.suite.left_out import pairs_left_out
 from trainer.suite.links import LOGS, links_of
-from trainer.suite.minimal_pairs.refusals import pairs_left_out
 from trainer.suite.needed_files import Missing, missing_files, without_missing
 from trainer.suite.outcomes import JobStates, count_without_score, outcome
 from trainer.suite.plan import Plan, jobs_of
@@ -67,7 +67,7 @@ def run_suite(options: argparse.Namespace, stop: Stop) -> None:
         try:
             scheduler.run()
         finally:
-            errors = {**order.plan.left_out, **scheduler.errors}
+            errors = {**order.plan.unscored, **scheduler.errors}
             content = outcome(order.plan, JobStates(scheduler.done, errors), order.skipped)
             write_outcome(order.plan, content)
 
@@ -83,7 +83,7 @@ def run_suite(options: argparse.Namespace, stop: Stop) -> None:
             f"{count} of {len(order.jobs)} jobs failed; {order.plan.output / TABLE_FILE} says why. Finished results "
             "are kept. Remove the causes; the same command then tries the failed jobs again."
         )
-    missing = count_without_score(content) - len(order.plan.left_out)
+    missing = count_without_score(content) - len(order.plan.unscored)
     if missing > 0:
         raise ClozelineError(
             f"{missing} of the scores could not be computed; {order.plan.output / TABLE_FILE} says why."
@@ -114,10 +114,13 @@ def order_of(options: argparse.Namespace) -> Order:
         encoders = encoders_of_run(run, steps, options.output)
         exports = export_jobs(run, steps, options.output)
 
-    left_out = checked_pairs(suite, encoders, options.skip_missing) if suite is not None else {}
+    unscored = pairs_left_out(suite, encoders, options.skip_missing) if suite is not None else {}
     is_whole = not options.only and not skipped
-    plan = Plan(suite, encoders, data, options.output, options.seeds, probe, is_whole, left_out)
-    return Order(plan, skipped, [*exports, *jobs_of(plan)], run, steps)
+    plan = Plan(suite, encoders, data, options.output, options.seeds, probe, is_whole, unscored)
+    jobs = jobs_of(plan)
+    if not jobs:
+        raise UsageError(f"{' '.join(dict.fromkeys(unscored.values()))} Nothing is left to run. Choose other tasks.")
+    return Order(plan, skipped, [*exports, *jobs], run, steps)
 
 
 def check_probe_alone(options: argparse.Namespace) -> None:
@@ -171,17 +174,6 @@ def checked_files(suite: OpenSuite, data: str, skip: bool) -> tuple[OpenSuite, l
     for part in skipped:
         logger.info("%s is left out: %s cannot be found.", part.name, ", ".join(part.files))
     return kept, skipped
-
-
-def checked_pairs(suite: OpenSuite, encoders: Sequence[Encoder], skip: bool) -> dict[str, str]:
-    """Return the jobs on minimal pairs that cannot succeed, each with the reason.
-
-    Raises UsageError if they belong to required minimal pairs and `skip` is False.
-    """
-    left_out = pairs_left_out(suite, encoders, skip)
-    for name, reason in left_out.items():
-        logger.info("%s is left out: %s", name, reason)
-    return left_out
 
 
 def run_of(options: argparse.Namespace) -> str:

@@ -153,7 +153,7 @@ def open_task(suite_path: Path, entry: SuiteTask, changes: Sequence[str]) -> Ope
     """Return a task of a suite, read from its task file, with --set applied. Raises UsageError."""
     path = suite_path.parent / entry.file
     own = changes_of(entry.name, changes)
-    task = read_task(str(path), list(own), TaskNames(task=f"{suite_path}: the task file"))
+    task = read_task(str(path), list(own), TaskNames(task=f"{suite_path}: the task file", names_file=True))
 
     if entry.metric is not None and entry.metric not in task.metrics:
         raise UsageError(

@@ -15,7 +15,7 @@ from trainer.suite.outcomes import Cell, best_label
 
 AVERAGE = "average"
 DASH = "-"
-MAJORITY = "most frequent label"
+BASELINE = "most frequent label"
 
 FEW_SEEDS = 3
 """The largest number of seeds whose intervals get a note under the table."""
@@ -143,27 +143,36 @@ def probe_rows(content: dict[str, Any]) -> list[list[str]]:
         found = [probe["layers"][layer] if layer < len(probe["layers"]) else None for probe in probes.values()]
         rows.append([str(layer), *(DASH if value is None else f"{value:.4f}" for value in found)])
 
-    baselines = [probe.get("majority") for probe in probes.values()]
-    if any(baselines):
-        rows.append([MAJORITY, *(DASH if baseline is None else f"{baseline['score']:.4f}" for baseline in baselines)])
+    if rows:
+        baselines = [probe["baseline"]["score"] if "baseline" in probe else None for probe in probes.values()]
+        rows.append([BASELINE, *(DASH if value is None else f"{value:.4f}" for value in baselines)])
     return rows
 
 
 def probe_notes(content: dict[str, Any]) -> list[str]:
-    """Return the sentences under the table of probes: how many examples they were fitted to and scored on."""
-    for probe in content["probes"].values():
-        counts = probe.get("examples")
-        if counts is None:
-            continue
+    """Return the sentences under the table of probes: how many examples each was fitted to and scored on."""
+    examples = {label: probe["examples"] for label, probe in content["probes"].items() if "examples" in probe}
+    if not examples:
+        return []
 
-        fitted = f"{counts['fitted']:,}"
-        if counts["fitted"] < counts["train"]:
-            fitted += f" of {counts['train']:,}"
-        return [
-            f"Fitted to {fitted} training examples, and scored on the {counts['dev']:,} of the dev set. The row "
-            f"`{MAJORITY}` is the score of always predicting the label that the training set has most often."
-        ]
-    return []
+    # Tokenizers divide long sentences differently, so encoders may be fitted to different numbers of examples.
+    fitted = {label: fitted_examples(counts) for label, counts in examples.items()}
+    dev = next(iter(examples.values()))["dev"]
+    if len(set(fitted.values())) == 1:
+        numbers = next(iter(fitted.values()))
+    else:
+        numbers = ", ".join(f"{number} ({label})" for label, number in fitted.items())
+    return [
+        f"Fitted to {numbers} training examples, and scored on the {dev:,} of the dev set. The row {BASELINE} is the "
+        "score of always predicting the most frequent label of the training set."
+    ]
+
+
+def fitted_examples(counts: dict[str, int]) -> str:
+    """Return the number of training examples that a probe was fitted to, and of how many if it is a sample."""
+    if counts["fitted"] < counts["train"]:
+        return f"{counts['fitted']:,} of {counts['train']:,}"
+    return f"{counts['fitted']:,}"
 
 
 def probe_title(content: dict[str, Any]) -> str:
@@ -221,7 +230,7 @@ def notes(content: dict[str, Any]) -> list[str]:
     has_intervals = any(row["sets"] for row in content["rows"]) and seeds > 1
     if not has_intervals or seeds > FEW_SEEDS:
         return []
-    return [f"Intervals of {seeds} seeds say little: compare encoders with `--seeds 5` or more."]
+    return [f"Intervals of {seeds} seeds say little: compare encoders with 5 seeds or more."]
 
 
 def shared_encoders(rows: Sequence[dict[str, Any]]) -> list[str]:

@@ -72,7 +72,7 @@ def test_a_wrong_line_of_the_dev_set(line: str, expected: str, tmp_path: Path) -
 def test_a_regression_label_that_is_no_number(label: str, tmp_path: Path) -> None:
     message = sentence_error(tmp_path, f"text\tlabel\na\t1.5\nb\t{label}\n", labels="number")
     assert f'train.tsv line 3: the label "{label}" is not a finite number' in message
-    assert message.endswith("Write it as in 2.5, or leave data.labels out if the labels are names.")
+    assert message.endswith("Write a number, such as 2.5, or leave data.labels out if the labels are names.")
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,9 @@ import pytest
 
 from tests.trainer.finetune.tasks import choice_lines, sentence_lines, tag_lines, write_lines, write_task
 
+OTHER = {"text": "The cat.", "label": "second"}
+"""An example of the second label."""
+
 
 def lines_of(task: Path, name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in task.with_name(f"{name}.jsonl").read_text().splitlines()]
@@ -36,7 +39,7 @@ def test_sizes_files_and_labels(finetune, encoder, tmp_path: Path) -> None:
         "labels": {"first": labels["first"], "second": labels["second"]},
     }
 
-    shown = f"first {labels['first']}, second {labels['second']}"
+    shown = f"first: {labels['first']}; second: {labels['second']}"
     assert f"examples: 48 train, 24 dev, 24 test ({shown}); 6 steps of 8 per epoch" in results["log"]
     assert "48 of 48 training examples fill a row of 7 tokens" in results["log"]
 
@@ -65,16 +68,25 @@ def test_the_baseline_is_the_most_frequent_training_label(finetune, encoder, tmp
 
 
 def test_a_score_of_guessing_is_told(finetune, encoder, tmp_path: Path) -> None:
-    """No prediction can beat the constant one if the dev set has only that label."""
+    """Without a step at a rate that changes anything, the head predicts one label, or worse."""
+    task = write_task(tmp_path, "sentence")
+    write_lines(tmp_path / "dev.jsonl", [line | {"label": "first"} for line in sentence_lines(30, 1)] + [OTHER])
+    write_lines(tmp_path / "train.jsonl", [line | {"label": "first"} for line in sentence_lines(30, 1)] + [OTHER])
+    log = fine_tuned(finetune, encoder, task, "--set", "training.lr=1e-9")["log"]
+    assert 'is no better than that of always predicting "first", 0.9677. Raise training.epochs or lower' in log
+    assert "another training.lr, which is 1e-09" in log
+
+
+def test_a_dev_set_of_one_label_is_told(finetune, encoder, tmp_path: Path) -> None:
     task = write_task(tmp_path, "sentence")
     write_lines(tmp_path / "train.jsonl", [line | {"label": "same"} for line in sentence_lines(30, 1)])
     with (tmp_path / "train.jsonl").open("a") as file:
-        file.write(json.dumps({"text": "The cat.", "label": "other"}) + "\n")
+        file.write(json.dumps({"text": "The cat.", "label": "second"}) + "\n")
     write_lines(tmp_path / "dev.jsonl", [line | {"label": "same"} for line in sentence_lines(8, 2)])
     write_lines(tmp_path / "test.jsonl", [line | {"label": "same"} for line in sentence_lines(8, 3)])
 
     log = fine_tuned(finetune, encoder, task)["log"]
-    assert 'is not above 1.0000, which always predicting "same" scores. Lower training.lr' in log
+    assert 'Every example of the dev set has the label "same", so its accuracy says little.' in log
 
 
 @pytest.mark.parametrize("kind", ["pair", "span"])
@@ -93,8 +105,10 @@ def test_rows_without_room_for_text_are_refused(finetune, encoder, tmp_path: Pat
 
 def test_a_start_that_failed_leaves_its_folder_to_the_next(finetune, encoder, tmp_path: Path) -> None:
     task = write_task(tmp_path, "sentence")
-    empty = tmp_path / "without_weights"
-    shutil.copytree(encoder("bert"), empty, ignore=shutil.ignore_patterns("*.safetensors"))
-    assert finetune(empty, task, tmp_path / "out").returncode != 0
+    damaged = tmp_path / "damaged"
+    shutil.copytree(encoder("bert"), damaged)
+    (damaged / "model.safetensors").write_bytes(b"x")
+    assert finetune(damaged, task, tmp_path / "out").returncode == 3
+    assert (tmp_path / "out/identity.json").exists()
 
-    fine_tuned(finetune, encoder, task)
+    fine_tuned(finetune, encoder, task, "--set", "training.lr=0.002")

@@ -40,6 +40,14 @@ def test_a_path_is_not_a_name_on_the_hub(tmp_path: Path) -> None:
         assert "hf download" not in refusal(path)
 
 
+def test_a_mistyped_path_gets_the_near_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("models/encoder").mkdir(parents=True)
+    message = refusal(Path("models/encodr"))
+    assert message.startswith("models/encodr does not exist. Did you mean models/encoder? Give the folder")
+    assert "hf download" not in message
+
+
 def test_a_folder_without_a_tokenizer_or_weights_is_refused_as_one_without_a_configuration(tmp_path: Path) -> None:
     (tmp_path / "config.json").touch()
     with pytest.raises(UsageError, match=r"has no tokenizer\. Expected tokenizer.json, vocab.txt, vocab.json or a "):
@@ -48,8 +56,11 @@ def test_a_folder_without_a_tokenizer_or_weights_is_refused_as_one_without_a_con
         open_tokenizer(str(tmp_path), "sentence")
 
     (tmp_path / "tokenizer.json").touch()
+    (tmp_path / "training_args.bin").touch()  # of transformers' Trainer
     with pytest.raises(UsageError, match=r"has no weights\. Expected model\.safetensors"):
         check_encoder_files(str(tmp_path))
+    with pytest.raises(UsageError, match="has no weights"):
+        encoders_of([str(tmp_path)], random_weights=False)
     check_encoder_files(str(tmp_path), random_weights=True)
 
     (tmp_path / "model-00001-of-00002.safetensors").touch()

@@ -93,7 +93,7 @@ def test_the_same_command_again_trains_nothing_and_one_with_more_seeds_adds_them
     before = results_of(straight)
     again = finetune(encoder("bert"), task, straight, "--seeds", 2)
     assert again.returncode == 0 and "epoch 1 of" not in again.stdout
-    assert "Seed 1 is finished. Nothing is left to train." in again.stdout
+    assert "Seed 1 is finished already, so it is not trained again." in again.stdout
     assert results_of(straight) == before
 
     one = tmp_path / "one"

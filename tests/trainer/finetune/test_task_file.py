@@ -138,8 +138,16 @@ def test_values_of_another_type_name_the_flag(change: str, expected: str, tmp_pa
 
 
 def test_a_format_that_no_ending_implies(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"data\.format is missing\. Format of the files\."):
+    with pytest.raises(UsageError) as refused:
         read_task(task_file(tmp_path, PAIR), ["data.train=a/train.xml"])
+    assert str(refused.value).startswith(
+        "--set data.train=a/train.xml: data.format is missing, and the name of a/train.xml implies none. Add it: jsonl,"
+    )
+
+
+def test_the_flag_that_is_wrong_is_named_and_not_a_later_one(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"^--set data\.labels=\['a','a'\]: data\.labels has \"a\" twice"):
+        read_task(task_file(tmp_path, PAIR), ["data.labels=['a','a']", "kind=sentence", "data.columns.text_pair=none"])
 
 
 def test_each_mistake_names_where_it_is(tmp_path: Path) -> None:
@@ -153,7 +161,7 @@ def test_each_mistake_names_where_it_is(tmp_path: Path) -> None:
     assert of_flag.startswith("training.batch: expected a whole number, found 'big'.")
 
     with pytest.raises(UsageError, match=r"task\.toml: --set training.batch=big: "):
-        read_task(task_file(tmp_path, PAIR), ["training.batch=big"], TaskNames(task="suite.toml: the task file"))
+        read_task(task_file(tmp_path, PAIR), ["training.batch=big"], TaskNames(names_file=True))
 
 
 def test_a_stride_says_which_value_is_the_default(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,8 +9,7 @@ import pytest
 
 from tests.trainer.suite.conftest import subject_lines, write_task
 from trainer.checkpoint.output_folder import held
-from trainer.finetune.cli import parser as finetune_parser
-from trainer.suite.cli import main, parser
+from trainer.suite.cli import main
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/out", "gs://bucket/out", "file:///tmp/out"])
@@ -83,9 +81,3 @@ def test_a_flag_for_a_suites_tasks_is_refused_without_a_suite(
     assert main([str(masked_lm(0)), *probe, *words]) == 2
     assert capsys.readouterr().err.splitlines() == [f"clozeline: {message}"]
     assert not output.exists()
-
-
-@pytest.mark.parametrize("command_line", [parser, finetune_parser], ids=["suite", "finetune"])
-def test_the_help_says_that_set_may_be_repeated(command_line: Callable[[str], argparse.ArgumentParser]) -> None:
-    [flag] = [action for action in command_line("test")._actions if "--set" in action.option_strings]
-    assert flag.help is not None and flag.help.endswith("; may be repeated")

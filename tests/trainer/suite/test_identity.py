@@ -9,6 +9,7 @@ import pytest
 
 from schemas.errors import UsageError
 from tests.trainer.suite.conftest import subject_lines, write_lines, write_task
+from trainer.config.shipped import recipe_text
 from trainer.suite.checkpoints import encoders_of_run
 from trainer.suite.cli import main
 from trainer.suite.encoders import Encoder
@@ -83,6 +84,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
         folder = run / "checkpoints/step-00000010"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "manifest.json").write_text(content)
+        (run / "recipe.toml").write_text(recipe_text("bert_base"))
 
     def claim_run(run: Path) -> None:
         claim(output, identity_of(Plan(None, encoders_of_run(str(run), [10], output), "", output, 1)))

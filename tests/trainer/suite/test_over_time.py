@@ -15,7 +15,7 @@ from tests.trainer.suite.conftest import minimal_pairs, write_lines
 from trainer.metrics.charts import Line, chart_over_hours
 from trainer.metrics.suite_scores import charts_over_hours, read_scores
 from trainer.suite import checkpoints
-from trainer.suite.checkpoints import hours_of, steps_of
+from trainer.suite.checkpoints import encoders_of_run, hours_of, steps_of
 from trainer.suite.cli import main
 from trainer.suite.plan import Plan
 from trainer.suite.schema import Suite
@@ -42,6 +42,12 @@ def test_which_checkpoints(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no checkpoint"):
         steps_of(str(tmp_path), "all")
     assert hours_of(run) == pytest.approx({10: 10 / 60, 20: 20 / 60, 30: 0.5})
+
+
+def test_a_run_without_its_recipe(tmp_path: Path) -> None:
+    run = run_folder(tmp_path / "run", [10])
+    with pytest.raises(UsageError, match=r"recipe\.toml does not exist, so the shape of the model is unknown"):
+        encoders_of_run(str(run), [10], tmp_path / "out")
 
 
 def test_the_axis_is_hours(tmp_path: Path) -> None:

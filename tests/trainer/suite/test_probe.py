@@ -73,7 +73,7 @@ def test_the_baseline_is_the_most_frequent_label_of_the_training_set(
     words = [str(masked_lm(0)), "--task", str(tmp_path / "task.toml"), "--data", str(tmp_path)]
     words += ["--set", f'metrics=["{metric}"]']
     assert main([*words, "--output", str(tmp_path / "out")], "test") == 0
-    found = json.loads((tmp_path / "out/results.json").read_text())["majority"]
+    found = json.loads((tmp_path / "out/results.json").read_text())["baseline"]
 
     def labels(count: int, seed: int) -> list[str]:
         return [label for line in lines(count, seed) for label in (line.get("tags") or [line["label"]])]

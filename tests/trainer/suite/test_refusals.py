@@ -13,10 +13,12 @@ import tomli_w
 import transformers
 
 from schemas.errors import UsageError
-from trainer.suite.cli import main
+from trainer.suite.cli import main, parser
 from trainer.suite.encoders import Encoder
-from trainer.suite.minimal_pairs.refusals import pairs_left_out, refusal_at_start
+from trainer.suite.left_out import pairs_left_out
+from trainer.suite.minimal_pairs.refusals import refusal_at_start
 from trainer.suite.plan import Plan, jobs_of
+from trainer.suite.run import order_of
 from trainer.suite.suite_file import OpenSuite, open_suite
 
 
@@ -63,10 +65,20 @@ def test_the_configuration_tells(
     assert (found is not None) == refused
 
 
-def test_random_weights_have_every_head_and_a_checkpoint_is_not_exported_yet(tmp_path: Path) -> None:
+def test_random_weights_have_every_head(tmp_path: Path) -> None:
     config = {"model_type": "bert", "architectures": ["BertModel"]}
     assert refusal_at_start(encoder(tmp_path / "one", config, random_weights=True)) is None
-    assert refusal_at_start(Encoder("step-10", str(tmp_path / "none"), manifest="manifest.json")) is None
+
+
+@pytest.mark.parametrize(("family", "refused"), [("bert", False), ("electra", True), ("xlnet", True)])
+def test_a_checkpoint_is_judged_alike_before_and_after_its_export(family: str, refused: bool, tmp_path: Path) -> None:
+    """Otherwise the continuation of a suite that was stopped could be refused."""
+    folder = tmp_path / "step-10"
+    checkpoint = Encoder("step-10", str(folder), manifest="manifest.json", family=family)
+    assert (refusal_at_start(checkpoint) is not None) == refused
+
+    encoder(folder, {"model_type": family, "architectures": ["BertModel"]})
+    assert (refusal_at_start(checkpoint) is not None) == refused
 
 
 def test_required_pairs_are_refused_before_anything_starts(
@@ -88,8 +100,8 @@ def test_only_the_scores_that_cannot_be_are_left_out(suite_file: Path, tmp_path:
     cannot = encoder(tmp_path / "cannot", {"model_type": "bert", "architectures": ["BertModel"]})
 
     def jobs(suite: OpenSuite, skip: bool) -> list[str]:
-        left_out = pairs_left_out(suite, [can, cannot], skip)
-        plan = Plan(suite, [can, cannot], "", tmp_path / "out", 1, left_out=left_out)
+        unscored = pairs_left_out(suite, [can, cannot], skip)
+        plan = Plan(suite, [can, cannot], "", tmp_path / "out", 1, unscored=unscored)
         return [job.name for job in jobs_of(plan)]
 
     suite = open_suite(str(suite_file), ["tags", "order"], [])
@@ -102,11 +114,19 @@ def test_only_the_scores_that_cannot_be_are_left_out(suite_file: Path, tmp_path:
     assert jobs(optional, skip=False) == ["can/tags", "cannot/tags", "can/order"]
 
 
-def test_a_suite_of_which_no_score_is_left(suite_file: Path, tmp_path: Path) -> None:
-    cannot = encoder(tmp_path / "cannot", {"model_type": "bert", "architectures": ["BertModel"]})
-    suite = open_suite(str(with_optional_pairs(suite_file)), ["order"], [])
-    with pytest.raises(UsageError, match=r"The suite small then has nothing to run\. Choose other tasks"):
-        pairs_left_out(suite, [cannot], skip=True)
+def test_a_suite_of_which_no_score_is_left(
+    bare: Path, suite_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite = str(with_optional_pairs(suite_file))
+    words = [str(bare), "--suite", suite, "--only", "order", "--output", str(tmp_path / "out")]
+    capsys.readouterr()
+    assert main(words) == 2
+    assert capsys.readouterr().err.endswith("have none. Nothing is left to run. Choose other tasks.\n")
+    assert not (tmp_path / "out").exists()
+
+    # A probe needs no head.
+    task = str(suite_file.parent / "tags.toml")
+    assert order_of(parser("test").parse_args([*words, "--probe", task])).jobs
 
 
 @pytest.mark.timeout(300)

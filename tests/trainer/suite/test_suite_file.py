@@ -167,7 +167,8 @@ def test_folders_get_short_names(tmp_path: Path) -> None:
     assert short_names(["/a/x/hf", "/b/x/hf"]) == {"/a/x/hf": "a-x-hf", "/b/x/hf": "b-x-hf"}
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text("{}")
+        for file in ("config.json", "tokenizer.json", "model.safetensors"):
+            (tmp_path / name / file).write_text("{}")
 
     found = encoders_of([str(tmp_path / "one"), f"mine={tmp_path / 'two'}"], random_weights=True)
     assert [(encoder.label, encoder.random_weights) for encoder in found] == [

@@ -40,7 +40,14 @@ def content(**changes: Any) -> dict[str, Any]:
         "averages": {label: average(rows, cells) for label, cells in scores.items()},
         "details": {"a": {"blimp": {"agreement": 0.25}}, "b": {}},
         "probes": {
-            "a": {"error": None, "task": "tags", "metric": "chunk_f1", "layers": [0.1, 0.2, 0.4]},
+            "a": {
+                "error": None,
+                "task": "tags",
+                "metric": "chunk_f1",
+                "layers": [0.1, 0.2, 0.4],
+                "baseline": {"label": "O", "score": 0.125},
+                "examples": {"fitted": 2000, "train": 30000, "dev": 1000},
+            },
             "b": {"error": "no layers", "layers": []},
         },
         "skipped": [{"name": "mnli", "files": ["MNLI/train.tsv"], "source": "somewhere"}],
@@ -114,15 +121,16 @@ def test_intervals_of_few_seeds_get_a_note(seeds: int, has_note: bool) -> None:
 
 def test_the_probes_have_a_baseline_and_numbers_of_examples() -> None:
     found = content()
-    assert "most frequent label" not in markdown(found)  # as after a command of an earlier version
-
-    found["probes"]["a"] |= {
-        "majority": {"label": "O", "score": 0.125},
-        "examples": {"fitted": 2000, "train": 30000, "dev": 1000},
-    }
     sentence = "Fitted to 2,000 of 30,000 training examples, and scored on the 1,000 of the dev set."
     assert "| most frequent label | 0.1250 | - |" in markdown(found)
     assert sentence in markdown(found) and sentence in report(found, {})
+
+
+def test_encoders_whose_probes_had_different_numbers_of_examples() -> None:
+    found = content()
+    others = {"examples": {"fitted": 900, "train": 30000, "dev": 1000}}
+    found["probes"] = {"a": found["probes"]["a"], "c": found["probes"]["a"] | others}
+    assert "Fitted to 2,000 of 30,000 (a), 900 of 30,000 (c) training examples" in markdown(found)
 
 
 def test_the_legend_says_whose_intervals_are_too_narrow() -> None:

@@ -68,8 +68,8 @@ def number(value: Any, place: str, is_test: bool) -> float | None:
         found = math.nan
     if not math.isfinite(found):
         raise DataError(
-            f'{place}: the label "{name}" is not a finite number, but data.labels is "number". Write it as in 2.5, or '
-            "leave data.labels out if the labels are names."
+            f'{place}: the label "{name}" is not a finite number, but data.labels is "number". Write a number, '
+            "such as 2.5, or leave data.labels out if the labels are names."
         )
     return found
 

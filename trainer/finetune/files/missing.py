@@ -29,7 +29,7 @@ UNNAMED = Naming(Origin("the task file"))
 """For callers that do not know the task file."""
 
 
-def check_files(task: Task, folder: str, naming: Naming = UNNAMED) -> None:
+def check_task_files(task: Task, folder: str, naming: Naming = UNNAMED) -> None:
     """Raise DataError that names the first file of a task that does not exist, and what to correct.
 
     folder: the folder that the task's paths are relative to.
@@ -44,13 +44,18 @@ def _message(task: Task, example_set: ExampleSet, path: str, naming: Naming) -> 
     source = f" It comes from {task.source}." if task.source else ""
     return (
         f"{path}, the {example_set.name} set of {task.name}, does not exist.{source}{nearest_file(path)} "
-        f"{_correction(task, example_set, naming)} the folder that holds the task's files with {naming.data}."
+        f"{_correction(task, example_set, naming)}"
     )
 
 
 def _correction(task: Task, example_set: ExampleSet, naming: Naming) -> str:
+    """Return what to do about a missing file, as a sentence."""
+    folder = f"the folder that holds the task's files with {naming.data}"
     key = f"data.extra.{example_set.name}" if example_set.name in task.data.extra else f"data.{example_set.name}"
+
     named_by = naming.origin.of(key)
     if named_by != naming.origin.path:
-        return f"Correct {named_by}, or give"
-    return "Give" if naming.is_shipped else f"Correct {key} of {named_by}, or give"
+        return f"Correct {named_by}, or give {folder}."
+    if naming.is_shipped:
+        return f"Give {folder}."
+    return f"Correct {key} of {named_by}, or give {folder}."

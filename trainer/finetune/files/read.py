@@ -12,7 +12,7 @@ from trainer.distributed.watchdog import progress
 from trainer.finetune.examples import Example, TaskData, TextExample, is_labeled
 from trainer.finetune.files.build import Building, example_of, tags_of
 from trainer.finetune.files.labels import infer_names, name_of
-from trainer.finetune.files.missing import check_files
+from trainer.finetune.files.missing import check_task_files
 from trainer.finetune.files.records import BadRowError, Record
 from trainer.finetune.files.sets import ExampleSet, example_sets, read_contents
 from trainer.finetune.files.squad import Question
@@ -27,7 +27,7 @@ def read_task_data(task: Task, folder: str) -> TaskData:
     folder: the folder that the task's paths are relative to.
     Raises DataError or UsageError that names the file, the line, the value and what was expected.
     """
-    check_files(task, folder)
+    check_task_files(task, folder)
     sets = example_sets(task, folder)
     contents = {example_set.name: read_contents(task, example_set) for example_set in sets}
     for example_set in sets:
@@ -119,7 +119,7 @@ def _advice(building: Building) -> str:
     if building.task.data.bad_rows == "drop":
         return ""
     if building.is_test:
-        return ' Correct it, or set data.bad_rows = "drop", with which this set keeps such rows, with empty texts.'
+        return ' Correct it, or set data.bad_rows = "drop": a test set then keeps such rows with empty texts.'
     return ' Correct it, or leave such rows out with data.bad_rows = "drop".'
 
 

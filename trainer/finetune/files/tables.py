@@ -17,7 +17,7 @@ from trainer.finetune.files.records import Record, WantedColumns, counted, missi
 from trainer.finetune.files.text import read_text, split_lines
 from trainer.finetune.task import Column
 
-SEPARATORS = {"\t": "tabs", ",": "commas"}
+SEPARATOR_NAMES = {"\t": "tabs", ",": "commas"}
 """What messages call the characters that separate fields."""
 
 
@@ -103,7 +103,7 @@ def _positions(path: str, names: list[str], wanted: WantedColumns) -> dict[Colum
 
 def _fault(fields: list[str], width: int, layout: TableLayout) -> str:
     """Return what is wrong with a line that has too few or too many fields, and its probable cause."""
-    separators = SEPARATORS[layout.separator]
+    separators = SEPARATOR_NAMES[layout.separator]
     found = f"{counted(len(fields), 'field')}, expected {width}"
     if len(fields) < width:
         return f"{found}: too few {separators}"

@@ -17,13 +17,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trainer.finetune.examples import ChoiceExample
-from trainer.finetune.kinds.kind import Feature, Floats, Kind, Label, Row, host
+from trainer.finetune.kinds.kind import Feature, Floats, Kind, PredictedLabel, Row, host
 
 
-class Choice(Kind[ChoiceExample, Label]):
+class Choice(Kind[ChoiceExample, PredictedLabel]):
     """Predicts the position of the best choice, from 0."""
 
     model_class = "AutoModelForMultipleChoice"
+
+    @property
+    def texts_per_row(self) -> int:
+        return 2
 
     @property
     def outputs(self) -> int:
@@ -77,8 +81,8 @@ class Choice(Kind[ChoiceExample, Label]):
 
     def predictions(
         self, examples: Sequence[ChoiceExample], features: Sequence[Feature], scores: Sequence[Floats]
-    ) -> list[Label]:
-        return [Label.of(scores_N) for scores_N in scores]
+    ) -> list[PredictedLabel]:
+        return [PredictedLabel.of(scores_N) for scores_N in scores]
 
     def references(self, examples: Sequence[ChoiceExample]) -> list[Any]:
         return [example.label for example in examples]
@@ -86,8 +90,8 @@ class Choice(Kind[ChoiceExample, Label]):
     def label_ids(self, examples: Sequence[ChoiceExample]) -> list[int]:
         return self.references(examples)
 
-    def constant_prediction(self, example: ChoiceExample, label: int) -> Label:
-        return Label(label)
+    def constant_prediction(self, example: ChoiceExample, label: int) -> PredictedLabel:
+        return PredictedLabel(label)
 
 
 def filled_up(rows: tuple[Row, ...], count: int) -> tuple[Row, ...]:

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from schemas.errors import UsageError
 from trainer.distributed.watchdog import progress
 from trainer.finetune.task import Task
 
@@ -69,7 +70,7 @@ Example = TypeVar("Example")
 Prediction = TypeVar("Prediction")
 
 
-class Label(int):
+class PredictedLabel(int):
     """A predicted label or position, which metrics take as a number.
 
     probability: what the model gives it; NaN if it is not the prediction of a model.
@@ -78,9 +79,9 @@ class Label(int):
     probability: float = float("nan")
 
     @staticmethod
-    def of(logits_C: Floats) -> Label:
+    def of(logits_C: Floats) -> PredictedLabel:
         """Return the most likely label by the logits of all labels."""
-        label = Label(logits_C.argmax())
+        label = PredictedLabel(logits_C.argmax())
         below_best_C = logits_C.astype(np.float64) - logits_C[label]
         label.probability = float(1 / np.exp(below_best_C).sum())
         return label
@@ -91,6 +92,9 @@ class Kind(ABC, Generic[Example, Prediction]):
 
     model_class: ClassVar[str]
     """The Auto class of transformers that opens an encoder with this kind's head."""
+
+    truncates: ClassVar[bool] = True
+    """Whether texts that are too long for a row are truncated. Other kinds divide them into several rows."""
 
     def __init__(
         self, task: Task, labels: Sequence[str], tokenizer: PreTrainedTokenizerBase, longest: int | None = None
@@ -106,7 +110,23 @@ class Kind(ABC, Generic[Example, Prediction]):
         if longest is not None:
             self.max_length = min(self.max_length, longest)
 
+    def check_room(self) -> None:
+        """Raise UsageError if a row has no room for at least one token of each of its texts."""
+        special = self.tokenizer.num_special_tokens_to_add(pair=self.texts_per_row == 2)
+        needed = special + self.texts_per_row
+        if self.max_length < needed:
+            raise UsageError(
+                f"training.max_length is {self.task.training.max_length}, so a row has {self.max_length} tokens, of "
+                f"which {special} are special. Set it to at least {needed} for a task of kind {self.task.kind}; most "
+                "texts need 128 or more."
+            )
+
     # ---- What a kind defines ----
+
+    @property
+    @abstractmethod
+    def texts_per_row(self) -> int:
+        """The number of texts that share a row: 1 or 2."""
 
     @property
     @abstractmethod
@@ -157,7 +177,7 @@ class Kind(ABC, Generic[Example, Prediction]):
 
     def probability(self, prediction: Any) -> float | None:
         """Return the probability that the model gives a prediction, None if the kind has no such number."""
-        return prediction.probability if isinstance(prediction, Label) else None
+        return prediction.probability if isinstance(prediction, PredictedLabel) else None
 
     # ---- The same for all kinds ----
 

@@ -45,6 +45,11 @@ class Spans(Kind[SpanExample, Prediction]):
     """Predicts the text of the best span."""
 
     model_class = "AutoModelForQuestionAnswering"
+    truncates = False
+
+    @property
+    def texts_per_row(self) -> int:
+        return 2
 
     @property
     def outputs(self) -> int:

@@ -38,6 +38,11 @@ class Tags(Kind[TagExample, list[int]]):
     """Predicts the most likely tag of each word."""
 
     model_class = "AutoModelForTokenClassification"
+    truncates = False
+
+    @property
+    def texts_per_row(self) -> int:
+        return 1
 
     @property
     def outputs(self) -> int:

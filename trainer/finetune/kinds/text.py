@@ -13,13 +13,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trainer.finetune.examples import TextExample
-from trainer.finetune.kinds.kind import Feature, Floats, Kind, Label, host
+from trainer.finetune.kinds.kind import Feature, Floats, Kind, PredictedLabel, host
 
 
-class Classification(Kind[TextExample, Label]):
+class Classification(Kind[TextExample, PredictedLabel]):
     """Predicts the most likely class of a text or a pair of texts."""
 
     model_class = "AutoModelForSequenceClassification"
+
+    @property
+    def texts_per_row(self) -> int:
+        return 2 if self.task.kind == "pair" else 1
 
     @property
     def outputs(self) -> int:
@@ -50,8 +54,8 @@ class Classification(Kind[TextExample, Label]):
 
     def predictions(
         self, examples: Sequence[TextExample], features: Sequence[Feature], scores: Sequence[Floats]
-    ) -> list[Label]:
-        return [Label.of(scores_C) for scores_C in scores]
+    ) -> list[PredictedLabel]:
+        return [PredictedLabel.of(scores_C) for scores_C in scores]
 
     def references(self, examples: Sequence[TextExample]) -> list[Any]:
         return [example.label for example in examples]
@@ -59,10 +63,10 @@ class Classification(Kind[TextExample, Label]):
     def label_ids(self, examples: Sequence[TextExample]) -> list[int]:
         return self.references(examples)
 
-    def constant_prediction(self, example: TextExample, label: int) -> Label:
-        return Label(label)
+    def constant_prediction(self, example: TextExample, label: int) -> PredictedLabel:
+        return PredictedLabel(label)
 
-    def written(self, prediction: Label) -> str:
+    def written(self, prediction: PredictedLabel) -> str:
         return self.labels[prediction]
 
 

@@ -15,8 +15,7 @@ from trainer.config.overrides import apply_override
 from trainer.config.parse import parse_section
 from trainer.config.shipped import recipe_names
 from trainer.finetune.encoder_folder import check_encoder_files
-from trainer.finetune.files.missing import Naming
-from trainer.finetune.files.missing import check_files as check_task_files
+from trainer.finetune.files.missing import Naming, check_task_files
 from trainer.finetune.shipped import shipped_task_names
 from trainer.finetune.steps.schema import (
     ORDER,

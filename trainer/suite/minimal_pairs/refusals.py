@@ -1,4 +1,4 @@
-"""Tells from config.json alone which encoders cannot judge minimal pairs, so that a suite knows it before any training.
+"""Finds encoders that cannot judge minimal pairs by their config.json alone, before any training.
 
 Whether the weights of a head are really in the folder is only known once transformers has opened it (model.py).
 """
@@ -6,13 +6,10 @@ Whether the weights of a head are really in the folder is only known once transf
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
-from schemas.errors import UsageError
 from trainer.suite.encoders import Encoder
-from trainer.suite.plan import name_of, read_json
-from trainer.suite.suite_file import OpenSuite
+from trainer.suite.plan import read_json
 
 WHY_NOT = {
     "xlnet": "XLNet predicts tokens in a random order and reads no mask token in their place, so the likelihood of a "
@@ -37,7 +34,13 @@ def refusal_of(folder: str, model_type: str) -> str:
 
 
 def refusal_at_start(encoder: Encoder) -> str | None:
-    """Return why an encoder cannot judge minimal pairs, None if its config.json is missing or does not rule it out."""
+    """Return why an encoder cannot judge minimal pairs, None if nothing rules it out so far.
+
+    A checkpoint of a run is judged by the run's family, because its folder may not be written yet.
+    """
+    if encoder.family is not None:
+        return refusal_of(encoder.folder, encoder.family) if encoder.family in WHY_NOT else None
+
     config = read_json(Path(encoder.folder) / "config.json")
     model_type = str(config.get("model_type", ""))
     if model_type == "xlnet":
@@ -51,36 +54,3 @@ def refusal_at_start(encoder: Encoder) -> str | None:
     detects_replacements = architectures == ["ElectraForPreTraining"]
     has_no_head = all(NO_MASKED_LM.search(name) for name in architectures)
     return refusal_of(encoder.folder, model_type) if detects_replacements or has_no_head else None
-
-
-def pairs_left_out(suite: OpenSuite, encoders: Sequence[Encoder], skip: bool) -> dict[str, str]:
-    """Return the jobs on minimal pairs that cannot succeed, each with the reason.
-
-    skip: whether to leave out required minimal pairs as well. Otherwise only optional ones may be left out.
-    Raises UsageError that names the encoders if a required part is among them, or if no part of the suite is left.
-    """
-    refusals = {encoder.label: refusal_at_start(encoder) for encoder in encoders}
-    reasons = [reason for reason in refusals.values() if reason is not None]
-    if not reasons:
-        return {}
-
-    every_encoder_is_refused = len(reasons) == len(encoders)
-    if suite.minimal_pairs and every_encoder_is_refused and not suite.tasks:
-        raise UsageError(
-            f"{' '.join(reasons)} The suite {suite.entry.name} then has nothing to run. Choose other tasks of it, or "
-            "another suite."
-        )
-
-    required = [pairs.name for pairs in suite.minimal_pairs if not pairs.optional]
-    if required and not skip:
-        raise UsageError(
-            f"{' '.join(reasons)} The suite {suite.entry.name} contains the minimal pairs {', '.join(required)}: leave "
-            "these scores empty with --skip_missing, or name other tasks with --only."
-        )
-
-    left_out = {}
-    for encoder in encoders:
-        reason = refusals[encoder.label]
-        if reason is not None:
-            left_out |= {name_of(encoder, pairs.name): reason for pairs in suite.minimal_pairs}
-    return left_out

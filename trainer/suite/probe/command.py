@@ -24,7 +24,7 @@ from transformers import AutoModel
 from schemas.errors import DataError
 from schemas.randomness import key
 from trainer.command_line import add_set_flag, exit_code_of
-from trainer.finetune.baseline import label_name, most_frequent_label, scores_of_label
+from trainer.finetune.baseline import most_frequent_label, name_of_label, scores_of_label
 from trainer.finetune.files.read import read_task_data
 from trainer.finetune.fingerprint import fingerprint_of
 from trainer.finetune.kinds.kind import Feature, Kind
@@ -64,8 +64,8 @@ def probe(options: argparse.Namespace) -> None:
     features = kind.features(data.train)
     sample = chosen(features)
     scores = scored(model, kind, fitted(model, kind, sample), data.dev)
-    majority = majority_of(kind, data.train, data.dev)
-    logger.info("always %s: %s %.4f", majority["label"], task.metrics[0], majority["score"])
+    baseline = baseline_of(kind, data.train, data.dev)
+    logger.info("always %s: %s %.4f", baseline["label"], task.metrics[0], baseline["score"])
     for layer, layer_score in enumerate(scores):
         logger.info("layer %d: %s %.4f", layer, task.metrics[0], layer_score)
 
@@ -75,7 +75,7 @@ def probe(options: argparse.Namespace) -> None:
         "encoder": fingerprint_of(options.folder),
         "random_weights": options.random_weights,
         "layers": scores,
-        "majority": majority,
+        "baseline": baseline,
         "examples": {
             "fitted": len({feature.example for feature in sample}),
             "train": len(data.train),
@@ -170,11 +170,11 @@ def scored(model: Any, kind: Kind[Any, Any], classifiers: Sequence[Classifier], 
     return scores
 
 
-def majority_of(kind: Kind[Any, Any], train: Sequence[Any], dev: Sequence[Any]) -> dict[str, Any]:
+def baseline_of(kind: Kind[Any, Any], train: Sequence[Any], dev: Sequence[Any]) -> dict[str, Any]:
     """Return the most frequent label of the training set, and the dev score of always predicting it."""
     label = most_frequent_label(kind, train)
     assert label is not None, "check_probed refuses tasks without classes"
-    return {"label": label_name(kind, label), "score": scores_of_label(kind, dev, label)[kind.task.metrics[0]]}
+    return {"label": name_of_label(kind, label), "score": scores_of_label(kind, dev, label)[kind.task.metrics[0]]}
 
 
 def vector_count(feature: Feature) -> int:
