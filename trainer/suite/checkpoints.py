@@ -98,7 +98,7 @@ def encoders_of_run(run: str, steps: Sequence[int], output: Path) -> list[Encode
 
 
 def family_of(run: str) -> str:
-    """Return the family of a run's model. Raises UsageError if the run has no recipe, without which nothing exports it."""
+    """Return the family of a run's model. Raises UsageError if the run has no recipe."""
     recipe = Path(run) / RECIPE
     if not recipe.is_file():
         raise UsageError(
