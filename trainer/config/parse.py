@@ -28,6 +28,11 @@ EXPECTED = {
     "float_parsing": "expected a number",
     "bool_type": "expected true or false",
     "bool_parsing": "expected true or false",
+    "string_type": "expected a text",
+    "list_type": "expected a list",
+    "tuple_type": "expected a list",
+    "dict_type": "expected a table",
+    "too_short": "too few elements",
 }
 """What to write in place of pydantic's message, by the type of its error."""
 

@@ -61,8 +61,9 @@ def log_data(job: Job) -> None:
 
     if job.kind.max_length < job.task.training.max_length:
         logger.info(
-            "training.max_length is %d, but the encoder takes rows of at most %d tokens.",
+            "training.max_length is %d, but the encoder takes rows of at most %d tokens, so rows have at most %d.",
             job.task.training.max_length,
+            job.kind.max_length,
             job.kind.max_length,
         )
     full = sum(feature.length >= job.kind.max_length for feature in job.train.features)

@@ -71,22 +71,33 @@ def config_for_task(folder: str, task: Task, kind: Kind[Any, Any]) -> Any:
 
 
 def keeps_existing_head(folder: str, config: Any, kind: Kind[Any, Any]) -> bool:
-    """Return whether a head of this kind that a folder may have is used, and log it.
+    """Return whether a head of this kind that a folder may have is used.
 
     A head is kept if it has the same labels in the same order. If the kind has no named labels, as in regressions and
     spans, it is kept whenever its size is the same. config: that of the task.
     """
-    has_head = classes_for(kind.model_class)[type(config)].__name__ in (config.architectures or ())
-    if not has_head:
+    if not has_head_of_kind(config, kind):
         return True
 
     labels = list(read_config(folder).id2label.values())
-    if kind.labels and labels != list(kind.labels):
-        logger.info("%s has a head for other labels (%s), so its head is replaced.", folder, listed_labels(labels))
-        return False
+    return not kind.labels or labels == list(kind.labels)
 
-    logger.info("%s was fine-tuned on a task of this kind. Its head is kept if it has the same size.", folder)
-    return True
+
+def log_head(folder: str, task: Task, kind: Kind[Any, Any]) -> None:
+    """Log what happens to the head of a folder that was fine-tuned on a task of this kind."""
+    config = config_for_task(folder, task, kind)
+    if not has_head_of_kind(config, kind):
+        return
+    if keeps_existing_head(folder, config, kind):
+        logger.info("%s was fine-tuned on a task of this kind. A head of the same size is kept.", folder)
+    else:
+        labels = list(read_config(folder).id2label.values())
+        logger.info("%s has a head for other labels (%s), so its head is replaced.", folder, listed_labels(labels))
+
+
+def has_head_of_kind(config: Any, kind: Kind[Any, Any]) -> bool:
+    """Return whether a folder's configuration names the class of model that this kind needs."""
+    return classes_for(kind.model_class)[type(config)].__name__ in (config.architectures or ())
 
 
 def listed_labels(labels: list[str]) -> str:

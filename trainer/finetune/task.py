@@ -98,7 +98,7 @@ class TaskDataSection(Section):
         default=(), description='Labels whose examples are left out of training and dev sets, such as "-" in CMNLI.'
     )
     replace: dict[str, dict[str, str]] = Field(
-        default={}, description="Values to replace by other texts, by the name of their column."
+        default={}, description="Values of text columns to replace by other texts, by the name of the column."
     )
     bad_rows: Literal["error", "drop"] = Field(
         default="error",

@@ -217,10 +217,12 @@ def check_names(task: Task, origin: Origin) -> None:
                 "test."
             )
 
-    columns: list[str] = []
-    for _, value in task.data.columns:
-        columns += [str(column) for column in (value if isinstance(value, list) else [value])]
+    roles: dict[str, str] = {}
+    for role, value in task.data.columns:
+        roles |= {str(column): role for column in (value if isinstance(value, list) else [value])}
     for column in task.data.replace:
-        if column not in columns:
-            source = origin.of(f"data.replace.{column}")
+        source = origin.of(f"data.replace.{column}")
+        if column not in roles:
             raise UsageError(f'{source}: data.replace has "{column}", which is not in data.columns.')
+        if roles[column] in ("label", "tags"):
+            raise UsageError(f'{source}: data.replace has "{column}", which holds labels. It replaces texts only.')

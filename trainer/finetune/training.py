@@ -24,7 +24,7 @@ from trainer.finetune.evaluation import DivergedError, autocast, predict
 from trainer.finetune.gradients import add_up_gradients
 from trainer.finetune.job import DEV, Job
 from trainer.finetune.kinds.kind import Feature
-from trainer.finetune.model import build_model
+from trainer.finetune.model import build_model, log_head
 from trainer.finetune.optimizer import build_optimizer, set_rate
 from trainer.finetune.scores import finished, score
 from trainer.finetune.seed_files import STATE_FOLDER, remove_weights, save_weights, weights_of_epoch, write_metrics
@@ -45,6 +45,8 @@ class SeedTraining:
         self.job = job
         self.seed = seed
         self.folder = job.folder_of_seed(seed)
+        if not job.random_weights:
+            log_head(job.folder, job.task, job.kind)
         model = succeed_on_all_ranks(lambda: build_model(job.folder, job.task, job.kind, seed, job.random_weights))
         self.model = model.to(job.device)
         self.optimizer = build_optimizer(self.model, job.task.training)

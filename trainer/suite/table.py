@@ -216,6 +216,9 @@ def markdown(content: dict[str, Any]) -> str:
 def legend(content: dict[str, Any]) -> str:
     """Return the sentences that explain the first table."""
     seeds = content["seeds"]
+    has_seeds = any(row["sets"] for row in content["rows"])
+    if not has_seeds:
+        return "Scores of minimal pairs, for which nothing is trained."
     if seeds == 1:
         return "Scores of a single seed. They say nothing about how much scores differ between seeds."
     text = f"Mean of {seeds} seeds ± half of its 95% interval."

@@ -275,7 +275,7 @@ def test_a_tag_that_the_training_set_does_not_have(tmp_path: Path) -> None:
         ({"answers": [{"text": "May", "answer_start": 500}]}, "is outside of the context, which has 45 characters"),
         ({"answers": [{"text": "May", "answer_start": -1}]}, "is outside of the context"),
         ({"answers": [{"text": "May", "answer_start": 4}]}, 'the answer is "May", but the context has "Flu" at 4.'),
-        ({"answers": [{"text": "May"}]}, "expected an answer as an object with text and answer_start"),
+        ({"answers": [{"text": "May"}]}, "and answer_start (a whole number), found"),
         ({"answers": [{"text": "", "answer_start": 0}]}, "the answer's text is empty"),
         ({"answers": []}, "the answers are missing. Expected one, or is_impossible = true."),
         ({"answers": "May"}, "answers is 'May', expected a list."),

@@ -102,6 +102,7 @@ def test_every_default_is_written_out() -> None:
         ("data.find_answers=true", "data.find_answers is for the kind span"),
         ("data.extra.test=a.tsv", 'data.extra has a set "test"'),
         ("data.replace.three.a=b", 'data.replace has "three", which is not in data.columns'),
+        ("data.replace.label.a=b", 'data.replace has "label", which holds labels. It replaces texts only.'),
         (
             'metrics=["acuracy"]',
             'metrics has "acuracy", which is not a metric; a task of kind "pair" can have:',

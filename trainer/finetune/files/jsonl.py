@@ -18,7 +18,13 @@ from trainer.finetune.task import Column
 def read_json_lines(path: str, wanted: WantedColumns) -> list[Record]:
     """Return the rows of a file with one JSON object per line. Empty lines are skipped. Raises DataError."""
     records: list[Record] = []
-    for number, line in enumerate(split_lines(read_text(path)), start=1):
+    lines = split_lines(read_text(path))
+    if lines and lines[0].strip() in ("[", "{"):
+        raise DataError(
+            f"{path} line 1: a JSON text of several lines, expected one object in each line. If the file is one list, "
+            'set data.format = "json".'
+        )
+    for number, line in enumerate(lines, start=1):
         if line.strip():
             place = f"{path} line {number}"
             records += _rows_of(parse_json(line, place), wanted, place, is_first=not records)

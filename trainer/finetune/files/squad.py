@@ -118,7 +118,10 @@ def _answer(found: Any, context: str, place: str, rules: AnswerRules) -> Answer:
     text = found.get("text") if isinstance(found, dict) else None
     start = found.get("answer_start") if isinstance(found, dict) else None
     if not isinstance(text, str) or not isinstance(start, int) or isinstance(start, bool):
-        raise DataError(f"{place}: expected an answer as an object with text and answer_start, found {found!r:.60}.")
+        raise DataError(
+            f"{place}: expected an answer as an object with text (a string) and answer_start (a whole number), found "
+            f"{found!r:.60}."
+        )
     if not text.strip():
         raise BadRowError(f"{place}: the answer's text is empty. Questions without answers have is_impossible = true.")
 
