@@ -18,16 +18,25 @@ def label_counts(kind: Kind[Any, Any], examples: Sequence[Example]) -> Counter[i
 
 def name_of_label(kind: Kind[Any, Any], label: int) -> str:
     """Return the name of a label id. The choices of an example have no names, only positions."""
-    return kind.labels[label] if kind.labels else str(label)
+    if not kind.labels:
+        return str(label)
+    return kind.labels[label]
 
 
 def most_frequent_label(kind: Kind[Any, Any], train: Sequence[Example]) -> int | None:
     """Return the most frequent label id of a training set, the lowest of several; None for regressions and spans."""
     counts = label_counts(kind, train)
-    return min(counts, key=lambda label: (-counts[label], label), default=None)
+    if not counts:
+        return None
+
+    highest = max(counts.values())
+    return min(label for label, count in counts.items() if count == highest)
 
 
 def scores_of_label(kind: Kind[Any, Any], examples: Sequence[Example], label: int) -> dict[str, float]:
     """Return the task's metrics of giving all labeled examples, or all their words, the same label."""
-    guesses = [kind.constant_prediction(example, label) for example in examples]
+    guesses = []
+    for example in examples:
+        guesses.append(kind.constant_prediction(example, label))
+
     return score(kind, examples, guesses)

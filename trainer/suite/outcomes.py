@@ -49,16 +49,31 @@ def outcome(plan: Plan, jobs: JobStates, skipped: Sequence[Missing]) -> dict[str
     return {
         "suite": plan.suite.entry.name if plan.suite is not None else None,
         "seeds": plan.seeds,
-        "encoders": [
-            {"label": encoder.label, "folder": encoder.folder, "random_weights": encoder.random_weights}
-            for encoder in plan.encoders
-        ],
+        "encoders": [shown_encoder(encoder) for encoder in plan.encoders],
         "rows": rows,
         "scores": scores,
         "averages": {label: average(rows, cells) for label, cells in scores.items()},
         "details": {encoder.label: details_of(plan, encoder, jobs) for encoder in plan.encoders},
         "probes": probes_of(plan, jobs),
-        "skipped": [{"name": part.name, "files": list(part.files), "source": part.source} for part in skipped],
+        "skipped": [shown_part(part) for part in skipped],
+    }
+
+
+def shown_encoder(encoder: Encoder) -> dict[str, Any]:
+    """Return what results.json has of an encoder."""
+    return {
+        "label": encoder.label,
+        "folder": encoder.folder,
+        "random_weights": encoder.random_weights,
+    }
+
+
+def shown_part(part: Missing) -> dict[str, Any]:
+    """Return what results.json has of a part of the suite whose files are missing."""
+    return {
+        "name": part.name,
+        "files": list(part.files),
+        "source": part.source,
     }
 
 
@@ -129,7 +144,10 @@ def error_of(name: str, encoder: Encoder, jobs: JobStates) -> str | None:
 
 def count_without_score(content: Mapping[str, Any]) -> int:
     """Return the number of cells without a score."""
-    return sum(cell["error"] is not None for cells in content["scores"].values() for cell in cells.values())
+    count = 0
+    for cells in content["scores"].values():
+        count += sum(cell["error"] is not None for cell in cells.values())
+    return count
 
 
 def average(rows: Sequence[Mapping[str, Any]], cells: Mapping[str, Cell]) -> Cell | None:
@@ -158,10 +176,12 @@ def details_of(plan: Plan, encoder: Encoder, jobs: JobStates) -> dict[str, Any]:
     """Return the accuracies on minimal pairs by phenomenon, for each set of minimal pairs that has a score."""
     if plan.suite is None:
         return {}
+
     found = {}
     for pairs in plan.suite.minimal_pairs:
         if error_of(pairs.name, encoder, jobs) is None:
-            found[pairs.name] = read_json(plan.place(encoder, pairs.name) / RESULTS_FILE)["phenomena"]
+            results = read_json(plan.place(encoder, pairs.name) / RESULTS_FILE)
+            found[pairs.name] = results["phenomena"]
     return found
 
 

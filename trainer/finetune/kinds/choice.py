@@ -42,6 +42,7 @@ class Choice(Kind[ChoiceExample, PredictedLabel]):
 
         # Rows come in the order of the choices: all those of the first example, then those of the second.
         rows = self.encoded(contexts, choices)
+
         features = []
         first = 0
         for number, example in enumerate(examples):
@@ -56,8 +57,10 @@ class Choice(Kind[ChoiceExample, PredictedLabel]):
         for feature in features:
             rows += filled_up(feature.rows, most)
 
-        columns = self.padded(rows)
-        return {name: values_RT.view(len(features), most, -1) for name, values_RT in columns.items()}
+        batch = {}
+        for name, values_RT in self.padded(rows).items():
+            batch[name] = values_RT.view(len(features), most, -1)
+        return batch
 
     def weight(self, feature: Feature) -> int:
         return 1
@@ -72,12 +75,19 @@ class Choice(Kind[ChoiceExample, PredictedLabel]):
         is_copy_BN = positions_N >= choices_B[:, None]
         logits_BN = logits_BN.masked_fill(is_copy_BN, float("-inf"))
 
-        targets_B = torch.tensor([feature.target for feature in features], device=device)
+        targets = [feature.target for feature in features]
+        targets_B = torch.tensor(targets, device=device)
         return F.cross_entropy(logits_BN, targets_B, reduction="sum")
 
     def scores(self, output: Any, features: Sequence[Feature]) -> list[Floats]:
         logits_BN = host(output.logits)
-        return [scores_N[: len(feature.rows)] for scores_N, feature in zip(logits_BN, features, strict=True)]
+
+        # The copies that fill up a feature have no scores.
+        scores = []
+        for feature, logits_N in zip(features, logits_BN, strict=True):
+            choices = len(feature.rows)
+            scores.append(logits_N[:choices])
+        return scores
 
     def predictions(
         self, examples: Sequence[ChoiceExample], features: Sequence[Feature], scores: Sequence[Floats]

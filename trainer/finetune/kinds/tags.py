@@ -87,8 +87,14 @@ class Tags(Kind[TagExample, list[int]]):
             if word is not None:
                 place_of.setdefault(first + word, place)
 
-        words = Words(np.array(list(place_of), np.int32), np.array(list(place_of.values()), np.int32))
-        target = None if example.tags is None else [example.tags[word] for word in place_of]
+        words = Words(
+            words=np.array(list(place_of.keys()), np.int32),
+            places=np.array(list(place_of.values()), np.int32),
+        )
+
+        target = None
+        if example.tags is not None:
+            target = [example.tags[word] for word in place_of]
         return Feature(number, tuple(rows_of(encoding)), target, words)
 
     def weight(self, feature: Feature) -> int:
@@ -110,18 +116,22 @@ class Tags(Kind[TagExample, list[int]]):
     def _logits_of_words(self, logits_BTC: Tensor, features: Sequence[Feature]) -> list[Tensor]:
         """Return the logits at the first tokens of each feature's words, (W, C)."""
         pads_left = self.tokenizer.padding_side == "left"
+
         logits = []
         for logits_TC, feature in zip(logits_BTC, features, strict=True):
             padding = len(logits_TC) - feature.length if pads_left else 0
-            places_W = torch.from_numpy(feature.part.places + padding).long()
-            logits.append(logits_TC[places_W.to(logits_TC.device)])
+            places_W = torch.from_numpy(feature.part.places + padding)
+            places_W = places_W.long().to(logits_TC.device)
+            logits.append(logits_TC[places_W])
         return logits
 
     def predictions(
         self, examples: Sequence[TagExample], features: Sequence[Feature], scores: Sequence[Floats]
     ) -> list[list[int]]:
         outside = self.labels.index("O") if "O" in self.labels else 0
-        tags_of_examples = [[outside] * len(example.words) for example in examples]
+        tags_of_examples = []
+        for example in examples:
+            tags_of_examples.append([outside] * len(example.words))
 
         for feature, scores_WC in zip(features, scores, strict=True):
             tags = tags_of_examples[feature.example]
@@ -134,7 +144,10 @@ class Tags(Kind[TagExample, list[int]]):
         return [list(example.tags or ()) for example in examples]
 
     def label_ids(self, examples: Sequence[TagExample]) -> list[int]:
-        return [tag for tags in self.references(examples) for tag in tags]
+        ids: list[int] = []
+        for tags in self.references(examples):
+            ids += tags
+        return ids
 
     def constant_prediction(self, example: TagExample, label: int) -> list[int]:
         return [label] * len(example.words)

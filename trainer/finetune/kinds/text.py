@@ -46,7 +46,9 @@ class Classification(Kind[TextExample, PredictedLabel]):
 
     def loss_sum(self, output: Any, features: Sequence[Feature]) -> Tensor:
         logits_BC = output.logits.float()
-        targets_B = torch.tensor([feature.target for feature in features], device=logits_BC.device)
+        targets = [feature.target for feature in features]
+        targets_B = torch.tensor(targets, device=logits_BC.device)
+
         return F.cross_entropy(logits_BC, targets_B, reduction="sum")
 
     def scores(self, output: Any, features: Sequence[Feature]) -> list[Floats]:
@@ -79,8 +81,10 @@ class Regression(Classification):
 
     def loss_sum(self, output: Any, features: Sequence[Feature]) -> Tensor:
         values_B = output.logits.float()[:, 0]
+
         targets = [feature.target for feature in features]
         targets_B = torch.tensor(targets, dtype=torch.float32, device=values_B.device)
+
         return F.mse_loss(values_B, targets_B, reduction="sum")
 
     def predictions(

@@ -129,7 +129,9 @@ def chosen(features: Sequence[Feature]) -> list[Feature]:
 
 def classes_of(feature: Feature) -> list[int]:
     """Return the class of each vector of a feature."""
-    return list(feature.target) if isinstance(feature.target, list) else [feature.target]
+    if isinstance(feature.target, list):
+        return list(feature.target)
+    return [feature.target]
 
 
 def sample_of(model: Any, kind: Kind[Any, Any], features: list[Feature]) -> Sample:
@@ -174,9 +176,13 @@ def baseline_of(kind: Kind[Any, Any], train: Sequence[Any], dev: Sequence[Any]) 
     """Return the most frequent label of the training set, and the dev score of always predicting it."""
     label = most_frequent_label(kind, train)
     assert label is not None, "check_probed refuses tasks without classes"
-    return {"label": name_of_label(kind, label), "score": scores_of_label(kind, dev, label)[kind.task.metrics[0]]}
+
+    scores = scores_of_label(kind, dev, label)
+    return {"label": name_of_label(kind, label), "score": scores[kind.task.metrics[0]]}
 
 
 def vector_count(feature: Feature) -> int:
     """Return the number of vectors of a feature: one per word, or one for a text."""
-    return len(feature.part.words) if feature.part is not None else 1
+    if feature.part is None:
+        return 1
+    return len(feature.part.words)
