@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TREE = (
     "benchmarks",
     "clozeline",
+    "pipeline",  # its commands need Beam, but every start checks that all our packages are there
     "schemas",
     "trainer",
     "tests/gpu",

@@ -50,6 +50,14 @@ CASES = (
     Case("albert_base", "512", 512, 512),
 )
 
+
+def cases_of(names: list[str] | None) -> list[Case]:
+    """Return the cases of these recipes ("bert_base") and those with these names ("bert_base 512"); all for None."""
+    if names is None:
+        return list(CASES)
+    return [case for case in CASES if case.recipe in names or f"{case.recipe} {case.rows}" in names]
+
+
 TINY = {
     "model.num_hidden_layers": 2,
     "model.hidden_size": 32,

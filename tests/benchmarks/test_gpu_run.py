@@ -111,6 +111,8 @@ import pytest, pytest_timeout
 from transformers import AutoConfig, AutoModelForPreTraining
 sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8, "vocab_size": 9}
 AutoModelForPreTraining.from_config(AutoConfig.for_model("bert", **sizes), attn_implementation="sdpa")
+from clozeline.installation import find_clash
+assert find_clash() is None, find_clash()
 import trainer.cli, trainer.train, benchmarks.gpu_bench, benchmarks.gpu_report, benchmarks.gpu_rivals
 """
 

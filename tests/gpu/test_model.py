@@ -105,7 +105,8 @@ def test_a_gpu_computes_what_a_cpu_computes(device, reference, dtype: torch.dtyp
     on_cpu, batch, expected = reference
     model = copy.deepcopy(on_cpu).to(device, dtype)
     if not DRY:
-        choose_attention(model, {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}[dtype])
+        for encoder in model.encoders():
+            choose_attention(encoder, {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}[dtype])
     if compiled:
         model.compile_parts(backend="aot_eager" if DRY else "inductor")
     check_close(loss_and_gradient(model, batch.to(device)), expected, TOLERANCES[dtype])
