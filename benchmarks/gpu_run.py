@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     flags = argparse.ArgumentParser(description="Tests and measures training on this machine's GPU.")
     flags.add_argument("--output", default=str(ROOT / "out/gpu"))
     flags.add_argument("--minutes", type=float, default=20.0)
-    flags.add_argument("--only", nargs="+", metavar="RECIPE", help="recipes to measure, or single cases; all if left out")
+    flags.add_argument("--only", nargs="+", metavar="RECIPE", help="recipes or cases; all if left out")
     flags.add_argument("--no_tests", action="store_true", help="only measure")
     flags.add_argument("--dry", action="store_true", help="tiny models on a CPU")
     options = flags.parse_args(arguments)

@@ -14,15 +14,12 @@ Finished seeds are kept, so the same command continues after a stop, and a large
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from schemas.errors import UsageError
 from trainer.distributed.collectives import run_on_rank_0
@@ -32,6 +29,7 @@ from trainer.distributed.stop_agreement import StopAgreement
 from trainer.distributed.watchdog import Watchdog
 from trainer.finetune.agreement import TIMEOUT_SECONDS, agreed, read_on_all_ranks
 from trainer.finetune.data_facts import log_data, paths_by_set
+from trainer.finetune.determinism import make_deterministic
 from trainer.finetune.evaluation import ExampleSet, predict
 from trainer.finetune.examples import TaskData
 from trainer.finetune.files.read import read_task_data
@@ -122,16 +120,6 @@ def check_metrics(task: Task, labels: Sequence[str]) -> None:
         reason = unsuitable(metric, task.kind, task.is_regression, len(labels) if labels else None)
         if reason is not None:
             raise UsageError(f'metrics has "{metric}", which {reason}. The labels are {", ".join(labels)}.')
-
-
-def make_deterministic() -> None:
-    """Make results on GPUs reproducible, wherever torch has deterministic kernels."""
-    # cuBLAS reads this variable when it starts, so it must be set before the first use of the GPU.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True, warn_only=True)
-
-    # Deterministic mode turns on this debugging aid, which costs a pass over every new tensor.
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def open_job(order: Order, inputs: Inputs, stop: StopAgreement, watchdog: Watchdog) -> Job:

@@ -20,6 +20,7 @@ from schemas.randomness import key
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.finetune.agreement import succeed_on_all_ranks
 from trainer.finetune.batches import Batch, training_batches
+from trainer.finetune.determinism import computed
 from trainer.finetune.evaluation import DivergedError, autocast, predict
 from trainer.finetune.gradients import add_up_gradients
 from trainer.finetune.job import DEV, Job
@@ -104,14 +105,10 @@ class SeedTraining:
         weight = sum(self.job.kind.weight(feature) for feature in features)
         self.model.train()
         if own:
-            # Seeded per step and rank, so that dropout does not depend on where training was resumed.
-            torch.manual_seed(dropout_seed(self.seed, step, rank))
-            # Divided by the weight of the whole batch: summed over the ranks, the gradients are those of its mean loss.
-            loss_sum = self._loss_of(own)
-            (loss_sum / max(weight, 1)).backward()
-            self._loss_sum += loss_sum.detach()
+            loss_sum = computed(lambda: self._loss_with_gradients(own, weight, dropout_seed(self.seed, step, rank)))
+            self._loss_sum += loss_sum
             own_weight = sum(self.job.kind.weight(feature) for feature in own)
-            self._step_loss = loss_sum.detach() / max(own_weight, 1)
+            self._step_loss = loss_sum / max(own_weight, 1)
 
         add_up_gradients(self.model)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), MAX_GRADIENT_NORM)
@@ -122,6 +119,18 @@ class SeedTraining:
         self.progress.step = step
         self.progress.loss_weight += weight
         self._examples_since_line += len(features)
+
+    def _loss_with_gradients(self, features: Sequence[Feature], weight: float, seed: int) -> Tensor:
+        """Return the sum of the losses of some features, and set the weights' gradients to those of the sum / weight.
+
+        weight: of the whole batch: summed over the ranks, the gradients are those of its mean loss.
+        seed: of dropout, per step and rank, so that dropout does not depend on where training was resumed.
+        """
+        self.optimizer.zero_grad()  # an earlier call may have ended in the middle of its backward pass
+        torch.manual_seed(seed)
+        loss_sum = self._loss_of(features)
+        (loss_sum / max(weight, 1)).backward()
+        return loss_sum.detach()
 
     def _loss_of(self, features: Sequence[Feature]) -> Tensor:
         """Return the sum of the losses of some features, a float32 scalar."""
