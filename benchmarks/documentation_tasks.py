@@ -4,7 +4,7 @@
     pair        whether the second sentence follows the first one or is from another module of the package
     choice      which of four sentences follows
     tags        which words are code names (the documentation marks them with backquotes) and which are numbers
-    span        which parameter a description defines; the context lists a function's parameters and their types
+    span        which code name a paragraph mentions; the paragraphs have exactly one
 
 About one module in five, by a hash of its path, is held out: its text is neither in a training set nor in the corpus
 for pretraining. Repeated paragraphs are used once, so held-out text is not repeated in training sets.
@@ -44,7 +44,7 @@ CODE_MARKS = (">>>", "---", "===", "::", " : ")
 """Paragraphs that contain one of these are examples, tables or lists of parameters."""
 
 CHOICES = 4
-FEWEST_PARAMETERS = 3
+QUESTION = "Which name from the code is mentioned?"
 
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
 
@@ -55,23 +55,8 @@ CODE_NAME = re.compile(r"`{1,2}~?\.?([A-Za-z_][\w.]*)`{1,2}")
 
 WORD = re.compile(r"\w+|[^\w\s]")
 
-PARAMETERS = re.compile(r"^Parameters\n-{3,}\n(.*?)(?=^\S[^\n]*\n-{3,}\n|\Z)", re.DOTALL | re.MULTILINE)
-"""Matches the parameter section of a docstring in numpy's format, up to the next section."""
-
-PARAMETER = re.compile(r"^(\w+) ?: ?(.+)\n((?:[ \t]+.*\n?|\n)+)", re.MULTILINE)
-"""Matches a parameter's name, its type and its indented description."""
-
 Lines = list[dict[str, Any]]
 """The examples of a task, one JSON object each."""
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """A parameter of a function. description: the first sentence of its description."""
-
-    name: str
-    type: str
-    description: str
 
 
 @dataclass
@@ -81,7 +66,6 @@ class Module:
     package: str
     text: str
     paragraphs: list[str] = field(default_factory=list)
-    functions: list[list[Parameter]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -109,9 +93,7 @@ def read_modules() -> Modules:
     seen: set[str] = set()
     for module in (*modules.training, *modules.held_out):
         module.paragraphs = [text for text in paragraphs_of(module.text) if text not in seen]
-        module.functions = [list_ for list_ in functions_of(module.text) if repr(list_) not in seen]
         seen.update(module.paragraphs)
-        seen.update(map(repr, module.functions))
     return modules
 
 
@@ -130,18 +112,6 @@ def paragraphs_of(text: str) -> Iterator[str]:
         has_code = any(mark in paragraph for mark in CODE_MARKS)
         if is_prose and not is_indented and not has_code and shortest <= len(paragraph) <= longest:
             yield paragraph
-
-
-def functions_of(text: str) -> Iterator[list[Parameter]]:
-    """Yield the parameters of each function that documents at least FEWEST_PARAMETERS of them in numpy's format."""
-    for section in PARAMETERS.finditer(text + "\n"):
-        found = []
-        for name, type_, description in PARAMETER.findall(section[1]):
-            first_sentence = SENTENCE_END.split(" ".join(description.split()))[0]
-            if first_sentence:
-                found.append(Parameter(name, type_.strip(), plain(first_sentence)))
-        if len({parameter.name for parameter in found}) >= FEWEST_PARAMETERS:
-            yield found
 
 
 def plain(text: str) -> str:
@@ -229,21 +199,18 @@ def tagged(paragraph: str) -> dict[str, list[str]]:
     return {"words": words, "tags": tags}
 
 
-def defined_parameter(modules: list[Module], draws: random.Random) -> Lines:
-    """Return one question per function, with SQuAD's keys."""
+def mentioned_name(modules: list[Module], draws: random.Random) -> Lines:
+    """Return one question for each paragraph that mentions exactly one code name, with SQuAD's keys."""
     lines = []
     for module in modules:
-        for parameters in module.functions:
-            asked = draws.choice(parameters)
-            context = ""
-            start = 0
-            for parameter in parameters:
-                if parameter is asked:
-                    start = len(context)
-                context += f"{parameter.name}: {plain(parameter.type)}. "
-
-            answer = {"text": asked.name, "answer_start": start}
-            lines.append({"context": context.strip(), "question": asked.description, "answers": [answer]})
+        for paragraph in module.paragraphs:
+            names = list(CODE_NAME.finditer(paragraph))
+            if len(names) == 1:
+                (name,) = names
+                before = plain(paragraph[: name.start()])
+                answer = {"text": name[1], "answer_start": len(before)}
+                context = before + name[1] + plain(paragraph[name.end() :])
+                lines.append({"context": context, "question": QUESTION, "answers": [answer]})
     return lines
 
 
@@ -252,7 +219,7 @@ TASKS: dict[str, Callable[[list[Module], random.Random], Lines]] = {
     "pair": next_sentence,
     "choice": which_sentence_follows,
     "tags": names_and_numbers,
-    "span": defined_parameter,
+    "span": mentioned_name,
 }
 """By kind of task, the function that builds its examples."""
 
