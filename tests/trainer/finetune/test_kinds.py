@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import shutil
 from itertools import pairwise
@@ -194,11 +195,15 @@ def test_no_answer_points_at_the_classification_token(encoder) -> None:
             assert feature.rows[0].ids[place] == kind.tokenizer.cls_token_id
 
 
-def test_a_question_as_long_as_a_row_leaves_room_for_the_context(encoder) -> None:
+def test_a_question_as_long_as_a_row_leaves_room_for_the_context(encoder, caplog, monkeypatch) -> None:
+    """And is truncated without a warning of transformers that it is too long for the model."""
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
     kind = kind_for(encoder("bert"), "span", max_length=32, stride=128)
+    kind.tokenizer.model_max_length = 32
     features = kind.features([SpanExample("0", CONTEXT, CONTEXT, (Answer("letter", CONTEXT.index("letter")),), False)])
     assert all(feature.length <= 32 for feature in features)
     assert any(feature.target[0] != feature.part.classification for feature in features)
+    assert not caplog.records
 
 
 SCORES = st.integers(2, 12).flatmap(

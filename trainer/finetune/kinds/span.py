@@ -107,7 +107,8 @@ class Spans(Kind[SpanExample, Prediction]):
     def _shortened(self, questions: list[str]) -> list[str]:
         """Return questions, each truncated to MAX_QUESTION_TOKENS tokens or a quarter of a row, whichever is less."""
         limit = min(MAX_QUESTION_TOKENS, self.max_length // 4)
-        encoding = self.tokenizer(questions, add_special_tokens=False, return_offsets_mapping=True)
+        # Not verbose: transformers would warn that questions are longer than a row, which no row will hold.
+        encoding = self.tokenizer(questions, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
 
         shortened = []
         for question, offsets in zip(questions, encoding["offset_mapping"], strict=True):
