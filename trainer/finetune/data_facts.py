@@ -7,6 +7,8 @@ constant prediction scores.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from math import isfinite
 from typing import Any
 
 from trainer.finetune.baseline import label_counts, most_frequent_label, name_of_label, scores_of_label
@@ -59,6 +61,12 @@ def log_data(job: Job) -> None:
     steps = -(-len(job.train.features) // batch)
     logger.info("examples: %s%s; %d steps of %d per epoch", ", ".join(sizes), _labels(facts["labels"]), steps, batch)
 
+    if are_fractions(job.kind.labels):
+        logger.warning(
+            "The labels are numbers such as %s, and each different one is a class of its own. To predict a number, set "
+            'data.labels = "number".',
+            job.kind.labels[0],
+        )
     if job.kind.max_length < job.task.training.max_length:
         logger.info(
             "training.max_length is %d, but the encoder takes rows of at most %d tokens, so rows have at most %d.",
@@ -74,6 +82,15 @@ def log_data(job: Job) -> None:
             len(job.train.features),
             job.kind.max_length,
         )
+
+
+def are_fractions(labels: Sequence[str]) -> bool:
+    """Return whether labels are numbers that are not all whole, so that they may be values rather than classes."""
+    try:
+        values = [float(label) for label in labels]
+    except ValueError:
+        return False
+    return any(isfinite(value) and not value.is_integer() for value in values)
 
 
 def shown_labels(counts: dict[str, int]) -> str:
