@@ -4,7 +4,7 @@
     pair        whether the second sentence follows the first one or is from another module of the package
     choice      which of four sentences follows
     tags        which words are code names (the documentation marks them with backquotes) and which are numbers
-    span        which code name a paragraph mentions; the paragraphs have exactly one
+    span        which code name a paragraph mentions; no other code in it has backquotes
 
 About one module in five, by a hash of its path, is held out: its text is neither in a training set nor in the corpus
 for pretraining. Repeated paragraphs are used once, so held-out text is not repeated in training sets.
@@ -200,17 +200,20 @@ def tagged(paragraph: str) -> dict[str, list[str]]:
 
 
 def mentioned_name(modules: list[Module], draws: random.Random) -> Lines:
-    """Return one question for each paragraph that mentions exactly one code name, with SQuAD's keys."""
+    """Return one question for each paragraph in which only one code name has backquotes, with SQuAD's keys."""
     lines = []
     for module in modules:
         for paragraph in module.paragraphs:
-            names = list(CODE_NAME.finditer(paragraph))
-            if len(names) == 1:
-                (name,) = names
-                before = plain(paragraph[: name.start()])
+            name = CODE_NAME.search(paragraph)
+            if name is None:
+                continue
+
+            before = paragraph[: name.start()]
+            after = paragraph[name.end() :]
+            has_other_code = "`" in before + after
+            if not has_other_code:
                 answer = {"text": name[1], "answer_start": len(before)}
-                context = before + name[1] + plain(paragraph[name.end() :])
-                lines.append({"context": context, "question": QUESTION, "answers": [answer]})
+                lines.append({"context": before + name[1] + after, "question": QUESTION, "answers": [answer]})
     return lines
 
 

@@ -50,14 +50,6 @@ CASES = (
     Case("albert_base", "512", 512, 512),
 )
 
-
-def cases_of(names: list[str] | None) -> list[Case]:
-    """Return the cases of these recipes ("bert_base") and those with these names ("bert_base 512"); all for None."""
-    if names is None:
-        return list(CASES)
-    return [case for case in CASES if case.recipe in names or f"{case.recipe} {case.rows}" in names]
-
-
 TINY = {
     "model.num_hidden_layers": 2,
     "model.hidden_size": 32,
@@ -66,6 +58,25 @@ TINY = {
     "model.vocab_size": 200,
     "engine.precision": "fp32",
 }
+
+
+def cases_of(names: list[str] | None) -> list[Case]:
+    """Return the cases of these recipes ("bert_base") and those with these names ("bert_base 512"); all for None.
+
+    Raises ValueError for a name of neither.
+    """
+    if names is None:
+        return list(CASES)
+
+    known = {case.recipe for case in CASES} | {name_of(case) for case in CASES}
+    for name in names:
+        if name not in known:
+            raise ValueError(f"no case is called {name!r}. Expected one of {', '.join(sorted(known))}.")
+    return [case for case in CASES if case.recipe in names or name_of(case) in names]
+
+
+def name_of(case: Case) -> str:
+    return f"{case.recipe} {case.rows}"
 
 
 @dataclass(frozen=True)

@@ -27,11 +27,13 @@ from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).resolve().parents[1]
 SITE = ROOT / "site"  # the packages of a bundle
-NOT_RUN = "not run"
 sys.path[:0] = [str(path) for path in (ROOT, SITE) if path.exists()]
 
 if TYPE_CHECKING:
     from benchmarks.gpu_cases import Bench
+
+NOT_RUN = "not run"
+"""What stands for the result of the tests with --no_tests."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -39,7 +41,9 @@ def main(arguments: list[str] | None = None) -> int:
     flags = argparse.ArgumentParser(description="Tests and measures training on this machine's GPU.")
     flags.add_argument("--output", default=str(ROOT / "out/gpu"))
     flags.add_argument("--minutes", type=float, default=20.0)
-    flags.add_argument("--only", nargs="+", metavar="RECIPE", help="recipes or cases; all if left out")
+    flags.add_argument(
+        "--only", nargs="+", metavar="CASE", help='such as bert_base, or "bert_base 512"; all if left out'
+    )
     flags.add_argument("--no_tests", action="store_true", help="only measure")
     flags.add_argument("--dry", action="store_true", help="tiny models on a CPU")
     options = flags.parse_args(arguments)
@@ -57,11 +61,16 @@ def main(arguments: list[str] | None = None) -> int:
     output = Path(options.output)
     output.mkdir(parents=True, exist_ok=True)
     bench = Bench(output, time.monotonic() + 60 * options.minutes, options.dry)
-    cases = cases_of(options.only)
+    try:
+        cases = cases_of(options.only)
+    except ValueError as error:
+        flags.error(f"--only: {error}")
+
     tests = NOT_RUN if options.no_tests else run_tests(bench)
     print(f"tests: {tests}", flush=True)
 
     figures: list[Figures] = []
+    write_report(bench, tests, figures)
     for case in cases[:1] if bench.dry else cases:
         pairs = write_case(bench, case)
         for side in SIDES:
@@ -94,7 +103,7 @@ def run_tests(bench: Bench) -> str:
     """Run the tests marked gpu. Returns "passed" or "failed" and pytest's last line."""
     from benchmarks.gpu_bench import environment
 
-    # tests/conftest.py loads the pipeline, which these tests do not need and a bundle does not contain.
+    # tests/conftest.py imports Beam, which these tests do not need and a bundle does not contain.
     words = [sys.executable, "-m", "pytest", "tests/gpu", "-m", "gpu", "-q", "-p", "no:cacheprovider"]
     words += ["--confcutdir", "tests/gpu"]
     done = subprocess.run(words, cwd=ROOT, env=environment(bench), capture_output=True, text=True)

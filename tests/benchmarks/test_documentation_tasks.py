@@ -12,12 +12,14 @@ DOCSTRING = """Return the mean of an array along the axis `axis`. NaNs are passe
 
 The sum is divided by the number of values, as in `~numpy.average`, unless an array of weights is given.
 
+The result has the type ``float64``, except that sums such as ``a + b`` of complex numbers are complex numbers, too.
+
     >>> mean([1, 2])
 """
 
 
 def test_names_lose_their_backquotes_and_keep_their_place() -> None:
-    paragraph, _ = paragraphs_of(DOCSTRING)
+    paragraph, *_ = paragraphs_of(DOCSTRING)
     line = tagged(paragraph)
     named = [word for word, tag in zip(line["words"], line["tags"], strict=True) if tag.endswith("NAME")]
     assert named == ["axis", "np", ".", "mean"]
@@ -25,7 +27,7 @@ def test_names_lose_their_backquotes_and_keep_their_place() -> None:
     assert not any("`" in word for word in line["words"])
 
 
-def test_the_answer_is_the_only_name_and_stands_where_it_is_said_to() -> None:
+def test_the_answer_is_the_only_code_and_stands_where_it_is_said_to() -> None:
     module = Module("numpy", DOCSTRING, paragraphs=list(paragraphs_of(DOCSTRING)))
     (line,) = documentation_tasks.mentioned_name([module], random.Random(0))
     (answer,) = line["answers"]

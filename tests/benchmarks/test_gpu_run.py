@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import gpu_bundle
+from benchmarks import gpu_bundle, gpu_run
 from benchmarks.gpu_bench import SIDES
+from benchmarks.gpu_cases import CASES, cases_of
 from benchmarks.gpu_pairs import spread_lengths, write_pairs
 from benchmarks.gpu_rows import Form, Inputs, cut, rows_of_steps, step_of
 from schemas.masking import Masking
@@ -101,7 +102,19 @@ def test_a_bundle_holds_what_runs_need() -> None:
     assert {"deepspeed", "transformers", "pytest", "pyarrow", "pydantic_core", "einops", "hjson"} <= names
     assert not names & {"torch", "numpy", "apache-beam", "tensorboard"}
     assert gpu_bundle.is_left_out("pyarrow/libarrow_flight.so.2500") and gpu_bundle.is_left_out("pyarrow/_s3fs.so")
+    assert gpu_bundle.is_left_out("pyarrow/libarrow_python.so")
+    assert gpu_bundle.is_left_out("pyarrow/libarrow_python.so.2500.0.1")
     assert not gpu_bundle.is_left_out("pyarrow/libarrow_python.so.2500")
+
+
+def test_cases_are_chosen_by_recipe_and_by_name(capsys) -> None:
+    assert [case.rows for case in cases_of(["bert_base"])] == ["128", "512", "packed, mean 254"]
+    assert [(case.recipe, case.rows) for case in cases_of(["albert_base 512"])] == [("albert_base", "512")]
+    assert len(cases_of(None)) == len(CASES)
+
+    with pytest.raises(SystemExit):
+        gpu_run.main(["--dry", "--no_tests", "--only", "bert_bse"])
+    assert "--only: no case is called 'bert_bse'" in capsys.readouterr().err
 
 
 IMPORTED_BY_RUNS = """
@@ -113,7 +126,8 @@ sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "in
 AutoModelForPreTraining.from_config(AutoConfig.for_model("bert", **sizes), attn_implementation="sdpa")
 from clozeline.installation import find_clash
 assert find_clash() is None, find_clash()
-import trainer.cli, trainer.train, benchmarks.gpu_bench, benchmarks.gpu_report, benchmarks.gpu_rivals
+import trainer.cli, trainer.train, trainer.finetune.cli, trainer.finetune.run
+import benchmarks.gpu_bench, benchmarks.gpu_report, benchmarks.gpu_rivals
 """
 
 

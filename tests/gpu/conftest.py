@@ -1,6 +1,6 @@
 """Tests of what only a GPU can show. `make gpu` runs them; with CLOZELINE_GPU_DRY=1 they run on a CPU with stand-ins.
 
-They need torch, numpy and what `make gpu_bundle` packs: no Beam, no transformers, no tokenizers and no network.
+They need torch, numpy and what `make gpu_bundle` packs, but no Beam and no network.
 """
 
 from __future__ import annotations
@@ -17,6 +17,12 @@ from tests.trainer.models.flash_stand_ins import torch_flash
 from trainer.models import attention, pretraining
 
 DRY = os.environ.get("CLOZELINE_GPU_DRY") == "1"
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def with_our_code() -> dict[str, str]:
+    """The environment of a process that imports our packages, wherever it starts."""
+    return os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
 
 
 @pytest.fixture(scope="session")

@@ -28,6 +28,8 @@ RECIPES = ("bert_base", "roberta_base", "albert_base", "megatron_345m")
 TOLERANCES = {torch.float32: 2e-3, torch.bfloat16: 4e-2, torch.float16: 1e-2}
 """Relative errors of a gradient: TF32's, and those of 16-bit numbers through a few layers."""
 
+PRECISIONS = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+
 FAMILIES_TRIED = RECIPES[:1] if DRY else RECIPES
 CASES = [(dtype, compiled) for dtype in TOLERANCES for compiled in (False, True)]
 CASES_TRIED = [(torch.float32, False), (torch.bfloat16, True)] if DRY else CASES
@@ -106,7 +108,7 @@ def test_a_gpu_computes_what_a_cpu_computes(device, reference, dtype: torch.dtyp
     model = copy.deepcopy(on_cpu).to(device, dtype)
     if not DRY:
         for encoder in model.encoders():
-            choose_attention(encoder, {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}[dtype])
+            choose_attention(encoder, PRECISIONS[dtype])
     if compiled:
         model.compile_parts(backend="aot_eager" if DRY else "inductor")
     check_close(loss_and_gradient(model, batch.to(device)), expected, TOLERANCES[dtype])

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.gpu.conftest import DRY
+from tests.gpu.conftest import DRY, with_our_code
 from trainer.cli import main
 
 pytestmark = pytest.mark.gpu
 
-ROOT = Path(__file__).resolve().parents[2]
 SMALL = {
     "model.num_hidden_layers": 3,
     "model.hidden_size": 128,
@@ -50,9 +48,8 @@ def train(pairs: Path, run: Path, device, **changes: object) -> list[dict]:
 
 def start(words: list[str]) -> None:
     """Train in a process of its own."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run(
-        [sys.executable, "-m", "trainer", *words], cwd=ROOT, env=environment, capture_output=True, text=True
+        [sys.executable, "-m", "trainer", *words], env=with_our_code(), capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-3000:]
 

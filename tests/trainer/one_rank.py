@@ -45,6 +45,7 @@ def group_of_one() -> Iterator[None]:
     store = dist.HashStore()  # type: ignore[attr-defined]
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     deterministic = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     threads = torch.get_num_threads()
     linear = functional.linear
     torch.set_num_threads(1)  # more of them mostly wait in models as small as these
@@ -57,7 +58,7 @@ def group_of_one() -> Iterator[None]:
         deepspeed_comm.cdb = None
         for name, value in known_groups.items():
             setattr(groups, name, value)
-        torch.use_deterministic_algorithms(deterministic)
+        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
         torch.set_num_threads(threads)
         functional.linear = linear  # DeepSpeed's stage 3 puts its own in this place and leaves it there
 

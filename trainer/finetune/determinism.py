@@ -3,7 +3,8 @@
 torch has two deterministic modes. The strict one raises an error at an operation that has no deterministic kernel. The
 other one only warns, but it also runs the backward pass of memory-efficient attention with its faster kernel, whose
 sums depend on the timing of threads, although there is a deterministic one. So a fine-tuning starts in the strict mode,
-and changes to the other one only if its model needs an operation without a deterministic kernel.
+and changes to the other one only if its model needs an operation without a deterministic kernel. The model's forward
+and backward passes must therefore run in `with_deterministic_kernels`.
 """
 
 from __future__ import annotations
@@ -20,24 +21,36 @@ from trainer.logs import logger
 NO_KERNEL = " does not have a deterministic implementation"
 """What torch's error says after the name of the operation."""
 
+CUBLAS_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
+DETERMINISTIC_WORKSPACES = (":4096:8", ":16:8")
+"""The values of the variable with which cuBLAS is deterministic. The first one takes 24 MB and is faster."""
+
 Result = TypeVar("Result")
 
 
 def make_deterministic() -> None:
-    """Use deterministic kernels in this process. Call it before the first use of the GPU."""
-    # cuBLAS reads this variable when it starts.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True)
+    """Use deterministic kernels in this process. Call it before the first matrix product on the GPU."""
+    workspace = os.environ.get(CUBLAS_VARIABLE)
+    if workspace not in DETERMINISTIC_WORKSPACES:
+        os.environ[CUBLAS_VARIABLE] = DETERMINISTIC_WORKSPACES[0]
+        if workspace is not None:
+            logger.info(
+                "%s is %s instead of %s, for reproducible results.",
+                CUBLAS_VARIABLE,
+                os.environ[CUBLAS_VARIABLE],
+                workspace,
+            )
 
+    torch.use_deterministic_algorithms(True)
     # Deterministic mode turns on this debugging aid, which costs a pass over every new tensor.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
-def computed(compute: Callable[[], Result]) -> Result:
-    """Return what a function computes, with deterministic kernels as far as there are any.
+def with_deterministic_kernels(compute: Callable[[], Result]) -> Result:
+    """Return what a function computes, with deterministic kernels if all of its operations have one.
 
-    compute: is called again from its beginning if an operation turns out to have no deterministic kernel. The rest of
-    the process then uses the other kernel for it, which is logged.
+    compute: is called again from its beginning if an operation turns out to have none. Then other kernels are used for
+    the rest of the process. The log names the first such operation.
     """
     try:
         return compute()
@@ -47,7 +60,9 @@ def computed(compute: Callable[[], Result]) -> Result:
         operation = str(error).split(NO_KERNEL, 1)[0]
 
     logger.warning(
-        "%s is not deterministic on this device, so repeated or continued trainings may differ by rounding.", operation
+        "%s has no deterministic kernel on this device. It and attention now use other kernels, so repeated or resumed "
+        "runs may differ by rounding.",
+        operation,
     )
     warnings.filterwarnings("ignore", message=f".*{NO_KERNEL}")
     warnings.filterwarnings("ignore", message=".*attention defaults to a non-deterministic algorithm")

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from schemas.errors import ClozelineError
 from trainer.finetune.batches import evaluation_batches
-from trainer.finetune.determinism import computed
+from trainer.finetune.determinism import with_deterministic_kernels
 from trainer.finetune.examples import Example
 from trainer.finetune.kinds.kind import Feature, Floats, Kind
 
@@ -51,7 +51,7 @@ def predict(model: Any, kind: Kind[Any, Any], examples: ExampleSet, progress: Ca
         features = [examples.features[number] for number in batch]
         columns = {name: values.to(device) for name, values in kind.batch(features).items()}
         with autocast(device, kind.task.training.precision):
-            output = computed(partial(model, **columns))
+            output = with_deterministic_kernels(partial(model, **columns))
         own.update(zip(batch, kind.scores(output, features), strict=True))
         progress()
 

@@ -20,7 +20,7 @@ from schemas.randomness import key
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.finetune.agreement import succeed_on_all_ranks
 from trainer.finetune.batches import Batch, training_batches
-from trainer.finetune.determinism import computed
+from trainer.finetune.determinism import with_deterministic_kernels
 from trainer.finetune.evaluation import DivergedError, autocast, predict
 from trainer.finetune.gradients import add_up_gradients
 from trainer.finetune.job import DEV, Job
@@ -105,7 +105,9 @@ class SeedTraining:
         weight = sum(self.job.kind.weight(feature) for feature in features)
         self.model.train()
         if own:
-            loss_sum = computed(lambda: self._loss_with_gradients(own, weight, dropout_seed(self.seed, step, rank)))
+            loss_sum = with_deterministic_kernels(
+                lambda: self._loss_with_gradients(own, weight, dropout_seed(self.seed, step, rank))
+            )
             self._loss_sum += loss_sum
             own_weight = sum(self.job.kind.weight(feature) for feature in own)
             self._step_loss = loss_sum / max(own_weight, 1)
@@ -120,11 +122,11 @@ class SeedTraining:
         self.progress.loss_weight += weight
         self._examples_since_line += len(features)
 
-    def _loss_with_gradients(self, features: Sequence[Feature], weight: float, seed: int) -> Tensor:
+    def _loss_with_gradients(self, features: Sequence[Feature], weight: int, seed: int) -> Tensor:
         """Return the sum of the losses of some features, and set the weights' gradients to those of the sum / weight.
 
-        weight: of the whole batch: summed over the ranks, the gradients are those of its mean loss.
-        seed: of dropout, per step and rank, so that dropout does not depend on where training was resumed.
+        weight: the weight of the whole batch. The gradients summed over all ranks are those of its mean loss.
+        seed: for dropout. It depends on the step and the rank, so dropout does not depend on where training resumed.
         """
         self.optimizer.zero_grad()  # an earlier call may have ended in the middle of its backward pass
         torch.manual_seed(seed)

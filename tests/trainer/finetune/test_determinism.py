@@ -1,14 +1,21 @@
-"""Deterministic kernels: operations that have none are computed all the same, and named once."""
+"""Deterministic kernels: operations that have none are computed all the same, and the first one is named."""
 
+import json
 import logging
+import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from trainer.finetune.determinism import computed, make_deterministic
+from tests.trainer.finetune.tasks import write_task
+from trainer.finetune.determinism import CUBLAS_VARIABLE, make_deterministic, with_deterministic_kernels
 
 
 @pytest.fixture(autouse=True)
@@ -16,9 +23,11 @@ def restored_mode() -> Iterator[None]:
     """The mode is the whole process's."""
     enabled = torch.are_deterministic_algorithms_enabled()
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    fills = torch.utils.deterministic.fill_uninitialized_memory
     with warnings.catch_warnings():
         yield
     torch.use_deterministic_algorithms(enabled, warn_only=warns)
+    torch.utils.deterministic.fill_uninitialized_memory = fills
 
 
 def put_in_place() -> Tensor:
@@ -31,15 +40,15 @@ def test_an_operation_without_a_deterministic_kernel_is_computed_and_named_once(
     caplog.set_level(logging.INFO)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert computed(put_in_place).tolist() == [0, 7, 0, 0]
-        assert computed(put_in_place).tolist() == [0, 7, 0, 0]
-    assert caplog.text.count("put_ is not deterministic on this device") == 1
+        assert with_deterministic_kernels(put_in_place).tolist() == [0, 7, 0, 0]
+        assert with_deterministic_kernels(put_in_place).tolist() == [0, 7, 0, 0]
+    assert caplog.text.count("put_ has no deterministic kernel on this device") == 1
 
 
 def test_other_operations_keep_the_strict_mode() -> None:
     """Only in this mode does memory-efficient attention use its deterministic kernel."""
     make_deterministic()
-    assert computed(lambda: torch.ones(2).sum()) == 2
+    assert with_deterministic_kernels(lambda: torch.ones(2).sum()) == 2
     assert not torch.is_deterministic_algorithms_warn_only_enabled()
 
 
@@ -52,22 +61,74 @@ def test_other_errors_are_raised_and_computed_once() -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     with pytest.raises(RuntimeError, match="illegal memory access"):
-        computed(fail)
+        with_deterministic_kernels(fail)
     assert len(calls) == 1
 
 
-def test_a_backward_pass_that_was_interrupted_leaves_no_gradients() -> None:
-    """As in SeedTraining: gradients are cleared before each pass, also before the second one."""
+@pytest.mark.parametrize(
+    ("value", "expected", "is_told"),
+    [(None, ":4096:8", False), (":16:8", ":16:8", False), (":4096:2:16:8", ":4096:8", True)],
+)
+def test_cublas_gets_a_deterministic_workspace(
+    monkeypatch: pytest.MonkeyPatch, caplog, value: str | None, expected: str, is_told: bool
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.delenv(CUBLAS_VARIABLE, raising=False)
+    if value is not None:
+        monkeypatch.setenv(CUBLAS_VARIABLE, value)
     make_deterministic()
-    weight = torch.ones(3, requires_grad=True)
-    optimizer = torch.optim.SGD([weight], lr=1.0)
+    assert os.environ[CUBLAS_VARIABLE] == expected
+    assert (f"instead of {value}" in caplog.text) == is_told
 
-    def loss_with_gradients() -> Tensor:
-        optimizer.zero_grad()
-        loss = (2 * weight).sum()
-        loss.backward()
-        put_in_place()
-        return loss.detach()
 
-    assert computed(loss_with_gradients) == 6
-    assert weight.grad is not None and weight.grad.tolist() == [2, 2, 2]
+PUT_IN_THE_BACKWARD_PASS = """
+import sys
+import torch
+from trainer.finetune import training
+from trainer.finetune.cli import main
+
+class Same(torch.autograd.Function):
+    "The identity. Its backward pass copies the gradient with an operation that has no deterministic kernel."
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        places = torch.arange(gradient.numel()).view_as(gradient)
+        return torch.empty_like(gradient).put_(places, gradient)
+
+def with_same(*arguments):
+    model = build(*arguments)
+    model.base_model.encoder.layer[0].output.register_forward_hook(lambda _module, _inputs, output: Same.apply(output))
+    return model
+
+build = training.build_model
+training.build_model = with_same
+sys.exit(main(sys.argv[1:]))
+"""
+"""Between two layers, so that half of the gradients are there when the first backward pass fails."""
+
+
+def test_a_training_whose_backward_pass_was_interrupted_ends_as_any_other(finetune, encoder, tmp_path: Path) -> None:
+    """With dropout: the second pass draws the same masks, and adds nothing to the gradients of the first."""
+    task = write_task(tmp_path, "sentence")
+    flags = ["--set", "training.epochs=2", "--seeds", "1"]
+    assert finetune(encoder("bert"), task, tmp_path / "plain", *flags).returncode == 0
+
+    words = [str(encoder("bert")), "--task", str(task), "--output", str(tmp_path / "interrupted"), *flags]
+    done = subprocess.run(
+        [sys.executable, "-c", PUT_IN_THE_BACKWARD_PASS, *words], capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("put_ has no deterministic kernel") == 1
+    assert "Warning" not in done.stderr
+
+    assert results_of(tmp_path / "interrupted") == results_of(tmp_path / "plain")
+
+
+def results_of(output: Path) -> list[dict[str, Any]]:
+    """The losses and scores of all epochs, and the predictions."""
+    files = [output / "seed-0/metrics.jsonl", output / "seed-0/predictions_dev.jsonl"]
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
