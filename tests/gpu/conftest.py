@@ -22,7 +22,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def with_our_code() -> dict[str, str]:
     """The environment of a process that imports our packages, wherever it starts."""
-    return os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    ours = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    if DRY:
+        ours["OMP_NUM_THREADS"] = "1"  # more threads mostly wait in small models, above all on a busy machine
+    return os.environ | ours
 
 
 @pytest.fixture(scope="session")
