@@ -23,11 +23,11 @@ def restored_mode() -> Iterator[None]:
     """The mode is the whole process's."""
     enabled = torch.are_deterministic_algorithms_enabled()
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
-    fills = torch.utils.deterministic.fill_uninitialized_memory
+    fills = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     with warnings.catch_warnings():
         yield
     torch.use_deterministic_algorithms(enabled, warn_only=warns)
-    torch.utils.deterministic.fill_uninitialized_memory = fills
+    torch.utils.deterministic.fill_uninitialized_memory = fills  # type: ignore[attr-defined]
 
 
 def put_in_place() -> Tensor:
