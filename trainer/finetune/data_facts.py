@@ -63,7 +63,7 @@ def log_data(job: Job) -> None:
 
     if are_fractions(job.kind.labels):
         logger.warning(
-            "The labels are numbers such as %s, and each different one is a class of its own. To predict a number, set "
+            "The labels are numbers such as %s, and each different one is a separate class. To predict a number, set "
             'data.labels = "number".',
             job.kind.labels[0],
         )
