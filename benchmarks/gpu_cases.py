@@ -71,7 +71,7 @@ def cases_of(names: list[str] | None) -> list[Case]:
     known = {case.recipe for case in CASES} | {name_of(case) for case in CASES}
     for name in names:
         if name not in known:
-            raise ValueError(f"no case is called {name!r}. Expected one of {', '.join(sorted(known))}.")
+            raise ValueError(f"no case is called {name!r}. Expected one of {', '.join(map(repr, sorted(known)))}.")
     return [case for case in CASES if case.recipe in names or name_of(case) in names]
 
 

@@ -39,8 +39,8 @@ NOT_RUN = "not run"
 def main(arguments: list[str] | None = None) -> int:
     """Run the tests and the benchmark. Returns 1 if a test or a run failed, 2 if this machine cannot run them."""
     flags = argparse.ArgumentParser(description="Tests and measures training on this machine's GPU.")
-    flags.add_argument("--output", default=str(ROOT / "out/gpu"))
-    flags.add_argument("--minutes", type=float, default=20.0)
+    flags.add_argument("--output", default=str(ROOT / "out/gpu"), help="folder of gpu.md and gpu.json (out/gpu)")
+    flags.add_argument("--minutes", type=float, default=20.0, help="runs that would start later are left out (20)")
     flags.add_argument(
         "--only", nargs="+", metavar="CASE", help='such as bert_base, or "bert_base 512"; all if left out'
     )

@@ -7,11 +7,10 @@ constant prediction scores.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from math import isfinite
 from typing import Any
 
 from trainer.finetune.baseline import label_counts, most_frequent_label, name_of_label, scores_of_label
+from trainer.finetune.files.labels import are_fractions
 from trainer.finetune.files.sets import example_sets
 from trainer.finetune.job import DEV, TRAIN, Job
 from trainer.finetune.results import SeedResult
@@ -64,7 +63,7 @@ def log_data(job: Job) -> None:
     if are_fractions(job.kind.labels):
         logger.warning(
             "The labels are numbers such as %s, and each different one is a separate class. To predict a number, set "
-            'data.labels = "number".',
+            'data.labels = "number", with another --output.',
             job.kind.labels[0],
         )
     if job.kind.max_length < job.task.training.max_length:
@@ -82,15 +81,6 @@ def log_data(job: Job) -> None:
             len(job.train.features),
             job.kind.max_length,
         )
-
-
-def are_fractions(labels: Sequence[str]) -> bool:
-    """Return whether labels are numbers that are not all whole, so that they may be values rather than classes."""
-    try:
-        values = [float(label) for label in labels]
-    except ValueError:
-        return False
-    return any(isfinite(value) and not value.is_integer() for value in values)
 
 
 def shown_labels(counts: dict[str, int]) -> str:

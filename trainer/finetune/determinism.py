@@ -33,7 +33,7 @@ def make_deterministic() -> None:
     workspace = os.environ.get(CUBLAS_VARIABLE)
     if workspace not in DETERMINISTIC_WORKSPACES:
         os.environ[CUBLAS_VARIABLE] = DETERMINISTIC_WORKSPACES[0]
-        if workspace is not None:
+        if workspace:
             logger.info(
                 "%s is %s instead of %s, for reproducible results.",
                 CUBLAS_VARIABLE,

@@ -124,11 +124,13 @@ def check_owner(output: Path, identity: dict[str, str], task: Task) -> None:
     if names <= FILES_OF_A_START:
         return
 
+    keys = _changed_keys(output, task)
     differs = []
     for name, value in identity.items():
-        if found.get(name) != value:
-            keys = _changed_keys(output, task) if name == "task" else ""
-            differs.append(keys or WHAT_DIFFERS[name])
+        # A change of [data], such as of its labels, also changes what is read from files that are the same.
+        is_explained = name == "data" and "data." in keys
+        if found.get(name) != value and not is_explained:
+            differs.append(keys if name == "task" and keys else WHAT_DIFFERS[name])
     if differs:
         raise UsageError(
             f"--output {output} holds a fine-tuning with {' and '.join(differs)}. Choose another folder, or remove it."

@@ -68,6 +68,13 @@ def test_a_wrong_line_of_the_dev_set(line: str, expected: str, tmp_path: Path) -
     assert expected in sentence_error(tmp_path, GOOD, f"{GOOD}{line}\n")
 
 
+def test_an_unknown_label_that_looks_like_a_value(tmp_path: Path) -> None:
+    message = sentence_error(tmp_path, "text\tlabel\na\t0.5\nb\t1.25\n", "text\tlabel\na\t0.75\n")
+    assert 'dev.tsv line 2: unknown label "0.75". Each different label of a training example is a class' in message
+    assert message.endswith('here 0.5, 1.25. To predict a number instead, set data.labels = "number".')
+    assert "Did you mean" not in message
+
+
 @pytest.mark.parametrize("label", ["nan", "inf", "three", "1,5", "true"])
 def test_a_regression_label_that_is_no_number(label: str, tmp_path: Path) -> None:
     message = sentence_error(tmp_path, f"text\tlabel\na\t1.5\nb\t{label}\n", labels="number")

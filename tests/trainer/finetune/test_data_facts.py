@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.trainer.finetune.tasks import choice_lines, sentence_lines, tag_lines, write_lines, write_task
-from trainer.finetune.data_facts import are_fractions
+from trainer.finetune.files.labels import are_fractions
 
 OTHER = {"text": "The cat.", "label": "second"}
 """An example of the second label."""
@@ -70,7 +70,10 @@ def test_labels_that_look_like_values_are_told(finetune, encoder, tmp_path: Path
         lines = lines_of(task, name)
         write_lines(tmp_path / f"{name}.jsonl", [line | {"label": len(line["label"]) / 4} for line in lines])
     log = fine_tuned(finetune, encoder, task)["log"]
-    assert 'each different one is a separate class. To predict a number, set data.labels = "number".' in log
+    assert (
+        'each different one is a separate class. To predict a number, set data.labels = "number", with another --output.'
+        in log
+    )
 
 
 @pytest.mark.parametrize("kind", ["sentence", "choice", "tags"])

@@ -67,7 +67,7 @@ def test_other_errors_are_raised_and_computed_once() -> None:
 
 @pytest.mark.parametrize(
     ("value", "expected", "is_told"),
-    [(None, ":4096:8", False), (":16:8", ":16:8", False), (":4096:2:16:8", ":4096:8", True)],
+    [(None, ":4096:8", False), ("", ":4096:8", False), (":16:8", ":16:8", False), (":4096:2:16:8", ":4096:8", True)],
 )
 def test_cublas_gets_a_deterministic_workspace(
     monkeypatch: pytest.MonkeyPatch, caplog, value: str | None, expected: str, is_told: bool

@@ -242,6 +242,12 @@ def test_a_folder_belongs_to_one_fine_tuning(finetune, encoder, straight: Path, 
         (encoder("bert"), ("--set", "training.lr=1e-4"), "a fine-tuning with training.lr = 0.001 instead of 0.0001. "),
         (encoder("roberta"), (), "another encoder"),
         (encoder("bert"), ("--random_weights",), "other first weights"),
+        # The files are the same, so nothing is said of other data.
+        (
+            encoder("bert"),
+            ("--set", 'data.labels=["second", "first"]'),
+            'a fine-tuning with data.labels = (unset) instead of ["second", "first"]. ',
+        ),
     ]
     for folder, flags, reason in cases:
         done = finetune(folder, task, straight, *flags)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from schemas.errors import DataError, UsageError, nearest_name
@@ -45,10 +45,24 @@ def class_id(value: Any, names: dict[str, int], place: str, is_test: bool) -> in
     known = tuple(names)
     if name is None:
         raise DataError(f"{place}: the label is missing. Expected one of {listed(known)}. {ADD_LABEL}")
+    if are_fractions((*known, name)):
+        raise DataError(
+            f'{place}: unknown label "{name}". Each different label of a training example is a class, here '
+            f'{listed(known)}. To predict a number instead, set data.labels = "number".'
+        )
     raise DataError(
         f'{place}: unknown label "{name}". Expected one of {listed(known)}.{nearest_name(name, known)} A label that no '
         "training example has must be listed in data.labels, with all others."
     )
+
+
+def are_fractions(labels: Sequence[str]) -> bool:
+    """Return whether labels are numbers that are not all whole, so that they may be values rather than classes."""
+    try:
+        values = [float(label) for label in labels]
+    except ValueError:
+        return False
+    return any(math.isfinite(value) and not value.is_integer() for value in values)
 
 
 def number(value: Any, place: str, is_test: bool) -> float | None:
