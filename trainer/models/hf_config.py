@@ -71,6 +71,8 @@ def _modernbert_keys(shape: EncoderShape, vocabulary: Vocabulary) -> dict[str, A
         "attention_bias": shape.attention_bias,
         "mlp_bias": shape.up_bias,
         "classifier_bias": shape.head_dense_bias,
+        # As in the published config.json. transformers' default is "cls", a token that masked LM never trains.
+        "classifier_pooling": "mean",
         "decoder_bias": shape.decoder_bias,
         "embedding_dropout": shape.hidden_dropout_prob,
         "mlp_dropout": 0.0,

@@ -24,6 +24,7 @@ UNCHECKED_KEYS = {
     "hidden_dropout_prob",
     "attention_probs_dropout_prob",
     "attention_dropout",
+    "classifier_pooling",
     "embedding_dropout",
     "mlp_dropout",
     "pad_token_id",

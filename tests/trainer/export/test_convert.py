@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForPreTraining, AutoTokenizer, pipeline
+from transformers import (
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForPreTraining,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    pipeline,
+)
 
 from schemas.errors import CheckpointError
 from schemas.vocabulary import read_vocabulary
@@ -62,6 +69,20 @@ def test_the_exported_model_is_ours_and_fills_blanks(trained, tmp_path: Path, fa
     best = pipeline("fill-mask", model=masked, tokenizer=tokenizer, top_k=1)(text)[0]
     place = inputs["input_ids"][0].tolist().index(tokenizer.mask_token_id)
     assert best["token"] == int(logits[place].argmax())
+
+
+def test_modernbert_classifies_by_the_mean_of_all_tokens(trained, tmp_path: Path) -> None:
+    """As with the published checkpoints. transformers' default reads [CLS], which masked LM does not train."""
+    export(str(trained["modernbert"]), str(tmp_path / "hf"), None)
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "hf").eval()
+    input_ids = torch.tensor([[2, 8, 9, 10, 3, 0, 0], [2, 11, 12, 13, 14, 15, 3]])
+    attention_mask = (input_ids != 0).long()
+
+    with torch.inference_mode():
+        states = model.model(input_ids, attention_mask).last_hidden_state
+        means = torch.stack([states[0, :5].mean(0), states[1].mean(0)])
+        expected = model.classifier(model.head(means))
+        torch.testing.assert_close(model(input_ids, attention_mask).logits, expected)
 
 
 def test_the_card_tells_data_metrics_and_recipe(trained, tmp_path: Path, pairs: Path) -> None:

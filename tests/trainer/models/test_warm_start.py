@@ -223,6 +223,16 @@ def test_dropout_is_the_recipe_s(vocab: Path, byte_vocab: Path, tmp_path: Path, 
     assert rates and warm_start(fresh, str(folder), vocabulary) == []
 
 
+def test_pooling_of_a_classifier_does_not_matter(vocab: Path, tmp_path: Path) -> None:
+    """It concerns a head that pretraining does not have."""
+    vocabulary = read_vocabulary(str(vocab))
+    published = random_model(section("modernbert"), vocabulary)
+    folder = write_hf(published, vocabulary, tmp_path, classifier_pooling="cls")
+
+    fresh = build_model(section("modernbert"), vocabulary.size, 5)
+    assert warm_start(fresh, str(folder), vocabulary) == []
+
+
 @pytest.mark.parametrize("family", ["eurobert", "nomic_bert", "gte"])
 @pytest.mark.parametrize(
     ("theirs", "message"),
