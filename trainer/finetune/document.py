@@ -22,7 +22,7 @@ A task file is a TOML file with everything that decides a [fine-tuning](finetune
 An unknown key or a value out of bounds is an error that names it (exit code 2).
 
 The defaults of `metrics`, and of `format`, `quotes` and `columns` in `[data]`, depend on the kind and the files. For
-kind `span`, `max_length` is 384 and `stride` 128, as in BERT's `run_squad.py`.
+kind `span`, `max_length` is 384 and `stride` 128, as in BERT's `run_squad.py`, or a third of a smaller `max_length`.
 """
 
 BY_KIND = frozenset({"metrics", "format", "quotes", "columns"})

@@ -74,15 +74,15 @@ def check_stride(task: Task, origin: Origin) -> None:
     if task.kind != "span" or training.stride < training.max_length:
         return
 
-    stride = _with_default("training.stride", training.stride, origin)
-    max_length = _with_default("training.max_length", training.max_length, origin)
+    # A stride that the file does not set is always short enough.
+    max_length = f"training.max_length {training.max_length}"
+    if not origin.has("training.max_length"):
+        max_length += " (the default for the kind span)"
     source = origin.of("training.stride", "training.max_length")
-    raise UsageError(f"{source}: {stride}, expected less than {max_length}. Set training.stride to a smaller number.")
-
-
-def _with_default(key: str, value: int, origin: Origin) -> str:
-    """Return a key with its value, and whether the value is a default of the kind span."""
-    return f"{key} {value}" if origin.has(key) else f"{key} {value} (the default for the kind span)"
+    raise UsageError(
+        f"{source}: training.stride {training.stride}, expected less than {max_length}. Set training.stride to a "
+        "smaller number."
+    )
 
 
 def check_format(task: Task, origin: Origin) -> None:

@@ -7,11 +7,8 @@ from typing import Any
 
 from trainer.finetune.metrics.table import default_metrics
 
-TRAINING: dict[str, dict[str, Any]] = {
-    # run_squad.py of https://github.com/google-research/bert
-    "span": {"max_length": 384, "stride": 128},
-}
-"""By kind, the defaults of [training] that differ from those in the schema."""
+SPAN_MAX_LENGTH, SPAN_STRIDE = 384, 128
+"""The defaults of run_squad.py in https://github.com/google-research/bert."""
 
 COLUMNS: dict[str, dict[str, Any]] = {
     "conll": {"words": 0, "tags": -1},
@@ -54,8 +51,23 @@ def fill_defaults(content: dict[str, Any]) -> dict[str, Any]:
 
     training = content.get("training", {})
     if isinstance(training, dict):
-        filled["training"] = {**TRAINING.get(kind, {}), **training}
+        filled["training"] = {**training_defaults(kind, training), **training}
     return filled
+
+
+def training_defaults(kind: str, training: dict[str, Any]) -> dict[str, Any]:
+    """Return the defaults of [training] that differ from those in the schema. training: what the file sets."""
+    if kind != "span":
+        return {}
+
+    max_length = training.get("max_length", SPAN_MAX_LENGTH)
+    if not isinstance(max_length, int):
+        # The schema reports it.
+        max_length = SPAN_MAX_LENGTH
+
+    # In short rows, too, two windows share at most a third of a row, as in run_squad.py.
+    stride = max(0, min(SPAN_STRIDE, max_length // 3))
+    return {"max_length": SPAN_MAX_LENGTH, "stride": stride}
 
 
 def fill_data(data: dict[str, Any], kind: str) -> dict[str, Any]:
