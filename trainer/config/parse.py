@@ -53,11 +53,15 @@ def parse_section(schema: type[Schema], content: dict[str, Any], origin: Origin)
     try:
         return schema.model_validate(content)
     except ValidationError as error:
-        explanations: dict[str, list[str]] = {}
+        # A key that accepts several types has a fault for each of them.
+        faults: dict[_WrongKey, list[Any]] = {}
         for fault in error.errors():
-            wrong = _locate(fault["loc"], schema)
+            faults.setdefault(_locate(fault["loc"], schema), []).append(fault)
+
+        explanations: dict[str, list[str]] = {}
+        for wrong, of_key in faults.items():
             source = origin.of(f"{wrong.table}{wrong.key}") if not wrong.phase else origin.path
-            explanations.setdefault(source, []).append(_explain(fault, wrong))
+            explanations.setdefault(source, []).append(_explain(of_key, wrong))
 
         sentences = [f"{source}: {' '.join(faults)}" for source, faults in explanations.items()]
         raise UsageError(" ".join(sentences)) from error
@@ -89,8 +93,9 @@ class _WrongKey:
         return f" {field.description}" if field else ""
 
 
-def _explain(fault: Any, wrong: _WrongKey) -> str:
-    """Return one of pydantic's errors as a sentence about the file."""
+def _explain(faults: list[Any], wrong: _WrongKey) -> str:
+    """Return pydantic's errors about one key as a sentence about the file."""
+    fault = faults[0]
     if fault["type"] == "extra_forbidden":
         hint = nearest_name(wrong.key, wrong.section.model_fields).replace("mean ", f"mean {wrong.table}")
         return f"{wrong.phase}unknown key {wrong.table}{wrong.key}.{hint}"
@@ -98,10 +103,19 @@ def _explain(fault: Any, wrong: _WrongKey) -> str:
     if fault["type"] == "missing":
         return f"{wrong.name} is missing.{wrong.description}"
 
+    first, *others = [_message(fault) for fault in faults]
+    message = ", or ".join([first, *(other.removeprefix("expected ") for other in others)])
+    return f"{wrong.name}: {message}, found {fault['input']!r}.{wrong.description}"
+
+
+def _message(fault: Any) -> str:
+    """Return what is wrong with a value, such as "expected a whole number"."""
+    if fault["type"] == "literal_error":
+        return f"expected {fault['ctx']['expected']}"
+
     # Pydantic puts this prefix before the text of a ValueError that our own validators raise.
     sentence = fault["msg"].removeprefix("Value error, ")
-    message = EXPECTED.get(fault["type"], sentence[0].lower() + sentence[1:])
-    return f"{wrong.name}: {message}, found {fault['input']!r}.{wrong.description}"
+    return EXPECTED.get(fault["type"], sentence[0].lower() + sentence[1:])
 
 
 def _locate(location: tuple[Any, ...], schema: type[BaseModel]) -> _WrongKey:

@@ -99,7 +99,7 @@ def test_a_label_that_is_a_list(tmp_path: Path) -> None:
 
 def test_labels_that_are_all_alike_or_all_different(tmp_path: Path) -> None:
     alike = sentence_error(tmp_path, "text\tlabel\na\tx\nb\tx\n")
-    assert "expected two different labels or more, found only x" in alike
+    assert 'expected two different labels or more, found only "x"' in alike
 
     lines = "".join(f"text {number}\t{number}.5\n" for number in range(300))
     different = sentence_error(tmp_path, f"text\tlabel\n{lines}")

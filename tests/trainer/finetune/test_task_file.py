@@ -86,7 +86,8 @@ def test_every_default_is_written_out() -> None:
         ("data.column.text=a", "unknown key data.column. Did you mean data.columns?"),
         ("data.columns.txt=a", "unknown key data.columns.txt. Did you mean data.columns.text?"),
         ("sourse=a", "expected section.key=value"),
-        ("kind=pairs", "kind: input should be 'sentence', 'pair', 'choice', 'tags' or 'span', found 'pairs'"),
+        ("kind=pairs", "kind: expected 'sentence', 'pair', 'choice', 'tags' or 'span', found 'pairs'"),
+        ("data.labels=numbr", "data.labels: expected a list, or 'number', found 'numbr'. The names"),
         (
             "kind=span",
             'data.format is "tsv", as the ending of a/train.tsv says, but a task of the kind span is read from SQuAD '
@@ -95,12 +96,11 @@ def test_every_default_is_written_out() -> None:
         ("data.format=conll", 'data.format is "conll", but a task of the kind pair is read from jsonl or json or tsv'),
         ("kind=sentence", "data.columns.text_pair is not for the kind sentence"),
         ("kind=choice", "data.columns.text is not for the kind choice, which has context, choices, label, id, prefix"),
-        ("data.format=xml", "data.format: input should be"),
+        ("data.format=xml", "data.format: expected 'jsonl'"),
         ("data.train=none", "data.train is missing. The training file"),
         ("data.header=false", 'data.columns.text is "one", but without a header columns are numbers from 0'),
         ('data.labels=["a"]', "data.labels has 1 label, expected two or more"),
         ('data.labels=["a", "a"]', 'data.labels has "a" twice'),
-        ("data.labels=numbers", "data.labels"),
         ("data.test_header=true", "data.test_columns and data.test_header need data.test"),
         ("data.find_answers=true", "data.find_answers is for the kind span"),
         ("data.extra.test=a.tsv", 'data.extra has a set "test"'),
@@ -114,7 +114,7 @@ def test_every_default_is_written_out() -> None:
         ("training.lr=0", "training.lr: input should be greater than 0, found 0"),
         ("training.lr=nan", "training.lr: input should be a finite number"),
         ("training.layer_decay=1.1", "training.layer_decay: input should be less than or equal to 1"),
-        ("training.precision=fp16", "training.precision: input should be 'fp32' or 'bf16'"),
+        ("training.precision=fp16", "training.precision: expected 'fp32' or 'bf16'"),
     ],
 )
 def test_wrong_keys_are_named(change: str, expected: str, tmp_path: Path) -> None:

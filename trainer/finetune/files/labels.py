@@ -125,7 +125,7 @@ def infer_names(found: Iterable[str | None], examples: int, path: str) -> tuple[
     """
     names = {name for name in found if name is not None}
     if len(names) < 2:
-        shown = f"only {listed(sorted(names))}" if names else "none"
+        shown = f'only "{names.pop()}"' if names else "none"
         raise DataError(f"{path}: expected two different labels or more, found {shown}. Check data.columns.")
     if len(names) > MOST_DISTINCT and len(names) > examples / 2:
         raise UsageError(
