@@ -114,7 +114,7 @@ def _message(fault: Any) -> str:
         return f"expected {fault['ctx']['expected']}"
 
     # Pydantic puts this prefix before the text of a ValueError that our own validators raise.
-    sentence = fault["msg"].removeprefix("Value error, ")
+    sentence: str = fault["msg"].removeprefix("Value error, ")
     return EXPECTED.get(fault["type"], sentence[0].lower() + sentence[1:])
 
 
