@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from schemas.permissions import follow_umask
 from trainer.checkpoint.output_folder import held
 from trainer.checkpoint.run_lock import LOCK_FILES
 from trainer.finetune.examples import TaskData
+from trainer.finetune.files.sets import named_files, set_names
 from trainer.finetune.fingerprint import fingerprint_of
 from trainer.finetune.model import restore_dropout
 from trainer.finetune.opening import first_line, open_tokenizer, quiet_transformers
@@ -37,13 +38,12 @@ NAMES = {
     "weights": "--random_weights",
     "data": "the data of the task",
 }
-"""The input behind each value of `identity_of`, as messages name it."""
+"""The input behind each value of `identity_of`, as messages name it. Hashes of single sets differ if "data" does."""
 
 WHAT_DIFFERS = {
     "task": "another task",
     "encoder": "another encoder",
     "weights": "other first weights",
-    "data": "other data",
 }
 
 FILES_OF_A_START = LOCK_FILES | {IDENTITY_FILE, TASK_FILE}
@@ -59,10 +59,10 @@ MAX_NAMED_KEYS = 3
 def identity_of(task: Task, folder: str, data: TaskData, random_weights: bool) -> dict[str, str]:
     """Return what results depend on, except the seed: hashes of the inputs, and where the weights come from."""
     return {
-        "task": _hash(dump_task(without_save_every(task))),
+        "task": _shortened(hashlib.sha256(dump_task(without_save_every(task)).encode())),
         "encoder": fingerprint_of(folder),
         "weights": "random" if random_weights else "of the encoder",
-        "data": hash_of_data(data),
+        **hashes_of_data(data),
     }
 
 
@@ -72,24 +72,30 @@ def without_save_every(task: Task) -> Task:
     return task.model_copy(update={"training": task.training.model_copy(update={"save_every": default})})
 
 
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+def _shortened(digest: Any) -> str:
+    """Return the first 16 hex digits of a hash of hashlib."""
+    return digest.hexdigest()[:16]
 
 
-def hash_of_data(data: TaskData) -> str:
-    """Return a hash of the labels and of all examples, including which set each one is in.
+def hashes_of_data(data: TaskData) -> dict[str, str]:
+    """Return a hash of all labels and examples, "data", and one of the examples of each set, such as "data.train".
 
     Hashes one example at a time: building one string of a whole data set would double its memory.
     """
     sets = {"train": data.train, "dev": data.dev, "test": data.test or []} | dict(sorted(data.extra.items()))
 
-    digest = hashlib.sha256()
-    digest.update(f"{data.labels!r}\n".encode())
+    whole = hashlib.sha256(f"{data.labels!r}\n".encode())
+    of_sets: dict[str, str] = {}
     for name, examples in sets.items():
-        digest.update(f"{name}: {len(examples)}\n".encode())
+        of_set = hashlib.sha256()
+        whole.update(f"{name}: {len(examples)}\n".encode())
         for example in examples:
-            digest.update(f"{example!r}\n".encode())
-    return digest.hexdigest()[:16]
+            line = f"{example!r}\n".encode()
+            whole.update(line)
+            of_set.update(line)
+        of_sets[f"data.{name}"] = _shortened(of_set)
+
+    return {"data": _shortened(whole)} | of_sets
 
 
 @contextlib.contextmanager
@@ -126,15 +132,30 @@ def check_owner(output: Path, identity: dict[str, str], task: Task) -> None:
 
     keys = _changed_keys(output, task)
     differs = []
-    for name, value in identity.items():
-        # A change of [data], such as of its labels, also changes what is read from files that are the same.
-        is_explained = name == "data" and "data." in keys
-        if found.get(name) != value and not is_explained:
-            differs.append(keys if name == "task" and keys else WHAT_DIFFERS[name])
+    for name, what in WHAT_DIFFERS.items():
+        if found.get(name) != identity[name]:
+            differs.append(keys if name == "task" and keys else what)
+
+    # A change of [data], such as of its labels, also changes what is read from files that are the same.
+    if found.get("data") != identity["data"] and "data." not in keys:
+        differs.append(_changed_data(found, identity, task))
     if differs:
         raise UsageError(
             f"--output {output} holds a fine-tuning with {' and '.join(differs)}. Choose another folder, or remove it."
         )
+
+
+def _changed_data(found: Mapping[str, str], identity: Mapping[str, str], task: Task) -> str:
+    """Return how the data behind two identities of one task differ, such as "other examples in dev.jsonl"."""
+    if "data.train" not in found:
+        # An earlier version wrote no hashes of single sets.
+        return "other data"
+
+    files: list[str] = []
+    for name in set_names(task):
+        if found.get(f"data.{name}") != identity[f"data.{name}"]:
+            files += named_files(task, name)
+    return f"other examples in {' and '.join(files)}" if files else "other labels"
 
 
 def _changed_keys(output: Path, task: Task) -> str:

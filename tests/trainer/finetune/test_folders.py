@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,11 +17,12 @@ from transformers import AutoConfig, AutoTokenizer
 from schemas.errors import UsageError
 from tests.trainer.finetune.tasks import write_task
 from trainer.finetune.evaluation import DivergedError
+from trainer.finetune.files.read import read_task_data
 from trainer.finetune.fingerprint import fingerprint_of
 from trainer.finetune.kinds.table import kind_of
 from trainer.finetune.model import build_model
 from trainer.finetune.opening import open_tokenizer
-from trainer.finetune.output import identity_of, write_model
+from trainer.finetune.output import IDENTITY_FILE, check_owner, identity_of, write_model
 from trainer.finetune.task import Task
 from trainer.finetune.task_file import read_task
 
@@ -116,8 +118,6 @@ def test_a_folder_within_the_folder_does_not_count(encoder, tmp_path: Path) -> N
 
 
 def test_how_often_states_are_saved_is_no_other_task(encoder, tmp_path: Path) -> None:
-    from trainer.finetune.files.read import read_task_data
-
     path = str(write_task(tmp_path, "sentence"))
     data = read_task_data(read_task(path, []), str(tmp_path))
     identities = [
@@ -125,6 +125,33 @@ def test_how_often_states_are_saved_is_no_other_task(encoder, tmp_path: Path) ->
         for change in ("training.save_every=7", "training.save_every=9", "training.lr=1e-4")
     ]
     assert identities[0] == identities[1] != identities[2]
+
+
+def test_a_changed_file_is_named(encoder, tmp_path: Path) -> None:
+    """A folder of an earlier version, which knows the hash of all data only, says that the data differ."""
+    path = write_task(tmp_path, "sentence")
+    task = read_task(str(path), [])
+
+    def identity() -> dict[str, str]:
+        data = read_task_data(task, str(tmp_path))
+        return identity_of(task, str(encoder("bert")), data, random_weights=False)
+
+    output = tmp_path / "out"
+    output.mkdir()
+    (output / "results.json").write_text("{}")
+    before = identity()
+    lines = (tmp_path / "dev.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "dev.jsonl").write_text("".join(lines[1:]))
+
+    for known, told in (
+        (before, "with other examples in dev.jsonl. "),
+        (before | {"data.test": "another"}, "with other examples in dev.jsonl and test.jsonl. "),
+        (before | {name: identity()[name] for name in before if name.startswith("data.")}, "with other labels. "),
+        ({name: before[name] for name in ("task", "encoder", "weights", "data")}, "with other data. "),
+    ):
+        (output / IDENTITY_FILE).write_text(json.dumps(known))
+        with pytest.raises(UsageError, match=re.escape(told)):
+            check_owner(output, identity(), task)
 
 
 @pytest.mark.parametrize("kind", ["sentence", "span"])

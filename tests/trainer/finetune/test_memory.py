@@ -19,7 +19,7 @@ from trainer.finetune.examples import (
 )
 from trainer.finetune.kinds import kind as kind_module
 from trainer.finetune.kinds.kind import Feature
-from trainer.finetune.output import hash_of_data
+from trainer.finetune.output import hashes_of_data
 
 TEXT = " ".join(SENTENCES * 12)
 WORDS = tuple(TEXT.split())
@@ -78,7 +78,7 @@ def test_data_is_hashed_example_by_example() -> None:
     data = TaskData(examples, examples, None, ("a", "b"))
 
     tracemalloc.start()
-    hash_of_data(data)
+    hashes_of_data(data)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 100 * len(TEXT)
@@ -95,5 +95,15 @@ def test_the_hash_of_data_sees_every_change() -> None:
         replace(data, extra={"other": [first]}),
         replace(data, dev=[replace(first, text="A text")]),
     ]
-    assert hash_of_data(data) == hash_of_data(replace(data))
-    assert len({hash_of_data(one) for one in (data, *others)}) == 1 + len(others)
+    assert hashes_of_data(data) == hashes_of_data(replace(data))
+    assert len({hashes_of_data(one)["data"] for one in (data, *others)}) == 1 + len(others)
+
+
+def test_each_set_has_its_own_hash() -> None:
+    first, second = (TextExample(str(number), "A text.", None, number) for number in range(2))
+    data = TaskData([first, second], [first], [second], ("a", "b"), {"more": [first]})
+    hashes = hashes_of_data(data)
+    assert list(hashes) == ["data", "data.train", "data.dev", "data.test", "data.more"]
+
+    changed = hashes_of_data(replace(data, test=[first]))
+    assert {name for name in hashes if hashes[name] != changed[name]} == {"data", "data.test"}

@@ -45,16 +45,28 @@ class ExampleSet:
 
 def example_sets(task: Task, folder: str) -> list[ExampleSet]:
     """Return the sets of a task, the training set first. folder: the folder that relative paths start from."""
+    return [_example_set(task, name, folder) for name in set_names(task)]
+
+
+def set_names(task: Task) -> list[str]:
+    """Return the names of a task's sets: train, dev, test if it has one, and those of [data.extra]."""
     test = ["test"] if task.data.test else []
-    names = ["train", "dev", *test, *task.data.extra]
-    return [_example_set(task, name, folder) for name in names]
+    return ["train", "dev", *test, *task.data.extra]
+
+
+def named_files(task: Task, set_name: str) -> list[str]:
+    """Return the files of a set as the task file names them."""
+    data = task.data
+    named = data.extra[set_name] if set_name in data.extra else getattr(data, set_name)
+    return named if isinstance(named, list) else [named]
 
 
 def _example_set(task: Task, name: str, folder: str) -> ExampleSet:
     data = task.data
-    named = data.extra[name] if name in data.extra else getattr(data, name)
-    paths = named if isinstance(named, list) else [named]
-    located = [path if "://" in path or path.startswith("/") else storage.join(folder, path) for path in paths]
+    located = [
+        path if "://" in path or path.startswith("/") else storage.join(folder, path)
+        for path in named_files(task, name)
+    ]
 
     if name == "test":
         header = data.header if data.test_header is None else data.test_header
