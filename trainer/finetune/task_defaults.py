@@ -7,8 +7,11 @@ from typing import Any
 
 from trainer.finetune.metrics.table import default_metrics
 
-SPAN_MAX_LENGTH, SPAN_STRIDE = 384, 128
-"""The defaults of run_squad.py in https://github.com/google-research/bert."""
+SPAN_MAX_LENGTH = 384
+"""The default max_length of spans, that of run_squad.py in https://github.com/google-research/bert."""
+
+SPAN_STRIDE = 128
+"""The default stride of spans, that of run_squad.py. Shorter rows have a shorter one."""
 
 COLUMNS: dict[str, dict[str, Any]] = {
     "conll": {"words": 0, "tags": -1},
