@@ -3,7 +3,7 @@
     git clone --depth 1 https://github.com/nltk/nltk_data
     python benchmarks/nltk_corpus.py nltk_data OUT
 
-Writes three JSONL files, and three tasks for `clozeline finetune` in folders of that name:
+Writes three JSONL files, and six tasks for `clozeline finetune` in folders of that name:
 
     OUT/corpus.jsonl      {"text"}: reviews, news, the Brown corpus, web text, Genesis and speeches, 23 MB
     OUT/polarity.jsonl    {"text", "label"}: 10,662 sentences of movie reviews (Pang and Lee, 2005), pos or neg
@@ -11,12 +11,16 @@ Writes three JSONL files, and three tasks for `clozeline finetune` in folders of
 
     OUT/polarity/         the task of these sentences, as in SST-2 but with 1,000 examples to train on
     OUT/subjectivity/     which of 10,000 sentences tell a movie's plot, and which judge it (Pang and Lee, 2004)
+    OUT/products/         which of 3,700 sentences praise a product, and which blame it (Hu and Liu, 2004)
+    OUT/pros_cons/        which of 41,000 remarks are in a list of pros, and which in a list of cons (Liu et al., 2005)
+    OUT/questions/        which of 6 kinds of answers 5,900 questions ask for (Li and Roth, 2002)
     OUT/tags/             the task of these tags, with 500 sentences to train on
 """
 
 from __future__ import annotations
 
 import argparse
+import html
 import json
 import random
 import re
@@ -48,8 +52,18 @@ WHOLE_FILES = (
 TRAINING = {"epochs": 6, "lr": 5e-4, "batch": 16, "warmup_ratio": 0.1, "max_length": 128}
 """The [training] of all tasks. Models as small as those of quality.py need higher learning rates than BERT."""
 
-SET_SIZES = {"polarity": (1000, 1000), "subjectivity": (1000, 1000), "tags": (500, 500)}
+SET_SIZES = {
+    "polarity": (1000, 1000),
+    "subjectivity": (1000, 1000),
+    "products": (1000, 500),
+    "pros_cons": (1000, 1000),
+    "questions": (1000, 1000),
+    "tags": (500, 500),
+}
 """By task, the number of examples to train on and to choose the best epoch by. All others are the test set."""
+
+MAX_TEST_EXAMPLES = 10_000
+"""The size of a test set that would be larger, so that scoring does not take longer than training."""
 
 Line = dict[str, Any]  # a JSON object
 
@@ -71,6 +85,9 @@ def main() -> None:
 
     write_task("sentence", polar, options.output / "polarity")
     write_task("sentence", subjective, options.output / "subjectivity")
+    write_task("sentence", product_opinions(corpora), options.output / "products")
+    write_task("sentence", pros_and_cons(corpora), options.output / "pros_cons")
+    write_task("sentence", questions(corpora), options.output / "questions")
     words = [{"words": line["tokens"], "tags": line["tags"]} for line in tagged]
     write_task("tags", words, options.output / "tags")
 
@@ -133,6 +150,49 @@ def labeled_sentences(corpora: Path, package: str, pattern: str) -> Iterator[Lin
             yield {"text": line.strip(), "label": label[1]}
 
 
+def product_opinions(corpora: Path) -> list[Line]:
+    """Return the sentences of product reviews that only praise or only blame.
+
+    A line is "battery life[+2], weight[-1]##" and a sentence: opinions and their strengths, of which there may be none.
+    """
+    lines = []
+    for package in ("product_reviews_1", "product_reviews_2"):
+        for _, text in files_of(corpora, package, r"(?!README).+\.txt"):
+            for line in text.splitlines():
+                opinions, _, sentence = line.partition("##")
+                signs = set(re.findall(r"\[([+-])\d\]", opinions))
+                if len(signs) == 1 and sentence:
+                    lines.append({"text": sentence.strip(), "label": "pos" if "+" in signs else "neg"})
+    return unambiguous(lines)
+
+
+def pros_and_cons(corpora: Path) -> list[Line]:
+    """Return the remarks on products, one in each line, as <Pros>small and light</Pros>."""
+    lines = []
+    for _, text in files_of(corpora, "pros_cons", r"Integrated(Pros|Cons)\.txt"):
+        for label, remark in re.findall(r"<(Pros|Cons)>(.*)</\1>", text):
+            lines.append({"text": html.unescape(remark).strip(), "label": label.lower()})
+    return unambiguous(lines)
+
+
+def questions(corpora: Path) -> list[Line]:
+    """Return the questions, one in each line, as "HUM:ind Who was Galileo ?". HUM is the kind of answer."""
+    lines = []
+    for _, text in files_of(corpora, "qc", r"(train|test)\.txt"):
+        for line in text.splitlines():
+            kind, question = line.split(maxsplit=1)
+            lines.append({"text": question, "label": kind.partition(":")[0]})
+    return unambiguous(lines)
+
+
+def unambiguous(lines: list[Line]) -> list[Line]:
+    """Return each text once, so that no test example is also trained on. Texts with two labels are left out."""
+    labels: dict[str, set[str]] = {}
+    for line in lines:
+        labels.setdefault(line["text"], set()).add(line["label"])
+    return [{"text": text, "label": min(found)} for text, found in labels.items() if len(found) == 1 and text]
+
+
 def tagged_sentences(corpora: Path) -> Iterator[Line]:
     """Yield the sentences of CoNLL-2000; its lines are "word tag chunk", with an empty line between sentences."""
     for _, text in files_of(corpora, "conll2000", r"(train|test)\.txt"):
@@ -146,7 +206,8 @@ def write_task(kind: str, lines: list[Line], folder: Path) -> None:
     lines = list(lines)
     random.Random(0).shuffle(lines)
     train, dev = SET_SIZES[folder.name]
-    sets = {"train": lines[:train], "dev": lines[train : train + dev], "test": lines[train + dev :]}
+    test = lines[train + dev : train + dev + MAX_TEST_EXAMPLES]
+    sets = {"train": lines[:train], "dev": lines[train : train + dev], "test": test}
 
     folder.mkdir(parents=True, exist_ok=True)
     for name, chosen in sets.items():
