@@ -60,10 +60,10 @@ SET_SIZES = {
     "questions": (1000, 1000),
     "tags": (500, 500),
 }
-"""By task, the number of examples to train on and to choose the best epoch by. All others are the test set."""
+"""By task, the number of examples to train on and to choose the best epoch by. The rest is the test set."""
 
 MAX_TEST_EXAMPLES = 10_000
-"""The size of a test set that would be larger, so that scoring does not take longer than training."""
+"""Larger test sets are cut to this size, so that scoring does not take longer than training."""
 
 Line = dict[str, Any]  # a JSON object
 
@@ -186,7 +186,10 @@ def questions(corpora: Path) -> list[Line]:
 
 
 def unambiguous(lines: list[Line]) -> list[Line]:
-    """Return each text once, so that no test example is also trained on. Texts with two labels are left out."""
+    """Return each text once, so that few test examples are also trained on, and none with another label.
+
+    Texts count as equal only if they are the same to the letter.
+    """
     labels: dict[str, set[str]] = {}
     for line in lines:
         labels.setdefault(line["text"], set()).add(line["label"])

@@ -38,7 +38,10 @@ NAMES = {
     "weights": "--random_weights",
     "data": "the data of the task",
 }
-"""The input behind each value of `identity_of`, as messages name it. Hashes of single sets differ if "data" does."""
+"""The input behind each value of `identity_of`, as messages name it.
+
+The hashes of parts of the data are left out: "data" differs if one of them does, and is compared before them.
+"""
 
 WHAT_DIFFERS = {
     "task": "another task",
@@ -52,8 +55,11 @@ FILES_OF_A_START = LOCK_FILES | {IDENTITY_FILE, TASK_FILE}
 UNIMPORTANT_KEY = "training.save_every"
 """The key of a task that changes no result."""
 
-MAX_NAMED_KEYS = 3
-"""The maximum number of changed keys that a message lists."""
+MAX_NAMED = 3
+"""The maximum number of changed keys, and of changed files, that a message lists."""
+
+LABELS = "labels"
+"""The key of the labels' hash in `identity_of`."""
 
 
 def identity_of(task: Task, folder: str, data: TaskData, random_weights: bool) -> dict[str, str]:
@@ -78,14 +84,15 @@ def _shortened(digest: Any) -> str:
 
 
 def hashes_of_data(data: TaskData) -> dict[str, str]:
-    """Return a hash of all labels and examples, "data", and one of the examples of each set, such as "data.train".
+    """Return a hash of all labels and examples, "data", and hashes of its parts: "labels", "data.train" and so on.
 
     Hashes one example at a time: building one string of a whole data set would double its memory.
     """
     sets = {"train": data.train, "dev": data.dev, "test": data.test or []} | dict(sorted(data.extra.items()))
 
-    whole = hashlib.sha256(f"{data.labels!r}\n".encode())
-    of_sets: dict[str, str] = {}
+    labels = f"{data.labels!r}\n".encode()
+    whole = hashlib.sha256(labels)
+    parts = {LABELS: _shortened(hashlib.sha256(labels))}
     for name, examples in sets.items():
         of_set = hashlib.sha256()
         whole.update(f"{name}: {len(examples)}\n".encode())
@@ -93,9 +100,9 @@ def hashes_of_data(data: TaskData) -> dict[str, str]:
             line = f"{example!r}\n".encode()
             whole.update(line)
             of_set.update(line)
-        of_sets[f"data.{name}"] = _shortened(of_set)
+        parts[f"data.{name}"] = _shortened(of_set)
 
-    return {"data": _shortened(whole)} | of_sets
+    return {"data": _shortened(whole)} | parts
 
 
 @contextlib.contextmanager
@@ -147,15 +154,16 @@ def check_owner(output: Path, identity: dict[str, str], task: Task) -> None:
 
 def _changed_data(found: Mapping[str, str], identity: Mapping[str, str], task: Task) -> str:
     """Return how the data behind two identities of one task differ, such as "other examples in dev.jsonl"."""
-    if "data.train" not in found:
-        # An earlier version wrote no hashes of single sets.
+    if LABELS not in found:
+        # An earlier version wrote no hashes of the parts.
         return "other data"
+    if found[LABELS] != identity[LABELS]:
+        # Examples hold positions of labels, so those of files that are the same may differ, too.
+        return "other labels"
 
-    files: list[str] = []
-    for name in set_names(task):
-        if found.get(f"data.{name}") != identity[f"data.{name}"]:
-            files += named_files(task, name)
-    return f"other examples in {' and '.join(files)}" if files else "other labels"
+    changed = [name for name in set_names(task) if found.get(f"data.{name}") != identity[f"data.{name}"]]
+    files = list(dict.fromkeys(file for name in changed for file in named_files(task, name)))
+    return f"other examples in {_listed(files)}" if files else "other data"
 
 
 def _changed_keys(output: Path, task: Task) -> str:
@@ -178,8 +186,13 @@ def _changed_keys(output: Path, task: Task) -> str:
         if there != here:
             changes.append(f"{key} = {there} instead of {here}")
 
-    more = len(changes) - MAX_NAMED_KEYS
-    return ", ".join(changes[:MAX_NAMED_KEYS]) + (f" and {more} more changes" if more > 0 else "")
+    return _listed(changes)
+
+
+def _listed(names: list[str]) -> str:
+    """Return names with commas: the first MAX_NAMED, and how many more there are."""
+    more = len(names) - MAX_NAMED
+    return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _shown(values: dict[str, Any], key: str) -> str:

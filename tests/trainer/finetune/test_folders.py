@@ -6,7 +6,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,9 @@ from trainer.finetune.fingerprint import fingerprint_of
 from trainer.finetune.kinds.table import kind_of
 from trainer.finetune.model import build_model
 from trainer.finetune.opening import open_tokenizer
-from trainer.finetune.output import IDENTITY_FILE, check_owner, identity_of, write_model
+from trainer.finetune.output import IDENTITY_FILE, TASK_FILE, check_owner, identity_of, write_model
 from trainer.finetune.task import Task
-from trainer.finetune.task_file import read_task
+from trainer.finetune.task_file import dump_task, read_task
 
 
 def task_of(kind: str, **data: Any) -> Task:
@@ -127,31 +127,76 @@ def test_how_often_states_are_saved_is_no_other_task(encoder, tmp_path: Path) ->
     assert identities[0] == identities[1] != identities[2]
 
 
-def test_a_changed_file_is_named(encoder, tmp_path: Path) -> None:
-    """A folder of an earlier version, which knows the hash of all data only, says that the data differ."""
+@pytest.fixture
+def claimed_task(encoder, tmp_path: Path) -> Callable[..., None]:
+    """A task whose training and extra sets have two files each, and an output folder that was claimed for it.
+
+    Returns a function that checks the folder's owner again, after changes of files or of the task.
+    """
     path = write_task(tmp_path, "sentence")
-    task = read_task(str(path), [])
-
-    def identity() -> dict[str, str]:
-        data = read_task_data(task, str(tmp_path))
-        return identity_of(task, str(encoder("bert")), data, random_weights=False)
-
+    shutil.copy(tmp_path / "dev.jsonl", tmp_path / "more.jsonl")
+    files = ['data.train=["train.jsonl", "more.jsonl"]', 'data.extra.far=["dev.jsonl", "test.jsonl"]']
     output = tmp_path / "out"
     output.mkdir()
     (output / "results.json").write_text("{}")
-    before = identity()
-    lines = (tmp_path / "dev.jsonl").read_text().splitlines(keepends=True)
-    (tmp_path / "dev.jsonl").write_text("".join(lines[1:]))
 
-    for known, told in (
-        (before, "with other examples in dev.jsonl. "),
-        (before | {"data.test": "another"}, "with other examples in dev.jsonl and test.jsonl. "),
-        (before | {name: identity()[name] for name in before if name.startswith("data.")}, "with other labels. "),
-        ({name: before[name] for name in ("task", "encoder", "weights", "data")}, "with other data. "),
-    ):
-        (output / IDENTITY_FILE).write_text(json.dumps(known))
-        with pytest.raises(UsageError, match=re.escape(told)):
-            check_owner(output, identity(), task)
+    def check(*changes: str) -> dict[str, str]:
+        task = read_task(str(path), [*files, *changes])
+        data = read_task_data(task, str(tmp_path))
+        identity = identity_of(task, str(encoder("bert")), data, random_weights=False)
+        if not (output / IDENTITY_FILE).exists():
+            (output / IDENTITY_FILE).write_text(json.dumps(identity))
+            (output / TASK_FILE).write_text(dump_task(task))
+        check_owner(output, identity, task)
+        return identity
+
+    check()
+    return check
+
+
+def change_line(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Change the first line of a JSONL file."""
+    first, *others = path.read_text().splitlines()
+    path.write_text("\n".join([json.dumps(change(json.loads(first))), *others]) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("file", "told"),
+    [
+        ("more.jsonl", "other examples in train.jsonl, more.jsonl. "),
+        ("test.jsonl", "other examples in test.jsonl, dev.jsonl. "),
+        ("dev.jsonl", "other examples in dev.jsonl, test.jsonl. "),
+    ],
+)
+def test_files_of_a_changed_set_are_named(claimed_task, tmp_path: Path, file: str, told: str) -> None:
+    change_line(tmp_path / file, lambda line: line | {"text": "Another text."})
+    with pytest.raises(UsageError, match=re.escape(f"holds a fine-tuning with {told}")):
+        claimed_task()
+
+
+def test_a_changed_key_is_named_beside_a_changed_file(claimed_task, tmp_path: Path) -> None:
+    change_line(tmp_path / "more.jsonl", lambda line: line | {"text": "Another text."})
+    with pytest.raises(UsageError, match=r"training\.lr = \S+ instead of 0\.0007 and other examples in train\.jsonl"):
+        claimed_task("training.lr=7e-4")
+
+
+@pytest.mark.parametrize("label", ["a new label, the first by name", "zz, the last by name"])
+def test_other_labels_do_not_blame_files_that_are_the_same(claimed_task, tmp_path: Path, label: str) -> None:
+    change_line(tmp_path / "train.jsonl", lambda line: line | {"label": label})
+    with pytest.raises(UsageError, match=r"holds a fine-tuning with other labels\. "):
+        claimed_task()
+
+
+def test_a_folder_without_hashes_of_the_parts(claimed_task, tmp_path: Path) -> None:
+    """A folder of an earlier version belongs to the same data, and is refused for others."""
+    file = tmp_path / "out" / IDENTITY_FILE
+    identity = json.loads(file.read_text())
+    file.write_text(json.dumps({name: identity[name] for name in ("task", "encoder", "weights", "data")}))
+    assert claimed_task() == identity
+
+    change_line(tmp_path / "more.jsonl", lambda line: line | {"text": "Another text."})
+    with pytest.raises(UsageError, match=r"holds a fine-tuning with other data\. "):
+        claimed_task()
 
 
 @pytest.mark.parametrize("kind", ["sentence", "span"])
