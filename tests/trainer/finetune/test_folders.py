@@ -128,10 +128,10 @@ def test_how_often_states_are_saved_is_no_other_task(encoder, tmp_path: Path) ->
 
 
 @pytest.fixture
-def claimed_task(encoder, tmp_path: Path) -> Callable[..., None]:
+def claimed_task(encoder, tmp_path: Path) -> Callable[..., dict[str, str]]:
     """A task whose training and extra sets have two files each, and an output folder that was claimed for it.
 
-    Returns a function that checks the folder's owner again, after changes of files or of the task.
+    Returns a function that checks the folder again, after changes of files or of the task, and returns the identity.
     """
     path = write_task(tmp_path, "sentence")
     shutil.copy(tmp_path / "dev.jsonl", tmp_path / "more.jsonl")
