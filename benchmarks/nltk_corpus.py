@@ -158,12 +158,18 @@ def product_opinions(corpora: Path) -> list[Line]:
     lines = []
     for package in ("product_reviews_1", "product_reviews_2"):
         for _, text in files_of(corpora, package, r"(?!README).+\.txt"):
-            for line in text.splitlines():
-                opinions, _, sentence = line.partition("##")
-                signs = set(re.findall(r"\[([+-])\d\]", opinions))
-                if len(signs) == 1 and sentence:
-                    lines.append({"text": sentence.strip(), "label": "pos" if "+" in signs else "neg"})
-    return unambiguous(lines)
+            lines += text.splitlines()
+
+    sentences = []
+    for line in lines:
+        opinions, _, sentence = line.partition("##")
+        signs = set(re.findall(r"\[([+-])\d\]", opinions))
+        is_clear = len(signs) == 1
+        if is_clear and sentence:
+            label = "pos" if "+" in signs else "neg"
+            sentences.append({"text": sentence.strip(), "label": label})
+
+    return unambiguous(sentences)
 
 
 def pros_and_cons(corpora: Path) -> list[Line]:
@@ -193,7 +199,13 @@ def unambiguous(lines: list[Line]) -> list[Line]:
     labels: dict[str, set[str]] = {}
     for line in lines:
         labels.setdefault(line["text"], set()).add(line["label"])
-    return [{"text": text, "label": min(found)} for text, found in labels.items() if len(found) == 1 and text]
+
+    kept = []
+    for text, labels_of_text in labels.items():
+        if text and len(labels_of_text) == 1:
+            (label,) = labels_of_text
+            kept.append({"text": text, "label": label})
+    return kept
 
 
 def tagged_sentences(corpora: Path) -> Iterator[Line]:

@@ -161,9 +161,14 @@ def _changed_data(found: Mapping[str, str], identity: Mapping[str, str], task: T
         # Examples hold positions of labels, so those of files that are the same may differ, too.
         return "other labels"
 
-    changed = [name for name in set_names(task) if found.get(f"data.{name}") != identity[f"data.{name}"]]
-    files = list(dict.fromkeys(file for name in changed for file in named_files(task, name)))
-    return f"other examples in {_listed(files)}" if files else "other data"
+    files: list[str] = []
+    for name in set_names(task.data):
+        if found.get(f"data.{name}") != identity[f"data.{name}"]:
+            files += named_files(task.data, name)
+
+    # Two sets may share a file.
+    files = list(dict.fromkeys(files))
+    return f"other examples in {_listed(files, 'files')}" if files else "other data"
 
 
 def _changed_keys(output: Path, task: Task) -> str:
@@ -186,13 +191,13 @@ def _changed_keys(output: Path, task: Task) -> str:
         if there != here:
             changes.append(f"{key} = {there} instead of {here}")
 
-    return _listed(changes)
+    return _listed(changes, "changes")
 
 
-def _listed(names: list[str]) -> str:
-    """Return names with commas: the first MAX_NAMED, and how many more there are."""
-    more = len(names) - MAX_NAMED
-    return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+def _listed(items: list[str], noun: str) -> str:
+    """Return the first MAX_NAMED items with commas, and how many more there are. noun: what they are, in the plural."""
+    more = len(items) - MAX_NAMED
+    return ", ".join(items[:MAX_NAMED]) + (f" and {more} more {noun}" if more > 0 else "")
 
 
 def _shown(values: dict[str, Any], key: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from schemas import storage
 from schemas.errors import DataError
+from trainer.finetune.files.sets import named_files, set_names
 from trainer.finetune.task import TaskDataSection
 from trainer.suite.schema import MinimalPairs
 from trainer.suite.suite_file import OpenSuite, OpenTask
@@ -46,13 +47,7 @@ def _missing_of_pairs(pairs: MinimalPairs, data: str) -> Missing:
 
 def files_of(section: TaskDataSection) -> list[str]:
     """Return all files that a task names, each once, in the order of the task file."""
-    files: list[str] = []
-    for value in (section.train, section.dev, section.test, *section.extra.values()):
-        if isinstance(value, str):
-            files.append(value)
-        elif value is not None:
-            files += value
-
+    files = [file for name in set_names(section) for file in named_files(section, name)]
     return list(dict.fromkeys(files))
 
 

@@ -12,7 +12,7 @@ from trainer.finetune.files.records import Record, WantedColumns
 from trainer.finetune.files.squad import Question, read_questions
 from trainer.finetune.files.tables import TableLayout, read_table
 from trainer.finetune.files.values import columns_of
-from trainer.finetune.task import Column, ColumnsSection, Task
+from trainer.finetune.task import Column, ColumnsSection, Task, TaskDataSection
 from trainer.finetune.task_defaults import OPTIONAL_ROLES
 
 SEPARATORS = {"tsv": "\t", "csv": ","}
@@ -45,18 +45,17 @@ class ExampleSet:
 
 def example_sets(task: Task, folder: str) -> list[ExampleSet]:
     """Return the sets of a task, the training set first. folder: the folder that relative paths start from."""
-    return [_example_set(task, name, folder) for name in set_names(task)]
+    return [_example_set(task, name, folder) for name in set_names(task.data)]
 
 
-def set_names(task: Task) -> list[str]:
+def set_names(data: TaskDataSection) -> list[str]:
     """Return the names of a task's sets: train, dev, test if it has one, and those of [data.extra]."""
-    test = ["test"] if task.data.test else []
-    return ["train", "dev", *test, *task.data.extra]
+    test = ["test"] if data.test else []
+    return ["train", "dev", *test, *data.extra]
 
 
-def named_files(task: Task, set_name: str) -> list[str]:
+def named_files(data: TaskDataSection, set_name: str) -> list[str]:
     """Return the files of a set as the task file names them."""
-    data = task.data
     named = data.extra[set_name] if set_name in data.extra else getattr(data, set_name)
     return named if isinstance(named, list) else [named]
 
@@ -65,7 +64,7 @@ def _example_set(task: Task, name: str, folder: str) -> ExampleSet:
     data = task.data
     located = [
         path if "://" in path or path.startswith("/") else storage.join(folder, path)
-        for path in named_files(task, name)
+        for path in named_files(data, name)
     ]
 
     if name == "test":
