@@ -33,13 +33,14 @@ from trainer.finetune.determinism import make_deterministic
 from trainer.finetune.evaluation import ExampleSet, predict
 from trainer.finetune.examples import TaskData
 from trainer.finetune.files.read import read_task_data
+from trainer.finetune.identity import NAMES, identity_of
 from trainer.finetune.job import DEV, TEST, Job
 from trainer.finetune.kinds.kind import Kind
 from trainer.finetune.kinds.table import kind_of
 from trainer.finetune.metrics.table import unsuitable
 from trainer.finetune.opening import check_folder, longest_row, open_tokenizer, read_config
 from trainer.finetune.outcome import write_outcome, write_predictions
-from trainer.finetune.output import NAMES, check_is_local, claimed, identity_of
+from trainer.finetune.output import check_is_local, claimed
 from trainer.finetune.results import SeedResult, read_seed_result, write_seed_result
 from trainer.finetune.scores import all_labeled, finished, score
 from trainer.finetune.seed_files import remove_states, write_metrics

@@ -19,10 +19,11 @@ from tests.trainer.finetune.tasks import write_task
 from trainer.finetune.evaluation import DivergedError
 from trainer.finetune.files.read import read_task_data
 from trainer.finetune.fingerprint import fingerprint_of
+from trainer.finetune.identity import IDENTITY_FILE, TASK_FILE, check_owner, identity_of
 from trainer.finetune.kinds.table import kind_of
 from trainer.finetune.model import build_model
 from trainer.finetune.opening import open_tokenizer
-from trainer.finetune.output import IDENTITY_FILE, TASK_FILE, check_owner, identity_of, write_model
+from trainer.finetune.output import write_model
 from trainer.finetune.task import Task
 from trainer.finetune.task_file import dump_task, read_task
 
@@ -183,7 +184,34 @@ def test_a_changed_key_is_named_beside_a_changed_file(claimed_task, tmp_path: Pa
 @pytest.mark.parametrize("label", ["a new label, the first by name", "zz, the last by name"])
 def test_other_labels_do_not_blame_files_that_are_the_same(claimed_task, tmp_path: Path, label: str) -> None:
     change_line(tmp_path / "train.jsonl", lambda line: line | {"label": label})
-    with pytest.raises(UsageError, match=r"holds a fine-tuning with other labels\. "):
+    with pytest.raises(UsageError, match=rf'holds a fine-tuning with other labels \(without "{label}"\)\. '):
+        claimed_task()
+
+
+def test_renamed_labels_are_named(claimed_task, tmp_path: Path) -> None:
+    for name in ("train", "dev", "test", "more"):
+        file = tmp_path / f"{name}.jsonl"
+        file.write_text(file.read_text().replace('"first"', '"1st"'))
+    with pytest.raises(UsageError, match=r'other labels \(with "first", without "1st"\)\. '):
+        claimed_task()
+
+
+def test_labels_in_another_order(claimed_task, tmp_path: Path) -> None:
+    file = tmp_path / "out" / IDENTITY_FILE
+    identity = json.loads(file.read_text())
+    reversed_labels = json.loads(identity["labels"])[::-1]
+    file.write_text(json.dumps(identity | {"labels": json.dumps(reversed_labels), "data": "another"}))
+    with pytest.raises(UsageError, match=r"with labels in another order\. "):
+        claimed_task()
+
+
+@pytest.mark.parametrize("content", ["", "[1]", '"x"', "{}", '{"task": null}', '{"labels": "first"}'])
+def test_a_damaged_identity_is_named(claimed_task, tmp_path: Path, content: str) -> None:
+    """What the folder belongs to cannot be told, so nothing is said of the task or its data."""
+    file = tmp_path / "out" / IDENTITY_FILE
+    complete = json.loads(file.read_text())
+    file.write_text(json.dumps(complete | json.loads(content)) if "labels" in content else content)
+    with pytest.raises(UsageError, match=r"identity\.json is damaged, so it is not known which"):
         claimed_task()
 
 

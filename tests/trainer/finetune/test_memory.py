@@ -17,9 +17,9 @@ from trainer.finetune.examples import (
     TaskData,
     TextExample,
 )
+from trainer.finetune.identity import hashes_of_data
 from trainer.finetune.kinds import kind as kind_module
 from trainer.finetune.kinds.kind import Feature
-from trainer.finetune.output import hashes_of_data
 
 TEXT = " ".join(SENTENCES * 12)
 WORDS = tuple(TEXT.split())
@@ -103,6 +103,7 @@ def test_each_set_has_its_own_hash() -> None:
     first, second = (TextExample(str(number), "A text.", None, number) for number in range(2))
     data = TaskData([first, second], [first], [second], ("a", "b"), {"more": [first]})
     hashes = hashes_of_data(data)
+    assert hashes["labels"] == '["a", "b"]'
     assert list(hashes) == ["data", "labels", "data.train", "data.dev", "data.test", "data.more"]
     # Output folders of earlier versions hold this value, and continue only with the same one.
     assert hashes["data"] == "b2373e4e68fdd7be"

@@ -46,6 +46,16 @@ def test_the_key_of_the_task_file_and_a_near_file_are_named(folder: Path, task: 
     )
 
 
+def test_a_file_of_another_set_is_not_suggested(folder: Path, task: Path) -> None:
+    """Its examples would be trained on and then scored."""
+    (task.parent / "dev.jsonl").unlink()
+    message = refusal([str(folder), "--task", str(task)])
+    assert "dev.jsonl, the dev set of sentence, does not exist. Correct data.dev of" in message
+
+    (task.parent / "dev1.jsonl").touch()
+    assert f"does not exist. Did you mean {task.parent}/dev1.jsonl? " in refusal([str(folder), "--task", str(task)])
+
+
 def test_a_flag_that_names_the_file_is_named(folder: Path, task: Path) -> None:
     words = [str(folder), "--task", str(task), "--set", "data.extra.hard=hard/dev.jsonl"]
     message = refusal(words)

@@ -34,18 +34,20 @@ def check_task_files(task: Task, folder: str, naming: Naming = UNNAMED) -> None:
 
     folder: the folder that the task's paths are relative to.
     """
-    for example_set in example_sets(task, folder):
+    sets = example_sets(task, folder)
+    # No file is suggested that the task names already: the same examples would be trained on and scored.
+    named = {path for example_set in sets for path in example_set.paths}
+
+    for example_set in sets:
         for path in example_set.paths:
-            if not storage.exists(path):
-                raise DataError(_message(task, example_set, path, naming))
+            if storage.exists(path):
+                continue
 
-
-def _message(task: Task, example_set: ExampleSet, path: str, naming: Naming) -> str:
-    source = f" It comes from {task.source}." if task.source else ""
-    return (
-        f"{path}, the {example_set.name} set of {task.name}, does not exist.{source}{nearest_file(path)} "
-        f"{_correction(task, example_set, naming)}"
-    )
+            source = f" It comes from {task.source}." if task.source else ""
+            raise DataError(
+                f"{path}, the {example_set.name} set of {task.name}, does not exist.{source}"
+                f"{nearest_file(path, named=named)} {_correction(task, example_set, naming)}"
+            )
 
 
 def _correction(task: Task, example_set: ExampleSet, naming: Naming) -> str:

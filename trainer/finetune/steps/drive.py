@@ -29,8 +29,8 @@ from trainer.distributed.process_group import start_distributed
 from trainer.finetune.agreement import agreed, read_on_all_ranks
 from trainer.finetune.files.read import read_task_data
 from trainer.finetune.fingerprint import fingerprint_of
+from trainer.finetune.identity import IDENTITY_FILE
 from trainer.finetune.opening import check_folder, open_tokenizer
-from trainer.finetune.output import IDENTITY_FILE
 from trainer.finetune.run import Order, finetune
 from trainer.finetune.steps.adapt import (
     JOB_TIMEOUT_SECONDS,
