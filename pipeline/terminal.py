@@ -1,16 +1,13 @@
-"""Prints text and file names that may contain control characters to a terminal, safely."""
+"""Prints results to stdout, which may be a closed pipe or a full disk, and asks questions on stderr."""
 
 from __future__ import annotations
 
 import os
 import sys
-import unicodedata
 from collections.abc import Iterable
 
 from schemas.errors import StorageError
-
-BIDI_CONTROLS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
-"""Characters that reorder the text after them, beyond the end of the string that contains them."""
+from schemas.terminal_text import terminal_safe
 
 
 def print_lines(lines: Iterable[str]) -> None:
@@ -55,26 +52,3 @@ def ask(question: str) -> str:
     if not answer:
         raise EOFError
     return answer
-
-
-def one_line(text: str) -> str:
-    """Return text with line breaks and control characters escaped: file names may contain both."""
-    return "".join(c if c.isprintable() else _escaped(c) for c in text)
-
-
-def terminal_safe(text: str) -> str:
-    """Return corpus text with its line breaks, but with every character that could control a terminal escaped.
-
-    Letters, marks and spaces of all scripts stay. So do joiners, which some scripts and emoji need.
-    """
-    return "".join(_escaped(c) if _controls_terminal(c) else c for c in text)
-
-
-def _controls_terminal(character: str) -> bool:
-    if character == "\n":
-        return False
-    return unicodedata.category(character) in ("Cc", "Cs") or character in BIDI_CONTROLS
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape", "surrogatepass").decode()

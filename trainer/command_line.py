@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from schemas.errors import ClozelineError
 from schemas.one_line_parser import OneLineParser
+from schemas.terminal_text import terminal_safe
 from trainer.distributed.preemption import StopRequest
 from trainer.logs import rank_of_process
 
@@ -73,7 +74,8 @@ def run_until_stopped(command: Callable[[StopRequest], None], stop: StopRequest 
 def print_error(error: ClozelineError) -> None:
     """Print an error to stderr: once if every rank raises it, otherwise with the number of the rank."""
     rank = rank_of_process()
+    message = terminal_safe(str(error))
     if rank == 0:
-        print(f"clozeline: {error}", file=sys.stderr, flush=True)
+        print(f"clozeline: {message}", file=sys.stderr, flush=True)
     elif not error.everywhere:
-        print(f"clozeline: rank {rank}: {error}", file=sys.stderr, flush=True)
+        print(f"clozeline: rank {rank}: {message}", file=sys.stderr, flush=True)

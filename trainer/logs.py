@@ -18,6 +18,8 @@ import os
 import sys
 from pathlib import Path
 
+from schemas.terminal_text import terminal_safe
+
 EVERY_RANK = {"every_rank": True}
 
 logger = logging.getLogger("clozeline.trainer")
@@ -37,7 +39,7 @@ class _RankHandler(logging.Handler):
         if rank != 0 and not is_error and not getattr(record, "every_rank", False):
             return
 
-        message = record.getMessage()
+        message = terminal_safe(record.getMessage())
         if rank != 0:
             message = f"rank {rank}: {message}"
         if is_error:

@@ -16,11 +16,11 @@ from typing import Any
 from pipeline.runtime.staging import Staging, remove_if_published
 from pipeline.shard.plan import shards_for
 from pipeline.steps.provenance import Provenance
-from pipeline.terminal import one_line
 from schemas import FORMAT_VERSION, storage
 from schemas import manifest as manifests
 from schemas.errors import DataError, UsageError
 from schemas.manifest import FolderKind, Input, Manifest, read_manifest
+from schemas.terminal_text import one_line
 
 ADDED_BY_STEPS = {
     "text": (),

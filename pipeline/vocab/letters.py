@@ -18,6 +18,7 @@ from tokenizers import Tokenizer, models, processors
 from pipeline.vocab.pretokenize import normalizer, pre_tokenizer
 from schemas import storage
 from schemas.errors import ClozelineError, UsageError
+from schemas.terminal_text import terminal_safe
 from schemas.vocabulary import BERT_SPECIALS, TOKENIZER_FILE, parse_vocabulary
 
 PROTEIN_LETTERS = "LAGVSERTIDPKQNFYMHWCXBUZO.-"
@@ -87,7 +88,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         write_letter_vocabulary(folder)
     except ClozelineError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
+        print(f"{parser.prog}: {terminal_safe(str(error))}", file=sys.stderr)
         return error.exit_code
 
     print(f"{folder}: {len(protein_tokens())} tokens")

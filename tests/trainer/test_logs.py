@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from schemas.errors import UsageError
+from trainer.command_line import print_error
 from trainer.logs import EVERY_RANK, logger, rank_of_process
 
 
@@ -30,6 +32,18 @@ def test_other_ranks_log_only_what_they_alone_know(
     printed = capsys.readouterr()
     assert printed.out == "rank 5: node-7 holds the lock.\n"
     assert printed.err == "clozeline: rank 5: The disk is full.\n"
+
+
+def test_a_name_cannot_control_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Line breaks stay, because some errors have several lines."""
+    monkeypatch.setenv("RANK", "0")
+    logger.info("%s is written.", "out\x1b[2J\u202e")
+    print_error(UsageError("out\x1b[2J: no such folder.\nout\t: no such folder."))
+    printed = capsys.readouterr()
+    assert printed.out == "out\\x1b[2J\\u202e is written.\n"
+    assert printed.err == "clozeline: out\\x1b[2J: no such folder.\nout\\t: no such folder.\n"
 
 
 class Records(logging.Handler):

@@ -19,6 +19,7 @@ from typing import Any
 
 from schemas.errors import ClozelineError
 from schemas.one_line_parser import OneLineParser
+from schemas.terminal_text import terminal_safe
 from trainer.command_line import add_set_flag
 from trainer.config.load import load_recipe
 from trainer.doctor.build_tools import check_build_tools
@@ -51,7 +52,7 @@ def main(arguments: list[str] | None = None, prog: str = "python -m trainer.doct
         options = parser(prog).parse_args(arguments)
         recipe = load_recipe(options.config, options.set) if options.config else None
     except ClozelineError as error:
-        print(f"clozeline: {error}", file=sys.stderr)
+        print(f"clozeline: {terminal_safe(str(error))}", file=sys.stderr)
         return error.exit_code
 
     try:

@@ -14,6 +14,7 @@ from trainer.finetune.files.tables import TableLayout, read_table
 from trainer.finetune.files.values import columns_of
 from trainer.finetune.task import Column, ColumnsSection, Task, TaskDataSection
 from trainer.finetune.task_defaults import OPTIONAL_ROLES
+from trainer.logs import logger
 
 SEPARATORS = {"tsv": "\t", "csv": ","}
 
@@ -76,8 +77,17 @@ def _example_set(task: Task, name: str, folder: str) -> ExampleSet:
 def read_contents(task: Task, example_set: ExampleSet) -> list[Record] | list[Question]:
     """Return the rows or questions of a set's files, in order. Raises DataError for a file that cannot be read."""
     contents: list = []
+    empty: list[str] = []
     for path in example_set.paths:
-        contents += _read_file(task, example_set, path)
+        found = _read_file(task, example_set, path)
+        contents += found
+        if not found:
+            empty.append(path)
+
+    # A set with no examples at all is an error of the caller's.
+    if contents and empty:
+        what = f"the {example_set.name} set of {task.name}"
+        logger.warning("%s: no examples. The other files of %s have %d.", ", ".join(empty), what, len(contents))
     return contents
 
 
