@@ -194,7 +194,8 @@ def questions(corpora: Path) -> list[Line]:
 def unambiguous(lines: list[Line]) -> list[Line]:
     """Return each text once, so that few test examples are also trained on, and none with another label.
 
-    Texts count as equal only if they are the same to the letter.
+    Texts count as equal only if they are the same to the letter. Polarity and subjectivity do without this, because no
+    sentence is in two of their sets.
     """
     labels: dict[str, set[str]] = {}
     for line in lines:

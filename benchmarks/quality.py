@@ -2,9 +2,10 @@
 
     python benchmarks/quality.py CORPUS.jsonl [...] --output OUT [--minutes 2 10] [--only NAME ...]
 
-CORPUS.jsonl has a document in the key "text" of each line; every fiftieth is held out. All contestants train on rows of
-up to 128 tokens with one WordPiece vocabulary (8,000 tokens, lowercase), one after another, each in its own process
-with one thread. A run takes as many steps as fit into the CPU minutes; start-up is not counted.
+CORPUS.jsonl has a document in the key "text" of each line; every fiftieth is held out, whether or not it resembles
+another one. All contestants train on rows of up to 128 tokens with one WordPiece vocabulary (8,000 tokens, lowercase),
+one after another, each in its own process with one thread. A run takes as many steps as fit into the CPU minutes.
+Start-up, the counting of co-occurrences, the word vectors and the checkpoints are not counted.
 
     run_mlm, defaults   transformers' BertForMaskedLM and collator with run_mlm.py's values
     run_mlm, LR, ROWS   the same, tuned: this learning rate and batch, no dropout, larger initial weights, and warmup
@@ -26,7 +27,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics as means
 import subprocess
 import sys
 from collections.abc import Callable
@@ -53,7 +53,9 @@ from quality_ours import (
 from quality_probes import fine_tuned_score, probe, read_examples
 from transformers import AutoModelForMaskedLM
 
+from schemas import storage
 from schemas.statistics import read_statistics
+from trainer.finetune.metrics.summary import mean_with_interval
 
 VOCABULARY_SIZE = 8000
 HELD_OUT_EVERY = 50
@@ -61,11 +63,22 @@ HELD_OUT_EVERY = 50
 CONTESTANTS = ["run_mlm, defaults", "run_mlm, 1e-3, 8", SMALL_BERT]
 """The baselines for the shipped recipe. docs/measurements.md has the learning rates and batches that were tried."""
 
-STUDENT_T = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
-"""The 97.5% quantile of Student's t, by the number of values."""
-
 Key = tuple[str, float, int]
 """A run: the name of the contestant, the minutes, and the seed."""
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One of our recipes, as a name such as "cpu_hour+4x256+optimizer.lr=1e-3" or "tiny untrained" gives it.
+
+    start: "untrained" or "random" for the weights before training, "" for a training. first_half: the keys that are
+    different in the first half of the time.
+    """
+
+    recipe: str
+    start: str
+    settings: Settings
+    first_half: Settings
 
 
 @dataclass(frozen=True)
@@ -92,6 +105,9 @@ def main() -> None:
     flags.add_argument("--tags", type=Path, help="JSONL of tokens and tags, for the probe of words")
     flags.add_argument("--tasks", type=Path, nargs="+", default=[], help="task files, to fine-tune each model on")
     options = flags.parse_args()
+    for name in options.only or []:
+        if not name.startswith("run_mlm"):
+            contestant_of(name)
 
     out = options.output
     make_data(options.corpora, out)
@@ -118,15 +134,21 @@ def main() -> None:
 
 
 def make_data(corpora: list[str], out: Path) -> None:
-    """Make OUT/pairs, OUT/held_out_pairs and OUT/statistics, with the vocabulary of the training text."""
+    """Make OUT/pairs, OUT/held_out_pairs and OUT/statistics, with the vocabulary of the training text.
+
+    Ends the program if OUT was made from other documents.
+    """
     documents = small_runs.documents_of(corpora)
     held_out = documents[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY]
     training = [document for i, document in enumerate(documents) if i % HELD_OUT_EVERY != HELD_OUT_EVERY - 1]
 
     # Written only once, because another command that shares OUT may be reading them.
     if not (out / "training.jsonl").exists():
-        small_runs.write_documents(training, out / "training.jsonl")
         small_runs.write_documents(held_out, out / "held_out.jsonl")
+        small_runs.write_documents(training, out / "training.jsonl")
+    elif small_runs.documents_of([str(out / "training.jsonl")]) != training:
+        sys.exit(f"{out} was made from other documents than {', '.join(corpora)}. Choose another --output.")
+
     small_runs.make_text(out / "training.jsonl", out / "text")
     small_runs.make_text(out / "held_out.jsonl", out / "held_out_text")
     small_runs.make_vocabulary(out / "text", out / "vocab", VOCABULARY_SIZE)
@@ -152,7 +174,7 @@ def run(key: Key, options: argparse.Namespace) -> Outcome:
     folder = options.output / "_".join(f"{name} {minutes:g} {seed}".replace("/", "-").replace(",", "").split())
     if not (folder / "outcome.json").exists():
         outcome = train(key, folder, options)
-        (folder / "outcome.json").write_text(json.dumps(outcome))
+        storage.publish(str(folder / "outcome.json"), json.dumps(outcome).encode())
     return Outcome(**json.loads((folder / "outcome.json").read_text()), hf=folder / "hf")
 
 
@@ -162,8 +184,7 @@ def train(key: Key, folder: Path, options: argparse.Namespace) -> dict[str, Any]
     if name.startswith("run_mlm"):
         return train_rival(key, folder, options)
 
-    recipe, *parts = name.split("+")
-    recipe, _, start = recipe.partition(" ") if recipe != SMALL_BERT else (recipe, "", "")
+    contestant = contestant_of(name)
     settings: Settings = {
         "data.pairs": options.output / "pairs",
         "evaluation.pairs": options.output / "held_out_pairs",
@@ -171,21 +192,43 @@ def train(key: Key, folder: Path, options: argparse.Namespace) -> dict[str, Any]
     }
     if options.no_curves:
         settings |= {"evaluation.pairs": "none", "evaluation.every": NEVER}
-    if recipe != SMALL_BERT:
+    if contestant.recipe != SMALL_BERT:
         settings["data.statistics"] = options.output / "statistics"
+    settings |= contestant.settings
+
+    if contestant.start:
+        export_untrained(contestant.recipe, folder, settings, options.device)
+        return {"steps": 0, "tokens": 0, "seconds": 0.0, "curve": []}
+    if contestant.first_half:
+        return train_in_halves(contestant.recipe, minutes * 60, folder, settings, contestant.first_half)
+    return train_ours(contestant.recipe, minutes * 60, folder, settings, options.device)
+
+
+def contestant_of(name: str) -> Contestant:
+    """Return what a name stands for (see the top of this file). Ends the program if it stands for nothing."""
+    recipe, *parts = name.split("+")
+    start = ""
+    if recipe != SMALL_BERT:
+        recipe, _, start = recipe.partition(" ")
+    if start not in ("", "untrained", "random"):
+        sys.exit(f'{name}: "{start}" is not "untrained" or "random".')
+
+    settings: Settings = {}
     first_half: Settings = {}
     for part in parts:
+        key, equals, value = part.partition("=")
         if part in FIRST_HALVES:
             first_half = FIRST_HALVES[part]
+        elif part in PARTS:
+            settings |= PARTS[part]
+        elif equals:
+            settings[key] = value
         else:
-            settings |= PARTS[part] if part in PARTS else dict([part.split("=", 1)])
+            sys.exit(f'{name}: "{part}" is not KEY=VALUE, nor one of {", ".join([*PARTS, *FIRST_HALVES])}.')
 
-    if start:
-        export_untrained(recipe, folder, settings | (PARTS["drawn"] if start == "random" else {}), options.device)
-        return {"steps": 0, "tokens": 0, "seconds": 0.0, "curve": []}
-    if first_half:
-        return train_in_halves(recipe, minutes * 60, folder, settings, first_half)
-    return train_ours(recipe, minutes * 60, folder, settings, options.device)
+    if start == "random":
+        settings |= PARTS["drawn"]
+    return Contestant(recipe, start, settings, first_half)
 
 
 def train_rival(key: Key, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -227,10 +270,10 @@ def print_scores(title: str, outcomes: dict[Key, Outcome], score: Callable[[Path
 
 def with_interval(values: list[float]) -> str:
     """Return the mean of some values with the half-width of its 95% interval, as text."""
-    if len(values) == 1:
-        return f"{values[0]:.4f}"
-    half = STUDENT_T[len(values)] * means.stdev(values) / len(values) ** 0.5
-    return f"{means.mean(values):.4f} ± {half:.4f}"
+    summary = mean_with_interval(values)
+    if summary.high is None:
+        return f"{summary.mean:.4f}"
+    return f"{summary.mean:.4f} ± {summary.high - summary.mean:.4f}"
 
 
 def draw(outcomes: dict[Key, Outcome], plateau: float, path: Path) -> None:

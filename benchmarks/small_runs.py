@@ -18,6 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from schemas import storage
 from schemas.manifest import NAME
 
 SMALL_BERT = Path(__file__).with_name("small_bert.toml")
@@ -66,9 +67,9 @@ def documents_of(files: list[str]) -> list[str]:
 
 
 def write_documents(documents: list[str], path: Path) -> Path:
-    """Write documents, given as lines of JSON, to a file, and return its path."""
+    """Write documents, given as lines of JSON, to a file, all of them or none, and return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f"{document}\n" for document in documents))
+    storage.publish(str(path), "".join(f"{document}\n" for document in documents).encode())
     return path
 
 

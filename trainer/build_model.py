@@ -63,7 +63,7 @@ def build_initial_model(recipe: Recipe, folders: list[PairFolder]) -> Pretrainin
 def fill_in_initial_weights(engine: DeepSpeedEngine, recipe: Recipe, folders: list[PairFolder]) -> None:
     """Load a run's initial weights into its engine. Rank 0 draws or reads them. A collective call.
 
-    Raises DataError or UsageError on every rank as `warm_start` and `tile_model` do.
+    Raises DataError, StorageError or UsageError on every rank as `initial_weights` does.
     """
     weights: list[Iterator[tuple[str, Tensor]]] = []
     # run_on_rank_0 sends what it returns to all ranks. An iterator cannot be sent, so it is kept in a list.
@@ -76,7 +76,7 @@ def initial_weights(recipe: Recipe, folders: list[PairFolder]) -> Iterator[tuple
 
     Random weights are drawn lazily, one tensor at a time. Those of model.init_from or model.tile_from are read and
     checked right away, as `warm_start` and `tile_model` do, which takes the memory of the whole model. Word vectors
-    take some nine times the memory of the co-occurrences that they are computed from.
+    are computed right away, too, and take some nine times the memory of the co-occurrences they come from meanwhile.
     """
     vocabulary = folders[0].vocabulary
     if recipe.model.init_from is None and recipe.model.tile_from is None:
@@ -177,7 +177,7 @@ def notes(recipe: Recipe, folders: list[PairFolder], model: PretrainingModel) ->
     """Return one sentence for each thing that the recipe or the pairs offer and the model does not use."""
     sizes = {name: parameter.shape for name, parameter in model.named_parameters()}
     ignored = ignored_keys(recipe.model, model.shape, sizes)
-    found = [f"model.{key} changes nothing: {recipe.model.family} has no such weights." for key in ignored]
+    found = [f"model.{key} changes nothing: {reason}." for key, reason in ignored.items()]
     return found + notes_on_labels(recipe, folders, model)
 
 

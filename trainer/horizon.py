@@ -54,9 +54,10 @@ def fixed_steps(recipe: Recipe, speed: Speed, elapsed: float) -> int:
     steps = steps_that_fit(seconds_left, speed, recipe)
     if steps == 0:
         raise UsageError(
-            f"run.max_hours {hours:g} is too short: starting and measuring take {elapsed + speed.start:,.0f} s, and a "
-            f"step with its checkpoint takes {seconds_of(1, speed, recipe):,.1f} s. Raise it, or give a number of "
-            "steps in its place: run.max_hours=none with run.max_steps=N."
+            f"run.max_hours {hours:g} is too short: starting and measuring take {elapsed + speed.start:,.0f} s, and "
+            f"then a step takes {speed.step:,.1f} s, its evaluation {speed.evaluation:,.1f} s and its checkpoint "
+            f"{speed.save:,.1f} s. Raise it, or give a number of steps in its place: run.max_hours=none with "
+            "run.max_steps=N."
         )
 
     tokens_per_second = speed.tokens / speed.step

@@ -1,10 +1,9 @@
 """Measures how fast a run will be: trains some steps on its own data, with its own engine, and discards the result.
 
-    the first WARM_STEPS          not timed: they compile, allocate, and read the first data
+    the first WARM_STEPS          not timed: they compile, allocate, and read the first data. After WARM_SECONDS fewer
+                                  will do, but at least one
     then                          timed, until MIN_STEPS are done and SECONDS or SHARE of run.max_hours, the shorter of
-                                  the two, have passed
-    if steps are slow             fewer: at least one that is not timed and FEWEST_STEPS that are, as many as are done
-                                  WARM_SECONDS and SECONDS after the beginning
+                                  the two, have passed. After SECONDS fewer steps will do, but at least FEWEST_STEPS
     one evaluation                of all held-out batches, if the run has any
     a file of PROBE_BYTES         written to the folder of checkpoints and read back, as checkpoints are
 
@@ -42,7 +41,7 @@ WARM_STEPS = 5
 MIN_STEPS = 10
 FEWEST_STEPS = 2
 STEPS_AT_ONCE = 5
-"""Steps between two readings of the clock, each of which waits for the device. One by one if a step is slow."""
+"""Steps between two readings of the clock, each of which waits for the device. One by one while steps are slow."""
 
 SLOW_STEP = 1.0
 """Seconds of a step from which waiting for the device costs nothing in comparison."""
@@ -50,8 +49,8 @@ SLOW_STEP = 1.0
 WARM_SECONDS = 10.0
 SECONDS = 30.0
 SHARE = 0.01
-ANNOUNCED = 40.0
-"""Seconds after which a line says that measuring takes longer than SECONDS."""
+ANNOUNCED = 50.0
+"""Seconds after which a line says that measuring takes longer than WARM_SECONDS + SECONDS."""
 
 PROBE_BYTES = 64 << 20
 PROBE = f"write_speed{storage.PARTIAL_SUFFIX}"
@@ -77,40 +76,43 @@ def rehearse(loop: Loop, start: float) -> Speed:
 
 def time_steps(loop: Loop, max_hours: float) -> tuple[float, float]:
     """Return the mean seconds and the mean tokens of the timed steps."""
-    began = perf_counter()
-    warm_steps, at_once = warm_up(loop)
+    warm_steps = warm_up(loop)
     wanted = min(SECONDS, SHARE * max_hours * 3600)
 
     steps = 0
     tokens = 0.0
+    at_once = 1
     started = perf_counter()
     while True:
+        began = perf_counter()
         tokens += take_steps(loop, warm_steps + steps, at_once)
         steps += at_once
         seconds = perf_counter() - started
+
         is_enough = steps >= MIN_STEPS and seconds >= wanted
-        is_late = steps >= FEWEST_STEPS and perf_counter() - began >= SECONDS
-        # Rank 0 decides, so that all ranks stop after the same step.
-        if run_on_rank_0(partial(bool, is_enough or is_late)):
+        is_late = steps >= FEWEST_STEPS and seconds >= SECONDS
+        if decided_by_rank_0(is_enough or is_late):
             return seconds / steps, tokens / steps
 
+        is_slow = (perf_counter() - began) / at_once >= SLOW_STEP
+        at_once = 1 if decided_by_rank_0(is_slow) else STEPS_AT_ONCE
 
-def warm_up(loop: Loop) -> tuple[int, int]:
-    """Take the steps that are not timed. Returns their number, and how many to take between readings of the clock."""
+
+def warm_up(loop: Loop) -> int:
+    """Take the steps that are not timed, and return their number."""
     began = perf_counter()
     steps = 0
-    seconds_of_step = 0.0
     is_warm = False
     while not is_warm:
-        step_began = perf_counter()
         take_steps(loop, steps, 1)
         steps += 1
-        seconds_of_step = perf_counter() - step_began
-        is_enough = steps == WARM_STEPS or perf_counter() - began >= WARM_SECONDS
-        is_warm = run_on_rank_0(partial(bool, is_enough))
+        is_warm = decided_by_rank_0(steps == WARM_STEPS or perf_counter() - began >= WARM_SECONDS)
+    return steps
 
-    is_slow = run_on_rank_0(partial(bool, seconds_of_step >= SLOW_STEP))
-    return steps, 1 if is_slow else STEPS_AT_ONCE
+
+def decided_by_rank_0(answer: bool) -> bool:
+    """Return rank 0's answer on every rank, so that all take the same number of steps. A collective call."""
+    return run_on_rank_0(lambda: answer)
 
 
 @contextlib.contextmanager
@@ -120,7 +122,7 @@ def long_measuring_announced() -> Iterator[None]:
         ANNOUNCED,
         lambda: logger.info(
             "Measuring takes longer than %.0f s, because a step takes long: at least %d are measured.",
-            SECONDS,
+            WARM_SECONDS + SECONDS,
             1 + FEWEST_STEPS,
         ),
     )

@@ -27,6 +27,11 @@ KILL_AT = 0.55
 """The share of all steps after which the training is killed. With the default recipe, the last checkpoint is then at
 one half."""
 
+USAGE_ERROR = 2  # the exit code, as of all commands
+
+MARKER = ".made_by_demo"
+"""An empty file in the output folder. The next demo deletes the folder only if this file is there."""
+
 TIMES = (
     "tokens_per_second",
     "loader_stall_fraction",
@@ -52,8 +57,8 @@ def main() -> None:
 
     started = time.perf_counter()
     out = options.output
+    empty(out)
     show("export DS_ACCELERATOR=cpu  # two ranks on the CPU, whether or not there is a GPU")
-    shutil.rmtree(out, ignore_errors=True)
 
     make_pairs(out, options.megabytes)
     train_and_resume(out, options.config, options.set)
@@ -70,6 +75,19 @@ def main() -> None:
     }
     for title, name in results.items():
         print(f"  {title:<15} {out / name}")
+
+
+def empty(out: Path) -> None:
+    """Make an empty output folder in place of an earlier demo's. Ends the demo if it holds anything else."""
+    is_ours = (out / MARKER).exists()
+    is_empty = not out.exists() or (out.is_dir() and not any(out.iterdir()))
+    if not is_ours and not is_empty:
+        print(f"--output {out} holds something that no demo wrote. Give a new or an empty folder.", file=sys.stderr)
+        sys.exit(USAGE_ERROR)
+
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / MARKER).touch()
 
 
 def make_pairs(out: Path, megabytes: str) -> None:

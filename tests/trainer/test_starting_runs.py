@@ -96,6 +96,10 @@ def test_the_first_loss_is_that_of_word_frequencies(training, tmp_path: Path) ->
     assert training.warm(1, started, **changes, model__initial_output_bias="unigram").returncode == 0
     assert losses(started)[0] < losses(drawn)[0] - 0.3
 
+    # A batch has other words than the whole text, so the two are not equal.
+    first_line = json.loads((started / "metrics.jsonl").read_text().splitlines()[0])
+    assert first_line["mlm_loss"] == pytest.approx(first_line["unigram_loss"], abs=0.2)
+
 
 def test_missing_statistics_are_one_line(training, tmp_path: Path) -> None:
     changes = {**STARTS, "data__statistics": tmp_path / "nowhere"}
@@ -103,6 +107,19 @@ def test_missing_statistics_are_one_line(training, tmp_path: Path) -> None:
     assert done.returncode == 3
     assert "holds no finished statistics" in done.stderr and "python -m pipeline statistics" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_cut_file_of_statistics_is_one_line_on_two_ranks(training, command, pairs: Path, tmp_path: Path) -> None:
+    """Rank 0 alone reads it. The other must end with the same error, not wait for weights."""
+    counted = tmp_path / "statistics"
+    assert command("statistics", "--pairs", pairs, "--output", counted).returncode == 0
+    file = next(counted.glob("cooccurrences-*.arrow"))
+    file.write_bytes(file.read_bytes()[:-100])
+
+    done = training.warm(2, tmp_path / "run", **STARTS, data__statistics=counted)
+    assert done.returncode == 3, done.stderr
+    assert done.stderr.count("clozeline: ") == 1 and file.name in done.stderr, done.stderr
+    assert "Lost rank" not in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("starts", [STARTS, {}], ids=["for the weights", "for the line alone"])

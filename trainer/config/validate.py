@@ -193,12 +193,19 @@ def check_hours(recipe: Recipe, path: str) -> None:
     if recipe.run.max_hours is None:
         return
 
-    what = "phases" if recipe.phases else "batch.ramp_from" if recipe.batch.ramp_from is not None else None
-    if what is not None:
-        raise UsageError(
-            f"{path}: run.max_hours is not for a run with {what}, whose steps take differently long. Set {what}=none, "
-            "or leave run.max_hours out and set run.max_steps."
-        )
+    if recipe.phases:
+        what = "phases"
+        way_out = "phases=none"
+    elif recipe.batch.ramp_from is not None:
+        what = "batch.ramp_from"
+        way_out = "batch.ramp_from=none and batch.ramp_steps=none"
+    else:
+        return
+
+    raise UsageError(
+        f"{path}: run.max_hours is not for a run with {what}, because its steps do not all take the same time. Set "
+        f"{way_out}, or leave run.max_hours out and set run.max_steps."
+    )
 
 
 def check_checkpointing(recipe: Recipe, path: str) -> None:

@@ -96,8 +96,12 @@ def check_starting_weights(model: ModelSection, path: str) -> None:
     asked_for = [name for name, default in DRAWN_STARTS.items() if getattr(model, name) != default]
     source = "init_from" if model.init_from is not None else "tile_from"
     if asked_for and getattr(model, source) is not None:
+        off = ", ".join(f"model.{name}={DRAWN_STARTS[name]}" for name in asked_for)
+        if model.initial_embedding_std is not None:
+            off += ", model.initial_embedding_std=none"
         raise UsageError(
-            f"{path}: model.{source} gives all first weights, and model.{asked_for[0]} others. Leave one of them out."
+            f"{path}: model.{source} already sets all initial weights, so other starts have no use. Leave it out, or "
+            f"set {off}."
         )
 
     if model.initial_embedding_std is not None and model.initial_embeddings == "random":

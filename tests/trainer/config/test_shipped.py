@@ -30,6 +30,13 @@ def test_every_recipe_takes_held_out_pairs_without_further_keys() -> None:
         assert recipe.evaluation.pairs == "out/held_out", name
 
 
+def test_every_recipe_with_fixed_shapes_compiles() -> None:
+    """Fixed shapes pad by a few percent, which only pays if the model is compiled."""
+    for name in recipe_names():
+        recipe = load_recipe(name, [])
+        assert recipe.batch.shape != "fixed" or recipe.engine.compile == "auto", name
+
+
 def test_comments_are_found_by_their_label() -> None:
     assert recipe_comment("bert_base", "Pairs") == "--objective nsp --max_length 128."
     assert recipe_comment("bert_base", "Pair") == ""

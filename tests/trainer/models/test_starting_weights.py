@@ -120,20 +120,20 @@ def test_the_bias_is_the_logarithm_of_frequencies(family: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "change"),
+    ("family", "change", "reason"),
     [
-        ("eurobert", "initial_output_bias=unigram"),
-        ("eurobert", "initial_attention=identity"),
-        ("eurobert", "initial_head=identity"),
-        ("albert", "initial_head=identity"),
-        ("xlnet", "initial_attention=identity"),
-        ("modernbert", "initial_positions=sinusoidal"),
+        ("eurobert", "initial_output_bias=unigram", "eurobert has no such weights"),
+        ("eurobert", "initial_attention=identity", "the attention heads of eurobert share keys and values"),
+        ("eurobert", "initial_head=identity", "eurobert has no such weights"),
+        ("albert", "initial_head=identity", "the matrix in the head of albert is not square"),
+        ("xlnet", "initial_attention=identity", "xlnet has no such weights"),
+        ("modernbert", "initial_positions=sinusoidal", "modernbert has no such weights"),
     ],
 )
-def test_what_a_family_does_not_have_is_left_out_and_named(family: str, change: str) -> None:
+def test_what_a_family_does_not_have_is_left_out_and_named(family: str, change: str, reason: str) -> None:
     model = section(family, change)
     assert changed_names(model) == set()
-    assert ignored(model) == [change.partition("=")[0]]
+    assert ignored(model) == {change.partition("=")[0]: reason}
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "electra", "xlnet"])
@@ -148,10 +148,10 @@ def test_what_a_family_does_not_have_is_left_out_and_named(family: str, change: 
 )
 def test_a_key_is_named_as_ignored_exactly_if_it_changes_nothing(family: str, change: str) -> None:
     model = section(family, change)
-    assert (ignored(model) == []) == (changed_names(model) != set())
+    assert (ignored(model) == {}) == (changed_names(model) != set())
 
 
-def ignored(model: ModelSection) -> list[str]:
+def ignored(model: ModelSection) -> dict[str, str]:
     shape = encoder_shape(model, VOCABULARY_SIZE, mask_id=4)
     with torch.device("meta"):
         empty = model_of(shape)
@@ -217,9 +217,16 @@ def test_an_identity_attention_returns_the_mean_of_what_it_attends_to() -> None:
     ("changes", "told"),
     [
         (["model.initial_embedding_std=0.1"], "initial_embedding_std belongs to"),
-        (["model.initial_attention=identity", "model.init_from=x"], "model.init_from gives all first weights"),
+        (["model.initial_attention=identity", "model.init_from=x"], "model.init_from already sets all initial weights"),
     ],
 )
 def test_contradictions_are_named(changes: list[str], told: str) -> None:
     with pytest.raises(UsageError, match=told):
         load_recipe("tests/recipes/small_bert.toml", changes)
+
+
+def test_all_starts_that_conflict_with_init_from_are_named_at_once() -> None:
+    with pytest.raises(UsageError) as told:
+        load_recipe("tiny", ["model.init_from=x"])
+    advice = str(told.value).partition("or set ")[2].removesuffix(".")
+    assert load_recipe("tiny", ["model.init_from=x", *advice.split(", ")]).model.init_from == "x"

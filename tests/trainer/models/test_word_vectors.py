@@ -141,24 +141,26 @@ def test_words_in_the_same_contexts_have_similar_vectors() -> None:
 
 
 def test_threads_and_files_do_not_show() -> None:
+    """Large enough that without `single_thread` the vectors of three threads and of one differ."""
     rng = np.random.default_rng(5)
+    tokens = 8_000
     weights = {}
-    for first, second, weight in rng.integers(1, 700, (20_000, 3)):
+    for first, second, weight in rng.integers(1, tokens, (100_000, 3)):
         weights[(int(min(first, second)), int(max(first, second)))] = int(weight)
-    contexts_V = contexts_of(weights, 700)
+    contexts_V = contexts_of(weights, tokens)
 
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(3)
-        on_three = word_vectors(triples_of(weights, files=3), contexts_V, 64, seed=2).vectors_VE
+        on_three = word_vectors(triples_of(weights, files=3), contexts_V, 128, seed=2).vectors_VE
         assert torch.get_num_threads() == 3
         torch.set_num_threads(1)
-        on_one = word_vectors(triples_of(weights, files=1), contexts_V, 64, seed=2).vectors_VE
+        on_one = word_vectors(triples_of(weights, files=1), contexts_V, 128, seed=2).vectors_VE
     finally:
         torch.set_num_threads(before)
     assert torch.equal(on_three, on_one)
 
-    other_seed = word_vectors(triples_of(weights), contexts_V, 64, seed=3).vectors_VE
+    other_seed = word_vectors(triples_of(weights), contexts_V, 128, seed=3).vectors_VE
     assert not torch.equal(other_seed, on_one)
 
 

@@ -1,0 +1,112 @@
+"""What quality.py understands and refuses before it trains, and the labeled sentences that nltk_corpus.py reads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import ModuleType
+from zipfile import ZipFile
+
+import pytest
+
+from benchmarks import nltk_corpus
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def quality(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import quality
+
+    return quality
+
+
+def test_a_name_is_a_recipe_with_changes(quality: ModuleType) -> None:
+    contestant = quality.contestant_of("cpu_hour+4x256+optimizer.lr=1e-3+causal_first")
+    assert (contestant.recipe, contestant.start) == ("cpu_hour", "")
+    assert contestant.settings["model.hidden_size"] == "256"
+    assert contestant.settings["optimizer.lr"] == "1e-3", "a later part replaces a value of an earlier one"
+    assert contestant.first_half == {"objective.kind": "clm"}
+
+    assert quality.contestant_of("tiny as it was").recipe == "tiny as it was"
+    assert quality.contestant_of("tiny untrained").start == "untrained"
+    assert quality.contestant_of("tiny random").settings["model.initial_head"] == "none"
+
+
+@pytest.mark.parametrize("name", ["tiny+5x300", "tiny trained"])
+def test_a_name_that_stands_for_nothing_ends_the_program_before_it_trains(quality: ModuleType, name: str) -> None:
+    with pytest.raises(SystemExit, match=r"5x300|trained"):
+        quality.contestant_of(name)
+
+
+def test_an_output_of_another_corpus_is_refused(quality: ModuleType, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps({"text": f"document {i}"}) + "\n" for i in range(60)))
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "training.jsonl").write_text(json.dumps({"text": "another document"}) + "\n")
+    with pytest.raises(SystemExit, match="was made from other documents"):
+        quality.make_data([str(corpus)], out)
+
+
+# Labeled sentences
+
+
+def package(corpora: Path, name: str, files: dict[str, str]) -> None:
+    with ZipFile(corpora / f"{name}.zip", "w") as archive:
+        for path, text in files.items():
+            archive.writestr(f"{name}/{path}", text)
+
+
+def test_opinions_of_one_sign_are_sentences(tmp_path: Path) -> None:
+    text = "\n".join(
+        [
+            "[t] a title",
+            "battery life[+2], weight[+1]##It lasts, and is light.",
+            "screen[-1]##The screen is dim.",
+            "size[+1], price[-2]##Small but dear.",
+            "##No opinion.",
+            "lens[+1]##Fine.",
+            "case[-3]##Fine.",
+        ]
+    )
+    package(tmp_path, "product_reviews_1", {"camera.txt": text, "README.txt": "x[+1]##not a review"})
+    package(tmp_path, "product_reviews_2", {"router.txt": "speed[+3]##Fast."})
+    assert nltk_corpus.product_opinions(tmp_path) == [
+        {"text": "It lasts, and is light.", "label": "pos"},
+        {"text": "The screen is dim.", "label": "neg"},
+        {"text": "Fast.", "label": "pos"},
+    ]
+
+
+def test_pros_and_cons_are_remarks_without_markup(tmp_path: Path) -> None:
+    files = {
+        "IntegratedPros.txt": "<Pros>small &amp; light</Pros>\n<Pros>cheap</Pros>\n",
+        "IntegratedCons.txt": "<Cons>cheap</Cons>\n<Cons> slow </Cons>\n",
+    }
+    package(tmp_path, "pros_cons", files)
+    assert nltk_corpus.pros_and_cons(tmp_path) == [
+        {"text": "slow", "label": "cons"},
+        {"text": "small & light", "label": "pros"},
+    ]
+
+
+def test_a_question_has_the_kind_of_its_answer(tmp_path: Path) -> None:
+    package(tmp_path, "qc", {"train.txt": "HUM:ind Who was Galileo ?\n", "test.txt": "NUM:date When is it ?\n"})
+    assert nltk_corpus.questions(tmp_path) == [
+        {"text": "When is it ?", "label": "NUM"},
+        {"text": "Who was Galileo ?", "label": "HUM"},
+    ]
+
+
+def test_sets_share_no_example_and_the_test_set_is_the_rest(tmp_path: Path) -> None:
+    lines = [{"text": f"sentence {i}", "label": "pos" if i % 2 else "neg"} for i in range(3700)]
+    nltk_corpus.write_task("sentence", lines, tmp_path / "products")
+    sets = {
+        name: [json.loads(line)["text"] for line in (tmp_path / "products" / f"{name}.jsonl").read_text().splitlines()]
+        for name in ("train", "dev", "test")
+    }
+    train, dev = nltk_corpus.SET_SIZES["products"]
+    assert [len(texts) for texts in sets.values()] == [train, dev, 3700 - train - dev]
+    assert len({text for texts in sets.values() for text in texts}) == 3700
