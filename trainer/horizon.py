@@ -118,8 +118,8 @@ def with_steps(recipe: Recipe, steps: int) -> Recipe:
 def steps_of_checkpoint(recipe: Recipe, checkpoint: FoundCheckpoint) -> int:
     """Return the number of steps that was fixed when the run began, and log it.
 
-    Raises UsageError if the run began without run.max_hours or with another value, or if run.max_steps is now lower
-    than the number.
+    Raises UsageError if the checkpoint was saved without run.max_hours or with another value, or if run.max_steps is
+    now lower than the number.
     """
     recorded = checkpoint.state.recipe
     steps = recorded.get("run.max_steps")
@@ -127,13 +127,14 @@ def steps_of_checkpoint(recipe: Recipe, checkpoint: FoundCheckpoint) -> int:
     run = recipe.run
     if steps is None or hours is None:
         raise UsageError(
-            f"{run.output} began without run.max_hours, which fixes the length of a run at its start. Leave it out and "
-            "set run.max_steps, or choose another run.output."
+            f"{run.output}: the newest checkpoint was saved without run.max_hours, which fixes the length of a run at "
+            "its start only. Set run.max_hours=none, and run.max_steps for another length, or choose another "
+            "run.output."
         )
     if hours != run.max_hours:
         raise UsageError(
             f"{run.output} began with run.max_hours {hours:g}, which fixed {steps:,} steps, and now it is "
-            f"{run.max_hours:g}. Set it as it was. To change the length, leave it out and set run.max_steps."
+            f"{run.max_hours:g}. Set it as it was. To change the length, set run.max_hours=none and run.max_steps."
         )
     if run.max_steps < steps:
         raise UsageError(

@@ -41,8 +41,8 @@ def announce_rollback(run_recipe: Recipe, rollback: Rollback, bad_step: int) -> 
     if rollback.times > anomaly.max_rollbacks:
         raise AnomalyError(
             f"{what_happened}, and going back to step {rollback.to_step} {anomaly.max_rollbacks} times did not help. "
-            "Lower optimizer.lr, or change in [anomaly] what counts as a bad step. The same command resumes from step "
-            f"{rollback.to_step}."
+            "Lower optimizer.lr, or change in [anomaly] what counts as a bad step; the command then continues from "
+            f"step {rollback.to_step}."
         )
     logger.info(
         "%s. Going back to step %d; %d steps of data are left out.",

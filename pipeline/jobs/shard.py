@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +34,7 @@ from schemas import manifest as manifests
 from schemas import storage
 from schemas.errors import ClozelineError, UsageError
 from schemas.manifest import Input, Manifest
+from schemas.terminal_text import one_line
 
 JUDGED_AT_THE_END = ("max_bad_ratio", "max_undecodable_ratio")
 """Options that only decide whether the result is published.
@@ -53,6 +56,8 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
         language=find_language(job.language).code,
     )
     files = matching_files(job.input)
+    _check_inputs_are_outside(job.output, files)
+    _warn_of_empty_files(files)
     input_bytes = sum(file.size for file in files)
     options = beam_options(beam_arguments, known_flags, input_bytes)
 
@@ -80,6 +85,31 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
         held_out=held_out,
     )
     return execute(_execution(graph, files, splits, inputs, options), "shard")
+
+
+def _check_inputs_are_outside(output: str, files: list[InputFile]) -> None:
+    """Raise UsageError if an input file is in the output folder. The next command would read its own shards."""
+    if not storage.is_local(output):
+        return
+
+    folder = os.path.abspath(storage.filesystem(output)[1])
+    for file in files:
+        if "://" not in file.path and os.path.dirname(os.path.abspath(file.path)) == folder:
+            raise UsageError(
+                f"--output {storage.printable(output)} is the folder of the input {storage.printable(file.path)}. Give "
+                "another folder, so that the same command does not read its own output."
+            )
+
+
+def _warn_of_empty_files(files: list[InputFile]) -> None:
+    """Print a warning if some of the files are empty, as after a failed download."""
+    empty = [file.path for file in files if file.size == 0]
+    if not empty or len(empty) == len(files):
+        return
+
+    first = one_line(storage.printable(empty[0]))
+    found = f"{len(empty):,} of {len(files):,} input files are empty, the first: {first}"
+    print(f"clozeline: warning: {found}", file=sys.stderr)
 
 
 def _execution(

@@ -199,7 +199,7 @@ def test_the_number_of_steps_decides_the_weights(training, measured, held_out, t
     assert training.tensors(measured, 4) == training.tensors(tmp_path / "steps", 4)
 
     done = training.warm(1, tmp_path / "steps", **UNKNOWN_LENGTH)
-    assert done.returncode == 2 and "began without run.max_hours" in done.stderr, done.stderr
+    assert done.returncode == 2 and "was saved without run.max_hours" in done.stderr, done.stderr
 
 
 def test_a_resume_keeps_the_number(training, measured, tmp_path) -> None:

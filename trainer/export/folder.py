@@ -159,7 +159,8 @@ def publish_export(folder: Path, output: str) -> None:
         if isinstance(error, OSError) and error.strerror:
             reason = error.strerror
         raise StorageError(
-            f"--output {output} cannot be written: {reason}. Free space there or give another folder, and export again."
+            f"--output {output} cannot be written: {reason}. Free space there and export again with --overwrite, or "
+            "give another folder."
         ) from error
 
 

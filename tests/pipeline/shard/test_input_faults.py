@@ -224,3 +224,19 @@ def test_undecodable_bytes_are_counted_over_the_pieces_of_a_file(command, tmp_pa
     done = command(*shard_flags)
     assert done.returncode == 3 and "60 of about" in done.stderr and "first at byte 25,000," in done.stderr
     assert command(*shard_flags, "--max_undecodable_ratio", 0.01).returncode == 0
+
+
+def test_an_output_that_is_the_folder_of_an_input_is_refused(command, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Some words.\n")
+    done = command("shard", "--input", tmp_path / "*", "--output", tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert f"--output {tmp_path} is the folder of the input {tmp_path}/a.txt" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_an_empty_file_among_others_is_named(command, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Some words.\n")
+    (tmp_path / "b.txt").touch()
+    done = command("shard", "--input", tmp_path / "?.txt", "--output", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == f"clozeline: warning: 1 of 2 input files are empty, the first: {tmp_path}/b.txt\n"
