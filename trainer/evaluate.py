@@ -29,6 +29,7 @@ from trainer.data.fit import check_rows
 from trainer.data.loader import BatchFormat, MaskingSchedule, Stream
 from trainer.data.mixture import Source, build_sources
 from trainer.data.rank_share import RankShare
+from trainer.logs import logger
 from trainer.metrics.held_out import NAMES_BY_KIND, check_any_masked, figures
 from trainer.metrics.log import Figures
 from trainer.metrics.unigram import WordFrequencies
@@ -213,6 +214,22 @@ def check_held_out(folder: PairFolder, trained: list[PairFolder]) -> None:
             f"evaluation.pairs {folder.folder} holds the rows of data.pairs, and a loss on training data says nothing "
             "about other text. Give pairs made from other documents."
         )
+
+    text = text_of(folder)
+    for other in trained:
+        if text is not None and text == text_of(other):
+            logger.warning(
+                "evaluation.pairs %s and data.pairs %s were made from the same text, so the held-out loss is that of "
+                "text the run trains on. To keep documents apart: `clozeline shard --holdout 0.05`.",
+                folder.folder,
+                other.folder,
+            )
+
+
+def text_of(folder: PairFolder) -> str | None:
+    """Return the fingerprint of the text that pairs were made from, None if they do not say."""
+    inputs = list(folder.manifest.inputs)  # the text, then the vocabulary
+    return inputs[0].fingerprint if inputs else None
 
 
 def check_enough_rows(folder: PairFolder, share: RankShare) -> None:

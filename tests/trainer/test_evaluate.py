@@ -118,6 +118,14 @@ def test_held_out_pairs_that_do_not_fit_are_refused(
     assert caught.value.exit_code == code
 
 
+def test_held_out_pairs_of_the_same_text_cause_a_warning(pairs, held_out, capsys) -> None:
+    """They have other rows, but of documents that the run trains on."""
+    recipe = load_recipe(TINY, [f"data.pairs={pairs}", f"evaluation.pairs={held_out}", "evaluation.every=450"])
+    open_evaluation(recipe, open_folders(recipe), RankShare(0, 1, 2, recipe.batch.size))
+    told = capsys.readouterr().out
+    assert f"evaluation.pairs {held_out} and data.pairs {pairs} were made from the same text" in told
+
+
 def metrics(out: Path) -> list[dict]:
     return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
 

@@ -109,6 +109,15 @@ def test_missing_statistics_are_one_line(training, tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_statistics_of_the_held_out_pairs_are_refused(training, command, held_out: Path, tmp_path: Path) -> None:
+    counted = tmp_path / "statistics"
+    assert command("statistics", "--pairs", held_out, "--output", counted).returncode == 0
+    changes = {**STARTS, "evaluation__pairs": held_out, "data__statistics": counted}
+    done = training.warm(1, tmp_path / "run", **changes)
+    assert done.returncode == 2, done.stderr
+    assert f"data.statistics {counted} counts evaluation.pairs {held_out}" in done.stderr
+
+
 def test_a_cut_file_of_statistics_is_one_line_on_two_ranks(training, command, pairs: Path, tmp_path: Path) -> None:
     """Rank 0 alone reads it. The other must end with the same error, not wait for weights."""
     counted = tmp_path / "statistics"

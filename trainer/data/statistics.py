@@ -26,7 +26,7 @@ from schemas.cooccurrences import (
     counting_of,
     sampled_rows,
 )
-from schemas.errors import DataError
+from schemas.errors import DataError, UsageError
 from schemas.manifest import read_manifest
 from schemas.statistics import Cooccurrences, Statistics, TokenStatistics, read_statistics
 from schemas.vocabulary import Vocabulary
@@ -82,7 +82,8 @@ def counts_exactly(statistics: Statistics, folders: list[PairFolder]) -> bool:
 def open_statistics(recipe: Recipe, vocabulary: Vocabulary) -> Statistics | None:
     """Return the counts of data.statistics, or None if the recipe has none.
 
-    Raises DataError if they are not finished, or count the tokens of another vocabulary than the pairs'.
+    Raises DataError if they are not finished, or count the tokens of another vocabulary than the pairs', and UsageError
+    if they count evaluation.pairs.
     """
     folder = recipe.data.statistics
     if folder is None:
@@ -95,7 +96,21 @@ def open_statistics(recipe: Recipe, vocabulary: Vocabulary) -> Statistics | None
             f"pairs have {vocabulary.fingerprint}. Count these pairs: `python -m pipeline statistics --pairs PAIRS "
             "--output FOLDER`."
         )
+    check_counts_are_not_held_out(statistics, recipe)
     return statistics
+
+
+def check_counts_are_not_held_out(statistics: Statistics, recipe: Recipe) -> None:
+    """Raise UsageError if statistics count the pairs that the run is evaluated on."""
+    if recipe.evaluation.pairs is None:
+        return
+
+    held_out = read_manifest(recipe.evaluation.pairs, "pairs").fingerprint
+    if held_out in [entry.fingerprint for entry in statistics.manifest.inputs]:
+        raise UsageError(
+            f"data.statistics {recipe.data.statistics} counts evaluation.pairs {recipe.evaluation.pairs}, so the "
+            "starting weights would know the text that they are evaluated on. Count the pairs of data.pairs."
+        )
 
 
 def identity_of_counts(recipe: Recipe) -> str | None:
