@@ -110,7 +110,7 @@ def diagnosis(
 ) -> tuple[str, str]:
     """Return the name of the likely cause of a loss at the line, and a sentence about it. A collective call.
 
-    micro_batches: this rank's, the same number on all ranks.
+    micro_batches: this rank's, the same number on all ranks, and at least one.
     """
     interval = patient.interval
     tokens_per_step = patient.tokens / patient.step
@@ -158,11 +158,17 @@ def movement(patient: Patient) -> float:
 
 @torch.no_grad()
 def rank_at_masked_places(engine: DeepSpeedEngine, micro_batches: list[PackedBatch]) -> float:
-    """Return the effective rank of the last layer's vectors at the masked places of all ranks. A collective call."""
+    """Return the effective rank of the last layer's vectors at the masked places of all ranks. A collective call.
+
+    micro_batches: as in `diagnosis`.
+    """
     model: Any = engine.module
     device = torch.device(engine.device or "cpu")
     vectors: list[Tensor] = []
-    moments: list[Tensor] = []
+
+    # Added up in the order of the micro-batches, so that the sum is the same to the last bit each time. It becomes a
+    # matrix with the first of them: every rank has at least one (data/rank_share.py).
+    moments_DD = torch.zeros((), dtype=torch.float64, device=device)
 
     def keep(_: Any, inputs: tuple[Tensor, ...]) -> None:
         vectors.append(inputs[0])
@@ -177,11 +183,10 @@ def rank_at_masked_places(engine: DeepSpeedEngine, micro_batches: list[PackedBat
                 engine(batch.to(device))
 
                 # In padded batches, the places after the predicted ones are padding, whose vectors are meaningless.
-                moments.append(second_moments(vectors.pop()[: batch.predicted]))
+                moments_DD = moments_DD + second_moments(vectors.pop()[: batch.predicted])
     finally:
         engine.train()
         hook.remove()
 
-    moments_DD = torch.stack(moments).sum(0)
     dist.all_reduce(moments_DD)
     return effective_rank(moments_DD)
