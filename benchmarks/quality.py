@@ -113,8 +113,9 @@ def main() -> None:
     make_data(options.corpora, out)
     held_out = read_held_out(out / "held_out_pairs")
     counts = read_statistics(str(out / "statistics")).unigrams_V
-    plateau = held_out.unigram_loss(counts)
-    print(f"word frequencies alone: {plateau:.3f} nats, {held_out.bits_per_character(plateau):.3f} bits a character")
+    unigram_loss = held_out.unigram_loss(counts)
+    bits = held_out.bits_per_character(unigram_loss)
+    print(f"word frequencies alone: {unigram_loss:.3f} nats, {bits:.3f} bits a character")
 
     outcomes: dict[Key, Outcome] = {}
     for minutes in options.minutes:
@@ -124,7 +125,7 @@ def main() -> None:
                 outcomes[key] = run(key, options)
                 print_line(key, outcomes[key], held_out)
 
-    draw(outcomes, plateau, out / "curves.svg")
+    draw(outcomes, unigram_loss, out / "curves.svg")
     if options.sentences:
         print_scores("sentences", outcomes, partial(probe, "sentences", read_examples(options.sentences)))
     if options.tags:
@@ -276,7 +277,7 @@ def with_interval(values: list[float]) -> str:
     return f"{summary.mean:.4f} ± {summary.high - summary.mean:.4f}"
 
 
-def draw(outcomes: dict[Key, Outcome], plateau: float, path: Path) -> None:
+def draw(outcomes: dict[Key, Outcome], unigram_loss: float, path: Path) -> None:
     """Plot the held-out loss of all trained runs over minutes, and the loss of word frequencies as a line."""
     if not any(outcome.curve for outcome in outcomes.values()):
         return
@@ -296,7 +297,7 @@ def draw(outcomes: dict[Key, Outcome], plateau: float, path: Path) -> None:
         color = f"C{names.index(name)}"
         axes.plot(minutes, [loss for _, loss in outcome.curve], color=color, marker=".", label=name)
 
-    axes.axhline(plateau, color="gray", linestyle="--", label="word frequencies alone")
+    axes.axhline(unigram_loss, color="gray", linestyle="--", label="word frequencies alone")
     axes.set(xscale="log", xlabel="minutes of one core", ylabel="held-out loss at [MASK], nats")
     axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter(ticker.ScalarFormatter())

@@ -4,7 +4,8 @@ Every row of evaluation.pairs is masked once by each kind of masking, with a con
 are comparable between steps, runs and recipes. Sums over all ranks are divided by their counts at the end, so the
 figures depend on the model's weights alone, up to rounding.
 
-They come with the loss of a baseline that only knows word frequencies, on the same labels (metrics/unigram.py).
+They come with the baseline on the same labels: the loss of a model that only knows word frequencies
+(metrics/unigram.py).
 
 Shape suffix: 20, as in metrics/held_out.py.
 """

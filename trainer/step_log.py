@@ -52,7 +52,7 @@ class StepLog:
             return
 
         # Every rank ends its interval, because checkpoints hold it; rank 0 writes the line.
-        figures = progress.interval.means() | self.examiner.level_line() | evaluation.figures
+        figures = progress.interval.means() | self.examiner.baseline_figures() | evaluation.figures
         if self.examiner.is_due(step, progress):
             figures |= self.examiner.examine(step, figures, progress, micro_batches)
         progress.end_interval()

@@ -1,4 +1,4 @@
-"""Detects a loss that is stuck at the level of word frequencies, and names the likely cause.
+"""Detects a loss that is stuck at the baseline, the loss of word frequencies alone, and names the likely cause.
 
 examiner.py          examines a phase while it trains
 examination.py       when a run is examined, and what is measured for it

@@ -1,4 +1,4 @@
-"""Finds the likely cause of a loss that stays at the level of word frequencies, from what a run has measured.
+"""Finds the likely cause of a loss that stays at the baseline of word frequencies, from what a run has measured.
 
 Causes are tried in the order of CAUSES, and a cause that explains others comes before them. For example, a model whose
 weights hardly move also has collapsed output, so the collapse is tried later.
@@ -19,7 +19,7 @@ LEAST_MOVEMENT = 0.5
 """The least that updates must have been able to move a weight, in standard deviations of the initial weights."""
 
 SPIKE = 0.5
-"""Nats above the line beyond which a loss has spiked: the model has lost even the word frequencies."""
+"""Nats above the baseline beyond which a loss has spiked: the model has lost even the word frequencies."""
 
 MANY_SKIPS = 0.01
 """The share of steps without an update above which the learning rate is suspected."""
@@ -28,30 +28,30 @@ MANY_EPOCHS = 20.0
 
 LOW_RANK = 5.0
 """If the effective rank of the vectors at predicted places is below this, they have collapsed. In a small run (two
-layers, width 64) it was 1.4 to 1.8 at the line, and 6 to 7 once the loss was 1.0 to 1.3 nats below it."""
+layers, width 64) it was 1.4 to 1.8 at the baseline, and 6 to 7 once the loss was 1.0 to 1.3 nats below it."""
 
 COPIED = 0.5
 """If the loss at kept places is below this share of the loss at [MASK], the model copies."""
 
 LARGE_BATCH_TOKENS = 4_096
 FEW_STEPS = 5_000
-"""With batches of LARGE_BATCH_TOKENS or more, a run of fewer steps may end before its loss leaves the line."""
+"""With batches of LARGE_BATCH_TOKENS or more, a run of fewer steps may end before its loss leaves the baseline."""
 
 
 @dataclass(frozen=True)
 class Measurements:
     """What is known about a run when it is examined after `step`. Losses are in nats.
 
-    line: the loss of a model that only knows word frequencies. loss: the model's, at places that show [MASK] if there
-    are any. kept_loss: the model's at tokens that were left unchanged; None if there are none. masked_share: the share
-    of tokens that were predicted. recipe_share: the smallest share that the recipe asks for at any step. movement: the
-    most that updates can have moved a weight, in standard deviations of the initial weights. skipped_steps: those that
-    made no update. epochs: how often the phase's rows were passed, by the mean size of a step. batch_tokens:
-    mean tokens of a step. effective_rank: see effective_rank.py.
+    baseline: the loss of a model that only knows word frequencies. loss: the model's, at places that show [MASK] if
+    there are any. kept_loss: the model's at tokens that were left unchanged; None if there are none. masked_share: the
+    share of tokens that were predicted. recipe_share: the smallest share that the recipe asks for at any step.
+    movement: the most that updates can have moved a weight, in standard deviations of the initial weights.
+    skipped_steps: those that made no update. epochs: how often the phase's rows were passed, by the mean size of a
+    step. batch_tokens: mean tokens of a step. effective_rank: see effective_rank.py.
     """
 
     step: int
-    line: float
+    baseline: float
     loss: float
     kept_loss: float | None
     masked_share: float
@@ -84,8 +84,8 @@ def _hardly_moves(m: Measurements) -> bool:
 
 
 def _has_spiked(m: Measurements) -> bool:
-    # A model whose weights have hardly moved is above the line as well, but `_hardly_moves` is tried before this.
-    return m.loss > m.line + SPIKE or m.skipped_steps > MANY_SKIPS * m.step
+    # A model whose weights have hardly moved is above the baseline as well, but `_hardly_moves` is tried before this.
+    return m.loss > m.baseline + SPIKE or m.skipped_steps > MANY_SKIPS * m.step
 
 
 def _repeats_rows(m: Measurements) -> bool:
@@ -160,7 +160,7 @@ def worded(name: str, measurements: Measurements) -> str:
     finding = cause.finding.format(**vars(measurements))
     return (
         f"step {measurements.step}: the loss of predicted tokens ({measurements.loss:.2f}) is no better than that of "
-        f"word frequencies alone ({measurements.line:.2f}). Likely cause: {name.replace('_', ' ')}. "
+        f"word frequencies alone ({measurements.baseline:.2f}). Likely cause: {name.replace('_', ' ')}. "
         f"{_sentence(finding)} {_sentence(cause.advice)}"
     )
 

@@ -1,11 +1,11 @@
-"""Decides when to examine a run for a loss stuck at the level of word frequencies, and measures what that needs.
+"""Decides when to examine a run for a loss stuck at the baseline of word frequencies, and measures what that needs.
 
 A run is examined after its warm-up and its first 500 steps, or a fifth of a short run, and then each time that it has
 become twice as long. A later phase is examined only when as much of it has passed. The held-out loss decides if the run
 has one, otherwise the mean training loss of the last interval.
 
 All ranks reach the same decision from sums over all of them, and compute the effective rank together. A run whose loss
-is below the line pays nothing for this.
+is below the baseline pays nothing for this.
 
 Shape suffix: D width of the vectors.
 """
@@ -30,7 +30,7 @@ from trainer.metrics.interval import Interval
 from trainer.models.batch import PackedBatch
 
 MARGIN = 0.05
-"""In nats. A loss that is not at least this far below the line counts as at the line."""
+"""In nats. A loss that is not at least this far below the baseline counts as at the baseline."""
 
 FIRST_STEP = 500
 FEWEST_STEPS = 50
@@ -58,36 +58,39 @@ def is_due(phase: Phase, step: int, examined: int) -> bool:
 
 
 @dataclass(frozen=True)
-class Level:
-    """A loss, and the line that it should get below: the loss of word frequencies alone. In nats."""
+class ExaminedLoss:
+    """A loss, and the baseline that it should get below: the loss of word frequencies alone. In nats.
+
+    kept_loss: at tokens that were left unchanged, None if there are none.
+    """
 
     loss: float
-    line: float
+    baseline: float
     kept_loss: float | None
 
     @property
-    def is_at_line(self) -> bool:
-        """Whether the loss is less than MARGIN below the line, or above it."""
-        return self.loss > self.line - MARGIN
+    def is_at_baseline(self) -> bool:
+        """Whether the loss is less than MARGIN below the baseline, or above it."""
+        return self.loss > self.baseline - MARGIN
 
 
-def level_of(figures: Figures, prefix: str = "") -> Level | None:
-    """Return the loss at [MASK] places, or if there are none at all predicted places, and its line.
+def examined_loss(figures: Figures, prefix: str = "") -> ExaminedLoss | None:
+    """Return the loss at [MASK] places, or if there are none at all predicted places, and its baseline.
 
     figures: by the names of metrics.jsonl. prefix: "eval_" for those of held-out data. Returns None if the loss or the
-    line is missing.
+    baseline is missing.
     """
     loss = figures.get(f"{prefix}mlm_loss_masked")
     if loss is None:
         loss = figures.get(f"{prefix}mlm_loss")
-    line = figures.get(f"{prefix}unigram_loss")
-    if loss is None or line is None:
+    baseline = figures.get(f"{prefix}unigram_loss")
+    if loss is None or baseline is None:
         return None
-    return Level(loss, line, figures.get(f"{prefix}mlm_loss_kept"))
+    return ExaminedLoss(loss, baseline, figures.get(f"{prefix}mlm_loss_kept"))
 
 
 @dataclass(frozen=True)
-class Patient:
+class ExaminedRun:
     """The state of a run that an examination after `step` looks at.
 
     recipe: the phase's. first_step: of the phase. learning_rate_at: returns the learning rate of a step of the run.
@@ -106,25 +109,25 @@ class Patient:
 
 
 def diagnosis(
-    patient: Patient, level: Level, engine: DeepSpeedEngine, micro_batches: list[PackedBatch]
+    run: ExaminedRun, examined: ExaminedLoss, engine: DeepSpeedEngine, micro_batches: list[PackedBatch]
 ) -> tuple[str, str]:
-    """Return the name of the likely cause of a loss at the line, and a sentence about it. A collective call.
+    """Return the name of the likely cause of a loss at the baseline, and a sentence about it. A collective call.
 
     micro_batches: this rank's, the same number on all ranks, and at least one.
     """
-    interval = patient.interval
-    tokens_per_step = patient.tokens / patient.step
-    phase_steps = patient.step - patient.first_step + 1
+    interval = run.interval
+    tokens_per_step = run.tokens / run.step
+    phase_steps = run.step - run.first_step + 1
     measurements = Measurements(
-        step=patient.step,
-        line=level.line,
-        loss=level.loss,
-        kept_loss=level.kept_loss if leaves_tokens(patient.recipe) else None,
+        step=run.step,
+        baseline=examined.baseline,
+        loss=examined.loss,
+        kept_loss=examined.kept_loss if leaves_tokens(run.recipe) else None,
         masked_share=interval.masked / max(interval.tokens_of_losses, 1),
-        recipe_share=patient.recipe.least_predicted_share,
-        movement=movement(patient),
-        skipped_steps=patient.skipped_steps,
-        epochs=tokens_per_step * phase_steps / max(patient.corpus_tokens, 1),
+        recipe_share=run.recipe.least_predicted_share,
+        movement=movement(run),
+        skipped_steps=run.skipped_steps,
+        epochs=tokens_per_step * phase_steps / max(run.corpus_tokens, 1),
         batch_tokens=tokens_per_step,
         effective_rank=rank_at_masked_places(engine, micro_batches),
     )
@@ -141,18 +144,18 @@ def leaves_tokens(recipe: Recipe) -> bool:
     return kept_share > 0
 
 
-def movement(patient: Patient) -> float:
+def movement(run: ExaminedRun) -> float:
     """Return the most that the run's updates can have moved a weight, in standard deviations of the initial weights.
 
     An update of Adam moves a weight by about the learning rate, so all updates together move it by at most the sum of
     the rates. LAMB's rates are relative to the weights themselves.
     """
-    steps = range(1, patient.step + 1)
+    steps = range(1, run.step + 1)
     stride = -(-len(steps) // RATES_SAMPLED)
-    sampled = [patient.learning_rate_at(step) for step in steps[::stride]]
+    sampled = [run.learning_rate_at(step) for step in steps[::stride]]
     total = sum(sampled) / max(len(sampled), 1) * len(steps)
 
-    unit = 1.0 if patient.recipe.optimizer.kind in RELATIVE_UPDATES else patient.recipe.model.initializer_range
+    unit = 1.0 if run.recipe.optimizer.kind in RELATIVE_UPDATES else run.recipe.model.initializer_range
     return total / unit
 
 

@@ -39,7 +39,7 @@ class LossExaminer:
     evaluation: Evaluation | None
     training_text: TrainingText | None
 
-    def level_line(self) -> Figures:
+    def baseline_figures(self) -> Figures:
         """Return the loss of word frequencies alone on the training text, by its name in metrics.jsonl."""
         return {} if self.training_text is None else {"unigram_loss": self.training_text.frequencies.loss}
 
@@ -66,16 +66,16 @@ class LossExaminer:
         Returns {"loss_doctor": name of the likely cause}, or an empty dictionary if the loss is better.
         """
         held_out = self.held_out
-        level = examination.level_of(figures, prefix="" if held_out is None else "eval_")
-        if level is None or self.training_text is None:
+        examined = examination.examined_loss(figures, prefix="" if held_out is None else "eval_")
+        if examined is None or self.training_text is None:
             return {}
 
         progress.examined_step = step
-        if not level.is_at_line:
+        if not examined.is_at_baseline:
             return {}
 
         self.context.watchdog.at(f"step {step}, looking for why the loss does not fall")
-        patient = examination.Patient(
+        run = examination.ExaminedRun(
             recipe=self.phase.recipe,
             step=step,
             first_step=self.phase.steps_before + 1,
@@ -87,6 +87,6 @@ class LossExaminer:
         )
         if held_out is not None:
             micro_batches = held_out.first_batch()
-        cause, sentence = examination.diagnosis(patient, level, self.engine, micro_batches)
+        cause, sentence = examination.diagnosis(run, examined, self.engine, micro_batches)
         logger.info("%s: %s", self.context.run_recipe.run.folder, sentence)
         return {"loss_doctor": cause}

@@ -122,7 +122,7 @@ def _last_evaluation(lines: Metrics) -> EvaluationTable | None:
 
 @dataclass(frozen=True)
 class Note:
-    """The loss doctor's result after `step`: the likely cause of a loss at the level of word frequencies."""
+    """The loss doctor's result after `step`: the likely cause of a loss at the baseline of word frequencies."""
 
     step: int
     cause: str

@@ -1,7 +1,7 @@
-"""Computes the loss of a model that only knows how often each token occurs: the line that a run has to get below.
+"""Computes the baseline that a run has to get below: the loss of a model that only knows how often each token occurs.
 
 A masked LM first learns the words' frequencies, which needs no context. Its loss is then the cross-entropy of the
-labels under these frequencies, and it may get stuck there. So the line is a baseline on the run's own text:
+labels under these frequencies, and it may get stuck there. So the baseline is computed on the run's own text:
 `unigram_loss` for the training text, and `eval_unigram_loss` for the held-out labels.
 
 Frequencies come from the counts of data.statistics, which cover the whole corpus, or else from a sample of the training
@@ -39,7 +39,7 @@ UNIGRAM_FILE = "unigram.json"
 """The file in a run's folder with the counts and the identity of the rows that were counted."""
 
 SAMPLE_TOKENS = 2_000_000
-"""About how many tokens are sampled. With a vocabulary of 30,000, the line is accurate to 0.01 nats."""
+"""About how many tokens are sampled. With a vocabulary of 30,000, the baseline is accurate to 0.01 nats."""
 
 SAMPLED_SHARDS = 4
 """The most shards of each folder that the sample is taken from."""
@@ -94,8 +94,8 @@ def training_text(folders: list[PairFolder], frequencies: WordFrequencies | None
 def recorded_counts(recipe: Recipe, folders: list[PairFolder], begins: bool) -> Ints:
     """Return the counts stored in the run's folder, or else count and store them. Raises as `open_frequencies`.
 
-    A run that resumes uses the stored counts if the pairs are the same, even if data.statistics is gone, so its line
-    does not move. A new run uses them only if data.statistics is the same as well.
+    A run that resumes uses the stored counts if the pairs are the same, even if data.statistics is gone, so its
+    baseline does not move. A new run uses them only if data.statistics is the same as well.
     """
     path = Path(recipe.run.folder, UNIGRAM_FILE)
     recorded = read_recorded(path)
@@ -120,7 +120,7 @@ def recorded_counts(recipe: Recipe, folders: list[PairFolder], begins: bool) -> 
 def statistics_of_rows(recipe: Recipe, folders: list[PairFolder], begins: bool) -> Statistics | None:
     """Return data.statistics if they count these rows and no others, otherwise None.
 
-    The line of a mixture, or of a phase with its own pairs, must not be drawn from the counts of other text. begins:
+    The baseline of a mixture, or of a phase with its own pairs, must not come from the counts of other text. begins:
     whether the run is new. One that is not needs no statistics, so it does without those that cannot be read.
     """
     try:
@@ -186,7 +186,7 @@ def counts_of_shard(folder: PairFolder, number: int, tokens: int) -> Ints:
 
     Ids outside the vocabulary are ignored, and a damaged shard is counted up to the damage, because training reports
     both when it reads them. Raises StorageError if the shard is in a store that cannot be reached, and OSError if a
-    disk fails, because the line must not depend on an outage.
+    disk fails, because the baseline must not depend on an outage.
     """
     counts_V = np.zeros(folder.vocabulary.size, dtype=np.int64)
     try:

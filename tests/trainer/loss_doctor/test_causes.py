@@ -17,11 +17,11 @@ from trainer.config.schema import PhaseSection
 from trainer.loss_doctor.causes import CAUSES, Measurements, advice, likely_cause, worded
 from trainer.loss_doctor.effective_rank import MAX_WIDTH, effective_rank, second_moments
 from trainer.loss_doctor.examination import (
-    Patient,
+    ExaminedRun,
+    examined_loss,
     first_examination,
     is_due,
     leaves_tokens,
-    level_of,
     movement,
 )
 from trainer.metrics.interval import Interval
@@ -29,7 +29,7 @@ from trainer.optim.lr_schedule import learning_rate_of
 
 STUCK = Measurements(
     step=500,
-    line=6.9,
+    baseline=6.9,
     loss=6.88,
     kept_loss=6.8,
     masked_share=0.15,
@@ -135,7 +135,7 @@ def test_the_weights_moved_in_earlier_phases_too() -> None:
     low = PhaseSection(steps=1000, optimizer={"lr": 1e-6}, schedule={"kind": "linear"})
     recipe = small_recipe("run.max_steps=2000", "schedule.warmup_steps=0", "optimizer.lr=1e-3")
     phases = phases_of(recipe.model_copy(update={"phases": [PhaseSection(steps=1000), low]}))
-    patient = Patient(
+    run = ExaminedRun(
         recipe=phases[1].recipe,
         step=1010,
         first_step=1001,
@@ -145,7 +145,7 @@ def test_the_weights_moved_in_earlier_phases_too() -> None:
         skipped_steps=0,
         interval=Interval(),
     )
-    assert movement(patient) > 10
+    assert movement(run) > 10
 
 
 def test_masks_that_become_fewer_by_the_recipe_are_no_fault() -> None:
@@ -158,11 +158,11 @@ def test_masks_that_become_fewer_by_the_recipe_are_no_fault() -> None:
 
 def test_places_that_show_the_mask_decide_where_there_are_any() -> None:
     figures = {"mlm_loss": 5.0, "mlm_loss_masked": 6.9, "unigram_loss": 6.92}
-    level = level_of(figures)
-    assert level is not None and level.loss == 6.9 and level.is_at_line
+    examined = examined_loss(figures)
+    assert examined is not None and examined.loss == 6.9 and examined.is_at_baseline
 
-    level = level_of({"eval_mlm_loss": 5.0, "eval_unigram_loss": 6.9}, "eval_")
-    assert level is not None and level.loss == 5.0 and not level.is_at_line
-    level = level_of({"mlm_loss": 6.9, "mlm_loss_masked": None, "unigram_loss": 6.9})
-    assert level is not None and level.loss == 6.9, "no place shows [MASK] with replacement = '0/0/100'"
-    assert level_of({"mlm_loss": 5.0}) is None and level_of({"mlm_loss": None, "unigram_loss": 5.0}) is None
+    examined = examined_loss({"eval_mlm_loss": 5.0, "eval_unigram_loss": 6.9}, "eval_")
+    assert examined is not None and examined.loss == 5.0 and not examined.is_at_baseline
+    examined = examined_loss({"mlm_loss": 6.9, "mlm_loss_masked": None, "unigram_loss": 6.9})
+    assert examined is not None and examined.loss == 6.9, "no place shows [MASK] with replacement = '0/0/100'"
+    assert examined_loss({"mlm_loss": 5.0}) is None and examined_loss({"mlm_loss": None, "unigram_loss": 5.0}) is None

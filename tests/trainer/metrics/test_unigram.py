@@ -105,7 +105,7 @@ def test_a_resumed_run_keeps_its_counts_whatever_became_of_its_statistics(comman
         folder.close()
 
 
-def test_statistics_of_other_text_do_not_draw_the_line(command, pairs: Path, sop_pairs, tmp_path: Path) -> None:
+def test_statistics_of_other_text_do_not_make_the_baseline(command, pairs: Path, sop_pairs, tmp_path: Path) -> None:
     """Neither that of a mixture, nor that of a later phase with its own pairs, where they may even be gone."""
     counted = tmp_path / "statistics"
     assert command("statistics", "--pairs", pairs, "--output", counted).returncode == 0
