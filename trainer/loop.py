@@ -11,7 +11,7 @@ from deepspeed import DeepSpeedEngine
 from schemas.errors import ClozelineError, PreemptedError
 from schemas.randomness import key
 from trainer.anomaly import AnomalyGuard
-from trainer.checkpoint.layout import TrainingState, add_evaluation, checkpoint_path, read_evaluation
+from trainer.checkpoint.layout import TrainingState
 from trainer.config.phases import Phase
 from trainer.config.schema import Recipe
 from trainer.data.loader import Stream
@@ -19,6 +19,7 @@ from trainer.distributed.collectives import any_rank, run_on_rank_0
 from trainer.distributed.replica_check import check_replicas
 from trainer.due import evaluation_is_due, something_may_be_due
 from trainer.evaluate import Evaluation, EvaluationResult
+from trainer.evaluation_rerun import evaluation_is_missing, record_rerun
 from trainer.logs import logger
 from trainer.lookahead import Lookahead
 from trainer.loss_doctor.examiner import LossExaminer
@@ -208,23 +209,21 @@ class Loop:
         return any_rank(self.context.stop.stop_requested, self.engine.device)
 
     def rerun_interrupted_evaluation(self, state: TrainingState) -> None:
-        """Evaluate the checkpoint that the run resumes from, if a signal interrupted its evaluation."""
-        path = checkpoint_path(self.run_recipe.run.folder, state.step)
-        if not evaluation_is_due(self.run_recipe, self.phase, state.step):
-            return
-        if run_on_rank_0(lambda: read_evaluation(str(path))):
+        """Evaluate the checkpoint that the run resumes from, if a signal interrupted its evaluation.
+
+        The loss doctor examines the loss as it would have done then.
+        """
+        step = state.step
+        if not evaluation_is_missing(self.run_recipe, self.phase, step):
             return
 
-        evaluation = self.evaluate_if_due(state.step)
+        evaluation = self.evaluate_if_due(step)
         if evaluation.interrupted:
-            raise self.preempted(state.step)
+            raise self.preempted(step)
 
-        def add_to_checkpoint_and_metrics() -> None:
-            add_evaluation(path, evaluation.figures)
-            if self.metrics is not None:
-                self.metrics.amend(state.step, evaluation.figures)
-
-        run_on_rank_0(add_to_checkpoint_and_metrics)
+        figures = evaluation.figures
+        cause = self.examiner.examine_state(state, figures, []) if state.examination_was_postponed else {}
+        run_on_rank_0(partial(record_rerun, self.run_recipe.run.folder, step, figures, cause, self.metrics))
         self.saver.publish(state)
 
     # Checkpoints

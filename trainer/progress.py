@@ -17,7 +17,8 @@ class Progress:
         self.meter = Meter(state.tokens, state.seconds)
         self.examined_step = state.examined_step
         """The step after which the loss doctor last examined the run, 0 if it has not yet."""
-        self.interval = state.interval.model_copy(deep=True)
+        # A postponed examination needs sums that have already been logged.
+        self.interval = Interval() if state.examination_was_postponed else state.interval.model_copy(deep=True)
 
     def add(self, result: StepResult) -> None:
         """Count a step."""
@@ -29,6 +30,13 @@ class Progress:
         means = self.interval.means()
         self.interval = Interval()
         return means
+
+    def postpone_examination(self, step: int) -> None:
+        """Leave the examination that is due after `step` to the rerun of its evaluation.
+
+        The interval must not end then, because the examination needs it. The run is saved, and takes no further step.
+        """
+        self.examined_step = step
 
     def state_at(self, step: int, history: AnomalyHistory) -> TrainingState:
         """Return a copy of the state to save after `step`. Training changes the original while the copy is written."""

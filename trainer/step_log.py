@@ -11,7 +11,7 @@ from trainer.due import line_is_due
 from trainer.evaluate import EvaluationResult
 from trainer.logs import logger
 from trainer.loss_doctor.examiner import LossExaminer
-from trainer.metrics.log import MetricsLog
+from trainer.metrics.log import Figures, MetricsLog
 from trainer.metrics.step_clock import StepClock
 from trainer.models.batch import PackedBatch
 from trainer.optim.lr_schedule import learning_rate_in
@@ -52,10 +52,7 @@ class StepLog:
             return
 
         # Every rank ends its interval, because checkpoints hold it; rank 0 writes the line.
-        figures = progress.interval.means() | self.examiner.baseline_figures() | evaluation.figures
-        if self.examiner.is_due(step, progress):
-            figures |= self.examiner.examine(step, figures, progress, micro_batches)
-        progress.end_interval()
+        figures = self._end_interval(step, progress, evaluation, micro_batches)
         measured = self.clock.end_interval(step)
         if self.metrics is None:
             return
@@ -71,3 +68,20 @@ class StepLog:
             output = run_recipe.run.output
             reason = error.strerror if isinstance(error, OSError) else error
             logger.info("%s: metrics.jsonl cannot be written: %s. Training continues.", output, reason)
+
+    def _end_interval(
+        self, step: int, progress: Progress, evaluation: EvaluationResult, micro_batches: list[PackedBatch]
+    ) -> Figures:
+        """Return the figures of a line, with an examination if one is due, and begin a new interval. A collective call.
+
+        The interval does not end if an examination has to wait for an interrupted evaluation.
+        """
+        figures: Figures = progress.interval.means() | self.examiner.baseline_figures() | evaluation.figures
+        if self.examiner.is_due(step, progress):
+            if self.examiner.must_wait(evaluation):
+                progress.postpone_examination(step)
+                return figures
+            figures |= self.examiner.examine(step, figures, progress, micro_batches)
+
+        progress.end_interval()
+        return figures

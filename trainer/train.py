@@ -22,6 +22,7 @@ from trainer.distributed.deepspeed_internals import release_engine_memory
 from trainer.distributed.preemption import StopRequest
 from trainer.distributed.process_group import device_of_rank, start_distributed
 from trainer.engine import warn_of_slow_precision
+from trainer.evaluation_rerun import phase_to_resume
 from trainer.horizon import Speed, fixed_steps, steps_of_checkpoint, with_steps
 from trainer.logs import logger
 from trainer.loop import Loop
@@ -114,7 +115,8 @@ def train_phases(context: RunContext, phases: list[Phase]) -> int:
         # A later checkpoint's own state already counts the batches that were skipped before it.
         skipped_batches = rollback.skipped_batches if rollback.to_step == step else 0
 
-        phase = phase_after(phases, step)
+        # In this process, no phase has ended without its evaluation.
+        phase = phase_after(phases, step) if has_trained else phase_to_resume(context.run_recipe, phases, checkpoint)
         # False if the last checkpoint of the previous phase did not verify, because training then repeats part of it.
         follows_on = has_trained and bad_step is None and 0 < step == phase.steps_before
         if follows_on:

@@ -46,7 +46,8 @@ class TrainingState(BaseModel):
     # Sums since the last logged line, so that the next line equals that of an uninterrupted run.
     interval: Interval = Interval()
 
-    # The step after which the loss was last compared with that of word frequencies alone, or 0 if it never was.
+    # The step after which the loss was last compared with that of word frequencies alone, or 0 if it never was. It is
+    # this step also if its evaluation was interrupted, and the comparison waits for the rerun.
     examined_step: int = 0
 
     # Values of the recipe by full key, as in "optimizer.lr", without secrets.
@@ -57,6 +58,15 @@ class TrainingState(BaseModel):
 
     # Every change of the recipe at any resume so far.
     changes: list[RecipeChange] = []
+
+    @property
+    def examination_was_postponed(self) -> bool:
+        """Whether the loss after `step` could not be examined, because a stop interrupted the evaluation.
+
+        `interval` then holds the sums of the line that was logged after `step`, which the examination needs. In all
+        other cases that line has ended the interval.
+        """
+        return self.examined_step == self.step and self.interval.tokens > 0
 
 
 class FoundCheckpoint(NamedTuple):

@@ -8,11 +8,13 @@ from functools import partial
 from deepspeed import DeepSpeedEngine
 
 from trainer.anomaly import AnomalyGuard
+from trainer.checkpoint.state import TrainingState
 from trainer.config.phases import Phase, phases_of
 from trainer.due import evaluation_is_due, line_is_due
-from trainer.evaluate import Evaluation
+from trainer.evaluate import Evaluation, EvaluationResult
 from trainer.logs import logger
 from trainer.loss_doctor import examination
+from trainer.loss_doctor.examination import ExaminedLoss
 from trainer.metrics.log import Figures
 from trainer.metrics.unigram import TrainingText
 from trainer.models.batch import PackedBatch
@@ -57,23 +59,31 @@ class LossExaminer:
         """The evaluation whose loss is examined. If None, it is the training loss."""
         return None if self.phase.recipe.objective.kind == "clm" else self.evaluation
 
+    def must_wait(self, evaluation: EvaluationResult) -> bool:
+        """Return whether an examination after this evaluation has to wait until it is rerun."""
+        return self.held_out is not None and evaluation.interrupted
+
     def examine(self, step: int, figures: Figures, progress: Progress, micro_batches: list[PackedBatch]) -> Figures:
+        """Examine the loss after a step of training, and count the step as examined. As `examine_state` otherwise."""
+        if self.loss_in(figures) is None:
+            return {}
+        progress.examined_step = step
+        return self.examine_state(progress.state_at(step, self.guard.history), figures, micro_batches)
+
+    def examine_state(self, state: TrainingState, figures: Figures, micro_batches: list[PackedBatch]) -> Figures:
         """Compare the loss with that of word frequencies alone, and log why it is no better. A collective call.
 
-        figures: those of the line of metrics. micro_batches: some that were trained on, which are used in a run without
-        held-out data.
+        state: after the examined step, with the interval of its line of metrics. figures: those of that line.
+        micro_batches: some that were trained on, which are used in a run without held-out data.
 
-        Returns {"loss_doctor": name of the likely cause}, or an empty dictionary if the loss is better.
+        Returns {"loss_doctor": name of the likely cause}, or an empty dictionary if the loss is better or unknown. The
+        result follows from the arguments and the weights, so it is the same if an interrupted evaluation is rerun.
         """
-        held_out = self.held_out
-        examined = examination.examined_loss(figures, prefix="" if held_out is None else "eval_")
-        if examined is None or self.training_text is None:
+        examined = self.loss_in(figures)
+        if examined is None or self.training_text is None or not examined.is_at_baseline:
             return {}
 
-        progress.examined_step = step
-        if not examined.is_at_baseline:
-            return {}
-
+        step = state.step
         self.context.watchdog.at(f"step {step}, looking for why the loss does not fall")
         run = examination.ExaminedRun(
             recipe=self.phase.recipe,
@@ -81,12 +91,16 @@ class LossExaminer:
             first_step=self.phase.steps_before + 1,
             learning_rate_at=partial(learning_rate_of, phases_of(self.context.run_recipe)),
             corpus_tokens=self.training_text.tokens,
-            tokens=progress.meter.tokens,
-            skipped_steps=self.guard.history.skipped,
-            interval=progress.interval,
+            tokens=state.tokens,
+            skipped_steps=state.anomaly.skipped,
+            interval=state.interval,
         )
-        if held_out is not None:
-            micro_batches = held_out.first_batch()
+        if self.held_out is not None:
+            micro_batches = self.held_out.first_batch()
         cause, sentence = examination.diagnosis(run, examined, self.engine, micro_batches)
         logger.info("%s: %s", self.context.run_recipe.run.folder, sentence)
         return {"loss_doctor": cause}
+
+    def loss_in(self, figures: Figures) -> ExaminedLoss | None:
+        """Return the loss that is examined, from the figures of a line of metrics. None if they do not have it."""
+        return examination.examined_loss(figures, prefix="" if self.held_out is None else "eval_")

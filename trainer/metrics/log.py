@@ -143,12 +143,12 @@ class MetricsLog:
             _show_evaluation(values["step"], evaluation)
 
     def amend(self, step: int, figures: dict[str, Any]) -> None:
-        """Add an evaluation's figures to the last line, if that is the line of `step`. Rewrites metrics.jsonl."""
+        """Add an evaluation's figures and CAUSE, if any, to the line of `step` if it is the last. Rewrites the file."""
         lines = read_metrics(self._run)
         if not lines or lines[-1]["step"] != step:
             return
 
-        lines[-1] |= _finite(figures)
+        lines[-1] = _in_order(lines[-1] | _finite(figures))
         self._file.close()
         self._tensorboard.close()
         self._open(lines)
@@ -225,6 +225,11 @@ def _show_evaluation(step: int, figures: dict[str, Any]) -> None:
     # Clears the progress bar, if there is one, and draws it again below the line.
     with tqdm.external_write_mode():
         logger.info("step %d  held out: %s%s", step, masked_lm, _other_heads(figures, "eval_"))
+
+
+def _in_order(line: dict[str, Any]) -> dict[str, Any]:
+    """Return a line with its metrics in the order of `MetricsLog.log`: those of an evaluation come last."""
+    return {name: line[name] for name in (*NAMES, *OPTIONAL_NAMES) if name in line} | line
 
 
 def _finite(values: dict[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from trainer.checkpoint.layout import checkpoint_path, read_state
+from trainer.metrics.log import TIMED
+
 STUCK = {
     "optimizer__lr": 1e-9,
     "run__max_steps": 60,
@@ -70,6 +73,75 @@ def test_a_run_that_cannot_learn_is_told_why_and_so_is_its_resume(training, held
     for stop in (33, 60):
         assert training.warm(2, resumed, **changes, run__stop_at=stop).returncode == 0
     assert training.losses(resumed) == training.losses(whole)
+
+
+def interrupting(step: int, evaluations: int) -> str:
+    """A signal in the middle of the evaluation after `step`, the first but for `evaluations`, on one rank."""
+    # A step has two micro-batches. So has each of an evaluation's four batches, which is masked in four ways.
+    forward = 2 * step + 2 * 4 * 4 * evaluations + 2
+    return f"ask:0:{forward}:{forward}"
+
+
+def timeless(out: Path) -> list[list[tuple[str, Any]]]:
+    """What a run logged, in order, but for times."""
+    return [[(name, value) for name, value in line.items() if name not in TIMED] for line in lines_of(out)]
+
+
+def examined_at(out: Path, step: int) -> int:
+    return read_state(checkpoint_path(str(out), step)).examined_step
+
+
+def told_by(done: Any) -> list[str]:
+    return [line[line.index("step ") :] for line in done.stdout.splitlines() if "no better than" in line]
+
+
+def test_a_run_is_told_the_same_if_a_signal_interrupted_the_evaluation_that_tells_it(
+    training, held_out, tmp_path: Path
+) -> None:
+    """Its evaluation is rerun on resume, and so the examination of its figures, with the sums of the same interval."""
+    straight, broken = tmp_path / "straight", tmp_path / "broken"
+    changes = STUCK | {"evaluation__pairs": held_out, "evaluation__every": 25, "checkpoint__every": 50}
+    whole = training.warm(1, straight, **changes)
+    assert whole.returncode == 0 and len(told_by(whole)) == 1, whole.stdout + whole.stderr
+
+    done = training.warm(1, broken, interrupting(50, evaluations=1), **changes)
+    assert done.returncode == 75 and not told_by(done), done.stderr
+    assert not [line for line in lines_of(broken) if "loss_doctor" in line]
+
+    # Interrupted once more, which changes nothing.
+    done = training.warm(1, broken, interrupting(0, evaluations=0), **changes)
+    assert done.returncode == 75 and not told_by(done), done.stderr
+
+    # As if step 50 were the last one.
+    done = training.warm(1, broken, **changes, run__stop_at=50)
+    assert done.returncode == 0 and told_by(done) == told_by(whole), done.stderr
+    assert timeless(broken) == timeless(straight)[: len(lines_of(broken))] and lines_of(broken)[-1]["step"] == 50
+    assert examined_at(broken, 50) == examined_at(straight, 50) == 50
+
+    done = training.warm(1, broken, **changes)
+    assert done.returncode == 0 and not told_by(done), done.stderr
+    assert timeless(broken) == timeless(straight)
+    assert examined_at(broken, 60) == examined_at(straight, 60) == 50
+
+
+def test_an_evaluation_between_phases_is_rerun_and_examined_in_the_phase_that_ended(
+    training, held_out, tmp_path: Path
+) -> None:
+    """Its kind of masks and its words are not those of the next phase."""
+    recipe = tmp_path / "phases.toml"
+    phases = '[[phases]]\nsteps = 50\n\n[[phases]]\nsteps = 10\nmasking = { kind = "span", prob = 0.4 }\n'
+    recipe.write_text(Path("tests/recipes/small_bert.toml").read_text() + "\n" + phases)
+    straight, broken = tmp_path / "straight", tmp_path / "broken"
+    changes = STUCK | {"config": recipe, "evaluation__pairs": held_out, "evaluation__every": 25}
+    whole = training.warm(1, straight, **changes)
+    assert whole.returncode == 0 and len(told_by(whole)) == 1, whole.stdout + whole.stderr
+
+    done = training.warm(1, broken, interrupting(50, evaluations=1), **changes)
+    assert done.returncode == 75, done.stderr
+    done = training.warm(1, broken, **changes)
+    assert done.returncode == 0 and told_by(done) == told_by(whole), done.stderr
+    assert timeless(broken) == timeless(straight)
+    assert examined_at(broken, 60) == examined_at(straight, 60) == 50
 
 
 def test_a_run_that_learns_is_told_nothing(training, easy_pairs: Path, tmp_path: Path) -> None:
