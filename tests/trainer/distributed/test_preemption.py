@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.trainer.conftest import SHRUNK
 from trainer.checkpoint import layout as checkpoints
 from trainer.distributed.preemption import LISTENED, STOPPING, StopRequest
 from trainer.metrics.log import TIMED
@@ -70,7 +71,8 @@ def test_a_signal_in_an_evaluation_stops_it_and_it_is_rerun_on_resume(
     """In the middle of it, at the run's end too; metrics and the best checkpoint become what they would have been."""
     straight, changes = evaluated
     out = tmp_path / "run"
-    batches = json.loads((held_out / "manifest.json").read_text())["totals"]["rows"] // 16
+    rows = json.loads((held_out / "manifest.json").read_text())["totals"]["rows"]
+    batches = min(rows // 16, SHRUNK["evaluation.batches"])
     forward = 4 * step + 4 * 4 * batches * (step // 4 - 1) + 2  # four micro-batches of every batch, four kinds of mask
     fault = f"ask:0:{forward}:{forward}"
     done = training.warm(1, out, fault, **changes)
