@@ -6,8 +6,6 @@ figures depend on the model's weights alone, up to rounding.
 
 They come with the baseline on the same labels: the loss of a model that only knows word frequencies
 (metrics/unigram.py).
-
-Shape suffix: 20, as in metrics/held_out.py.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from trainer.data.loader import BatchFormat, MaskingSchedule, Stream
 from trainer.data.mixture import Source, build_sources
 from trainer.data.rank_share import RankShare
 from trainer.logs import logger
-from trainer.metrics.held_out import NAMES_BY_KIND, check_any_masked, figures
+from trainer.metrics.held_out import NAMES_BY_KIND, EvaluationCounts, EvaluationSums, check_any_masked, figures
 from trainer.metrics.log import Figures
 from trainer.metrics.unigram import WordFrequencies
 from trainer.models.batch import IGNORE_INDEX, PackedBatch
@@ -112,9 +110,10 @@ class Evaluation:
             return EvaluationResult(interrupted=True)
 
         dist.all_reduce(sums)
-        sums_by_kind = sums.tolist()
+        values_by_kind = zip(KINDS, sums.tolist(), strict=True)
+        sums_by_kind = {kind: EvaluationSums.from_values(values) for kind, values in values_by_kind}
         check_any_masked(sums_by_kind, self._folder)
-        by_kind = {kind: figures(sums_20) for kind, sums_20 in zip(KINDS, sums_by_kind, strict=True)}
+        by_kind = {kind: figures(sums_of_kind) for kind, sums_of_kind in sums_by_kind.items()}
 
         result: Figures = {f"eval_{name}": value for name, value in by_kind[self._kind].items()}
         for kind in KINDS:
@@ -123,8 +122,8 @@ class Evaluation:
                     result[f"eval_{kind}_{name}"] = by_kind[kind][name]
 
         if self._frequencies is not None:
-            sums_20 = sums_by_kind[KINDS.index(self._kind)]
-            result["eval_unigram_loss"] = sums_20[-1] / sums_20[SUMS]
+            counts = sums_by_kind[self._kind].counts
+            result["eval_unigram_loss"] = counts.unigram_sum / counts.masked
         result["eval_seconds"] = perf_counter() - started
         return EvaluationResult(result)
 
@@ -145,11 +144,14 @@ class Evaluation:
 
     @torch.no_grad()
     def _sums(self, engine: DeepSpeedEngine, stop_requested: Callable[[], bool]) -> Tensor | None:
-        """Return this rank's sums, (kinds, 20) float64, or None if evaluation was interrupted."""
+        """Return this rank's sums, float64, or None if evaluation was interrupted.
+
+        A row for each kind of masking has the sums of `Losses.stacked`, then those of EvaluationCounts.
+        """
         device = torch.device(engine.device or "cpu")
         model: PretrainingModel = engine.module  # type: ignore[assignment]
-        sums = torch.zeros(len(KINDS), SUMS + 4, dtype=torch.float64, device=device)
-        counts = torch.zeros(len(KINDS), 4, dtype=torch.float64)
+        counts = torch.zeros(len(KINDS), len(EvaluationCounts._fields), dtype=torch.float64)
+        sums = torch.zeros(len(KINDS), SUMS + counts.shape[1], dtype=torch.float64, device=device)
 
         engine.eval()
         try:
@@ -161,10 +163,13 @@ class Evaluation:
                 for micro_batch in micro_batches:
                     losses = engine(micro_batch.to(device))
                     sums[index, :SUMS] += losses.stacked()
-                    counts[index, 0] += micro_batch.predicted
-                    counts[index, 1] += model.labeled_pairs(micro_batch)
-                    counts[index, 2] += micro_batch.tokens if losses.rtd_sum is not None else 0
-                    counts[index, 3] += self._unigram_sum(micro_batch)
+                    counts_of_batch = EvaluationCounts(
+                        masked=micro_batch.predicted,
+                        pairs=model.labeled_pairs(micro_batch),
+                        judged=micro_batch.tokens if losses.rtd_sum is not None else 0,
+                        unigram_sum=self._unigram_sum(micro_batch),
+                    )
+                    counts[index] += torch.tensor(counts_of_batch, dtype=torch.float64)
         finally:
             engine.train()
 

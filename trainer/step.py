@@ -28,8 +28,8 @@ Dropout is seeded by (seed, step, rank), so no random state has to be saved.
 A step can end between two micro-batches: after a stop signal there may be no time to finish a long one
 (trainer/distributed/stop_agreement.py).
 
-Shape suffixes: 16, the sums of trainer.models.pretraining.Losses, the last 9 of which are by place; 4, the counts of
-BatchCounts; 20, both; 22, both with the gradient norm and the verdict. All of them are float64.
+On the device, the sums of a step are one float64 vector in the order of `Losses.stacked`, and its counts one in the
+order of BatchCounts.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from trainer.distributed.deepspeed_internals import norms_stay_on_device
 from trainer.distributed.gradients import gradient_divisor
 from trainer.distributed.host_copy import HostCopy
 from trainer.distributed.loss_scale import loss_scale
-from trainer.metrics.places import place_sums
+from trainer.metrics.loss_sums import LossSums
 from trainer.models.batch import PackedBatch
 from trainer.models.pretraining import SUMS
 from trainer.step_result import BatchCounts, StepResult, check_masked, normalized_loss
@@ -59,19 +59,19 @@ from trainer.step_result import BatchCounts, StepResult, check_masked, normalize
 class StepInProgress:
     """What a step has computed so far, on the device.
 
-    sums_16: this rank's sums, and after `exchange` those of all ranks. counts_4: of the global batch.
+    loss_sums: this rank's sums, and after `exchange` those of all ranks. counts: of the global batch.
     """
 
     step: int
-    sums_16: Tensor
-    counts_4: Tensor
+    loss_sums: Tensor
+    counts: Tensor
 
 
 @dataclass(frozen=True)
 class UnsettledStep:
     """A step whose update was started and whose results are not read yet.
 
-    values: its sums, counts, gradient norm and whether it was bad, (22,). was_judged: as in `Verdict`.
+    values: its sums, counts, gradient norm and whether it was bad. was_judged: as in `Verdict`.
     """
 
     step: int
@@ -89,7 +89,7 @@ class Stepper:
         self._rtd_weight: float = model.shape.rtd_weight
 
         # The global counts of the next step; the step in progress; and the step before it, which is not read yet.
-        self._next_counts_4: Tensor | None = None
+        self._next_counts: Tensor | None = None
         self._step: StepInProgress | None = None
         self._unsettled: UnsettledStep | None = None
 
@@ -99,13 +99,13 @@ class Stepper:
         `leaves_step` is called before each micro-batch and returns whether to abandon the step there. Gradients of
         part of the batch then remain, so the engine may be saved but must not take another step.
         """
-        counts_4 = self._take_counts(micro_batches)
-        sums_16 = torch.zeros(SUMS, dtype=torch.float64, device=counts_4.device)
+        counts = self._take_counts(micro_batches)
+        loss_sums = torch.zeros(SUMS, dtype=torch.float64, device=counts.device)
 
         # DeepSpeed averages gradients where we want their sum, because `normalized_loss` of one micro-batch is a share
         # of a sum that is already divided by the global counts. So each share is multiplied by that divisor first.
         gradient_scale = gradient_divisor(self._engine) * loss_scale(self._engine)
-        masked, pairs, tokens = counts_4[:3].clamp(min=1).float()
+        masked, pairs, tokens = counts[:3].clamp(min=1).float()
 
         for index, micro_batch in enumerate(micro_batches):
             if leaves_step():
@@ -121,9 +121,9 @@ class Stepper:
             if losses.rtd_sum is not None:
                 loss = loss + self._rtd_weight * losses.rtd_sum / tokens
             self._engine.backward(loss * gradient_scale)
-            sums_16 += losses.stacked()
+            loss_sums += losses.stacked()
 
-        self._step = StepInProgress(step, sums_16, counts_4)
+        self._step = StepInProgress(step, loss_sums, counts)
         return True
 
     def exchange(self, next_micro_batches: list[PackedBatch] | None) -> None:
@@ -133,12 +133,12 @@ class Stepper:
         step begins.
         """
         step = self._in_progress()
-        totals_20 = torch.cat([step.sums_16, count_batch(self._engine, next_micro_batches or [])])
-        dist.all_reduce(totals_20)
+        totals = torch.cat([step.loss_sums, count_batch(self._engine, next_micro_batches or [])])
+        dist.all_reduce(totals)
 
-        step.sums_16 = totals_20[:SUMS]
+        step.loss_sums = totals[:SUMS]
         if next_micro_batches is not None:
-            self._next_counts_4 = totals_20[SUMS:]
+            self._next_counts = totals[SUMS:]
 
     def settle(self) -> StepResult | None:
         """Return what the last updated step computed; None if that was returned already.
@@ -151,27 +151,20 @@ class Stepper:
         self._unsettled = None
 
         values = unsettled.values.read()
-        mlm_sum, mlm_correct, pair_sum, pair_correct, rtd_sum, rtd_correct, replaced, *places_9 = values[:SUMS]
+        sums = LossSums.from_values(values[:SUMS])
         counts = BatchCounts(*values[SUMS:-2])
         norm, bad = values[-2:]
         check_masked(counts, unsettled.step)
 
-        loss = normalized_loss(mlm_sum, pair_sum, self._rtd_weight * rtd_sum, counts)
+        loss = normalized_loss(sums.mlm_sum, sums.pair_sum, self._rtd_weight * sums.rtd_sum, counts)
         return StepResult(
-            unsettled.step,
-            counts,
-            mlm_sum,
-            mlm_correct,
-            pair_sum,
-            pair_correct,
-            loss,
-            norm,
+            step=unsettled.step,
+            counts=counts,
+            loss=loss,
+            grad_norm=norm,
             fault=self._guard.settle(loss, norm, bool(bad), unsettled.was_judged),
-            rtd_sum=rtd_sum,
-            rtd_correct=rtd_correct,
-            replaced=replaced,
             rtd_weight=self._rtd_weight,
-            by_place=place_sums(places_9),
+            **sums._asdict(),
         )
 
     def update(self) -> None:
@@ -179,24 +172,25 @@ class Stepper:
         step = self._in_progress()
         self._step = None
 
-        masked, pairs, tokens = step.counts_4[:3].clamp(min=1)
-        mlm_sum, _, pair_sum, _, rtd_sum, *_ = step.sums_16
+        # Nothing is read from the device here, so these are tensors.
+        masked, pairs, tokens = step.counts[:3].clamp(min=1)
+        mlm_sum, _, pair_sum, _, rtd_sum, *_ = step.loss_sums
         self._guard.expect(mlm_sum / masked + pair_sum / pairs + self._rtd_weight * rtd_sum / tokens)
         with norms_stay_on_device(self._engine):
             self._engine.step()
 
         verdict = self._guard.verdict()
-        values_22 = torch.cat([step.sums_16, step.counts_4, torch.stack([verdict.norm, verdict.bad])])
-        self._unsettled = UnsettledStep(step.step, HostCopy(values_22), verdict.was_judged)
+        values = torch.cat([step.loss_sums, step.counts, torch.stack([verdict.norm, verdict.bad])])
+        self._unsettled = UnsettledStep(step.step, HostCopy(values), verdict.was_judged)
 
     def _take_counts(self, micro_batches: list[PackedBatch]) -> Tensor:
         """Return the global counts of a batch, which `exchange` has summed, or this method in a phase's first step."""
-        counts_4 = self._next_counts_4
-        self._next_counts_4 = None
-        if counts_4 is None:
-            counts_4 = count_batch(self._engine, micro_batches)
-            dist.all_reduce(counts_4)
-        return counts_4
+        counts = self._next_counts
+        self._next_counts = None
+        if counts is None:
+            counts = count_batch(self._engine, micro_batches)
+            dist.all_reduce(counts)
+        return counts
 
     def _in_progress(self) -> StepInProgress:
         assert self._step is not None, "call `compute` first"

@@ -1,18 +1,16 @@
-"""Computes the figures of an evaluation on held-out pairs from its sums over all ranks.
-
-Shape suffix: 20, the sums of trainer.models.pretraining.Losses, then masked tokens, labeled rows and tokens, and the
-labels' cross-entropy under word frequencies.
-"""
+"""Computes the figures of an evaluation on held-out pairs from its sums over all ranks."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from math import exp
+from typing import NamedTuple
 
 from schemas.errors import DataError
-from schemas.masking import KINDS
 from trainer.metrics.interval import REPLACED_TOKEN_NAMES
 from trainer.metrics.log import Figures
-from trainer.metrics.places import MASKED_NAMES, place_means, place_sums
+from trainer.metrics.loss_sums import LossSums
+from trainer.metrics.places import MASKED_NAMES, place_means
 from trainer.models.pretraining import SUMS
 
 LARGEST_EXPONENT = 700.0
@@ -22,11 +20,35 @@ NAMES_BY_KIND = ("mlm_loss", "perplexity", "mlm_accuracy", *MASKED_NAMES)
 """Figures that depend on the kind of masking, and are logged for each kind. XLNet has none for places with [MASK]."""
 
 
-def check_any_masked(sums_by_kind: list[list[float]], folder: str) -> None:
+class EvaluationCounts(NamedTuple):
+    """What the sums of losses are divided by, and the sum for word frequencies.
+
+    masked: tokens to predict. pairs: rows whose pair label is predicted. judged: tokens, 0 in a model that does not
+    detect replaced ones. unigram_sum: the cross-entropy of the tokens to predict under word frequencies.
+    """
+
+    masked: float
+    pairs: float
+    judged: float
+    unigram_sum: float
+
+
+class EvaluationSums(NamedTuple):
+    """The sums of an evaluation with one kind of masking, over all its rows."""
+
+    losses: LossSums
+    counts: EvaluationCounts
+
+    @classmethod
+    def from_values(cls, values: Sequence[float]) -> EvaluationSums:
+        """Return the sums by name. values: the numbers of `Losses.stacked`, then those of EvaluationCounts."""
+        return cls(LossSums.from_values(values[:SUMS]), EvaluationCounts(*values[SUMS:]))
+
+
+def check_any_masked(sums_by_kind: Mapping[str, EvaluationSums], folder: str) -> None:
     """Raise DataError on all ranks if the held-out rows have nothing to predict and therefore no loss."""
-    for kind, sums_20 in zip(KINDS, sums_by_kind, strict=True):
-        masked = sums_20[SUMS]
-        if masked:
+    for kind, sums in sums_by_kind.items():
+        if sums.counts.masked:
             continue
 
         error = DataError(
@@ -38,26 +60,28 @@ def check_any_masked(sums_by_kind: list[list[float]], folder: str) -> None:
         raise error
 
 
-def figures(sums_20: list[float]) -> Figures:
+def figures(sums: EvaluationSums) -> Figures:
     """Return means over masked tokens and over labeled rows; the latter are None if there is no labeled row.
 
     REPLACED_TOKEN_NAMES, which are means over all tokens, are included only for a model that detects replaced tokens,
     and PLACE_NAMES only if tokens are masked.
     """
-    mlm_sum, mlm_correct, pair_sum, pair_correct = sums_20[:4]
-    rtd_sums = sums_20[4:7]
-    by_place = place_sums(sums_20[7:SUMS])
-    masked, pairs, judged, _unigram_sum = sums_20[SUMS:]
-    mlm_loss = mlm_sum / masked
-    detection = {name: total / judged for name, total in zip(REPLACED_TOKEN_NAMES, rtd_sums, strict=True) if judged}
+    losses, counts = sums
+    mlm_loss = losses.mlm_sum / counts.masked
+
+    detection = {}
+    if counts.judged:
+        rtd_sums = (losses.rtd_sum, losses.rtd_correct, losses.replaced)
+        detection = {name: total / counts.judged for name, total in zip(REPLACED_TOKEN_NAMES, rtd_sums, strict=True)}
+
     return (
         {
             "mlm_loss": mlm_loss,
             "perplexity": exp(min(mlm_loss, LARGEST_EXPONENT)),
-            "mlm_accuracy": mlm_correct / masked,
-            "pair_loss": pair_sum / pairs if pairs else None,
-            "pair_accuracy": pair_correct / pairs if pairs else None,
+            "mlm_accuracy": losses.mlm_correct / counts.masked,
+            "pair_loss": losses.pair_sum / counts.pairs if counts.pairs else None,
+            "pair_accuracy": losses.pair_correct / counts.pairs if counts.pairs else None,
         }
         | detection
-        | place_means(by_place)
+        | place_means(losses.by_place)
     )
