@@ -38,8 +38,12 @@ Ints = NDArray[np.int64]
 UNIGRAM_FILE = "unigram.json"
 """The file in a run's folder with the counts and the identity of the rows that were counted."""
 
-SAMPLE_TOKENS = 2_000_000
-"""About how many tokens are sampled. With a vocabulary of 30,000, the baseline is accurate to 0.01 nats."""
+BASELINE_TOKENS = 2_000_000
+"""About how many tokens are sampled. With a vocabulary of 30,000, the baseline is accurate to 0.01 nats.
+
+The sample of starting weights (data/statistics.py) is another one, because only some new runs need it. It is four times
+as large and takes rows from all over its shards. Every phase needs this one, so it reads no more than their beginnings.
+"""
 
 SAMPLED_SHARDS = 4
 """The most shards of each folder that the sample is taken from."""
@@ -163,9 +167,9 @@ def unigram_counts(folders: list[PairFolder], weights: list[float] | None, stati
 
 
 def sampled_counts(folders: list[PairFolder], weights: list[float] | None) -> Ints:
-    """Return the counts of about SAMPLE_TOKENS tokens, from each folder its share of the mixture."""
+    """Return the counts of about BASELINE_TOKENS tokens, from each folder its share of the mixture."""
     counts_V = np.zeros(folders[0].vocabulary.size, dtype=np.int64)
-    for folder, share in zip(folders, mixture_shares(folders, weights, SAMPLE_TOKENS), strict=True):
+    for folder, share in zip(folders, mixture_shares(folders, weights, BASELINE_TOKENS), strict=True):
         counts_V += share.times * counts_of_folder(folder, share.tokens)
     return counts_V
 
