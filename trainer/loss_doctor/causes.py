@@ -3,6 +3,8 @@
 Causes are tried in the order of CAUSES, and a cause that explains others comes before them. For example, a model whose
 weights hardly move also has collapsed output, so the collapse is tried later.
 
+Most limits below were chosen by hand, not measured, and say so. docs/troubleshooting.md lists them for users.
+
 This module needs neither torch nor DeepSpeed, because the report uses its texts as well.
 """
 
@@ -13,29 +15,34 @@ from dataclasses import dataclass
 
 LEAST_MASKED_SHARE = 0.5
 """If a run predicts less than this fraction of the tokens that its recipe asks for, its masks are at fault. A little
-less is normal, because the number of masked tokens is rounded for each row."""
+less is normal, because the number of masked tokens is rounded for each row. Chosen by hand, not measured."""
 
 LEAST_MOVEMENT = 0.5
-"""The least that updates must have been able to move a weight, in standard deviations of the initial weights."""
+"""The least that updates must have been able to move a weight, in standard deviations of the initial weights. Chosen by
+hand, not measured."""
 
 SPIKE = 0.5
-"""Nats above the baseline beyond which a loss has spiked: the model has lost even the word frequencies."""
+"""Nats above the baseline beyond which a loss has spiked: the model has lost even the word frequencies. Chosen by hand,
+not measured."""
 
 MANY_SKIPS = 0.01
-"""The share of steps without an update above which the learning rate is suspected."""
+"""The share of steps without an update above which the learning rate is suspected. Chosen by hand, not measured."""
 
 MANY_EPOCHS = 20.0
+"""Passes over the rows above which they are too few. Chosen by hand, not measured."""
 
 LOW_RANK = 5.0
 """If the effective rank of the vectors at predicted places is below this, they have collapsed. In a small run (two
 layers, width 64) it was 1.4 to 1.8 at the baseline, and 6 to 7 once the loss was 1.0 to 1.3 nats below it."""
 
 COPIED = 0.5
-"""If the loss at kept places is below this share of the loss at [MASK], the model copies."""
+"""If the loss at kept places is below this share of the loss at [MASK], the model copies. Chosen by hand, not
+measured."""
 
 LARGE_BATCH_TOKENS = 4_096
 FEW_STEPS = 5_000
-"""With batches of LARGE_BATCH_TOKENS or more, a run of fewer steps may end before its loss leaves the baseline."""
+"""With batches of LARGE_BATCH_TOKENS or more, a run of fewer steps may end before its loss leaves the baseline.
+Both were chosen by hand, not measured."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +150,7 @@ CAUSES: dict[str, Cause] = {
     "unknown": Cause(
         lambda _: True,
         "nothing that was measured explains it",
-        "train longer, and see docs/troubleshooting.md",
+        "check that the words are not in random order, train longer, and see docs/troubleshooting.md",
     ),
 }
 """All causes by their name in metrics.jsonl (`loss_doctor`), in the order in which they are tried."""
