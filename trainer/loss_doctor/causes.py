@@ -21,6 +21,10 @@ LEAST_MOVEMENT = 0.5
 """The least that updates must have been able to move a weight, in standard deviations of the initial weights. Chosen by
 hand, not measured."""
 
+LARGE_UPDATE = 0.5
+"""The mean update's movement of a weight, in the same unit, above which the learning rate is too high. The shipped
+recipes have 0.002 to 0.15 at their peak; the limit was chosen by hand."""
+
 SPIKE = 0.5
 """Nats above the baseline beyond which a loss has spiked: the model has lost even the word frequencies. Chosen by hand,
 not measured."""
@@ -39,6 +43,10 @@ COPIED = 0.5
 """If the loss at kept places is below this share of the loss at [MASK], the model copies. Chosen by hand, not
 measured."""
 
+LEAST_STEPS = 500
+"""A run of fewer steps may be at the baseline and still on its way down, whatever its batch: `tiny` is there after 60
+steps and 0.2 nats below after 70. Chosen by hand."""
+
 LARGE_BATCH_TOKENS = 4_096
 FEW_STEPS = 5_000
 """With batches of LARGE_BATCH_TOKENS or more, a run of fewer steps may end before its loss leaves the baseline.
@@ -52,9 +60,9 @@ class Measurements:
     baseline: the loss of a model that only knows word frequencies. loss: the model's, at places that show [MASK] if
     there are any. kept_loss: the model's at tokens that were left unchanged; None if there are none. masked_share: the
     share of tokens that were predicted. recipe_share: the smallest share that the recipe asks for at any step.
-    movement: the most that updates can have moved a weight, in standard deviations of the initial weights.
-    skipped_steps: those that made no update. epochs: how often the phase's rows were passed, by the mean size of a
-    step. batch_tokens: mean tokens of a step. effective_rank: see effective_rank.py.
+    movement: the most that updates can have moved a weight, in standard deviations of the initial weights. update: the
+    same for the mean update. skipped_steps: those that made no update. epochs: how often the phase's rows were passed,
+    by the mean size of a step. batch_tokens: mean tokens of a step. effective_rank: see effective_rank.py.
     """
 
     step: int
@@ -64,6 +72,7 @@ class Measurements:
     masked_share: float
     recipe_share: float
     movement: float
+    update: float
     skipped_steps: int
     epochs: float
     batch_tokens: float
@@ -90,9 +99,9 @@ def _hardly_moves(m: Measurements) -> bool:
     return m.movement < LEAST_MOVEMENT
 
 
-def _has_spiked(m: Measurements) -> bool:
+def _moves_too_far(m: Measurements) -> bool:
     # A model whose weights have hardly moved is above the baseline as well, but `_hardly_moves` is tried before this.
-    return m.loss > m.baseline + SPIKE or m.skipped_steps > MANY_SKIPS * m.step
+    return m.loss > m.baseline + SPIKE or m.skipped_steps > MANY_SKIPS * m.step or m.update > LARGE_UPDATE
 
 
 def _repeats_rows(m: Measurements) -> bool:
@@ -108,7 +117,7 @@ def _has_collapsed(m: Measurements) -> bool:
 
 
 def _has_few_steps(m: Measurements) -> bool:
-    return m.batch_tokens >= LARGE_BATCH_TOKENS and m.step < FEW_STEPS
+    return m.step < LEAST_STEPS or (m.batch_tokens >= LARGE_BATCH_TOKENS and m.step < FEW_STEPS)
 
 
 CAUSES: dict[str, Cause] = {
@@ -123,8 +132,9 @@ CAUSES: dict[str, Cause] = {
         "raise optimizer.lr or shorten schedule.warmup_steps",
     ),
     "learning_rate_high": Cause(
-        _has_spiked,
-        "the loss is at {loss:.2f}, and {skipped_steps} steps made no update",
+        _moves_too_far,
+        "the loss is at {loss:.2f}, {skipped_steps} steps made no update, and an update can move a weight by "
+        "{update:.2g} standard deviations of the initial ones",
         "lower optimizer.lr or lengthen schedule.warmup_steps",
     ),
     "repeated_rows": Cause(
@@ -137,15 +147,15 @@ CAUSES: dict[str, Cause] = {
         "the loss is {kept_loss:.2f} at tokens that were left as they are, so the model copies instead of predicting",
         'set masking.replacement = "100/0/0", use smaller batches, and see docs/troubleshooting.md',
     ),
+    "few_steps": Cause(
+        _has_few_steps,
+        "{step} steps of {batch_tokens:.0f} tokens are few",
+        "train for more steps, with smaller batches if they are large",
+    ),
     "collapsed_output": Cause(
         _has_collapsed,
         "the model gives nearly the same vector everywhere (effective rank {effective_rank:.1f})",
         "use smaller batches, or start from better weights (model.init_from), and see docs/troubleshooting.md",
-    ),
-    "few_steps": Cause(
-        _has_few_steps,
-        "{step} steps of {batch_tokens:.0f} tokens are few",
-        "use smaller batches and more steps",
     ),
     "unknown": Cause(
         lambda _: True,

@@ -118,6 +118,7 @@ def diagnosis(
     interval = run.interval
     tokens_per_step = run.tokens / run.step
     phase_steps = run.step - run.first_step + 1
+    moved = movement(run)
     measurements = Measurements(
         step=run.step,
         baseline=examined.baseline,
@@ -125,7 +126,8 @@ def diagnosis(
         kept_loss=examined.kept_loss if leaves_tokens(run.recipe) else None,
         masked_share=interval.masked / max(interval.tokens_of_losses, 1),
         recipe_share=run.recipe.least_predicted_share,
-        movement=movement(run),
+        movement=moved,
+        update=moved / run.step,
         skipped_steps=run.skipped_steps,
         epochs=tokens_per_step * phase_steps / max(run.corpus_tokens, 1),
         batch_tokens=tokens_per_step,
