@@ -4,13 +4,14 @@ One sort counts the co-occurrences of a block of rows: each occurrence is a sing
 high bits and their distance in the low bits. After sorting, equal pairs of tokens are adjacent, and their weights are
 added up. numpy sorts numbers some ten times as fast as rows of several numbers.
 
-Shape suffixes: N tokens of a block, V vocabulary, C distinct pairs of tokens.
+Shape suffixes: B rows, N tokens of rows, V vocabulary, C distinct pairs of tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -24,9 +25,6 @@ from schemas.vocabulary import Vocabulary
 BLOCK_OCCURRENCES = 12 << 20
 """Co-occurrences that are counted at once: those of 4 million tokens with a window of 3. They take 100 MB, and the
 arrays computed from them several times as much. So the blocks for a wider window have fewer tokens."""
-
-ROWS_AT_ONCE = 1024
-"""Maximum rows that a block grows by at a time: the size of a pair shard's record batch."""
 
 DISTANCE_BITS = 4
 MAX_WINDOW = 1 << DISTANCE_BITS
@@ -86,31 +84,49 @@ def sampled_rows(pairs: pa.Table, shard: int, max_tokens: int) -> pa.Table:
 def blocks_of(tables: Iterable[pa.Table], window: int) -> Iterator[TokenRows]:
     """Yield the rows of pair shards in blocks of about BLOCK_OCCURRENCES, across shards. A row is in one block.
 
-    A block may exceed that by up to ROWS_AT_ONCE rows. Without rows there may be no block at all.
+    A block exceeds that by less than one row. Without rows there is no block at all.
     """
-    most_tokens = BLOCK_OCCURRENCES // window
-    ids: list[NDArray[np.int64]] = []
-    lengths: list[NDArray[np.int64]] = []
-    tokens = 0
+    slices = _slices_of_blocks(tables, BLOCK_OCCURRENCES // window)
+    for _, of_block in groupby(slices, key=lambda piece: piece.block):
+        yield _joined(list(of_block))
+
+
+class _Slice(NamedTuple):
+    """Neighboring rows of one table that are in the same block. ids_N: as stored. lengths_B: tokens of each row."""
+
+    block: int
+    ids_N: NDArray[np.integer]
+    lengths_B: NDArray[np.int64]
+
+
+def _slices_of_blocks(tables: Iterable[pa.Table], block_tokens: int) -> Iterator[_Slice]:
+    """Cut tables at the ends of blocks. Block k has the rows whose first token is one of its `block_tokens` tokens.
+
+    Tokens are numbered across tables. A table may be cut within a record batch: some are a single batch.
+    """
+    tokens_before = 0
     for table in tables:
-        # Otherwise a table of a single batch would be one block, whatever its size.
-        for batch in table.to_batches(max_chunksize=ROWS_AT_ONCE):
+        for batch in table.to_batches():
             column = batch.column("input_ids")
-            ids.append(column.flatten().to_numpy().astype(np.int64))
-            lengths.append(column.value_lengths().to_numpy().astype(np.int64))
-            tokens += len(ids[-1])
-            if tokens >= most_tokens:
-                yield _joined(ids, lengths)
-                ids, lengths, tokens = [], [], 0
+            ids_N = column.flatten().to_numpy()
+            lengths_B = column.value_lengths().to_numpy().astype(np.int64)
 
-    if ids:
-        yield _joined(ids, lengths)
+            starts_B = np.cumsum(lengths_B) - lengths_B
+            block_B = (tokens_before + starts_B) // block_tokens
+            tokens_before += len(ids_N)
+
+            blocks, first_rows = np.unique(block_B, return_index=True)
+            first_tokens = starts_B[first_rows]
+            ids = np.split(ids_N, first_tokens[1:])
+            lengths = np.split(lengths_B, first_rows[1:])
+            yield from map(_Slice, blocks.tolist(), ids, lengths)
 
 
-def _joined(ids: list[NDArray[np.int64]], lengths: list[NDArray[np.int64]]) -> TokenRows:
-    lengths_of_rows = np.concatenate(lengths)
-    row_N = np.repeat(np.arange(len(lengths_of_rows)), lengths_of_rows)
-    return TokenRows(np.concatenate(ids), row_N)
+def _joined(slices: list[_Slice]) -> TokenRows:
+    ids_N = np.concatenate([piece.ids_N for piece in slices])
+    lengths_B = np.concatenate([piece.lengths_B for piece in slices])
+    row_N = np.repeat(np.arange(len(lengths_B)), lengths_B)
+    return TokenRows(ids_N.astype(np.int64), row_N)
 
 
 def count_unigrams(rows: TokenRows, counting: Counting) -> NDArray[np.int64]:

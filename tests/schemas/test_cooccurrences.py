@@ -158,23 +158,26 @@ def test_a_sample_never_has_more_tokens_than_allowed(rows: list[list[int]], max_
         assert sum(map(len, taken)) + max(map(len, rows)) > max_tokens
 
 
-def test_a_wider_window_is_counted_in_smaller_blocks() -> None:
-    """The memory of a block goes with its occurrences, of which each token has as many as the window is wide."""
-    rows = pa.Table.from_batches(table_of([[3] * 100] * 5000).to_batches(max_chunksize=1024))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(counting, "BLOCK_OCCURRENCES", 300_000)
-        for window in (1, 5, 16):
-            sizes = [len(block.ids_N) for block in blocks_of([rows], window)]
-            assert sum(sizes) == 500_000
-            assert max(sizes) <= 300_000 / window + 1024 * 100
-
-
-def test_rows_that_come_in_one_piece_are_counted_in_blocks_as_well() -> None:
-    """A shard that was read as a whole is one record batch, however large it is."""
-    rows = table_of([[3] * 100] * 5000).combine_chunks()
+@pytest.mark.parametrize("length", [1, 100, 4096])
+@pytest.mark.parametrize("window", [1, 5, 16])
+def test_a_block_ends_with_the_row_that_fills_it(length: int, window: int) -> None:
+    """The memory of a block goes with its co-occurrences: the window of each token. A shard may be one record batch."""
+    rows = table_of([[3] * length] * (400_000 // length)).combine_chunks()
     assert len(rows.to_batches()) == 1
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(counting, "BLOCK_OCCURRENCES", 300_000)
-        sizes = [len(block.ids_N) for block in blocks_of([rows], 3)]
-    assert sum(sizes) == 500_000
-    assert max(sizes) <= 300_000 / 3 + counting.ROWS_AT_ONCE * 100
+        sizes = [len(block.ids_N) for block in blocks_of([rows, rows], window)]
+    assert sum(sizes) == 2 * length * rows.num_rows
+    assert max(sizes) < 300_000 // window + length
+
+    # Only the last block may be smaller.
+    assert min(sizes[:-1], default=300_000) > 300_000 // window - length
+
+
+def test_a_row_that_is_longer_than_a_block_is_counted_whole() -> None:
+    rows = [[3] * 50, [4] * 5, [5] * 5]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(counting, "BLOCK_OCCURRENCES", 30)
+        blocks = [block.ids_N.tolist() for block in blocks_of([table_of(rows)], 3)]
+    assert blocks == [rows[0], rows[1] + rows[2]]
