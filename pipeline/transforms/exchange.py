@@ -72,6 +72,8 @@ class Exchange(beam.PTransform):
     consume: called with the number of a bucket, a function that returns one table per stream, and the plan's details.
     The rows come in any order. If the bucket is already finished, it need not call the function.
     plan: a single `Plan`.
+    in_pieces: the function yields the rows of the only stream as several tables instead, of a few MB each. For rows
+    that are small, but may be too many in one bucket to fit into memory.
     """
 
     streams: Sequence[Sent | Written | Relayed]
@@ -79,9 +81,10 @@ class Exchange(beam.PTransform):
     plan: AsSingleton
     shuffle: Shuffle
     staging: Staging
+    in_pieces: bool = False
 
     def expand(self, pbegin: Any) -> PCollection:
-        consumer = Consumer([source.stream for source in self.streams], self.consume)
+        consumer = Consumer([source.stream for source in self.streams], self.consume, self.in_pieces)
         start = pbegin | "Start" >> beam.Create([None])
         if self.shuffle == "service":
             every_bucket = start | "Every bucket" >> _typed(generate(empty_blocks, self.plan))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.runtime.blocks import NO_ROWS, WireBlock, blocks_of, tables_of_blocks
+from pipeline.runtime.blocks import NO_ROWS, WireBlock, blocks_of, pieces_of_blocks, tables_of_blocks
 from pipeline.runtime.exchange import (
     BatchSource,
     Entry,
@@ -27,7 +27,10 @@ from pipeline.runtime.merging import MERGED_RUNS, entries_by_range, merge_runs
 from pipeline.runtime.run_files import RunIndex
 from pipeline.runtime.staging import Staging
 
-Consume = Callable[[int, Callable[[], list[pa.Table]], Any], Any]
+ReadRows = Callable[[], Iterable[pa.Table]]
+"""Returns one table per stream with the rows of a bucket, or yields those of its only stream in pieces."""
+
+Consume = Callable[[int, Callable[[], Any], Any], Any]
 
 
 @dataclass(frozen=True)
@@ -45,10 +48,11 @@ class Plan:
 
 @dataclass(frozen=True)
 class Consumer:
-    """How each bucket is consumed."""
+    """How each bucket is consumed. in_pieces: the function gets the rows of its only stream piece by piece."""
 
     streams: list[Stream]
     function: Consume
+    in_pieces: bool = False
 
 
 def empty_blocks(_: None, plan: Plan) -> Iterator[tuple[int, WireBlock]]:
@@ -74,8 +78,20 @@ def read_blocks(
 def consume_blocks(grouped: tuple[int, Iterable[WireBlock]], consumer: Consumer, plan: Plan) -> Any:
     """Consume one bucket. The tables are made from its blocks only if the function asks for them."""
     bucket, blocks = grouped
-    read_tables = partial(tables_of_blocks, blocks, consumer.streams)
-    return consumer.function(bucket, read_tables, plan.details)
+    read_rows = rows_of_blocks(blocks, consumer.streams, consumer.in_pieces)
+    return consumer.function(bucket, read_rows, plan.details)
+
+
+def rows_of_blocks(blocks: Iterable[WireBlock], streams: list[Stream], in_pieces: bool) -> ReadRows:
+    """Return a function that decodes the blocks of one bucket.
+
+    In pieces, only a piece's rows are decoded at a time. Whether its blocks, which are compressed, are all in memory is
+    up to the engine.
+    """
+    if not in_pieces:
+        return partial(tables_of_blocks, blocks, streams)
+    (stream,) = streams
+    return partial(pieces_of_blocks, blocks, stream)
 
 
 def empty_groups(_: None, plan: Plan) -> Iterator[tuple[int, Entry | None]]:
@@ -131,5 +147,13 @@ def consume_runs(
     group, entries = grouped
     reader = GroupReader(indexes_by_name(filter(None, entries)), plan.buckets, staging)
     for bucket in buckets_of_group(group, plan.buckets):
-        read_tables = partial(reader.tables, bucket, consumer.streams)
-        yield consumer.function(bucket, read_tables, plan.details)
+        read_rows = rows_of_runs(reader, bucket, consumer.streams, consumer.in_pieces)
+        yield consumer.function(bucket, read_rows, plan.details)
+
+
+def rows_of_runs(reader: GroupReader, bucket: int, streams: list[Stream], in_pieces: bool) -> ReadRows:
+    """Return a function that reads one bucket from all runs."""
+    if not in_pieces:
+        return partial(reader.tables, bucket, streams)
+    (stream,) = streams
+    return partial(reader.pieces, bucket, stream)

@@ -13,7 +13,7 @@ from typing import Any
 
 from apache_beam.pvalue import AsSingleton, PCollection, TaggedOutput
 
-from pipeline.runtime.blocks import WireBlock, pieces_of_blocks, tables_of_blocks
+from pipeline.runtime.blocks import WireBlock
 from pipeline.runtime.exchange import (
     Entry,
     GroupReader,
@@ -27,7 +27,7 @@ from pipeline.runtime.relay import Addressed, relay_blocks, relay_runs
 from pipeline.runtime.staging import Staging
 from pipeline.transforms.calls import generate
 from pipeline.transforms.exchange import Relayed
-from pipeline.transforms.exchange_steps import Plan
+from pipeline.transforms.exchange_steps import Plan, rows_of_blocks, rows_of_runs
 
 Plans = dict[str, Plan]
 """The plans of several exchanges by name."""
@@ -87,9 +87,7 @@ def _tag(number: int) -> str:
 
 def _relay_blocks(grouped: tuple[int, Iterable[WireBlock]], step: Step, plans: Plans) -> Iterator[TaggedOutput]:
     bucket, blocks = grouped
-    read_rows: Callable[[], Any] = partial(tables_of_blocks, blocks, step.streams)
-    if step.in_pieces:
-        read_rows = partial(pieces_of_blocks, blocks, step.streams[0])
+    read_rows = rows_of_blocks(blocks, step.streams, step.in_pieces)
     batches = step.make(bucket, read_rows, plans[step.plan].details)
     for number, target_bucket, block in relay_blocks(batches, _outputs(step, plans)):
         yield TaggedOutput(_tag(number), (target_bucket, block))
@@ -105,9 +103,7 @@ def _relay_runs(
     outputs = _outputs(step, plans)
 
     for bucket in buckets_of_group(group, plan.buckets):
-        read_rows: Callable[[], Any] = partial(reader.tables, bucket, step.streams)
-        if step.in_pieces:
-            read_rows = partial(reader.pieces, bucket, step.streams[0])
+        read_rows = rows_of_runs(reader, bucket, step.streams, step.in_pieces)
         batches = partial(step.make, bucket, read_rows, plan.details)
         for number, index in relay_runs(f"{step.name}-{bucket:06d}", batches, outputs, staging):
             stream, buckets = outputs[number]

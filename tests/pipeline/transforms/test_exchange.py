@@ -14,6 +14,7 @@ import pytest
 from apache_beam.io import WriteToText
 from apache_beam.pvalue import AsSingleton
 
+from pipeline.runtime import blocks, exchange
 from pipeline.runtime.blocks import BLOCK_BYTES, blocks_of, tables_of_blocks
 from pipeline.runtime.exchange import (
     GROUP_BUCKETS,
@@ -107,6 +108,43 @@ def test_every_bucket_gets_the_same_rows_by_every_way(tmp_path: Path, buckets: i
                 if key * buckets >> 64 == bucket
             ]
             assert found[stream] == sorted(expected)
+
+
+PIECES_SCHEMA = pa.schema([("key", pa.uint64())])
+
+
+def keys_alone(element: int, _: Any) -> Iterator[KeyedBatch]:
+    keys, _ = batch(element, 500)
+    yield keys, pa.record_batch([pa.array(keys)], schema=PIECES_SCHEMA)
+
+
+def consume_pieces(bucket: int, read_pieces: Callable[[], Iterator[pa.Table]], _: Any) -> str:
+    """The rows of a bucket in an order of their own, and the number of pieces in which they came."""
+    pieces = [piece["key"].to_pylist() for piece in read_pieces()]
+    return json.dumps([bucket, len(pieces), sorted(key for piece in pieces for key in piece)])
+
+
+@pytest.mark.parametrize("shuffle", ["files", "service"])
+def test_a_bucket_can_be_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shuffle: Shuffle) -> None:
+    """So that a bucket with more rows than fit into memory can be added up."""
+    for module in (blocks, exchange):
+        monkeypatch.setattr(module, "PIECE_BYTES", 3000)
+    buckets = 3
+    elements = list(range(10, 18))
+    with beam.Pipeline(runner="FnApiRunner") as pipeline:
+        source = BatchSource(_name, keys_alone)
+        sent = Sent(Stream(0, "keys", PIECES_SCHEMA), pipeline | beam.Create(elements), source)
+        decided = AsSingleton(pipeline | "Plan" >> beam.Create([Plan(buckets)]))
+        staging = Staging(str(tmp_path), "job")
+        consumed = pipeline | Exchange([sent], consume_pieces, decided, shuffle, staging, in_pieces=True)
+        _ = consumed | "Write" >> WriteToText(str(tmp_path / "out"), shard_name_template="")
+
+    found = sorted(json.loads(line) for line in (tmp_path / "out").read_text().splitlines())
+    keys = sorted(key for element in elements for key in batch(element, 500)[0].tolist())
+    for bucket, pieces, rows in found:
+        assert pieces > 2
+        assert rows == [key for key in keys if key * buckets >> 64 == bucket]
+    assert len(found) == buckets
 
 
 def test_no_block_is_larger_than_the_limit_and_equal_long_rows_stay_two() -> None:
