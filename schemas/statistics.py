@@ -15,7 +15,7 @@ Shape suffixes: V vocabulary, C co-occurrences of one file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import lcm
 from typing import Any, NamedTuple, Protocol
@@ -49,6 +49,14 @@ class Cooccurrences(NamedTuple):
 
 class TokenStatistics(Protocol):
     """What a new run needs to know about its text: how often each token occurs, and near which others.
+NO_COOCCURRENCES = Cooccurrences(np.zeros(0, np.uint32), np.zeros(0, np.uint32), np.zeros(0, np.int64))
+
+
+def joined(parts: Sequence[Cooccurrences]) -> Cooccurrences:
+    """Return the pairs of several parts, of which there is at least one. A pair may be in several of them."""
+    return Cooccurrences(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
 
     unigrams_V: (V,) int64, 0 for uncounted special tokens.
     context_weights_V: (V,) int64, the total weight of each token's co-occurrences, including those that were dropped.

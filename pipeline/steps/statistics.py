@@ -1,20 +1,15 @@
 """The steps of `statistics`: count lots of pair shards, add up partitions of all token pairs, and publish the folder.
 
-A lot's counts travel to their partition by a hash of the two tokens. The first partition also gets what is counted of
-single tokens: a row with NO_TOKEN in place of a second token says how often the token occurs, and one with ANY_TOKEN
-the total weight of its co-occurrences. Lots count both, so they include the pairs that partitions drop.
-
 Shape suffixes: V vocabulary, C distinct pairs of tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from pipeline.runtime.counters import Report
 from pipeline.runtime.exchange import KeyedBatch
@@ -23,10 +18,18 @@ from pipeline.runtime.publication import publish_output
 from pipeline.runtime.staging import DIRECT, Staging
 from pipeline.steps.provenance import Provenance
 from pipeline.steps.statistics_plan import StatisticsPlan
+from pipeline.steps.statistics_rows import (
+    ANY_TOKEN,
+    NO_TOKEN,
+    PartitionSums,
+    batch_of_pairs,
+    batch_of_tokens,
+    record_batch,
+    sum_pieces,
+)
 from pipeline.steps.word_counts import encode_entry
 from schemas import FORMAT_VERSION, shards, storage
 from schemas.cooccurrences import (
-    add_up,
     blocks_of,
     count_contexts,
     count_cooccurrences,
@@ -36,19 +39,14 @@ from schemas.cooccurrences import (
 )
 from schemas.errors import DataError
 from schemas.manifest import LedgerEntry, Manifest, Shard, fingerprint, read_part, read_root, read_shard_bytes
-from schemas.randomness import mix
 from schemas.shards import shard_name
 from schemas.statistics import (
     COOCCURRENCES,
-    COOCCURRENCES_SCHEMA,
     UNIGRAMS_FILE,
     UNIGRAMS_SCHEMA,
     Cooccurrences,
     unit_weight,
 )
-
-NO_TOKEN = np.iinfo(np.uint32).max
-ANY_TOKEN = NO_TOKEN - 1
 
 RARE = "pair of tokens below the least weight"
 
@@ -98,11 +96,11 @@ def count_lot(lot: PairLot, plan: StatisticsPlan) -> Iterator[KeyedBatch]:
         unigrams_V += count_unigrams(rows, plan.counting)
         found = count_cooccurrences(rows, plan.counting)
         context_weights_V += count_contexts(found, vocabulary_size)
-        yield _keys_of(found), record_batch(found)
+        yield batch_of_pairs(found)
 
     # Last, so that there are batches even in a lot without rows.
-    yield _batch_of_tokens(unigrams_V, NO_TOKEN)
-    yield _batch_of_tokens(context_weights_V, ANY_TOKEN)
+    yield batch_of_tokens(unigrams_V, NO_TOKEN)
+    yield batch_of_tokens(context_weights_V, ANY_TOKEN)
 
 
 def _read_rows(lot: PairLot, plan: StatisticsPlan) -> Iterator[pa.Table]:
@@ -114,26 +112,8 @@ def _read_rows(lot: PairLot, plan: StatisticsPlan) -> Iterator[pa.Table]:
         yield sampled_rows(table, place, plan.limit_of_shard(shard.tokens))
 
 
-def _batch_of_tokens(counts_V: NDArray[np.int64], marker: int) -> KeyedBatch:
-    """Return the counts of single tokens with keys of the first partition. marker: stands for the second token."""
-    tokens = np.flatnonzero(counts_V).astype(np.uint32)
-    markers = np.full(len(tokens), marker, dtype=np.uint32)
-    counts = Cooccurrences(tokens, markers, counts_V[tokens])
-    return np.zeros(len(tokens), dtype=np.uint64), record_batch(counts)
-
-
-def _keys_of(found: Cooccurrences) -> NDArray[np.uint64]:
-    """Return (C,) uint64: a hash of each pair of tokens, which decides its partition."""
-    return mix((found.first_C.astype(np.uint64) << np.uint64(32)) | found.second_C)
-
-
-def record_batch(found: Cooccurrences) -> pa.RecordBatch:
-    """Return co-occurrences as COOCCURRENCES_SCHEMA rows."""
-    return pa.record_batch([pa.array(column) for column in found], schema=COOCCURRENCES_SCHEMA)
-
-
 def add_counts(
-    partition: int, read_tables: Callable[[], list[pa.Table]], plan: StatisticsPlan, staging: Staging
+    partition: int, read_pieces: Callable[[], Iterable[pa.Table]], plan: StatisticsPlan, staging: Staging
 ) -> list[Report]:
     """Add up one partition. Returns its files' reports: co-occurrences and, first in partition 0, unigrams."""
     name = shard_name(COOCCURRENCES, partition, plan.partitions)
@@ -143,32 +123,16 @@ def add_counts(
     if len(reports) == len(names):
         return reports
 
-    table = read_tables()[0]
-    sent = Cooccurrences(*(table[column].to_numpy() for column in COOCCURRENCES_SCHEMA.names))
-    reports = []
-    if partition == 0:
-        reports.append(_keep_unigrams(sent, plan, staging))
-
-    is_pair = sent.second_C < ANY_TOKEN
-    summed = add_up(sent.take(is_pair), plan.counting.vocabulary_size)
-    return [*reports, _keep_cooccurrences(name, summed, plan, staging)]
+    sums = sum_pieces(read_pieces(), plan.counting.vocabulary_size)
+    reports = [_keep_unigrams(sums, staging)] if partition == 0 else []
+    return [*reports, _keep_cooccurrences(name, sums.pairs, plan, staging)]
 
 
-def _keep_unigrams(sent: Cooccurrences, plan: StatisticsPlan, staging: Staging) -> Report:
-    """Write the file with the counts and context weights of all tokens. sent: all rows of the first partition."""
-    counts_V = _add_tokens(sent.take(sent.second_C == NO_TOKEN), plan)
-    context_weights_V = _add_tokens(sent.take(sent.second_C == ANY_TOKEN), plan)
-    table = pa.table([pa.array(counts_V), pa.array(context_weights_V)], schema=UNIGRAMS_SCHEMA)
-
-    data, entry = encode_entry(UNIGRAMS_FILE, table)
-    return staging.keep_shard(UNIGRAMS_FILE, data, {"shard": entry, "tokens": int(counts_V.sum())})
-
-
-def _add_tokens(counted: Cooccurrences, plan: StatisticsPlan) -> NDArray[np.int64]:
-    """Return (V,) int64: the sum of the weights of each first token."""
-    sums_V = np.zeros(plan.counting.vocabulary_size, dtype=np.int64)
-    np.add.at(sums_V, counted.first_C, counted.weight_C)
-    return sums_V
+def _keep_unigrams(sums: PartitionSums, staging: Staging) -> Report:
+    """Write the file with the counts and context weights of all tokens. sums: of the first partition."""
+    columns = [pa.array(sums.unigrams_V), pa.array(sums.context_weights_V)]
+    data, entry = encode_entry(UNIGRAMS_FILE, pa.table(columns, schema=UNIGRAMS_SCHEMA))
+    return staging.keep_shard(UNIGRAMS_FILE, data, {"shard": entry, "tokens": int(sums.unigrams_V.sum())})
 
 
 def _keep_cooccurrences(name: str, summed: Cooccurrences, plan: StatisticsPlan, staging: Staging) -> Report:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -55,7 +55,7 @@ class WriteStatistics(beam.PTransform):
         exchange_plan = pbegin | "Plan partitions" >> beam.Create([Plan(self.plan.partitions)])
 
         add = partial(_add_counts, plan=self.plan, staging=self.staging)
-        exchange = Exchange([counted], add, AsSingleton(exchange_plan), self.shuffle, self.staging)
+        exchange = Exchange([counted], add, AsSingleton(exchange_plan), self.shuffle, self.staging, in_pieces=True)
         reports = AsList(pbegin | "Add counts" >> exchange)
         return pbegin | "Finish" >> call_last(publish_statistics, reports, self.plan, self.provenance, self.staging)
 
@@ -69,6 +69,6 @@ def _lot_made(lot: PairLot) -> None:
 
 
 def _add_counts(
-    partition: int, read_tables: Callable[[], list[pa.Table]], _: Any, plan: StatisticsPlan, staging: Staging
+    partition: int, read_pieces: Callable[[], Iterable[pa.Table]], _: Any, plan: StatisticsPlan, staging: Staging
 ) -> list[Report]:
-    return add_counts(partition, read_tables, plan, staging)
+    return add_counts(partition, read_pieces, plan, staging)
