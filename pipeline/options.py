@@ -172,13 +172,13 @@ class StatisticsJob:
         256_000_000,
         check=positive,
         metavar="N",
-        help="most tokens that are counted; of larger pairs, a sample of their rows",
+        help="maximum tokens to count, at most 51 billion / --window; the rows of larger folders are sampled",
     )
     max_cooccurrences: int = option(
         50_000_000,
         check=positive,
         metavar="N",
-        help="maximum number of co-occurrences that are kept; of more, the rarest are dropped",
+        help="maximum co-occurrences to keep; the rarest are dropped first",
     )
     shuffle: Shuffle | Literal["auto"] = shuffle_flag("counts travel to where they are added up")
     overwrite: bool = overwrite_flag()

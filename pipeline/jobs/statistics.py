@@ -15,7 +15,7 @@ from pipeline.runtime.progress import Work
 from pipeline.runtime.runner import beam_options
 from pipeline.runtime.staging import plan_staging
 from pipeline.steps.provenance import Provenance
-from pipeline.steps.statistics_plan import StatisticsPlan, stride_of
+from pipeline.steps.statistics_plan import StatisticsPlan, check_size, stride_of
 from pipeline.transforms.statistics import STATISTICS_STREAM, WriteStatistics
 from schemas import storage
 from schemas.cooccurrences import MAX_WINDOW, Counting, counting_of
@@ -60,9 +60,12 @@ def run(job: StatisticsJob, beam_arguments: list[str], known_flags: list[str]) -
 
 
 def _plan(job: StatisticsJob, pairs: Manifest, url: str, counting: Counting) -> StatisticsPlan:
-    """Return the plan of the job. url: the folder of pairs, as workers reach it."""
+    """Return the plan of the job. url: the folder of pairs, as workers reach it.
+
+    Raises UsageError if it would take too much memory.
+    """
     stride = stride_of(pairs.num_shards, pairs.totals["tokens"], job.max_tokens)
-    return StatisticsPlan(
+    plan = StatisticsPlan(
         pairs=url,
         fingerprint=pairs.fingerprint,
         vocabulary=pairs.options["vocabulary"],
@@ -74,16 +77,17 @@ def _plan(job: StatisticsJob, pairs: Manifest, url: str, counting: Counting) -> 
         max_tokens=job.max_tokens,
         max_cooccurrences=job.max_cooccurrences,
     )
+    check_size(plan)
+    return plan
 
 
 def _estimate(plan: StatisticsPlan, input_bytes: int) -> Estimate:
     """Return what a dry run prints about the job."""
-    counted_tokens = min(plan.tokens, plan.max_tokens)
     return Estimate(
         splits=plan.lots,
         shards=plan.partitions + 1,
         are_counted=True,
         input_bytes=input_bytes,
-        output_bytes=counted_tokens * STATISTICS_BYTES_PER_TOKEN,
-        seconds=counted_tokens / STATISTICS_TOKENS_PER_SECOND,
+        output_bytes=plan.counted_tokens * STATISTICS_BYTES_PER_TOKEN,
+        seconds=plan.counted_tokens / STATISTICS_TOKENS_PER_SECOND,
     )

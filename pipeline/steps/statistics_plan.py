@@ -6,15 +6,22 @@ from dataclasses import dataclass
 from math import ceil
 
 from schemas.cooccurrences import Counting
+from schemas.errors import UsageError
 from schemas.manifest_entries import PART_ENTRIES
 
 LOT_TOKENS = 16 << 20
 """Tokens per lot: a few blocks, and a few seconds of work."""
 
-PARTITION_TOKENS = 4 << 20
-"""Counted tokens per partition. English has about as many distinct pairs within 5 tokens, of 16 bytes each."""
+PARTITION_OCCURRENCES = 12 << 20
+"""Co-occurrences counted per partition: those of 4 million tokens with a window of 3. Adding up a partition takes some
+100 bytes for each distinct pair of tokens: 1.3 GB if no pair occurred twice. In English most do."""
 
 MAX_PARTITIONS = 4096
+
+MAX_OCCURRENCES = MAX_PARTITIONS * PARTITION_OCCURRENCES
+"""The most co-occurrences that may be counted: those of 17 billion tokens with a window of 3. With more, either a
+partition would outgrow a worker's memory, or the indexes of all runs that of the launcher: some 4,096 runs, each cut
+for 512 groups of partitions, are 2 million elements (pipeline/runtime/exchange.py). Sums stay far below 64 bits."""
 
 LEAST_SHARDS = 64
 """A sample is drawn from at least this many shards, if the folder has them."""
@@ -81,12 +88,31 @@ class StatisticsPlan:
         return -(-self.num_shards // self.shards_per_lot)
 
     @property
+    @property
+    def counted_tokens(self) -> int:
+        """The number of tokens to count, at most: rows that no longer fit into a sample are left out whole."""
+        return min(self.tokens, self.max_tokens)
+
     def partitions(self) -> int:
-        """The number of partitions of token pairs: a power of two."""
-        wanted = max(1, min(self.tokens, self.max_tokens) // PARTITION_TOKENS)
-        return min(1 << (wanted - 1).bit_length(), MAX_PARTITIONS)
+        """The number of partitions of token pairs: a power of two.
+
+        A partition has fewer than 2 * PARTITION_OCCURRENCES of all co-occurrences, apart from chance.
+        """
+        wanted = max(1, self.counted_tokens * self.counting.window // PARTITION_OCCURRENCES)
+        return 1 << (wanted - 1).bit_length()
 
     @property
     def most_in_partition(self) -> int:
         """The maximum token pairs that a partition keeps. Pairs are assigned by hash, so partitions are about equal."""
         return max(1, self.max_cooccurrences // self.partitions)
+
+
+def check_size(plan: StatisticsPlan) -> None:
+    """Raise UsageError if more co-occurrences would be counted than MAX_OCCURRENCES."""
+    window = plan.counting.window
+    limit = MAX_OCCURRENCES // window
+    if plan.counted_tokens > limit:
+        raise UsageError(
+            f"--max_tokens {plan.max_tokens:,} is too much for --window {window}: the co-occurrences of "
+            f"{plan.counted_tokens:,} tokens would not fit into memory. Give --max_tokens {limit}."
+        )

@@ -17,11 +17,10 @@ import pyarrow as pa
 import pytest
 
 from pipeline.inspection import inspect
+from pipeline.runtime import blocks, exchange
 from pipeline.steps import statistics_plan
-from pipeline.steps.statistics_plan import StatisticsPlan, stride_of
 from pipeline.steps.word_counts import encode_entry
 from pipeline.terminal_views import show_cooccurrences
-from schemas.cooccurrences import Counting
 from schemas.errors import DataError
 from schemas.manifest import NAME, Manifest, Shard, fingerprint, read_manifest
 from schemas.statistics import COOCCURRENCES_SCHEMA, UNIGRAMS_FILE, Statistics, read_statistics, unit_weight
@@ -128,20 +127,31 @@ def test_rare_cooccurrences_are_dropped_and_counted(command, statistics: Path, p
     assert few.context_weights_V.tolist() == contexts_of(all_weights, few.vocabulary_size)
 
 
-@pytest.mark.parametrize("shuffle", ["files", "service"])
-def test_several_partitions_drop_pairs_and_count_all(
-    command, pairs: Path, statistics: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shuffle: str
+def test_several_partitions_that_drop_pairs_are_the_same_by_every_shuffle(
+    command, pairs: Path, statistics: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(statistics_plan, "PARTITION_TOKENS", 500)
+    """Rows come in another order, and in pieces. A partition decides by itself what it drops."""
+    monkeypatch.setattr(statistics_plan, "PARTITION_OCCURRENCES", 500 * WINDOW)
     monkeypatch.setattr(statistics_plan, "LOT_TOKENS", 1000)
-    output = tmp_path / "few"
-    limits = ("--window", WINDOW, "--max_cooccurrences", 300, "--shuffle", shuffle)
-    assert command("statistics", "--pairs", pairs, "--output", output, *limits).returncode == 0
+    for module in (exchange, blocks):
+        monkeypatch.setattr(module, "PIECE_BYTES", 4000)
 
-    few = read_statistics(str(output))
+    outputs = [tmp_path / shuffle for shuffle in ("files", "service")]
+    for output in outputs:
+        flags = ("--window", WINDOW, "--max_cooccurrences", 300, "--shuffle", output.name)
+        assert command("statistics", "--pairs", pairs, "--output", output, *flags).returncode == 0
+    assert_same_files(*outputs)
+
+    few = read_statistics(str(outputs[0]))
     assert len(few.manifest.shards) > 2
     assert few.manifest.statistics["dropped_weight"] > 0
     assert np.array_equal(few.context_weights_V, read_statistics(str(statistics)).context_weights_V)
+
+
+def assert_same_files(folder: Path, other: Path) -> None:
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
+        path.name: path.read_bytes() for path in other.iterdir()
+    }
 
 
 def test_statistics_without_context_weights_are_refused(statistics: Path, tmp_path: Path) -> None:
@@ -274,6 +284,18 @@ def test_a_killed_job_run_again_ends_with_the_same_bytes(command, statistics: Pa
         assert (output / whole.name).read_bytes() == whole.read_bytes()
 
 
+def test_more_tokens_than_fit_into_memory_are_refused(
+    command, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = read_manifest(str(pairs), "pairs").totals["tokens"]
+    monkeypatch.setattr(statistics_plan, "MAX_OCCURRENCES", WINDOW * (tokens - 1) + 1)
+    flags = ("--pairs", pairs, "--output", tmp_path / "out", "--window", WINDOW)
+    done = command("statistics", *flags, "--max_tokens", 10**12)
+    assert done.returncode == 2 and f"Give --max_tokens {tokens - 1}." in done.stderr, done.stderr
+    assert not (tmp_path / "out").exists()
+    assert command("statistics", *flags, "--max_tokens", tokens - 1).returncode == 0
+
+
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
@@ -291,28 +313,6 @@ def test_mistakes_are_one_line(command, pairs: Path, tmp_path: Path, flags, told
 def test_another_kind_of_folder_is_refused(command, text: Path, tmp_path: Path) -> None:
     done = command("statistics", "--pairs", text, "--output", tmp_path / "out")
     assert done.returncode == 3 and "holds text, but pairs was expected" in done.stderr
-
-
-def plan(num_shards: int, tokens: int, max_tokens: int) -> StatisticsPlan:
-    counting = Counting(30_522, 3, (0,), (0,))
-    shards_read = len(range(0, num_shards, stride_of(num_shards, tokens, max_tokens)))
-    tokens_read = tokens * shards_read // num_shards
-    return StatisticsPlan("pairs", "", "", counting, num_shards, 1, tokens, tokens_read, max_tokens, 50_000_000)
-
-
-@pytest.mark.parametrize("num_shards", [1, 7, 64, 1000, 100_000])
-@pytest.mark.parametrize("tokens", [10**6, 10**9, 3 * 10**12])
-def test_the_plan_bounds_what_is_read_and_counted(num_shards: int, tokens: int) -> None:
-    made = plan(num_shards, tokens, 256_000_000)
-    assert len(range(0, num_shards, made.stride)) == made.shards_read
-    counted = made.tokens_read * made.share_of_rows
-    assert counted <= 256_000_000 * 1.01
-    assert counted >= 0.98 * min(tokens, 256_000_000)
-
-    # Twice what is counted is read at most, or some 64 shards.
-    assert made.tokens_read <= 2 * 256_000_000 + tokens * 128 / num_shards or made.stride == 1
-    assert made.partitions <= 64
-    assert 4096 % made.shards_per_lot == 0
 
 
 def test_manifests_of_statistics_say_what_they_count(statistics: Path) -> None:
