@@ -14,8 +14,14 @@ from pipeline.terminal_views import show_cooccurrences, show_counts, show_manife
 from schemas import shards, storage
 from schemas.errors import DataError, StorageError
 from schemas.manifest import NAME, Manifest, Shard, open_manifest, read_manifest, read_shard_bytes
-from schemas.row_checks import PairLimits, check_pairs, read_pairs_vocabulary
-from schemas.statistics import COOCCURRENCES_SCHEMA, UNIGRAMS_SCHEMA, schema_of_file
+from schemas.row_checks import PairLimits, check_pairs, check_row_count, read_pairs_vocabulary
+from schemas.statistics import (
+    COOCCURRENCES_SCHEMA,
+    UNIGRAMS_SCHEMA,
+    check_statistics,
+    schema_of_file,
+    unigrams_entry,
+)
 from schemas.vocabulary import COUNTS_FILE, TOKENIZER_FILE, VOCABULARY_FOLDER, Vocabulary, read_vocabulary
 
 
@@ -123,6 +129,8 @@ def verify(folder: str) -> Iterator[str]:
 
     manifest = open_manifest(folder)
     vocabulary = check_vocabulary(folder, manifest)
+    if manifest.kind == "statistics":
+        unigrams_entry(folder, manifest)
     for shard in manifest.shards:
         data = read_shard_bytes(folder, shard)
         if shard.path.endswith(".arrow"):
@@ -165,12 +173,11 @@ def row_schema(manifest: Manifest, path: str) -> pa.Schema:
 
 def check_rows(table: pa.Table, path: str, shard: Shard, manifest: Manifest, vocabulary: Vocabulary | None) -> None:
     """Raise DataError unless a shard has the rows that the manifest counts, with values in range."""
-    if table.num_rows != shard.rows:
-        raise DataError(
-            f"{path} has {table.num_rows:,} rows, but its manifest says {shard.rows:,}. Rebuild the folder."
-        )
+    check_row_count(table, path, shard.rows)
     if manifest.kind == "pairs" and vocabulary is not None:
         check_pairs(table, path, PairLimits.of(manifest, vocabulary))
+    if manifest.kind == "statistics":
+        check_statistics(table, path, int(manifest.options["vocabulary_size"]))
 
     # A vocabulary's files have no fingerprint of their rows; the sha256 of their bytes has been checked already.
     if manifest.kind != "vocab":

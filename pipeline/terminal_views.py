@@ -181,7 +181,7 @@ def show_counts(table: pa.Table) -> Iterator[str]:
 
 
 def show_unigrams(table: pa.Table, rows: int, tokens: Sequence[str] | None) -> Iterator[str]:
-    """Yield a line for each of the most frequent tokens: its count, and the token, or its id if `tokens` is None."""
+    """Yield a line for each of the most frequent tokens: its count, and the token, or its id if it is unknown."""
     counts_V = table["count"].to_numpy()
     for token in np.argsort(-counts_V, kind="stable")[:rows]:
         yield f"{counts_V[token]:>12,}  {_token(token, tokens)}"
@@ -190,7 +190,7 @@ def show_unigrams(table: pa.Table, rows: int, tokens: Sequence[str] | None) -> I
 def show_cooccurrences(table: pa.Table, rows: int, tokens: Sequence[str] | None) -> Iterator[str]:
     """Yield a line for each of the token pairs with the largest weights: the weight and the two tokens.
 
-    A token is shown by its id if `tokens` is None.
+    A token is shown by its id if `tokens` is None or does not have it.
     """
     order = [("weight", "descending"), ("first", "ascending"), ("second", "ascending")]
     # A file may have 50 million pairs, so select the rows in Arrow: only these become Python objects.
@@ -200,7 +200,9 @@ def show_cooccurrences(table: pa.Table, rows: int, tokens: Sequence[str] | None)
 
 
 def _token(number: int, tokens: Sequence[str] | None) -> str:
-    return f"token {number}" if tokens is None else tokens[number]
+    if tokens is None or number >= len(tokens):
+        return f"token {number}"
+    return tokens[number]
 
 
 def show_text(table: pa.Table) -> Iterator[str]:

@@ -72,6 +72,12 @@ def read_pairs_vocabulary(folder: str, manifest: Manifest) -> Vocabulary:
     return vocabulary
 
 
+def check_row_count(table: pa.Table, path: str, stated: int) -> None:
+    """Raise DataError unless a file has as many rows as its manifest states."""
+    if table.num_rows != stated:
+        raise DataError(f"{path} has {table.num_rows:,} rows, but its manifest says {stated:,}. Rebuild the folder.")
+
+
 def check_nulls(batches: list[pa.RecordBatch], path: str) -> None:
     """Raise DataError naming the first row with a null in a column that may not have any."""
     before = 0

@@ -18,14 +18,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import lcm
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from schemas import shards, storage
-from schemas.manifest import Manifest, Shard, read_manifest, read_shard_bytes
+from schemas.errors import DataError
+from schemas.manifest import NAME, Manifest, Shard, read_manifest, read_shard_bytes
+from schemas.row_checks import check_row_count, raise_first
 
 UNIGRAMS_FILE = "unigrams.arrow"
 COOCCURRENCES = "cooccurrences"
@@ -47,8 +49,6 @@ class Cooccurrences(NamedTuple):
         return Cooccurrences(self.first_C[chosen], self.second_C[chosen], self.weight_C[chosen])
 
 
-class TokenStatistics(Protocol):
-    """What a new run needs to know about its text: how often each token occurs, and near which others.
 NO_COOCCURRENCES = Cooccurrences(np.zeros(0, np.uint32), np.zeros(0, np.uint32), np.zeros(0, np.int64))
 
 
@@ -57,6 +57,8 @@ def joined(parts: Sequence[Cooccurrences]) -> Cooccurrences:
     return Cooccurrences(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
+class TokenStatistics(Protocol):
+    """What a new run needs to know about its text: how often each token occurs, and near which others.
 
     unigrams_V: (V,) int64, 0 for uncounted special tokens.
     context_weights_V: (V,) int64, the total weight of each token's co-occurrences, including those that were dropped.
@@ -106,11 +108,11 @@ class Statistics:
         return self.manifest.fingerprint
 
     def cooccurrences(self) -> Iterator[Cooccurrences]:
-        """Yield the co-occurrences of each file. Raises DataError if a file is missing or was changed."""
+        """Yield the co-occurrences of each file. Raises DataError if a file is missing, was changed or is wrong."""
         for entry in self.manifest.shards:
             if entry.path == UNIGRAMS_FILE:
                 continue
-            table = _read(self.folder, entry, COOCCURRENCES_SCHEMA)
+            table = _read(self.folder, entry, self.manifest)
             yield Cooccurrences(*(table[name].to_numpy() for name in COOCCURRENCES_SCHEMA.names))
 
 
@@ -120,14 +122,25 @@ def read_statistics(folder: str) -> Statistics:
     Raises DataError if it is not finished, of another kind, or damaged.
     """
     manifest = read_manifest(folder, "statistics")
-    (entry,) = [shard for shard in manifest.shards if shard.path == UNIGRAMS_FILE]
-    table = _read(folder, entry, UNIGRAMS_SCHEMA)
+    table = _read(folder, unigrams_entry(folder, manifest), manifest)
     return Statistics(folder, manifest, table["count"].to_numpy(), table["context_weight"].to_numpy())
+
+
+def unigrams_entry(folder: str, manifest: Manifest) -> Shard:
+    """Return the entry of the file with the counts of tokens. Raises DataError if the manifest lists none."""
+    for entry in manifest.shards:
+        if entry.path == UNIGRAMS_FILE:
+            return entry
+    raise DataError(
+        f"{storage.join(folder, NAME)} lists no {UNIGRAMS_FILE}, which has the counts of all tokens. "
+        "Copy the folder again or rebuild it with --overwrite."
+    )
 
 
 def schema_of_file(path: str) -> pa.Schema:
     """Return the schema of a file in a folder of statistics, given its path."""
-    return UNIGRAMS_SCHEMA if path.endswith(UNIGRAMS_FILE) else COOCCURRENCES_SCHEMA
+    name = path.rpartition("/")[2]
+    return UNIGRAMS_SCHEMA if name == UNIGRAMS_FILE else COOCCURRENCES_SCHEMA
 
 
 def unit_weight(window: int) -> int:
@@ -135,6 +148,41 @@ def unit_weight(window: int) -> int:
     return lcm(*range(1, window + 1))
 
 
-def _read(folder: str, entry: Shard, schema: pa.Schema) -> Any:
-    data = read_shard_bytes(folder, entry)
-    return shards.decode_table(data, storage.join(folder, entry.path), schema)
+def check_statistics(table: pa.Table, path: str, vocabulary_size: int) -> None:
+    """Raise DataError unless a file of statistics has the number of rows and the values that its columns promise."""
+    if schema_of_file(path) == UNIGRAMS_SCHEMA:
+        _check_unigrams(table, path, vocabulary_size)
+    else:
+        _check_cooccurrences(table, path, vocabulary_size)
+
+
+def _check_unigrams(table: pa.Table, path: str, vocabulary_size: int) -> None:
+    if table.num_rows != vocabulary_size:
+        raise DataError(
+            f"{path} has {table.num_rows:,} rows, but options.vocabulary_size is {vocabulary_size:,}: one row for each "
+            "token was expected. Rebuild the folder with --overwrite."
+        )
+    for name in UNIGRAMS_SCHEMA.names:
+        raise_first({f"a negative {name}": np.flatnonzero(table[name].to_numpy() < 0)}, path)
+
+
+def _check_cooccurrences(table: pa.Table, path: str, vocabulary_size: int) -> None:
+    first_C, second_C, weight_C = (table[name].to_numpy() for name in COOCCURRENCES_SCHEMA.names)
+    pairs_C = (first_C.astype(np.uint64) << np.uint64(32)) | second_C
+    faults = {
+        f"a token id of {vocabulary_size} or more": np.flatnonzero(np.maximum(first_C, second_C) >= vocabulary_size),
+        "a first token above the second": np.flatnonzero(first_C > second_C),
+        "a weight of 0 or less": np.flatnonzero(weight_C <= 0),
+        "a pair of tokens that is not after the one before": np.flatnonzero(pairs_C[1:] <= pairs_C[:-1]) + 1,
+    }
+    raise_first(faults, path)
+
+
+def _read(folder: str, entry: Shard, manifest: Manifest) -> pa.Table:
+    """Return the rows of one file of the folder, after every check."""
+    path = storage.join(folder, entry.path)
+    table = shards.decode_table(read_shard_bytes(folder, entry), path, schema_of_file(path))
+    check_row_count(table, path, entry.rows)
+    check_statistics(table, path, int(manifest.options["vocabulary_size"]))
+    shards.check_fingerprint(table, path, entry.fingerprint)
+    return table

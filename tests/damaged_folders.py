@@ -30,27 +30,27 @@ def write_fields(folder: Path, fields: Fields) -> None:
     (folder / "manifest.json").write_text(json.dumps(fields))
 
 
-def first_table(folder: Path) -> pa.Table:
-    """Return the rows of a folder's first shard."""
-    return pa.ipc.open_file(folder / read_fields(folder)["shards"][0]["path"]).read_all()
+def table_of_shard(folder: Path, number: int = 0) -> pa.Table:
+    """Return the rows of a folder's first shard, or of another one."""
+    return pa.ipc.open_file(folder / read_fields(folder)["shards"][number]["path"]).read_all()
 
 
 def restate(fields: Fields) -> None:
     """Recompute the manifest's fingerprint from its shards."""
     entries = [Shard(**entry) for entry in fields["shards"]]
-    identity = fields["options"].get("vocabulary", "")
+    identity = fields["options"]["vocabulary"] if fields["kind"] == "pairs" else ""
     fields["fingerprint"] = manifest.fingerprint(fields["kind"], entries, identity)
 
 
-def replace_rows(folder: Path, change: Callable[[pa.Table], pa.Table], honest: bool = True) -> str:
-    """Replace the first shard's rows, update its entry in the manifest, and return its name.
+def replace_rows(folder: Path, change: Callable[[pa.Table], pa.Table], honest: bool = True, number: int = 0) -> str:
+    """Replace the rows of the first shard, or of another one, update its entry in the manifest, and return its name.
 
-    The size and hash in the manifest are always those of the new data. honest: whether the fingerprints are too;
-    otherwise they stay those of the old rows.
+    The size and hash in the manifest are always those of the new data. honest: whether the fingerprints and the number
+    of rows are too; otherwise they stay those of the old rows.
     """
     fields = read_fields(folder)
-    entry = fields["shards"][0]
-    table = change(first_table(folder)).combine_chunks()
+    entry = fields["shards"][number]
+    table = change(table_of_shard(folder, number)).combine_chunks()
     # Write the batches unchanged: the usual way of writing would drop values that are hidden under a null.
     batches = table.to_batches()
     data = shards.encode_batches(batches, table.schema)
@@ -58,6 +58,7 @@ def replace_rows(folder: Path, change: Callable[[pa.Table], pa.Table], honest: b
 
     entry.update(bytes=len(data), sha256=storage.sha256(data))
     if honest:
+        entry["rows"] = table.num_rows
         entry["fingerprint"] = shards.content_fingerprint(shards.equal_batches(table))
         restate(fields)
     write_fields(folder, fields)
@@ -114,7 +115,7 @@ def keep_40_rows(folder: Path) -> None:
     """Cut a folder to 40 rows of one shard and update the manifest, but keep the old fingerprint."""
     kept = replace_rows(folder, lambda table: table.slice(0, 40), honest=False)
     fields = read_fields(folder)
-    table = first_table(folder)
+    table = table_of_shard(folder)
     lengths = [len(row) for row in table["input_ids"].to_pylist()]
 
     fields["shards"] = fields["shards"][:1]

@@ -120,6 +120,8 @@ def targets(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
     half = root / "half"
     assert training.warm(1, half, run__stop_at=6, checkpoint__every=3).returncode == 0
+    counted = root / "statistics"
+    assert command("statistics", "--pairs", pairs, "--output", counted).returncode == 0
     exported = root / "exported"
     assert training_export(half, exported) == 0
     recipe = root / "recipes"
@@ -155,6 +157,10 @@ def targets(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     def continue_from(folder: Path, out: Path) -> Outcome:
         return train(out, model__init_from=folder, run__stop_at=3)
 
+    def start_from(statistics: Path, out: Path) -> Outcome:
+        start = {"model__initial_embeddings": "cooccurrence", "model__initial_output_bias": "unigram"}
+        return train(out, data__statistics=statistics, run__stop_at=3, **start)
+
     def recipe_at(folder: Path, out: Path) -> Outcome:
         return train(out, config=folder / "recipe.toml", run__stop_at=3)
 
@@ -167,6 +173,8 @@ def targets(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         Target("pairs, verify", pairs, lambda d, o: pipeline("verify", d)),
         Target("pairs, inspect", pairs, lambda d, o: pipeline("inspect", d), True),
         Target("pairs, train", pairs, lambda d, o: train(o, data__pairs=d, run__stop_at=3)),
+        Target("statistics, verify", counted, lambda d, o: pipeline("verify", d)),
+        Target("statistics, train", counted, start_from),
         Target("run, resume", half, resume),
         Target("run, export", half, export),
         Target("published folder, train", exported, continue_from, True),

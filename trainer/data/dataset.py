@@ -21,9 +21,8 @@ from typing import IO
 import pyarrow as pa
 
 from schemas import shards, storage
-from schemas.errors import DataError
 from schemas.manifest import Manifest, Shard, read_manifest, read_shard_bytes
-from schemas.row_checks import PairLimits, check_pairs, read_pairs_vocabulary
+from schemas.row_checks import PairLimits, check_pairs, check_row_count, read_pairs_vocabulary
 from schemas.vocabulary import Vocabulary
 from trainer.data.block import Block
 from trainer.data.pair_rows import ShardRows, rows_from_table, stored_masks_from_table
@@ -180,10 +179,7 @@ class PairFolder:
         batches = shards.decode_table(data, path, schema)
         table = batches.combine_chunks()  # once here, not each time that a column is read
 
-        if table.num_rows != shard.rows:
-            raise DataError(
-                f"{path} has {table.num_rows:,} rows, but its manifest says {shard.rows:,}. Rebuild the folder."
-            )
+        check_row_count(table, path, shard.rows)
         check_pairs(table, path, self._limits)
         self._check_fingerprint(batches, shard, path)
         return table

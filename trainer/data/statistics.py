@@ -108,6 +108,11 @@ def open_statistics(recipe: Recipe, vocabulary: Vocabulary) -> Statistics | None
             f"pairs have {vocabulary.fingerprint}. Count these pairs: `python -m pipeline statistics --pairs PAIRS "
             "--output FOLDER`."
         )
+    if statistics.vocabulary_size != vocabulary.size:
+        raise DataError(
+            f"data.statistics {folder} has options.vocabulary_size {statistics.vocabulary_size}, but the vocabulary of "
+            f"the pairs has {vocabulary.size} tokens. Copy the folder again or rebuild it with --overwrite."
+        )
     check_counts_are_not_held_out(statistics, recipe)
     return statistics
 
