@@ -65,7 +65,7 @@ def _count_lot(lot: PairLot, _: Any, plan: StatisticsPlan) -> Iterator[KeyedBatc
 
 
 def _lot_made(lot: PairLot) -> None:
-    metrics.count_lot([shard for _, shard in lot.shards])
+    metrics.count_lot("pairs", [shard for _, shard in lot.shards])
 
 
 def _add_counts(

@@ -79,7 +79,7 @@ def _count_lot(lot: TextLot, _: Any, plan: CountPlan) -> Iterator[KeyedBatch]:
 
 
 def _lot_made(lot: TextLot, shuffle: Shuffle, staging: Staging) -> None:
-    metrics.count_lot(lot.shards)
+    metrics.count_lot("text", lot.shards)
     if shuffle == "service":  # this shuffle leaves no report on the lot in staging
         note_lot(lot, staging)
 
