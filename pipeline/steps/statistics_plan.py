@@ -24,7 +24,8 @@ partition would outgrow a worker's memory, or the indexes of all runs that of th
 for 512 groups of partitions, are 2 million elements (pipeline/runtime/exchange.py). Sums stay far below 64 bits."""
 
 LEAST_SHARDS = 64
-"""A sample is drawn from at least this many shards, if the folder has them."""
+"""A sample is drawn from at least this many shards, if the folder has them. Chosen by hand: all rows of a document are
+in one shard, so a sample of few shards would have few documents, and a long one would weigh too much in it."""
 
 
 def stride_of(num_shards: int, tokens: int, max_tokens: int) -> int:
@@ -67,7 +68,7 @@ class StatisticsPlan:
 
     @property
     def share_of_rows(self) -> float:
-        """The share of the rows in the shards read that is counted."""
+        """The maximum share of the tokens in the shards read that is counted. Manifests call it share_of_rows."""
         return min(1.0, self.max_tokens / max(self.tokens_read, 1))
 
     def limit_of_shard(self, tokens: int) -> int:
@@ -88,11 +89,11 @@ class StatisticsPlan:
         return -(-self.num_shards // self.shards_per_lot)
 
     @property
-    @property
     def counted_tokens(self) -> int:
         """The number of tokens to count, at most: rows that no longer fit into a sample are left out whole."""
         return min(self.tokens, self.max_tokens)
 
+    @property
     def partitions(self) -> int:
         """The number of partitions of token pairs: a power of two.
 
@@ -103,7 +104,10 @@ class StatisticsPlan:
 
     @property
     def most_in_partition(self) -> int:
-        """The maximum token pairs that a partition keeps. Pairs are assigned by hash, so partitions are about equal."""
+        """The maximum token pairs that a partition keeps. Pairs are assigned by hash, so partitions are about equal.
+
+        At least one, so that a small --max_cooccurrences does not leave all partitions empty.
+        """
         return max(1, self.max_cooccurrences // self.partitions)
 
 
