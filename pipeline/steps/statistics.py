@@ -125,7 +125,7 @@ def add_counts(
 
     sums = sum_pieces(read_pieces(), plan.counting.vocabulary_size)
     reports = [_keep_unigrams(sums, staging)] if partition == 0 else []
-    return [*reports, _keep_cooccurrences(name, sums.pairs, plan, staging)]
+    return [*reports, _keep_cooccurrences(name, sums.pairs(), plan, staging)]
 
 
 def _keep_unigrams(sums: PartitionSums, staging: Staging) -> Report:

@@ -20,6 +20,9 @@ from schemas.cooccurrences import add_up
 from schemas.randomness import mix
 from schemas.statistics import COOCCURRENCES_SCHEMA, NO_COOCCURRENCES, Cooccurrences, joined
 
+ROWS_AT_ONCE = 1 << 20
+"""The fewest rows that are added up at once: 16 MB."""
+
 NO_TOKEN = np.iinfo(np.uint32).max
 ANY_TOKEN = NO_TOKEN - 1
 
@@ -47,13 +50,14 @@ class PartitionSums:
     """The sums of all rows of a partition that were added so far.
 
     unigrams_V, context_weights_V: (V,) int64, of the rows of single tokens. Only the first partition has any.
-    pairs: each pair of tokens once, sorted by (first, second).
     """
 
     def __init__(self, vocabulary_size: int) -> None:
         self.unigrams_V = np.zeros(vocabulary_size, dtype=np.int64)
         self.context_weights_V = np.zeros(vocabulary_size, dtype=np.int64)
-        self.pairs = NO_COOCCURRENCES
+        self._summed = NO_COOCCURRENCES
+        self._waiting: list[Cooccurrences] = []
+        self._rows_waiting = 0
 
     def add(self, rows: pa.Table) -> None:
         """Add some rows."""
@@ -63,7 +67,23 @@ class PartitionSums:
             np.add.at(sums_V, of_tokens.first_C, of_tokens.weight_C)
 
         pairs = sent.take(sent.second_C < ANY_TOKEN)
-        self.pairs = add_up(joined([self.pairs, pairs]), len(self.unigrams_V))
+        self._waiting.append(pairs)
+        self._rows_waiting += len(pairs.weight_C)
+
+        # Rows wait until they are as many as the pairs that they are added to. Each addition sorts all of both, so
+        # sorting takes a constant number of passes over a row, however small the pieces are.
+        if self._rows_waiting >= max(ROWS_AT_ONCE, len(self._summed.weight_C)):
+            self._add_waiting()
+
+    def pairs(self) -> Cooccurrences:
+        """Return each pair of tokens once, sorted by (first, second)."""
+        self._add_waiting()
+        return self._summed
+
+    def _add_waiting(self) -> None:
+        self._summed = add_up(joined([self._summed, *self._waiting]), len(self.unigrams_V))
+        self._waiting = []
+        self._rows_waiting = 0
 
 
 def sum_pieces(pieces: Iterable[pa.Table], vocabulary_size: int) -> PartitionSums:

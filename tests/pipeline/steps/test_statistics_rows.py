@@ -9,9 +9,11 @@ from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.steps import statistics_rows
 from pipeline.steps.statistics_rows import ANY_TOKEN, NO_TOKEN, batch_of_tokens, record_batch, sum_pieces
 from schemas.statistics import COOCCURRENCES_SCHEMA, Cooccurrences
 
@@ -23,6 +25,14 @@ pairs_of_tokens = st.tuples(tokens, tokens).map(sorted)
 counts_of_tokens = st.tuples(tokens, st.sampled_from([NO_TOKEN, ANY_TOKEN]))
 weights = st.integers(1, 50) | st.just(LARGE)
 rows = st.lists(st.tuples(pairs_of_tokens | counts_of_tokens, weights), max_size=40)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_rows_at_once() -> Iterator[None]:
+    """So that some additions come before the last one."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(statistics_rows, "ROWS_AT_ONCE", 5)
+        yield
 
 
 def table_of(sent: list) -> pa.Table:
@@ -43,7 +53,7 @@ def test_the_sums_of_pieces_are_those_of_all_rows(sent: list, cuts: list[int], o
         expected[first, second] += weight
     assert found.unigrams_V.tolist() == [expected.pop((token, NO_TOKEN), 0) for token in range(VOCABULARY_SIZE)]
     assert found.context_weights_V.tolist() == [expected.pop((token, ANY_TOKEN), 0) for token in range(VOCABULARY_SIZE)]
-    assert list(zip(*(column.tolist() for column in found.pairs), strict=True)) == [
+    assert list(zip(*(column.tolist() for column in found.pairs()), strict=True)) == [
         (first, second, expected[first, second]) for first, second in sorted(expected)
     ]
 
@@ -68,5 +78,5 @@ def test_memory_does_not_grow_with_the_number_of_pieces() -> None:
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
         assert (sums.unigrams_V == lots).all() and (sums.context_weights_V == lots).all()
-        assert sums.pairs.weight_C.sum() == 20_000 * lots
+        assert sums.pairs().weight_C.sum() == 20_000 * lots
     assert peaks[1] < 1.1 * peaks[0]
