@@ -8,8 +8,10 @@ frequencies may be others in the next phase.
 
 from __future__ import annotations
 
+from schemas.errors import ClozelineError
+from schemas.manifest import read_manifest
 from trainer.checkpoint.layout import add_evaluation, checkpoint_path, location, read_evaluation
-from trainer.checkpoint.state import FoundCheckpoint
+from trainer.checkpoint.state import FoundCheckpoint, TrainingState
 from trainer.config.phases import Phase, phase_after
 from trainer.config.schema import Recipe
 from trainer.distributed.collectives import run_on_rank_0
@@ -37,12 +39,23 @@ def phase_to_resume(run_recipe: Recipe, phases: list[Phase], checkpoint: FoundCh
     if state.step != phase.steps_before or state.step == 0:
         return phase
 
-    # A run that got its held-out pairs only now has no evaluation here, either. It is made in the next phase, because
-    # the rows of the one that ended may be gone.
+    # A run that got its held-out pairs only now has no evaluation here, either. It is made in the next phase.
     was_due = state.recipe.get("evaluation.pairs") is not None
-    if was_due and evaluation_is_missing(run_recipe, phase, state.step):
-        return phases[phases.index(phase) - 1]
-    return phase
+    if not was_due or not evaluation_is_missing(run_recipe, phase, state.step):
+        return phase
+
+    # So is one whose rows are gone, because a phase that has ended does not need them any more.
+    ended = phases[phases.index(phase) - 1]
+    return ended if run_on_rank_0(lambda: rows_are_there(ended, state)) else phase
+
+
+def rows_are_there(phase: Phase, state: TrainingState) -> bool:
+    """Return whether the pairs of a phase can be read, and are those that the checkpoint was trained on."""
+    try:
+        found = [read_manifest(folder, "pairs").fingerprint for folder in phase.recipe.data.folders]
+    except ClozelineError:
+        return False
+    return found == state.identity.get("data")
 
 
 def record_rerun(run: str, step: int, evaluation: Figures, cause: Figures, metrics: MetricsLog | None) -> None:

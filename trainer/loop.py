@@ -23,7 +23,7 @@ from trainer.evaluation_rerun import evaluation_is_missing, record_rerun
 from trainer.logs import logger
 from trainer.lookahead import Lookahead
 from trainer.loss_doctor.examiner import LossExaminer
-from trainer.metrics.log import MetricsLog
+from trainer.metrics.log import Figures, MetricsLog
 from trainer.metrics.step_clock import StepClock
 from trainer.metrics.unigram import TrainingText
 from trainer.models.batch import PackedBatch
@@ -222,7 +222,10 @@ class Loop:
             raise self.preempted(step)
 
         figures = evaluation.figures
-        cause = self.examiner.examine_state(state, figures, []) if state.examination_was_postponed else {}
+        is_of_phase = step > self.phase.steps_before
+        cause: Figures = {}
+        if state.examination_was_postponed and is_of_phase:
+            cause = self.examiner.examine_state(state, figures, [])
         run_on_rank_0(partial(record_rerun, self.run_recipe.run.folder, step, figures, cause, self.metrics))
         self.saver.publish(state)
 

@@ -82,7 +82,11 @@ def empty(out: Path) -> None:
     is_ours = (out / MARKER).exists()
     is_empty = not out.exists() or (out.is_dir() and not any(out.iterdir()))
     if not is_ours and not is_empty:
-        print(f"--output {out} holds something that no demo wrote. Give a new or an empty folder.", file=sys.stderr)
+        print(
+            f"--output {out} holds files, and no {MARKER}, which a demo leaves. Remove it yourself if it is an earlier "
+            "demo's, or give a new or an empty folder.",
+            file=sys.stderr,
+        )
         sys.exit(USAGE_ERROR)
 
     shutil.rmtree(out, ignore_errors=True)

@@ -88,16 +88,16 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
 
 
 def _check_inputs_are_outside(output: str, files: list[InputFile]) -> None:
-    """Raise UsageError if an input file is in the output folder. The next command would read its own shards."""
+    """Raise UsageError if an input file is directly in the output folder, because a pattern may match shards next."""
     if not storage.is_local(output):
         return
 
-    folder = os.path.abspath(storage.filesystem(output)[1])
+    folder = os.path.realpath(storage.filesystem(output)[1])
     for file in files:
-        if "://" not in file.path and os.path.dirname(os.path.abspath(file.path)) == folder:
+        if "://" not in file.path and os.path.dirname(os.path.realpath(file.path)) == folder:
             raise UsageError(
                 f"--output {storage.printable(output)} is the folder of the input {storage.printable(file.path)}. Give "
-                "another folder, so that the same command does not read its own output."
+                "the output a folder of its own."
             )
 
 

@@ -14,7 +14,7 @@ LOT_TOKENS = 16 << 20
 
 PARTITION_OCCURRENCES = 12 << 20
 """Co-occurrences counted per partition: those of 4 million tokens with a window of 3. Adding up a partition takes some
-100 bytes for each distinct pair of tokens: 1.3 GB if no pair occurred twice. In English most do."""
+100 bytes for each distinct pair of tokens: up to 2.6 GB if no pair occurred twice. In English most do."""
 
 MAX_PARTITIONS = 4096
 

@@ -117,6 +117,11 @@ def test_statistics_of_the_held_out_pairs_are_refused(training, command, held_ou
     assert done.returncode == 2, done.stderr
     assert f"data.statistics {counted} counts evaluation.pairs {held_out}" in done.stderr
 
+    # Without starting weights they serve as the baseline at most, and not even as that: they are of other rows.
+    del changes["model__initial_embeddings"], changes["model__initial_output_bias"]
+    done = training.warm(1, tmp_path / "run", **changes, run__stop_at=1)
+    assert done.returncode == 0, done.stderr
+
 
 def test_a_cut_file_of_statistics_is_one_line_on_two_ranks(training, command, pairs: Path, tmp_path: Path) -> None:
     """Rank 0 alone reads it. The other must end with the same error, not wait for weights."""

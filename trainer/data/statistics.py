@@ -71,11 +71,15 @@ class SampledStatistics:
 
 
 def statistics_for(recipe: Recipe, folders: list[PairFolder]) -> TokenStatistics:
-    """Return the counts of the training text. Raises DataError as `open_statistics` and `PairFolder.read_shard` do."""
+    """Return the counts of the training text, for starting weights.
+
+    Raises DataError as `open_statistics` and `PairFolder.read_shard` do, and UsageError if they count evaluation.pairs.
+    """
     opened = open_statistics(recipe, folders[0].vocabulary)
     if opened is None:
         return count_sample(folders, recipe.data.weights)
 
+    check_counts_are_not_held_out(opened, recipe)
     if not counts_exactly(opened, folders):
         logger.warning(
             "data.statistics %s was made from other pairs than data.pairs, so the starting weights reflect that text, "
@@ -94,8 +98,7 @@ def counts_exactly(statistics: Statistics, folders: list[PairFolder]) -> bool:
 def open_statistics(recipe: Recipe, vocabulary: Vocabulary) -> Statistics | None:
     """Return the counts of data.statistics, or None if the recipe has none.
 
-    Raises DataError if they are not finished, or count the tokens of another vocabulary than the pairs', and UsageError
-    if they count evaluation.pairs.
+    Raises DataError if they are not finished, or count the tokens of another vocabulary than the pairs'.
     """
     folder = recipe.data.statistics
     if folder is None:
@@ -113,7 +116,6 @@ def open_statistics(recipe: Recipe, vocabulary: Vocabulary) -> Statistics | None
             f"data.statistics {folder} has options.vocabulary_size {statistics.vocabulary_size}, but the vocabulary of "
             f"the pairs has {vocabulary.size} tokens. Copy the folder again or rebuild it with --overwrite."
         )
-    check_counts_are_not_held_out(statistics, recipe)
     return statistics
 
 

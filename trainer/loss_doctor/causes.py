@@ -44,8 +44,8 @@ COPIED = 0.5
 measured."""
 
 LEAST_STEPS = 500
-"""A run of fewer steps may be at the baseline and still on its way down, whatever its batch: `tiny` is there after 60
-steps and 0.2 nats below after 70. Chosen by hand."""
+"""A run that has taken fewer steps may be at the baseline and still on its way down, whatever its batch: `tiny` is there
+after 60 steps and 0.2 nats below after 70. Chosen by hand."""
 
 LARGE_BATCH_TOKENS = 4_096
 FEW_STEPS = 5_000
@@ -149,7 +149,7 @@ CAUSES: dict[str, Cause] = {
     ),
     "few_steps": Cause(
         _has_few_steps,
-        "{step} steps of {batch_tokens:.0f} tokens are few",
+        "{step} steps of {batch_tokens:.0f} tokens, so far, are few",
         "train for more steps, with smaller batches if they are large",
     ),
     "collapsed_output": Cause(

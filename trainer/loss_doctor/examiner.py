@@ -97,6 +97,7 @@ class LossExaminer:
         )
         if self.held_out is not None:
             micro_batches = self.held_out.first_batch()
+        assert micro_batches, "an examination without held-out data needs batches that were trained on"
         cause, sentence = examination.diagnosis(run, examined, self.engine, micro_batches)
         logger.info("%s: %s", self.context.run_recipe.run.folder, sentence)
         return {"loss_doctor": cause}

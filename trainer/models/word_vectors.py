@@ -85,16 +85,18 @@ def cooccurrence_matrix(triples: Iterable[Triples], vocabulary_size: int) -> spa
 
     A pair of equal tokens counts twice, because each of the two is a context of the other.
     """
-    nothing = np.zeros(0, dtype=np.int64)
-    parts: list[Triples] = [(nothing, nothing, nothing)]
+    no_tokens = np.zeros(0, dtype=np.uint32)
+    parts: list[Triples] = [(no_tokens, no_tokens, np.zeros(0, dtype=np.int64))]
     for part in triples:
         parts.append(part)
         progress()
 
     # Built once, from all parts: adding a matrix for each of thousands of files would copy the sum each time.
     first, second, weight = (np.concatenate(column) for column in zip(*parts, strict=True))
+    del parts
     shape = (vocabulary_size, vocabulary_size)
     upper = sparse.csr_matrix((weight.astype(np.float64), (first, second)), shape=shape)
+    del first, second, weight
     return sparse.csr_matrix(upper + upper.T)
 
 
