@@ -44,8 +44,8 @@ COPIED = 0.5
 measured."""
 
 LEAST_STEPS = 500
-"""A run that has taken fewer steps may be at the baseline and still on its way down, whatever its batch: `tiny` is there
-after 60 steps and 0.2 nats below after 70. Chosen by hand."""
+"""A run that has taken fewer steps may be at the baseline and still on its way down, whatever its batch: `tiny` is at
+it after 60 steps and 0.2 nats below after 70. Chosen by hand."""
 
 LARGE_BATCH_TOKENS = 4_096
 FEW_STEPS = 5_000
