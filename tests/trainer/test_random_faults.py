@@ -26,7 +26,7 @@ from schemas.manifest import NAME
 
 pytestmark = pytest.mark.thorough
 
-TRIES = 120
+TRIES = 140
 DOCUMENTED = {0, 2, 3, 4, 5}
 WRONG_VALUES: list[Any] = [None, -1, 10**30, 1.5, "", "x" * 1000, "../../x", [], {}, [None], True, float("nan")]
 
