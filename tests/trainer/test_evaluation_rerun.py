@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from schemas.errors import StorageError
+from schemas.manifest import read_manifest
 from tests.trainer.one_rank import group_of_one, small_recipe
 from trainer.checkpoint.layout import add_evaluation, checkpoint_path, read_evaluation
 from trainer.checkpoint.state import FoundCheckpoint, TrainingState
@@ -20,9 +21,11 @@ FIGURES = {"eval_mlm_loss": 2.0}
 
 
 @pytest.fixture
-def recipe(tmp_path: Path) -> Recipe:
+def recipe(tmp_path: Path, pairs: Path) -> Recipe:
     evaluation = ("evaluation.pairs=/held_out", "evaluation.every=4", "checkpoint.every=4")
-    recipe = small_recipe(f"run.output={tmp_path}", *evaluation, "run.max_steps=30", "schedule.warmup_steps=4")
+    recipe = small_recipe(
+        f"run.output={tmp_path}", f"data.pairs={pairs}", *evaluation, "run.max_steps=30", "schedule.warmup_steps=4"
+    )
     return recipe.model_copy(update={"phases": [PhaseSection(steps=10) for _ in range(3)]})
 
 
@@ -30,7 +33,10 @@ def found(recipe: Recipe, step: int, evaluation_pairs: str | None = "/held_out")
     path = checkpoint_path(recipe.run.folder, step)
     path.mkdir(parents=True, exist_ok=True)
     recorded: dict[str, Any] = {} if evaluation_pairs is None else {"evaluation.pairs": evaluation_pairs}
-    return FoundCheckpoint(path, TrainingState(step=step, tokens=1, seconds=1.0, identity={}, recipe=recorded), [])
+    (folder,) = recipe.data.folders
+    identity = {"data": [read_manifest(folder, "pairs").fingerprint]}
+    state = TrainingState(step=step, tokens=1, seconds=1.0, identity=identity, recipe=recorded)
+    return FoundCheckpoint(path, state, [])
 
 
 def test_a_phase_returns_only_for_an_evaluation_that_was_due(recipe: Recipe) -> None:
@@ -43,7 +49,11 @@ def test_a_phase_returns_only_for_an_evaluation_that_was_due(recipe: Recipe) -> 
         assert resumed(None) == 0
         assert [resumed(found(recipe, step)) for step in (8, 12, 30)] == [0, 1, 2], "not between phases"
         assert resumed(found(recipe, 10)) == 0 and resumed(found(recipe, 20)) == 1
-        assert resumed(found(recipe, 10, evaluation_pairs=None)) == 1, "its rows may be gone"
+        assert resumed(found(recipe, 10, evaluation_pairs=None)) == 1, "none was due"
+
+        of_other_rows = found(recipe, 10)
+        of_other_rows.state.identity["data"] = ["of pairs that are gone"]
+        assert resumed(of_other_rows) == 1
 
         checkpoint = found(recipe, 10)
         add_evaluation(checkpoint.path, FIGURES)
