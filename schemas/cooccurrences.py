@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -81,50 +80,54 @@ def sampled_rows(pairs: pa.Table, shard: int, max_tokens: int) -> pa.Table:
     return pairs.filter(pa.array(is_taken))
 
 
-def blocks_of(tables: Iterable[pa.Table], window: int) -> Iterator[TokenRows]:
-    """Yield the rows of pair shards in blocks of about BLOCK_OCCURRENCES, across shards. A row is in one block.
+class _Rows(NamedTuple):
+    """Neighboring rows of a table. ids_N: their tokens, as stored. lengths_B: the number of tokens of each row."""
 
-    A block exceeds that by less than one row. Without rows there is no block at all.
-    """
-    slices = _slices_of_blocks(tables, BLOCK_OCCURRENCES // window)
-    for _, of_block in groupby(slices, key=lambda piece: piece.block):
-        yield _joined(list(of_block))
-
-
-class _Slice(NamedTuple):
-    """Neighboring rows of one table that are in the same block. ids_N: as stored. lengths_B: tokens of each row."""
-
-    block: int
     ids_N: NDArray[np.integer]
     lengths_B: NDArray[np.int64]
 
+    def cut_after(self, tokens: int) -> tuple[_Rows, _Rows]:
+        """Return the first rows that have at least `tokens` tokens together, and the rest."""
+        ends_B = np.cumsum(self.lengths_B)
+        rows = int(np.searchsorted(ends_B, tokens)) + 1
+        end = int(ends_B[rows - 1])
+        return _Rows(self.ids_N[:end], self.lengths_B[:rows]), _Rows(self.ids_N[end:], self.lengths_B[rows:])
 
-def _slices_of_blocks(tables: Iterable[pa.Table], block_tokens: int) -> Iterator[_Slice]:
-    """Cut tables at the ends of blocks. Block k has the rows whose first token is one of its `block_tokens` tokens.
 
-    Tokens are numbered across tables. A table may be cut within a record batch: some are a single batch.
+def blocks_of(tables: Iterable[pa.Table], window: int) -> Iterator[TokenRows]:
+    """Yield the rows of pair shards in blocks of about BLOCK_OCCURRENCES, across shards. A row is in one block.
+
+    A block ends with the row that fills it, so it exceeds its size by less than one row. Without rows there is none.
     """
-    tokens_before = 0
+    block_tokens = BLOCK_OCCURRENCES // window
+    gathered: list[_Rows] = []
+    tokens = 0
+    for rows in _rows_of(tables):
+        while tokens + len(rows.ids_N) >= block_tokens:
+            last, rows = rows.cut_after(block_tokens - tokens)
+            yield _joined([*gathered, last])
+            gathered = []
+            tokens = 0
+
+        gathered.append(rows)
+        tokens += len(rows.ids_N)
+
+    if tokens:
+        yield _joined(gathered)
+
+
+def _rows_of(tables: Iterable[pa.Table]) -> Iterator[_Rows]:
+    """Yield the rows of each record batch."""
     for table in tables:
         for batch in table.to_batches():
             column = batch.column("input_ids")
-            ids_N = column.flatten().to_numpy()
             lengths_B = column.value_lengths().to_numpy().astype(np.int64)
-
-            starts_B = np.cumsum(lengths_B) - lengths_B
-            block_B = (tokens_before + starts_B) // block_tokens
-            tokens_before += len(ids_N)
-
-            blocks, first_rows = np.unique(block_B, return_index=True)
-            first_tokens = starts_B[first_rows]
-            ids = np.split(ids_N, first_tokens[1:])
-            lengths = np.split(lengths_B, first_rows[1:])
-            yield from map(_Slice, blocks.tolist(), ids, lengths)
+            yield _Rows(column.flatten().to_numpy(), lengths_B)
 
 
-def _joined(slices: list[_Slice]) -> TokenRows:
-    ids_N = np.concatenate([piece.ids_N for piece in slices])
-    lengths_B = np.concatenate([piece.lengths_B for piece in slices])
+def _joined(parts: list[_Rows]) -> TokenRows:
+    ids_N = np.concatenate([part.ids_N for part in parts])
+    lengths_B = np.concatenate([part.lengths_B for part in parts])
     row_N = np.repeat(np.arange(len(lengths_B)), lengths_B)
     return TokenRows(ids_N.astype(np.int64), row_N)
 

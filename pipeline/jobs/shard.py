@@ -97,7 +97,7 @@ def _check_inputs_are_outside(output: str, files: list[InputFile]) -> None:
         if "://" not in file.path and os.path.dirname(os.path.realpath(file.path)) == folder:
             raise UsageError(
                 f"--output {storage.printable(output)} is the folder of the input {storage.printable(file.path)}. Give "
-                "the output a folder of its own."
+                "--output another folder."
             )
 
 
