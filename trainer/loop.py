@@ -224,7 +224,7 @@ class Loop:
         figures = evaluation.figures
         is_of_phase = step > self.phase.steps_before
         cause: Figures = {}
-        if state.examination_was_postponed and is_of_phase:
+        if state.examination_postponed and is_of_phase:
             cause = self.examiner.examine_state(state, figures, [])
         run_on_rank_0(partial(record_rerun, self.run_recipe.run.folder, step, figures, cause, self.metrics))
         self.saver.publish(state)

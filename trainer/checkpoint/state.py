@@ -50,6 +50,10 @@ class TrainingState(BaseModel):
     # this step also if its evaluation was interrupted, and the comparison waits for the rerun.
     examined_step: int = 0
 
+    # Whether the loss after this step still has to be examined, because a stop interrupted the evaluation. `interval`
+    # then holds the sums of the line that was logged after this step, which the examination needs.
+    examination_postponed: bool = False
+
     # Values of the recipe by full key, as in "optimizer.lr", without secrets.
     recipe: dict[str, Any] = {}
 
@@ -58,15 +62,6 @@ class TrainingState(BaseModel):
 
     # Every change of the recipe at any resume so far.
     changes: list[RecipeChange] = []
-
-    @property
-    def examination_was_postponed(self) -> bool:
-        """Whether the loss after `step` could not be examined, because a stop interrupted the evaluation.
-
-        `interval` then holds the sums of the line that was logged after `step`, which the examination needs. In all
-        other cases that line has ended the interval.
-        """
-        return self.examined_step == self.step and self.interval.tokens > 0
 
 
 class FoundCheckpoint(NamedTuple):
