@@ -15,8 +15,8 @@ Differences from that code:
 - A span is 1 to 5 whole words. Google's loop looks at the wrong piece (`seg[beg]`, which always begins a word), so its
   spans are 1 to 5 pieces and cut words. Nor are words cut at the row's end or in the last draws. A word that
   exceeds the remaining budget is skipped.
-- A span ends before a special token, and [UNK] is never a target. Google draws special tokens and drops them later. -
-One order covers the whole row. Google's `perm_size` divides it at the point up to which memory is reused; there is
+- A span ends before a special token, and [UNK] is never a target. Google draws special tokens and drops them later.
+- One order covers the whole row. Google's `perm_size` divides it at the point up to which memory is reused; there is
   no memory here.
 
 Every random number comes from the row's own key, like those of masks (schemas/masking.py).

@@ -32,6 +32,7 @@ PRELOADED = [
     "pipeline.runtime.engine_worker",
     "pipeline.transforms.pairs",
     "pipeline.transforms.shard",
+    "pipeline.transforms.statistics",
     "pipeline.transforms.vocab",
 ]
 """What workers need, imported once. A worker imports the rest when it needs it."""

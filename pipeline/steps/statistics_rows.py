@@ -90,8 +90,8 @@ def sum_pieces(pieces: Iterable[pa.Table], vocabulary_size: int) -> PartitionSum
     """Return the sums of a partition's rows, which come in any order.
 
     Memory grows with the distinct pairs of tokens, and not with the number of rows: as many rows as there are pairs
-    wait, and sorting both takes as much again. All blocks
-    of a text send the frequent pairs, and all lots send nearly all single tokens.
+    wait, and sorting both takes as much again. All blocks of a text send the frequent pairs, and all lots send nearly
+    all single tokens.
     """
     sums = PartitionSums(vocabulary_size)
     for piece in pieces:
