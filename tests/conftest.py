@@ -26,7 +26,6 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ["OMP_NUM_THREADS"] = "1"  # in small models threads mostly wait, more so beside other tests
 BIN = Path(sys.executable).parent
-# One ninja for all processes: if two versions alternate, each start compiles DeepSpeed's kernels again.
 os.environ["PATH"] = f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}"
 
 NOUNS = [

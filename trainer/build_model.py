@@ -5,6 +5,8 @@ Also checks that the pairs fit the model, and reports what they offer but the mo
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator
 
 import torch
@@ -56,6 +58,7 @@ def build_initial_model(recipe: Recipe, folders: list[PairFolder]) -> Pretrainin
         if device_name() == "cuda":
             choose_attention(encoder, recipe.engine.precision)
     if compiles(recipe, device_name()):
+        check_compiler(device_name())
         model.compile_parts()
     return model
 
@@ -113,6 +116,17 @@ def compiles(recipe: Recipe, device: str) -> bool:
     if recipe.engine.compile != "auto":
         return recipe.engine.compile
     return device == "cuda" and recipe.batch.shape != "exact" and recipe.engine.zero_stage < 3
+
+
+def check_compiler(device: str) -> None:
+    """Raise UsageError if torch.compile would find no compiler: for C++ on a CPU, and for the C of Triton on a GPU."""
+    variable, usual = ("CXX", ["g++", "clang++"]) if device == "cpu" else ("CC", ["gcc", "clang"])
+    programs = [os.environ[variable]] if variable in os.environ else usual
+    if not any(map(shutil.which, programs)):
+        raise UsageError(
+            f"engine.compile needs a compiler, and {' or '.join(programs)} is not on PATH. Install one (on Debian and "
+            "Ubuntu: apt-get install g++ python3-dev), or give --set engine.compile=false."
+        )
 
 
 def choose_attention(encoder: Encoder | TwoStreamEncoder, precision: str) -> None:

@@ -106,20 +106,15 @@ def test_beams_worker_runs_in_a_fresh_pipeline_image(beam_job_service: str, corp
 @pytest.mark.thorough
 @pytest.mark.timeout(3600)
 def test_the_trainer_starts_in_a_fresh_trainer_image(pairs: Path, tmp_path: Path) -> None:
-    """On a CPU: the kernels are those that the image's build has compiled."""
     image = Build(REPOSITORY, tmp_path / "image", {})
     build(DOCKERFILE, "trainer", image)
     assert set(only_not_run(image)) == {"RUN apt-get"}
     check_pinned(image)
     assert not importable(image, "apache_beam")
 
-    kernels = image.root / "opt/clozeline/kernels"
-    compiled = {path: path.stat().st_mtime_ns for path in kernels.rglob("*.so")}
-    assert compiled
     sizes = ["model.hidden_size=32", "model.intermediate_size=64", "run.max_steps=2", "schedule.warmup_steps=1"]
     changes = [part for key in [f"data.pairs={pairs}", "run.output=run", *sizes] for part in ("--set", key)]
     in_image(image, tmp_path, ["clozeline", "train", "--config", "tiny", *changes], DS_ACCELERATOR="cpu")
-    assert {path: path.stat().st_mtime_ns for path in kernels.rglob("*.so")} == compiled
 
 
 # ---- Images in folders ----

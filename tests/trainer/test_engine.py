@@ -12,7 +12,7 @@ from deepspeed.accelerator import get_accelerator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from schemas.errors import UsageError
-from trainer.build_model import check_micro_batch
+from trainer.build_model import check_compiler, check_micro_batch
 from trainer.config.load import load_recipe
 from trainer.config.schema import EngineSection
 from trainer.distributed.process_group import ranks_on_this_machine
@@ -122,6 +122,14 @@ def test_a_large_bf16_micro_batch_on_a_cpu_is_refused() -> None:
         check_micro_batch(recipe(*large), 128)
     check_micro_batch(recipe(*large), 64)
     check_micro_batch(recipe(*large, "engine.precision=fp32"), 128)
+
+
+@pytest.mark.parametrize(("device", "variable"), [("cpu", "CXX"), ("cuda", "CC")])
+def test_compiling_without_a_compiler_is_refused(device: str, variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_compiler(device)
+    monkeypatch.setenv(variable, "no-compiler")
+    with pytest.raises(UsageError, match=r"no-compiler is not on PATH.* --set engine\.compile=false"):
+        check_compiler(device)
 
 
 @pytest.mark.parametrize(

@@ -350,24 +350,14 @@ def publish_stage_3_weights(engine: DeepSpeedEngine) -> None:
         persistent[0].all_gather(persistent)
 
 
-# ---- CPU communication kernels ----
+# ---- Compiled operators ----
 
 
-def communication_kernels_name() -> str | None:
-    """Return the extension name of DeepSpeed's shared-memory collectives, or None if DeepSpeed does not use them.
+def use_no_compiled_operators() -> None:
+    """Keep DeepSpeed from compiling its shared-memory collectives when CPU ranks meet.
 
-    The condition is that of `build_shm_op` (comm/torch.py).
+    Only tensor-parallel inference calls them (`inference_all_reduce` in comm/torch.py). `build_shm_op` there asks this
+    table, which otherwise is filled by running the compiler.
     """
-    accelerator: Any = get_accelerator()
-    builder = accelerator.create_op_builder("ShareMemCommBuilder")
     operators: Any = deepspeed.ops
-    if builder is None or not operators.__compatible_ops__.get(builder.NAME, False):
-        return None
-    return builder.NAME
-
-
-def build_communication_kernels() -> None:
-    """Compile the shared-memory collectives unless they are up to date, and load them (comm/torch.py)."""
-    # deepspeed.comm has an attribute `torch`, the torch package, which hides the module of that name.
-    backend: Any = import_module("deepspeed.comm.torch")
-    backend.build_shm_op()
+    operators.__compatible_ops__ = {}

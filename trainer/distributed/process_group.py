@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
-import io
 import logging
 import os
 import warnings
@@ -17,7 +15,7 @@ from deepspeed.accelerator import get_accelerator
 
 from schemas.errors import UsageError
 from trainer.distributed.busy_cores import warn_of_busy_cores
-from trainer.distributed.kernels import load_communication_kernels
+from trainer.distributed.deepspeed_internals import use_no_compiled_operators
 from trainer.distributed.stop_agreement import gloo_error
 from trainer.distributed.torch_internals import set_process_group_timeout
 from trainer.logs import rank_of_process
@@ -39,8 +37,7 @@ def start_distributed(timeout: float) -> None:
     if torch.distributed.is_initialized():
         return
 
-    if accelerator.device_name() == "cpu":
-        load_communication_kernels(timeout)
+    use_no_compiled_operators()
     connect_ranks(accelerator.communication_backend_name(), timeout)
     remove_collective_timeout()
 
@@ -99,9 +96,7 @@ def connect_ranks(backend: str, timeout: float) -> None:
     """Initialize the process group. Raises UsageError if the ranks cannot reach each other."""
     connection_limit = timedelta(seconds=2 * timeout)
     try:
-        # DeepSpeed prints that it has built its kernels, also if they had been built before.
-        with contextlib.redirect_stdout(io.StringIO()):
-            deepspeed.init_distributed(dist_backend=backend, verbose=False, timeout=connection_limit)
+        deepspeed.init_distributed(dist_backend=backend, verbose=False, timeout=connection_limit)
     except torch.distributed.DistNetworkError as error:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         reason = str(error).splitlines()[0]

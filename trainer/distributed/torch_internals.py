@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,16 +31,6 @@ def default_store() -> Any:
     torch/distributed/distributed_c10d.py.
     """
     return distributed_c10d._get_default_store()
-
-
-def extension_build_folder(name: str) -> Path:
-    """Return the folder in which torch compiles the C++ extension `name`, and create it if it does not exist.
-
-    Uses `_get_build_directory` of torch/utils/cpp_extension.py, which reads TORCH_EXTENSIONS_DIR.
-    """
-    from torch.utils import cpp_extension  # imports setuptools, which takes a while
-
-    return Path(cpp_extension._get_build_directory(name, verbose=False))
 
 
 # ---- One operation on many tensors ----

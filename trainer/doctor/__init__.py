@@ -2,7 +2,7 @@
 
 finding              the result of one check, a line of the answer
 plan                 what to check: a recipe, a folder, URLs
-packages, device, memory, build_tools, network, storage, speed    the checks, each a function from a plan to findings
+packages, device, memory, network, storage, speed    the checks, each a function from a plan to findings
 shape, micro_batch   what the checks know about a recipe's model and micro-batches
 command              runs all checks, and prints them as a table or as JSON
 

@@ -22,7 +22,6 @@ from schemas.one_line_parser import OneLineParser
 from schemas.terminal_text import terminal_safe
 from trainer.command_line import add_set_flag
 from trainer.config.load import load_recipe
-from trainer.doctor.build_tools import check_build_tools
 from trainer.doctor.device import check_device
 from trainer.doctor.finding import Finding, failed, failed_with, not_checked
 from trainer.doctor.memory import check_memory
@@ -36,7 +35,6 @@ CHECKS: dict[str, Callable[[Plan], list[Finding]]] = {
     "packages": check_packages,
     "device": check_device,
     "memory": check_memory,
-    "build tools": check_build_tools,
     "network": check_network,
     "storage": check_storage,
     "speed": check_speed,

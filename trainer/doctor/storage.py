@@ -34,8 +34,8 @@ SLOW_DISK = 50e6
 """Bytes per second below which a disk counts as slow: a checkpoint of BERT-base (1.3 GB) takes 26 seconds."""
 
 SMALL_SHARED_MEMORY = 512_000_000
-"""Bytes below which free shared memory counts as small. NCCL and DeepSpeed's CPU kernels take tens of MB per rank;
-Docker's default is 64 MB."""
+"""Bytes below which free shared memory counts as small. NCCL takes tens of MB per rank; Docker's default is
+64 MB."""
 
 URL_SECONDS = 30.0
 """A store that does not answer within this time counts as unreachable."""

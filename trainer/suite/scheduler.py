@@ -133,7 +133,7 @@ class Scheduler:
             job.prepare()
 
         slot = self._free.pop(0)
-        own_variables = {PARENT: str(os.getpid()), "PATH": search_path()}
+        own_variables = {PARENT: str(os.getpid())}
         logger.info("%s: started, with its log in %s", job.name, self.log_of(job.name))
         with self.log_of(job.name).open("wb") as log:
             process = subprocess.Popen(
@@ -226,11 +226,6 @@ class Scheduler:
 def log_name(job: str) -> str:
     """Return the name of the file that a job's output is written to. job: its name."""
     return f"{job.replace('/', '.')}.log"
-
-
-def search_path() -> str:
-    """Return PATH with the interpreter's folder in front: DeepSpeed finds ninja there without an activated venv."""
-    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
 def last_error(path: Path) -> str | None:

@@ -16,7 +16,7 @@ from schemas.errors import UsageError
 from tests.object_store import ObjectStore
 from trainer.checkpoint.host_blocks import SMALLEST_BLOCK, Group, block_sizes, needed_elements
 from trainer.config.load import load_recipe
-from trainer.doctor import build_tools, device, memory, micro_batch, network, packages, storage
+from trainer.doctor import device, memory, micro_batch, network, packages, storage
 from trainer.doctor.device import has_kernels_for
 from trainer.doctor.memory import check_host_memory, check_memory
 from trainer.doctor.packages import Requirement, is_within
@@ -158,34 +158,6 @@ def test_a_machine_s_ranks_share_what_zero_shards(monkeypatch: pytest.MonkeyPatc
     saved_tokens = needed[1]["micro_batch_tokens"] - needed[4]["micro_batch_tokens"]
     saved = needed[1]["needed_bytes"] - needed[4]["needed_bytes"]
     assert saved >= 12 * parameters * 3 // 4 + saved_tokens * bytes_per_token - 1 > 0
-
-
-# Build tools
-
-
-def test_a_compiler_that_cannot_compile_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert build_tools.compiler_finding(is_needed=True).state == "ok"
-
-    monkeypatch.setattr(build_tools, "PROGRAM", "#include <no_such_header.h>\n")
-    finding = build_tools.compiler_finding(is_needed=True)
-    assert finding.state == "failed" and "no_such_header.h" in finding.value and "python3-dev" in finding.advice
-    assert build_tools.compiler_finding(is_needed=False).state == "note"
-
-    monkeypatch.setenv("CXX", str(tmp_path / "no-compiler"))
-    assert "there is no " in build_tools.compiler_finding(is_needed=True).value
-
-
-def test_kernels_are_looked_for_and_not_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "kernels"))
-    findings = {finding.name: finding for finding in build_tools.check_build_tools(Plan())}
-    assert findings["CPU kernels"].state == "note" and not (tmp_path / "kernels").exists()
-
-    folder = Path(findings["CPU kernels"].facts["folder"])
-    folder.mkdir(parents=True)
-    (folder / "kernels.so").touch()
-    monkeypatch.setenv("CXX", str(tmp_path / "no-compiler"))
-    findings = {finding.name: finding for finding in build_tools.check_build_tools(Plan())}
-    assert findings["CPU kernels"].state == "ok" and findings["compiler"].state == "note"
 
 
 # Network

@@ -49,7 +49,7 @@ def by_name(answer: dict) -> dict[str, dict]:
 
 
 def test_without_beam_and_without_a_compiler(tmp_path: Path) -> None:
-    """CPU ranks need a compiler at their first start, and no machine that trains needs Beam."""
+    """No machine that trains needs either."""
     python = linked_environment(tmp_path / "environment", "apache_beam")
     home = tmp_path / "home"
     work = tmp_path / "work"
@@ -62,11 +62,9 @@ def test_without_beam_and_without_a_compiler(tmp_path: Path) -> None:
     answer = json.loads(done.stdout)
     found = by_name(answer)
 
-    assert done.returncode == answer["exit_code"] == 2 and not answer["ready"]
+    assert done.returncode == answer["exit_code"] == 0 and answer["ready"]
     assert found["apache-beam"]["state"] == "note" and "clozeline[pipeline]" in found["apache-beam"]["advice"]
-    assert found["compiler"]["state"] == "failed" and "g++ python3-dev" in found["compiler"]["advice"]
-    assert found["CPU kernels"]["value"].startswith("not built yet")
-    assert [name for name, finding in found.items() if finding["state"] == "failed"] == ["compiler", "ninja"]
+    assert [name for name, finding in found.items() if finding["state"] == "failed"] == []
 
     assert found["torch"]["state"] == "ok" and found["precision"]["facts"]["works"][:2] == ["fp32", "bf16"]
     assert found["speed"]["facts"]["tokens_per_second"] > 0
@@ -141,7 +139,7 @@ def test_a_machine_that_is_well(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert told.err == "" and told.out.splitlines()[-1].startswith("Training can start")
     for name in ("python", "torch", "deepspeed", "pyarrow", "device", "cores", "precision", "attention", "memory"):
         assert f" {name} " in told.out
-    for name in ("compiler", "ninja", "host name", "port", "disk", "file locks", "shared memory", "speed"):
+    for name in ("host name", "port", "disk", "file locks", "shared memory", "speed"):
         assert f" {name} " in told.out
     assert list(tmp_path.iterdir()) == []
 

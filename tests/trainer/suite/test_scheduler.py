@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import sys
 import threading
 from pathlib import Path
 from time import monotonic, sleep
@@ -74,13 +73,6 @@ def test_needs_come_first_and_failures_stay_alone(program: Path) -> None:
     started = (program / "order").read_text().split()
     assert sorted(started) == ["a/early", "a/late", "b/bad", "c/dies"]
     assert started.index("a/early") < started.index("a/late")
-
-
-def test_a_job_finds_the_programs_beside_its_interpreter(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as ninja, also where an environment is used that was not activated."""
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    Scheduler([job(program, "a", "path")], [Slot({})], program / "logs", Stop()).run()
-    assert (program / "path_of_job").read_text() == f"{Path(sys.executable).parent}:/usr/bin:/bin"
 
 
 def test_what_is_done_is_not_started_again(program: Path) -> None:
