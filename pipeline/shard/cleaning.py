@@ -8,7 +8,9 @@ The rules, by the names of their counters in the manifest:
     spaces made plain             every other kind of space becomes a space
     combining marks cut           all but the first MAX_MARKS marks on one letter, as in stream-safe text (UAX #15)
     composed (NFC)                documents changed by Unicode's composed form, so that equal-looking text is equal
-    long words removed            words of more than MAX_UNBROKEN_CHARACTERS without a space: encoded files, not words
+    long words removed            words of more than MAX_UNBROKEN_CHARACTERS without a space, at least half of them
+                                  ASCII: encoded files. Some other scripts have no spaces
+    characters of long words      how many characters these had
 
 Joiners and other format characters stay, because Persian, Indic scripts and emoji need them.
 
@@ -72,10 +74,10 @@ def clean(text: str, counts: Counter[str]) -> str:
     if not patterns.to_clean.search(unusual):
         return text
 
-    # Must come before other line ends become \n: only a \r directly before a \n of the input belongs to the same line
-    # end.
+    # Must come before other line ends become \n: only \r directly before a \n of the input belongs to the same line
+    # end. Some programs write it twice.
     if "\r" in unusual:
-        text = text.replace("\r\n", "\n")
+        text = text.replace("\r\n", "\n").replace("\r\n", "\n")
 
     for rule, pattern, replacement in _SUBSTITUTIONS:
         text, times = _substitute(text, unusual, pattern, replacement)
@@ -211,17 +213,24 @@ def _character_set(characters: Iterable[str]) -> str:
 
 
 def drop_long_words(sentences: list[str], counts: Counter[str]) -> list[str]:
-    """Drop words above MAX_UNBROKEN_CHARACTERS, and sentences that become empty. Adds the words to `counts`."""
+    """Drop words that are encoded files, and sentences that become empty. Adds words and characters to `counts`."""
     if max(map(len, sentences), default=0) <= MAX_UNBROKEN_CHARACTERS:
         return sentences
 
     kept = []
     for sentence in sentences:
         words = sentence.split(" ")
-        short_words = [word for word in words if len(word) <= MAX_UNBROKEN_CHARACTERS]
-        if len(short_words) < len(words):
-            counts["long words removed"] += len(words) - len(short_words)
+        kept_words = [word for word in words if not _is_encoded_file(word)]
+        if len(kept_words) < len(words):
+            counts["long words removed"] += len(words) - len(kept_words)
+            counts["characters of long words"] += sum(map(len, words)) - sum(map(len, kept_words))
 
-        if short_words:
-            kept.append(" ".join(short_words))
+        if kept_words:
+            kept.append(" ".join(kept_words))
     return kept
+
+
+def _is_encoded_file(word: str) -> bool:
+    if len(word) <= MAX_UNBROKEN_CHARACTERS:
+        return False
+    return 2 * len(word.encode("ascii", "ignore")) >= len(word)

@@ -81,7 +81,7 @@ class RunBuffer:
     def add(self, record: Record, reading: ReadOptions) -> None:
         """Clean a document, split it and keep its sentences. If there are none, count it in the ledger."""
         text = clean(record.text, self.cleaning)
-        sentences = split_sentences(text, reading.language, reading.sentence_splitter)
+        sentences = split_sentences(text, reading.language, reading.sentence_splitter, self.cleaning)
         sentences = drop_long_words(sentences, self.cleaning)
         if not sentences:
             self.ledger["empty document", record.source] += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import IO, NamedTuple
 
@@ -14,6 +15,15 @@ from pipeline.shard.ranges import open_range
 from schemas.errors import DataError
 
 _BLANKS = b" \t\r\n\v\f"
+# The end of a line is \n or \r\n, and \r where no \n follows, as on old Macs. In \r\r\n, the first \r is none.
+_LONE_RETURNS = re.compile(rb"\r+(?![\r\n])")
+_LINE = re.compile(rb"[^\n]*\n|[^\n]+")
+
+# Spaces of Unicode, and characters without width: a line of nothing else is blank.
+_BLANK_CHARACTERS = [character for character in map(chr, range(0x80, 0x10000)) if character.isspace()]
+_BLANK_CHARACTERS += "\u200b\u200c\u200d\u2060\ufeff"
+_UNICODE_BLANK = re.compile(rb"(?:\s|%b)+" % b"|".join(character.encode() for character in _BLANK_CHARACTERS))
+_STARTS_OF_BLANKS = frozenset(_BLANKS) | {character.encode()[0] for character in _BLANK_CHARACTERS}
 _HEAD_BYTES = 4096  # searched for UTF-16
 _READ_BYTES = 1 << 20  # read at once from a line that is not kept
 
@@ -67,8 +77,21 @@ def plain_lines(piece: Piece, limits: Limits) -> Iterator[Line]:
             if line_safe and kept is not None:
                 kept = to_utf8(kept, piece.encoding)
 
-            yield Line(offset, kept, is_later)
+            yield from _plain_ends(Line(offset, kept, is_later))
             offset += length
+
+
+def _plain_ends(line: Line) -> Iterator[Line]:
+    """Yield the lines that a line consists of if some ends are a lone CR, and blanks of Unicode as a blank line."""
+    offset, data, is_later = line
+    if data is None or (data[0] not in _STARTS_OF_BLANKS and data.find(b"\r", 0, -2) < 0):
+        yield line
+        return
+
+    plain = _LONE_RETURNS.sub(lambda found: b"\n" * len(found[0]), data)
+    for part in _LINE.findall(plain) if plain != data else [data]:
+        yield Line(offset, b"\n" if _UNICODE_BLANK.fullmatch(part) and not part.isspace() else part, is_later)
+        offset += len(part)
 
 
 def _open_lines(piece: Piece, limits: Limits) -> IO[bytes]:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from pipeline.ledger_text import ledger_lines
 from pipeline.shard.record import byte_in_words
+from pipeline.shard.sentences import LINES_JOINED
 from schemas.manifest import Manifest
+
+MANY_PARAGRAPHS = 100  # documents of each file, of fewer than PARAGRAPH_BYTES on average, may be those of a book
+PARAGRAPH_BYTES = 500
+
+_HINTS = {LINES_JOINED: " (they looked wrapped; --sentence_splitter newline keeps lines apart)"}
+"""What is said behind the number of changes by a rule."""
 
 
 def summary_lines(manifest: Manifest) -> list[str]:
@@ -13,14 +20,24 @@ def summary_lines(manifest: Manifest) -> list[str]:
 
     cleaning = manifest.statistics["cleaning"]
     if cleaning:
-        changes = ", ".join(f"{rule} {count:,}" for rule, count in cleaning.items())
+        changes = ", ".join(f"{rule} {count:,}{_HINTS.get(rule, '')}" for rule, count in cleaning.items())
         lines.append(f"  cleaned: {changes}")
     return lines
 
 
-def warning_lines(manifest: Manifest) -> list[str]:
+def warning_lines(manifest: Manifest, text_layout: str) -> list[str]:
     """Return one line for each sign that the text may not be what the user believes."""
     warnings = []
+
+    documents, files = manifest.totals["documents"], len(manifest.inputs)
+    mean_bytes = manifest.totals["text_bytes"] / max(documents, 1)
+    is_plain_text = set(manifest.statistics["documents_by_source"]) == {"text"}
+    are_small = mean_bytes < PARAGRAPH_BYTES and documents > MANY_PARAGRAPHS * files > 0
+    if text_layout == "blank_line" and is_plain_text and are_small:
+        warnings.append(
+            f"the input files hold {documents:,} documents of {mean_bytes:,.0f} bytes on average, because a blank line "
+            "ends a document. If these are paragraphs, give --text_layout file, which makes each file a document."
+        )
 
     undecodable = manifest.statistics.get("undecodable")
     if undecodable:

@@ -13,10 +13,8 @@ from collections.abc import Iterable
 
 from schemas.vocabulary import Model
 
-MARKS_ARE_LETTERS = frozenset(
-    """as awa bho bn bo bpy dv dz gom gu hi ja km kn ko lo mai ml mni mr my ne new or pa pi sa shn si ta te th vi
-    yi""".split()
-)
+_CODES = "as awa bho bn bo bpy dv dz gom gu hi ja km kn ko lo mai ml mni mr my ne new or pa pi sa shn si ta te th vi yi"
+MARKS_ARE_LETTERS = frozenset(_CODES.split())
 """Codes of the languages whose vowels, tones or voiced consonants are combining marks once text is decomposed."""
 
 NOTED_SHARE = 0.01

@@ -1,5 +1,6 @@
 import itertools
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.shard.cleaning import clean
 from pipeline.shard.decompression import compression_of
 from pipeline.shard.inputs import Piece
 from pipeline.shard.limits import MAX_RECORD
@@ -163,13 +165,18 @@ def test_places_of_rejected_parquet_rows_count_from_the_beginning_of_the_file(tm
     assert [record.position for record in found if isinstance(record, Rejected)] == [2, 5]
 
 
-@pytest.mark.parametrize("blank", ["\n", " \n", "\r\n", "\t\n \n"])
+UNICODE_BLANKS = ["\u00a0\n", "\u3000 \r\n", "\u200b\n", "\ufeff\n"]
+
+
+@pytest.mark.parametrize("blank", ["\n", " \n", "\r\n", "\t\n \n", "\r", *UNICODE_BLANKS])
 def test_blank_lines_across_a_cut_end_the_same_documents(tmp_path: Path, blank: str) -> None:
     path = tmp_path / "x"
     path.write_text("one\n" + 20 * blank + "two\n" + 20 * blank + "three", newline="")
     size = path.stat().st_size
     for kind in ("blank_line", "line", "jsonl"):
         whole = records(path, kind)
+        if kind != "jsonl":
+            assert [record.text.strip() for record in whole if isinstance(record, Record)] == ["one", "two", "three"]
         for cut in range(1, size):
             parts = [*records(path, kind, 0, cut), *records(path, kind, cut, size)]
             assert texts_and_blanks(parts) == texts_and_blanks(whole)
@@ -179,3 +186,16 @@ def texts_and_blanks(found: list[Record | Rejected]) -> tuple[list[str], int]:
     """The documents, and how many lines were rejected."""
     texts = [record.text for record in found if isinstance(record, Record)]
     return texts, sum(record.count for record in found if isinstance(record, Rejected))
+
+
+@pytest.mark.parametrize("end", ["\r", "\r\n", "\r\r\n"])
+def test_line_ends_of_other_systems(tmp_path: Path, end: str) -> None:
+    text = "A wrapped line\nof one. Two.\n\nThree.\n \n\nFour.\nFive."
+    for name, content in (("plain", text), ("other", text.replace("\n", end))):
+        (tmp_path / name).write_text(content, newline="")
+    for kind in ("blank_line", "line", "file"):
+        found = [
+            [clean(record.text, Counter()) for record in records(tmp_path / name, kind) if isinstance(record, Record)]
+            for name in ("plain", "other")
+        ]
+        assert found[0] == found[1], kind

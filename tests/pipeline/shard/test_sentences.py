@@ -1,4 +1,3 @@
-import itertools
 import re
 from collections import Counter
 
@@ -9,7 +8,8 @@ from hypothesis import strategies as st
 
 from pipeline.shard.cleaning import clean
 from pipeline.shard.sentence_column import SentenceColumn
-from pipeline.shard.sentences import paragraphs, split_ideographic, split_sentences
+from pipeline.shard.sentence_ends import MAX_QUOTED, cut_after_full_stops, with_paired_marks
+from pipeline.shard.sentences import LINES_JOINED, MIN_WRAP_WIDTH, paragraphs, split_sentences
 from schemas.shards import TEXT_SCHEMA
 
 
@@ -50,6 +50,113 @@ def test_ideographic_full_stops_end_a_sentence_before_anything() -> None:
     assert split_sentences("「行く。」と言った。3人いた。", "ja", "sentencex")[-1] == "3人いた。"
 
 
+def cut(text: str, language: str = "en") -> list[str]:
+    return split_sentences(text, language, "sentencex")
+
+
+MARKS = [
+    'A pipe of 6" is here.',
+    'The next one has 8" now.',
+    "We know x < 5 here.",
+    "So y > 3 holds.",
+    "It is sad :( today.",
+    "Now it is good :) here.",
+    "He took \u2018em home.",
+    "They don\u2019t care.",
+    "The dogs' bowl is red.",
+    "An open ( here.",
+    "An open { here.",
+    "A closed ] here.",
+]
+
+
+def test_marks_without_a_partner_hold_no_sentences_together() -> None:
+    assert cut(" ".join(MARKS * 20)) == MARKS * 20
+    hebrew = [
+        '\u05e6\u05d4"\u05dc \u05e4\u05e8\u05e1\u05dd.',
+        '\u05d3"\u05e8 \u05db\u05d4\u05df \u05d4\u05d2\u05d9\u05e2.',
+        "\u05d4\u05d5\u05d0 \u05d2\u05e8.",
+    ]
+    assert cut(" ".join(hebrew * 20), "he") == hebrew * 20
+
+
+def test_quotations_stay_whole() -> None:
+    sentences = [
+        'He said "I came. I saw." and left.',
+        "\u201cCome here. Now.\u201d",
+        "\u00abVenez ici. Vite.\u00bb",
+        "\u201eIch komme. Du gehst.\u201c",
+        "(It was late. We left.)",
+    ]
+    assert cut(" ".join(sentences)) == sentences
+    assert cut("Det regnar. \u201dKom hit.\u201d Hon gick.", "sv") == [
+        "Det regnar.",
+        "\u201dKom hit.\u201d",
+        "Hon gick.",
+    ]
+
+
+def test_a_long_quotation_is_cut_into_its_sentences() -> None:
+    inner = ["The first one is here."] * (MAX_QUOTED // 20)
+    found = cut(f'He said "{" ".join(inner)}" Then he left.')
+    assert len(found) == len(inner) + 1 and found[-1] == "Then he left."
+
+
+def test_marks_that_never_close_take_linear_time() -> None:
+    """The library alone takes half a minute for a megabyte of them."""
+    assert len(cut("\u201cHello there my friend. " * 20_000)) == 20_000
+
+
+@given(
+    st.lists(
+        st.sampled_from([*"\"'`()<>{}[]\u201c\u201d\u201e\u2018\u2019\u00ab\u00bb", "``", ":(", "a", "B ", ". ", " "]),
+        max_size=60,
+    )
+)
+@settings(deadline=None)
+def test_marks_change_neither_length_nor_letters(parts: list[str]) -> None:
+    text = "".join(parts)
+    plain = with_paired_marks(text)
+    assert len(plain) == len(text)
+    assert all(new == old or not old.isalnum() for new, old in zip(plain, text, strict=True))
+
+
+def test_ordinals_and_titles_end_no_sentence() -> None:
+    for language, sentences in {
+        "de": ["Die 1. Bundesliga beginnt.", "Das war 1990.", "Dann kam er."],
+        "pl": ["W 3. Rozdziale jest.", "Dr. Nowak mieszka tu."],
+        "hu": ["A 2. Fejezet.", "Ez az."],
+        "fr": ["M. Dupont arrive.", "Mme. Durand part."],
+        "vi": ["TP. HCM l\u00e0 th\u00e0nh ph\u1ed1.", "Tr\u1eddi m\u01b0a."],
+        "en": ["It has 12.", "Then it left."],
+    }.items():
+        assert cut(" ".join(sentences), language) == sentences, language
+    assert cut("Nummer 1.\n\nEin Absatz.", "de") == ["Nummer 1.", "Ein Absatz."]
+
+
+def test_full_stops_of_other_scripts() -> None:
+    for mark in "\u17d4\u17d5\u0f0e\u0df4\u0f0d":
+        assert cut(f"\u1780\u1781{mark} \u1782\u1783{mark}", "km") == [f"\u1780\u1781{mark}", f"\u1782\u1783{mark}"]
+    assert cut('\u4ed6\u8bf4\uff1a"\u4f60\u597d\u3002"\u7136\u540e\u8d70\u4e86\u3002', "zh") == [
+        '\u4ed6\u8bf4\uff1a"\u4f60\u597d\u3002"',
+        "\u7136\u540e\u8d70\u4e86\u3002",
+    ]
+
+
+def test_only_what_is_wrapped_is_joined() -> None:
+    counts: Counter[str] = Counter()
+    poem = "the sea is wide and deep\na bird sings low\nnight falls on the quiet old town of stone\nwe go"
+    assert split_sentences(poem, "en", "sentencex", counts) == poem.split("\n") and not counts
+    table = "Chapter 1 ...................... 7\nChapter 2 ....... 14\nChapter 3 ............................... 21"
+    assert cut(table) == table.split("\n")
+
+    book = "The old man went home through the ring-\nstreaked woods and thought of the time when\nHenry was young."
+    assert split_sentences(book, "en", "sentencex", counts) == [
+        "The old man went home through the ring-streaked woods and thought of the time when Henry was young."
+    ]
+    assert counts == {LINES_JOINED: 2}
+
+
 def test_newline_trusts_the_corpus() -> None:
     assert split_sentences("One. Two.\n\nthree  four\n", "en", "newline") == ["One. Two.", "three four"]
 
@@ -65,19 +172,27 @@ def test_no_character_is_lost_but_spaces(text: str) -> None:
 def plain_unwrap(lines: list[str]) -> list[str]:
     """Joins lines one by one; a line break is a wrap if the next word would not have fitted on the line."""
     width = max(map(len, lines))
-    joined = [lines[0].strip()]
-    for previous, line in itertools.pairwise(lines):
-        text = line.strip()
-        first_word = text.split(" ")[0]
-        fits = len(previous.rstrip()) + 1 + len(first_word) <= width
-        if text and " " in previous.strip() and (text[0].islower() or not fits):
-            joined[-1] += " " + text
+    texts = [line.strip() for line in lines]
+
+    def is_full(place: int) -> bool:
+        room = width - len(lines[place].rstrip())
+        return " " in texts[place] and texts[place + 1] != "" and 1 + len(texts[place + 1].split(" ")[0]) > room
+
+    full = [is_full(place) for place in range(len(lines) - 1)]
+    is_wrapped = width >= MIN_WRAP_WIDTH and full.count(True) >= full.count(False)
+    has_capitals = any(character.isupper() for text in texts for character in text)
+
+    joined = [texts[0]]
+    for place, text in enumerate(texts[1:]):
+        begins_lower = has_capitals and text[:1].islower() and " " in texts[place] and texts[place][-1] not in ";{}:"
+        if begins_lower or (is_wrapped and full[place]):
+            joined[-1] += text if texts[place].endswith("-") and text[0].islower() else " " + text
         else:
             joined.append(text)
     return joined
 
 
-WORDS = st.lists(st.sampled_from(["a", "B", " ", "word ", "Word "]), max_size=8)
+WORDS = st.lists(st.sampled_from(["a", "B", "-", ":", " ", "word ", "Word ", "a longer one "]), max_size=8)
 LINES = st.lists(WORDS.map("".join), min_size=2, max_size=6)
 
 
@@ -105,7 +220,7 @@ def test_ideographic_cuts_are_those_of_each_sentence(sentences: list[str]) -> No
             start = match.end()
         expected.append(sentence[start:])
 
-    found = split_ideographic(sentences)
+    found = cut_after_full_stops(sentences)
     assert [part for part in found if part] == [part for part in expected if part]
 
 

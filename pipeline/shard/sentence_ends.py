@@ -1,0 +1,232 @@
+"""Where sentences end: by the rules of `sentencex`, and by some that mend what these miss (docs/decisions.md).
+
+- No sentence ends within quotation marks or brackets. A mark without a partner (6", x < 5, :-( and so on) would pair
+  with the next one, however many sentences stand between. So a sentence in which others may lie is cut once more
+  without the marks that have no partner within MAX_QUOTED characters.
+- A period after an ordinal number or a title ends nothing ("Die 1. Bundesliga", "M. Dupont").
+- Full stops of Chinese, Japanese, Khmer, Tibetan and Sinhala end a sentence, whatever comes next.
+
+All this only chooses where to cut: the parts are those of the text.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+import sentencex
+
+MAX_QUOTED = 400
+"""Characters within quotation marks or brackets that stay together. A longer quotation is cut into its sentences."""
+
+_LONG_PARAGRAPH = 20_000
+"""Characters above which marks are paired first: sentencex takes quadratic time for marks that are never closed."""
+
+_HIDDEN_END = re.compile(r"[.?!] (?!\0)")
+
+_MARK = re.compile(
+    r"``|''|[:;=][-^']?[()\[\]{}<>]"  # LaTeX's quotes and emoticons are no pairs
+    r"|[\"'`\u201c\u201d\u201e\u2018\u2019\u00ab\u00bb\u2039\u203a()\uff08\uff09\[\]{}<>]"
+)
+_CLOSED_BY = {
+    '"': '"',
+    "'": "'",
+    "`": "`'",
+    "\u201c": "\u201d",
+    "\u201e": "\u201c\u201d",
+    "\u2018": "\u2019",
+    "\u00ab": "\u00bb",
+    "\u2039": "\u203a",
+    "(": ")",
+    "\uff08": "\uff09",
+    "[": "]",
+    "{": "}",
+}
+"""The marks that close each opening one. < and > are no quotation marks."""
+
+_STRAIGHT = "\"'`"
+"""Marks that open only before a word, and close only behind one."""
+
+_BEFORE_CLOSING = ".!?\u2026\u201d"
+_PLAIN = "*"  # stands for a mark without a partner
+_PLAIN_AFTER_END = "\u201d"  # after a full stop, because sentencex leaves it with the sentence before
+
+_SWEDISH_OPENING = re.compile(r"(?<![^\s(])\u201d(?=\S)")
+
+_TITLES = "Dr|Prof"
+_ORDINAL = re.compile(rf"(?:^|[\s(])(?:\d{{1,2}}|{_TITLES})\. ?$")
+_WRITE_ORDINALS_WITH_A_PERIOD = (
+    "bs cs da de et eu fi fo gsw hr hsb hu is lb lt lv nb nn no pl sk sl sr tr"  # codes of languages
+)
+_NO_END = {
+    **dict.fromkeys(_WRITE_ORDINALS_WITH_A_PERIOD.split(), _ORDINAL),
+    "fr": re.compile(rf"(?:^|[\s(\u00ab])(?:MM?|Mmes?|Mlles?|Mgr|Me|Ste?|{_TITLES})\. ?$"),
+    "vi": re.compile(rf"(?:^|\s)(?:TP|Tp|TS|ThS|GS|PGS|BS|{_TITLES})\. ?$"),
+}
+"""What a part ends with if its period ends no sentence, by language."""
+
+# A full stop, other end marks ("？！", "。……"), then closing quotes and brackets; but not where a comma or colon
+# follows, because the sentence continues there.
+_FULL_STOP = re.compile("(?:[。！？][。！？!?…]*|[។៕༎෴]+|།(?:[ ]?།)*)[”’」』）】》〉]*(?![，、；：,;:])")
+_FULL_STOPS = "。！？។៕།༎෴"
+
+
+def cut_into_sentences(text: str, language: str) -> list[str]:
+    """Return the parts of a text, each one sentence with the white space behind it, or the space between paragraphs.
+
+    text: paragraphs separated by a blank line.
+    """
+    marked = text
+    if "\u201d" in text and "\u201c" not in text:
+        marked = _SWEDISH_OPENING.sub("\u201c", text)  # ”so”
+    if _has_long_paragraph(text):
+        marked = with_paired_marks(marked)
+
+    parts = _cut(text, marked, language)
+    # From the last, so that the places of the others stay.
+    for place in reversed(_places_of_hidden_ends(parts)):
+        plain = with_paired_marks(parts[place])
+        if plain != parts[place]:
+            parts[place : place + 1] = _whole(_cut(parts[place], plain, language))
+    if language in _NO_END:
+        parts = list(_joined(parts, _NO_END[language]))
+
+    if not text.isascii() and any(mark in text for mark in _FULL_STOPS):
+        parts = cut_after_full_stops(parts)
+    return parts
+
+
+def _has_long_paragraph(text: str) -> bool:
+    place = 0
+    while place >= 0 and place + _LONG_PARAGRAPH < len(text):
+        place = text.rfind("\n\n", place + 1, place + _LONG_PARAGRAPH)
+    return place < 0
+
+
+def _cut(text: str, marked: str, language: str) -> list[str]:
+    """Cut a text where sentencex ends the sentences of `marked`, a text of the same length and with the same spaces."""
+    found: list[str] = sentencex.segment(language, marked)  # type: ignore[attr-defined]
+    if marked is text:
+        return found
+
+    # Between chunks of a long text, sentencex leaves out the space between paragraphs.
+    parts, place = [], 0
+    for part in found:
+        while marked[place] == "\n" != part[0]:
+            place += 1
+        parts.append(text[place : place + len(part)])
+        place += len(part)
+    return parts
+
+
+def _places_of_hidden_ends(parts: list[str]) -> list[int]:
+    """Return the indices of parts within which a sentence may end, as after an abbreviation or in quotation marks."""
+    # One search over all parts takes less time than one in each. \0 is not in the text.
+    joined = "\0".join(parts)
+    places: dict[int, None] = {}
+    place = begin = 0
+    for found in _HIDDEN_END.finditer(joined):
+        place += joined.count("\0", begin, found.start())
+        begin = found.start()
+        places[place] = None
+    return list(places)
+
+
+def _whole(parts: list[str]) -> list[str]:
+    """Join parts without a letter or digit, such as a last quotation mark, to the one before them."""
+    whole = parts[:1]
+    for part in parts[1:]:
+        if any(map(str.isalnum, part)):
+            whole.append(part)
+        else:
+            whole[-1] += part
+    return whole
+
+
+def with_paired_marks(text: str) -> str:
+    """Return a text of the same length in which marks without a partner within MAX_QUOTED characters are none."""
+    characters = list(text)
+    waiting: list[int] = []  # places of opening marks
+
+    for found in _MARK.finditer(text):
+        place = found.end() - 1
+        while waiting and place - waiting[0] > MAX_QUOTED:
+            _make_plain(characters, waiting.pop(0))
+
+        kind = _kind_of_mark(text, place, len(found[0]), waiting)
+        if kind == "opens":
+            waiting.append(place)
+        elif kind == "closes":
+            while text[place] not in _CLOSED_BY[text[waiting[-1]]]:
+                _make_plain(characters, waiting.pop())
+            opener = waiting.pop()
+            if text[place] == '"':
+                characters[opener], characters[place] = "\u201c\u201d"
+        elif kind == "plain":
+            _make_plain(characters, place)
+
+    for place in waiting:
+        _make_plain(characters, place)
+    return "".join(characters)
+
+
+def _kind_of_mark(
+    text: str, place: int, length: int, waiting: list[int]
+) -> Literal["opens", "closes", "plain", "word"]:
+    """Return what a mark is, given the opening marks that wait for a partner."""
+    mark, before, after = text[place], text[place - 1 : place], text[place + 1 : place + 2]
+    is_straight = mark in _STRAIGHT
+    if length > 1:
+        return "word" if is_straight else "plain"
+    if mark in "'\u2019" and before.isalnum() and after.isalnum():
+        return "word"
+
+    can_close = not (is_straight and before.isspace()) and not (mark in "\"'\u2019" and after.isalnum())
+    if can_close and any(mark in _CLOSED_BY[text[opener]] for opener in waiting):
+        return "closes"
+
+    can_open = mark in _CLOSED_BY and not (is_straight and (before.isalnum() or not after.strip()))
+    return "opens" if can_open else "plain"
+
+
+def _make_plain(characters: list[str], place: int) -> None:
+    follows_end = place > 0 and characters[place - 1] in _BEFORE_CLOSING
+    characters[place] = _PLAIN_AFTER_END if follows_end else _PLAIN
+
+
+def _joined(parts: Iterable[str], no_end: re.Pattern[str]) -> Iterator[str]:
+    """Join each part that ends with an ordinal number or a title to the next one of its paragraph."""
+    start = ""
+    for part in parts:
+        if part.startswith("\n"):  # between paragraphs
+            yield from filter(None, (start, part))
+            start = ""
+        elif no_end.search(part):
+            start += part
+        else:
+            yield start + part
+            start = ""
+    if start:
+        yield start
+
+
+def cut_after_full_stops(parts: list[str]) -> list[str]:
+    """Cut after every full stop of Chinese and some other scripts, with its closing quotes, unless a comma follows.
+
+    These marks end a sentence in any language, whatever comes next; sentencex alone would not cut before a digit or a
+    Latin letter. Example: `["到医院。108路"]` -> `["到医院。", "108路"]`.
+    """
+    # One search covers all parts. No match crosses the end of one, because \0 is not in the text.
+    lines = "\0".join(parts)
+    ends = []
+    for match in _FULL_STOP.finditer(lines):
+        end = match.end()
+        # A straight quotation mark closes if it is the second one.
+        if lines[end : end + 1] == '"' and lines.count('"', lines.rfind("\0", 0, end) + 1, end) % 2 == 1:
+            end += 1
+        ends.append(end)
+
+    cut = [lines[start:end] for start, end in itertools.pairwise([0, *ends, len(lines)])]
+    return "\0".join(cut).split("\0")
