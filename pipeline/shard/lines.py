@@ -84,13 +84,16 @@ def plain_lines(piece: Piece, limits: Limits) -> Iterator[Line]:
 def _plain_ends(line: Line) -> Iterator[Line]:
     """Yield the lines that a line consists of if some ends are a lone CR, and blanks of Unicode as a blank line."""
     offset, data, is_later = line
-    if data is None or (data[0] not in _STARTS_OF_BLANKS and data.find(b"\r", 0, -2) < 0):
+    has_returns = data is not None and data.find(b"\r", 0, -2) >= 0
+    may_be_blank = data is not None and data[0] in _STARTS_OF_BLANKS and not data.isspace()
+    if data is None or not (has_returns or may_be_blank):
         yield line
         return
 
     plain = _LONE_RETURNS.sub(lambda found: b"\n" * len(found[0]), data)
-    for part in _LINE.findall(plain) if plain != data else [data]:
-        yield Line(offset, b"\n" if _UNICODE_BLANK.fullmatch(part) and not part.isspace() else part, is_later)
+    for part in [data] if plain == data else _LINE.findall(plain):
+        is_blank = not part.isspace() and _UNICODE_BLANK.fullmatch(part)
+        yield Line(offset, b"\n" if is_blank else part, is_later)
         offset += len(part)
 
 

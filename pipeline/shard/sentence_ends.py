@@ -21,6 +21,8 @@ import sentencex
 MAX_QUOTED = 400
 """Characters within quotation marks or brackets that stay together. A longer quotation is cut into its sentences."""
 
+_MAX_NESTED = 8  # marks that are open at the same time
+
 _LONG_PARAGRAPH = 20_000
 """Characters above which marks are paired first: sentencex takes quadratic time for marks that are never closed."""
 
@@ -152,7 +154,7 @@ def with_paired_marks(text: str) -> str:
 
     for found in _MARK.finditer(text):
         place = found.end() - 1
-        while waiting and place - waiting[0] > MAX_QUOTED:
+        while waiting and (place - waiting[0] > MAX_QUOTED or len(waiting) > _MAX_NESTED):
             _make_plain(characters, waiting.pop(0))
 
         kind = _kind_of_mark(text, place, len(found[0]), waiting)
