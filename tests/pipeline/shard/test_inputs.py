@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.shard import inputs
 from pipeline.shard.formats import detect_format
-from pipeline.shard.inputs import Piece, plan_splits
+from pipeline.shard.inputs import Piece, plan_splits, with_format
 from pipeline.shard.listing import matching_files
 from pipeline.shard.record import Record
 from pipeline.shard.records import read_records
@@ -76,7 +76,7 @@ def test_each_row_group_belongs_to_the_piece_that_holds_its_first_byte(
 
 
 def records_of(piece: Piece) -> list[Record]:
-    found = list(read_records(piece, "text", "line"))
+    found = list(read_records(with_format(piece), "text", "line"))
     assert all(isinstance(record, Record) for record in found)
     return [record for record in found if isinstance(record, Record)]
 

@@ -43,7 +43,7 @@ def bucket(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Iterator:
 
 
 def records(piece: Piece) -> list[Record]:
-    found = list(read_records(piece, "text", "line"))
+    found = list(read_records(with_format(piece), "text", "line"))
     assert all(isinstance(record, Record) for record in found)
     return [record for record in found if isinstance(record, Record)]
 
