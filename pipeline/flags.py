@@ -28,12 +28,14 @@ class Flag:
     """How a field appears on the command line, and whether the manifest records it among its options.
 
     check: converts the argument's text to a value, or raises ArgumentTypeError.
+    is_list: whether several arguments may follow the flag.
     """
 
     help: str
     check: Callable[[str], Any] = str
     metavar: str | None = None
     is_recorded: bool = True
+    is_list: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,9 +64,10 @@ def option(
     check: Callable[[str], Any] = str,
     metavar: str | None = None,
     recorded: bool = True,
+    is_list: bool = False,
 ) -> Any:
-    """Return a dataclass field for a flag with a value. Without a default the flag is required."""
-    flag = Flag(help, check, metavar, recorded)
+    """Return a dataclass field for a flag with a value, or a list of them. Without a default the flag is required."""
+    flag = Flag(help, check, metavar, recorded, is_list)
     return dataclasses.field(default=default, metadata={_KEY: flag})
 
 
@@ -94,6 +97,8 @@ def _add_option(parser: argparse.ArgumentParser, field: dataclasses.Field[Any], 
         settings["choices"] = flag.check.choices
     if flag.metavar is not None:
         settings["metavar"] = flag.metavar
+    if flag.is_list:
+        settings["nargs"] = "+"
 
     parser.add_argument(
         f"--{field.name}",

@@ -32,9 +32,10 @@ if TYPE_CHECKING:
 class ShardJob:
     """Options of `shard`: corpora to text shards."""
 
-    input: str = option(
-        help="files, patterns or a comma-separated list of them; .gz .bz2 .xz .zst are decompressed",
+    input: str | list[str] = option(
+        help="files or patterns, with spaces or commas between them; .gz .bz2 .xz .zst are decompressed",
         recorded=False,
+        is_list=True,
     )
     output: str = output_flag()
     format: Format | Literal["auto"] = option(

@@ -295,6 +295,28 @@ def test_an_output_that_is_the_folder_of_an_input_is_refused(command, tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
 
 
+@pytest.mark.parametrize(
+    ("name", "flags", "warning"),
+    [
+        ("x.txt", ("--text_key", "body"), "--text_key body changes nothing: no input is JSON lines or Parquet."),
+        ("x.jsonl", ("--text_layout", "line"), "--text_layout line changes nothing: no input is plain text."),
+        ("x.txt", ("--text_layout", "line", "--text_key", "text"), ""),
+    ],
+)
+def test_a_flag_that_changes_nothing_is_told(command, tmp_path: Path, name: str, flags, warning: str) -> None:
+    (tmp_path / name).write_text('{"text": "A b."}\n' if name.endswith("l") else "A b.\n")
+    done = command("shard", "--input", tmp_path / name, "--output", tmp_path / "out", *flags)
+    assert done.returncode == 0
+    assert done.stderr == (f"clozeline: warning: {warning}\n" if warning else "")
+
+
+def test_patterns_that_the_shell_expanded_are_read(command, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Some words.\n")
+    (tmp_path / "b, c.txt").write_text("Other words.\n")
+    done = command("shard", "--input", tmp_path / "a.txt", tmp_path / "b, c.txt", "--output", tmp_path / "out")
+    assert done.returncode == 0 and "2 documents" in done.stdout, done.stderr
+
+
 def test_an_empty_file_among_others_is_named(command, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("Some words.\n")
     (tmp_path / "b.txt").touch()
