@@ -38,6 +38,8 @@ _OTHER_IDEOGRAPH_WEIGHT = 0.25
 _SEVEN_BIT = ("iso2022_jp", "iso2022_jp_2", "iso2022_jp_ext", "iso2022_kr", "hz", "utf-7")
 _SHIFTS = (b"\x1b$", b"~{", b"+")
 _MIN_HIDDEN = 4  # letters; fewer may be chance
+_ALPHABETS_END = "\u2c00"  # after punctuation, too
+_MOST = 0.8  # share of them in a text of an alphabet
 _ALL_ALPHABETS = tuple(alphabet for _, alphabets in CANDIDATES for alphabet in alphabets)
 
 _PUNCTUATION = "’‘“”„–—…«»°•"  # in any language
@@ -106,9 +108,19 @@ def seven_bit_encoding(head: bytes) -> str | None:
             text = codecs.getincrementaldecoder(encoding)().decode(head)  # allows a character that is cut at the end
         except UnicodeDecodeError:
             continue
-        if len(_foreign_characters(text)) >= _MIN_HIDDEN and _score(text, _ALL_ALPHABETS) >= MIN_SCORE:
+        if len(_foreign_characters(text)) >= _MIN_HIDDEN and _is_plausible(text):
             return encoding
     return None
+
+
+def _is_plausible(text: str) -> bool:
+    """Return whether the characters outside of ASCII are those of a known language, or nearly all of an alphabet.
+
+    Those that chance decodes from ASCII are mostly ideographs and Hangul, which come after the alphabets.
+    """
+    foreign = _foreign_characters(text)
+    alphabetic = sum(character < _ALPHABETS_END for character in foreign)
+    return alphabetic >= _MOST * len(foreign) or _score(text, _ALL_ALPHABETS) >= MIN_SCORE
 
 
 def _difference(text: str, other: str) -> float:

@@ -71,8 +71,8 @@ _MAGIC = (
 # ISO 2022.
 _CONTROL = re.compile(rb"[\x00-\x08\x10-\x1a\x1c-\x1f]")
 
-_MANY_CONTROL_BYTES = 0.1
-"""Minimum share of control bytes in binary data. In damaged text there are fewer."""
+_MANY_CONTROL_BYTES = 0.05
+"""Minimum share of control bytes in binary data: 0.09 in compressed data, more elsewhere, and less in damaged text."""
 
 # White space and comments, as they may stand before the first tag.
 _COMMENTS = rb"(?:\s|<!--.*?-->)*"
@@ -142,7 +142,7 @@ _REMEDIES_OF_BINARY = {
     "a file of data": "Convert it to JSON lines or Parquet (pyarrow, DuckDB, polars and pandas read most of them)",
     "an image": "Leave it out",
     "audio or video": "Leave it out",
-    "binary data": "Leave it out",
+    "binary data": "Leave it out, or name its encoding with --encoding if it is text in UTF-16",
     "a Git LFS pointer": "Fetch the file that it stands for (git lfs pull)",
     "gzip": "Name it with .gz at the end",
     "bz2": "Name it with .bz2 at the end",
@@ -185,7 +185,7 @@ def has_control_bytes(head: bytes) -> bool:
 
 def not_text_error(path: str, kind: str) -> DataError:
     """Return the error for a file that is not text, with what to do about it."""
-    found = f"{path} looks like {kind}, not like text, and would be read as if it were documents."
+    found = f"{path} looks like {kind}, not like text."
     if kind in _REMEDIES_OF_BINARY:
         return DataError(f"{found} {_REMEDIES_OF_BINARY[kind]}.")
     return DataError(f"{found} {_REMEDIES[kind]}; or give --format text to read it as it is.")

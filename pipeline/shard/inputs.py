@@ -195,7 +195,7 @@ def _checked_formats(
     if len(errors) == 1:
         raise next(iter(errors.values()))
     if errors:
-        raise DataError(f"{len(errors):,} of {len(files):,} input files cannot be read. {_by_kind(errors)}")
+        raise DataError(f"{len(errors):,} of {len(files):,} input files are refused. {_by_kind(errors)}")
     return [file_format for file_format in found if not isinstance(file_format, DataError)]
 
 

@@ -246,10 +246,10 @@ def _describe_rejected(rejected: Report) -> str:
 
 def _advice_for_rejected(rejected: Report) -> str:
     if "keys" in rejected:
-        keys = ", ".join(rejected["keys"])
+        keys = rejected["keys"]
         return (
-            f"That record has strings under {keys}: name the key of the text by --text_key, or raise --max_bad_ratio "
-            "if only a few records lack it."
+            f"That record has strings under {', '.join(keys)}: give the key of the text, as in --text_key {keys[0]}, "
+            "or raise --max_bad_ratio if only a few records lack it."
         )
 
     advice = "Fix the input, or raise --max_bad_ratio."

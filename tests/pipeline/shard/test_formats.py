@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,13 @@ REFUSED = [
     ("tar-gz", "x.tar.gz", gzip.compress(b"x" * 600), "looks like an archive", "Unpack it"),
     ("7z", "x", b"7z\xbc\xaf\x27\x1c", "looks like an archive (7z)", "7z x"),
     ("ds-store", ".DS_Store", DS_STORE, "looks like binary data", "Leave it out"),
+    (
+        "compressed-by-an-unknown-program",
+        "x",
+        random.Random(0).randbytes(9000),
+        "looks like binary data",
+        "Leave it out",
+    ),
     ("checksum-of-hadoop", "x.crc", b"crc\0\0\0\2\0abc", "looks like binary data", "Leave it out"),
     ("warc", "x.gz", gzip.compress(WARC), "looks like a WARC file", "warcio"),
     ("wet-by-name", "x.warc.wet.gz", gzip.compress(WARC), "looks like a WARC file", "warcio"),
@@ -178,6 +186,8 @@ def test_text_in_the_encoding_that_was_named_is_read(tmp_path: Path, text: str, 
         ("北京是中国的首都。他们在这里生活。\n", "hz"),
         ("Café crème, à l'hôtel où l'été fut décidé.\n", "utf-7"),
         ("Москва является столицей России.\n", "utf-7"),
+        ("Hà Nội là thủ đô của Việt Nam. Thành phố rất đẹp.\n", "utf-7"),
+        ("भारत एक देश है। यह बहुत बड़ा है।\n", "utf-7"),
     ],
 )
 @pytest.mark.parametrize("wanted", ["auto", "text"])

@@ -124,7 +124,7 @@ TRIES: list[tuple[str, Make, int, list[str]]] = [
         3,
         [
             "no text under 'text'",
-            "That record has strings under body, title, id: name the key of the text by --text_key",
+            "That record has strings under body, title, id: give the key of the text, as in --text_key body",
         ],
     ),
     (

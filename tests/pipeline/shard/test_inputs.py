@@ -125,7 +125,7 @@ def test_all_kinds_of_refused_files_are_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(DataError) as refusal:
         plan_splits(matching_files(f"{tmp_path}/*"), "auto")
     told = str(refusal.value)
-    assert told.startswith("5 of 6 input files cannot be read.")
+    assert told.startswith("5 of 6 input files are refused.")
     assert [told.count(part) for part in ("a.png looks like an image", "b.png", "c.csv looks", "f.bin looks")] == [
         1,
         0,
