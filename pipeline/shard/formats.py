@@ -87,6 +87,8 @@ def has_checked_encoding(found: Format, encoding: str) -> bool:
 def check_file(file: InputFile, wanted: Format | Literal["auto"], encoding: str) -> Format:
     """Return the format of a file as `find_format` does. Also raises DataError if it is not readable as Parquet."""
     found = find_format(file, wanted, encoding)
+    if found == "parquet" and compression_of(file.path) is not None:
+        raise DataError(f"{file.path} is a compressed Parquet file, which cannot be read. Decompress it first.")
     if found == "parquet":
         with open_range(file) as opened:
             open_parquet(opened, file.path)

@@ -10,7 +10,10 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from glob import glob
 from typing import Any, NamedTuple, TypeVar
+
+from fsspec.implementations.local import LocalFileSystem
 
 from schemas import storage
 from schemas.errors import DataError, StorageError, UsageError
@@ -241,13 +244,8 @@ def _as_written(url: str, pattern: str) -> str:
 
 
 def _glob(fs: Any, path: str) -> dict[str, dict[str, Any]]:
-    # Including folders makes an object store list twice, so it is done only to explain why there is no file. fsspec's
-    # glob for web servers always includes them and takes no such argument.
-    files: dict[str, dict[str, Any]] = {}
-    if "http" not in fs.protocol:
-        files = fs.glob(path, detail=True, withdirs=False)
-    found = files or fs.glob(path, detail=True)
-
+    """Return {name: facts} for what a pattern matches as in a shell; on a local disk, facts that need a lookup."""
+    found = _glob_disk(path) if isinstance(fs, LocalFileSystem) and "**" not in path else _glob_store(fs, path)
     visible = {name: entry for name, entry in found.items() if not _is_hidden(name, path)}
     if found and not visible:
         raise UsageError(
@@ -255,6 +253,20 @@ def _glob(fs: Any, path: str) -> dict[str, dict[str, Any]]:
             "write the dot in the pattern of --input."
         )
     return visible
+
+
+def _glob_disk(path: str) -> dict[str, dict[str, Any]]:
+    # fsspec's glob does not enter folders that are links. Without that, ** would go around in circles.
+    return {name: {"type": "other", "islink": True} for name in sorted(glob(path, include_hidden=True))}
+
+
+def _glob_store(fs: Any, path: str) -> dict[str, dict[str, Any]]:
+    # Including folders makes an object store list twice, so it is done only to explain why there is no file. fsspec's
+    # glob for web servers always includes them and takes no such argument.
+    files: dict[str, dict[str, Any]] = {}
+    if "http" not in fs.protocol:
+        files = fs.glob(path, detail=True, withdirs=False)
+    return files or fs.glob(path, detail=True)
 
 
 def _is_hidden(name: str, pattern: str) -> bool:
@@ -281,6 +293,11 @@ def _matches(fs: Any, path: str, pattern: str) -> dict[str, dict[str, Any]]:
             return {path: fs.info(path)}
     except (FileNotFoundError, NotADirectoryError):
         return {}
+    except ValueError as error:
+        cause = str(error).removeprefix("Invalid pattern: ")
+        raise UsageError(
+            f"--input {pattern} is not a pattern: {cause}. Write it between slashes, as in corpus/**/*.txt."
+        ) from error
     except OSError as error:
         if not storage.is_local(pattern):
             raise unreachable(f"--input {pattern}", error) from error

@@ -103,6 +103,7 @@ TRIES: list[tuple[str, Make, int, list[str]]] = [
         3,
         ["x.parquet is not UTF-8", "the first at row 0, and", "The texts of Parquet must be UTF-8"],
     ),
+    ("D-compressed", renamed(parquet({"a": ["A b."]}, ["text"]), "x.parquet.gz"), 3, ["Decompress it first"]),
     ("D-row-in-capitals", renamed(parquet({"a": [None]}, ["text"]), "x.PARQUET"), 3, ["at row 0 of"]),
     ("D-row-of-pq", renamed(parquet({"a": [None]}, ["text"]), "y.pq"), 3, ["at row 0 of"]),
     ("D-row-by-content", renamed(parquet({"a": [None]}, ["text"]), "data"), 3, ["at row 0 of"]),

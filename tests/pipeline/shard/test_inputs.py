@@ -41,6 +41,8 @@ def test_a_pattern_that_matches_nothing_stops_the_job(tmp_path: Path) -> None:
         matching_files(f"{tmp_path}/a.txt,{tmp_path}/nothing/*.txt")
     with pytest.raises(UsageError, match=r"is a folder\. Name its files"):
         matching_files(str(tmp_path))
+    with pytest.raises(UsageError, match=r"as in corpus/\*\*/\*\.txt"):
+        matching_files(f"{tmp_path}/**.txt")
     with pytest.raises(UsageError, match="--input is empty"):
         matching_files(" , ")
 
@@ -83,6 +85,15 @@ def test_patterns_match_no_leading_dot_as_in_a_shell(tmp_path: Path, pattern: st
         else:
             paths = [file.path.split(f"{tmp_path.name}/")[1] for file in matching_files(f"{root}/{pattern}")]
             assert [path.removeprefix(".top/") for path in paths] == sorted(found)
+
+
+def test_a_pattern_enters_linked_folders_as_in_a_shell(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "a.txt").write_text("x")
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "texts" / "loop").symlink_to(tmp_path / "texts")
+    assert [file.path for file in matching_files(f"{tmp_path}/texts/*/*.txt")] == [f"{tmp_path}/texts/linked/a.txt"]
 
 
 def test_links_to_nothing_are_named(tmp_path: Path) -> None:
