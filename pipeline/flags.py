@@ -28,14 +28,12 @@ class Flag:
     """How a field appears on the command line, and whether the manifest records it among its options.
 
     check: converts the argument's text to a value, or raises ArgumentTypeError.
-    is_list: whether several arguments may follow the flag.
     """
 
     help: str
     check: Callable[[str], Any] = str
     metavar: str | None = None
     is_recorded: bool = True
-    is_list: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,6 +55,14 @@ class OneOf:
         return text  # argparse itself checks it against `choices` and lists them in its error
 
 
+@dataclass(frozen=True)
+class Several:
+    """A check for a flag that one or more arguments follow; its value is a list of them."""
+
+    def __call__(self, text: str) -> str:
+        return text
+
+
 def option(
     default: Any = MISSING,
     *,
@@ -64,10 +70,9 @@ def option(
     check: Callable[[str], Any] = str,
     metavar: str | None = None,
     recorded: bool = True,
-    is_list: bool = False,
 ) -> Any:
-    """Return a dataclass field for a flag with a value, or a list of them. Without a default the flag is required."""
-    flag = Flag(help, check, metavar, recorded, is_list)
+    """Return a dataclass field for a flag with a value. Without a default the flag is required."""
+    flag = Flag(help, check, metavar, recorded)
     return dataclasses.field(default=default, metadata={_KEY: flag})
 
 
@@ -95,10 +100,10 @@ def _add_option(parser: argparse.ArgumentParser, field: dataclasses.Field[Any], 
     settings: dict[str, Any] = {"type": flag.check}
     if isinstance(flag.check, OneOf):
         settings["choices"] = flag.check.choices
+    if isinstance(flag.check, Several):
+        settings["nargs"] = "+"
     if flag.metavar is not None:
         settings["metavar"] = flag.metavar
-    if flag.is_list:
-        settings["nargs"] = "+"
 
     parser.add_argument(
         f"--{field.name}",

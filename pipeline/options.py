@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from pipeline.flags import OneOf, folder, fraction, option, positive, share
+from pipeline.flags import OneOf, Several, folder, fraction, option, positive, share
 from pipeline.shard.limits import MAX_RATIO, MAX_RECORD, MAX_UNDECODABLE_RATIO
 from pipeline.shared_options import output_flag, overwrite_flag, shuffle_flag, text_flag
 from pipeline.vocab_options import VocabJob as VocabJob
@@ -34,8 +34,8 @@ class ShardJob:
 
     input: str | list[str] = option(
         help="files or patterns, with spaces or commas between them; .gz .bz2 .xz .zst are decompressed",
+        check=Several(),
         recorded=False,
-        is_list=True,
     )
     output: str = output_flag()
     format: Format | Literal["auto"] = option(

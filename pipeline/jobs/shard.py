@@ -50,11 +50,7 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     the input is too bad to publish, and StorageError if a disk or a store fails.
     """
     check_launch(beam_arguments, known_flags)
-    job = replace(
-        job,
-        encoding=canonical_encoding(job.encoding),
-        language=find_language(job.language).code,
-    )
+    job = replace(job, encoding=canonical_encoding(job.encoding), language=find_language(job.language).code)
     files = matching_files(job.input)
     _check_inputs_are_outside(job.output, files)
     _warn_of_empty_files(files)
