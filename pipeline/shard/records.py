@@ -215,6 +215,9 @@ def wikiextractor_records(lines: Lines, is_file_start: bool, limits: Limits) -> 
     for line_offset, line, is_later in lines:
         if is_later and document is None and not is_outside:
             return
+        if document is not None and (line is None or b"<" not in line):  # as nearly all lines
+            document.add(line, line_offset)
+            continue
 
         for offset, part, is_tag in _cut_at_tags(line_offset, line):
             if not is_tag:
@@ -238,24 +241,25 @@ def wikiextractor_records(lines: Lines, is_file_start: bool, limits: Limits) -> 
         yield document.to_unclosed()
 
 
-def _cut_at_tags(offset: int, line: bytes | None) -> Iterator[tuple[int, bytes | None, bool]]:
-    """Yield the parts of a line as (offset, part, is a tag). A <doc> tag begins a line or follows </doc>."""
-    if line is None or b"doc" not in line:
-        yield offset, line, False
-        return
+def _cut_at_tags(offset: int, line: bytes | None) -> list[tuple[int, bytes | None, bool]]:
+    """Return the parts of a line as (offset, part, is a tag). A <doc> tag begins a line or follows </doc>."""
+    if line is None:
+        return [(offset, None, False)]
 
+    parts: list[tuple[int, bytes | None, bool]] = []
     for number, part in enumerate(line.split(_END_TAG)):
         if number > 0:
-            yield offset, _END_TAG, True
+            parts.append((offset, _END_TAG, True))
             offset += len(_END_TAG)
 
         start = len(_BYTE_ORDER_MARK) if part.startswith(_BYTE_ORDER_MARK) else 0
         if tag := _DOC_TAG.match(part, start):
-            yield offset, tag[1], True
+            parts.append((offset, tag[1], True))
             start = tag.end()
         if text := part[start:]:
-            yield offset + start, text, False
+            parts.append((offset + start, text, False))
         offset += len(part)
+    return parts
 
 
 def _title_of(tag: bytes) -> str:
@@ -314,7 +318,7 @@ class _DocumentLines:
         first_line = self._lines[0].decode(errors="replace") if self._lines else ""
         repeats_title = title != "" and html.unescape(first_line).strip() == title
         record = self.to_record("wikiextractor", skipped_lines=1 if repeats_title else 0)
-        if isinstance(record, Rejected):
+        if isinstance(record, Rejected) or "&" not in record.text:
             return record
         return replace(record, text=record.text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
 
