@@ -37,6 +37,8 @@ _OTHER_IDEOGRAPH_WEIGHT = 0.25
 # Encodings of ASCII bytes alone, and the signs that begin other letters in them.
 _SEVEN_BIT = ("iso2022_jp", "iso2022_jp_2", "iso2022_jp_ext", "iso2022_kr", "hz", "utf-7")
 _SHIFTS = (b"\x1b$", b"~{", b"+")
+_SWITCH = re.compile(rb"\x1b\$[@AB()*+]")
+ISO_2022 = "iso-2022"
 _MIN_HIDDEN = 4  # letters; fewer may be chance
 _ALPHABETS_END = "\u2c00"  # after punctuation, too
 _MOST = 0.8  # share of them in a text of an alphabet
@@ -99,7 +101,10 @@ def fitting_encodings(sample: bytes) -> tuple[str, ...]:
 
 
 def seven_bit_encoding(head: bytes) -> str | None:
-    """Return the encoding that hides other letters in ASCII in which a file's first bytes are written, or None."""
+    """Return the encoding that hides other letters in ASCII in which a file's first bytes are written, or None.
+
+    It is ISO_2022 if the bytes switch between character sets, but in none of the encodings that Python has.
+    """
     if not head.isascii() or not any(sign in head for sign in _SHIFTS):
         return None
 
@@ -110,7 +115,7 @@ def seven_bit_encoding(head: bytes) -> str | None:
             continue
         if len(_foreign_characters(text)) >= _MIN_HIDDEN and _is_plausible(text):
             return encoding
-    return None
+    return ISO_2022 if _SWITCH.search(head) else None
 
 
 def _is_plausible(text: str) -> bool:

@@ -16,7 +16,7 @@ from typing import IO, Literal
 import pyarrow.parquet as pq
 
 from pipeline.shard.decompression import DECOMPRESSION_ERRORS, compression_of, open_plain, open_text
-from pipeline.shard.encoding_guess import seven_bit_encoding
+from pipeline.shard.encoding_guess import ISO_2022, seven_bit_encoding
 from pipeline.shard.encodings import UTF8, is_line_safe, looks_like_utf8, wide_encoding
 from pipeline.shard.file_kinds import (
     has_control_bytes,
@@ -153,6 +153,11 @@ def _check_encoding(path: str, compression: str | None, encoding: str, open_file
 
     if encoding == UTF8:
         found = seven_bit_encoding(head)
+        if found == ISO_2022:
+            raise DataError(
+                f"{path} is in an ISO 2022 encoding, but UTF-8 was expected. Convert it, as in "
+                f"iconv -f ISO-2022-CN -t UTF-8 {path}."
+            )
         if found is not None:
             raise DataError(f"{path} is {found.upper()}, but UTF-8 was expected. Read it with --encoding {found}.")
     elif looks_like_utf8(head, encoding):

@@ -292,7 +292,8 @@ def _matches(fs: Any, path: str, pattern: str) -> dict[str, dict[str, Any]]:
                 return _glob(fs, path)
             return {path: fs.info(path)}
     except (FileNotFoundError, NotADirectoryError):
-        return {}
+        is_dead_link = storage.is_local(pattern) and os.path.islink(path)
+        return {path: {"type": "other"}} if is_dead_link else {}
     except ValueError as error:
         cause = str(error).removeprefix("Invalid pattern: ")
         raise UsageError(

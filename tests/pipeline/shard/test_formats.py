@@ -209,6 +209,12 @@ def test_letters_hidden_in_ascii_are_refused_with_their_encoding(
     assert isinstance(record, Record) and text in record.text
 
 
+def test_a_switch_between_character_sets_that_python_lacks_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_bytes(b"\x1b$)A\x0e1109JG\x0f is the capital.\n" * 3)
+    with pytest.raises(DataError, match=r"an ISO 2022 encoding.*iconv -f ISO-2022-CN"):
+        plan_splits(matching_files(str(tmp_path / "x.txt")), "auto")
+
+
 @pytest.mark.parametrize(("name", "data"), [("x", DS_STORE), ("x.png", b"\x89PNG\r\n\x1a\n"), ("x.rtf", b"{\\rtf1}")])
 def test_advice_for_binary_files_is_not_to_read_them_as_text(tmp_path: Path, name: str, data: bytes) -> None:
     (tmp_path / name).write_bytes(data)

@@ -102,6 +102,8 @@ def test_links_to_nothing_are_named(tmp_path: Path) -> None:
         (tmp_path / name).symlink_to("not/fetched")
     with pytest.raises(DataError, match=r"2 of 3 files .*b\.txt.*git annex get"):
         matching_files(f"{tmp_path}/*.txt")
+    with pytest.raises(DataError, match=r"1 of 1 files .*b\.txt.*git annex get"):
+        matching_files([f"{tmp_path}/a.txt", f"{tmp_path}/b.txt"])
 
 
 def test_lists_may_come_from_a_shell(tmp_path: Path) -> None:
