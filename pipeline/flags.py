@@ -55,6 +55,14 @@ class OneOf:
         return text  # argparse itself checks it against `choices` and lists them in its error
 
 
+@dataclass(frozen=True)
+class Several:
+    """A check for a flag that one or more arguments follow; its value is a list of them."""
+
+    def __call__(self, text: str) -> str:
+        return text
+
+
 def option(
     default: Any = MISSING,
     *,
@@ -92,6 +100,8 @@ def _add_option(parser: argparse.ArgumentParser, field: dataclasses.Field[Any], 
     settings: dict[str, Any] = {"type": flag.check}
     if isinstance(flag.check, OneOf):
         settings["choices"] = flag.check.choices
+    if isinstance(flag.check, Several):
+        settings["nargs"] = "+"
     if flag.metavar is not None:
         settings["metavar"] = flag.metavar
 

@@ -19,13 +19,18 @@ def filesystem(url: str) -> tuple[Any, str]:
     """Return the fsspec file system of a URL or a local path, and the path inside it.
 
     A string without "://" is a local path, whatever else it contains: fsspec alone would take "a::b" for a chain of
-    URLs. Raises UsageError if it is empty or of an unknown kind.
+    URLs. Raises UsageError if it is empty, of an unknown kind, or a chain of URLs.
     """
     if not url:
         raise UsageError("A path is empty. Give the name of a file or a folder.")
 
     if "://" not in url:
         return LocalFileSystem(), _absolute(url)
+
+    if "::" in url:
+        raise UsageError(
+            f"{url} chains file systems with '::', which is not supported. Unpack or copy the files first."
+        )
 
     try:
         # A cached listing would hide what other processes have written since.

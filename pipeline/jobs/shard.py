@@ -21,7 +21,7 @@ from pipeline.runtime.progress import Work
 from pipeline.runtime.runner import beam_options
 from pipeline.runtime.staging import Staging, plan_staging
 from pipeline.shard.documents import ReadOptions
-from pipeline.shard.encodings import canonical_encoding
+from pipeline.shard.encodings import UTF8, canonical_encoding
 from pipeline.shard.holdout import SIDE, held_out_folder
 from pipeline.shard.inputs import Split, plan_splits
 from pipeline.shard.job_files import write_inputs, write_splits
@@ -50,11 +50,7 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     the input is too bad to publish, and StorageError if a disk or a store fails.
     """
     check_launch(beam_arguments, known_flags)
-    job = replace(
-        job,
-        encoding=canonical_encoding(job.encoding),
-        language=find_language(job.language).code,
-    )
+    job = replace(job, encoding=canonical_encoding(job.encoding), language=find_language(job.language).code)
     files = matching_files(job.input)
     _check_inputs_are_outside(job.output, files)
     _warn_of_empty_files(files)
@@ -74,6 +70,7 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
 
     _check_place_of_held_out(wanted, held_out, output, dry_run)
     splits = [_for_workers(split, options) for split in plan_splits(files, job.format, job.encoding)]
+    _warn_of_flags_without_effect(job, splits)
     graph = ShardCorpora(
         splits=len(splits),
         input_bytes=input_bytes,
@@ -110,6 +107,22 @@ def _warn_of_empty_files(files: list[InputFile]) -> None:
     first = one_line(storage.printable(empty[0]))
     found = f"{len(empty):,} of {len(files):,} input files are empty, the first: {first}"
     print(f"clozeline: warning: {found}", file=sys.stderr)
+
+
+def _warn_of_flags_without_effect(job: ShardJob, splits: list[Split]) -> None:
+    """Print a warning for each flag that has an effect on other formats than those of the input."""
+    formats = {piece.format for split in splits for piece in split.pieces}
+    if "auto" in formats:  # the workers detect them
+        return
+
+    for name, default, used_by, what in (
+        ("text_key", "text", {"jsonl", "parquet"}, "JSON lines or Parquet"),
+        ("text_layout", "blank_line", {"text"}, "plain text"),
+        ("encoding", UTF8, {"text", "jsonl", "wikiextractor"}, "text or JSON lines"),
+    ):
+        value = getattr(job, name)
+        if value != default and not formats & used_by:
+            print(f"clozeline: warning: --{name} {value} changes nothing: no input is {what}.", file=sys.stderr)
 
 
 def _execution(

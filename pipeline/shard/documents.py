@@ -115,14 +115,15 @@ class RunBuffer:
         if len(self.excerpts) == MAX_EXCERPTS:
             return
 
-        self.excerpts.append(
-            {
-                "reason": record.reason,
-                "source": record.source,
-                **piece.place(record.position),
-                "shown": record.excerpt,
-            }
-        )
+        entry = {
+            "reason": record.reason,
+            "source": record.source,
+            **piece.place(record.position),
+            "shown": record.excerpt,
+        }
+        if record.keys:
+            entry["keys"] = list(record.keys)
+        self.excerpts.append(entry)
 
 
 def _may_be_many_documents(record: Record) -> bool:

@@ -1,5 +1,7 @@
 """Guesses which encodings fit bytes that are not UTF-8: a hint for an error message, never used to read a text.
 
+Bytes of ASCII alone may also be another encoding, such as ISO-2022-JP or UTF-7 (`seven_bit_encoding`).
+
 Each candidate encoding decodes a sample and gets a score from 0 to 1: the share of the characters outside of ASCII that
 are frequent in one language written in that encoding. Latin alphabets share most of their letters, so each language is
 scored separately, and the best one counts. Letters in impossible places (in a word of two scripts, or a capital after a
@@ -10,6 +12,7 @@ There is no randomness and no state: equal samples give equal answers. The lette
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -30,6 +33,16 @@ _DAMAGED_UTF8 = 0.3  # undecodable share of the bytes outside of ASCII; below it
 _COMMON_WEIGHT = 1.0
 _RARE_WEIGHT = 0.4
 _OTHER_IDEOGRAPH_WEIGHT = 0.25
+
+# Encodings of ASCII bytes alone, and the signs that begin other letters in them.
+_SEVEN_BIT = ("iso2022_jp", "iso2022_jp_2", "iso2022_jp_ext", "iso2022_kr", "hz", "utf-7")
+_SHIFTS = (b"\x1b$", b"~{", b"+")
+_SWITCH = re.compile(rb"\x1b\$[@AB()*+]")
+ISO_2022 = "iso-2022"
+_MIN_HIDDEN = 4  # letters; fewer may be chance
+_ALPHABETS_END = "\u2c00"  # after punctuation, too
+_MOST = 0.8  # share of them in a text of an alphabet
+_ALL_ALPHABETS = tuple(alphabet for _, alphabets in CANDIDATES for alphabet in alphabets)
 
 _PUNCTUATION = "’‘“”„–—…«»°•"  # in any language
 
@@ -87,6 +100,34 @@ def fitting_encodings(sample: bytes) -> tuple[str, ...]:
     return (best.encoding,)
 
 
+def seven_bit_encoding(head: bytes) -> str | None:
+    """Return the encoding that hides other letters in ASCII in which a file's first bytes are written, or None.
+
+    It is ISO_2022 if the bytes switch between character sets, but in none of the encodings that Python has.
+    """
+    if not head.isascii() or not any(sign in head for sign in _SHIFTS):
+        return None
+
+    for encoding in _SEVEN_BIT:
+        try:
+            text = codecs.getincrementaldecoder(encoding)().decode(head)  # allows a character that is cut at the end
+        except UnicodeDecodeError:
+            continue
+        if len(_foreign_characters(text)) >= _MIN_HIDDEN and _is_plausible(text):
+            return encoding
+    return ISO_2022 if _SWITCH.search(head) else None
+
+
+def _is_plausible(text: str) -> bool:
+    """Return whether the characters outside of ASCII are those of a known language, or nearly all of an alphabet.
+
+    Those that chance decodes from ASCII are mostly ideographs and Hangul, which come after the alphabets.
+    """
+    foreign = _foreign_characters(text)
+    alphabetic = sum(character < _ALPHABETS_END for character in foreign)
+    return alphabetic >= _MOST * len(foreign) or _score(text, _ALL_ALPHABETS) >= MIN_SCORE
+
+
 def _difference(text: str, other: str) -> float:
     """Return the share of characters outside of ASCII that two texts decode differently; 1 if it is unknown."""
     if len(text) != len(other):
@@ -100,12 +141,8 @@ def _difference(text: str, other: str) -> float:
 def _read(sample: bytes, encoding: str, alphabets: tuple[Alphabet, ...]) -> _Reading:
     """Decode a sample and score it by the best-fitting alphabet."""
     text = sample.decode(encoding, errors="replace")
-    foreign = [character for character in text if character > "\x7f" and character != "\xa0"]
-    if not foreign:
-        return _Reading(encoding, text, 0.0)
-
-    counts = _count_plausible(text)
-    score = max(_total_weight(counts, alphabet) for alphabet in alphabets) / len(foreign)
+    foreign = _foreign_characters(text)
+    score = _score(text, alphabets)
 
     # Text in a Latin alphabet consists mostly of ASCII letters. If it does not, it is probably another script.
     is_latin = alphabets[0].common[0] < _LATIN_END
@@ -114,6 +151,20 @@ def _read(sample: bytes, encoding: str, alphabets: tuple[Alphabet, ...]) -> _Rea
     if is_latin and foreign_letters > ascii_letters:
         score /= 2
     return _Reading(encoding, text, score)
+
+
+def _foreign_characters(text: str) -> list[str]:
+    return [character for character in text if character > "\x7f" and character != "\xa0"]
+
+
+def _score(text: str, alphabets: tuple[Alphabet, ...]) -> float:
+    """Return the plausible share of the characters outside of ASCII, by the best-fitting alphabet."""
+    foreign = _foreign_characters(text)
+    if not foreign:
+        return 0.0
+
+    counts = _count_plausible(text)
+    return max(_total_weight(counts, alphabet) for alphabet in alphabets) / len(foreign)
 
 
 def _count_plausible(text: str) -> Counter[str]:

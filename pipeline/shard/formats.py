@@ -1,7 +1,8 @@
 """Detects what kind of file an input is, by its name and its first bytes.
 
 Files that are known not to be text are refused, with advice on what to do, so that markup, tables and archives are
-never read as documents by mistake. Anything unrecognized passes as text. The kinds themselves are in file_kinds.py.
+never read as documents by mistake. Anything unrecognized passes as text, source code and notes in Markdown or LaTeX
+too. The kinds themselves are in file_kinds.py.
 """
 
 from __future__ import annotations
@@ -12,20 +13,22 @@ import re
 from collections.abc import Callable
 from typing import IO, Literal
 
-import orjson
 import pyarrow.parquet as pq
 
 from pipeline.shard.decompression import DECOMPRESSION_ERRORS, compression_of, open_plain, open_text
-from pipeline.shard.encodings import UTF8, looks_like_utf8, wide_encoding
+from pipeline.shard.encoding_guess import ISO_2022, seven_bit_encoding
+from pipeline.shard.encodings import UTF8, is_line_safe, looks_like_utf8, wide_encoding
 from pipeline.shard.file_kinds import (
     has_control_bytes,
+    is_binary,
     kind_by_magic,
     kind_by_suffix,
-    kind_of_markup,
+    kind_of_text,
     not_text_error,
 )
 from pipeline.shard.listing import InputFile
 from pipeline.shard.ranges import HEAD_BYTES, open_head, open_range
+from pipeline.shard.record import load_json
 from schemas import storage
 from schemas.errors import DataError
 
@@ -38,8 +41,8 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _PARQUET_MAGIC = b"PAR1"
 _JSON_LINES = "JSON lines"
 
-# The start tag that WikiExtractor writes before every article.
-_WIKI_BLOCK = re.compile(rb'\s*<doc id="')
+# The start tag that WikiExtractor writes before every article. Corpora of other tools have <doc> without a URL.
+_WIKI_BLOCK = re.compile(rb'\s*<doc id="[^">\n]*"[^>\n]* url="')
 
 # An object up to the colon after its first key: a brace, a string with escapes, a colon.
 _JSON_OBJECT = re.compile(rb'\s*\{\s*"(?:[^"\\\n]|\\.)*"\s*:')
@@ -60,7 +63,8 @@ def find_format(file: InputFile, wanted: Format | Literal["auto"], encoding: str
 
     shown: the file's name in errors, if it is not its path.
 
-    Raises DataError if the file is known not to be text, or is UTF-8 although another encoding was named.
+    Raises DataError if the file is known not to be text, is UTF-8 although another encoding was named, or hides its
+    letters in ASCII, as ISO-2022-JP and UTF-7 do, although no encoding was named.
     """
     shown = shown or file.path
     compression = compression_of(file.path)
@@ -70,14 +74,21 @@ def find_format(file: InputFile, wanted: Format | Literal["auto"], encoding: str
         return open_head(file, head_bytes)
 
     found = detect_format(file.path, encoding, open_file, shown) if wanted == "auto" else wanted
-    if found != "parquet" and encoding != UTF8:
-        _refuse_misread_utf8(shown, compression, encoding, open_file)
+    if has_checked_encoding(found, encoding):
+        _check_encoding(shown, compression, encoding, open_file)
     return found
+
+
+def has_checked_encoding(found: Format, encoding: str) -> bool:
+    """Return whether `find_format` reads a file of this format to check that it is in the encoding."""
+    return found in ("text", "wikiextractor") if encoding == UTF8 else found != "parquet"
 
 
 def check_file(file: InputFile, wanted: Format | Literal["auto"], encoding: str) -> Format:
     """Return the format of a file as `find_format` does. Also raises DataError if it is not readable as Parquet."""
     found = find_format(file, wanted, encoding)
+    if found == "parquet" and compression_of(file.path) is not None:
+        raise DataError(f"{file.path} is a compressed Parquet file, which cannot be read. Decompress it first.")
     if found == "parquet":
         with open_range(file) as opened:
             open_parquet(opened, file.path)
@@ -93,12 +104,12 @@ def open_parquet(opened: IO[bytes], shown: str) -> pq.ParquetFile:
 
 
 def detect_format(path: str, encoding: str = UTF8, open_file: OpenFile | None = None, shown: str = "") -> Format:
-    """Return the format by name (.json, .jsonl, .ndjson, .parquet), else by the first bytes.
+    """Return the format by name (.json, .jsonl, .ndjson, .parquet, .pq), else by the first bytes.
 
     open_file: opens the compressed bytes, instead of opening `path`. Called only if the name does not tell the format.
     shown: the file's name in errors, if it is not its path.
 
-    Raises DataError for files that are known not to be text: tables, markup, documents, images, archives.
+    Raises DataError for files that are known not to be text: tables, markup, mail, documents, images, archives.
     """
     named = named_format(path)
     if named is not None:
@@ -121,7 +132,7 @@ def named_format(path: str) -> Format | None:
     name = _plain_name(path)
     if name.endswith((".jsonl", ".json", ".ndjson")):
         return "jsonl"
-    if name.endswith(".parquet"):
+    if name.endswith((".parquet", ".pq")):
         return "parquet"
     return None
 
@@ -132,15 +143,24 @@ def _plain_name(path: str) -> str:
     return name.lower()
 
 
-def _refuse_misread_utf8(path: str, compression: str | None, encoding: str, open_file: OpenFile) -> None:
-    """Raise DataError if a file begins with UTF-8 although another encoding was named for it."""
+def _check_encoding(path: str, compression: str | None, encoding: str, open_file: OpenFile) -> None:
+    """Raise DataError if the beginning of a file shows that it is in another encoding than `encoding`."""
     try:
         with open_plain(path, compression, file=open_file()) as file:
             head = file.read(_HEAD_BYTES)
-    except DECOMPRESSION_ERRORS:
+    except (DataError, *DECOMPRESSION_ERRORS):
         return  # the worker that reads it reports what is wrong with it
 
-    if looks_like_utf8(head, encoding):
+    if encoding == UTF8:
+        found = seven_bit_encoding(head)
+        if found == ISO_2022:
+            raise DataError(
+                f"{path} is in an ISO 2022 encoding, but UTF-8 was expected. Convert it, as in "
+                f"iconv -f ISO-2022-CN -t UTF-8 {path}."
+            )
+        if found is not None:
+            raise DataError(f"{path} is {found.upper()}, but UTF-8 was expected. Read it with --encoding {found}.")
+    elif looks_like_utf8(head, encoding):
         raise DataError(
             f"{path} is not {encoding.upper()}: it begins with {len(head):,} bytes of valid UTF-8. "
             "Give --encoding utf-8 to read it."
@@ -148,11 +168,11 @@ def _refuse_misread_utf8(path: str, compression: str | None, encoding: str, open
 
 
 def _first_bytes(path: str, compression: str | None, encoding: str, open_file: OpenFile) -> bytes:
-    """Return the beginning of a file, converted if it is UTF-16 or UTF-32; empty if it cannot be read."""
+    """Return the beginning of a file, in UTF-8 if its encoding is not line-safe; empty if it cannot be read."""
     try:
         with open_plain(path, compression, file=open_file()) as file:
             head = file.read(_HEAD_BYTES)
-        if kind_by_magic(head) or wide_encoding(head) is None:
+        if kind_by_magic(head) or is_line_safe(encoding):
             return head
 
         with open_text(path, compression, encoding, file=open_file()) as file:
@@ -162,29 +182,21 @@ def _first_bytes(path: str, compression: str | None, encoding: str, open_file: O
 
 
 def _detect_by_content(path: str, head: bytes) -> Format:
-    if _WIKI_BLOCK.match(head):
-        return "wikiextractor"
-
-    kind = _kind_by_content(head)
-    if kind is None:
-        return "text"
-    if kind == _JSON_LINES:
-        return "jsonl"
-    raise not_text_error(path, kind)
-
-
-def _kind_by_content(head: bytes) -> str | None:
-    """Return the first kind that the beginning of a file matches, or None if it passes as text."""
     kind = kind_by_magic(head)
+    if kind is None and wide_encoding(head) is None and is_binary(head):
+        kind = "binary data"
     if kind is not None:
-        return kind
+        raise not_text_error(path, kind)
 
     text = head.removeprefix(_BYTE_ORDER_MARK)
-    for kind_of in (kind_of_markup, _kind_of_json, _kind_of_table):
-        kind = kind_of(text)
-        if kind is not None:
-            return kind
-    return None
+    if _WIKI_BLOCK.match(text):
+        return "wikiextractor"
+    kind = kind_of_text(text) or _kind_of_json(text) or _kind_of_table(text)
+    if kind == _JSON_LINES:
+        return "jsonl"
+    if kind is not None:
+        raise not_text_error(path, kind)
+    return "text"
 
 
 def _kind_of_json(text: bytes) -> str | None:
@@ -199,8 +211,8 @@ def _kind_of_json(text: bytes) -> str | None:
         return _JSON_LINES  # the first record is longer than the bytes that were read
 
     try:
-        orjson.loads(first_line.decode(errors="replace"))
-    except orjson.JSONDecodeError:
+        load_json(first_line.decode(errors="replace"))
+    except ValueError:
         return "JSON over several lines"
     return _JSON_LINES
 

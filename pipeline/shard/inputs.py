@@ -15,9 +15,10 @@ from typing import Any, Literal
 from pipeline.shard.cut_points import CELL_BYTES, FRAME_FORMATS
 from pipeline.shard.decompression import compression_of
 from pipeline.shard.encodings import UTF8, is_line_safe
-from pipeline.shard.formats import Format, check_file, find_format, named_format
+from pipeline.shard.formats import Format, check_file, find_format, has_checked_encoding, named_format
 from pipeline.shard.listing import InputFile, at_once
 from schemas import storage
+from schemas.errors import DataError
 
 SPLIT_BYTES = 16 << 20
 """Bytes of text in one split: about a second of work, so that other workers do not wait long for the last one to
@@ -91,11 +92,14 @@ class Piece:
     def place(self, position: int) -> dict[str, Any]:
         """Return where a record begins, for errors and OUTPUT/rejected/: its file, and its offset as `place`.
 
+        In Parquet, `place` is the number of the row, and `unit` is "row".
         In later pieces of a cut compressed file, `place` counts plain bytes from the first frame that begins at or
         after byte `compressed_start` of the compressed file.
         """
         found: dict[str, Any] = {"path": self.display_path, "place": position}
-        if self.is_cut and self.start > 0:
+        if self.format == "parquet":
+            found["unit"] = "row"
+        elif self.is_cut and self.start > 0:
             found["compressed_start"] = self.start
         return found
 
@@ -150,12 +154,11 @@ def plan_splits(files: Sequence[InputFile], wanted: Format | Literal["auto"], en
     """Return the splits of a job: large files in pieces, and small files together.
 
     If there are up to MAX_CHECKED_FILES files, they are opened concurrently; otherwise the workers detect formats.
-    Raises DataError for the first opened file that is known not to be text, cannot be read as Parquet, or is UTF-8
-    although another encoding was named.
+    Raises DataError if opened files are known not to be text, cannot be read as Parquet, or are in another encoding.
     """
     formats: list[Format | Literal["auto"]] = [wanted] * len(files)
     if len(files) <= MAX_CHECKED_FILES:
-        formats = list(at_once(lambda file: check_file(file, wanted, encoding), files))
+        formats = _checked_formats(files, wanted, encoding)
 
     splits: list[Split] = []
     pending: list[Piece] = []
@@ -174,6 +177,36 @@ def plan_splits(files: Sequence[InputFile], wanted: Format | Literal["auto"], en
 
     splits.append(Split(len(splits), tuple(pending)))
     return splits
+
+
+def _checked_formats(
+    files: Sequence[InputFile], wanted: Format | Literal["auto"], encoding: str
+) -> list[Format | Literal["auto"]]:
+    """Return the formats of files. Raises a DataError that names the first file of each kind that is refused."""
+
+    def format_or_error(file: InputFile) -> Format | DataError:
+        try:
+            return check_file(file, wanted, encoding)
+        except DataError as error:
+            return error
+
+    found = at_once(format_or_error, files)
+    errors = {file.path: error for file, error in zip(files, found, strict=True) if isinstance(error, DataError)}
+    if len(errors) == 1:
+        raise next(iter(errors.values()))
+    if errors:
+        raise DataError(f"{len(errors):,} of {len(files):,} input files are refused. {_by_kind(errors)}")
+    return [file_format for file_format in found if not isinstance(file_format, DataError)]
+
+
+def _by_kind(errors: dict[str, DataError]) -> str:
+    """Return the first error of each kind. Errors are of one kind if they differ in the file's path alone."""
+    kinds: dict[str, list[str]] = {}
+    for path, error in errors.items():
+        kinds.setdefault(str(error).replace(path, ""), []).append(str(error))
+
+    sentences = [same[0] + (f" (and {len(same) - 1:,} more like it)" if same[1:] else "") for same in kinds.values()]
+    return " ".join(sentences)
 
 
 def pieces_of(file: InputFile, file_format: Format | Literal["auto"], encoding: str = UTF8) -> Iterator[Piece]:
@@ -208,8 +241,7 @@ def with_format(piece: Piece) -> Piece:
     Raises DataError as `plan_splits` does. The head is remembered, so a worker that reads pieces of one file in a row
     makes one request for it, and none for a piece at the beginning of the file.
     """
-    may_be_misread = piece.encoding != UTF8 and piece.start == 0
-    if piece.format != "auto" and not may_be_misread:
+    if piece.format != "auto" and (piece.start > 0 or not has_checked_encoding(piece.format, piece.encoding)):
         return piece
 
     found = find_format(piece.file, piece.format, piece.encoding, piece.display_path)

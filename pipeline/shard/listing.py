@@ -7,12 +7,16 @@ looked up with one request. The patterns of a comma-separated list are listed co
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from glob import glob
 from typing import Any, NamedTuple, TypeVar
 
+from fsspec.implementations.local import LocalFileSystem
+
 from schemas import storage
-from schemas.errors import StorageError, UsageError
+from schemas.errors import DataError, StorageError, UsageError
 from schemas.storage_errors import unreachable, unreadable
 
 MAX_NAME_PARTS = 8
@@ -34,6 +38,11 @@ _VERSION_FIELDS = (
     ("created",),
 )
 
+_WILDCARD = re.compile(r"[*?[]")
+
+# A list or a range in braces, as shells expand it: {a,b} or {01..09}.
+_BRACES = re.compile(r"\{[^{}]*(?:,|\.\.)[^{}]*\}")
+
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
@@ -46,15 +55,17 @@ class InputFile(NamedTuple):
     version: str
 
 
-def matching_files(patterns: str) -> list[InputFile]:
-    """Return every file that a comma-separated list of patterns names, each file once, sorted by path.
+def matching_files(patterns: str | Sequence[str]) -> list[InputFile]:
+    """Return every file that patterns or comma-separated lists of them name, each file once, sorted by path.
 
-    A path that exists exactly as written means that file, even if its name contains commas or brackets.
+    A path that exists exactly as written means that file, even if its name contains commas or brackets. As in a shell,
+    wildcards match no name that begins with a dot.
 
-    Raises UsageError for a pattern that matches no file or cannot be opened, and StorageError if the disk or the store
-    fails or has no such bucket.
+    Raises UsageError for a pattern that matches no file or cannot be opened, DataError for a link to nothing, and
+    StorageError if the disk or the store fails or has no such bucket.
     """
-    members = _split_comma_list(patterns)
+    lists = [patterns] if isinstance(patterns, str) else patterns
+    members = [member for listed in lists for member in _split_comma_list(listed)]
     if not members:
         raise UsageError("--input is empty. Give a file, a pattern or a comma list of them.")
 
@@ -112,6 +123,7 @@ def _files_of_pattern(pattern: str) -> list[InputFile]:
     # Listings of web servers have no sizes, and those of local disks do not follow symbolic links.
     unknown = [name for name, entry in entries.items() if entry.get("islink") or _has_no_size(entry)]
     entries |= at_once_by_name(lambda name: _complete(fs, name, entries[name], pattern), unknown)
+    _refuse_unreadable(entries, pattern)
 
     files = [(name, entry) for name, entry in entries.items() if entry["type"] == "file"]
     if not files:
@@ -123,6 +135,17 @@ def _files_of_pattern(pattern: str) -> list[InputFile]:
         path = _as_written(fs.unstrip_protocol(name), pattern)
         found.append(InputFile(path, int(entry["size"]), _versions(entry)[0]))
     return found
+
+
+def _refuse_unreadable(entries: dict[str, dict[str, Any]], pattern: str) -> None:
+    """Raise DataError if there are links to nothing, pipes or devices among the files that a pattern names."""
+    unreadable_names = [name for name, entry in entries.items() if entry["type"] not in ("file", "directory")]
+    if unreadable_names:
+        raise DataError(
+            f"{len(unreadable_names):,} of {len(entries):,} files that --input {pattern} names cannot be read, the "
+            f"first: {unreadable_names[0]}, a link to nothing, a pipe or a device. Fetch the files of links to "
+            "nothing (git annex get, dvc pull), or remove the links."
+        )
 
 
 def at_once_by_name(function: Callable[[str], _Result], names: list[str]) -> dict[str, _Result]:
@@ -165,7 +188,11 @@ def _check_bucket(fs: Any, path: str, pattern: str) -> None:
 
 def _no_file_error(pattern: str, matches: dict[str, dict[str, Any]]) -> UsageError:
     if any(info["type"] == "directory" for info in matches.values()):
-        return UsageError(f"--input {pattern} is a folder. Name its files with a pattern, as in {pattern}/*.jsonl.")
+        folder = pattern.rstrip("/")
+        return UsageError(
+            f"--input {pattern} is a folder. Name its files with a pattern, as in '{folder}/*.jsonl', or with "
+            f"'{folder}/**/*.jsonl' those in its subfolders too."
+        )
     return UsageError(f"--input {pattern} matches no file. Check the path; nothing was read or written.")
 
 
@@ -173,6 +200,11 @@ def _split_comma_list(patterns: str) -> list[str]:
     """Return the members of a comma-separated list, without empty ones. Local file names may contain commas."""
     if _is_local_file(patterns):
         return [patterns]
+    if _BRACES.search(patterns):
+        raise UsageError(
+            f"--input {patterns} has braces, which only the shell expands: write it without quotes, or give a "
+            "comma-separated list."
+        )
 
     parts = patterns.split(",")
     members: list[str] = []
@@ -212,6 +244,23 @@ def _as_written(url: str, pattern: str) -> str:
 
 
 def _glob(fs: Any, path: str) -> dict[str, dict[str, Any]]:
+    """Return {name: facts} for what a pattern matches as in a shell; on a local disk, facts that need a lookup."""
+    found = _glob_disk(path) if isinstance(fs, LocalFileSystem) and "**" not in path else _glob_store(fs, path)
+    visible = {name: entry for name, entry in found.items() if not _is_hidden(name, path)}
+    if found and not visible:
+        raise UsageError(
+            f"{next(iter(found))} begins with a dot, and wildcards do not match it, as in a shell. To read such files, "
+            "write the dot in the pattern of --input."
+        )
+    return visible
+
+
+def _glob_disk(path: str) -> dict[str, dict[str, Any]]:
+    # fsspec's glob does not enter folders that are links. Without that, ** would go around in circles.
+    return {name: {"type": "other", "islink": True} for name in sorted(glob(path, include_hidden=True))}
+
+
+def _glob_store(fs: Any, path: str) -> dict[str, dict[str, Any]]:
     # Including folders makes an object store list twice, so it is done only to explain why there is no file. fsspec's
     # glob for web servers always includes them and takes no such argument.
     files: dict[str, dict[str, Any]] = {}
@@ -220,16 +269,36 @@ def _glob(fs: Any, path: str) -> dict[str, dict[str, Any]]:
     return files or fs.glob(path, detail=True)
 
 
+def _is_hidden(name: str, pattern: str) -> bool:
+    """Return whether a wildcard of the pattern would have to match a leading dot in the name of a file or a folder."""
+    parts = pattern.strip("/").split("/")
+    fixed = next(index for index, part in enumerate(parts) if _WILDCARD.search(part))
+    matched = name.strip("/").split("/")[fixed:]
+
+    # Each part of the pattern that begins with a dot matches one name that does.
+    return _leading_dots(matched) > _leading_dots(parts[fixed:])
+
+
+def _leading_dots(names: list[str]) -> int:
+    return sum(name.startswith(".") for name in names)
+
+
 def _matches(fs: Any, path: str, pattern: str) -> dict[str, dict[str, Any]]:
     """Return {name: facts} for every file and folder that a pattern names."""
     try:
         with storage.storage_errors_of(pattern, OSError):
-            is_pattern = any(character in path for character in "*?[") and not _is_local_file(pattern)
+            is_pattern = _WILDCARD.search(path) and not _is_local_file(pattern)
             if is_pattern:
                 return _glob(fs, path)
             return {path: fs.info(path)}
     except (FileNotFoundError, NotADirectoryError):
-        return {}
+        is_dead_link = storage.is_local(pattern) and os.path.islink(path)
+        return {path: {"type": "other"}} if is_dead_link else {}
+    except ValueError as error:
+        cause = str(error).removeprefix("Invalid pattern: ")
+        raise UsageError(
+            f"--input {pattern} is not a pattern: {cause}. Write it between slashes, as in corpus/**/*.txt."
+        ) from error
     except OSError as error:
         if not storage.is_local(pattern):
             raise unreachable(f"--input {pattern}", error) from error

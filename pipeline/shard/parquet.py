@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -13,19 +14,29 @@ from pipeline.shard.formats import open_parquet
 from pipeline.shard.inputs import Piece
 from pipeline.shard.limits import Limits
 from pipeline.shard.ranges import open_range
-from pipeline.shard.record import Record, Rejected, too_long_reason
+from pipeline.shard.record import Record, Rejected, Undecodable, decode_utf8, too_long_reason
 from schemas.errors import DataError
 
 # A batch ends at whichever comes first.
 MAX_ROWS = 256
 BATCH_BYTES = 16 << 20
 
+# Some writers do not mark strings as such: their columns are binary.
+_IS_TEXT = (
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_string_view,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_binary_view,
+)
+
 
 def parquet_records(piece: Piece, text_key: str, limits: Limits) -> Iterator[Record | Rejected]:
     """Yield one record for each row of the row groups whose first byte is in the piece.
 
-    Raises DataError unless the file is Parquet, has exactly one string column called `text_key`, and at most one column
-    called `source`.
+    A column of type null has no texts. Raises DataError unless the file is Parquet, has exactly one column of strings,
+    bytes or nulls called `text_key`, and at most one column called `source`.
     """
     with open_range(piece.file) as opened:
         metadata = open_parquet(opened, piece.display_path).metadata
@@ -74,7 +85,7 @@ def _first_byte(row_group: pq.RowGroupMetaData, file_size: int) -> int:
 
 
 def _check_columns(path: str, schema: pa.Schema, text_key: str) -> None:
-    """Raise DataError unless one string column is called `text_key`, and at most one column is called `source`."""
+    """Raise DataError unless one column that may hold text is called `text_key`, and at most one is called `source`."""
     for name in (text_key, "source"):
         count = schema.names.count(name)
         if count > 1:
@@ -84,7 +95,7 @@ def _check_columns(path: str, schema: pa.Schema, text_key: str) -> None:
             )
 
     text_columns = [field.name for field in schema if _is_text(field.type)]
-    if text_key in text_columns:
+    if text_key in text_columns or (text_key in schema.names and pa.types.is_null(schema.field(text_key).type)):
         return
 
     if text_columns:
@@ -98,8 +109,7 @@ def _is_text(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
 
-    is_text_type = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-    return any(is_type(kind) for is_type in is_text_type)
+    return any(is_type(kind) for is_type in _IS_TEXT)
 
 
 def _rows_per_batch(row_group: Any) -> int:
@@ -112,10 +122,11 @@ def _batch_records(batch: pa.RecordBatch, text_key: str, first_row: int, limits:
     """Yield the rows of a batch. `first_row`: the number in the file of its first row."""
     texts = batch.column(text_key)
     if not pa.types.is_dictionary(texts.type):
-        texts = texts.dictionary_encode()
+        texts = texts.cast(pa.large_binary()).dictionary_encode()
 
     # Lengths are checked before any text becomes a Python string.
-    lengths = pc.binary_length(texts.dictionary).to_pylist()  # type: ignore[attr-defined]
+    values = texts.dictionary.cast(pa.large_binary())
+    lengths = pc.binary_length(values).to_pylist()  # type: ignore[attr-defined]
     sources = _source_names(batch, text_key)
 
     row = first_row
@@ -125,9 +136,18 @@ def _batch_records(batch: pa.RecordBatch, text_key: str, first_row: int, limits:
         elif lengths[index] > limits.document_bytes:
             yield Rejected(too_long_reason(limits), source, row)
         else:
-            text = texts.dictionary[index].as_py()
-            yield Record(text, source, position=row, size=lengths[index])
+            text, undecodable = _decoded(values[index].as_py(), row)
+            yield Record(text, source, undecodable, position=row, size=lengths[index])
         row += 1
+
+
+def _decoded(data: bytes, row: int) -> tuple[str, Undecodable | None]:
+    """Return the text of a row, and its number and the number of places if some bytes are not UTF-8."""
+    try:
+        return data.decode(), None
+    except UnicodeDecodeError:
+        text, undecodable = decode_utf8(data, row)
+        return text, undecodable and replace(undecodable, first_offset=row)
 
 
 def _source_names(batch: pa.RecordBatch, text_key: str) -> list[str]:
@@ -135,5 +155,9 @@ def _source_names(batch: pa.RecordBatch, text_key: str) -> list[str]:
     if "source" not in batch.schema.names or text_key == "source":
         return ["parquet"] * len(batch)
 
-    values = batch.column("source").to_pylist()
+    values = [_as_string(value) for value in batch.column("source").to_pylist()]
     return [value if isinstance(value, str) and value else "parquet" for value in values]
+
+
+def _as_string(value: Any) -> Any:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pipeline.runtime.counters import Ledger, Report, add_by_name, add_ledgers, total
 from pipeline.shard.cleaning import MAX_UNBROKEN_CHARACTERS
 from pipeline.shard.partition import RUN_BUCKETS
-from pipeline.shard.record import byte_in_words
+from pipeline.shard.record import place_in_words
+from pipeline.shard.records import ENDS_EARLY, NO_OBJECT
 from pipeline.shard.undecodable import refuse_undecodable, reports_by_file, undecodable_statistics
 from schemas.errors import DataError
 
@@ -214,6 +215,8 @@ def _no_document_message(added: Report) -> str:
             f"Words of more than {MAX_UNBROKEN_CHARACTERS:,} characters without a space are removed; "
             "put spaces between words."
         )
+    elif added["first_rejected"] and "keys" in added["first_rejected"]:
+        sentences.append(_advice_for_rejected(added["first_rejected"]))
     else:
         sentences.append("Check --format, --text_layout and --text_key.")
     return " ".join(sentences)
@@ -234,8 +237,7 @@ def check_bad_ratio(added: Report, max_bad_ratio: float) -> None:
 
 
 def _describe_rejected(rejected: Report) -> str:
-    is_row = rejected["path"].endswith(".parquet")
-    place = f"row {rejected['place']:,}" if is_row else byte_in_words(rejected["place"], rejected)
+    place = place_in_words(rejected["place"], rejected)
     description = f"{rejected['reason']}, at {place} of {rejected['path']}"
     if rejected["shown"]:
         description += f": {rejected['shown'][:_EXCERPT_CHARACTERS]!r}"
@@ -243,9 +245,16 @@ def _describe_rejected(rejected: Report) -> str:
 
 
 def _advice_for_rejected(rejected: Report) -> str:
+    if "keys" in rejected:
+        keys = rejected["keys"]
+        return (
+            f"That record has strings under {', '.join(keys)}: give the key of the text, as in --text_key {keys[0]}, "
+            "or raise --max_bad_ratio if only a few records lack it."
+        )
+
     advice = "Fix the input, or raise --max_bad_ratio."
     if rejected["reason"].startswith("record above"):
         advice += " --max_document_bytes allows longer documents; --text_layout line makes each line a document."
-    if rejected["reason"].startswith("line is not") and rejected["shown"].startswith(("[", "{")):
+    if rejected["reason"] in (ENDS_EARLY, NO_OBJECT) and rejected["shown"].startswith(("[", "{")):
         advice += " JSON must have one object per line: jq -c '.[]' turns an array into such lines, jq -c . an object."
     return advice

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Any
+
+import orjson
 
 from pipeline.shard.limits import Limits
 
@@ -49,6 +52,7 @@ class Rejected:
     reason: the reason in the ledger.
     excerpt: the first characters of the record.
     count: number of records; above 1 only for consecutive blank lines.
+    keys: keys of the record that hold strings, if --text_key is not among its keys.
     """
 
     reason: str
@@ -58,6 +62,7 @@ class Rejected:
     count: int = 1
     undecodable: Undecodable | None = field(default=None, compare=False)
     size: int = field(default=0, compare=False)
+    keys: tuple[str, ...] = field(default=(), compare=False)
 
 
 def too_long_reason(limits: Limits) -> str:
@@ -89,8 +94,25 @@ def decode_utf8(data: bytes, offset: int) -> tuple[str, Undecodable | None]:
         return text, Undecodable(text.count("\ufffd") - already_there, first_offset)
 
 
-def byte_in_words(offset: int, entry: dict[str, Any]) -> str:
+def load_json(text: str) -> Any:
+    """Return the value of a JSON text. Accepts what Python's json writes: NaN, Infinity and lone surrogates, too.
+
+    Raises ValueError, and JSONDecodeError with the place of the fault wherever that is known.
+    """
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        pass  # orjson is many times as fast, but strict
+    try:
+        return json.loads(text, strict=False)  # control characters may be in strings
+    except RecursionError as error:
+        raise ValueError("too many brackets in brackets") from error
+
+
+def place_in_words(offset: int, entry: dict[str, Any]) -> str:
     """Return an offset as messages write it. `entry` is a report on the record, made from `Piece.place`."""
+    if entry.get("unit") == "row":
+        return f"row {offset:,}"
     if "compressed_start" not in entry:
         return f"byte {offset:,}"
     return f"byte {offset:,} of the text after compressed byte {entry['compressed_start']:,}"

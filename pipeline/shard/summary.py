@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pipeline.ledger_text import ledger_lines
-from pipeline.shard.record import byte_in_words
+from pipeline.shard.record import place_in_words
 from pipeline.shard.sentences import LINES_JOINED
 from schemas.manifest import Manifest
 
@@ -42,16 +42,16 @@ def warning_lines(manifest: Manifest, text_layout: str) -> list[str]:
     undecodable = manifest.statistics.get("undecodable")
     if undecodable:
         first = undecodable["most"][0]
-        place = byte_in_words(first["first_place"], first)
-        warnings.append(
-            f"{undecodable['count']:,} undecodable bytes were removed, the first at {place} of {first['path']}. "
-            "If it is in another encoding, name it with --encoding."
-        )
+        place = place_in_words(first["first_place"], first)
+        warning = f"{undecodable['count']:,} undecodable bytes were removed, the first at {place} of {first['path']}."
+        if "unit" not in first:  # Parquet has no other encoding
+            warning += " If it is in another encoding, name it with --encoding."
+        warnings.append(warning)
 
     unbroken = manifest.statistics.get("unbroken_documents")
     if unbroken:
         first = unbroken["first"]
-        place = byte_in_words(first["place"], first)
+        place = place_in_words(first["place"], first)
         warnings.append(
             f"{unbroken['count']:,} documents have many lines and no blank line, the first with "
             f"{first['lines']:,} lines at {place} of {first['path']}. If every line is a document, "

@@ -17,7 +17,7 @@ from pipeline.shard.encoding_guess import fitting_encodings
 from pipeline.shard.encodings import UTF8
 from pipeline.shard.inputs import COMPRESSED_WEIGHT, Piece
 from pipeline.shard.limits import MAX_RATIO
-from pipeline.shard.record import Record, Rejected, byte_in_words
+from pipeline.shard.record import Record, Rejected, place_in_words
 from schemas.errors import DataError
 
 MIN_PLACES = 10
@@ -78,32 +78,35 @@ class UndecodableBytes:
         encoding, because that reads part of the file again.
         """
         piece = self.piece
+        encoding = UTF8 if self._is_parquet() else piece.encoding
         plain_bytes = self.size if self._is_size_unknown() else piece.end - piece.start
         has_too_many = self.count > self.max_ratio * plain_bytes
 
         fitting: list[str] = []
-        if has_too_many and piece.encoding == UTF8:
+        if has_too_many and encoding == UTF8 and not self._is_parquet():
             fitting = list(fitting_encodings(_sample(piece, self.first_offset)))
 
         report: Report = {
             "path": piece.display_path,
-            "encoding": piece.encoding,
+            "encoding": encoding,
             "fitting": fitting,
             "count": self.count,
             "worst_count": self.count,  # the count of the piece that guessed `fitting`, also after pieces are added up
             "first_place": self.first_offset,
             "size": self._file_bytes(),
         }
-        if piece.is_cut and piece.start > 0:
-            report["compressed_start"] = piece.start  # see Piece.place
-        return report
+        place = piece.place(self.first_offset)
+        return report | {name: place[name] for name in ("unit", "compressed_start") if name in place}
+
+    def _is_parquet(self) -> bool:
+        return self.piece.format == "parquet"
 
     def _is_size_unknown(self) -> bool:
-        return self.piece.is_whole_file or self.piece.is_cut
+        return self.piece.is_whole_file or self.piece.is_cut or self._is_parquet()
 
     def _file_bytes(self) -> int:
-        """Return the plain bytes of the whole file; for a cut compressed file, an estimate if it grows as text does."""
-        if self.piece.is_cut:
+        """Return the plain bytes of the whole file; an estimate for Parquet and cut compressed files."""
+        if self.piece.is_cut or self._is_parquet():
             return max(self.size, COMPRESSED_WEIGHT * self.piece.size)
         return self.size if self.piece.is_whole_file else self.piece.size
 
@@ -158,7 +161,7 @@ def undecodable_statistics(reports: Iterable[Report]) -> Report | None:
 
     worst = sorted(files, key=lambda file: (-file["count"], file["path"]))[:LISTED_FILES]
     worst_by_path = sorted(worst, key=lambda file: file["path"])
-    listed_fields = ("path", "encoding", "count", "first_place", "compressed_start", "size")
+    listed_fields = ("path", "encoding", "count", "first_place", "unit", "compressed_start", "size")
     return {
         "count": sum(file["count"] for file in files),
         "files": len(files),
@@ -172,10 +175,12 @@ def _too_many_error(file: Report, max_ratio: float) -> DataError:
         advice = f"It looks like {' or '.join(fitting)}: give --encoding {fitting[0]} to read it"
         if len(fitting) > 1:
             advice += f", or --encoding {fitting[1]}"
+    elif "unit" in file:
+        advice = "The texts of Parquet must be UTF-8: repair the file"
     else:
         advice = "No encoding that was tried fits: name the right one with --encoding, or repair the file"
 
-    place = byte_in_words(file["first_place"], file)
+    place = place_in_words(file["first_place"], file)
     # "At least", because reading stops as soon as there are too many.
     return DataError(
         f"{file['path']} is not {file['encoding'].upper()}: at least {file['count']:,} of about {file['size']:,} bytes "

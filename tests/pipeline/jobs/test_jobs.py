@@ -301,7 +301,8 @@ def test_every_input_format_gives_the_same_documents(command, tmp_path, document
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     (tmp_path / "a.txt").write_text("\n\n".join(text.replace(". ", ".\n") for text in texts))
     (tmp_path / "a.lines").write_text("\n".join(texts))
-    (tmp_path / "wiki_00").write_text("".join(f'<doc id="{i}">\nTitle\n\n{t}\n</doc>\n' for i, t in enumerate(texts)))
+    tag = '<doc id="1" url="" title="Title">'
+    (tmp_path / "wiki_00").write_text("".join(f"{tag}\nTitle\n\n{text}\n</doc>\n" for text in texts))
     found = []
     for name, flags in {"a.jsonl": [], "a.txt": [], "a.lines": ["--text_layout", "line"], "wiki_00": []}.items():
         out = tmp_path / f"out-{name}"

@@ -7,6 +7,7 @@ import gzip
 import lzma
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -50,7 +51,17 @@ def zst_bomb(line: bytes) -> Make:
     return make
 
 
-def parquet(columns: dict[str, list], names: list[str], *flags: object, **options) -> Make:
+def renamed(make: Make, name: str) -> Make:
+    """The same input, with another name of its file."""
+
+    def make_renamed(folder: Path) -> list[object]:
+        path, *flags = make(folder)
+        return [Path(str(path)).rename(folder / name), *flags]
+
+    return make_renamed
+
+
+def parquet(columns: dict[str, Any], names: list[str], *flags: object, **options) -> Make:
     def make(folder: Path) -> list[object]:
         arrays = [pa.array(column) for column in columns.values()]
         pq.write_table(pa.Table.from_arrays(arrays, names=names), folder / "x.parquet", **options)

@@ -29,6 +29,7 @@ from tests.pipeline.shard.input_files import (
     flipped,
     one_word,
     parquet,
+    renamed,
     streams,
     zst_bomb,
 )
@@ -78,6 +79,67 @@ TRIES: list[tuple[str, Make, int, list[str]]] = [
         ["2 columns called 'source'"],
     ),
     ("D-no-strings", parquet({"a": [1]}, ["text"]), 3, ["no column of strings"]),
+    (
+        "D-nulls-alone",
+        parquet({"a": pa.nulls(2)}, ["text"], "--max_bad_ratio", 1),
+        3,
+        ["2 x no text under 'text' (parquet)"],
+    ),
+    (
+        "D-bytes",
+        parquet({"a": [b"A b.", "Caf\u00e9.".encode(), None]}, ["text"], "--max_bad_ratio", 0.5),
+        0,
+        ["2 documents"],
+    ),
+    (
+        "D-bytes-not-utf-8",
+        parquet({"a": [b"A b.", b"Caf\xe9."]}, ["text"]),
+        0,
+        ["2 documents", "1 undecodable bytes were removed, the first at row 1 of", "x.parquet.\n"],
+    ),
+    (
+        "D-strings-not-utf-8",
+        parquet({"a": pa.array([b"caf\xe9 " * 20] * 9).view(pa.string())}, ["text"]),
+        3,
+        ["x.parquet is not UTF-8", "the first at row 0, and", "The texts of Parquet must be UTF-8"],
+    ),
+    ("D-compressed", renamed(parquet({"a": ["A b."]}, ["text"]), "x.parquet.gz"), 3, ["Decompress it first"]),
+    ("D-row-in-capitals", renamed(parquet({"a": [None]}, ["text"]), "x.PARQUET"), 3, ["at row 0 of"]),
+    ("D-row-of-pq", renamed(parquet({"a": [None]}, ["text"]), "y.pq"), 3, ["at row 0 of"]),
+    ("D-row-by-content", renamed(parquet({"a": [None]}, ["text"]), "data"), 3, ["at row 0 of"]),
+    (
+        "json-as-python-writes-it",
+        file_of("x.jsonl", b'{"text": "A b.", "p": NaN}\n{"text": "C \\ud83d d."}\n{"text": "E\tf."}\n'),
+        0,
+        ["3 documents", "control characters removed 1, spaces made plain 1"],
+    ),
+    (
+        "json-damaged",
+        file_of("x.jsonl", b'{"text": "A b."}\n{"id": 1, "text": "' + b"word " * 99 + b'" "n": 2}\n'),
+        3,
+        ["line is not JSON (Expecting ',' delimiter), at byte 17 of", 'word " "n": 2}', "raise --max_bad_ratio.\n"],
+    ),
+    (
+        "json-other-keys",
+        file_of("x.jsonl", b'{"id": "7", "n": 1, "title": "A b.", "body": "Some words. More words."}\n' * 2),
+        3,
+        [
+            "no text under 'text'",
+            "That record has strings under body, title, id: give the key of the text, as in --text_key body",
+        ],
+    ),
+    (
+        "json-other-keys-allowed",
+        file_of("x.jsonl", b'{"body": "Some words."}\n' * 2, "--max_bad_ratio", 1),
+        3,
+        ["2 x no text under 'text' (jsonl)", "That record has strings under body"],
+    ),
+    (
+        "wiki-text-outside",
+        file_of("wiki", b'<doc id="1" url="" title="A">\nA\n\nOne. Two.\n</doc>\nlost\n', "--max_bad_ratio", 0.5),
+        0,
+        ["1 x text outside of <doc> (wikiextractor)"],
+    ),
     (
         "D-long-row",
         parquet({"a": ["w. " * (6 << 20), "A b."]}, ["text"]),
@@ -232,6 +294,28 @@ def test_an_output_that_is_the_folder_of_an_input_is_refused(command, tmp_path: 
     assert done.returncode == 2, done.stderr
     assert f"--output {tmp_path} is the folder of the input {tmp_path}/a.txt" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "warning"),
+    [
+        ("x.txt", ("--text_key", "body"), "--text_key body changes nothing: no input is JSON lines or Parquet."),
+        ("x.jsonl", ("--text_layout", "line"), "--text_layout line changes nothing: no input is plain text."),
+        ("x.txt", ("--text_layout", "line", "--text_key", "text"), ""),
+    ],
+)
+def test_a_flag_that_changes_nothing_is_told(command, tmp_path: Path, name: str, flags, warning: str) -> None:
+    (tmp_path / name).write_text('{"text": "A b."}\n' if name.endswith("l") else "A b.\n")
+    done = command("shard", "--input", tmp_path / name, "--output", tmp_path / "out", *flags)
+    assert done.returncode == 0
+    assert done.stderr == (f"clozeline: warning: {warning}\n" if warning else "")
+
+
+def test_patterns_that_the_shell_expanded_are_read(command, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Some words.\n")
+    (tmp_path / "b, c.txt").write_text("Other words.\n")
+    done = command("shard", "--input", tmp_path / "a.txt", tmp_path / "b, c.txt", "--output", tmp_path / "out")
+    assert done.returncode == 0 and "2 documents" in done.stdout, done.stderr
 
 
 def test_an_empty_file_among_others_is_named(command, tmp_path: Path) -> None:

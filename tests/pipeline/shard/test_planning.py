@@ -43,7 +43,7 @@ def bucket(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Iterator:
 
 
 def records(piece: Piece) -> list[Record]:
-    found = list(read_records(piece, "text", "line"))
+    found = list(read_records(with_format(piece), "text", "line"))
     assert all(isinstance(record, Record) for record in found)
     return [record for record in found if isinstance(record, Record)]
 
@@ -168,7 +168,6 @@ def test_symbolic_links_are_read_like_the_files_that_they_name(tmp_path: Path) -
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "x").write_bytes(TEXT * 2)
     (tmp_path / "a.txt").symlink_to(tmp_path / "data" / "x")
-    (tmp_path / "b.txt").symlink_to(tmp_path / "nothing")
     (tmp_path / "c.txt").symlink_to(tmp_path / "data")
     (file,) = matching_files(f"{tmp_path}/*.txt")
     assert file == matching_files(f"{tmp_path}/a.txt")[0]

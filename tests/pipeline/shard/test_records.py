@@ -16,6 +16,7 @@ from pipeline.shard.decompression import compression_of
 from pipeline.shard.inputs import Piece
 from pipeline.shard.limits import MAX_RECORD
 from pipeline.shard.listing import version_of
+from pipeline.shard.record import Undecodable
 from pipeline.shard.records import TOO_LONG, Record, Rejected, parse_json_line, read_records
 from schemas.errors import DataError
 
@@ -39,7 +40,7 @@ WRITE: dict[str, Callable[[list[str]], str]] = {
     "line": lambda texts: "".join(text.replace("\n", " ") + "\n" for text in texts),
     "blank_line": lambda texts: "\n\n" + "\n \n\n".join(texts),
     "file": lambda texts: "\n".join(texts),
-    "wiki": lambda texts: "".join(f'<doc id="1">\nTitle\n\n{text}\n</doc>\n' for text in texts),
+    "wiki": lambda texts: "".join(f'<doc id="1" url="" title="Title">\nTitle\n\n{text}\n</doc>\n' for text in texts),
 }
 TEXT = st.text("ab\n", min_size=1, max_size=40).map(lambda text: "x" + "\n".join(filter(None, text.split("\n"))) + "y")
 
@@ -65,9 +66,23 @@ def test_every_record_belongs_to_exactly_one_piece(tmp_path_factory, kind: str, 
         (b'{"text": "a", "source": "wiki"}', Record("a", "wiki")),
         (b'\xef\xbb\xbf{"text": "a", "source": 3}', Record("a", "jsonl")),
         (b"  \n", Rejected("blank line", "jsonl", 5)),
-        (b"{", Rejected("line is not JSON", "jsonl", 5, "{")),
-        (b'{"text": "\\ud800"}', Rejected("line is not JSON", "jsonl", 5, '{"text": "\\ud800"}')),
-        (b"\xfe{}", Rejected("line is not JSON", "jsonl", 5, "\ufffd{}")),
+        (b'{"text": "a", "score": NaN, "n": [Infinity, -Infinity]}', Record("a", "jsonl")),
+        (b'{"text": "a \\ud83d b", "source": "s\\ud83d"}', Record("a \ud83d b", "s?")),
+        (b'{"text": "a\tb"}', Record("a\tb", "jsonl")),
+        (b'{"text": "a\xffb"}', Record("a\ufffdb", "jsonl", Undecodable(1, 16))),
+        (b"{", Rejected("line is not JSON (it ends early)", "jsonl", 5, "{")),
+        (b'{"text": "a', Rejected("line is not JSON (it ends early)", "jsonl", 5, '{"text": "a')),
+        (b"[" * 100_000, Rejected("line is not JSON (too many brackets in brackets)", "jsonl", 5, "[" * 500)),
+        (b"\xfe{}", Rejected("line is not JSON (Expecting value)", "jsonl", 5, "\ufffd{}")),
+        (
+            b'{"id": 1, "text": "' + b"word " * 99 + b'", "more" "here"}',
+            Rejected(
+                "line is not JSON (Expecting ':' delimiter)",
+                "jsonl",
+                5,
+                '{"id": 1, "text": "w ... word word ", "more" "here"}',
+            ),
+        ),
         (b'["a"]', Rejected("line is not a JSON object", "jsonl", 5, '["a"]')),
         (b'{"body": "a"}', Rejected("no text under 'text'", "jsonl", 5, '{"body": "a"}')),
         (b'{"text": 7}', Rejected("no text under 'text'", "jsonl", 5, '{"text": 7}')),
@@ -89,15 +104,37 @@ def test_layouts_of_plain_text(tmp_path: Path) -> None:
     }
 
 
-def test_wikiextractor_blocks_that_do_not_close_are_rejected(tmp_path: Path) -> None:
+OUTSIDE = "text outside of <doc>"
+UNCLOSED = "<doc> without </doc>"
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ('<doc id="2">\nOpen\n<doc id="3">\nB\n\nMore.\n</doc>\n<doc id="4">\n', [UNCLOSED, "B\n\nMore.\n", UNCLOSED]),
+        (
+            '<doc id="1" title="R&amp;B">\nR&amp;B\n\n5 &lt; 6 &gt; 4, &amp;lt; &quot;\n</doc>',
+            ["\n5 < 6 > 4, &lt; &quot;\n"],
+        ),
+        ('<doc id="1" title="A &quot;b&quot;">\nA "b"\nText.\n</doc>', ["Text.\n"]),
+        ('<doc id="1" title="A "b" > c">\nA "b" > c\nText.\n</doc>', ["Text.\n"]),
+        ('<doc id="1" title="Other">\nFirst line.\nText.\n</doc>', ["First line.\nText.\n"]),
+        ('\ufeff<doc id="1" title="A">\nA\nText.\n</doc>\n', ["Text.\n"]),
+        ('<doc id="1" title="A">\nA\nText.</doc>\n', ["Text."]),
+        ('<doc id="1" title="A">A\nText.</doc><doc id="2" title="B">\nB\nNext.\n</doc>', ["Text.", "Next.\n"]),
+        ('one\n\n<doc id="1">\nText.\n</doc> two\n \nthree\n', [OUTSIDE, "Text.\n", OUTSIDE, OUTSIDE]),
+        ("no tag\n", [OUTSIDE]),
+    ],
+)
+def test_wikiextractor(tmp_path: Path, written: str, read: list[str]) -> None:
     path = tmp_path / "wiki"
-    path.write_text('<doc id="2">\nOpen\n<doc id="3">\nB\n\nMore.\n</doc>\nstray\n<doc id="4">\n')
-    open_1, text, open_2 = records(path, "wiki")
-    assert (open_1, text) == (
-        Rejected("<doc> without </doc>", "wikiextractor", 0, "Open"),
-        Record("\nMore.\n", "wikiextractor"),
-    )
-    assert isinstance(open_2, Rejected) and open_2.position == 53
+    path.write_text(written)
+    whole = records(path, "wiki")
+    assert [record.text if isinstance(record, Record) else record.reason for record in whole] == read
+
+    size = path.stat().st_size
+    for cut in range(1, size):
+        assert [*records(path, "wiki", 0, cut), *records(path, "wiki", cut, size)] == whole
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "line", "blank_line", "file", "wiki"])
