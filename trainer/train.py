@@ -43,7 +43,7 @@ def pretrain(recipe: Recipe, stop: StopRequest, profile_steps: int = 0) -> None:
     Raises PreemptedError on every rank, after everything is saved, if any of them was asked to stop.
     """
     started = perf_counter()
-    start_distributed(recipe.engine.timeout_seconds)
+    start_distributed(recipe.engine.timeout_seconds, stop)
     warn_of_slow_precision(recipe.engine.precision)
 
     with open_run(recipe, stop, profile_steps) as context:

@@ -18,16 +18,20 @@ from deepspeed.accelerator import get_accelerator
 from schemas.errors import UsageError
 from trainer.distributed.busy_cores import warn_of_busy_cores
 from trainer.distributed.kernels import load_communication_kernels
+from trainer.distributed.meeting import meet
+from trainer.distributed.preemption import StopRequest
 from trainer.distributed.stop_agreement import gloo_error
 from trainer.distributed.torch_internals import set_process_group_timeout
 from trainer.logs import rank_of_process
 
 
-def start_distributed(timeout: float) -> None:
+def start_distributed(timeout: float, stop: StopRequest | None = None) -> None:
     """Join the process group. A plain `python -m trainer` is a group of one.
 
-    Raises UsageError if the ranks cannot connect within twice `timeout` seconds. Later waits have no limit here; the
-    watchdog ends them.
+    stop: ends the wait for other ranks.
+
+    Raises UsageError if the ranks cannot connect within twice `timeout` seconds, and PreemptedError if the process was
+    asked to stop meanwhile. Later waits have no limit here; the watchdog ends them.
     """
     quiet_libraries()
     set_default_environment()
@@ -41,7 +45,7 @@ def start_distributed(timeout: float) -> None:
 
     if accelerator.device_name() == "cpu":
         load_communication_kernels(timeout)
-    connect_ranks(accelerator.communication_backend_name(), timeout)
+    connect_ranks(accelerator.communication_backend_name(), timeout, stop)
     remove_collective_timeout()
 
     # The ranks have met, so those of this machine wait for each other and do not count as other programs.
@@ -95,13 +99,17 @@ def ranks_on_this_machine() -> int:
     return 1
 
 
-def connect_ranks(backend: str, timeout: float) -> None:
-    """Initialize the process group. Raises UsageError if the ranks cannot reach each other."""
+def connect_ranks(backend: str, timeout: float, stop: StopRequest | None) -> None:
+    """Initialize the process group. Raises as `start_distributed`."""
     connection_limit = timedelta(seconds=2 * timeout)
     try:
+        # Kept until the group exists, because in rank 0 it holds the server.
+        store = meet(stop, 2 * timeout) if os.environ["WORLD_SIZE"] != "1" else None
+
         # DeepSpeed prints that it has built its kernels, also if they had been built before.
         with contextlib.redirect_stdout(io.StringIO()):
             deepspeed.init_distributed(dist_backend=backend, verbose=False, timeout=connection_limit)
+        del store
     except torch.distributed.DistNetworkError as error:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         reason = str(error).splitlines()[0]

@@ -72,10 +72,10 @@ def finetune(order: Order, stop_request: StopRequest) -> list[SeedResult]:
     its state is saved, DivergedError for a loss that is not finite, and StorageError for files that cannot be read or
     written.
     """
-    inputs = read_on_all_ranks(lambda: read_inputs(order))
+    inputs = read_on_all_ranks(lambda: read_inputs(order), stop_request)
 
     make_deterministic()
-    start_distributed(TIMEOUT_SECONDS)
+    start_distributed(TIMEOUT_SECONDS, stop_request)
     with contextlib.ExitStack() as resources, watch_ranks(TIMEOUT_SECONDS) as watchdog:
         watchdog.at("comparing the files of all ranks")
         identity = agreed(lambda: identity_of(order.task, order.folder, inputs.data, order.random_weights), NAMES)
