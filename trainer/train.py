@@ -17,10 +17,11 @@ from trainer.checkpoint.state import FoundCheckpoint
 from trainer.config.phases import Phase, phase_after, phases_of
 from trainer.config.schema import Recipe
 from trainer.data.build import open_folders
+from trainer.distributed.busy_cores import with_threads
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.deepspeed_internals import release_engine_memory
 from trainer.distributed.preemption import StopRequest
-from trainer.distributed.process_group import device_of_rank, start_distributed
+from trainer.distributed.process_group import cores_of_rank, device_of_rank, spare_busy_cores, start_distributed
 from trainer.engine import warn_of_slow_precision
 from trainer.evaluation_rerun import phase_to_resume
 from trainer.horizon import Speed, fixed_steps, steps_of_checkpoint, with_steps
@@ -44,6 +45,7 @@ def pretrain(recipe: Recipe, stop: StopRequest, profile_steps: int = 0) -> None:
     """
     started = perf_counter()
     start_distributed(recipe.engine.timeout_seconds, stop)
+    spare_busy_cores(may_change=True)
     warn_of_slow_precision(recipe.engine.precision)
 
     with open_run(recipe, stop, profile_steps) as context:
@@ -161,6 +163,7 @@ def run_phase(
         context.watchdog.at("loading the checkpoint")
         state = resume(engine, context.run_recipe, phase, data.folders, checkpoint)
         state = state.model_copy(update={"skipped_batches": state.skipped_batches + skipped_batches})
+        state = with_threads(state, cores_of_rank())
         if checkpoint is not None:
             announce(phase, state, checkpoint, resumes=not follows_on)
 

@@ -16,13 +16,12 @@ import torch
 from deepspeed.accelerator import get_accelerator
 
 from schemas.errors import UsageError
-from trainer.distributed.busy_cores import warn_of_busy_cores
+from trainer.distributed.busy_cores import may_choose, take_free_cores, warn_of_busy_cores
 from trainer.distributed.kernels import load_communication_kernels
 from trainer.distributed.meeting import meet
 from trainer.distributed.preemption import StopRequest
 from trainer.distributed.stop_agreement import gloo_error
 from trainer.distributed.torch_internals import set_process_group_timeout
-from trainer.logs import rank_of_process
 
 
 def start_distributed(timeout: float, stop: StopRequest | None = None) -> None:
@@ -47,10 +46,6 @@ def start_distributed(timeout: float, stop: StopRequest | None = None) -> None:
         load_communication_kernels(timeout)
     connect_ranks(accelerator.communication_backend_name(), timeout, stop)
     remove_collective_timeout()
-
-    # The ranks have met, so those of this machine wait for each other and do not count as other programs.
-    if accelerator.device_name() == "cpu" and rank_of_process() == 0:
-        warn_of_busy_cores(available_cores(), ranks_on_this_machine())
 
     # A process that ends while its group still exists may abort, and then its exit code is lost.
     atexit.register(torch.distributed.destroy_process_group)
@@ -79,9 +74,21 @@ def set_default_environment() -> None:
 
 def limit_cpu_threads(accelerator: Any) -> None:
     """Give each rank on a CPU its share of the cores. With more threads than cores, ranks slow each other down."""
-    if accelerator.device_name() != "cpu" or "OMP_NUM_THREADS" in os.environ:
-        return
-    torch.set_num_threads(max(1, available_cores() // ranks_on_this_machine()))
+    if accelerator.device_name() == "cpu" and may_choose():
+        torch.set_num_threads(cores_of_rank())
+
+
+def cores_of_rank() -> int:
+    """Return this rank's share of the cores, at least 1."""
+    return max(1, available_cores() // ranks_on_this_machine())
+
+
+def spare_busy_cores(may_change: bool) -> None:
+    """On a CPU, leave busy cores to other programs, or only say which they are. A collective call."""
+    accelerator: Any = get_accelerator()
+    if accelerator.device_name() == "cpu":
+        act = take_free_cores if may_change else warn_of_busy_cores
+        act(available_cores(), ranks_on_this_machine())
 
 
 def available_cores() -> int:
