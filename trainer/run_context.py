@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
@@ -28,6 +29,9 @@ from trainer.distributed.stop_agreement import StopAgreement
 from trainer.distributed.watchdog import RankLostError, Watchdog
 from trainer.profile import StepProfiler, profiling
 
+if TYPE_CHECKING:
+    from trainer.pace import Pace
+
 
 @dataclass(frozen=True)
 class RunContext:
@@ -41,6 +45,7 @@ class RunContext:
     a local folder.
     saves: the thread that saves checkpoints while training continues.
     profiler: records some steps, or none.
+    pace: measures the steps of a run with run.max_hours.
     """
 
     run_recipe: Recipe
@@ -51,6 +56,7 @@ class RunContext:
     remote: RemoteRun | None
     saves: BackgroundSaves
     profiler: StepProfiler = field(default_factory=StepProfiler)
+    pace: Pace | None = None
 
 
 @contextlib.contextmanager

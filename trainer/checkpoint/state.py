@@ -58,6 +58,9 @@ class TrainingState(BaseModel):
     threads: int = 0
     cores: int = 0
 
+    # With run.max_hours, the speed (trainer/horizon.py) from which the number of steps follows.
+    speed: dict[str, float] = {}
+
     # Values of the recipe by full key, as in "optimizer.lr", without secrets.
     recipe: dict[str, Any] = {}
 

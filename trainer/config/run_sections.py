@@ -31,7 +31,8 @@ class RunSection(Section):
         description="Length of the run in hours from its first start; max_steps is then only an upper bound. When the "
         "run begins, a rehearsal measures the speed of training, for up to about 40 seconds or for three steps if they "
         "take longer, and how long one whole evaluation and one checkpoint take. The number of steps that fits is then "
-        "fixed as max_steps, and resumes keep it. Cannot be combined with phases or a batch ramp.",
+        "fixed as max_steps, and again if the first steps of a start are much faster or slower. Cannot be combined "
+        "with phases or a batch ramp.",
     )
     stop_at: int | None = Field(
         default=None,
