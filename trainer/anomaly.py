@@ -3,6 +3,10 @@
 A step is judged from its loss, its gradient norm and those of recent good steps. All of these are equal on every rank,
 so all ranks reach the same verdict without communicating.
 
+A value spikes if it is far above the recent ones in two senses: as a multiple of their median, and in standard
+deviations of their logarithms. The multiple alone would be wrong for easy text. Where most batches have a loss near 0,
+those that still teach something are many times above the median, and skipping them would keep the model from learning.
+
 The rule exists twice. `AnomalyGuard` applies it on the device, between gradient clipping and the update, inside the
 optimizer's `step`: DeepSpeed knows the gradient norm there at every ZeRO stage, and nothing has changed yet. The host
 does not wait for that verdict. It learns it one step later, and `fault_of` then says in words what was wrong.
@@ -14,8 +18,8 @@ only where the guard uses them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf, isfinite
-from statistics import median
+from math import exp, inf, isfinite, log
+from statistics import fmean, median, pstdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import BaseModel
@@ -25,6 +29,13 @@ from trainer.config.schema import AnomalySection
 if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
     from torch import Tensor
+
+
+DEVIATIONS = 4.0
+"""Standard deviations of the recent logarithms above their mean, beyond which a value may be a spike."""
+
+SMALLEST = 1e-12
+"""What a loss or norm of 0 counts as, because 0 has no logarithm."""
 
 
 class AnomalyHistory(BaseModel):
@@ -63,14 +74,11 @@ def fault_of(loss: float, norm: float, history: AnomalyHistory, section: Anomaly
             return f"the {name} is not finite"
 
     limits = limits_of(history, section)
-    checks = [
-        ("loss", loss, limits.loss, section.loss_factor),
-        ("gradient norm", norm, limits.norm, section.norm_factor),
-    ]
-    for name, value, limit, factor in checks:
+    checks = [("loss", loss, limits.loss, history.losses), ("gradient norm", norm, limits.norm, history.norms)]
+    for name, value, limit, recent in checks:
         if value > limit:
-            usual = limit / factor
-            return f"the {name} {value:.4g} is above {factor:g} times the median of {section.window} steps, {usual:.4g}"
+            usual = f"{section.window} steps with a median of {median(recent):.4g}"
+            return f"the {name} {value:.4g} is above {limit:.4g}, the limit after {usual}"
 
     return None
 
@@ -83,10 +91,16 @@ class Limits(NamedTuple):
 
 
 def limits_of(history: AnomalyHistory, section: AnomalySection) -> Limits:
-    """Return multiples of the medians of the last `section.window` good steps; infinity until there are that many."""
+    """Return the limits that the last `section.window` good steps set; infinity until there are that many."""
     if len(history.losses) < section.window:
         return Limits(inf, inf)
-    return Limits(section.loss_factor * median(history.losses), section.norm_factor * median(history.norms))
+    return Limits(limit_of(history.losses, section.loss_factor), limit_of(history.norms, section.norm_factor))
+
+
+def limit_of(recent: list[float], factor: float) -> float:
+    """Return the largest value that is no spike after `recent` ones, by their median and by their spread."""
+    logs = [log(max(value, SMALLEST)) for value in recent]
+    return max(factor * median(recent), exp(fmean(logs) + DEVIATIONS * pstdev(logs)))
 
 
 class Verdict(NamedTuple):

@@ -6,12 +6,15 @@ fast the machine is. So the number is fixed once, before the first step, and bec
     1. A rehearsal (trainer/rehearsal.py) trains on the run's own data and machine, and throws the result away.
     2. `steps_that_fit` finds how many steps fit into the remaining time, given the measured speed.
     3. The number is stored in RUN/recipe.toml and in every checkpoint. A run that resumes takes it from its checkpoint,
-       on any number of ranks, and never measures again. Until a checkpoint exists, every start measures.
+       on any number of ranks. Until a checkpoint exists, every start measures.
+    4. Every process measures its first real steps, too. If they take much more or less time than the number rests on,
+       it is fixed again (trainer/pace.py), which the run's history records with its step.
 
-So a run with run.max_steps set to that number, and without run.max_hours, trains the same weights to the last bit.
+So a run with run.max_steps set to that number, and without run.max_hours, trains the same weights to the last bit,
+unless the history says that the number changed.
 
 The hours begin when `pretrain` is called, and include the rehearsal. They are not a hard limit: if the machine becomes
-slower, the run takes longer. A scheduler that ends a job sends a signal, and the run then saves
+slower after that, the run takes longer. A scheduler that ends a job sends a signal, and the run then saves
 (distributed/preemption.py).
 """
 
@@ -24,6 +27,13 @@ from trainer.checkpoint.state import FoundCheckpoint
 from trainer.config.schema import Recipe
 from trainer.config.validate import check_schedule
 from trainer.logs import logger
+
+WARM_STEPS = 5
+"""The first steps of an engine, which are slow and are not measured."""
+
+SECONDS = 30.0
+SHARE = 0.01
+"""How long steps are measured: SECONDS or this share of the hours, the shorter of the two."""
 
 RESERVE = 0.02
 """The share of the hours that is held back, in case steps are slower than those that were measured."""
@@ -144,7 +154,8 @@ def steps_of_checkpoint(recipe: Recipe, checkpoint: FoundCheckpoint) -> int:
 
     # With run.max_hours, run.max_steps is only an upper bound, so a higher one may or may not be meant as a new length.
     logger.info(
-        "%s: keeps the %s steps that run.max_hours %g fixed when it began; run.max_steps does not change them. "
+        "%s: keeps the %s steps that run.max_hours %g fixed, unless steps now take much more or less time; "
+        "run.max_steps does not change them. "
         "To change the length, set run.max_hours=none and run.max_steps.",
         run.output,
         f"{steps:,}",

@@ -28,6 +28,7 @@ from trainer.metrics.step_clock import StepClock
 from trainer.metrics.unigram import TrainingText
 from trainer.models.batch import PackedBatch
 from trainer.optim.lr_schedule import learning_rate_in, set_learning_rate
+from trainer.pace import StepsChangedError
 from trainer.progress import Progress
 from trainer.run_context import RunContext
 from trainer.save import Saver
@@ -80,9 +81,11 @@ class Loop:
         The results of a step are known one step later (trainer/step.py), or right after it if something is due then.
 
         Returns the last bad step if training must roll back, or None if it reached `last_step`.
-        Raises PreemptedError after saving if a stop was requested.
+        Raises PreemptedError after saving if a stop was requested, and StepsChangedError if the run's length changed.
         """
         self.context.stop.training_begins()
+        if self.context.pace is not None:
+            self.context.pace.phase_begins()
         self.saver.saved_step = state.step if state.step > 0 else None
         self.rerun_interrupted_evaluation(state)
         progress = Progress(state)
@@ -99,7 +102,7 @@ class Loop:
                 raise self.preempted(step - 1)
 
             self.stepper.update()
-            self.clock.step_ended(self.stream.stalled_seconds)
+            seconds = self.clock.step_ended(self.stream.stalled_seconds)
             self.context.profiler.step_ended(step)
 
             evaluation = EvaluationResult()
@@ -108,8 +111,23 @@ class Loop:
                 if self.guard.wants_rollback:
                     self.saver.wait(step)
                     return step
+            if not is_last:
+                self.change_length_if_due(step, seconds, progress, evaluation)
 
         return None
+
+    def change_length_if_due(self, step: int, seconds: float, progress: Progress, evaluation: EvaluationResult) -> None:
+        """Save and raise StepsChangedError if run.max_hours holds another number of steps than was planned."""
+        pace = self.context.pace
+        steps = None if pace is None else pace.steps_after(step, seconds, self.run_recipe)
+        if steps is None:
+            return
+
+        # A series of skipped steps would be a bad place to resume from.
+        self.settle(progress, EvaluationResult())
+        if self.guard.history.consecutive_skips == 0:
+            self.save_before_stop(step, progress, evaluation)
+            raise StepsChangedError(steps)
 
     def compute_and_settle(self, step: int, skipped_batches: int, progress: Progress, is_last: bool) -> bool:
         """Compute a step as `compute_step` does, then count and log the step before it. Returns as `compute_step`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
@@ -11,7 +12,7 @@ from deepspeed import DeepSpeedEngine
 from trainer.build_model import build_initial_model, fill_in_initial_weights, warn_of_vocabulary
 from trainer.checkpoint.layout import TrainingState
 from trainer.checkpoint.resume import write_history
-from trainer.checkpoint.run_dir import describe_run
+from trainer.checkpoint.run_dir import RECIPE, describe_run
 from trainer.config.phases import Phase
 from trainer.data.build import build_stream
 from trainer.data.dataset import PairFolder
@@ -86,7 +87,9 @@ def open_metrics(
 
     # run_on_rank_0 sends what it returns to all ranks. The log holds open files, so it is kept in a list instead.
     def write_and_open() -> None:
-        describe_run(context.run_recipe, folders[0])
+        # A run that is over keeps the recipe that its steps used.
+        if state.step < context.last_step or not (Path(run.folder) / RECIPE).exists():
+            describe_run(context.run_recipe, folders[0])
         write_history(run.folder, state.changes)
         utilization = utilization_of(phase.recipe, folders, dist.get_world_size())
         metrics = MetricsLog(run.folder, state.step, run.max_steps, utilization, tell_monitors)

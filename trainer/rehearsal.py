@@ -31,13 +31,12 @@ from schemas.errors import PreemptedError
 from trainer.checkpoint.layout import CHECKPOINTS_FOLDER
 from trainer.config.schema import Recipe
 from trainer.distributed.collectives import run_on_rank_0
-from trainer.horizon import Speed
+from trainer.horizon import SECONDS, SHARE, WARM_STEPS, Speed
 from trainer.logs import logger
 from trainer.loop import Loop
 from trainer.memory import saved_bytes
 from trainer.trial_pass import count_parameters
 
-WARM_STEPS = 5
 MIN_STEPS = 10
 FEWEST_STEPS = 2
 STEPS_AT_ONCE = 5
@@ -47,8 +46,6 @@ SLOW_STEP = 1.0
 """Seconds of a step from which waiting for the device costs nothing in comparison."""
 
 WARM_SECONDS = 10.0
-SECONDS = 30.0
-SHARE = 0.01
 ANNOUNCED = 50.0
 """Seconds after which a line says that measuring takes longer than WARM_SECONDS + SECONDS."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
@@ -21,11 +22,15 @@ from trainer.checkpoint.remote_sync import RemoteRun
 from trainer.checkpoint.sharded import find_checkpoint
 from trainer.checkpoint.state import FoundCheckpoint
 from trainer.config.schema import Recipe
+from trainer.distributed.agreement import check_ranks_agree
 from trainer.distributed.collectives import run_on_all_ranks, run_on_rank_0
 from trainer.distributed.preemption import StopRequest
 from trainer.distributed.stop_agreement import StopAgreement
 from trainer.distributed.watchdog import RankLostError, Watchdog
 from trainer.profile import StepProfiler, profiling
+
+if TYPE_CHECKING:
+    from trainer.pace import Pace
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,7 @@ class RunContext:
     a local folder.
     saves: the thread that saves checkpoints while training continues.
     profiler: records some steps, or none.
+    pace: measures the steps of a run with run.max_hours.
     """
 
     run_recipe: Recipe
@@ -50,6 +56,7 @@ class RunContext:
     remote: RemoteRun | None
     saves: BackgroundSaves
     profiler: StepProfiler = field(default_factory=StepProfiler)
+    pace: Pace | None = None
 
 
 @contextlib.contextmanager
@@ -58,13 +65,17 @@ def open_run(run_recipe: Recipe, stop_request: StopRequest, profile_steps: int =
 
     profile_steps: how many steps to record.
 
-    Raises UsageError or StorageError if the folder or URL cannot be used, and RankLostError if a rank died.
+    Raises UsageError if the ranks differ in their recipes, data or code, UsageError or StorageError if the folder or
+    URL cannot be used, and RankLostError if a rank died.
     """
     timeout = run_recipe.engine.timeout_seconds
 
     # `folder_resources` are closed after the watchdog: a rank that lost the others still copies its files, and the
     # folder stays locked until then.
     with contextlib.ExitStack() as folder_resources, watch_ranks(timeout) as watchdog:
+        watchdog.at("comparing what the ranks begin with")
+        check_ranks_agree(run_recipe)
+
         watchdog.at("opening the run's folder")
         is_remote = not storage.is_local(run_recipe.run.output)
         folders = claim_folders(run_recipe.run.folder, is_remote, folder_resources)

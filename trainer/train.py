@@ -8,19 +8,20 @@ training step in step.py.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
+from dataclasses import asdict, replace
 from time import perf_counter
 
 from trainer.anomaly import AnomalyGuard, AnomalyHistory
 from trainer.checkpoint.resume import announce, resume
-from trainer.checkpoint.state import FoundCheckpoint
+from trainer.checkpoint.state import FoundCheckpoint, TrainingState
 from trainer.config.phases import Phase, phase_after, phases_of
 from trainer.config.schema import Recipe
 from trainer.data.build import open_folders
+from trainer.distributed.busy_cores import with_threads
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.deepspeed_internals import release_engine_memory
 from trainer.distributed.preemption import StopRequest
-from trainer.distributed.process_group import device_of_rank, start_distributed
+from trainer.distributed.process_group import cores_of_rank, device_of_rank, spare_busy_cores, start_distributed
 from trainer.engine import warn_of_slow_precision
 from trainer.evaluation_rerun import phase_to_resume
 from trainer.horizon import Speed, fixed_steps, steps_of_checkpoint, with_steps
@@ -29,10 +30,14 @@ from trainer.loop import Loop
 from trainer.metrics.monitors import monitors_of
 from trainer.micro_batches import with_micro_batches
 from trainer.out_of_memory import noting_out_of_memory
+from trainer.pace import Pace, StepsChangedError
 from trainer.phase_resources import close_metrics, open_data, open_engine, open_metrics
 from trainer.rehearsal import rehearse
 from trainer.rollback import Rollback, announce_rollback
 from trainer.run_context import RunContext, last_step_of, newest_checkpoint, open_run
+
+FEW_UPDATES = 100
+"""A phase with fewer updates causes a line in the log."""
 
 
 def pretrain(recipe: Recipe, stop: StopRequest, profile_steps: int = 0) -> None:
@@ -43,15 +48,24 @@ def pretrain(recipe: Recipe, stop: StopRequest, profile_steps: int = 0) -> None:
     Raises PreemptedError on every rank, after everything is saved, if any of them was asked to stop.
     """
     started = perf_counter()
-    start_distributed(recipe.engine.timeout_seconds)
+    start_distributed(recipe.engine.timeout_seconds, stop)
+    spare_busy_cores(may_change=True)
     warn_of_slow_precision(recipe.engine.precision)
 
     with open_run(recipe, stop, profile_steps) as context:
         if recipe.run.max_hours is not None:
             context = with_fixed_steps(context, started)
-        step = train_phases(context, phases_of(context.run_recipe))
+        step = None
+        while step is None:
+            try:
+                step = train_phases(context, phases_of(context.run_recipe))
+            except StepsChangedError as changed:
+                release_engine_memory()
+                context = of_length(context, changed.steps)
 
-    logger.info("%s: step %d of %d is saved.", recipe.run.output, step, context.run_recipe.run.max_steps)
+    run = context.run_recipe.run
+    of_all = f" of {run.max_steps}" if step <= run.max_steps else ""
+    logger.info("%s: step %d%s is saved.", run.output, step, of_all)
 
 
 def with_fixed_steps(context: RunContext, started: float) -> RunContext:
@@ -65,14 +79,24 @@ def with_fixed_steps(context: RunContext, started: float) -> RunContext:
     recipe = context.run_recipe
     checkpoint = newest_checkpoint(context)
     if checkpoint is not None:
-        recipe = with_steps(recipe, steps_of_checkpoint(recipe, checkpoint))
+        steps = steps_of_checkpoint(recipe, checkpoint)
+        speed = Speed(**checkpoint.state.speed) if checkpoint.state.speed else None
+        seconds_before = checkpoint.state.seconds
     else:
         logger.info("%s: measuring how many steps fit into run.max_hours %g.", recipe.run.output, recipe.run.max_hours)
         speed = rehearse_run(context)
         elapsed = run_on_rank_0(lambda: perf_counter() - started)
-        recipe = with_steps(recipe, fixed_steps(recipe, speed, elapsed))
+        steps = fixed_steps(recipe, speed, elapsed)
+        seconds_before = 0.0
         release_engine_memory()
 
+    pace = Pace(recipe, speed, seconds_before, started) if speed is not None else None
+    return of_length(replace(context, pace=pace), steps)
+
+
+def of_length(context: RunContext, steps: int) -> RunContext:
+    """Return the context of a run of `steps` steps."""
+    recipe = with_steps(context.run_recipe, steps)
     return replace(context, run_recipe=recipe, last_step=last_step_of(recipe))
 
 
@@ -130,6 +154,44 @@ def train_phases(context: RunContext, phases: list[Phase]) -> int:
     return step
 
 
+def untrained(state: TrainingState, saved: TrainingState, context: RunContext) -> TrainingState:
+    """Return the state of a run whose last step was reached before, and log that.
+
+    No step uses what has changed in the recipe since, so it is not recorded.
+    """
+    run = context.run_recipe.run
+    end = f"run.stop_at is {run.stop_at}" if context.last_step == run.stop_at else f"run.max_steps is {run.max_steps}"
+    logger.info("%s: step %d was reached before, and %s, so nothing is trained.", run.output, state.step, end)
+    return state.model_copy(update={"recipe": saved.recipe, "changes": saved.changes})
+
+
+def warn_of_few_updates(phase: Phase) -> None:
+    """Log a line if a phase has so few updates that it changes its model little, or spends them all on its warm-up."""
+    steps = phase.last_step - phase.steps_before
+    warmup = phase.recipe.schedule.warmup_of(phase.schedule_steps)
+    if steps >= FEW_UPDATES and warmup < phase.schedule_steps:
+        return
+
+    batch = phase.recipe.batch
+    key = "global_batch" if batch.global_batch is not None else "global_tokens"
+    reason = (
+        "they change the model little"
+        if steps < FEW_UPDATES
+        else "all of them belong to the warm-up of the learning rate"
+    )
+    logger.info(
+        "%s: %s updates of batch.%s %s with a warm-up of %d: %s. A smaller batch.%s makes more of the same text; "
+        "run.max_steps, or epochs in a step of a fine-tuning, trains longer.",
+        phase.recipe.run.output,
+        f"{steps:,}",
+        key,
+        f"{batch.size:,}",
+        warmup,
+        reason,
+        key,
+    )
+
+
 def step_of(checkpoint: FoundCheckpoint | None) -> int:
     """Return the step of a checkpoint, 0 if there is none."""
     if checkpoint is None:
@@ -161,8 +223,15 @@ def run_phase(
         context.watchdog.at("loading the checkpoint")
         state = resume(engine, context.run_recipe, phase, data.folders, checkpoint)
         state = state.model_copy(update={"skipped_batches": state.skipped_batches + skipped_batches})
+        state = with_threads(state, cores_of_rank())
+        if context.pace is not None:
+            state = state.model_copy(update={"speed": asdict(context.pace.speed)})
         if checkpoint is not None:
+            if state.step >= context.last_step:
+                state = untrained(state, checkpoint.state, context)
             announce(phase, state, checkpoint, resumes=not follows_on)
+        else:
+            warn_of_few_updates(phase)
 
         metrics = open_metrics(context, phase, data.folders, state, monitors_of(engine))
         if metrics is not None:

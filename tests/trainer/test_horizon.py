@@ -1,5 +1,6 @@
 """run.max_hours: the number of steps that fits is fixed once, and the run is then one of that many steps."""
 
+import json
 import shutil
 import tomllib
 from pathlib import Path
@@ -16,6 +17,7 @@ from trainer.config.load import load_recipe
 from trainer.config.schema import Recipe
 from trainer.describe import describe_recipe
 from trainer.horizon import Speed, seconds_of, steps_that_fit, with_steps
+from trainer.pace import Pace
 
 TINY = "tests/recipes/small_bert.toml"
 UNKNOWN_LENGTH = {
@@ -210,7 +212,7 @@ def test_a_resume_keeps_the_number(training, measured, tmp_path) -> None:
     assert done.returncode == 0, done.stderr
     told = done.stdout + done.stderr
     assert "measured" not in told and "run.max_steps was" not in told
-    assert f"keeps the {steps:,} steps that run.max_hours 0.05 fixed when it began" in told
+    assert f"keeps the {steps:,} steps that run.max_hours 0.05 fixed, unless" in told
     assert run_of(out)["max_steps"] == steps
 
     done = training.warm(1, out, **UNKNOWN_LENGTH | {"run__max_hours": 0.1})
@@ -256,3 +258,46 @@ def test_a_signal_while_the_speed_is_measured_ends_the_run_and_loses_nothing(
     done = training.warm(2, tmp_path / "run", **changes | {"run__max_hours": 0.05})
     assert done.returncode == 0, done.stderr
     assert max(training.losses(tmp_path / "run")) == 2
+
+
+# Another speed
+
+
+def test_a_resume_at_another_speed_fixes_the_steps_again(training, tmp_path) -> None:
+    """It began beside other programs, which took its cores: four steps a second. Now it is many times faster."""
+    out = tmp_path / "run"
+    changes = UNKNOWN_LENGTH | {"batch__micro_batch": 16, "checkpoint__every": 1000, "run__log_every": 5}
+    done = training.warm(1, out, "sluggish:0:1:1000", **changes, run__stop_at=4)
+    assert done.returncode == 0, done.stderr
+    first = run_of(out)["max_steps"]
+    assert isinstance(first, int) and 100 < first < 720
+
+    done = training.warm(1, out, **changes, run__stop_at=400)
+    assert done.returncode == 0, done.stderr
+    assert f"from which run.max_hours 0.05 fixed {first:,} steps. " in done.stdout
+    steps = run_of(out)["max_steps"]
+    assert isinstance(steps, int) and steps > 2 * first
+    assert f"run.max_steps was {first}, is {steps} from step " in done.stdout
+    assert training.losses(out).keys() >= {5, 10, 15, 20, 25, 400}, "the metrics have no gap"
+
+    (change,) = [json.loads(line) for line in (out / "recipe_history.jsonl").read_text().splitlines()]
+    assert (change["key"], change["before"], change["now"]) == ("run.max_steps", first, steps)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "steps"),
+    [(0.1, None), (0.12, None), (0.01, 14_156), (0.4, 356), (30.0, None)],
+    ids=["equal", "nearly", "faster", "slower", "too slow for the schedule"],
+)
+def test_the_first_real_steps_decide_if_they_differ_much(
+    seconds: float, steps: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = recipe_of("run.max_hours=0.05", "run.max_steps=1000000", "schedule.warmup_steps=40")
+    monkeypatch.setattr("trainer.pace.run_on_rank_0", lambda act: act())
+    monkeypatch.setattr("trainer.pace.perf_counter", lambda: 0.0)
+    speed = Speed(start=1.0, step=0.1, evaluation=0.0, save=0.0, tokens=100.0)
+    pace = Pace(recipe, speed, seconds_before=35.0, started=0.0)
+
+    found = [pace.steps_after(step, seconds, with_steps(recipe, 1500)) for step in range(1, 257)]
+    told = [number for number in found if number is not None]
+    assert told == ([] if steps is None else [pytest.approx(steps, abs=250)]), told

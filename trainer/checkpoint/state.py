@@ -54,6 +54,13 @@ class TrainingState(BaseModel):
     # then holds the sums of the line that was logged after this step, which the examination needs.
     examination_postponed: bool = False
 
+    # On a CPU, the threads of a rank, on which the last bits of losses depend, and its share of the cores.
+    threads: int = 0
+    cores: int = 0
+
+    # With run.max_hours, the speed (trainer/horizon.py) from which the number of steps follows.
+    speed: dict[str, float] = {}
+
     # Values of the recipe by full key, as in "optimizer.lr", without secrets.
     recipe: dict[str, Any] = {}
 

@@ -35,7 +35,7 @@ def apply_override(content: dict[str, Any], override: str, schema: type[Section]
 
     if not separator or (len(keys) < 2 and not _is_value(keys[0], schema)):
         example = "run.seed=7" if schema is Recipe else "training.epochs=3"
-        raise UsageError(f"{name} {override}: expected section.key=value, as in {example}.")
+        raise UsageError(f"{name} {override}: expected section.key=value, as in {example}.{_sections_of(path, schema)}")
 
     table = content
     for key in keys[:-1]:
@@ -50,6 +50,12 @@ def apply_override(content: dict[str, Any], override: str, schema: type[Section]
         table[keys[-1]] = parse_value(keys, value, schema)
 
 
+def _sections_of(key: str, schema: type[Section]) -> str:
+    """Return a hint at the sections that have a key which was given without one."""
+    full_names = [f"{name}.{key}" for name in schema.model_fields if annotation_of([name, key], schema) is not None]
+    return f" Did you mean {' or '.join(full_names)}?" if full_names else ""
+
+
 def _is_value(key: str, schema: type[Section]) -> bool:
     """Return whether a top-level key of a file holds a value and not a table."""
     annotation = annotation_of([key], schema)
@@ -61,11 +67,18 @@ def parse_value(keys: list[str], value: str, schema: type[Section] = Recipe) -> 
     """Return a value as TOML reads it, or the string itself if it is not valid TOML.
 
     keys: the parts of the key's full name. A key that takes text gets text: `run.output=2026-11-21` names a folder, not
-    a date.
+    a date. Raises UsageError for a list of texts without quotes.
     """
     try:
         parsed = tomllib.loads(f"value = {value}")
     except tomllib.TOMLDecodeError:
+        if value.startswith("[") and value.endswith("]") and takes_list(keys, schema):
+            quoted = ",".join(f'"{part.strip()}"' for part in value[1:-1].split(","))
+            full_name = ".".join(keys)
+            raise UsageError(
+                f"{full_name}={value} is no list: quote each text inside it, and the whole for the shell, as in "
+                f"'{full_name}=[{quoted}]'."
+            ) from None
         return value
 
     # In a value with several lines, TOML may read the later lines as further keys.
@@ -82,6 +95,12 @@ def takes_text(keys: list[str], schema: type[Section] = Recipe) -> bool:
     annotation = annotation_of(keys, schema)
     alternatives = get_args(annotation)
     return annotation is str or (str in alternatives and int not in alternatives)
+
+
+def takes_list(keys: list[str], schema: type[Section] = Recipe) -> bool:
+    """Return whether a key accepts a list."""
+    annotation = annotation_of(keys, schema)
+    return any(get_origin(kind) is list for kind in (annotation, *get_args(annotation)))
 
 
 def choices_of(keys: list[str], schema: type[Section] = Recipe) -> set[Any]:

@@ -98,6 +98,8 @@ def _explain(faults: list[Any], wrong: _WrongKey) -> str:
     fault = faults[0]
     if fault["type"] == "extra_forbidden":
         hint = nearest_name(wrong.key, wrong.section.model_fields).replace("mean ", f"mean {wrong.table}")
+        if not hint and wrong.table:
+            hint = f" [{wrong.table.removesuffix('.')}] has {', '.join(wrong.section.model_fields)}."
         return f"{wrong.phase}unknown key {wrong.table}{wrong.key}.{hint}"
 
     if fault["type"] == "missing":

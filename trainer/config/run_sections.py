@@ -31,7 +31,8 @@ class RunSection(Section):
         description="Length of the run in hours from its first start; max_steps is then only an upper bound. When the "
         "run begins, a rehearsal measures the speed of training, for up to about 40 seconds or for three steps if they "
         "take longer, and how long one whole evaluation and one checkpoint take. The number of steps that fits is then "
-        "fixed as max_steps, and resumes keep it. Cannot be combined with phases or a batch ramp.",
+        "fixed as max_steps, and again if the first steps of a start are much faster or slower. Cannot be combined "
+        "with phases or a batch ramp.",
     )
     stop_at: int | None = Field(
         default=None,
@@ -129,7 +130,7 @@ class EngineSection(Section):
 
 
 class AnomalySection(Section):
-    """What happens when the loss or the gradient norm of a step is NaN, infinite or far above the recent median.
+    """What happens when the loss or the gradient norm of a step is NaN, infinite or far above those of recent steps.
 
     Such a step is skipped: it makes no update. After max_skips skipped steps in a row the run rolls back to its last
     good checkpoint and leaves out the data in between. After max_rollbacks it stops with exit code 1.
@@ -138,14 +139,17 @@ class AnomalySection(Section):
     window: int = Field(
         default=100,
         gt=0,
-        description="Number of recent steps whose median is the reference. Until there are that many, only NaN and "
+        description="Number of recent steps that are the reference. Until there are that many, only NaN and "
         "infinite values count.",
     )
     loss_factor: float = Field(
-        default=2.0, gt=1, description="A step is skipped if its loss is above this multiple of the median."
+        default=2.0,
+        gt=1,
+        description="A step is skipped if its loss is above this multiple of the median, and its logarithm more than "
+        "4 standard deviations above the mean of the recent ones.",
     )
     norm_factor: float = Field(
-        default=10.0, gt=1, description="A step is skipped if its gradient norm is above this multiple of the median."
+        default=10.0, gt=1, description="The same for its gradient norm: the multiple of the median."
     )
     max_skips: int = Field(default=10, gt=0, description="Steps skipped in a row after which the run rolls back.")
     max_rollbacks: int = Field(default=3, ge=0, description="Rollbacks after which the run stops with exit code 1.")

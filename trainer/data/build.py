@@ -16,6 +16,7 @@ from trainer.data.loader import CPU, BatchFormat, MaskingSchedule, Stream
 from trainer.data.mixture import build_sources
 from trainer.data.padding import BatchShape, shape_for
 from trainer.data.rank_share import RankShare
+from trainer.logs import logger
 from trainer.models.families import FAMILIES
 
 BYTES_PER_GIGABYTE = 10**9
@@ -34,7 +35,20 @@ def open_folders(recipe: Recipe) -> list[PairFolder]:
         check_data_vocabulary(folders[0], recipe.data.vocab)
     for folder in folders:
         check_rows(recipe, folder.manifest, folder.folder)
+    warn_of_mixed_labels(folders)
     return folders
+
+
+def warn_of_mixed_labels(folders: list[PairFolder]) -> None:
+    """Log a warning if the pair labels of two folders mean different things."""
+    objectives = {folder.manifest.options["objective"]: folder.folder for folder in folders}
+    if {"nsp", "sop"} <= set(objectives):
+        logger.warning(
+            "%s has pairs for nsp and %s for sop: one head learns that label 1 means a random second segment and that "
+            "it means swapped ones. Build both with the same --objective, unless that is meant.",
+            objectives["nsp"],
+            objectives["sop"],
+        )
 
 
 def open_folder(recipe: Recipe, folder: str) -> PairFolder:

@@ -14,18 +14,21 @@ import torch
 from deepspeed.accelerator import get_accelerator
 
 from schemas.errors import UsageError
-from trainer.distributed.busy_cores import warn_of_busy_cores
+from trainer.distributed.busy_cores import may_choose, take_free_cores, warn_of_busy_cores
 from trainer.distributed.deepspeed_internals import use_no_compiled_operators
+from trainer.distributed.meeting import meet
+from trainer.distributed.preemption import StopRequest
 from trainer.distributed.stop_agreement import gloo_error
 from trainer.distributed.torch_internals import set_process_group_timeout
-from trainer.logs import rank_of_process
 
 
-def start_distributed(timeout: float) -> None:
+def start_distributed(timeout: float, stop: StopRequest | None = None) -> None:
     """Join the process group. A plain `python -m trainer` is a group of one.
 
-    Raises UsageError if the ranks cannot connect within twice `timeout` seconds. Later waits have no limit here; the
-    watchdog ends them.
+    stop: ends the wait for other ranks.
+
+    Raises UsageError if the ranks cannot connect within twice `timeout` seconds, and PreemptedError if the process was
+    asked to stop meanwhile. Later waits have no limit here; the watchdog ends them.
     """
     quiet_libraries()
     set_default_environment()
@@ -38,12 +41,8 @@ def start_distributed(timeout: float) -> None:
         return
 
     use_no_compiled_operators()
-    connect_ranks(accelerator.communication_backend_name(), timeout)
+    connect_ranks(accelerator.communication_backend_name(), timeout, stop)
     remove_collective_timeout()
-
-    # The ranks have met, so those of this machine wait for each other and do not count as other programs.
-    if accelerator.device_name() == "cpu" and rank_of_process() == 0:
-        warn_of_busy_cores(available_cores(), ranks_on_this_machine())
 
     # A process that ends while its group still exists may abort, and then its exit code is lost.
     atexit.register(torch.distributed.destroy_process_group)
@@ -72,9 +71,21 @@ def set_default_environment() -> None:
 
 def limit_cpu_threads(accelerator: Any) -> None:
     """Give each rank on a CPU its share of the cores. With more threads than cores, ranks slow each other down."""
-    if accelerator.device_name() != "cpu" or "OMP_NUM_THREADS" in os.environ:
-        return
-    torch.set_num_threads(max(1, available_cores() // ranks_on_this_machine()))
+    if accelerator.device_name() == "cpu" and may_choose():
+        torch.set_num_threads(cores_of_rank())
+
+
+def cores_of_rank() -> int:
+    """Return this rank's share of the cores, at least 1."""
+    return max(1, available_cores() // ranks_on_this_machine())
+
+
+def spare_busy_cores(may_change: bool) -> None:
+    """On a CPU, leave busy cores to other programs, or only say which they are. A collective call."""
+    accelerator: Any = get_accelerator()
+    if accelerator.device_name() == "cpu":
+        act = take_free_cores if may_change else warn_of_busy_cores
+        act(available_cores(), ranks_on_this_machine())
 
 
 def available_cores() -> int:
@@ -92,11 +103,14 @@ def ranks_on_this_machine() -> int:
     return 1
 
 
-def connect_ranks(backend: str, timeout: float) -> None:
-    """Initialize the process group. Raises UsageError if the ranks cannot reach each other."""
+def connect_ranks(backend: str, timeout: float, stop: StopRequest | None) -> None:
+    """Initialize the process group. Raises as `start_distributed`."""
     connection_limit = timedelta(seconds=2 * timeout)
     try:
+        # Kept until the group exists, because in rank 0 it holds the server.
+        store = meet(stop, 2 * timeout) if os.environ["WORLD_SIZE"] != "1" else None
         deepspeed.init_distributed(dist_backend=backend, verbose=False, timeout=connection_limit)
+        del store
     except torch.distributed.DistNetworkError as error:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         reason = str(error).splitlines()[0]

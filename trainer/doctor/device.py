@@ -131,7 +131,10 @@ def check_cores() -> Finding:
     busy = busy_cores() if device_kind() == "cpu" else 0.0
     better = threads_beside(busy, usable, ranks=1)
     if better < usable:
-        advice = f"With a thread for each core, training is many times slower then. Set OMP_NUM_THREADS={better}."
+        advice = (
+            f"A run that starts now takes a thread for each free core, as with OMP_NUM_THREADS={better}. For more, end "
+            "the other programs."
+        )
         return Finding("cores", "warning", f"{value}, but other programs keep {busy:.1f} busy", advice, facts)
     return Finding("cores", "ok", f"{value}; the ranks of this machine share them", facts=facts)
 

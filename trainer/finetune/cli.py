@@ -53,7 +53,7 @@ def main(
 def _run(options: argparse.Namespace, stop: StopRequest) -> None:
     """Read the task or the adaptation steps, and run them."""
     check_launcher()
-    request = read_on_all_ranks(lambda: _read_request(options))
+    request = read_on_all_ranks(lambda: _read_request(options), stop)
 
     # These imports load torch, DeepSpeed and transformers, which takes seconds, so they wait until the task is valid.
     if isinstance(request, Steps):

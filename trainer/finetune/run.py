@@ -24,7 +24,7 @@ from typing import Any
 from schemas.errors import UsageError
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.preemption import StopRequest
-from trainer.distributed.process_group import device_of_rank, start_distributed
+from trainer.distributed.process_group import device_of_rank, spare_busy_cores, start_distributed
 from trainer.distributed.stop_agreement import StopAgreement
 from trainer.distributed.watchdog import Watchdog
 from trainer.finetune.agreement import TIMEOUT_SECONDS, agreed, read_on_all_ranks
@@ -72,10 +72,11 @@ def finetune(order: Order, stop_request: StopRequest) -> list[SeedResult]:
     its state is saved, DivergedError for a loss that is not finite, and StorageError for files that cannot be read or
     written.
     """
-    inputs = read_on_all_ranks(lambda: read_inputs(order))
+    inputs = read_on_all_ranks(lambda: read_inputs(order), stop_request)
 
     make_deterministic()
-    start_distributed(TIMEOUT_SECONDS)
+    start_distributed(TIMEOUT_SECONDS, stop_request)
+    spare_busy_cores(may_change=False)
     with contextlib.ExitStack() as resources, watch_ranks(TIMEOUT_SECONDS) as watchdog:
         watchdog.at("comparing the files of all ranks")
         identity = agreed(lambda: identity_of(order.task, order.folder, inputs.data, order.random_weights), NAMES)

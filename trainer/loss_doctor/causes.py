@@ -17,6 +17,10 @@ LEAST_MASKED_SHARE = 0.5
 """If a run predicts less than this fraction of the tokens that its recipe asks for, its masks are at fault. A little
 less is normal, because the number of masked tokens is rounded for each row. Chosen by hand, not measured."""
 
+LEAST_PREDICTED_SHARE = 0.02
+"""If fewer of the tokens are predicted, whatever the recipe asks for, a step has too little to learn from. Chosen by
+hand, not measured; recipes predict 15% and more."""
+
 LEAST_MOVEMENT = 0.5
 """The least that updates must have been able to move a weight, in standard deviations of the initial weights. Chosen by
 hand, not measured."""
@@ -92,7 +96,7 @@ class Cause:
 
 
 def _hits_little(m: Measurements) -> bool:
-    return m.masked_share < LEAST_MASKED_SHARE * m.recipe_share
+    return m.masked_share < max(LEAST_MASKED_SHARE * m.recipe_share, LEAST_PREDICTED_SHARE)
 
 
 def _hardly_moves(m: Measurements) -> bool:
@@ -123,8 +127,8 @@ def _has_few_steps(m: Measurements) -> bool:
 CAUSES: dict[str, Cause] = {
     "masks": Cause(
         _hits_little,
-        "{masked_share:.1%} of the tokens are predicted, and the recipe asks for {recipe_share:.1%}",
-        "check the pairs for unknown words, and masking.max_predictions",
+        "{masked_share:.2%} of the tokens are predicted, and the recipe asks for {recipe_share:.2%}",
+        "check masking.prob, masking.max_predictions, and the pairs for unknown words",
     ),
     "learning_rate_low": Cause(
         _hardly_moves,

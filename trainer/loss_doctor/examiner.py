@@ -102,6 +102,11 @@ class LossExaminer:
         logger.info("%s: %s", self.context.run_recipe.run.folder, sentence)
         return {"loss_doctor": cause}
 
+    def is_still_at_baseline(self, figures: Figures, step: int) -> bool:
+        """Return whether the loss is no better than that of word frequencies, after more steps than a trial has."""
+        examined = self.loss_in(figures)
+        return examined is not None and examined.is_at_baseline and step >= examination.first_examination(self.phase)
+
     def loss_in(self, figures: Figures) -> ExaminedLoss | None:
         """Return the loss that is examined, from the figures of a line of metrics. None if they do not have it."""
         return examination.examined_loss(figures, prefix="" if self.held_out is None else "eval_")

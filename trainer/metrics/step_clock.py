@@ -77,12 +77,17 @@ class StepClock:
         """Note that a step begins. Call this before its data are read."""
         self._step_began = perf_counter()
 
-    def step_ended(self, stalled_seconds: float) -> None:
-        """Note that a step's update was started. stalled_seconds: how long this process has waited for data so far."""
+    def step_ended(self, stalled_seconds: float) -> float:
+        """Note that a step's update was started, and return how many seconds the step took.
+
+        stalled_seconds: how long this process has waited for data so far.
+        """
+        seconds = perf_counter() - self._step_began
         self._steps += 1
-        self._step_seconds += perf_counter() - self._step_began
+        self._step_seconds += seconds
         self._stalled = stalled_seconds
         self._timer.step_ended()
+        return seconds
 
     def end_interval(self, step: int) -> MeasuredInterval:
         """Return what was measured since the last call, report it to the other ranks, and begin a new interval.

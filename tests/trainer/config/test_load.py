@@ -36,6 +36,12 @@ def test_set_takes_toml_and_bare_words() -> None:
     ("change", "told"),
     [
         ("run.max_step=5", r"^--set run\.max_step=5: unknown key run\.max_step\. Did you mean run\.max_steps\?$"),
+        (
+            "optimizer.learning_rate=1",
+            r"unknown key optimizer\.learning_rate\. \[optimizer\] has kind, lr, betas, .*clip",
+        ),
+        ("lr=1e-3", r"^--set lr=1e-3: expected section\.key=value, .* Did you mean optimizer\.lr\?$"),
+        ("data.pairs=[a, b]", r"""data\.pairs=\[a, b\] is no list: .* 'data\.pairs=\["a","b"\]'\.$"""),
         ("optimiser.lr=1", r"unknown key optimiser\. Did you mean optimizer\?"),
         ("run.seed", r"expected section\.key=value"),
         ("seed=1", r"expected section\.key=value"),

@@ -1,22 +1,31 @@
-"""Other programs on the cores of a run on a CPU: found, told with what helps, and never an error."""
+"""Other programs on the cores of a run on a CPU: it leaves these to them, says so, and resumes with the same bits."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from tests.trainer.one_rank import group_of_one
+from trainer.checkpoint.state import TrainingState
 from trainer.distributed import busy_cores
-from trainer.distributed.busy_cores import threads_beside, warn_of_busy_cores
+from trainer.distributed.busy_cores import take_free_cores, threads_beside, warn_of_busy_cores, with_threads
 from trainer.doctor import device
 
 
 @pytest.fixture
-def eight_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Eight threads, which the trainer may change; afterwards as many as before."""
+    before = torch.get_num_threads()
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    torch.set_num_threads(8)
+    with group_of_one():
+        torch.set_num_threads(8)
+        yield
+    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize(
@@ -27,26 +36,60 @@ def test_each_rank_gets_threads_for_its_idle_cores(busy: float, usable: int, ran
     assert threads_beside(busy, usable, ranks) == threads
 
 
-@pytest.mark.usefixtures("eight_threads")
-def test_busy_cores_are_told_with_what_helps(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    monkeypatch.setattr(busy_cores, "busy_cores", lambda: 7.26)
-    warn_of_busy_cores(usable=8, ranks=1)
-    (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith("Other programs keep 7.3 of the 8 cores busy. This run computes with 8 threads, ")
-    assert "`OMP_NUM_THREADS=1 clozeline train ...`" in line
-
-
-@pytest.mark.usefixtures("eight_threads")
-@pytest.mark.parametrize(("busy", "threads", "variable"), [(0.3, 8, None), (7.0, 1, None), (7.0, 8, "8")])
-def test_nothing_is_told_without_a_reason(
-    monkeypatch: pytest.MonkeyPatch, capsys, busy: float, threads: int, variable: str | None
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize(
+    ("busy", "variable", "used"), [(7.26, None, 1), (2.6, None, 5), (0.3, None, 8), (7.26, "8", 8)]
+)
+def test_a_run_takes_the_cores_that_are_free(
+    monkeypatch: pytest.MonkeyPatch, capsys, busy: float, variable: str | None, used: int
 ) -> None:
     monkeypatch.setattr(busy_cores, "busy_cores", lambda: busy)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     if variable is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", variable)
+    take_free_cores(usable=8, ranks=1)
+
+    assert torch.get_num_threads() == used
+    told = capsys.readouterr().out
+    if used == 1:
+        assert told == (
+            "Other programs keep 7.3 of the 8 cores busy, so this run computes with 1 thread instead of 8. "
+            "OMP_NUM_THREADS=N sets another number.\n"
+        )
+    assert (told == "") == (used == 8)
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize(("busy", "told"), [(7.26, "Start it again with OMP_NUM_THREADS=1,"), (0.3, "")])
+def test_a_fine_tuning_keeps_its_threads_and_says_what_is_faster(
+    monkeypatch: pytest.MonkeyPatch, capsys, busy: float, told: str
+) -> None:
+    monkeypatch.setattr(busy_cores, "busy_cores", lambda: busy)
     warn_of_busy_cores(usable=8, ranks=1)
-    assert capsys.readouterr().out == ""
+    assert torch.get_num_threads() == 8
+    printed = capsys.readouterr().out
+    assert told in printed and bool(printed) == bool(told)
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize(
+    ("recorded", "cores", "used", "told"),
+    [
+        (0, 0, 8, ""),  # a new run
+        (8, 8, 8, ""),
+        (3, 8, 3, "keeps the 3 threads that it began with, so that losses stay the same to the last bit"),
+        (12, 8, 8, "began with 12 threads. With 8, losses differ in rounding"),
+        (3, 16, 8, ""),  # on another machine
+    ],
+)
+def test_a_resume_takes_no_more_threads_than_the_run_began_with(
+    capsys, recorded: int, cores: int, used: int, told: str
+) -> None:
+    state = TrainingState(step=4, tokens=1, seconds=1.0, identity={}, threads=recorded, cores=cores)
+    resumed = with_threads(state, share=8)
+    assert torch.get_num_threads() == used
+    printed = capsys.readouterr().out
+    assert told in printed and bool(printed) == bool(told)
+    assert resumed.threads == (recorded if told else 8) and resumed.cores == 8
 
 
 def test_only_cores_that_this_process_may_use_count(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,6 +76,7 @@ def test_the_rank_is_that_of_the_singular_values(vectors: int, width: int, seed:
     ("cause", "changes"),
     [
         ("masks", {"masked_share": 0.02}),
+        ("masks", {"masked_share": 0.0001, "recipe_share": 0.0001, "loss": 9.0}),
         ("learning_rate_low", {"movement": 0.1, "effective_rank": 1.0, "loss": 9.0}),
         ("learning_rate_high", {"loss": 9.0}),
         ("learning_rate_high", {"skipped_steps": 100}),

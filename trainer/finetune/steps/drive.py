@@ -87,8 +87,8 @@ def run_steps(steps: Steps, output: str, stop: StopRequest) -> None:
     output: DIR. Raises UsageError and DataError for invalid steps before anything runs, PreemptedError after a stop
     request once everything is saved, and the errors of training, of exports and of the pipeline's jobs.
     """
-    plan = read_on_all_ranks(lambda: plan_of(steps, Path(output)))
-    start_distributed(JOB_TIMEOUT_SECONDS)
+    plan = read_on_all_ranks(lambda: plan_of(steps, Path(output)), stop)
+    start_distributed(JOB_TIMEOUT_SECONDS, stop)
     agreed(lambda: {"steps": hash_of(plan.made_with)}, {"steps": "what the steps begin with (encoder, recipes, text)"})
 
     with contextlib.ExitStack() as resources:

@@ -1,0 +1,59 @@
+"""What a run says about mistakes that would otherwise cost hours, and what it leaves alone when it is over."""
+
+from __future__ import annotations
+
+import shutil
+import tomllib
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def finished(training, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A run of six steps, and what it printed."""
+    out = tmp_path_factory.mktemp("hints") / "run"
+    done = training.warm(1, out, run__max_steps=6)
+    assert done.returncode == 0, done.stderr
+    return out, done.stdout
+
+
+def test_few_updates_are_told_with_the_keys_that_make_more(finished: tuple[Path, str]) -> None:
+    _, told = finished
+    assert "6 updates of batch.global_batch 16 with a warm-up of 4: they change the model little." in told
+
+
+def test_a_finished_run_keeps_the_recipe_that_its_steps_used(training, finished, tmp_path: Path) -> None:
+    out = shutil.copytree(finished[0], tmp_path / "run")
+    before = {path.name: path.read_bytes() for path in out.glob("recipe*")}
+    done = training.warm(1, out, run__max_steps=6, optimizer__lr=0.01)
+    assert done.returncode == 0, done.stderr
+    assert "step 6 was reached before, and run.max_steps is 6, so nothing is trained." in done.stdout
+    assert "lr was" not in done.stdout
+    assert {path.name: path.read_bytes() for path in out.glob("recipe*")} == before
+
+    done = training.warm(1, out, run__max_steps=4)
+    assert done.returncode == 0, done.stderr
+    assert "step 6 was reached before, and run.max_steps is 4, so nothing is trained." in done.stdout
+    assert done.stdout.rstrip().endswith("step 6 is saved.")
+    assert tomllib.loads((out / "recipe.toml").read_text())["run"]["max_steps"] == 6
+
+    done = training.warm(1, out, run__max_steps=7, optimizer__lr=0.01)
+    assert "optimizer.lr was 0.003, is 0.01 from step 7 on" in done.stdout
+
+
+def test_pairs_whose_labels_differ_are_warned_of(training, command, text: Path, pairs: Path, tmp_path: Path) -> None:
+    other = tmp_path / "sop"
+    done = command("pairs", "--text", text, "--vocab", pairs / "vocabulary", "--output", other, "--objective", "sop",
+                   "--max_length", 64)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    done = training.warm(1, tmp_path / "run", data__pairs=f'["{pairs}","{other}"]', run__stop_at=1)
+    assert done.returncode == 0, done.stderr
+    assert f"{pairs} has pairs for nsp and {other} for sop" in done.stdout
+
+
+def test_a_run_that_ends_at_word_frequencies_says_so(training, tmp_path: Path) -> None:
+    changes = {"optimizer__lr": 1e-6, "run__max_steps": 55, "run__log_every": 55, "checkpoint__every": 55}
+    done = training.warm(1, tmp_path / "run", **changes)
+    assert done.returncode == 0, done.stderr
+    assert "the run ends with a loss that is no better than that of word frequencies alone" in done.stdout
