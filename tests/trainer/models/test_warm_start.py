@@ -307,6 +307,26 @@ def test_runs_that_begin_with_a_folder(training, case, tmp_path: Path) -> None:
     assert not (tmp_path / "refused" / "metrics.jsonl").exists()
 
 
+def test_a_folder_without_a_masked_lm_head_begins_at_the_frequencies_of_its_tokens(
+    training, case, tmp_path: Path
+) -> None:
+    """Encoders of sentence-transformers have no head. A drawn one alone would begin above the loss of guessing."""
+    rewrite(case.folder, LAYOUTS["bare encoder"][0])
+    shape = {"hidden_size": 48, "num_attention_heads": 3, "intermediate_size": 80, "num_hidden_layers": 4}
+    changes = {f"model__{name}": value for name, value in shape.items()}
+    out = tmp_path / "run"
+    done = training.warm(1, out, model__init_from=case.folder, optimizer__lr=1e-12, run__stop_at=1, **changes)
+    assert done.returncode == 0, done.stderr
+    assert (
+        "They lack mlm_head, pair_head, which start from random weights, except that masked tokens are first "
+        "predicted by how frequent they are in data.pairs." in done.stdout
+    )
+
+    counts_V = torch.tensor(json.loads((out / "unigram.json").read_text())["counts"])
+    bias_V = load_file(out / "checkpoints/step-00000001/model.safetensors")["mlm_head.bias"]
+    torch.testing.assert_close(bias_V, ((counts_V + 1) / (counts_V + 1).sum()).log(), atol=1e-4, rtol=0)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_new_tokens_begin_as_the_mean_of_their_pieces(vocab: Path, byte_vocab: Path, tmp_path: Path, family) -> None:
     """The pairs have an extended vocabulary, the folder the old one."""
