@@ -187,7 +187,12 @@ FAULTS: dict[str, tuple[Callable[[Path], object], type[ClozelineError], str]] = 
     "an index that leads outside": (
         only("model.safetensors.index.json", INDEX),
         DataError,
-        "must name files in its own folder",
+        "must name safetensors in its own folder",
+    ),
+    "an index of pickles": (
+        only("model.safetensors.index.json", b'{"weight_map": {"a": "pytorch_model-00001-of-00001.bin"}}'),
+        DataError,
+        "must name safetensors in its own folder",
     ),
     "no weights": (only("notes.txt", b""), UsageError, r"holds no model\.safetensors"),
     "a config that is no JSON": (
