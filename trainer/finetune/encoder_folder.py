@@ -76,8 +76,8 @@ def check_encoder_files(folder: str, random_weights: bool = False, further_advic
     pickles = [name for name in names if PICKLED_WEIGHTS.fullmatch(name)]
     if pickles:
         raise UsageError(
-            f"{folder} has {', '.join(pickles)} but no model.safetensors. Opening a pickle runs whatever code is in it, "
-            "so none is opened here. If you trust the file, transformers' save_pretrained writes one as safetensors."
+            f"{folder} has {', '.join(pickles)} but no model.safetensors. Opening a pickle runs whatever code is in "
+            "it, so none is opened here. If you trust the file, transformers' save_pretrained writes one as safetensors."
         )
     raise UsageError(
         f"{folder} has no weights. Expected model.safetensors. Export or download the whole folder again, or use "

@@ -73,6 +73,17 @@ def test_labels_that_look_like_values_are_told(finetune, encoder, tmp_path: Path
     assert 'is a separate class. To predict a number, set data.labels = "number", with another --output.' in log
 
 
+def test_examples_that_several_sets_share_are_counted(finetune, encoder, tmp_path: Path) -> None:
+    task = write_task(tmp_path, "sentence")
+    train = lines_of(task, "train")
+    write_lines(tmp_path / "dev.jsonl", train)
+    write_lines(tmp_path / "test.jsonl", [train[0], *({"text": f"New {n}.", "label": "first"} for n in range(11))])
+    log = fine_tuned(finetune, encoder, task)["log"]
+    assert "48 of 48 dev examples are also train examples, so their scores do not show how well new text is" in log
+    assert "1 of 12 test examples are also train examples.\n" in log
+    assert "1 of 12 test examples are also dev examples.\n" in log
+
+
 @pytest.mark.parametrize("kind", ["sentence", "choice", "tags"])
 def test_the_baseline_is_the_most_frequent_training_label(finetune, encoder, tmp_path: Path, kind: str) -> None:
     task = write_task(tmp_path, kind)
