@@ -77,7 +77,7 @@ def check_encoder_files(folder: str, random_weights: bool = False, further_advic
     if pickles:
         raise UsageError(
             f"{folder} has {', '.join(pickles)} but no model.safetensors. Opening a pickle runs whatever code is in "
-            "it, so none is opened here. If you trust the file, transformers' save_pretrained writes one as safetensors."
+            "it, so none is opened here. If you trust the file, transformers' save_pretrained writes safetensors."
         )
     raise UsageError(
         f"{folder} has no weights. Expected model.safetensors. Export or download the whole folder again, or use "
