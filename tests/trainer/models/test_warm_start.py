@@ -324,11 +324,14 @@ def test_a_folder_without_a_masked_lm_head_begins_at_the_frequencies_of_its_toke
     assert done.returncode == 0, done.stderr
     assert (
         "They lack mlm_head, pair_head, which start from random weights, except that masked tokens are first "
-        "predicted by how frequent they are in data.pairs." in done.stdout
+        "predicted from how frequent they are in data.pairs." in done.stdout
     )
 
     counts_V = torch.tensor(json.loads((out / "unigram.json").read_text())["counts"])
     bias_V = load_file(out / "checkpoints/step-00000001/model.safetensors")["mlm_head.bias"]
+    # Close to the loss of word frequencies, and not far above that of guessing.
+    first = json.loads((out / "metrics.jsonl").read_text().splitlines()[0])
+    assert first["mlm_loss"] < first["unigram_loss"] + 1
     torch.testing.assert_close(bias_V, ((counts_V + 1) / (counts_V + 1).sum()).log(), atol=1e-4, rtol=0)
 
 
