@@ -45,7 +45,10 @@ def test_sizes_files_and_labels(finetune, encoder, tmp_path: Path) -> None:
     assert "48 of 48 training examples fill a row of 7 tokens" in results["log"]
 
     report = (tmp_path / "out/report.html").read_text()
-    assert str(tmp_path / "dev.jsonl") in report and shown in report
+    assert f"{tmp_path.name}/dev.jsonl" in report and shown in report
+    assert str(tmp_path) not in report, "a page that is shared names no folders of this machine"
+    headline = report[: report.index("Scores over all seeds")]
+    assert headline.index("accuracy, test") < headline.index("accuracy, dev")
 
 
 @pytest.mark.parametrize(
