@@ -24,12 +24,20 @@ from trainer.describe import micro_batch_tokens
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.initial_weights import send_weights
 from trainer.logs import logger
+from trainer.metrics.unigram import WordFrequencies, statistics_of_rows, unigram_counts
 from trainer.models.attention import kernel_for
 from trainer.models.encoder import Encoder
 from trainer.models.flash_choice import FlashUse, choose_flash
 from trainer.models.init_weights import drawn_weights
-from trainer.models.pretraining import PretrainingModel, build_model, empty_model
-from trainer.models.starting_weights import TextCounts, ignored_keys, needs_statistics, with_starting_weights
+from trainer.models.parts import GENERATOR_FOLDER
+from trainer.models.pretraining import MaskedLMHead, PretrainingModel, build_model, empty_model
+from trainer.models.starting_weights import (
+    TextCounts,
+    add_identity_to_head,
+    ignored_keys,
+    needs_statistics,
+    with_starting_weights,
+)
 from trainer.models.tiling import tile_model
 from trainer.models.warm_start import warm_start_model
 from trainer.models.xlnet import TwoStreamEncoder
@@ -91,12 +99,16 @@ def initial_weights(recipe: Recipe, folders: list[PairFolder]) -> Iterator[tuple
         return with_starting_weights(drawn, shapes.shape, recipe, text)
 
     model = build_model(recipe.model, vocabulary.size, recipe.run.seed, vocabulary.special_id("mask"))
-    fill_from_folder(model, recipe, vocabulary)
+    fill_from_folder(model, recipe, folders)
     return model.named_parameters()
 
 
-def fill_from_folder(model: PretrainingModel, recipe: Recipe, vocabulary: Vocabulary) -> None:
-    """Fill a model with the weights of model.init_from, or with tiles of those of model.tile_from, and log it."""
+def fill_from_folder(model: PretrainingModel, recipe: Recipe, folders: list[PairFolder]) -> None:
+    """Fill a model with the weights of model.init_from, or with tiles of those of model.tile_from, and log it.
+
+    A masked-LM head that the folder lacks begins as `begin_head` says.
+    """
+    vocabulary = folders[0].vocabulary
     if recipe.model.tile_from is not None:
         source = recipe.model.tile_from
         initialized = tile_model(model, source, vocabulary)
@@ -107,8 +119,24 @@ def fill_from_folder(model: PretrainingModel, recipe: Recipe, vocabulary: Vocabu
         initialized = warm_start_model(model, source, vocabulary)
         begun_with = f"the weights of {source}"
 
-    missing = f" They lack {', '.join(initialized)}, which start from random weights." if initialized else ""
-    logger.info("Beginning with %s.%s", begun_with, missing)
+    missing = f" They lack {', '.join(initialized)}, which start from random weights" if initialized else ""
+    if any(head == GENERATOR_FOLDER or head.endswith("mlm_head") for head in initialized):
+        counts_V = unigram_counts(folders, recipe.data.weights, statistics_of_rows(recipe, folders, begins=True))
+        begin_head(model.mlm_head, WordFrequencies(counts_V))
+        missing += ", except that masked tokens are first predicted from how frequent they are in data.pairs"
+    logger.info("Beginning with %s.%s", begun_with, missing and f"{missing}.")
+
+
+@torch.no_grad()
+def begin_head(head: MaskedLMHead, frequencies: WordFrequencies) -> None:
+    """Let a masked-LM head without trained weights begin with token frequencies, and with the encoder's own vectors.
+
+    docs/measurements.md compares this start with a drawn head.
+    """
+    if head.bias is not None:
+        head.bias.copy_(-torch.from_numpy(frequencies.losses_V))
+    if head.dense is not None:
+        add_identity_to_head(head.dense.weight)
 
 
 def compiles(recipe: Recipe, device: str) -> bool:

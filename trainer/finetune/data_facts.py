@@ -7,16 +7,22 @@ constant prediction scores.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from trainer.finetune.baseline import label_counts, most_frequent_label, name_of_label, scores_of_label
+from trainer.finetune.examples import Example
 from trainer.finetune.files.labels import are_fractions
 from trainer.finetune.files.sets import example_sets
-from trainer.finetune.job import DEV, TRAIN, Job
+from trainer.finetune.job import DEV, TEST, TRAIN, Job
 from trainer.finetune.results import SeedResult
 from trainer.finetune.scores import all_labeled
+from trainer.finetune.steps.text import texts_of
 from trainer.finetune.task import Task
 from trainer.logs import logger
+
+MANY_SHARED = 0.1
+"""The share of a set that may occur in an earlier set without a warning. Published sets share a few short texts."""
 
 MAX_SHOWN_LABELS = 10
 """The maximum number of labels whose counts are logged."""
@@ -73,6 +79,7 @@ def log_data(job: Job) -> None:
             job.kind.max_length,
             job.kind.max_length,
         )
+    log_shared_examples(job)
     full = sum(feature.length >= job.kind.max_length for feature in job.train.features)
     if job.kind.truncates and full > 0:
         logger.info(
@@ -81,6 +88,32 @@ def log_data(job: Job) -> None:
             len(job.train.features),
             job.kind.max_length,
         )
+
+
+def log_shared_examples(job: Job) -> None:
+    """Log how many examples of each set have the text of a training example or, in other sets than dev, of a dev one.
+
+    A warning if they are a tenth of the set or more.
+    """
+    seen = {TRAIN: set(_texts(job.train.examples))}
+    for name, others in job.others.items():
+        own = _texts(others.examples)
+        for of_set, texts in seen.items():
+            shared = sum(text in texts for text in own)
+            if 0 < shared < len(own) * MANY_SHARED:
+                logger.info("%d of %d %s examples are also %s examples.", shared, len(own), name, of_set)
+            elif shared > 0:
+                logger.warning(
+                    "%d of %d %s examples are also %s examples, so their scores do not show how well new text is "
+                    "predicted. Check data.%s, or remove them there.",
+                    *(shared, len(own), name, of_set, name if name in (DEV, TEST) else f"extra.{name}"),
+                )
+        if name == DEV:
+            seen[DEV] = set(own)
+
+
+def _texts(examples: Sequence[Example]) -> list[tuple[str, ...]]:
+    return [tuple(texts_of(example)) for example in examples]
 
 
 def shown_labels(counts: dict[str, int]) -> str:

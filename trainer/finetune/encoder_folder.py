@@ -16,7 +16,8 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json")
 """Files that transformers opens a tokenizer from. Files of sentencepiece, whose names differ, end with .model."""
 
-WEIGHTS = re.compile(r"(model|pytorch_model)\b.*\.(safetensors|bin)")
+WEIGHTS = re.compile(r"model\b.*\.safetensors")
+PICKLED_WEIGHTS = re.compile(r"pytorch_model\b.*\.bin")
 """Names of files with weights. Other .bin files, such as training_args.bin, hold none."""
 
 
@@ -68,12 +69,20 @@ def check_encoder_files(folder: str, random_weights: bool = False, further_advic
     check_encoder_folder(folder, further_advice)
     check_tokenizer_files(folder)
 
-    has_weights = any(WEIGHTS.fullmatch(path.name) for path in Path(folder).iterdir())
-    if not has_weights and not random_weights:
+    names = sorted(path.name for path in Path(folder).iterdir())
+    if random_weights or any(WEIGHTS.fullmatch(name) for name in names):
+        return
+
+    pickles = [name for name in names if PICKLED_WEIGHTS.fullmatch(name)]
+    if pickles:
         raise UsageError(
-            f"{folder} has no weights. Expected model.safetensors, or pytorch_model.bin. Export or download the whole "
-            "folder again, or use --random_weights to train from random weights."
+            f"{folder} has {', '.join(pickles)} but no model.safetensors. Opening a pickle runs whatever code is in "
+            "it, so none is opened here. If you trust the file, transformers' save_pretrained writes safetensors."
         )
+    raise UsageError(
+        f"{folder} has no weights. Expected model.safetensors. Export or download the whole folder again, or use "
+        "--random_weights to train from random weights."
+    )
 
 
 def check_tokenizer_files(folder: str) -> None:

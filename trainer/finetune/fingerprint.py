@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import cache
 from pathlib import Path
 
 SUFFIXES = {".json", ".safetensors", ".bin", ".txt", ".model"}
@@ -14,7 +15,14 @@ def fingerprint_of(folder: str) -> str:
     for path in sorted(Path(folder).iterdir()):
         if path.suffix not in SUFFIXES or not path.is_file():
             continue
+        status = path.stat()
         digest.update(path.name.encode() + b"\0")
-        with path.open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
+        digest.update(_hash_of_file(path, (status.st_size, status.st_mtime_ns, status.st_ino)))
     return digest.hexdigest()[:16]
+
+
+@cache
+def _hash_of_file(path: Path, state: tuple[int, int, int]) -> bytes:
+    """Return the SHA-256 of a file. state: its size, time and inode, because a suite asks for each of its tasks."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()

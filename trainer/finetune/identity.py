@@ -178,24 +178,22 @@ def _changed_labels(there: list[str], here: list[str]) -> str:
 
 
 def _changed_keys(output: Path, task: Task) -> str:
-    """Return how the task in an output folder differs from this one, such as "training.epochs = 6 instead of 5".
-
-    Returns "" if the folder's task cannot be read.
-    """
+    """Return how the task in an output folder differs from this one, "" if the folder's task cannot be read."""
     try:
-        earlier = _flattened(tomllib.loads((output / TASK_FILE).read_text()))
+        earlier = tomllib.loads((output / TASK_FILE).read_text())
     except (OSError, ValueError):
         return ""
-    now = _flattened(tomllib.loads(dump_task(task)))
-    for values in (earlier, now):
-        values.pop(UNIMPORTANT_KEY, None)
+    return changes_of(earlier, tomllib.loads(dump_task(task)))
 
+
+def changes_of(earlier: dict[str, Any], now: dict[str, Any]) -> str:
+    """Return how the values of nested tables differ, such as "training.epochs = 6 instead of 5"."""
+    there = _flattened(earlier)
+    here = _flattened(now)
     changes = []
-    for key in sorted(earlier.keys() | now.keys()):
-        there = _shown(earlier, key)
-        here = _shown(now, key)
-        if there != here:
-            changes.append(f"{key} = {there} instead of {here}")
+    for key in sorted((there.keys() | here.keys()) - {UNIMPORTANT_KEY}):
+        if _shown(there, key) != _shown(here, key):
+            changes.append(f"{key} = {_shown(there, key)} instead of {_shown(here, key)}")
 
     return _listed(changes, "changes")
 

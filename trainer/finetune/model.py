@@ -5,6 +5,7 @@ A head that the folder does not have gets random weights, which depend on the se
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from trainer.finetune.kinds.kind import Kind
 from trainer.finetune.opening import classes_for, first_line, quiet_transformers, read_config
 from trainer.finetune.task import Task
 from trainer.logs import logger
+from trainer.models.hf_files import weight_files
 
 
 def build_model(folder: str, task: Task, kind: Kind[Any, Any], seed: int, random_weights: bool) -> Any:
@@ -31,6 +33,7 @@ def build_model(folder: str, task: Task, kind: Kind[Any, Any], seed: int, random
         return auto_class.from_config(config).float()
 
     keeps_head = keeps_existing_head(folder, config, kind)
+    weight_files(Path(folder))  # transformers would open pickles
     with quiet_transformers():
         try:
             model, loading_info = auto_class.from_pretrained(
@@ -38,6 +41,7 @@ def build_model(folder: str, task: Task, kind: Kind[Any, Any], seed: int, random
                 config=config,
                 dtype=torch.float32,
                 local_files_only=True,
+                use_safetensors=True,
                 output_loading_info=True,
                 # A head with a different number of labels gets random weights. check_weights rejects other mismatches.
                 ignore_mismatched_sizes=True,

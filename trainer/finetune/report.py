@@ -11,9 +11,11 @@ from typing import Any
 from schemas import storage
 from schemas.pages import render
 from trainer.finetune.data_facts import shown_labels
+from trainer.finetune.job import DEV, TEST
 from trainer.finetune.results import Spread
 from trainer.metrics.charts import COLORS, Chart, Line, chart
 from trainer.metrics.number_text import duration, short
+from trainer.metrics.presentation import shown_path
 
 REPORT_FILE = "report.html"
 
@@ -36,7 +38,7 @@ def report(results: dict[str, Any], task: str) -> str:
         "finetune.html",
         title=results["task"],
         kind=results["kind"],
-        encoder=results["encoder"],
+        encoder=shown_path(results["encoder"]),
         random_weights=results["random_weights"],
         figures=figures(results),
         scores=rows_of_scores(results["summary"]),
@@ -52,16 +54,13 @@ def report(results: dict[str, Any], task: str) -> str:
 def figures(results: dict[str, Any]) -> dict[str, str]:
     """Return the headline numbers as text, by name."""
     main = results["metrics"][0]
-    spread = results["summary"]["dev"][main]
     seeds = results["seeds"]
     seconds = sum(seed["seconds"] for seed in seeds)
 
-    return {
-        f"{main}, dev": with_interval(spread, len(seeds)),
-        "median": f"{spread['median']:.4f}",
-        "seeds": str(len(seeds)),
-        "time": duration(seconds),
-    }
+    # The dev set has chosen the best epoch, so the score on the test set, if it has labels, says more of new text.
+    names = [name for name in (TEST, DEV) if name in results["summary"]]
+    scores = {f"{main}, {name}": with_interval(results["summary"][name][main], len(seeds)) for name in names}
+    return scores | {"seeds": str(len(seeds)), "time": duration(seconds)}
 
 
 def with_interval(spread: Spread, seeds: int) -> str:
@@ -96,7 +95,7 @@ def rows_of_sets(data: dict[str, Any]) -> list[list[str]]:
     """Return a row for each set: its name, the number of its examples, and its files."""
     rows = []
     for name, size in data["examples"].items():
-        files = ", ".join(data["files"][name])
+        files = ", ".join(shown_path(path) for path in data["files"][name])
         rows.append([name, f"{size:,}", files])
     return rows
 

@@ -31,6 +31,7 @@ from trainer.finetune.scores import finished, score
 from trainer.finetune.seed_files import STATE_FOLDER, remove_weights, save_weights, weights_of_epoch, write_metrics
 from trainer.finetune.seed_state import load_state, read_state, save_state
 from trainer.logs import logger
+from trainer.metrics.number_text import duration
 
 MAX_GRADIENT_NORM = 1.0
 
@@ -154,11 +155,11 @@ class SeedTraining:
             self._save()
 
     def _log_progress(self, epoch: int) -> None:
-        """Log the number of the step, its loss on this rank's part of the batch, and the speed since the last line."""
+        """Log the step, its loss on this rank's part of the batch, and the speed since the last line."""
         loss = float(self._step_loss)
         speed = self._examples_since_line / (perf_counter() - self._last_line)
         logger.info(
-            "seed %d, epoch %d of %d: step %d of %d, loss %.4f, %.1f examples per second",
+            "seed %d, epoch %d of %d: step %d of %d, loss %.4f, %.1f examples per second, about %s left",
             self.seed,
             epoch + 1,
             self.job.task.training.epochs,
@@ -166,6 +167,7 @@ class SeedTraining:
             self.steps,
             loss,
             speed,
+            duration((self.steps - self.progress.step) * self.job.task.training.batch / speed),
         )
         self._restart_line()
 

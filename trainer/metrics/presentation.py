@@ -1,9 +1,10 @@
-"""Keeps a run going if something that only displays it fails: report, model card, TensorBoard, other monitors."""
+"""For what only displays a run (report, model card, TensorBoard): keeps the run going if it fails, and shows paths."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import PurePath
 
 from trainer.logs import logger
 
@@ -23,3 +24,8 @@ def keep_running(what: str) -> Iterator[None]:
             type(error).__name__,
             error,
         )
+
+
+def shown_path(path: str) -> str:
+    """Return a path as a page shows it: pages are shared, so of an absolute path only the last two parts."""
+    return "/".join(PurePath(path).parts[-2:]) if PurePath(path).is_absolute() else path

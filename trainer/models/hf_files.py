@@ -55,7 +55,7 @@ def read_tensors(folder: str) -> dict[str, Tensor]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return the safetensors files of a folder.
+    """Return the safetensors files of a folder. Whoever opens weights in another way calls this first.
 
     Raises UsageError if there are none, naming the pickles that the folder holds instead, and DataError if the index
     names files outside the folder.
@@ -76,12 +76,12 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def _files_of_index(folder: Path) -> list[Path]:
-    """Return the files that an index names. Raises DataError unless all of them lie next to it."""
+    """Return the files that an index names. Raises DataError unless all of them are safetensors and lie next to it."""
     weight_map = dict(_json_object(folder / INDEX).get("weight_map", {}))
     names = sorted({str(name) for name in weight_map.values()})
-    outside = [name for name in names if Path(name).name != name]
-    if outside or not names:
-        raise DataError(f"{folder / INDEX} must name files in its own folder, but names {outside or 'none'}.")
+    wrong = [name for name in names if Path(name).name != name or not name.endswith(".safetensors")]
+    if wrong or not names:
+        raise DataError(f"{folder / INDEX} must name safetensors in its own folder, but names {wrong or 'none'}.")
     return [folder / name for name in names]
 
 

@@ -148,9 +148,8 @@ class StartingWeights:
             return self.bias_V
         elif self.model.initial_positions == "sinusoidal" and name == POSITIONS:
             values[self.shape.first_position :] = sinusoids(self.shape) * self.model.initializer_range
-        elif self.model.initial_head == "identity" and name == HEAD and values.shape[0] == values.shape[1]:
-            values *= RANDOM_IN_HEAD
-            values += torch.eye(len(values))
+        elif self.model.initial_head == "identity" and name == HEAD:
+            add_identity_to_head(values)
         elif self.attention is not None and self.attention in name:
             make_identity(name, values)
         return values
@@ -174,6 +173,13 @@ def log_frequencies(text: TextCounts) -> Tensor:
     counts_V[text.is_special_V] = 0
     smoothed_V = torch.from_numpy(counts_V + 1)
     return (smoothed_V / smoothed_V.sum()).log().float()
+
+
+def add_identity_to_head(values: Tensor) -> None:
+    """Shrink the drawn matrix of a masked-LM head in place, and add the identity. One that is not square stays."""
+    if values.shape[0] == values.shape[1]:
+        values *= RANDOM_IN_HEAD
+        values += torch.eye(len(values))
 
 
 def sinusoids(shape: EncoderShape) -> Tensor:

@@ -54,7 +54,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
     flags.add_argument(
         "--data",
         metavar="DIR",
-        help="folder of the tasks' files (default: that of the suite file or, without one, of the probe's task file)",
+        help="folder of the tasks' files (default: that of the file that names them)",
     )
     flags.add_argument(
         "--seeds", type=whole_number_from(1), default=5, help="seeds to train each task with (default: 5)"

@@ -31,10 +31,13 @@ def identity_of(plan: Plan) -> dict[str, Any]:
     if plan.suite is not None:
         for task in plan.suite.tasks:
             text = dump_task(task.task) + repr(task.entry.starts_from)
-            parts[f"task {task.entry.name}"] = _hash(text, digests_of(files_of(task.task.data), plan.data))
+            parts[f"task {task.entry.name}"] = _hash(
+                text, digests_of(files_of(task.task.data), task.data_folder(plan.data))
+            )
         for pairs in plan.suite.minimal_pairs:
-            files = matching(plan.data, pairs.files)
-            parts[f"minimal pairs {pairs.name}"] = _hash(pairs.variant, digests_of(files, plan.data))
+            folder = plan.suite.pairs_folder(plan.data)
+            digests = digests_of(matching(folder, pairs.files), folder)
+            parts[f"minimal pairs {pairs.name}"] = _hash(pairs.variant, digests)
 
     if plan.probe is not None:
         files = files_of(plan.probe.task.data)

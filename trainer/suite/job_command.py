@@ -15,6 +15,7 @@ from schemas.one_line_parser import OneLineParser
 from schemas.randomness import key
 from trainer.finetune.opening import first_line, quiet_transformers, read_config
 from trainer.finetune.results import RESULTS_FILE
+from trainer.models.hf_files import weight_files
 from trainer.suite.child import device_of_job
 
 
@@ -52,10 +53,11 @@ def open_model(auto_class: Any, folder: str, random_weights: bool) -> tuple[Any,
 
 
 def _with_its_weights(auto_class: Any, folder: str) -> tuple[Any, list[str]]:
+    weight_files(Path(folder))  # transformers would open pickles
     with quiet_transformers():
         try:
             model, loading = auto_class.from_pretrained(
-                folder, dtype=torch.float32, local_files_only=True, output_loading_info=True
+                folder, dtype=torch.float32, local_files_only=True, use_safetensors=True, output_loading_info=True
             )
         except Exception as error:  # transformers raises many types for missing, damaged and mismatched files
             reason = first_line(error).rstrip(".")

@@ -27,10 +27,10 @@ class Missing:
     optional: bool = False
 
 
-def missing_files(suite: OpenSuite, data: str) -> list[Missing]:
-    """Return the parts of a suite that lack files. data: the folder of the files, which may be a URL."""
-    parts = [_missing_of_task(task, data) for task in suite.tasks]
-    parts += [_missing_of_pairs(pairs, data) for pairs in suite.minimal_pairs]
+def missing_files(suite: OpenSuite, data: str | None) -> list[Missing]:
+    """Return the parts of a suite that lack files. data: the value of --data, which may be a URL."""
+    parts = [_missing_of_task(task, task.data_folder(data)) for task in suite.tasks]
+    parts += [_missing_of_pairs(pairs, suite.pairs_folder(data)) for pairs in suite.minimal_pairs]
     return [part for part in parts if part.files]
 
 
@@ -73,10 +73,12 @@ def matching(data: str, pattern: str) -> list[str]:
     return [f"{folder}/{name}" for name in names]
 
 
-def without_missing(suite: OpenSuite, missing: list[Missing], data: str, skip: bool) -> tuple[OpenSuite, list[Missing]]:
+def without_missing(
+    suite: OpenSuite, missing: list[Missing], data: str | None, skip: bool
+) -> tuple[OpenSuite, list[Missing]]:
     """Return the suite without the parts whose files are missing, and the parts that were left out.
 
-    data: the folder of the files. skip: whether to leave out required parts as well. Otherwise only optional parts may
+    data: the value of --data. skip: whether to leave out required parts as well. Otherwise only optional parts may
     be missing.
     A task that starts from a missing one is left out too.
     Raises DataError that names every missing file or, if `skip` leaves no part of the suite, where to get the files.
@@ -95,10 +97,10 @@ def without_missing(suite: OpenSuite, missing: list[Missing], data: str, skip: b
 
     kept = [name for name in suite.entry.names if name not in left_out]
     if not kept:
-        raise DataError(_nothing_left(suite, missing, data))
+        raise DataError(_nothing_left(suite, missing, suite.pairs_folder(data)))
 
     tasks = tuple(task for task in suite.tasks if task.entry.name in kept)
-    return OpenSuite(suite.entry.only(kept), tasks), list(left_out.values())
+    return OpenSuite(suite.entry.only(kept), tasks, suite.folder), list(left_out.values())
 
 
 def _message(suite: OpenSuite, missing: list[Missing]) -> str:
@@ -115,7 +117,8 @@ def _message(suite: OpenSuite, missing: list[Missing]) -> str:
     some_are_there = len(missing) < len(suite.entry.names)
     alternative = ", or run the other tasks with --skip_missing or --only" if some_are_there else ""
     lines.append(
-        f"Their paths are relative to --data, by default the folder of the suite file. Put them there{alternative}."
+        "Their paths are relative to --data, by default the folder of the file that names them. Put them "
+        f"there{alternative}."
     )
     return "\n".join(lines)
 

@@ -21,7 +21,8 @@ ACCURACY = "accuracy"
 
 Cell = dict[str, Any]
 """A cell of the table. values: one score per seed, or a single one. spread: their statistics, None without values.
-hours: the time that the job took. error: why there is no score, None if there is one."""
+baseline: what always predicting the most frequent label scores, None if the task has no labels to count. hours: the
+time that the job took. error: why there is no score, None if there is one."""
 
 
 @dataclass(frozen=True)
@@ -121,17 +122,19 @@ def cell_of(plan: Plan, row: Mapping[str, Any], encoder: Encoder, jobs: JobState
         return empty_cell(f"the set {unlabeled[0]} has no labels, so it has no score. Remove it from the task's sets.")
 
     values = values_of(seeds, row["sets"], row["metric"])
-    return filled_cell(values, sum(seed["seconds"] for seed in seeds) / 3600)
+    baselines = [results["baseline"][name][row["metric"]] for name in row["sets"] if results["baseline"]]
+    hours = sum(seed["seconds"] for seed in seeds) / 3600
+    return filled_cell(values, hours, fmean(baselines) if baselines else None)
 
 
-def filled_cell(values: list[float], hours: float) -> Cell:
-    """Return a cell with values. hours: the time that the job took."""
-    return {"values": values, "spread": spread(values), "hours": hours, "error": None}
+def filled_cell(values: list[float], hours: float, baseline: float | None = None) -> Cell:
+    """Return a cell with values. hours: the time that the job took. baseline: the score of the most frequent label."""
+    return {"values": values, "spread": spread(values), "baseline": baseline, "hours": hours, "error": None}
 
 
 def empty_cell(error: str) -> Cell:
     """Return a cell without a score. error: why there is none."""
-    return {"values": [], "spread": None, "hours": 0.0, "error": error}
+    return {"values": [], "spread": None, "baseline": None, "hours": 0.0, "error": error}
 
 
 def error_of(name: str, encoder: Encoder, jobs: JobStates) -> str | None:

@@ -40,14 +40,14 @@ PROBE = "probe"
 class Plan:
     """The encoders and the tasks to score them on.
 
-    data: the folder of the suite's files. probe: the task to probe, which names the folder of its own files.
+    data: the value of --data, for the suite's files. probe: the task to probe, which names the folder of its own files.
     is_whole: whether no part of the suite was left out for all encoders. unscored: by job name, why an encoder is not
     scored on a part.
     """
 
     suite: OpenSuite | None
     encoders: Sequence[Encoder]
-    data: str
+    data: str | None
     output: Path
     seeds: int
     probe: OpenProbe | None = None
@@ -95,8 +95,8 @@ def jobs_of_task(plan: Plan, task: OpenTask, encoder: Encoder) -> list[Job]:
         folder = str(plan.headless(encoder, source))
         needs = (job_name(encoder.label, f"{source}-encoder"),)
 
-    words = ["finetune", folder, "--task", str(task.path), "--data", plan.data, "--output", str(output)]
-    words += ["--seeds", str(plan.seeds)]
+    words = ["finetune", folder, "--task", str(task.path), "--data", task.data_folder(plan.data)]
+    words += ["--output", str(output), "--seeds", str(plan.seeds)]
     words += [word for change in task.changes for word in ("--set", change)]
     if encoder.random_weights and source is None:
         words.append("--random_weights")
@@ -126,9 +126,10 @@ def jobs_of_task(plan: Plan, task: OpenTask, encoder: Encoder) -> list[Job]:
 
 def job_of_pairs(plan: Plan, pairs: MinimalPairs, encoder: Encoder) -> Job:
     """Return the job that scores minimal pairs."""
+    assert plan.suite is not None
     output = plan.place(encoder, pairs.name)
-    words = ["minimal_pairs", encoder.folder, "--data", plan.data, "--files", pairs.files, "--output", str(output)]
-    words += ["--variant", pairs.variant]
+    words = ["minimal_pairs", encoder.folder, "--data", plan.suite.pairs_folder(plan.data), "--files", pairs.files]
+    words += ["--output", str(output), "--variant", pairs.variant]
     if encoder.random_weights:
         words.append("--random_weights")
     return Job(

@@ -12,6 +12,7 @@ from typing import Any
 from schemas.pages import render
 from trainer.metrics.charts import COLORS, Chart, Line, chart
 from trainer.metrics.number_text import duration
+from trainer.metrics.presentation import shown_path
 from trainer.suite.links import Link
 from trainer.suite.plan import PROBE, job_name
 from trainer.suite.table import (
@@ -52,7 +53,7 @@ def report(content: dict[str, Any], links: Links) -> str:
         "trainer.suite",
         "suite.html",
         title=content["suite"] or "Probe",
-        encoders=content["encoders"],
+        encoders=[encoder | {"folder": shown_path(encoder["folder"])} for encoder in content["encoders"]],
         labels=labels_of(content),
         figures=figures(content),
         legend=legend(content),

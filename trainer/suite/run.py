@@ -34,7 +34,7 @@ from trainer.suite.report import REPORT_FILE, report
 from trainer.suite.scheduler import Job, Scheduler
 from trainer.suite.slots import slots
 from trainer.suite.stop import Stop
-from trainer.suite.suite_file import OpenSuite, changes_for_all, is_shipped, open_suite, path_of
+from trainer.suite.suite_file import OpenSuite, changes_for_all, is_shipped, open_suite
 from trainer.suite.table import markdown
 
 TABLE_FILE = "table.md"
@@ -95,11 +95,11 @@ def order_of(options: argparse.Namespace) -> Order:
     if options.suite is None:
         check_probe_alone(options)
 
-    data = data_folder(options)
     suite, skipped = None, []
     if options.suite is not None:
+        check_has_data(options)
         opened = open_suite(options.suite, options.only, options.set)
-        suite, skipped = checked_files(opened, data, options.skip_missing)
+        suite, skipped = checked_files(opened, options.data, options.skip_missing)
     probe = open_probe(options.probe, probe_data(options), options.set) if options.probe is not None else None
 
     run, steps = None, []
@@ -116,7 +116,7 @@ def order_of(options: argparse.Namespace) -> Order:
 
     unscored = pairs_left_out(suite, encoders, options.skip_missing) if suite is not None else {}
     is_whole = not options.only and not skipped
-    plan = Plan(suite, encoders, data, options.output, options.seeds, probe, is_whole, unscored)
+    plan = Plan(suite, encoders, options.data, options.output, options.seeds, probe, is_whole, unscored)
     jobs = jobs_of(plan)
     if not jobs:
         raise UsageError(f"{' '.join(dict.fromkeys(unscored.values()))} Nothing is left to run. Choose other tasks.")
@@ -141,18 +141,10 @@ def check_probe_alone(options: argparse.Namespace) -> None:
             )
 
 
-def data_folder(options: argparse.Namespace) -> str:
-    """Return the folder of the suite's files: --data, or without it the suite file's folder.
-
-    Without a suite, returns the folder of the probe's files. Raises UsageError for a shipped suite without --data.
-    """
-    if options.suite is None:
-        return probe_data(options)
-    if options.data is not None:
-        return options.data
-    if is_shipped(options.suite):
+def check_has_data(options: argparse.Namespace) -> None:
+    """Raise UsageError for a shipped suite without --data."""
+    if options.data is None and is_shipped(options.suite):
         raise UsageError(f"--suite {options.suite} ships without data. Give the folder of its files with --data.")
-    return str(path_of(options.suite).parent)
 
 
 def probe_data(options: argparse.Namespace) -> str:
@@ -165,7 +157,7 @@ def probe_data(options: argparse.Namespace) -> str:
     return folder_of_task(options.probe, None if data_is_of_suite else options.data)
 
 
-def checked_files(suite: OpenSuite, data: str, skip: bool) -> tuple[OpenSuite, list[Missing]]:
+def checked_files(suite: OpenSuite, data: str | None, skip: bool) -> tuple[OpenSuite, list[Missing]]:
     """Return the suite without the parts whose files are missing, and those parts.
 
     Raises DataError if required files are missing and `skip` is False.

@@ -33,7 +33,7 @@ class SuiteTask(Section):
     sets: tuple[str, ...] = Field(
         default=("dev",),
         min_length=1,
-        description='The sets whose scores are averaged: "dev", and names of the task\'s [data.extra].',
+        description='The labeled sets whose scores are averaged: "dev", "test", and names of the task\'s [data.extra].',
     )
     starts_from: str | None = Field(
         default=None,

@@ -12,9 +12,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from schemas.errors import UsageError, nearest_name
+from trainer.finetune.files.sets import set_names
 from trainer.finetune.near_file import TOML, nearest_file
 from trainer.finetune.task import Task
-from trainer.finetune.task_file import TaskNames, read_task
+from trainer.finetune.task_file import TaskNames, data_folder, read_task
 from trainer.suite.schema import MinimalPairs, Suite, SuiteTask
 
 
@@ -32,17 +33,29 @@ class OpenTask:
         """The metric that the suite reports."""
         return self.entry.metric or self.task.metrics[0]
 
+    def data_folder(self, data: str | None) -> str:
+        """Return the folder of the task's files: --data, or without it the task file's folder, as in `finetune`."""
+        return data_folder(str(self.path), data)
+
 
 @dataclass(frozen=True)
 class OpenSuite:
-    """A suite and its tasks. entry: the content of the suite file, without parts that were left out."""
+    """A suite and its tasks.
+
+    entry: the content of the suite file, without parts that were left out. folder: of the suite file.
+    """
 
     entry: Suite
     tasks: tuple[OpenTask, ...]
+    folder: str = "."
 
     @property
     def minimal_pairs(self) -> tuple[MinimalPairs, ...]:
         return self.entry.minimal_pairs
+
+    def pairs_folder(self, data: str | None) -> str:
+        """Return the folder of the files of minimal pairs: --data, or without it the suite file's folder."""
+        return self.folder if data is None else data
 
 
 def suite_names() -> list[str]:
@@ -69,7 +82,7 @@ def open_suite(name: str, only: Sequence[str], changes: Sequence[str]) -> OpenSu
     check_changes(suite, changes)
 
     kept = suite.only(with_sources(suite, only or suite.names))
-    return OpenSuite(kept, tuple(open_task(path, entry, changes) for entry in kept.tasks))
+    return OpenSuite(kept, tuple(open_task(path, entry, changes) for entry in kept.tasks), str(path.parent))
 
 
 def path_of(name: str) -> Path:
@@ -159,11 +172,11 @@ def open_task(suite_path: Path, entry: SuiteTask, changes: Sequence[str]) -> Ope
         raise UsageError(
             f"{suite_path}: {entry.name} reports {entry.metric}, but {path} has the metrics {', '.join(task.metrics)}."
         )
-    unknown = [name for name in entry.sets if name != "dev" and name not in task.data.extra]
+    _, *scored = set_names(task.data)  # the first is the training set
+    unknown = [name for name in entry.sets if name not in scored]
     if unknown:
         raise UsageError(
-            f"{suite_path}: {entry.name} reports the set {unknown[0]}, but {path} has only "
-            f"{', '.join(['dev', *task.data.extra])}."
+            f"{suite_path}: {entry.name} reports the set {unknown[0]}, but {path} has only {', '.join(scored)}."
         )
     return OpenTask(entry, path, task, own)
 

@@ -17,6 +17,9 @@ AVERAGE = "average"
 DASH = "-"
 BASELINE = "most frequent label"
 
+GUESSING = "†"
+"""Marks a score that is no better than that of always predicting the most frequent label."""
+
 FEW_SEEDS = 3
 """The largest number of seeds whose intervals get a note under the table."""
 
@@ -61,14 +64,19 @@ def scores_of(cells: dict[str, Cell | None]) -> list[Score]:
 
 
 def text_of(cell: Cell | None) -> str:
-    """Return a mean as text, with the half-width of its interval if there are several values."""
+    """Return a mean as text, with the half-width of its interval if there are several values, and perhaps GUESSING."""
     if cell is None or cell["spread"] is None:
         return DASH
 
-    mean = f"{cell['spread']['mean']:.4f}"
-    if len(cell["values"]) == 1:
-        return mean
-    return f"{mean} ± {cell['spread']['interval']:.4f}"
+    text = f"{cell['spread']['mean']:.4f}"
+    if len(cell["values"]) > 1:
+        text += f" ± {cell['spread']['interval']:.4f}"
+    return f"{text} {GUESSING}" if is_guessing(cell) else text
+
+
+def is_guessing(cell: Cell) -> bool:
+    """Return whether a mean is no better than the score of always predicting the most frequent label."""
+    return cell["baseline"] is not None and cell["spread"]["mean"] <= cell["baseline"]
 
 
 def detail_rows(content: dict[str, Any]) -> list[list[str]]:
@@ -228,12 +236,20 @@ def legend(content: dict[str, Any]) -> str:
 
 
 def notes(content: dict[str, Any]) -> list[str]:
-    """Return the sentences under the first table: a warning if its intervals are those of two or three seeds."""
+    """Return the sentences under the first table: on intervals of two or three seeds, and on scores of guessing."""
+    sentences = []
     seeds = content["seeds"]
     has_intervals = any(row["sets"] for row in content["rows"]) and seeds > 1
-    if not has_intervals or seeds > FEW_SEEDS:
-        return []
-    return [f"Intervals of {seeds} seeds say little: compare encoders with 5 seeds or more."]
+    if has_intervals and seeds <= FEW_SEEDS:
+        sentences.append(f"Intervals of {seeds} seeds say little: compare encoders with 5 seeds or more.")
+
+    cells = [cell for of_encoder in content["scores"].values() for cell in of_encoder.values()]
+    if any(cell["error"] is None and is_guessing(cell) for cell in cells):
+        sentences.append(
+            f"{GUESSING} No better than always predicting the most frequent label of the training set: nothing was "
+            "learned. Try other training values; see docs/troubleshooting.md."
+        )
+    return sentences
 
 
 def shared_encoders(rows: Sequence[dict[str, Any]]) -> list[str]:

@@ -114,10 +114,26 @@ def test_a_missing_column_is_named_with_those_that_exist(tmp_path: Path) -> None
     message = sentence_error(tmp_path, GOOD, columns={"text": 0, "label": 2}, header=False)
     assert "there is no column 2; the columns are: 0, 1." in message
 
+    message = sentence_error(tmp_path, "id\tverse\tlabel\n1\ta\tx\n")
+    assert message.endswith('Set data.columns to the file\'s names, as in columns = { text = "NAME" }.')
+
     line = json.dumps({"passage": {"text": "a", "questions": [{"label": 1}]}})
     columns = {"text": "passage.txt", "label": "passage.questions.label"}
     message = sentence_error(tmp_path, line, columns=columns, format="jsonl")
     assert "train.jsonl line 1: there is no column 'passage.txt'; the columns are: passage.text, passage.que" in message
+
+
+def test_lines_without_the_separator_are_shown(tmp_path: Path) -> None:
+    """Labels and texts with a space between them, as in some published files."""
+    message = sentence_error(tmp_path, "x a film\ny a book\n", columns={"text": 1, "label": 0}, header=False)
+    assert message.endswith(
+        "train.tsv has no tabs, which separate the columns of this format, so there is only one column: "
+        "'x a film'. Write tabs between the columns, or set data.format."
+    )
+    message = sentence_error(tmp_path, "text,label\na,x\n")
+    assert "train.tsv has no tabs" in message and "'text,label'" in message
+    message = sentence_error(tmp_path, "text label\na\tx\n")
+    assert f"the first line of {tmp_path}/train.tsv has no tabs" in message
 
 
 @pytest.mark.parametrize(("file_format", "place"), [("jsonl", "train.jsonl line 2"), ("json", "train.json element 1")])

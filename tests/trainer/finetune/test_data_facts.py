@@ -45,7 +45,10 @@ def test_sizes_files_and_labels(finetune, encoder, tmp_path: Path) -> None:
     assert "48 of 48 training examples fill a row of 7 tokens" in results["log"]
 
     report = (tmp_path / "out/report.html").read_text()
-    assert str(tmp_path / "dev.jsonl") in report and shown in report
+    assert f"{tmp_path.name}/dev.jsonl" in report and shown in report
+    assert str(tmp_path) not in report, "a page that is shared names no folders of this machine"
+    headline = report[: report.index("Scores over all seeds")]
+    assert headline.index("accuracy, test") < headline.index("accuracy, dev")
 
 
 @pytest.mark.parametrize(
@@ -71,6 +74,17 @@ def test_labels_that_look_like_values_are_told(finetune, encoder, tmp_path: Path
         write_lines(tmp_path / f"{name}.jsonl", [line | {"label": len(line["label"]) / 4} for line in lines])
     log = fine_tuned(finetune, encoder, task)["log"]
     assert 'is a separate class. To predict a number, set data.labels = "number", with another --output.' in log
+
+
+def test_examples_that_several_sets_share_are_counted(finetune, encoder, tmp_path: Path) -> None:
+    task = write_task(tmp_path, "sentence")
+    train = lines_of(task, "train")
+    write_lines(tmp_path / "dev.jsonl", train)
+    write_lines(tmp_path / "test.jsonl", [train[0], *({"text": f"New {n}.", "label": "first"} for n in range(11))])
+    log = fine_tuned(finetune, encoder, task)["log"]
+    assert "48 of 48 dev examples are also train examples, so their scores do not show how well new text is" in log
+    assert "1 of 12 test examples are also train examples.\n" in log
+    assert "1 of 12 test examples are also dev examples.\n" in log
 
 
 @pytest.mark.parametrize("kind", ["sentence", "choice", "tags"])

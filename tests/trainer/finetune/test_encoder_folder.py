@@ -63,6 +63,11 @@ def test_a_folder_without_a_tokenizer_or_weights_is_refused_as_one_without_a_con
         encoders_of([str(tmp_path)], random_weights=False)
     check_encoder_files(str(tmp_path), random_weights=True)
 
+    (tmp_path / "pytorch_model.bin").touch()
+    for check in (check_encoder_files, lambda folder: encoders_of([folder], random_weights=False)):
+        with pytest.raises(UsageError, match=r"has pytorch_model\.bin but no model\.safetensors\. Opening a pickle"):
+            check(str(tmp_path))
+
     (tmp_path / "model-00001-of-00002.safetensors").touch()
     check_encoder_files(str(tmp_path))
 

@@ -120,7 +120,7 @@ def test_an_epoch_says_how_far_it_is(encoder, straight: Path, task: Path, tmp_pa
     )
     assert done.returncode == 0, done.stderr
     lines = re.findall(
-        r"^seed 1, epoch (\d) of 2: step (\d+) of 12, loss \d\.\d{4}, \d+\.\d examples per second$",
+        r"^seed 1, epoch (\d) of 2: step (\d+) of 12, loss \d\.\d{4}, \d+\.\d examples per second, about \d.* left$",
         done.stdout,
         re.MULTILINE,
     )

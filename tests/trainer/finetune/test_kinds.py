@@ -188,9 +188,11 @@ def test_the_loss_of_spans_is_that_of_transformers(encoder, family: str) -> None
 def test_no_answer_points_at_the_classification_token(encoder) -> None:
     for family in ("bert", "xlnet"):
         kind = kind_for(encoder(family), "span", max_length=64)
-        features = kind.features([SpanExample("0", "What?", CONTEXT, (), True)])
+        question = f"What is a {kind.tokenizer.cls_token}?"  # a token of the text is not the one of the row
+        features = kind.features([SpanExample("0", question, f"{CONTEXT} {kind.tokenizer.cls_token}", (), True)])
         for feature in features:
             place = feature.part.classification
+            assert place == (0 if family == "bert" else feature.length - 1)
             assert feature.target == (place, place)
             assert feature.rows[0].ids[place] == kind.tokenizer.cls_token_id
 

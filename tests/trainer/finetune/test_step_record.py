@@ -57,3 +57,12 @@ def test_a_change_names_all_folders_to_remove(output: Path) -> None:
     with pytest.raises(UsageError, match="task was made with another recipe") as refused:
         StepRecord(output).check(changed)
     assert f"remove {output}/task and {output}/finetune to" in str(refused.value)
+
+
+def test_a_change_of_a_recipe_is_named_with_its_values(tmp_path: Path) -> None:
+    made_with = {"domain": {"recipe": {"batch": {"global_batch": 256}, "epochs": 1.0}, "text": "a"}}
+    StepRecord(tmp_path).write("domain", made_with["domain"], finished=True)
+    changed = {"domain": {"recipe": {"batch": {"global_batch": 16}, "epochs": 1.0}, "text": "a"}}
+    StepRecord(tmp_path).check(made_with)
+    with pytest.raises(UsageError, match=r"another recipe \(batch\.global_batch = 256 instead of 16\)\. Choose"):
+        StepRecord(tmp_path).check(changed)

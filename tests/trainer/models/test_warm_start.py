@@ -187,7 +187,12 @@ FAULTS: dict[str, tuple[Callable[[Path], object], type[ClozelineError], str]] = 
     "an index that leads outside": (
         only("model.safetensors.index.json", INDEX),
         DataError,
-        "must name files in its own folder",
+        "must name safetensors in its own folder",
+    ),
+    "an index of pickles": (
+        only("model.safetensors.index.json", b'{"weight_map": {"a": "pytorch_model-00001-of-00001.bin"}}'),
+        DataError,
+        "must name safetensors in its own folder",
     ),
     "no weights": (only("notes.txt", b""), UsageError, r"holds no model\.safetensors"),
     "a config that is no JSON": (
@@ -305,6 +310,29 @@ def test_runs_that_begin_with_a_folder(training, case, tmp_path: Path) -> None:
         done = training.warm(1, tmp_path / "refused", **(common | changes))
         assert done.returncode == code and why in done.stderr and "Traceback" not in done.stderr
     assert not (tmp_path / "refused" / "metrics.jsonl").exists()
+
+
+def test_a_folder_without_a_masked_lm_head_begins_at_the_frequencies_of_its_tokens(
+    training, case, tmp_path: Path
+) -> None:
+    """Encoders of sentence-transformers have no head. A drawn one alone would begin above the loss of guessing."""
+    rewrite(case.folder, LAYOUTS["bare encoder"][0])
+    shape = {"hidden_size": 48, "num_attention_heads": 3, "intermediate_size": 80, "num_hidden_layers": 4}
+    changes = {f"model__{name}": value for name, value in shape.items()}
+    out = tmp_path / "run"
+    done = training.warm(1, out, model__init_from=case.folder, optimizer__lr=1e-12, run__stop_at=1, **changes)
+    assert done.returncode == 0, done.stderr
+    assert (
+        "They lack mlm_head, pair_head, which start from random weights, except that masked tokens are first "
+        "predicted from how frequent they are in data.pairs." in done.stdout
+    )
+
+    counts_V = torch.tensor(json.loads((out / "unigram.json").read_text())["counts"])
+    bias_V = load_file(out / "checkpoints/step-00000001/model.safetensors")["mlm_head.bias"]
+    # Close to the loss of word frequencies, and not far above that of guessing.
+    first = json.loads((out / "metrics.jsonl").read_text().splitlines()[0])
+    assert first["mlm_loss"] < first["unigram_loss"] + 1
+    torch.testing.assert_close(bias_V, ((counts_V + 1) / (counts_V + 1).sum()).log(), atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

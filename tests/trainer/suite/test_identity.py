@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from schemas.errors import UsageError
 from tests.trainer.suite.conftest import subject_lines, write_lines, write_task
 from trainer.config.shipped import recipe_text
+from trainer.finetune.fingerprint import fingerprint_of
 from trainer.suite.checkpoints import encoders_of_run
 from trainer.suite.cli import main
 from trainer.suite.encoders import Encoder
@@ -24,6 +26,15 @@ def encoder_folder(folder: Path) -> Encoder:
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text("{}")
     return Encoder("first", str(folder))
+
+
+def test_an_edit_that_keeps_the_size_is_another_encoder(tmp_path: Path) -> None:
+    folder = encoder_folder(tmp_path).folder
+    before = fingerprint_of(folder)
+    assert fingerprint_of(folder) == before
+    (tmp_path / "config.json").write_text("[]")
+    os.utime(tmp_path / "config.json", ns=(1, 1))
+    assert fingerprint_of(folder) != before
 
 
 def test_another_probe_is_refused(tmp_path: Path) -> None:

@@ -31,7 +31,10 @@ def plan(suite_file: Path, tmp_path: Path) -> Plan:
         scores = [{"dev": {task.metric: value}} for value in (0.25, 0.75, 1.0)]
         seeds = [{"seed": number, "scores": of_seed, "seconds": 1800.0} for number, of_seed in enumerate(scores)]
         # The order of the seeds is not that of the file.
-        write(plan.place(encoder, task.entry.name) / RESULTS_FILE, {"seeds": seeds[::-1]})
+        write(
+            plan.place(encoder, task.entry.name) / RESULTS_FILE,
+            {"seeds": seeds[::-1], "baseline": {"dev": {task.metric: 0.25}}},
+        )
     order = {"accuracy": 0.6, "seconds": 36.0, "phenomena": {"word order": 0.6}}
     write(plan.place(encoder, "order") / RESULTS_FILE, order)
     return plan
@@ -46,6 +49,7 @@ def test_exactly_the_seeds_that_were_asked_for_count(plan: Plan) -> None:
     found = outcome(plan, JobStates(ALL, {}), [])
     assert found["scores"]["first"]["tags"]["values"] == [0.25, 0.75]
     assert found["scores"]["first"]["tags"]["hours"] == 1.0
+    assert found["scores"]["first"]["tags"]["baseline"] == 0.25
     assert found["averages"]["first"]["values"] == pytest.approx([0.25, 0.75])
     assert count_without_score(found) == 0
 
@@ -56,7 +60,7 @@ def test_results_of_an_earlier_start_are_not_shown_as_new(plan: Plan) -> None:
     more = replace(plan, seeds=5)
     place = more.place(encoder, "subjects") / RESULTS_FILE
     seeds = [{"seed": seed, "scores": {"dev": {"accuracy": 0.5}}, "seconds": 1.0} for seed in range(5)]
-    write(place, {"seeds": seeds})
+    write(place, {"seeds": seeds, "baseline": {}})
 
     found = outcome(more, JobStates({"first/subjects"}, {"first/tags": "broken"}), [])
     assert len(found["scores"]["first"]["subjects"]["values"]) == 5

@@ -41,6 +41,28 @@ def test_a_suite_opens_with_its_tasks(suite_file: Path) -> None:
     assert [task.metric for task in suite.tasks] == ["accuracy", "chunk_f1", "accuracy"]
 
 
+def test_a_labeled_test_set_can_be_reported(suite_file: Path) -> None:
+    task_file = suite_file.parent / "subjects.toml"
+    data = {"train": "subjects/train.jsonl", "dev": "subjects/dev.jsonl", "test": "subjects/dev.jsonl"}
+    changed(task_file, data=data)
+    changed(suite_file, tasks=[{"name": "subjects", "file": "subjects.toml", "sets": ["dev", "test"]}])
+    [task] = open_suite(str(suite_file), [], []).tasks
+    assert task.entry.sets == ("dev", "test")
+
+
+def test_data_are_found_beside_the_task_file_as_by_finetune(suite_file: Path) -> None:
+    """A suite of task files from other folders."""
+    folder = suite_file.parent
+    elsewhere = folder.parent / "suites" / "mixed.toml"
+    elsewhere.parent.mkdir()
+    elsewhere.write_text(suite_file.read_text().replace('file = "', 'file = "../small/').replace("pairs/*", "p/*"))
+    suite = open_suite(str(elsewhere), [], [])
+    assert [part.name for part in missing_files(suite, None)] == ["order"]
+    assert [part.name for part in missing_files(suite, str(folder))] == ["order"]
+    (folder / "pairs").rename(elsewhere.parent / "p")
+    assert missing_files(suite, None) == []
+
+
 def test_only_keeps_what_a_task_starts_from(suite_file: Path) -> None:
     suite = open_suite(str(suite_file), ["verbs"], [])
     assert [task.entry.name for task in suite.tasks] == ["subjects", "verbs"]
@@ -122,8 +144,8 @@ def test_all_missing_files_are_named_at_once(suite_file: Path) -> None:
         "  subjects: subjects/dev.jsonl (from https://example.org/subjects)",
         "  tags: tags/train.jsonl (from https://example.org/tags)",
         "  order: pairs/*.jsonl (from https://example.org/pairs)",
-        "Their paths are relative to --data, by default the folder of the suite file. Put them there, or run the other "
-        "tasks with --skip_missing or --only.",
+        "Their paths are relative to --data, by default the folder of the file that names them. Put them there, or "
+        "run the other tasks with --skip_missing or --only.",
     ]
 
 

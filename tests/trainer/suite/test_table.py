@@ -16,8 +16,9 @@ from trainer.suite.table import markdown, score_rows, time_of
 SCORES = st.floats(-1, 1, allow_subnormal=False)
 
 
-def cell(*values: float, hours: float = 0.5, error: str | None = None) -> dict[str, Any]:
-    return {"values": list(values), "spread": spread(list(values)) if values else None, "hours": hours, "error": error}
+def cell(*values: float, hours: float = 0.5, error: str | None = None, baseline: float | None = None) -> dict[str, Any]:
+    found = spread(list(values)) if values else None
+    return {"values": list(values), "spread": found, "baseline": baseline, "hours": hours, "error": error}
 
 
 def content(**changes: Any) -> dict[str, Any]:
@@ -57,6 +58,18 @@ def content(**changes: Any) -> dict[str, Any]:
 def test_the_better_one_is_marked_only_where_intervals_do_not_overlap() -> None:
     rows = {row.name: [score.best for score in row.scores] for row in score_rows(content())}
     assert rows == {"rte": [False, True], "cola": [False, False], "blimp": [False, False], "average": [False, False]}
+
+
+def test_a_score_of_guessing_is_marked_in_the_table_and_on_the_page() -> None:
+    scores = content()["scores"]
+    scores["a"]["cola"] = cell(0.0, baseline=0.0)
+    scores["b"]["cola"] = cell(0.1, baseline=0.0)
+    found = content(scores=scores)
+    assert "| cola | matthews | 0.0000 † | 0.1000 |" in markdown(found)
+    assert "0.0000 †" in report(found, {})
+    sentence = "† No better than always predicting the most frequent label of the training set"
+    assert sentence in markdown(found) and sentence in report(found, {})
+    assert "†" not in markdown(content())
 
 
 @given(st.lists(st.lists(SCORES, min_size=2, max_size=5), min_size=2, max_size=4))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from schemas.errors import DataError, nearest_name
-from trainer.finetune.task import Column
+from trainer.finetune.task import Column, ColumnsSection
 
 SHOWN_NAMES = 12
 """The maximum number of column or label names in a message."""
@@ -45,8 +45,10 @@ def missing_column(place: str, column: Column, existing: list[str]) -> DataError
     """Return the error for a column that a file does not have. It lists the columns that the file has."""
     hint = nearest_name(str(column), existing)
     what_exists = f"the columns are: {listed(existing)}" if existing else "there are no columns"
+    role = column if column in ColumnsSection.model_fields else "text"
     return DataError(
-        f"{place}: there is no column {column!r}; {what_exists}.{hint} Set data.columns to the file's names."
+        f"{place}: there is no column {column!r}; {what_exists}.{hint} Set data.columns to the file's names, as in "
+        f'columns = {{ {role} = "NAME" }}.'
     )
 
 

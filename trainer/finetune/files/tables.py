@@ -44,6 +44,8 @@ def read_table(path: str, layout: TableLayout, wanted: WantedColumns) -> list[Re
     names = numbered_rows[0][1]
     if not layout.header:
         names = [str(position) for position in range(len(names))]
+    if len(names) == 1 and len(wanted.required) > 1:
+        raise _not_separated(path, text, layout)
     positions = _positions(path, names, wanted)
 
     data_rows = numbered_rows[1:] if layout.header else numbered_rows
@@ -78,6 +80,16 @@ def _quoted_rows(path: str, text: str, separator: str) -> Iterator[tuple[int, li
             f"{path} line {first_line}: a quote is not closed, or text follows a closing one ({error}). If quotes are "
             "ordinary characters in this file, set data.quotes = false."
         ) from error
+
+
+def _not_separated(path: str, text: str, layout: TableLayout) -> DataError:
+    """Return the error for a file of several columns whose first line has no separator."""
+    separators = SEPARATOR_NAMES[layout.separator]
+    where = f"the first line of {path}" if layout.separator in text else path
+    return DataError(
+        f"{where} has no {separators}, which separate the columns of this format, so there is only one column: "
+        f"{split_lines(text)[0]!r:.60}. Write {separators} between the columns, or set data.format."
+    )
 
 
 def _positions(path: str, names: list[str], wanted: WantedColumns) -> dict[Column, int]:

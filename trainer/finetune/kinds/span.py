@@ -84,11 +84,14 @@ class Spans(Kind[SpanExample, Prediction]):
         features = []
         for place, row in enumerate(rows_of(encoding)):
             # Offsets in the question must not be taken for offsets in the context.
-            is_context_T = np.array([part == CONTEXT for part in encoding.sequence_ids(place)])
+            parts = encoding.sequence_ids(place)
+            is_context_T = np.array([part == CONTEXT for part in parts])
             characters_T2 = np.array(encoding["offset_mapping"][place], dtype=np.int32)
             characters_T2[~is_context_T] = OUTSIDE
 
-            classification = int(np.flatnonzero(row.ids == self.classification_id)[0])
+            # Special tokens that the tokenizer adds belong to no text. A text may hold another one, as in "<cls>".
+            is_added_T = np.array([part is None for part in parts])
+            classification = int(np.flatnonzero((row.ids == self.classification_id) & is_added_T)[0])
             window = Window(characters_T2, classification)
 
             # An example with a long context has several rows, one per window.

@@ -3,12 +3,9 @@
 For each question a model gives its best answer and a null score, which says how likely it is that there is no answer (a
 probability, or a difference of logits). A question is answered unless its null score is above the threshold.
 
-best_threshold is the search of SQuAD's script, for scores that are compared with published ones. It has two flaws: it
-may separate questions with equal null scores, which no threshold can do, and it returns 0.0 if it is best to answer
-nothing, which is right for probabilities but not for differences of logits. choose_threshold has neither flaw; use it
-to choose a threshold.
-
-Source: find_best_thresh of evaluate-v2.0.py (trainer/finetune/metrics/squad.py has the references).
+The search is that of SQuAD's script (find_best_thresh of evaluate-v2.0.py; trainer/finetune/metrics/squad.py has the
+references) without two flaws: the script may separate questions with equal null scores, which no threshold can do, and
+it returns 0.0 if it is best to answer nothing, which is right for probabilities but not for differences of logits.
 
 Shape suffixes: N questions.
 """
@@ -46,33 +43,17 @@ def apply_threshold(predictions: Texts, null_scores: Sequence[float], threshold:
     return final
 
 
-def best_threshold(
-    predictions: Texts, references: Answers, null_scores: Sequence[float], scores: Sequence[float]
-) -> Threshold:
-    """Return the threshold that SQuAD's script finds best, and the score that it reports as best_exact or best_f1.
-
-    predictions: the best answer to each question, whether or not the question can be answered.
-    null_scores: one for each question. Questions with equal null scores keep their order.
-    scores: the exact_scores or f1_scores of these predictions.
-    Raises ValueError if the arguments differ in length or are empty, or if a null score is not finite.
-    """
-    order_N, total_N1 = totals_by_answered(predictions, references, null_scores, scores)
-
-    # The script's threshold is the null score of the last answered question.
-    answered = int(np.argmax(total_N1))
-    value = null_scores[order_N[answered - 1]] if answered > 0 else 0.0
-    return Threshold(float(value), float(total_N1[answered]) / len(scores))
-
-
 def choose_threshold(
     predictions: Texts, references: Answers, null_scores: Sequence[float], scores: Sequence[float]
 ) -> Threshold:
     """Return the threshold with the best score on these questions; of equally good ones, the lowest.
 
-    Takes the arguments of best_threshold and raises the same errors. The score is that of apply_threshold's
-    predictions, with one exception: if the only correct answer is empty after normalization ("The"), an empty
-    prediction counts as wrong, as in the script. If it is best to answer nothing, the threshold is the largest float
-    below all null scores.
+    predictions: the best answer to each question, whether or not the question can be answered.
+    null_scores: one for each question. scores: the exact_scores or f1_scores of these predictions.
+    The score is that of apply_threshold's predictions, with one exception: if the only correct answer is empty after
+    normalization ("The"), an empty prediction counts as wrong, as in the script. If it is best to answer nothing, the
+    threshold is the largest float below all null scores.
+    Raises ValueError if the arguments differ in length or are empty, or if a null score is not finite.
     """
     order_N, total_N1 = totals_by_answered(predictions, references, null_scores, scores)
     sorted_N = np.asarray(null_scores, dtype=np.float64)[order_N]

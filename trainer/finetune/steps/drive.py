@@ -1,6 +1,6 @@
 """Runs all adaptation steps in order; the entry point is `run_steps`.
 
-    DIR/steps.json    which steps are finished, and hashes of the inputs of each
+    DIR/steps.json    which steps are finished, and the inputs of each
     DIR/general       the run of general.recipe and its export (absent with general.folder)
     DIR/domain        see adapt.py
     DIR/task          see adapt.py
@@ -22,6 +22,7 @@ from schemas.errors import UsageError
 from schemas.manifest import read_manifest
 from trainer.checkpoint.output_folder import held
 from trainer.config.load import load_recipe
+from trainer.config.overrides import apply_override
 from trainer.config.schema import Recipe
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.preemption import StopRequest
@@ -149,24 +150,27 @@ def check_encoder(plan: Plan, folder: str) -> None:
 
 
 def made_with_of(plan: Plan) -> dict[str, MadeWith]:
-    """Return for each step the hashes of the inputs that determine its result.
+    """Return for each step the inputs that determine its result.
 
-    The hashes of a step include those of the step before it, so a change reaches all later steps.
+    "encoder" is a hash of the inputs of the step before it, so a change reaches all later steps.
     """
     made_with: dict[str, MadeWith] = {}
     general = plan.general
     if general.folder is not None:
         before: Any = fingerprint_of(general.folder)
     else:
-        before = made_with[GENERAL] = {"recipe": hash_of(content_of_recipe(str(general.recipe)), general.set)}
+        content = content_of_recipe(str(general.recipe))
+        for change in general.set:
+            apply_override(content, change)
+        before = made_with[GENERAL] = {"recipe": content}
 
     for step in plan.adapt_steps:
         section = step.section
         before = made_with[step.name] = {
             "encoder": hash_of(before),
-            "recipe": hash_of(changed_content(section), section.epochs),
+            "recipe": changed_content(section) | {"epochs": section.epochs},
             "text": text_identity(step),
-            "way to make pairs": hash_of(_without_workers(section.shard), _without_workers(section.make_pairs)),
+            "way to make pairs": _without_workers(section.shard) | _without_workers(section.make_pairs),
         }
 
     made_with[FINETUNE] = {"encoder": hash_of(before)}
@@ -182,7 +186,7 @@ def text_identity(step: AdaptStep) -> str:
 
 def _without_workers(flags: Any) -> dict[str, Any]:
     """Return the flags of a job that affect its result. The number of worker processes does not."""
-    return flags.model_dump(exclude={"direct_num_workers"})
+    return flags.model_dump(exclude={"direct_num_workers"}, exclude_none=True)
 
 
 # Running it

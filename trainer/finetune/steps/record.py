@@ -1,6 +1,6 @@
-"""The record of a folder of steps: which steps are finished, and hashes of the inputs of each.
+"""The record of a folder of steps: which steps are finished, and the inputs of each.
 
-    DIR/steps.json      {"domain": {"made_with": {"encoder": HASH, "recipe": HASH, ...}, "finished": true}, ...}
+    DIR/steps.json      {"domain": {"made_with": {"encoder": HASH, "recipe": {...}, ...}, "finished": true}, ...}
 
 The inputs of a step include the previous step, so a change affects the hashes of all later steps. A step whose folder
 was removed is run again, so the folders of all later steps must be removed as well.
@@ -16,11 +16,12 @@ from typing import Any
 
 from schemas import storage
 from schemas.errors import DataError, UsageError
+from trainer.finetune.identity import changes_of
 
 RECORD_FILE = "steps.json"
 
-MadeWith = dict[str, str]
-"""Hashes of a step's inputs, by their names in messages."""
+MadeWith = dict[str, Any]
+"""A step's inputs by their names in messages: the values of its tables, and hashes of encoders and texts."""
 
 
 class StepRecord:
@@ -58,11 +59,18 @@ class StepRecord:
                 )
 
     def _differences(self, name: str, made_with: MadeWith) -> list[str]:
-        """Return the names of a step's inputs that differ from those its folder was made with."""
+        """Return which of a step's inputs differ from those its folder was made with, with the values that do."""
         if name not in self._entries:
             return []
         before = self._entries[name]["made_with"]
-        return [what for what in {**before, **made_with} if before.get(what) != made_with.get(what)]
+        differences = []
+        for what in {**before, **made_with}:
+            there: Any = before.get(what)
+            here: Any = made_with.get(what)
+            if there != here:
+                has_values = isinstance(there, dict) and isinstance(here, dict)
+                differences.append(f"{what} ({changes_of(there, here)})" if has_values else what)
+        return differences
 
     def _existing(self, names: list[str]) -> str:
         """Return the existing folders of the given steps for a message; an empty string if there are none."""

@@ -19,7 +19,7 @@ def task_texts(examples: Sequence[Example], task: str) -> list[str]:
     task: the name of the task, for the message.
     """
     # A dict removes duplicates and, unlike a set, keeps the order.
-    texts = {text: None for example in examples for text in _texts_of(example) if text.strip()}
+    texts = {text: None for example in examples for text in texts_of(example) if text.strip()}
     if not texts:
         raise DataError(
             f"the {len(examples):,} training examples of the task {task} hold no text, so there is nothing to continue "
@@ -28,7 +28,7 @@ def task_texts(examples: Sequence[Example], task: str) -> list[str]:
     return list(texts)
 
 
-def _texts_of(example: Example) -> Iterator[str]:
+def texts_of(example: Example) -> Iterator[str]:
     """Yield the documents of an example."""
     if isinstance(example, TagExample):
         yield " ".join(example.words)

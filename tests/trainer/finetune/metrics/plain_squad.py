@@ -58,19 +58,3 @@ def scores(predictions: list[str], references: list[tuple[str, ...]]) -> tuple[l
         [max(exact(prediction, answer) for answer in right_answers(answers)) for prediction, answers in pairs],
         [max(f1(prediction, answer) for answer in right_answers(answers)) for prediction, answers in pairs],
     )
-
-
-def best_threshold(
-    predictions: list[str], references: list[tuple[str, ...]], null_scores: list[float], scores: list[float]
-) -> tuple[float, float]:
-    """Return the threshold and the mean score, by answering one question more at a time, the surest first."""
-    total = float(sum(not answers for answers in references))
-    best, threshold = total, 0.0
-    for null_score, _, number in sorted((score, i, i) for i, score in enumerate(null_scores)):
-        if references[number]:
-            total += scores[number]
-        elif predictions[number]:
-            total -= 1
-        if total > best:
-            best, threshold = total, null_score
-    return threshold, best / len(scores)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.trainer.finetune.metrics import plain_squad
 from tests.trainer.finetune.metrics.cases import CASES
-from trainer.finetune.metrics.null_threshold import apply_threshold, best_threshold, choose_threshold
+from trainer.finetune.metrics.null_threshold import apply_threshold, choose_threshold
 from trainer.finetune.metrics.squad import (
     answer_f1,
     exact_match,
@@ -95,22 +95,6 @@ def test_the_report_has_both_parts(case: tuple[list[str], list[tuple[str, ...]]]
 
 @settings(max_examples=CASES, deadline=None)
 @given(cases(), st.data())
-def test_the_best_threshold_is_the_plain_one(
-    case: tuple[list[str], list[tuple[str, ...]]], data: st.DataObject
-) -> None:
-    predictions, references = case
-    number = st.one_of(st.sampled_from([0.0, 0.5, 1.0]), st.floats(-1e300, 1e300))
-    null_scores = data.draw(st.lists(number, min_size=len(references), max_size=len(references)))
-
-    for scores in plain_squad.scores(predictions, references):
-        found = best_threshold(predictions, references, null_scores, scores)
-        value, score = plain_squad.best_threshold(predictions, references, null_scores, scores)
-        assert found.value == value
-        assert found.score == pytest.approx(score)
-
-
-@settings(max_examples=CASES, deadline=None)
-@given(cases(), st.data())
 def test_the_chosen_threshold_is_the_best_of_all(
     case: tuple[list[str], list[tuple[str, ...]]], data: st.DataObject
 ) -> None:
@@ -141,8 +125,6 @@ def test_where_the_script_s_threshold_cannot_be_had() -> None:
     """Two questions of the same null score: the script would answer the first alone."""
     predictions, references, null_scores = ["Paris", "Rome"], [("Paris",), ()], [0.3, 0.3]
     scores = exact_scores(predictions, references)
-    assert best_threshold(predictions, references, null_scores, scores).score == 1.0
-
     chosen = choose_threshold(predictions, references, null_scores, scores)
     assert chosen.score == 0.5
     assert exact_match(apply_threshold(predictions, null_scores, chosen.value), references) == 0.5
@@ -152,8 +134,6 @@ def test_where_it_is_best_to_answer_nothing() -> None:
     """Differences of logits are negative where an answer is likelier, so that a threshold of 0 would answer."""
     predictions, references, null_scores = ["Paris", "Rome"], [(), ()], [-3.0, 2.0]
     scores = exact_scores(predictions, references)
-    assert best_threshold(predictions, references, null_scores, scores).value == 0.0
-
     chosen = choose_threshold(predictions, references, null_scores, scores)
     assert chosen.value < -3.0
     assert apply_threshold(predictions, null_scores, chosen.value) == ["", ""]
@@ -185,6 +165,6 @@ def test_what_cannot_be_compared_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one question"):
         answer_f1([], [])
     with pytest.raises(ValueError, match="as many predictions, references and scores"):
-        best_threshold(["a"], [()], [0.0, 1.0], [1.0])
+        choose_threshold(["a"], [()], [0.0, 1.0], [1.0])
     with pytest.raises(ValueError, match="a null score is not finite"):
         choose_threshold(["a"], [()], [float("nan")], [1.0])
