@@ -36,10 +36,9 @@ def filesystem(url: str) -> tuple[Any, str]:
         raise UsageError(f"{url} is not a path or URL that can be opened: {error}") from error
     except OSError as error:
         # For hdfs://, pyarrow loads Java's library here, and connects.
-        reason = str(error).splitlines()[0].rstrip(".") if str(error) else repr(error)
-        raise StorageError(
-            f"{url} cannot be opened on machine {os.uname().nodename}: {reason}.{_advice(url)}"
-        ) from error
+        reason = str(error).partition("\n")[0].rstrip(".")
+        machine = os.uname().nodename
+        raise StorageError(f"{url} cannot be opened on machine {machine}: {reason}.{_advice(url)}") from error
 
 
 def _advice(url: str) -> str:

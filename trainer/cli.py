@@ -56,8 +56,8 @@ def check_launcher() -> None:
         value = os.environ.get(name, "0")
         if not value.isdecimal():
             raise UsageError(
-                f"The environment variable {name} is {value!r}, not a whole number. A launcher such as torchrun sets it. "
-                "For a run of one rank, unset it."
+                f"The environment variable {name} is {value!r}, not a whole number. A launcher such as torchrun sets "
+                "it. For a run of one rank, unset it."
             )
 
     tasks = os.environ.get("SLURM_STEP_NUM_TASKS") or os.environ.get("SLURM_NTASKS", "1")
