@@ -78,8 +78,8 @@ def test_a_run_that_cannot_learn_is_told_why_and_so_is_its_resume(training, held
 
 def interrupting(step: int, evaluations: int) -> str:
     """A signal in the middle of the evaluation after `step`, the first but for `evaluations`, on one rank."""
-    # A step has two micro-batches. So has each of an evaluation's four batches, which is masked in four ways.
-    forward = 2 * step + 2 * 4 * 4 * evaluations + 2
+    # A step has two micro-batches. So has each of the four batches of an evaluation.
+    forward = 2 * step + 2 * 4 * evaluations + 2
     return f"ask:0:{forward}:{forward}"
 
 
