@@ -1,8 +1,8 @@
 """Embeddings and layer norms whose gradients are summed over tokens in float32, also by torch's CPU kernels.
 
 In 16 bits, torch's CPU kernels add up the gradient of an embedding and of a layer norm's weights in 16 bits, one token
-after the other. Such a sum stops growing: after 2,400 masked tokens, the gradient of the embedding of [MASK] is 58 %
-too small, and after 24,000 tokens the gradient of a layer norm's bias is 90 % off. Here both compute in float32 on a
+after the other. Such a sum stops growing: after 2,400 masked tokens, the gradient of the embedding of [MASK] is 57 %
+off, and after 24,000 tokens the gradient of a layer norm's bias is 90 % off. Here both compute in float32 on a
 CPU, and round the result. CUDA kernels sum in float32, as do sums, matrix products and RMSNorm on every device.
 """
 
