@@ -9,7 +9,7 @@ from typing import Any
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from schemas.errors import UsageError
+from schemas.errors import StorageError, UsageError
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 """The pip extra with the package that opens each kind of URL."""
@@ -19,7 +19,8 @@ def filesystem(url: str) -> tuple[Any, str]:
     """Return the fsspec file system of a URL or a local path, and the path inside it.
 
     A string without "://" is a local path, whatever else it contains: fsspec alone would take "a::b" for a chain of
-    URLs. Raises UsageError if it is empty, of an unknown kind, or a chain of URLs.
+    URLs. Raises UsageError if it is empty, of an unknown kind, or a chain of URLs, and StorageError if its file system
+    does not start.
     """
     if not url:
         raise UsageError("A path is empty. Give the name of a file or a folder.")
@@ -39,6 +40,17 @@ def filesystem(url: str) -> tuple[Any, str]:
         raise _missing_package(url, error) from error
     except ValueError as error:
         raise UsageError(f"{url} is not a path or URL that can be opened: {error}") from error
+    except OSError as error:
+        # For hdfs://, pyarrow loads Java's library here, and connects.
+        reason = str(error).partition("\n")[0].rstrip(".")
+        machine = os.uname().nodename
+        raise StorageError(f"{url} cannot be opened on machine {machine}: {reason}.{_advice(url)}") from error
+
+
+def _advice(url: str) -> str:
+    if not url.startswith(("hdfs://", "viewfs://")):
+        return ""
+    return " This kind of URL needs Java and Hadoop: set JAVA_HOME, HADOOP_HOME and CLASSPATH."
 
 
 def _missing_package(url: str, error: ImportError) -> UsageError:

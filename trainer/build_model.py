@@ -14,13 +14,11 @@ from deepspeed import DeepSpeedEngine
 from deepspeed.accelerator import get_accelerator
 from torch import Tensor
 
-from schemas.errors import UsageError
 from schemas.vocabulary import Vocabulary
 from trainer.config.schema import Recipe
 from trainer.data.dataset import PairFolder
 from trainer.data.fit import check_model_vocabulary
 from trainer.data.statistics import statistics_for
-from trainer.describe import micro_batch_tokens
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.initial_weights import send_weights
 from trainer.logs import logger
@@ -43,19 +41,14 @@ from trainer.models.warm_start import warm_start_model
 from trainer.models.xlnet import TwoStreamEncoder
 from trainer.trial_pass import DTYPES
 
-MAX_BF16_TOKENS_ON_CPU = 8192
-"""The largest micro-batch, in tokens, that may be trained in bf16 on a CPU; see `check_micro_batch`."""
-
 
 def build_initial_model(recipe: Recipe, folders: list[PairFolder]) -> PretrainingModel:
     """Build the model of a phase's recipe without weights, on the meta device.
 
-    Raises DataError if the pairs' vocabulary does not fit, and UsageError if bf16 on a CPU cannot train its
-    micro-batches.
+    Raises DataError if the pairs' vocabulary does not fit.
     """
     vocabulary = folders[0].vocabulary
     check_model_vocabulary(recipe, vocabulary, folders[0].folder)
-    check_micro_batch(recipe, max(folder.max_length for folder in folders))
 
     model = empty_model(recipe.model, vocabulary.size, vocabulary.special_id("mask"))
     for note in notes(recipe, folders, model):
@@ -178,24 +171,6 @@ def choose_attention(encoder: Encoder | TwoStreamEncoder, precision: str) -> Non
     logger.info("Attention: %s.", kernel.name)
     for fault in kernel.faults:
         logger.info("Attention: not used: %s.", fault)
-
-
-def check_micro_batch(recipe: Recipe, longest: int) -> None:
-    """Raise UsageError if bf16 on a CPU would make the gradient of a large micro-batch wrong.
-
-    torch's CPU kernels sum the gradients of layer norms, biases and embeddings over the tokens in bfloat16. For a
-    small BERT the gradient is off by 1.6 % at 3,072 tokens, 3.5 % at 12,288 and 21 % at 49,152. GPUs sum in float32.
-    """
-    if recipe.engine.precision != "bf16" or device_name() != "cpu":
-        return
-
-    tokens = micro_batch_tokens(recipe, longest)
-    if tokens > MAX_BF16_TOKENS_ON_CPU:
-        raise UsageError(
-            f"engine.precision bf16 on a CPU: a micro-batch of {tokens:,} tokens is more than the "
-            f"{MAX_BF16_TOKENS_ON_CPU:,} up to which torch's gradients are accurate. Use engine.precision fp32, or a "
-            "smaller batch.micro_batch."
-        )
 
 
 def warn_of_vocabulary(recipe: Recipe, vocabulary: Vocabulary, folder: str) -> None:

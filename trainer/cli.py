@@ -43,8 +43,23 @@ def _run(options: argparse.Namespace, stop: StopRequest) -> None:
     pretrain(recipe, stop, options.profile or 0)
 
 
+RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_SIZE")
+"""What a launcher sets in each process; torch and DeepSpeed read them as numbers."""
+
+
 def check_launcher() -> None:
-    """Raise UsageError in a Slurm job of several tasks without RANK, because each task would train its own run."""
+    """Raise UsageError if the variables of the launcher are no numbers, or missing in a Slurm job of several tasks.
+
+    Without them each task would train its own run.
+    """
+    for name in RANK_VARIABLES:
+        value = os.environ.get(name, "0")
+        if not value.isdecimal():
+            raise UsageError(
+                f"The environment variable {name} is {value!r}, not a whole number. A launcher such as torchrun sets "
+                "it. For a run of one rank, unset it."
+            )
+
     tasks = os.environ.get("SLURM_STEP_NUM_TASKS") or os.environ.get("SLURM_NTASKS", "1")
     has_several_tasks = tasks.isdigit() and int(tasks) > 1
 

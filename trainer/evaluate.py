@@ -1,8 +1,10 @@
 """Evaluates on held-out pairs: the same rows with the same masks each time, on any number of ranks.
 
-Every row of evaluation.pairs is masked once by each kind of masking, with a constant seed and BERT's 15 %, so figures
-are comparable between steps, runs and recipes. Sums over all ranks are divided by their counts at the end, so the
-figures depend on the model's weights alone, up to rounding.
+Every row of evaluation.pairs is masked once by the run's kind of masking, or by each kind with evaluation.all_kinds,
+with a constant seed and BERT's 15 %, so figures are comparable between steps, runs and recipes. Sums over all ranks are
+divided by their counts at the end, so the figures depend on the model's weights alone, up to rounding.
+
+Batches are prepared in the background, and the host reads nothing from the device before the end.
 
 They come with the baseline on the same labels: the loss of a model that only knows word frequencies
 (metrics/unigram.py).
@@ -25,7 +27,7 @@ from trainer.config.schema import MaskingSection, Recipe
 from trainer.data.build import needs_draws, open_folder
 from trainer.data.dataset import PairFolder
 from trainer.data.fit import check_rows
-from trainer.data.loader import BatchFormat, MaskingSchedule, Stream
+from trainer.data.loader import CPU, BatchFormat, MaskingSchedule, Stream
 from trainer.data.mixture import Source, build_sources
 from trainer.data.rank_share import RankShare
 from trainer.logs import logger
@@ -58,33 +60,71 @@ class EvaluationResult:
         return self.figures.get("eval_seconds") or 0.0
 
 
+@dataclass(frozen=True)
+class KindsInTurn(MaskingSchedule):
+    """Masks each batch by one of `kinds`, in turn."""
+
+    kinds: tuple[Kind, ...] = KINDS
+
+    def at(self, step: int) -> Masking:
+        """Return how masks are drawn at a step."""
+        return replace(self.masking, kind=self.kinds[step % len(self.kinds)])
+
+
+class HeldOutStream(Stream):
+    """The batches of an evaluation: each of `bounds` once for each kind of masking, then from the beginning again."""
+
+    def __init__(
+        self,
+        sources: list[Source],
+        bounds: list[tuple[int, int]],
+        schedule: KindsInTurn,
+        share: RankShare,
+        batch_format: BatchFormat,
+    ):
+        self._bounds = bounds
+        self._repeats = len(schedule.kinds)
+        super().__init__(sources, share, schedule, EVALUATION_SEED, batch_format)
+
+    def bounds_of(self, step: int) -> list[tuple[int, int]]:
+        """Return the part of the rows of batch `step`, as `micro_batches_at` takes it."""
+        return [self._bounds[step // self._repeats % len(self._bounds)]]
+
+
 class Evaluation:
     """One rank's share of the held-out rows, for any number of evaluations."""
 
     def __init__(
-        self, recipe: Recipe, folder: PairFolder, share: RankShare, frequencies: WordFrequencies | None = None
+        self,
+        recipe: Recipe,
+        folder: PairFolder,
+        share: RankShare,
+        frequencies: WordFrequencies | None = None,
+        device: torch.device = CPU,
     ):
         """Raises DataError if the folder has fewer rows than a step has micro-batches on all ranks.
 
-        frequencies: of the training text; without them there is no `eval_unigram_loss`.
+        frequencies: of the training text; without them there is no `eval_unigram_loss`. device: where batches go.
         """
         # Held-out batches always have the full size, even while training batches still ramp up to it.
         share = replace(share, ramp=None)
         sources = build_sources([folder], None, EVALUATION_SEED, by_tokens=recipe.batch.global_tokens is not None)
         check_enough_rows(folder, share)
 
-        self._bounds = self._bounds_of(recipe, sources[0], share)
         self._kind: Kind = recipe.masking.kind
+        self._kinds: tuple[Kind, ...] = KINDS if recipe.evaluation.all_kinds else (self._kind,)
         self._folder = folder.folder
-        self._frequencies = frequencies
+        self._losses_V: Tensor | None = None
+        if frequencies is not None:
+            self._losses_V = torch.from_numpy(frequencies.losses_V).to(device, torch.float64)
 
         # Batches are not padded to one shape: nothing is kept for gradients, so they may be larger than in training.
         permuted = FAMILIES[recipe.model.family].two_streams
-        batch_format = BatchFormat(has_draws=needs_draws(recipe))
-        self._streams: dict[Kind, Stream] = {}
-        for kind in KINDS:
-            schedule = MaskingSchedule(Masking(kind, MASK_PROB), permuted=permuted)
-            self._streams[kind] = Stream(sources, share, schedule, EVALUATION_SEED, batch_format)
+        schedule = KindsInTurn(Masking(self._kind, MASK_PROB), permuted=permuted, kinds=self._kinds)
+        batch_format = BatchFormat(device=device, has_draws=needs_draws(recipe))
+        bounds = self._bounds_of(recipe, sources[0], share)
+        self._batches = len(bounds) * len(self._kinds)
+        self._stream = HeldOutStream(sources, bounds, schedule, share, batch_format)
 
     @staticmethod
     def _bounds_of(recipe: Recipe, source: Source, share: RankShare) -> list[tuple[int, int]]:
@@ -97,8 +137,9 @@ class Evaluation:
     def measure(self, engine: DeepSpeedEngine, stop_requested: Callable[[], bool]) -> EvaluationResult:
         """Evaluate the engine's weights. A collective call.
 
-        The figures are `eval_NAME` with the run's own kind of masking, `eval_KIND_NAME` with every kind,
-        `eval_unigram_loss`, the loss of word frequencies alone on the labels of `eval_mlm_loss`, and `eval_seconds`.
+        The figures are `eval_NAME` with the run's own kind of masking, `eval_KIND_NAME` with each kind if there are
+        several, `eval_unigram_loss`, the loss of word frequencies alone on the labels of `eval_mlm_loss`, and
+        `eval_seconds`.
         `stop_requested` is called before each batch, by all ranks together.
         """
         started = perf_counter()
@@ -110,37 +151,35 @@ class Evaluation:
             return EvaluationResult(interrupted=True)
 
         dist.all_reduce(sums)
-        values_by_kind = zip(KINDS, sums.tolist(), strict=True)
+        values_by_kind = zip(self._kinds, sums.tolist(), strict=True)
         sums_by_kind = {kind: EvaluationSums.from_values(values) for kind, values in values_by_kind}
         check_any_masked(sums_by_kind, self._folder)
         by_kind = {kind: figures(sums_of_kind) for kind, sums_of_kind in sums_by_kind.items()}
 
         result: Figures = {f"eval_{name}": value for name, value in by_kind[self._kind].items()}
-        for kind in KINDS:
+        for kind in self._kinds if len(self._kinds) > 1 else ():
             for name in NAMES_BY_KIND:
                 if name in by_kind[kind]:
                     result[f"eval_{kind}_{name}"] = by_kind[kind][name]
 
-        if self._frequencies is not None:
+        if self._losses_V is not None:
             counts = sums_by_kind[self._kind].counts
             result["eval_unigram_loss"] = counts.unigram_sum / counts.masked
         result["eval_seconds"] = perf_counter() - started
         return EvaluationResult(result)
 
     def first_batch(self) -> list[PackedBatch]:
-        """Return this rank's micro-batches of the first batch, with the run's own kind of masking."""
-        return self._streams[self._kind].micro_batches_at([self._bounds[0]], 0)
+        """Return this rank's micro-batches of the first batch of rows, with the run's own kind of masking."""
+        return self._stream.batch(self._kinds.index(self._kind))
 
     def close(self) -> None:
-        """Stop the reading threads and close the folder."""
-        for stream in self._streams.values():
-            stream.close()
+        """Stop the reading thread and close the folder."""
+        self._stream.close()
 
     def batches(self) -> Iterator[tuple[Kind, list[PackedBatch]]]:
         """Yield this rank's micro-batches of each batch, masked by each kind. All ranks yield equally often."""
-        for bounds in self._bounds:
-            for kind, stream in self._streams.items():
-                yield kind, stream.micro_batches_at([bounds], 0)
+        for number in range(self._batches):
+            yield self._kinds[number % len(self._kinds)], self._stream.batch(number)
 
     @torch.no_grad()
     def _sums(self, engine: DeepSpeedEngine, stop_requested: Callable[[], bool]) -> Tensor | None:
@@ -150,8 +189,8 @@ class Evaluation:
         """
         device = torch.device(engine.device or "cpu")
         model: PretrainingModel = engine.module  # type: ignore[assignment]
-        counts = torch.zeros(len(KINDS), len(EvaluationCounts._fields), dtype=torch.float64)
-        sums = torch.zeros(len(KINDS), SUMS + counts.shape[1], dtype=torch.float64, device=device)
+        counts = torch.zeros(len(self._kinds), len(EvaluationCounts._fields), dtype=torch.float64)
+        sums = torch.zeros(len(self._kinds), SUMS + counts.shape[1], dtype=torch.float64, device=device)
 
         engine.eval()
         try:
@@ -159,38 +198,43 @@ class Evaluation:
                 if stop_requested():
                     return None
 
-                index = KINDS.index(kind)
+                index = self._kinds.index(kind)
                 for micro_batch in micro_batches:
-                    losses = engine(micro_batch.to(device))
+                    losses = engine(micro_batch)
                     sums[index, :SUMS] += losses.stacked()
+                    sums[index, -1] += self._unigram_sum(micro_batch)
                     counts_of_batch = EvaluationCounts(
                         masked=micro_batch.predicted,
                         pairs=model.labeled_pairs(micro_batch),
                         judged=micro_batch.tokens if losses.rtd_sum is not None else 0,
-                        unigram_sum=self._unigram_sum(micro_batch),
+                        unigram_sum=0.0,
                     )
                     counts[index] += torch.tensor(counts_of_batch, dtype=torch.float64)
         finally:
             engine.train()
 
         # Counts are summed on the host and copied to the device once, because every copy waits for the device.
-        sums[:, SUMS:] = counts.to(device)
+        sums[:, SUMS:] += counts.to(device)
         return sums
 
-    def _unigram_sum(self, micro_batch: PackedBatch) -> float:
-        """Return the labels' cross-entropy under word frequencies. micro_batch: on the CPU."""
-        if self._frequencies is None:
+    def _unigram_sum(self, micro_batch: PackedBatch) -> Tensor | float:
+        """Return the labels' cross-entropy under word frequencies, () float64 on the device of the batch."""
+        if self._losses_V is None:
             return 0.0
-        labels_K = micro_batch.labels_K.numpy()
-        return float(self._frequencies.losses_V[labels_K[labels_K != IGNORE_INDEX]].sum())
+        labels_K = micro_batch.labels_K
+        return torch.where(labels_K == IGNORE_INDEX, 0.0, self._losses_V[labels_K.clamp(min=0)]).sum()
 
 
 def open_evaluation(
-    recipe: Recipe, folders: list[PairFolder], share: RankShare, frequencies: WordFrequencies | None = None
+    recipe: Recipe,
+    folders: list[PairFolder],
+    share: RankShare,
+    frequencies: WordFrequencies | None = None,
+    device: torch.device = CPU,
 ) -> Evaluation | None:
     """Open a phase's held-out pairs; None if its recipe has no evaluation.pairs.
 
-    frequencies: of the phase's training text.
+    frequencies: of the phase's training text. device: where batches go.
 
     Raises UsageError or DataError if they do not fit the phase's training `folders`.
     """
@@ -202,7 +246,7 @@ def open_evaluation(
 
     # Masks are drawn here, so the folder needs no stored ones even if the recipe trains on those.
     check_rows(recipe.model_copy(update={"masking": MaskingSection()}), folder.manifest, folder.folder)
-    return Evaluation(recipe, folder, share, frequencies)
+    return Evaluation(recipe, folder, share, frequencies, device)
 
 
 def check_held_out(folder: PairFolder, trained: list[PairFolder]) -> None:

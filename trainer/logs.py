@@ -26,8 +26,12 @@ logger = logging.getLogger("clozeline.trainer")
 
 
 def rank_of_process() -> int:
-    """Return this process's rank as its launcher set it: RANK, SLURM_PROCID, or 0 without a launcher."""
-    return int(os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or 0)
+    """Return this process's rank as its launcher set it: RANK, SLURM_PROCID, or 0 without a launcher.
+
+    What is no number counts as 0; the command refuses it (trainer/cli.py).
+    """
+    rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0"
+    return int(rank) if rank.isdecimal() else 0
 
 
 class _RankHandler(logging.Handler):

@@ -15,7 +15,7 @@ from trainer.checkpoint.layout import TrainingState
 from trainer.config.phases import Phase
 from trainer.config.schema import Recipe
 from trainer.data.loader import Stream
-from trainer.distributed.collectives import any_rank, run_on_rank_0
+from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.replica_check import check_replicas
 from trainer.due import evaluation_is_due, something_may_be_due
 from trainer.evaluate import Evaluation, EvaluationResult
@@ -157,12 +157,12 @@ class Loop:
         if self.guard.wants_rollback:
             return evaluation
 
-        if step % self.run_recipe.anomaly.replica_check_every == 0:
-            check_replicas(self.engine, step)
-
+        # Saving compares the replicas, too.
         must_save = is_last or evaluation.interrupted
         if must_save or self.checkpoint_is_due(step):
             self.save_progress(step, progress, evaluation, must_save)
+        elif step % self.run_recipe.anomaly.replica_check_every == 0:
+            check_replicas(self.engine, step)
 
         if evaluation.interrupted:
             raise self.preempted(step)
@@ -219,12 +219,12 @@ class Loop:
         """Evaluate the held-out data if `step` is one after which that is due. A collective call."""
         if self.evaluation is None or not evaluation_is_due(self.run_recipe, self.phase, step):
             return EvaluationResult()
-        return self.evaluation.measure(self.engine, partial(self.stop_requested_on_any_rank, step))
+        return self.evaluation.measure(self.engine, partial(self.leaves_evaluation, step))
 
-    def stop_requested_on_any_rank(self, step: int) -> bool:
-        """Return whether any rank was asked to stop, between two batches of an evaluation. A collective call."""
+    def leaves_evaluation(self, step: int) -> bool:
+        """Return whether all ranks abandon the evaluation before its next batch. A collective call."""
         self.context.watchdog.at(f"step {step}, evaluating")
-        return any_rank(self.context.stop.stop_requested, self.engine.device)
+        return self.context.stop.leaves_step()
 
     def rerun_interrupted_evaluation(self, state: TrainingState) -> None:
         """Evaluate the checkpoint that the run resumes from, if a signal interrupted its evaluation.

@@ -37,7 +37,7 @@ from trainer.trial_pass import Trial, count_parameters, free_memory
 
 CPU_TOKENS = 4096
 """Tokens of a micro-batch on a CPU: 32 rows of 128 tokens. Matrix products of this many rows run at full speed on any
-number of cores, and a BERT-base takes 3 GB for them. bf16 is accurate up to 8,192 tokens (trainer/build_model.py)."""
+number of cores, and a BERT-base takes 3 GB for them."""
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ def open_data(phase: Phase, folders: list[PairFolder], resources: contextlib.Exi
     resources.callback(stream.close)
 
     frequencies = open_frequencies(phase.recipe, folders, begins)
-    evaluation = open_evaluation(phase.recipe, folders, share, frequencies)
+    evaluation = open_evaluation(phase.recipe, folders, share, frequencies, device_of_rank())
     if evaluation is not None:
         resources.callback(evaluation.close)
 

@@ -151,7 +151,7 @@ def time_evaluation(loop: Loop) -> float:
     """Return the seconds of one evaluation, 0 if the run has none."""
     if loop.evaluation is None:
         return 0.0
-    result = loop.evaluation.measure(loop.engine, partial(loop.stop_requested_on_any_rank, 0))
+    result = loop.evaluation.measure(loop.engine, partial(loop.leaves_evaluation, 0))
     if result.interrupted:
         raise preempted(loop)
     return result.seconds

@@ -130,8 +130,10 @@ def test_a_trial_pass_leaves_no_memory_behind(device) -> None:
     recipe = load_recipe("bert_base", ["engine.precision=bf16"])
     shape = small_shape("bert_base")
     state = held_bytes(count_parameters(shape, recipe), recipe, 1)
-    before = free_memory(device) if device.type == "cuda" else 0
+    # The first pass loads kernels and opens cuBLAS in two threads, each with a workspace that training uses afterwards.
     assert Trial(shape, recipe, 100.0, state, device).fits(1024)
     if device.type == "cuda":
+        before = free_memory(device)
+        assert Trial(shape, recipe, 100.0, state, device).fits(1024)
         assert not Trial(shape, recipe, 100.0, 10**12, device).fits(1024)
-        assert abs(free_memory(device) - before) < 64e6  # workspaces of libraries stay
+        assert abs(free_memory(device) - before) < 8e6

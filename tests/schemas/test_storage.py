@@ -40,6 +40,16 @@ def test_unknown_protocol_is_a_usage_error() -> None:
         storage.exists("nosuch://x")
 
 
+def test_a_file_system_that_does_not_start_is_one_line(monkeypatch) -> None:
+    """Without Java, pyarrow cannot open Hadoop's."""
+    monkeypatch.setenv("JAVA_HOME", "/none")
+    with pytest.raises(
+        StorageError, match=r"^hdfs://host/pairs cannot be opened on machine .* needs Java and Hadoop"
+    ) as e:
+        storage.exists("hdfs://host/pairs")
+    assert "\n" not in str(e.value)
+
+
 def test_join() -> None:
     assert storage.join("s3://b/run/", "a", "x.arrow") == "s3://b/run/a/x.arrow"
     assert storage.join("/", "a") == "/a"

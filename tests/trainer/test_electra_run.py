@@ -37,6 +37,7 @@ ELECTRA = {
     "run__max_steps": STEPS,
     "checkpoint__every": 10,
     "evaluation__every": 50,
+    "evaluation__all_kinds": "true",
 }
 COMPUTED = ("loss", "mlm_loss", "mlm_accuracy", "rtd_loss", "rtd_accuracy", "replaced_fraction", "tokens")
 

@@ -12,8 +12,7 @@ from deepspeed.accelerator import get_accelerator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from schemas.errors import UsageError
-from trainer.build_model import check_compiler, check_micro_batch
-from trainer.config.load import load_recipe
+from trainer.build_model import check_compiler
 from trainer.config.schema import EngineSection
 from trainer.distributed.process_group import ranks_on_this_machine
 from trainer.distributed.zero import set_updates_made, updates_made
@@ -111,17 +110,6 @@ def test_a_gpu_without_bf16_is_refused(monkeypatch) -> None:
     with pytest.raises(UsageError, match=r"bf16: Tesla V100-SXM2-16GB does not support it\. Use fp16 or fp32"):
         check_precision("bf16")
     check_precision("fp32")
-
-
-def test_a_large_bf16_micro_batch_on_a_cpu_is_refused() -> None:
-    def recipe(*settings: str):
-        return load_recipe("tests/recipes/small_bert.toml", ["batch.global_batch=256", *settings])
-
-    large = ["batch.micro_batch=128", "engine.precision=bf16"]
-    with pytest.raises(UsageError, match="a micro-batch of 16,384 tokens is more than the 8,192"):
-        check_micro_batch(recipe(*large), 128)
-    check_micro_batch(recipe(*large), 64)
-    check_micro_batch(recipe(*large, "engine.precision=fp32"), 128)
 
 
 @pytest.mark.parametrize(("device", "variable"), [("cpu", "CXX"), ("cuda", "CC")])

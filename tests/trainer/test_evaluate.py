@@ -71,7 +71,8 @@ def test_every_row_is_met_once_by_each_kind_at_any_number_of_ranks(pairs, held_o
     for ranks in (1, 2, 3):
         found: dict[str, Counter[bytes]] = {kind: Counter() for kind in KINDS}
         for rank in range(ranks):
-            with evaluating(pairs, held_out, *cut, ranks=ranks, rank=rank) as evaluation:
+            changes = ("evaluation.all_kinds=true", *cut)
+            with evaluating(pairs, held_out, *changes, ranks=ranks, rank=rank) as evaluation:
                 for kind, batches in evaluation.batches():
                     found[kind].update(row for batch in batches for row in rows_of(batch))
         met.append(found)
@@ -85,8 +86,9 @@ def test_every_row_is_met_once_by_each_kind_at_any_number_of_ranks(pairs, held_o
 
 def test_a_number_of_batches_is_that_part_of_the_rows(pairs, held_out) -> None:
     with evaluating(pairs, held_out, "evaluation.batches=2") as evaluation:
-        batches = [batch for kind, found in evaluation.batches() if kind == "token" for batch in found]
-    rows = [row for batch in batches for row in rows_of(batch)]
+        found = list(evaluation.batches())
+    assert {kind for kind, _ in found} == {"token"}, "only the run's own kind, unless evaluation.all_kinds is set"
+    rows = [row for _, batches in found for batch in batches for row in rows_of(batch)]
     assert len(rows) == 2 * 32
 
 
@@ -174,7 +176,12 @@ def test_a_run_with_evaluation(training, held_out, tmp_path) -> None:
         "checkpoint__keep": 1,
         "masking__kind": "span",
     }
-    held = {"evaluation__pairs": held_out, "evaluation__every": 4, "evaluation__batches": 1000}
+    held = {
+        "evaluation__pairs": held_out,
+        "evaluation__every": 4,
+        "evaluation__batches": 1000,
+        "evaluation__all_kinds": "true",
+    }
     for name, changes in (("plain", {}), ("held", held | {"run__stop_at": 6}), ("held", held)):
         done = training.warm(2, tmp_path / name, **base, **changes)
         assert done.returncode == 0, done.stderr

@@ -1,10 +1,12 @@
-"""Lists of keys of DeepSpeed's configuration (DeepSpeed 0.19, deepspeed/runtime/config.py).
+"""The keys of DeepSpeed's configuration that a recipe's [deepspeed] table may hold, and those that the recipe owns.
 
-A recipe's [deepspeed] table is passed through to DeepSpeed. These lists say which keys it must not hold, which keys
-must be tables, and which may be shown to others.
+DeepSpeed 0.19 (deepspeed/runtime/config.py) ignores unknown keys and checks few types, so the table is checked here
+before it is passed on.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 OWNED_BY_RECIPE = {
     "train_batch_size": "batch.global_batch",
@@ -19,6 +21,11 @@ OWNED_BY_RECIPE = {
     "amp": "engine.precision",
     "torch_autocast": "engine.precision",
     "elasticity": "batch.global_batch",
+    "communication_data_type": "engine.precision, and gradients are always reduced in float32",
+    "steps_per_print": "run.log_every",
+    "timers": "run.log_every",
+    "zero_allow_untested_optimizer": "optimizer.kind",
+    "zero_force_ds_cpu_optimizer": "engine.offload",
     "data_types": "engine.precision and engine.zero_stage",
     "zero_optimization.stage": "engine.zero_stage",
     "zero_optimization.offload_optimizer": "engine.offload",
@@ -30,55 +37,72 @@ OWNED_BY_RECIPE = {
 }
 """Keys that a [deepspeed] table must not hold, including deprecated names, with the recipe's own key for each."""
 
-DEEPSPEED_TABLES = (
-    "activation_checkpointing",
-    "aio",
-    "autotuning",
-    "checkpoint",
-    "comet",
-    "comms_logger",
-    "compile",
-    "compression_training",
-    "csv_monitor",
-    "curriculum_learning",
-    "data_efficiency",
-    "data_types",
-    "eigenvalue",
-    "flops_profiler",
-    "graph_harvesting",
-    "hybrid_engine",
-    "nebula",
-    "pipeline",
-    "progressive_layer_drop",
-    "quantize_training",
-    "sparse_attention",
-    "tensor_parallel",
-    "tensorboard",
-    "timers",
-    "wandb",
-    "weight_quantization",
-    "zero_optimization",
-)
-"""Keys that hold a table. DeepSpeed reads from these without checking their type."""
+WHOLE = "a whole number of at least 0"
+YES_NO = "true or false"
+TEXT = "text in quotes"
+TEXTS = "a list of texts"
 
-SERVICE_TABLES = ("autotuning", "comet", "csv_monitor", "monitor_config", "nebula", "tensorboard", "wandb")
+ALLOWED = {
+    "wall_clock_breakdown": YES_NO,
+    "memory_breakdown": YES_NO,
+    "dump_state": YES_NO,
+    "zero_optimization.allgather_bucket_size": WHOLE,
+    "zero_optimization.allgather_partitions": YES_NO,
+    "zero_optimization.contiguous_gradients": YES_NO,
+    "zero_optimization.overlap_comm": YES_NO,
+    "zero_optimization.reduce_bucket_size": WHOLE,
+    "zero_optimization.reduce_scatter": YES_NO,
+    "zero_optimization.stage3_max_live_parameters": WHOLE,
+    "zero_optimization.stage3_max_reuse_distance": WHOLE,
+    "zero_optimization.stage3_model_persistence_threshold": WHOLE,
+    "zero_optimization.stage3_param_persistence_threshold": WHOLE,
+    "zero_optimization.stage3_prefetch_bucket_size": WHOLE,
+    "zero_optimization.sub_group_size": WHOLE,
+    "comms_logger.enabled": YES_NO,
+    "comms_logger.debug": YES_NO,
+    "comms_logger.prof_all": YES_NO,
+    "comms_logger.prof_ops": TEXTS,
+    "comms_logger.verbose": YES_NO,
+    "comet.enabled": YES_NO,
+    "comet.api_key": TEXT,
+    "comet.experiment_key": TEXT,
+    "comet.experiment_name": TEXT,
+    "comet.mode": TEXT,
+    "comet.online": YES_NO,
+    "comet.project": TEXT,
+    "comet.samples_log_interval": WHOLE,
+    "comet.workspace": TEXT,
+    "csv_monitor.enabled": YES_NO,
+    "csv_monitor.job_name": TEXT,
+    "csv_monitor.output_path": TEXT,
+    "tensorboard.enabled": YES_NO,
+    "tensorboard.job_name": TEXT,
+    "tensorboard.output_path": TEXT,
+    "wandb.enabled": YES_NO,
+    "wandb.group": TEXT,
+    "wandb.project": TEXT,
+    "wandb.team": TEXT,
+}
+"""The keys that are passed on to DeepSpeed, with what their values must be."""
+
+TABLES = sorted({name.partition(".")[0] for name in ALLOWED if "." in name})
+"""The tables among them."""
+
+SERVICE_TABLES = ("comet", "csv_monitor", "tensorboard", "wandb")
 """Tables that configure services and accounts, and may hold passwords."""
 
-SINGLE_SETTINGS = (
-    "communication_data_type",
-    "dump_state",
-    "gradient_predivide_factor",
-    "memory_breakdown",
-    "prescale_gradients",
-    "seq_parallel_communication_data_type",
-    "sparse_gradients",
-    "steps_per_print",
-    "wall_clock_breakdown",
-    "zero_allow_untested_optimizer",
-    "zero_force_ds_cpu_optimizer",
-)
-"""Keys that hold a single setting of the computation."""
+PUBLIC_KEYS = {name.partition(".")[0] for name in ALLOWED} - set(SERVICE_TABLES)
+"""Keys whose values may be shown to others."""
 
-PUBLIC_KEYS = (set(DEEPSPEED_TABLES) - set(SERVICE_TABLES)) | set(SINGLE_SETTINGS)
-"""Keys whose values may be shown to others. New versions of DeepSpeed may add tables with passwords, so this lists only
-keys that are known to hold nothing but settings of the computation."""
+
+def is_valid(value: Any, expected: str) -> bool:
+    """Return whether a value of a key in ALLOWED is what it must be."""
+    if expected == YES_NO:
+        return isinstance(value, bool)
+    if expected == TEXT:
+        return isinstance(value, str)
+    if expected == TEXTS:
+        return isinstance(value, list) and all(isinstance(text, str) for text in value)
+
+    # TOML has no exponents in integers, so 5e8 is a float.
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 and value == value // 1

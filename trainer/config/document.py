@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from trainer.config.deepspeed_keys import OWNED_BY_RECIPE
+from trainer.config.deepspeed_keys import ALLOWED, OWNED_BY_RECIPE
 from trainer.config.overview import HARDWARE_NOTE, summaries
 from trainer.config.schema import PhaseSection, Recipe
 from trainer.config.section import Section
@@ -54,11 +54,20 @@ def recipe_page() -> str:
 
 
 def deepspeed_reference() -> str:
-    """Return the page's section about [deepspeed], with the keys that must not be set there."""
+    """Return the page's section about [deepspeed], with the keys that are passed on and those that are not."""
     description = Recipe.model_fields["deepspeed"].description
-    rows = [f"| `{name}` | {owner} |" for name, owner in OWNED_BY_RECIPE.items()]
-    header = ["| key of DeepSpeed | set by |", "|---|---|"]
-    return "\n".join(["## [deepspeed]", "", f"{description}", "", *header, *rows, ""])
+    allowed = [f"| `{name}` | {expected} |" for name, expected in ALLOWED.items()]
+    owned = [f"| `{name}` | {owner} |" for name, owner in OWNED_BY_RECIPE.items()]
+    tables = [
+        "| key of DeepSpeed | value |",
+        "|---|---|",
+        *allowed,
+        "",
+        "| refused key | set by |",
+        "|---|---|",
+        *owned,
+    ]
+    return "\n".join(["## [deepspeed]", "", f"{description}", "", *tables, ""])
 
 
 def shipped_recipes() -> str:

@@ -70,6 +70,11 @@ class EvaluationSection(Section):
     batches: int | None = Field(
         default=None, gt=0, description="Number of batches to evaluate on. If unset, all rows of evaluation.pairs."
     )
+    all_kinds: bool = Field(
+        default=False,
+        description="Evaluate with masks of every kind, to compare runs of different kinds; takes four times as long. "
+        "Unset: with masks of masking.kind.",
+    )
 
 
 class CheckpointSection(Section):

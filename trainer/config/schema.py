@@ -109,7 +109,7 @@ class Recipe(Section):
     )
     phases: list[PhaseSection] = Field(default=[], description="Phases of the run, each with its own data and rates.")
     deepspeed: dict[str, Any] = Field(
-        default={}, description="Passed through to DeepSpeed's configuration, except the keys that this recipe owns."
+        default={}, description="Passed on to DeepSpeed's configuration. Any other key than these is refused."
     )
 
     @property

@@ -190,14 +190,15 @@ class BatchSection(Section):
     micro_batch: int | None = Field(
         default=None,
         gt=0,
-        description="Rows that a rank computes at once. Limited by memory; changes results by rounding only. Comes "
-        'before micro_tokens = "auto".',
+        description="Rows that a rank computes at once. Limited by memory; changes results by rounding and, with "
+        'dropout, by its random masks. Comes before micro_tokens = "auto".',
     )
     global_tokens: int | None = Field(default=None, gt=0, description="Tokens per step over all ranks.")
     micro_tokens: Annotated[int, Field(gt=0)] | Literal["auto"] | None = Field(
         default=None,
-        description="Maximum tokens that a rank computes at once. Limited by memory; changes results by rounding only. "
-        '"auto": the largest that fits into the GPU\'s memory, and 4,096 on a CPU; RUN/micro_batches.json records it.',
+        description="Maximum tokens that a rank computes at once. Limited by memory; changes results as micro_batch "
+        'does. "auto": the largest that fits into the GPU\'s memory, and 4,096 on a CPU; RUN/micro_batches.json '
+        "records it.",
     )
     shape: Literal["exact", "fixed", "padded"] = Field(
         default="exact",

@@ -5,8 +5,10 @@ Bounds of single keys are in the schema, and checks within [model] in validate_m
 
 from __future__ import annotations
 
-from schemas.errors import UsageError
-from trainer.config.deepspeed_keys import DEEPSPEED_TABLES, OWNED_BY_RECIPE
+from typing import Any
+
+from schemas.errors import UsageError, nearest_name
+from trainer.config.deepspeed_keys import ALLOWED, OWNED_BY_RECIPE, TABLES, is_valid
 from trainer.config.schema import (
     BatchSection,
     DataSection,
@@ -56,24 +58,36 @@ def check_phases(recipe: Recipe, path: str) -> None:
 
 
 def check_deepspeed(recipe: Recipe, path: str) -> None:
-    """Check that [deepspeed] holds no key that the recipe itself sets, and nothing that breaks checkpoints."""
-    for name in DEEPSPEED_TABLES:
-        value = recipe.deepspeed.get(name, {})
-        if not isinstance(value, dict):
+    """Check that [deepspeed] holds only keys that are passed on, with values of the right type."""
+    for name, value in recipe.deepspeed.items():
+        if name in TABLES and not isinstance(value, dict):
             raise UsageError(f"{path}: [deepspeed] {name} must be a table, found {value!r}.")
 
-    zero = recipe.deepspeed.get("zero_optimization", {})
-    for name, owner in OWNED_BY_RECIPE.items():
-        table, _, inner_key = name.partition(".")
-        is_set = inner_key in zero if inner_key else table in recipe.deepspeed
-        if is_set:
-            raise UsageError(f"{path}: [deepspeed] {name} is set by {owner}; set that instead.")
+        settings = {f"{name}.{key}": inner for key, inner in value.items()} if name in TABLES else {name: value}
+        for key, setting in settings.items():
+            check_deepspeed_key(key, setting, path)
 
-    if zero.get("round_robin_gradients"):
+
+def check_deepspeed_key(key: str, value: Any, path: str) -> None:
+    """Check a key of [deepspeed], such as "zero_optimization.overlap_comm", and its value."""
+    owner = OWNED_BY_RECIPE.get(key)
+    if owner is not None:
+        raise UsageError(f"{path}: [deepspeed] {key} is set by {owner}; set that instead.")
+
+    if key == "zero_optimization.round_robin_gradients":
         raise UsageError(
-            f"{path}: [deepspeed] zero_optimization.round_robin_gradients cannot be used: with it DeepSpeed's own map "
+            f"{path}: [deepspeed] {key} cannot be used: with it DeepSpeed's own map "
             "of which rank holds which parameter is wrong, and checkpoints go by that map. Leave it out."
         )
+
+    expected = ALLOWED.get(key)
+    if expected is None:
+        raise UsageError(
+            f"{path}: [deepspeed] {key} is no key that is passed on to DeepSpeed.{nearest_name(key, ALLOWED)} "
+            "docs/recipes.md lists those that are. Leave it out."
+        )
+    if not is_valid(value, expected):
+        raise UsageError(f"{path}: [deepspeed] {key} must be {expected}, found {value!r}.")
 
 
 def check_engine(engine: EngineSection, optimizer: OptimizerSection, path: str) -> None:

@@ -6,7 +6,7 @@ clips parameter by parameter on all ranks, and reads the norm twice. No option c
 (docs/measurements.md has the figures). DeepSpeed's memory layout and checkpoints stay as they are:
 
     stage 0    DeepSpeed reduces the gradients; `CopiedWeights` makes the update.
-    stage 1    `OverlappedGradients` reduces as well. Autograd adds each gradient to its place in a flat float32 tensor.
+    stage 1    `OverlappedGradients` reduces as well. A hook adds each gradient to its place in a flat float32 tensor.
                In the last micro-batch, a piece of that tensor (a bucket) is reduced in place as soon as all gradients
                in it are complete, while the backward pass computes those of the layers below.
 
@@ -113,6 +113,9 @@ class OverlappedGradients:
         self._groups = flat_groups(engine)
         replace_accumulation(engine)
 
+        # Each parameter's place in a flat tensor.
+        self._sums: dict[nn.Parameter, Tensor] = {}
+
         # In the order in which they are reduced.
         self._buckets: list[Bucket] = []
         self._bucket_of: dict[nn.Parameter, Bucket] = {}
@@ -120,12 +123,12 @@ class OverlappedGradients:
         self._calls: list[Any] = []
 
         for group in self._groups:
-            self._let_autograd_add(group)
-        if engine.world_size > 1:
-            for group in self._groups:
+            self._sums |= dict(zip(group.parameters, places_in(group), strict=True))
+            if engine.world_size > 1:
                 self._cut_into_buckets(group, bucket_elements)
-            for parameter in self._bucket_of:
-                parameter.register_post_accumulate_grad_hook(self._complete)
+        for parameter in self._sums:
+            parameter.grad_dtype = torch.float32
+            parameter.register_post_accumulate_grad_hook(self._add)
 
     @torch.no_grad()
     def update(self) -> None:
@@ -143,15 +146,6 @@ class OverlappedGradients:
         gather_bf16_weights(self._engine)
         for group in self._groups:
             group.gradients_N.zero_()
-
-    @staticmethod
-    def _let_autograd_add(group: FlatGroup) -> None:
-        """Make each parameter's gradient a view of the flat tensor, so that autograd adds to it in float32."""
-        sizes = [parameter.numel() for parameter in group.parameters]
-        views = group.gradients_N[: sum(sizes)].split(sizes)
-        for parameter, view_N in zip(group.parameters, views, strict=True):
-            parameter.grad_dtype = torch.float32
-            parameter.grad = view_N.view(parameter.shape)
 
     def _cut_into_buckets(self, group: FlatGroup, bucket_elements: int) -> None:
         """Cut a group's gradients, from the last parameter to the first, into buckets of whole parameters."""
@@ -172,11 +166,17 @@ class OverlappedGradients:
             end = begin
             members = []
 
-    def _complete(self, parameter: Any) -> None:
-        """Start the reduction of complete buckets. A hook that autograd calls after it has added to a gradient."""
-        if not self._engine.is_gradient_accumulation_boundary():
-            return
+    def _add(self, parameter: nn.Parameter) -> None:
+        """Add a gradient to its sum, and reduce buckets that are complete. Autograd calls this once a backward pass."""
+        assert parameter.grad is not None
+        self._sums[parameter].add_(parameter.grad)
+        parameter.grad = None
 
+        if self._buckets and self._engine.is_gradient_accumulation_boundary():
+            self._complete(parameter)
+
+    def _complete(self, parameter: nn.Parameter) -> None:
+        """Start the reduction of complete buckets, after a parameter's last gradient of a step."""
         self._bucket_of[parameter].missing -= 1
         while self._reduced < len(self._buckets) and self._buckets[self._reduced].missing == 0:
             self._reduce_next()
@@ -205,6 +205,13 @@ class OverlappedGradients:
         if self._engine.world_size > 1:
             dist.all_reduce(square)
         return square.sqrt().float()
+
+
+def places_in(group: FlatGroup) -> list[Tensor]:
+    """Return views of a group's flat gradients, one for each parameter and of its shape."""
+    sizes = [parameter.numel() for parameter in group.parameters]
+    views = group.gradients_N[: sum(sizes)].split(sizes)
+    return [view_N.view(parameter.shape) for parameter, view_N in zip(group.parameters, views, strict=True)]
 
 
 def clip_factor(norm: Tensor, max_norm: float) -> Tensor:

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import torch
 import torch.distributed as dist
 
 from schemas.errors import ClozelineError, StorageError
@@ -82,13 +81,6 @@ def run_on_all_ranks(act: Callable[[], T]) -> list[T]:
         outcomes = [None] * dist.get_world_size()
         dist.all_gather_object(outcomes, own_outcome, group=group_of_thread())
     return _values_or_first_error(outcomes)
-
-
-def any_rank(flag: bool, device: torch.device | None) -> bool:
-    """Return whether `flag` is true on any rank. device: where this rank computes, for the all-reduce."""
-    flags = torch.tensor(float(flag), device=device)
-    dist.all_reduce(flags, dist.ReduceOp.MAX)
-    return bool(flags)
 
 
 def nodes_of_ranks() -> list[int]:

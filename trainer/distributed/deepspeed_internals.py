@@ -195,6 +195,21 @@ def float32_copies(engine: DeepSpeedEngine) -> dict[Tensor, Tensor]:
     return copies
 
 
+def act_before_reduction(engine: DeepSpeedEngine, act: Callable[[], None]) -> None:
+    """Call `act` after the last backward pass of each step, before stage 0 reduces the gradients over ranks.
+
+    The engine calls `allreduce_gradients` after every backward pass, also with a single rank (runtime/engine.py).
+    """
+    reduce_gradients = engine.allreduce_gradients
+
+    def act_and_reduce(*arguments: Any, **named: Any) -> None:
+        if engine.is_gradient_accumulation_boundary():
+            act()
+        reduce_gradients(*arguments, **named)
+
+    engine.allreduce_gradients = act_and_reduce  # type: ignore[method-assign]
+
+
 # ---- Stage 1 in bf16: float32 gradients in flat tensors ----
 
 

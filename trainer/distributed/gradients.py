@@ -3,15 +3,19 @@
 A bfloat16 sum stops growing once an addend is below 1/256 of it: after 512 micro-batches it is 5 % too small. To keep
 every sum out of 16 bits, DeepSpeed 0.19 needs the following:
 
-    stage 0          there is no setting. A parameter's grad_dtype makes autograd itself accumulate in float32, and
-                     DeepSpeed then reduces, measures and clips those gradients.
-    stage 1, bf16    data_types.grad_accum_dtype: BF16_Optimizer has float32 gradients of all parameters, to which
-                     autograd adds directly (bf16_updates.py).
+    stage 0          there is no setting. A hook adds each gradient to a float32 sum, and before the reduction the sums
+                     take the gradients' place. DeepSpeed then reduces, measures and clips them.
+    stage 1, bf16    data_types.grad_accum_dtype: BF16_Optimizer has float32 gradients of all parameters. A hook adds
+                     to them (bf16_updates.py).
     stage 1, fp16    the same setting: each parameter gets a float32 sum as an extra attribute.
     stage 2          the same setting: each rank keeps the float32 sum of its own part.
     stage 3          the same setting: the buffer for this rank's part of each parameter is float32.
 
 In all stages, communication_data_type is the dtype of the reduction over ranks.
+
+At stage 0, and at stage 1 in bf16, `grad_dtype` makes autograd add up in float32 what all uses of a parameter
+contribute in one backward pass. The sum over micro-batches is not the parameter's `.grad`, which is None while a
+forward pass runs: torch.compile cannot trace an operation on a parameter whose gradient has another dtype.
 """
 
 from __future__ import annotations
@@ -20,9 +24,10 @@ from typing import Any
 
 import torch
 from deepspeed import DeepSpeedEngine
+from torch import Tensor, nn
 
 from trainer.config.schema import EngineSection
-from trainer.distributed.deepspeed_internals import has_flat_gradients
+from trainer.distributed.deepspeed_internals import act_before_reduction, has_flat_gradients
 
 
 def gradient_settings(section: EngineSection) -> dict[str, Any]:
@@ -49,7 +54,24 @@ def gradient_divisor(engine: DeepSpeedEngine) -> int:
 
 
 def accumulate_in_float32(engine: DeepSpeedEngine) -> None:
-    """Make autograd accumulate gradients of 16-bit parameters in float32. Only for stage 0, which has no setting."""
-    for parameter in engine.module.parameters():  # type: ignore[operator]
+    """Sum gradients of 16-bit parameters in float32. Only for stage 0, which has no setting for it."""
+    parameters: list[nn.Parameter] = list(engine.module.parameters())  # type: ignore[operator]
+    sums: dict[nn.Parameter, Tensor] = {}
+
+    def add(parameter: nn.Parameter) -> None:
+        assert parameter.grad is not None
+        if parameter in sums:
+            sums[parameter].add_(parameter.grad)
+        else:
+            sums[parameter] = parameter.grad
+        parameter.grad = None
+
+    def put_in_place() -> None:
+        for parameter in parameters:
+            parameter.grad = sums.pop(parameter, None)
+
+    for parameter in parameters:
         parameter.grad = None
         parameter.grad_dtype = torch.float32
+        parameter.register_post_accumulate_grad_hook(add)
+    act_before_reduction(engine, put_in_place)

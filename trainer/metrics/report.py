@@ -95,7 +95,7 @@ def _figures(run: str, lines: Metrics) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class EvaluationTable:
-    """The figures of an evaluation after `step`, one row for each kind of mask."""
+    """The figures of an evaluation after `step`, with the run's own masks, and with each kind that was measured."""
 
     step: int
     rows: list[list[str]]
@@ -108,13 +108,17 @@ def _last_evaluation(lines: Metrics) -> EvaluationTable | None:
         return None
 
     line = evaluations[-1]
+    prefixes = {"the run's own": "eval_"} | {kind.replace("_", " "): f"eval_{kind}_" for kind in KINDS}
     rows = []
-    for kind in KINDS:
+    for masks, prefix in prefixes.items():
+        if f"{prefix}mlm_loss" not in line:
+            continue
+
         row = [
-            kind.replace("_", " "),
-            or_dash(line.get(f"eval_{kind}_mlm_loss"), "{:.4f}".format),
-            or_dash(line.get(f"eval_{kind}_perplexity"), "{:,.2f}".format),
-            or_dash(line.get(f"eval_{kind}_mlm_accuracy"), "{:.2%}".format),
+            masks,
+            or_dash(line[f"{prefix}mlm_loss"], "{:.4f}".format),
+            or_dash(line.get(f"{prefix}perplexity"), "{:,.2f}".format),
+            or_dash(line.get(f"{prefix}mlm_accuracy"), "{:.2%}".format),
         ]
         rows.append(row)
     return EvaluationTable(line["step"], rows)

@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from trainer.models.attention import attend
 from trainer.models.attention_rule import AttentionRule
 from trainer.models.batch import PackedBatch, SequenceOffsets
+from trainer.models.exact_sums import Embedding, LayerNorm
 from trainer.models.flash import AttendPacked, attend_with_torch
 from trainer.models.rotary import Rotation, rotate, rotation_of
 from trainer.models.shape import Activation, EncoderShape
@@ -38,7 +39,7 @@ def build_norm(size: int, shape: EncoderShape) -> nn.Module:
     """Return the norm of the family over vectors of this size."""
     if shape.norm == "rms":
         return nn.RMSNorm(size, shape.norm_eps)
-    return nn.LayerNorm(size, shape.norm_eps, bias=shape.norm_bias)
+    return LayerNorm(size, shape.norm_eps, bias=shape.norm_bias)
 
 
 class Embeddings(nn.Module):
@@ -47,9 +48,9 @@ class Embeddings(nn.Module):
     def __init__(self, shape: EncoderShape):
         super().__init__()
         width = shape.embedding_size
-        self.token = nn.Embedding(shape.vocab_size, width)
-        self.position = nn.Embedding(shape.positions, width) if shape.rope_base is None else None
-        self.segment = nn.Embedding(shape.type_vocab_size, width) if shape.type_vocab_size else None
+        self.token = Embedding(shape.vocab_size, width)
+        self.position = Embedding(shape.positions, width) if shape.rope_base is None else None
+        self.segment = Embedding(shape.type_vocab_size, width) if shape.type_vocab_size else None
         self.norm = build_norm(width, shape) if shape.embedding_norm else nn.Identity()
         self.dropout = nn.Dropout(shape.hidden_dropout_prob)
         self.shape = shape

@@ -25,6 +25,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from trainer.models.batch import PackedBatch
+from trainer.models.exact_sums import Embedding, LayerNorm
 from trainer.models.flash import AttendPacked
 from trainer.models.shape import EncoderShape
 from trainer.models.xlnet_attention import Grid, RelativeTerms, attend_relatively, grids_of
@@ -108,10 +109,10 @@ class TwoStreamLayer(nn.Module):
         super().__init__()
         width = shape.hidden_size
         self.attention = RelativeAttention(shape)
-        self.attention_norm = nn.LayerNorm(width, shape.norm_eps)
+        self.attention_norm = LayerNorm(width, shape.norm_eps)
         self.up = nn.Linear(width, shape.intermediate_size)
         self.down = nn.Linear(shape.intermediate_size, width)
-        self.norm = nn.LayerNorm(width, shape.norm_eps)
+        self.norm = LayerNorm(width, shape.norm_eps)
         self.dropout = nn.Dropout(shape.hidden_dropout_prob)
 
     def forward(
@@ -137,7 +138,7 @@ class TokenEmbeddings(nn.Module):
 
     def __init__(self, shape: EncoderShape):
         super().__init__()
-        self.token = nn.Embedding(shape.vocab_size, shape.hidden_size)
+        self.token = Embedding(shape.vocab_size, shape.hidden_size)
         self.dropout = nn.Dropout(shape.hidden_dropout_prob)
 
     def forward(self, ids_T: Tensor) -> Tensor:

@@ -1,11 +1,12 @@
-"""How far the gradient of many micro-batches is from float32's, for test_accumulation.py.
+"""How far the gradient of many micro-batches is from float32's, for test_gradients.py.
 
-    torchrun --nproc_per_node 2 tests/trainer/distributed/accumulated.py OUT.json MICRO_BATCHES CASE...
+    torchrun --nproc_per_node 2 tests/trainer/distributed/accumulated.py OUT.json MICRO_BATCHES ROWS CASE...
 
 A case is STAGE-PRECISION or STAGE-PRECISION-OFFLOAD, such as 2-bf16 or 1-bf16-optimizer. Every case computes one step
-of the same small BERT on the same rows, cut into MICRO_BATCHES over all ranks. In place of an update the optimizer puts
-each gradient where the weight was, so the gradient that it was given can be read in any layout. The weights of all
-cases are exact in bfloat16 and float16; what differs is how gradients are computed, added up and reduced.
+of the same small BERT on the same rows, in MICRO_BATCHES of ROWS rows over all ranks. In place of an update the
+optimizer puts each gradient where the weight was, so the gradient that it was given can be read in any layout. The
+weights of all cases are exact in bfloat16 and float16; what differs is how gradients are computed, added up and
+reduced.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ from trainer.models.pretraining import PretrainingModel, build_model
 
 VOCABULARY = 151
 LENGTH = 24
-ROWS = 2
+MASKED = LENGTH // 6
+"""Tokens of a row to be predicted."""
+
 SIZES = [
     "model.num_hidden_layers=2",
     "model.hidden_size=32",
@@ -60,13 +63,21 @@ def rounded_model(recipe: Recipe) -> PretrainingModel:
     return model
 
 
-def micro_batch(number: int) -> PackedBatch:
-    """ROWS rows of LENGTH tokens as frequent as words are, every sixth of them to be predicted."""
+def row(number: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The ids of LENGTH tokens as frequent as words are, the places to predict, and a pair label."""
     generator = torch.Generator().manual_seed(number)
     frequencies = 1 / torch.arange(1, VOCABULARY + 1).float()
-    ids = torch.multinomial(frequencies, ROWS * LENGTH, replacement=True, generator=generator)
-    places = torch.arange(ROWS * LENGTH)
-    masked = torch.randperm(ROWS * LENGTH, generator=generator)[: ROWS * LENGTH // 6].sort().values
+    ids = torch.multinomial(frequencies, LENGTH, replacement=True, generator=generator)
+    masked = torch.randperm(LENGTH, generator=generator)[:MASKED].sort().values
+    return ids, masked, torch.randint(0, 2, (1,), generator=generator)
+
+
+def micro_batch(number: int, rows: int) -> PackedBatch:
+    """Rows `number` * `rows`, `number` * `rows` + 1, ..., with [MASK] at each place to predict."""
+    all_ids, all_masked, labels = zip(*(row(number * rows + index) for index in range(rows)), strict=True)
+    ids = torch.cat(all_ids)
+    places = torch.arange(rows * LENGTH)
+    masked = torch.cat([index * LENGTH + masked for index, masked in enumerate(all_masked)])
     seen = ids.clone()
     seen[masked] = 4
     return PackedBatch(
@@ -74,19 +85,19 @@ def micro_batch(number: int) -> PackedBatch:
         segments_T=(places % LENGTH >= LENGTH // 2).long(),
         positions_T=places % LENGTH,
         sequence_T=places // LENGTH,
-        sequence_starts_S=torch.arange(ROWS) * LENGTH,
+        sequence_starts_S=torch.arange(rows) * LENGTH,
         longest=LENGTH,
         masked_positions_K=masked,
         labels_K=ids[masked],
-        pair_labels_S=torch.randint(0, 2, (ROWS,), generator=generator),
-        tokens=ROWS * LENGTH,
+        pair_labels_S=torch.cat(labels),
+        tokens=rows * LENGTH,
         predicted=len(masked),
-        paired=ROWS,
+        paired=rows,
     )
 
 
-def gradient(case: str, micro_batches: int) -> dict[str, Tensor]:
-    """The mean gradient over all micro-batches, whole, on every rank. A collective call."""
+def gradient(case: str, micro_batches: int, rows: int) -> dict[str, Tensor]:
+    """The mean gradient over all micro-batches of so many rows, whole, on every rank. A collective call."""
     rank = dist.get_rank()
     ranks = dist.get_world_size()
     recipe = recipe_of(case)
@@ -103,8 +114,8 @@ def gradient(case: str, micro_batches: int) -> dict[str, Tensor]:
 
     optimizer.step = keep_gradients
     for number in range(rank, micro_batches, ranks):
-        losses = engine(micro_batch(number))
-        loss = losses.mlm_sum / (ROWS * LENGTH // 6) + losses.pair_sum / ROWS
+        losses = engine(micro_batch(number, rows))
+        loss = losses.mlm_sum / (rows * MASKED) + losses.pair_sum / rows
         mean = gradient_divisor(engine) / (mine * ranks)
         engine.backward(loss * mean * loss_scale(engine))
         engine.step()
@@ -126,13 +137,13 @@ def error(found: dict[str, Tensor], expected: dict[str, Tensor], names: list[str
     return float(difference.double().norm() / torch.cat([expected[name] for name in names]).double().norm())
 
 
-def main(out: Path, micro_batches: int, cases: list[str]) -> None:
+def main(out: Path, micro_batches: int, rows: int, cases: list[str]) -> None:
     CPU_Accelerator.is_fp16_supported = lambda self: True  # slow, but right
     start_distributed(timeout=600)
-    expected = gradient("0-fp32", micro_batches)
+    expected = gradient("0-fp32", micro_batches, rows)
     errors = {}
     for case in cases:
-        found = gradient(case, micro_batches)
+        found = gradient(case, micro_batches, rows)
         by_name = {name: error(found, expected, [name]) for name in expected}
         errors[case] = {"all": error(found, expected, list(expected)), "worst": max(by_name.values()), **by_name}
     if dist.get_rank() == 0:
@@ -142,4 +153,4 @@ def main(out: Path, micro_batches: int, cases: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])

@@ -73,7 +73,7 @@ def test_a_signal_in_an_evaluation_stops_it_and_it_is_rerun_on_resume(
     out = tmp_path / "run"
     rows = json.loads((held_out / "manifest.json").read_text())["totals"]["rows"]
     batches = min(rows // 16, SHRUNK["evaluation.batches"])
-    forward = 4 * step + 4 * 4 * batches * (step // 4 - 1) + 2  # four micro-batches of every batch, four kinds of mask
+    forward = 4 * step + 4 * batches * (step // 4 - 1) + 2  # four micro-batches of every batch
     fault = f"ask:0:{forward}:{forward}"
     done = training.warm(1, out, fault, **changes)
     assert done.returncode == 75, done.stderr

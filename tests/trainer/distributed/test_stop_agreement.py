@@ -170,3 +170,12 @@ def test_ctrl_c_at_a_launcher_saves(training, tmp_path: Path, launcher: str) -> 
     assert len(saved) == 1 and saved[0] >= 3, told
     assert f"step {saved[0]} of 100000 is saved" in told
     assert f'File "{Path.cwd()}/trainer' not in told, "a traceback of ours"
+
+
+@pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "WORLD_SIZE"])
+def test_a_rank_that_is_no_number_is_named(name: str, monkeypatch, capsys) -> None:
+    monkeypatch.setenv(name, "abc")
+    assert main(["--config", "tests/recipes/small_bert.toml"]) == 2
+    assert capsys.readouterr().err.startswith(
+        f"clozeline: The environment variable {name} is 'abc', not a whole number"
+    )

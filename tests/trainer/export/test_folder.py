@@ -102,13 +102,14 @@ def test_the_public_recipe_holds_no_place(tmp_path: Path) -> None:
             "run.max_steps=4",
             "schedule.warmup_steps=1",
             "run.local=/secret/b",
-            'deepspeed.aio={block_size=4096, nvme_path="/secret/c"}',
+            'deepspeed.tensorboard={job_name="b", output_path="/secret/c"}',
+            "deepspeed.zero_optimization.sub_group_size=4096",
             'data.pairs=["/secret/d", "s3://secret/e"]',
         ],
     )
     text = public_recipe(recipe)
     assert "secret" not in text and "~" not in text
-    assert "steps = 4" in text and "global_batch = 32" in text and "block_size = 4096" in text
+    assert "steps = 4" in text and "global_batch = 32" in text and "sub_group_size = 4096" in text
 
     moved = RecipeChange(step=2, key="phases.1.data.pairs", before="a", now="b")
     faster = RecipeChange(step=2, key="optimizer.lr", before=1, now=2)
@@ -126,16 +127,16 @@ SERVICES = [
 
 @pytest.mark.parametrize("settings", SERVICES, ids=lambda settings: settings.split("=")[0])
 def test_accounts_of_services_are_not_published(settings: str) -> None:
-    changes = [f"deepspeed.{settings}", "deepspeed.steps_per_print=7", "deepspeed.zero_optimization.sub_group_size=9"]
+    changes = [f"deepspeed.{settings}", "deepspeed.dump_state=false", "deepspeed.zero_optimization.sub_group_size=9"]
     recipe = load_recipe("tests/recipes/small_bert.toml", changes)
     text = public_recipe(recipe)
     assert "SECRET" not in text and "enabled" not in text
-    assert "steps_per_print = 7" in text and "sub_group_size = 9" in text
+    assert "dump_state = false" in text and "sub_group_size = 9" in text
 
     key = f"deepspeed.{settings.split('=')[0]}.api_key"
     assert public_changes([RecipeChange(step=2, key=key, before="SECRET", now="SECRET2")]) == []
     recorded = resuming.recorded_keys(recipe.model_dump())
-    assert "SECRET" not in str(recorded) and recorded["deepspeed.steps_per_print"] == 7
+    assert "SECRET" not in str(recorded) and recorded["deepspeed.dump_state"] is False
 
 
 def test_an_earlier_export_is_kept_unless_overwrite_is_given(exported, tmp_path: Path, capsys) -> None:

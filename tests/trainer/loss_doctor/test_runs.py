@@ -51,6 +51,7 @@ def test_a_run_that_cannot_learn_is_told_why_and_so_is_its_resume(training, held
     """On two ranks that share the weights, which both must compute the last layer together."""
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     changes = STUCK | {"engine__zero_stage": 3, "evaluation__pairs": held_out, "evaluation__every": 25}
+    changes |= {"evaluation__all_kinds": "true"}
     done = training.warm(2, whole, **changes)
     assert done.returncode == 0, done.stderr
     told = [line for line in (done.stdout + done.stderr).splitlines() if "no better than" in line]
@@ -77,8 +78,8 @@ def test_a_run_that_cannot_learn_is_told_why_and_so_is_its_resume(training, held
 
 def interrupting(step: int, evaluations: int) -> str:
     """A signal in the middle of the evaluation after `step`, the first but for `evaluations`, on one rank."""
-    # A step has two micro-batches. So has each of an evaluation's four batches, which is masked in four ways.
-    forward = 2 * step + 2 * 4 * 4 * evaluations + 2
+    # A step has two micro-batches. So has each of the four batches of an evaluation.
+    forward = 2 * step + 2 * 4 * evaluations + 2
     return f"ask:0:{forward}:{forward}"
 
 

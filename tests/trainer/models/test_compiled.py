@@ -2,9 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
+from unittest.mock import patch
 
 import pytest
 import torch
+from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
@@ -12,6 +15,11 @@ from torch._dynamo.utils import counters
 from tests.small_models import FAMILIES, random_model, section, vocabulary_of
 from tests.trainer.models.flash_stand_ins import torch_flash
 from tests.trainer.models.test_attention import LENGTHS, batch_of
+from tests.trainer.one_rank import group_of_one, small_recipe
+from trainer.data.rank_share import RankShare
+from trainer.distributed.gradients import gradient_divisor
+from trainer.distributed.loss_scale import loss_scale
+from trainer.engine import build_engine
 from trainer.models import attention, pretraining
 from trainer.models.batch import IGNORE_INDEX, PackedBatch
 from trainer.models.pretraining import Losses, PretrainingModel
@@ -61,6 +69,32 @@ def test_a_step_of_one_shape_is_compiled_once(family: str) -> None:
         (losses.mlm_sum + losses.pair_sum).backward()
     assert not counters["graph_break"]
     assert counter.frame_count == (5 if family == "modernbert" else 4)
+
+
+CASES = [*product([*FAMILIES, "electra"], [(1, "bf16")]), *product(["bert"], [(0, "bf16"), (0, "fp16"), (2, "bf16")])]
+
+
+@pytest.mark.parametrize(("family", "layout"), CASES)
+def test_no_graph_breaks_where_gradients_are_summed(family: str, layout: tuple[int, str]) -> None:
+    """In 16 bits, with sums in float32, also for a shape that is compiled when sums exist already."""
+    counters.clear()
+    stage, precision = layout
+    recipe = small_recipe(f"engine.zero_stage={stage}", f"engine.precision={precision}")
+    model = model_of(family)
+    model.compile_parts(backend="eager")
+    for encoder in model.encoders():
+        encoder.recompute = stage == 1
+
+    with group_of_one(), patch.object(CPU_Accelerator, "is_fp16_supported", return_value=True):
+        engine = build_engine(model, recipe, RankShare(0, 1, 2, 4))
+        for number, lengths in enumerate([LENGTHS, [*LENGTHS, 3]]):
+            engine.set_gradient_accumulation_boundary(number == 1)
+            losses = engine(replace(batch_of(lengths), draws_K=torch.tensor([5, 9])))
+            engine.backward(losses.total() * gradient_divisor(engine) * loss_scale(engine))
+            engine.step()
+        engine.destroy()
+    assert not counters["graph_break"]
+    assert counters["stats"]["unique_graphs"] >= 7
 
 
 def total(losses: Losses) -> Tensor:
