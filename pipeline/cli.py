@@ -17,7 +17,6 @@ from pipeline.ledger_text import ledger_lines
 from pipeline.options import PairsJob, ShardJob, StatisticsJob, VocabJob
 from pipeline.runtime import stop_signals, terminal_logs
 from pipeline.terminal import print_lines
-from pipeline.unknown_words import unknown_line, unknown_warning
 from schemas import storage
 from schemas.errors import ClozelineError, nearest_name
 from schemas.manifest import Manifest, read_manifest
@@ -174,7 +173,7 @@ def _run_vocab(invocation: Invocation) -> None:
         return
 
     with stop_signals.told_as_finished(storage.printable(job.output)):
-        _print_made(manifest, job.output)
+        print_lines(_result_lines(manifest, job.output))
     tokens = manifest.totals["tokens"]
     size = manifest.options["size"]
     if tokens < size:
@@ -190,7 +189,7 @@ def _run_pairs(invocation: Invocation) -> None:
         return
 
     with stop_signals.told_as_finished(storage.printable(job.output)):
-        _print_made(manifest, job.output)
+        print_lines(_result_lines(manifest, job.output))
     if "removed_dropout" in manifest.options:
         print(
             f"Note: the tokenizer's BPE dropout of {manifest.options['removed_dropout']} is turned off, here and in "
@@ -240,14 +239,6 @@ def _result_lines(manifest: Manifest, output: str) -> list[str]:
     """Return lines that describe what a job published, and what it left out or cut and why."""
     left_out = [f"  left out or cut: {line}" for line in ledger_lines(manifest)]
     return [_result_line(manifest, output), *left_out]
-
-
-def _print_made(manifest: Manifest, output: str) -> None:
-    """Print what `vocab` or `pairs` published, and warn if much of the text is unknown."""
-    print_lines([*_result_lines(manifest, output), unknown_line(manifest)])
-    warning = unknown_warning(manifest)
-    if warning is not None:
-        print(f"clozeline: warning: {warning}", file=sys.stderr)
 
 
 COMMANDS = (

@@ -4,12 +4,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.flags import OneOf, folder, option, positive, switch, switch_pair
 from pipeline.shared_options import output_flag, overwrite_flag, shuffle_flag
-from pipeline.vocab.marks import MARKS_ARE_LETTERS
 from schemas.errors import UsageError
 
 if TYPE_CHECKING:
@@ -50,9 +49,8 @@ class VocabJob:
         help="BERT's kind, RoBERTa's, or ALBERT's and XLNet's (SentencePiece)",
     )
     size: int = option(None, check=positive, help="number of tokens, special tokens included")
-    lowercase: bool | None = switch_pair(
-        help="ignore case and accents: the default of wordpiece and of unigram with ALBERT's special tokens, but not "
-        "of wordpiece where vowels or tones are marks, as in Hindi, Japanese, Thai or Vietnamese (--language of shard)",
+    lowercase: bool = switch_pair(
+        help="ignore case and accents: the default of wordpiece and of unigram with ALBERT's special tokens",
         off_help="keep case, and accents too in wordpiece: the default of the others",
     )
     special_tokens: Family = option(
@@ -60,9 +58,7 @@ class VocabJob:
         check=OneOf(("albert", "xlnet")),
         help="whose special tokens a unigram vocabulary has, and whose case and accents by default",
     )
-    keep_accents: bool = switch(
-        help="unigram: keep accents, which ALBERT and XLNet remove; the default where vowels or tones are marks"
-    )
+    keep_accents: bool = switch(help="unigram: keep accents, which ALBERT and XLNet remove")
     min_frequency: int = option(
         2,
         check=positive,
@@ -77,8 +73,7 @@ class VocabJob:
     max_alphabet: int | None = option(
         None,
         check=positive,
-        help="maximum characters in a wordpiece alphabet; rarer ones become [UNK] (default: half of --size, and more "
-        "where merges leave room)",
+        help="maximum characters in a wordpiece alphabet; rarer ones become [UNK] (default: no maximum)",
     )
     pad_to_multiple: int = option(
         1,
@@ -112,19 +107,8 @@ class VocabJob:
                 if name in given:
                     raise UsageError(f"--{name} applies to --model unigram, not to {model}. Leave it out.")
 
-        return cls(**{"lowercase": None, **given})
-
-    def of_language(self, language: str) -> VocabJob:
-        """Return the job with the case and accents that a text of this language keeps by default."""
-        keeps_marks = language in MARKS_ARE_LETTERS
-        if self.model == "unigram":
-            ignores_case = self.special_tokens != "xlnet"
-        else:
-            ignores_case = self.model == "wordpiece" and not keeps_marks
-
-        lowercase = ignores_case if self.lowercase is None else self.lowercase
-        keep_accents = self.keep_accents or (self.model == "unigram" and keeps_marks)
-        return replace(self, lowercase=lowercase, keep_accents=keep_accents)
+        ignores_case = model == "wordpiece" or (model == "unigram" and given.get("special_tokens") != "xlnet")
+        return cls(**{"lowercase": ignores_case, **given})
 
     @classmethod
     def _extending(cls, given: dict[str, Any]) -> VocabJob:

@@ -53,7 +53,7 @@ def must_count(job: VocabJob, text: Manifest) -> bool:
 
     counts = read_manifest(folder, "counts")
     is_of_text = bool(counts.inputs) and counts.inputs[0].fingerprint == text.fingerprint
-    has_rules = rules_of(job.model, bool(job.lowercase)).name in counts.statistics["tallies"]
+    has_rules = rules_of(job.model, job.lowercase).name in counts.statistics["tallies"]
     if is_of_text and job.overwrite and not has_rules:
         return True
     if is_of_text:
@@ -124,7 +124,6 @@ def plan_counts(job: VocabJob, text: Manifest, rules: tuple[Rules, ...], options
         num_parts=max(1, len(text.parts_of("shards"))),
         text_bytes=text.totals["text_bytes"],
         is_result=job.counts is not None,
-        language=text.options.get("language", ""),
     )
 
 

@@ -7,12 +7,9 @@ runs.
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from dataclasses import replace
 from typing import Any
 
-import pyarrow as pa
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from pipeline.flags import recorded_options
@@ -41,9 +38,8 @@ from pipeline.steps.provenance import Provenance
 from pipeline.steps.vocab import VocabularyPlan
 from pipeline.transforms.vocab import CountWords, MakeVocabulary
 from pipeline.vocab.cut_runs import rules_of
-from pipeline.vocab.marks import marks_note
 from pipeline.vocab.rare_words import all_words, estimated_memory
-from schemas import shards, storage
+from schemas import storage
 from schemas.manifest import Input, Manifest, read_manifest, read_root
 
 
@@ -56,8 +52,6 @@ def run(job: VocabJob, beam_arguments: list[str], known_flags: list[str]) -> Man
 
     if job.text is not None:
         text = read_root(job.text, "text")
-        job = _with_marks(job, text.options.get("language", ""))
-        _note_marks(job, text)
         options = beam_options(beam_arguments, known_flags, text.totals["text_bytes"])
         if job.counts is None:
             return _run_from_text(job, text, extended, options)
@@ -72,39 +66,9 @@ def run(job: VocabJob, beam_arguments: list[str], known_flags: list[str]) -> Man
 
     # Options are made separately for each job, because Beam empties some of them when it runs.
     counts = read_manifest(str(job.counts), "counts")
-    job = _with_marks(job, counts.statistics.get("language", ""))
     bytes_of_counts = sum(shard.bytes for shard in counts.shards)
     options = beam_options(beam_arguments, known_flags, bytes_of_counts)
     return _run_from_counts(job, counts, extended, options)
-
-
-def _with_marks(job: VocabJob, language: str) -> VocabJob:
-    """Return the job with its defaults of case and accents for a language. Prints a note if they are not BERT's."""
-    if job.extend is not None:  # these follow from the extended vocabulary
-        return job
-
-    resolved = job.of_language(language)
-    if resolved != job.of_language(""):
-        kept = (
-            "so accents are kept"
-            if job.model == "unigram"
-            else "so accents are kept, and case; --lowercase removes both"
-        )
-        print(f"Note: marks are letters in the text's language ({language}), {kept}.", file=sys.stderr)
-    return resolved
-
-
-def _note_marks(job: VocabJob, text: Manifest) -> None:
-    """Print a note if the vocabulary ignores accents that are many in the text's first documents."""
-    if job.model == "bytebpe" or (job.keep_accents if job.model == "unigram" else not job.lowercase):
-        return
-
-    with contextlib.suppress(*shards.ARROW_ERRORS):  # the job itself reports a damaged shard
-        url = storage.join(str(job.text), shards.shard_name("text", 0, text.num_shards))
-        with storage.open_input(url) as file, pa.ipc.open_file(file) as reader:
-            note = marks_note(reader.get_batch(0)["sentences"].flatten().to_pylist(), job.model)
-        if note is not None:
-            print(note, file=sys.stderr)
 
 
 def _run_from_text(job: VocabJob, text: Manifest, extended: list[Input], options: PipelineOptions) -> Manifest | None:
@@ -117,7 +81,7 @@ def _run_from_text(job: VocabJob, text: Manifest, extended: list[Input], options
     if finished is not None:
         return finished
 
-    rules = rules_of(job.model, bool(job.lowercase))
+    rules = rules_of(job.model, job.lowercase)
     count_plan = plan_counts(job, text, (rules,), options)
     count = CountWords(count_plan, chosen_shuffle(job.shuffle, options), staging)
 
@@ -161,7 +125,7 @@ def _run_from_counts(
     if finished is not None:
         return finished
 
-    rules = rules_of(job.model, bool(job.lowercase))
+    rules = rules_of(job.model, job.lowercase)
     tally = tally_of(counts, folder, rules)
     place = CountsPlace(
         folder=path_for_workers("--counts", folder, options),

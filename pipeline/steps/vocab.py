@@ -31,7 +31,6 @@ from pipeline.vocab.rare_words import (
     words_below,
 )
 from pipeline.vocab.statistics import Usage, VocabularyUse, describe_usage
-from pipeline.vocab.train import MAX_WORD_CHARACTERS
 from pipeline.vocab.words import Words
 from schemas import FORMAT_VERSION, storage
 from schemas.errors import DataError
@@ -79,11 +78,6 @@ def learn_vocabulary(tally_rows: list[Any], plan: VocabularyPlan) -> Report:
 
     counts = _Partitions(plan.counts.open(), _readers(tally, plan.counts.partitions))
     left_out = _amounts_below(tally, job.min_word_count, counts)
-    if left_out.words == all_words(tally).words:
-        raise DataError(
-            f"No word is left to learn from: all {left_out.words:,} different words occur less often than "
-            f"--min_word_count {job.min_word_count:,}. Lower it."
-        )
     check_fit(tally, left_out, available_memory(), job.model)
 
     listed_count = max(job.min_word_count, listed_from(tally, MAX_LISTED_WORDS))
@@ -197,7 +191,7 @@ def publish_vocabulary(learned: Report, usage: Usage, plan: VocabularyPlan, prov
     entries = sorted(learned["entries"], key=lambda entry: entry["path"])
 
     statistics = describe_usage(vocabulary, usage, plan.sources)
-    further = {name: learned[name] for name in ("extension", "too_long") if name in learned}
+    extension = {"extension": learned["extension"]} if "extension" in learned else {}
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         kind="vocab",
@@ -207,7 +201,7 @@ def publish_vocabulary(learned: Report, usage: Usage, plan: VocabularyPlan, prov
         fingerprint=vocabulary.fingerprint,
         shards=[Shard(**entry) for entry in entries],
         totals=totals_of(learned),
-        statistics={**statistics, **further, "listed_from_count": learned["listed_count"]},
+        statistics={**statistics, **extension, "listed_from_count": learned["listed_count"]},
         ledger=ledger_of(learned),
     )
     publish_output(plan.staging, manifest)
@@ -238,9 +232,8 @@ def totals_of(learned: Report) -> dict[str, int]:
 
 
 def ledger_of(learned: Report) -> list[LedgerEntry]:
-    """Return what was left out: characters of the alphabet, words too rare (--min_word_count), and words too long."""
+    """Return what --max_alphabet left out, in characters of the text, and what --min_word_count left out, in words."""
     left_out = {
-        f"occurrence of a word above {MAX_WORD_CHARACTERS} characters": learned.get("too_long", {}).get("occurrences"),
         "character left out of the alphabet": learned["cut_characters"],
         "different word too rare to learn from": learned["left_out"]["words"],
         "occurrence of a word too rare to learn from": learned["left_out"]["occurrences"],

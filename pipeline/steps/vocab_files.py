@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from pipeline.options import VocabJob
 from pipeline.pairs.published_tokenizer import without_dropout
@@ -27,17 +27,15 @@ class MadeVocabulary:
 
 def learn_files(job: VocabJob, read_words: Callable[[], Words]) -> MadeVocabulary:
     """Learn a vocabulary with the job's options from the words that `read_words` returns."""
-    rules = UnigramRules(job.special_tokens, bool(job.lowercase), job.keep_accents)
+    rules = UnigramRules(job.special_tokens, job.lowercase, job.keep_accents)
     options = VocabularyOptions(job.model, job.size, job.min_frequency, job.max_alphabet, job.pad_to_multiple, rules)
     # The words are not bound to a name here, so that they can be freed while the vocabulary is trained.
     trained = train_vocabulary(read_words(), options)
-    facts: Report = {
+    facts = {
         "tokens": len(trained.tokens),
         "merges": len(trained.merges),
         "cut_characters": sum(trained.cut_characters.values()),
     }
-    if trained.too_long is not None:
-        facts["too_long"] = asdict(trained.too_long)
     return MadeVocabulary(vocabulary_files(trained, job.model, rules), facts)
 
 

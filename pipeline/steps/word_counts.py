@@ -53,7 +53,6 @@ class CountPlan:
     sources: the sources that the counts distinguish.
     num_parts: of the text's list of shards; 1 if its manifest has no parts.
     is_result: whether the sums are the shards of a folder of counts. Otherwise they stay in staging.
-    language: the code of the text's language.
     """
 
     text: str
@@ -64,7 +63,6 @@ class CountPlan:
     num_parts: int
     text_bytes: int
     is_result: bool
-    language: str = ""
 
     @property
     def shards_per_lot(self) -> int:
@@ -226,7 +224,6 @@ def publish_counts(
         totals=totals_of_counts(tallies, plan),
         statistics={
             "sources": plan.sources,
-            "language": plan.language,
             "tallies": {rules.name: tally for rules, tally in zip(plan.rules, tallies, strict=True)},
         },
         ledger=[],

@@ -1,7 +1,6 @@
 """Trains a vocabulary from word counts. The result is its tokens in the order of their ids.
 
-    wordpiece   [PAD] [UNK] [CLS] [SEP] [MASK], the sorted alphabet, merges in the order learned, then further
-                characters if there are too few merges to fill the vocabulary
+    wordpiece   [PAD] [UNK] [CLS] [SEP] [MASK], the sorted alphabet, then merges in the order learned
     bytebpe     <s> <pad> </s> <unk>, the 256 bytes, merges, and <mask> last, as in RoBERTa
     unigram     the special tokens of ALBERT or XLNet, then pieces, the most probable first
 
@@ -46,22 +45,12 @@ class TrainedVocabulary:
     """`tokens[i]` has id i. `cut_characters` were too rare for the alphabet: words with one of them become [UNK].
 
     scores: in Unigram, the natural logarithm of each token's probability.
-    too_long: the words that WordPiece encodes as [UNK] because of their length.
     """
 
     tokens: list[str]
     merges: list[tuple[str, str]]
     cut_characters: dict[str, int]
     scores: list[float] = field(default_factory=list)
-    too_long: TooLong | None = None
-
-
-@dataclass(frozen=True)
-class TooLong:
-    """Words of more than MAX_WORD_CHARACTERS: how often they occur, and their share of the text's characters."""
-
-    occurrences: int
-    share_of_characters: float
 
 
 @dataclass(frozen=True)
@@ -69,9 +58,9 @@ class VocabularyOptions:
     """What decides a vocabulary besides the word counts.
 
     size: the maximum number of tokens. min_frequency: how often two tokens must meet to be merged. max_alphabet:
-    maximum characters of a WordPiece alphabet; by default merges have at least half of `size`. pad_to_multiple:
-    [unusedN] tokens pad the vocabulary to a multiple of this number. rules: in Unigram, how the counted words are
-    normalized, and which special tokens come first.
+    maximum characters of a WordPiece alphabet, by default half of `size`. pad_to_multiple: [unusedN] tokens pad the
+    vocabulary to a multiple of this number. rules: in Unigram, how the counted words are normalized, and which special
+    tokens come first.
     """
 
     model: Model
@@ -104,21 +93,13 @@ def train_vocabulary(words: Words, options: VocabularyOptions) -> TrainedVocabul
     # Keep only one version of each large array alive: the characters take as much memory as any array of the trainer.
     del words
     trainer = BPETrainer(alphabet.symbols, alphabet.spellings, join)
-    cut_characters, spare, too_long = alphabet.cut_characters, alphabet.spare, alphabet.too_long
+    cut_characters = alphabet.cut_characters
     del alphabet
 
-    room = options.size - len(first) - len(last)
-    trainer.train(room, options.min_frequency)
-    further: list[str] = []
-    for character, spellings in spare.items():
-        if len(trainer.tokens) + len(further) + len(spellings) > room:
-            break
-        further += spellings
-        cut_characters.pop(character, None)
-
-    tokens = [*first, *trainer.tokens, *further]
-    unused = [f"[unused{i}]" for i in range(-(len(tokens) + len(last)) % options.pad_to_multiple)]
-    return TrainedVocabulary([*tokens, *unused, *last], trainer.merges, cut_characters, too_long=too_long)
+    trainer.train(options.size - len(first) - len(last), options.min_frequency)
+    missing = -(len(first) + len(trainer.tokens) + len(last)) % options.pad_to_multiple
+    unused = [f"[unused{i}]" for i in range(missing)]
+    return TrainedVocabulary([*first, *trainer.tokens, *unused, *last], trainer.merges, cut_characters)
 
 
 def _train_unigram(words: Words, options: VocabularyOptions) -> TrainedVocabulary:
@@ -129,8 +110,6 @@ def _train_unigram(words: Words, options: VocabularyOptions) -> TrainedVocabular
     is_kept_C, cut_characters = _unigram_alphabet(words, options)
     parts = cut_parts(words, is_kept_C)
     del words
-    if len(parts.counts_N) == 0:
-        raise DataError("No word is left to learn from once accents are removed. Give --keep_accents.")
 
     # Special tokens that are spelled out in a text must be text, so each of their characters must be a piece too.
     spelled = {chr(point) for point in np.flatnonzero(is_kept_C).tolist()}
@@ -169,24 +148,18 @@ def _unigram_alphabet(words: Words, options: VocabularyOptions) -> tuple[NDArray
 
 @dataclass(frozen=True)
 class _Alphabet:
-    """The words as symbols, the spelling of each symbol, and the characters without a symbol, with their counts.
-
-    spare: by character, tokens that may fill what merges leave free (see `_spellings`).
-    """
+    """The words as symbols, the spelling of each symbol, and the characters without a symbol, with their counts."""
 
     symbols: WordSymbols
     spellings: list[str]
     cut_characters: dict[str, int]
-    spare: dict[str, list[str]] = field(default_factory=dict)
-    too_long: TooLong | None = None
 
 
 def _wordpiece_alphabet(words: Words, options: VocabularyOptions) -> _Alphabet:
     """Choose a WordPiece alphabet.
 
-    It has `max_alphabet` characters, by default half the vocabulary, and further ones where merges leave room. Words
-    with a rarer character are left out as a whole: without it, their remaining pieces would be joined into tokens that
-    occur in no text.
+    It has `max_alphabet` characters, by default half the vocabulary. Words with a rarer character are left out as a
+    whole: without it, their remaining pieces would be joined into tokens that occur in no text.
     """
     specials = len(BERT_SPECIALS)
     limit = options.max_alphabet or max(1, options.size // 2 - specials)
@@ -194,49 +167,14 @@ def _wordpiece_alphabet(words: Words, options: VocabularyOptions) -> _Alphabet:
     if options.max_alphabet is None:
         check_coverage(words, cut, options.size)
 
-    trainable = trainable_words(words, is_kept_C)
-    too_long = _too_long(words)
-    if len(trainable.counts_N) == 0:
-        others = "" if cut == {} else ", and the others have a character that is not in the alphabet"
-        raise DataError(
-            f"No word is left to learn from: {too_long.occurrences if too_long else 0:,} words have more than "
-            f"{MAX_WORD_CHARACTERS} characters, which become [UNK] in WordPiece{others}. Give --model unigram or "
-            "--model bytebpe."
-        )
-
-    symbols, alphabet = wordpiece_symbols(trainable)
+    symbols, alphabet = wordpiece_symbols(trainable_words(words, is_kept_C))
     needed = specials + len(alphabet)
     if needed > options.size:
         raise DataError(
             f"--size {options.size} cannot hold {specials} special tokens and an alphabet of {len(alphabet)} "
             f"characters. Give at least {needed}."
         )
-    spare = {} if options.max_alphabet else _spellings(words, alphabet, cut)
-    return _Alphabet(symbols, alphabet, cut, spare, too_long)
-
-
-def _too_long(words: Words) -> TooLong | None:
-    is_long_N = words.lengths_N > MAX_WORD_CHARACTERS
-    if not is_long_N.any():
-        return None
-    characters = int(words.lengths_N[is_long_N] @ words.counts_N[is_long_N])
-    return TooLong(int(words.counts_N[is_long_N].sum()), characters / words.count_occurrences())
-
-
-def _spellings(words: Words, alphabet: list[str], cut: dict[str, int]) -> dict[str, list[str]]:
-    """Return the tokens that each of the cut characters needs, the most frequent characters first.
-
-    Before them come, under "", those that other characters need only in words with a cut character.
-    """
-    initial_C, inner_C = _initial_and_inner(words.select(words.lengths_N <= MAX_WORD_CHARACTERS))
-    forms = [chr(point) for point in np.flatnonzero(initial_C).tolist()]
-    forms += [f"##{chr(point)}" for point in np.flatnonzero(inner_C).tolist()]
-
-    spellings: dict[str, list[str]] = {"": []}
-    spellings |= {character: [] for character in sorted(cut, key=lambda character: (-cut[character], character))}
-    for form in sorted(set(forms).difference(alphabet)):
-        spellings[form[-1] if form[-1] in cut else ""].append(form)
-    return spellings
+    return _Alphabet(symbols, alphabet, cut)
 
 
 def _bytebpe_alphabet(words: Words, options: VocabularyOptions) -> _Alphabet:
@@ -267,7 +205,7 @@ def check_coverage(words: Words, cut: dict[str, int], size: int) -> None:
     if cut_count > MAX_CUT * total:
         raise DataError(
             f"--size {size} cannot hold the alphabet: half of it would leave out {len(cut)} characters that make up "
-            f"{cut_count / total:.1%} of the text. Give at least {2 * (size // 2 + len(cut))}, or --max_alphabet."
+            f"{cut_count / total:.1%} of the text. Give at least {2 * (size // 2 + len(cut))}."
         )
 
 
@@ -277,7 +215,8 @@ def wordpiece_symbols(words: Words) -> tuple[WordSymbols, list[str]]:
     A character has two forms: `x` at the beginning of a word and `##x` inside one. Only forms that occur are included.
     """
     word_starts_N = offsets_of(words.lengths_N)[:-1]
-    initial_C, inner_C = _initial_and_inner(words)
+    initial_C = np.bincount(words.characters_T[word_starts_N], minlength=CODE_POINTS)
+    inner_C = _count_distinct_words_characters(words) - initial_C
 
     code_points = {chr(point): point for point in np.flatnonzero(initial_C).tolist()}
     inner_code_points = {f"##{chr(point)}": point for point in np.flatnonzero(inner_C).tolist()}
@@ -295,12 +234,6 @@ def wordpiece_symbols(words: Words) -> tuple[WordSymbols, list[str]]:
     symbols_T = look_up(inner_symbol_C, words.characters_T)
     symbols_T[word_starts_N] = initial_symbol_C[words.characters_T[word_starts_N]]
     return WordSymbols(symbols_T, words.lengths_N, words.counts_N), alphabet
-
-
-def _initial_and_inner(words: Words) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return twice (C,) int64: how many distinct words begin with each character, and how often others have it."""
-    initial_C = np.bincount(words.characters_T[offsets_of(words.lengths_N)[:-1]], minlength=CODE_POINTS)
-    return initial_C, _count_distinct_words_characters(words) - initial_C
 
 
 def _count_distinct_words_characters(words: Words) -> NDArray[np.int64]:

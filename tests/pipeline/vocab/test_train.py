@@ -26,33 +26,9 @@ def test_layouts() -> None:
 
 def test_a_rare_character_never_glues_its_neighbors() -> None:
     """The published fault: with Z cut from the alphabet, `aZb` teaches a token `ab` that the text does not hold."""
-    words = ["aZb", *"abcdefgh", "ac", "acd", "ad"]
-    trained = train(words, [50, *[9000] * 11], "wordpiece", 21, 2, max_alphabet=8)
+    trained = train(["aZb", *"abcdefgh"], [50, *[9000] * 8], "wordpiece", 26, 2)  # room for 8 characters of 9
     assert "ab" not in trained.tokens
     assert trained.cut_characters == {"Z": 50}
-
-
-def test_characters_fill_what_merges_leave_free() -> None:
-    """Half of the vocabulary is kept for merges, and there are none."""
-    words = [*map(chr, range(0x4E00, 0x4E00 + 60)), "aZb"]
-    counts = [9000] * 40 + [1] * 21
-    trained = train(words, counts, "wordpiece", 100, 2)
-    assert trained.cut_characters == {} and len(set(trained.tokens)) == len(trained.tokens) == 5 + 60 + 3
-    assert {"a", "##Z", "##b"} < set(trained.tokens)
-
-    filled = train([*words, *map(chr, range(0x5E00, 0x5E00 + 60))], [*counts, *[1] * 60], "wordpiece", 100, 2)
-    assert len(filled.tokens) == 100 and len(filled.cut_characters) == 123 - 95
-
-
-def test_nothing_left_to_learn_from_is_said() -> None:
-    with pytest.raises(DataError, match="No word is left to learn from: 7 words have more than 100 characters"):
-        train(["ab" * 60], [7], "wordpiece", 400, 2)
-    assert len(train(["\u0120" + "ab" * 60], [7], "bytebpe", 400, 2).tokens) > 261
-
-
-def test_words_that_become_unknown_for_their_length_are_counted() -> None:
-    too_long = train(["ab" * 60, "cd"], [2, 5], "wordpiece", 400, 2).too_long
-    assert too_long is not None and (too_long.occurrences, too_long.share_of_characters) == (2, 240 / 250)
 
 
 @pytest.mark.parametrize(("model", "size"), [("wordpiece", 6), ("bytebpe", 260)])
