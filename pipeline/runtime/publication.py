@@ -35,7 +35,7 @@ _PARTS = r"|manifest-(shards|inputs)-\d+-of-\d+\.json"
 _REPLACED = {
     "text": r"text-\d+-of-\d+\.arrow|rejected/.*" + _PARTS,
     "counts": r"(wordpiece_uncased|wordpiece_cased|bytebpe|unigram)-\d+-of-\d+\.arrow" + _PARTS,
-    "vocab": r"vocab\.txt|vocab\.json|merges\.txt|extension\.json|special_tokens_map\.json" + _PARTS,
+    "vocab": r"vocab\.txt|vocab\.json|merges\.txt" + _PARTS,
     "statistics": r"cooccurrences-\d+-of-\d+\.arrow" + _PARTS,
     "pairs": r"pairs-\d+-of-\d+\.arrow|vocabulary/.*" + _PARTS,
 }

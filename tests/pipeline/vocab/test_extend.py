@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -88,19 +87,6 @@ def test_new_ids_come_after_the_old_and_know_their_pieces(extended, base: str) -
 
     statistics = read_manifest(str(output), "vocab").statistics["extension"]
     assert statistics["new_tokens"] == ADD and statistics["tokens_after"] < statistics["tokens_before"]
-
-
-def test_a_vocabulary_that_replaces_an_extended_one_is_none(command, extended, domain: Path, tmp_path: Path) -> None:
-    """The trainer would otherwise start new rows from the pieces of the old vocabulary."""
-    _, output = extended("vocab")
-    shutil.copytree(output, tmp_path / "out")
-    size = read_vocabulary(str(output)).size
-    words = ("--output", tmp_path / "out", "--model", "wordpiece", "--size", size, "--pad_to_multiple", size)
-    made = command("vocab", "--text", domain / "text", *words, "--overwrite")
-    assert made.returncode == 0, made.stderr
-    assert not (tmp_path / "out" / EXTENSION_FILE).exists()
-    assert read_vocabulary(str(tmp_path / "out")).extension is None
-    assert command("verify", tmp_path / "out").returncode == 0
 
 
 ODD = ["the", "The", " ", "  ", ".", "ing", "s", "k", "x", "-", "\u00e9", "\u0301", "\u4e2d", "[SEP]", "cat", "\u3000"]
