@@ -36,6 +36,8 @@ class Usage:
     tokens_S: Ints
     unknown_S: Ints
     """Words that become [UNK] at least in part."""
+    too_long_S: Ints
+    """Those of them that have more characters than WordPiece takes."""
     used_V: Ints
     """How often each token occurs in the corpus."""
 
@@ -46,6 +48,7 @@ class Usage:
             words_S=np.zeros(sources, dtype=np.int64),
             tokens_S=np.zeros(sources, dtype=np.int64),
             unknown_S=np.zeros(sources, dtype=np.int64),
+            too_long_S=np.zeros(sources, dtype=np.int64),
             used_V=np.zeros(vocabulary_size, dtype=np.int64),
         )
 
@@ -59,6 +62,7 @@ class Usage:
             self.words_S + other.words_S,
             self.tokens_S + other.tokens_S,
             self.unknown_S + other.unknown_S,
+            self.too_long_S + other.too_long_S,
             self.used_V + other.used_V,
         )
 
@@ -70,6 +74,7 @@ class VocabularyUse:
         """Read a tokenizer.json. `sources`: the number of sources that the counts distinguish."""
         self._vocabulary = parse_vocabulary(tokenizer_json, TOKENIZER_FILE)
         self._tokenizer, self._spell = word_tokenizer(tokenizer_json)
+        self._longest_word = json.loads(tokenizer_json)["model"].get("max_input_chars_per_word")
         self.usage = Usage.empty(sources, self._vocabulary.size)
 
     def add(self, by_source: pa.Table) -> None:
@@ -83,6 +88,10 @@ class VocabularyUse:
         is_unknown_N = np.zeros(len(pieces_N), dtype=bool)
         is_unknown_N[word_of_token_K[ids_K == self._vocabulary.special_id("unk")]] = True
 
+        is_too_long_N = np.zeros(len(pieces_N), dtype=bool)
+        if self._longest_word is not None:
+            is_too_long_N = is_unknown_N & (np.fromiter(map(len, words), np.int64, len(words)) > self._longest_word)
+
         word_R = encoded.indices.to_numpy()
         source_R = by_source["source"].to_numpy()
         count_R = by_source["count"].to_numpy()
@@ -91,6 +100,7 @@ class VocabularyUse:
         np.add.at(usage.words_S, source_R, count_R)
         np.add.at(usage.tokens_S, source_R, count_R * pieces_N[word_R])
         np.add.at(usage.unknown_S, source_R, count_R * is_unknown_N[word_R])
+        np.add.at(usage.too_long_S, source_R, count_R * is_too_long_N[word_R])
 
         count_N = np.zeros(len(pieces_N), dtype=np.int64)
         np.add.at(count_N, word_R, count_R)
@@ -107,8 +117,12 @@ def describe_usage(vocabulary: Vocabulary, usage: Usage, sources: Sequence[str])
     words = int(usage.words_S.sum())
     tokens = int(usage.tokens_S.sum())
     unknown = int(usage.unknown_S.sum())
+    unknown_tokens = int(usage.used_V[vocabulary.special_id("unk")])
     return {
         **shares(words, tokens, unknown),
+        "too_long_words": int(usage.too_long_S.sum()),
+        "unknown_tokens": unknown_tokens,
+        "unknown_token_share": round(unknown_tokens / max(tokens, 1), 6),
         "by_source": by_source_name,
         **describe_tokens(vocabulary, usage.used_V),
     }
