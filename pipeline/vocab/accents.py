@@ -29,6 +29,9 @@ MAX_CHANGED = 0.01  # share of a text's letters; more is a warning
 SAMPLED_CHARACTERS = 1_000_000
 EXAMPLES = 5
 
+VARIATION_SELECTORS = "".join(map(chr, range(0xFE00, 0xFE10)))
+"""Combining marks that choose the look of an emoji, and are part of no letter."""
+
 
 def with_case_of(job: VocabJob, language: Language) -> VocabJob:
     """Return the job with the case and accents that its language has by default, where the user chose none."""
@@ -47,12 +50,15 @@ def default_note(given: VocabJob, job: VocabJob, language: Language) -> str:
     """Return what the language decided, if English would have decided otherwise; else an empty note."""
     if language.code in UNACCENTED:
         return ""
-    start = f"Note: the text is in {language.name} ({language.code}), where ignoring accents changes words, so "
+    kept, flag = "", ""
     if job.model == "wordpiece" and given.lowercase is None:
-        return start + "case and accents are kept. --lowercase ignores both, as BERT's English vocabularies do."
-    if job.model == "unigram" and given.keep_accents is None:
-        return start + "accents are kept. --no_keep_accents ignores them, as ALBERT's and XLNet's vocabularies do."
-    return ""
+        kept, flag = "case and accents are", "--lowercase"
+    elif job.model == "unigram" and given.keep_accents is None:
+        kept, flag = "accents are", "--no_keep_accents"
+    return kept and (
+        f"Note: {kept} kept, because the text is in {language.name} ({language.code}), not in English or Chinese. "
+        f"{flag} ignores them."
+    )
 
 
 def accents_warning(job: VocabJob, source: Manifest) -> str:
@@ -98,7 +104,8 @@ def _letters(job: VocabJob, source: Manifest) -> Iterator[str]:
     left = SAMPLED_CHARACTERS
     for text, count in _texts(job, source):
         for character in text:
-            if character.isalpha() or unicodedata.category(character) == "Mn":
+            is_mark = unicodedata.category(character) == "Mn" and character not in VARIATION_SELECTORS
+            if character.isalpha() or is_mark:
                 yield from character * count
         left -= len(text) * count
         if left <= 0:

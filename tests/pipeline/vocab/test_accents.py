@@ -11,7 +11,7 @@ TEXTS = {
     "ko": "\uc624\ub298\uc740 \ub0a0\uc528\uac00 \uc88b\ub2e4. ",
     "vi": "ma m\u00e1 m\u00e0 m\u1ea3 m\u00e3 m\u1ea1. ",
     "en": "The caf\u00e9 opens at noon, and every guest of the house is welcome to stay, to read, to write "
-    "letters and to talk with all the others until late in the evening. ",
+    "letters and to talk with all the others until late in the evening. \u2764\ufe0f \u2764\ufe0f ",
 }
 
 
