@@ -136,10 +136,10 @@ def segment_a_lengths(layout: RowLayout, max_length: int) -> list[int]:
 
 
 def most_frequent_tokens(table: pa.Table, vocabulary: Vocabulary) -> list[list[str | int]]:
-    """Return [token, count] of a shard's most frequent non-special tokens; ties go to the lower id."""
+    """Return [token as people read it, count] of a shard's most frequent ordinary tokens; ties go to the lower id."""
     ids_T = table["input_ids"].combine_chunks().values.to_numpy()
     counts_V = np.bincount(ids_T, minlength=vocabulary.size)
     counts_V[vocabulary.is_special_V] = 0
 
     most_frequent = np.argsort(-counts_V, kind="stable")[:MAX_TOKENS_LISTED].tolist()
-    return [[vocabulary.tokens[i], int(counts_V[i])] for i in most_frequent if counts_V[i] > 0]
+    return [[vocabulary.shown(i), int(counts_V[i])] for i in most_frequent if counts_V[i] > 0]
