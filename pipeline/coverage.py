@@ -38,7 +38,8 @@ def pairs_warning(pairs: Manifest, vocabulary_folder: str) -> str:
     except ClozelineError:  # a published tokenizer has no manifest
         vocabulary = None
 
-    if vocabulary is not None and _is_much(vocabulary):
+    # What is unknown in the vocabulary's own text is unknown here only if this is that text.
+    if vocabulary is not None and vocabulary.inputs[0].fingerprint == pairs.inputs[0].fingerprint:
         return WARNING + _reason(vocabulary)
     return (
         f"{WARNING}the vocabulary in {folder} was made from other text. Make one from this text with `vocab`; "

@@ -301,6 +301,13 @@ def test_what_becomes_unknown_is_told_with_its_reason_and_a_remedy(command, tmp_
     written = command("pairs", "--text", text, "--vocab", vocab, "--output", pairs, "--objective", "sop")
     assert written.returncode == 0 and "coverage 60.000% of 25 words" in written.stdout and reason in written.stderr
 
+    (tmp_path / "other.txt").write_text("\u0434\u0430\n\u043d\u0435\u0442\n")
+    other = tmp_path / "other"
+    shard = ("shard", "--input", tmp_path / "other.txt", "--output", other, "--sentence_splitter", "newline")
+    assert command(*shard).returncode == 0
+    written = command("pairs", "--text", other, "--vocab", vocab, "--output", tmp_path / "p", "--objective", "sop")
+    assert "coverage 0.000% of 2 words" in written.stdout and "was made from other text" in written.stderr
+
     cut = ("--model", "wordpiece", "--size", 60, "--max_alphabet", 9, "--overwrite")
     made = command("vocab", "--text", text, "--output", vocab, *cut)
     assert made.returncode == 0 and "left out or cut: 2 x different character left out of the alphabet" in made.stdout
