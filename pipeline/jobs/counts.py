@@ -54,8 +54,14 @@ def must_count(job: VocabJob, text: Manifest) -> bool:
     counts = read_manifest(folder, "counts")
     is_of_text = bool(counts.inputs) and counts.inputs[0].fingerprint == text.fingerprint
     has_rules = rules_of(job.model, job.lowercase).name in counts.statistics["tallies"]
-    if is_of_text and job.overwrite and not has_rules:
+    is_current = has_rules and counts.options.get("version") == COUNT_VERSION
+    if is_of_text and job.overwrite and not is_current:
         return True
+    if is_of_text and not is_current:
+        raise UsageError(
+            f"--counts {storage.printable(folder)} holds counts by the rules of an older version. Give --overwrite to "
+            "count again."
+        )
     if is_of_text:
         print(f"clozeline: {storage.printable(folder)} holds the counts of this text already.", file=sys.stderr)
         return False

@@ -76,7 +76,8 @@ def accents_warning(job: VocabJob, source: Manifest) -> str:
     else:
         return ""
 
-    letters = Counter(_letters(job, source))
+    characters = _count_characters(job, source)
+    letters = Counter({character: count for character, count in characters.items() if _is_letter(character)})
     changed = {letter: count for letter, count in letters.items() if _is_changed(letter, fold)}
     share = sum(changed.values()) / max(letters.total(), 1)
     if share <= MAX_CHANGED:
@@ -99,17 +100,23 @@ def _shown(letter: str) -> str:
     return f"\u25cc{letter}" if unicodedata.combining(letter) or unicodedata.category(letter) == "Mn" else letter
 
 
-def _letters(job: VocabJob, source: Manifest) -> Iterator[str]:
-    """Yield the letters and combining marks of a sample of the text."""
+def _is_letter(character: str) -> bool:
+    """Whether a character is a letter, or a combining mark that may be a part of one."""
+    is_mark = unicodedata.category(character) == "Mn" and character not in VARIATION_SELECTORS
+    return character.isalpha() or is_mark
+
+
+def _count_characters(job: VocabJob, source: Manifest) -> Counter[str]:
+    """Count the characters of a sample of the text."""
+    found: Counter[str] = Counter()
     left = SAMPLED_CHARACTERS
     for text, count in _texts(job, source):
         for character in text:
-            is_mark = unicodedata.category(character) == "Mn" and character not in VARIATION_SELECTORS
-            if character.isalpha() or is_mark:
-                yield from character * count
+            found[character] += count
         left -= len(text) * count
         if left <= 0:
-            return
+            break
+    return found
 
 
 def _texts(job: VocabJob, source: Manifest) -> Iterator[tuple[str, int]]:
