@@ -158,10 +158,11 @@ def _run_shard(invocation: Invocation) -> None:
             held_out = held_out_folder(job.output)
             print_lines([_result_line(read_manifest(held_out, "text"), held_out)])
         for line in warning_lines(manifest, job.text_layout):
-            print(f"clozeline: warning: {line}", file=sys.stderr)
+            _warn(line)
 
 
 def _run_vocab(invocation: Invocation) -> None:
+    from pipeline.coverage import coverage_line, vocabulary_warning
     from pipeline.jobs.vocab import run
 
     given = invocation.given(VocabJob)
@@ -173,7 +174,8 @@ def _run_vocab(invocation: Invocation) -> None:
         return
 
     with stop_signals.told_as_finished(storage.printable(job.output)):
-        print_lines(_result_lines(manifest, job.output))
+        print_lines([*_result_lines(manifest, job.output), coverage_line(manifest)])
+    _warn(vocabulary_warning(manifest))
     tokens = manifest.totals["tokens"]
     size = manifest.options["size"]
     if tokens < size:
@@ -181,6 +183,7 @@ def _run_vocab(invocation: Invocation) -> None:
 
 
 def _run_pairs(invocation: Invocation) -> None:
+    from pipeline.coverage import coverage_line, pairs_warning
     from pipeline.jobs.pairs import run
 
     job = PairsJob.from_flags(invocation.given(PairsJob))
@@ -189,7 +192,8 @@ def _run_pairs(invocation: Invocation) -> None:
         return
 
     with stop_signals.told_as_finished(storage.printable(job.output)):
-        print_lines(_result_lines(manifest, job.output))
+        print_lines([*_result_lines(manifest, job.output), coverage_line(manifest)])
+    _warn(pairs_warning(manifest, job.vocab))
     if "removed_dropout" in manifest.options:
         print(
             f"Note: the tokenizer's BPE dropout of {manifest.options['removed_dropout']} is turned off, here and in "
@@ -226,6 +230,12 @@ def _run_verify(invocation: Invocation) -> None:
 
     invocation.refuse_other_arguments()
     print_lines(verify(invocation.parsed.folder))
+
+
+def _warn(warning: str) -> None:
+    """Print a warning on stderr; an empty one is none."""
+    if warning:
+        print(f"clozeline: warning: {warning}", file=sys.stderr)
 
 
 def _result_line(manifest: Manifest, output: str) -> str:

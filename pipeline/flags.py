@@ -81,9 +81,9 @@ def switch(*, help: str, recorded: bool = True) -> Any:
     return dataclasses.field(default=False, metadata={_KEY: Switch(help, is_recorded=recorded)})
 
 
-def switch_pair(*, help: str, off_help: str) -> Any:
-    """Return a dataclass field for --NAME and --no_NAME. If neither is given, other options decide the value."""
-    return dataclasses.field(metadata={_KEY: Switch(help, off_help)})
+def switch_pair(default: Any, *, help: str, off_help: str) -> Any:
+    """Return a dataclass field for --NAME and --no_NAME. With the default None, other options decide the value."""
+    return dataclasses.field(default=default, metadata={_KEY: Switch(help, off_help)})
 
 
 def add_flags(parser: argparse.ArgumentParser, options: type) -> None:

@@ -57,6 +57,8 @@ def show_shard(path: str, rows: int) -> Iterator[str]:
     """Yield the first rows of a shard, decoded. Raises DataError if it is not a readable shard."""
     data = storage.read(path)
     columns = shard_columns(data, path)
+    folder, _, name = path.rpartition("/")
+    folder = folder or "."
     yield f"\n{path}"
 
     if columns == shards.TEXT_SCHEMA.names:
@@ -64,10 +66,10 @@ def show_shard(path: str, rows: int) -> Iterator[str]:
         yield from islice(show_text(documents), rows)
     elif columns == shards.COUNTS_BY_SOURCE_SCHEMA.names:
         by_source = shards.decode_table(data, path, shards.COUNTS_BY_SOURCE_SCHEMA)
-        yield from show_counts(by_source.slice(0, rows))
+        yield from show_counts(by_source.slice(0, rows), is_bytebpe=name.startswith("bytebpe-"))
     elif columns == shards.COUNTS_SCHEMA.names:
         counts = shards.decode_table(data, path, shards.COUNTS_SCHEMA)
-        yield from show_counts(counts.slice(0, rows))
+        yield from show_counts(counts.slice(0, rows), read_vocabulary(folder).model == "bytebpe")
     elif columns == UNIGRAMS_SCHEMA.names:
         unigrams = shards.decode_table(data, path, UNIGRAMS_SCHEMA)
         yield from show_unigrams(unigrams, rows, counted_tokens(path))
@@ -75,7 +77,6 @@ def show_shard(path: str, rows: int) -> Iterator[str]:
         cooccurrences = shards.decode_table(data, path, COOCCURRENCES_SCHEMA)
         yield from show_cooccurrences(cooccurrences, rows, counted_tokens(path))
     else:
-        folder = path.rpartition("/")[0] or "."
         vocabulary = read_vocabulary(storage.join(folder, VOCABULARY_FOLDER))
         schema = shards.schema_of_pairs(data, path, vocabulary.size)
         pairs = shards.decode_table(data, path, schema)
@@ -92,7 +93,9 @@ def counted_tokens(path: str) -> tuple[str, ...] | None:
         vocabulary = read_vocabulary(storage.join(manifest.inputs[0].path, VOCABULARY_FOLDER))
     except (DataError, StorageError, LookupError):
         return None
-    return vocabulary.tokens if vocabulary.fingerprint == manifest.options.get("vocabulary") else None
+    if vocabulary.fingerprint != manifest.options.get("vocabulary"):
+        return None
+    return tuple(vocabulary.shown(i) for i in range(vocabulary.size))
 
 
 def shard_columns(data: bytes, path: str) -> list[str]:

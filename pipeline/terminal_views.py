@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pipeline.data_card import card, charts
 from pipeline.ledger_text import ledger_lines
 from schemas.manifest import Manifest
-from schemas.vocabulary import Vocabulary
+from schemas.vocabulary import Vocabulary, text_of_bytes
 
 WIDTH = 100  # maximum characters of a wrapped line
 LABEL_WIDTH = 12  # width of the name before a line's content
@@ -174,10 +174,11 @@ def _show_commonest_tokens(counts: list[tuple[str, int]], sampled_tokens: int) -
         yield "    " + "    ".join(shares[start : start + TOKENS_PER_LINE])
 
 
-def show_counts(table: pa.Table) -> Iterator[str]:
-    """Yield a line for each row of word counts."""
+def show_counts(table: pa.Table, is_bytebpe: bool) -> Iterator[str]:
+    """Yield a line for each row of word counts, whose words may be spelled as byte-level BPE does."""
     for row in table.to_pylist():
-        yield f"{row['count']:>12,}  {row['word']}"
+        word = text_of_bytes(row["word"]) if is_bytebpe else row["word"]
+        yield f"{row['count']:>12,}  {word}"
 
 
 def show_unigrams(table: pa.Table, rows: int, tokens: Sequence[str] | None) -> Iterator[str]:
@@ -229,16 +230,18 @@ def show_pairs(table: pa.Table, vocabulary: Vocabulary) -> Iterator[str]:
 
         mask = card.first_mask(row)
         if mask:
-            seen = [f"{pieces[place].strip()}>{vocabulary.readable(token)}" for place, token in mask.items()]
-            lines.append("  M  " + "  ".join(seen))
+            ids = row["input_ids"]
+            texts = {place: pieces[place].strip() or vocabulary.readable(ids[place]) for place in mask}
+            lines.append("  M  " + "  ".join(f"{texts[i]}>{vocabulary.readable(token)}" for i, token in mask.items()))
         yield "\n".join(lines)
 
 
 def _readable_pieces(row: dict[str, Any], vocabulary: Vocabulary) -> list[str]:
     """Return the tokens of a row as text, with a space before each token that begins a word."""
+    ids = row["input_ids"]
     pieces = []
-    for token, starts_word in zip(row["input_ids"], row["word_starts"], strict=True):
+    for token, piece, starts_word in zip(ids, vocabulary.readable_row(ids), row["word_starts"], strict=True):
         is_apart = starts_word or token in vocabulary.special_ids
         space = " " if is_apart else ""
-        pieces.append(space + vocabulary.readable(token))
+        pieces.append(space + piece)
     return pieces

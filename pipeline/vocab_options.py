@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from pipeline.flags import OneOf, folder, option, positive, switch, switch_pair
+from pipeline.flags import OneOf, folder, option, positive, switch_pair
 from pipeline.shared_options import output_flag, overwrite_flag, shuffle_flag
 from schemas.errors import UsageError
 
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class VocabJob:
-    """Options of `vocab`: text shards to word counts to a vocabulary."""
+    """Options of `vocab`: text shards to word counts to a vocabulary.
+
+    `lowercase` and `keep_accents` are None until the language of the text has decided what the user did not.
+    """
 
     text: str | None = option(
         None, help="folder written by shard; not needed with finished --counts", check=folder, recorded=False
@@ -50,15 +53,21 @@ class VocabJob:
     )
     size: int = option(None, check=positive, help="number of tokens, special tokens included")
     lowercase: bool = switch_pair(
-        help="ignore case and accents: the default of wordpiece and of unigram with ALBERT's special tokens",
+        None,
+        help="ignore case, and accents too in wordpiece: the default of unigram with ALBERT's special tokens, and of "
+        "wordpiece if the text's language is English or Chinese",
         off_help="keep case, and accents too in wordpiece: the default of the others",
     )
     special_tokens: Family = option(
         "albert",
         check=OneOf(("albert", "xlnet")),
-        help="whose special tokens a unigram vocabulary has, and whose case and accents by default",
+        help="whose special tokens a unigram vocabulary has, and whose case by default",
     )
-    keep_accents: bool = switch(help="unigram: keep accents, which ALBERT and XLNet remove")
+    keep_accents: bool = switch_pair(
+        None,
+        help="unigram: keep accents: the default unless the text's language is English or Chinese",
+        off_help="unigram: ignore accents, as ALBERT and XLNet do: the default for English and Chinese text",
+    )
     min_frequency: int = option(
         2,
         check=positive,
@@ -73,7 +82,8 @@ class VocabJob:
     max_alphabet: int | None = option(
         None,
         check=positive,
-        help="maximum characters in a wordpiece alphabet; rarer ones become [UNK] (default: no maximum)",
+        help="maximum characters in a wordpiece or unigram alphabet; rarer ones become [UNK] (default: half of --size, "
+        "and more if merges leave places free)",
     )
     pad_to_multiple: int = option(
         1,
@@ -107,8 +117,7 @@ class VocabJob:
                 if name in given:
                     raise UsageError(f"--{name} applies to --model unigram, not to {model}. Leave it out.")
 
-        ignores_case = model == "wordpiece" or (model == "unigram" and given.get("special_tokens") != "xlnet")
-        return cls(**{"lowercase": ignores_case, **given})
+        return cls(**given)
 
     @classmethod
     def _extending(cls, given: dict[str, Any]) -> VocabJob:
@@ -120,4 +129,4 @@ class VocabJob:
         for name in decided:
             if name in given:
                 raise UsageError(f"--{name} follows from the vocabulary that --extend names. Leave it out.")
-        return cls(**{"lowercase": False, **given})
+        return cls(**given)

@@ -6,9 +6,10 @@ it as JSON, so that the trainer needs no tokenizer to know what an id means.
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -78,6 +79,23 @@ def _byte_alphabet() -> dict[str, int]:
 
 _BYTES = _byte_alphabet()
 
+SPACE_SIGN = "\u2423"
+"""Shown for a space of a byte-level token, where it would not be seen otherwise."""
+
+
+def text_of_bytes(spelled: str) -> str:
+    """Return a byte-level token or word as text with its spaces as SPACE_SIGN. Bytes of no character are escaped.
+
+    Examples: `"\u0120the"` -> `"\u2423the"`, `"\u00e0\u00b8"` -> `"\\\\xe0\\\\xb8"`.
+    """
+    if not all(character in _BYTES for character in spelled):  # an added token, which is plain text
+        return spelled
+    return _decode(bytes(_BYTES[character] for character in spelled)).replace(" ", SPACE_SIGN)
+
+
+def _decode(data: bytes) -> str:
+    return data.decode(errors="backslashreplace")
+
 
 @dataclass(frozen=True)
 class Vocabulary:
@@ -117,8 +135,40 @@ class Vocabulary:
         if self.model == "unigram":
             return token.replace(SENTENCEPIECE_SPACE, " ").strip(" ")
 
-        data = bytes(_BYTES[character] for character in token)
-        return data.decode(errors="replace").strip(" ")
+        return _decode(bytes(_BYTES[character] for character in token)).strip(" ")
+
+    def readable_row(self, ids: Sequence[int]) -> list[str]:
+        """Return the tokens of a row as `readable` does, but decoded as a whole.
+
+        Byte-level tokens may end inside a character; it is then part of the token that completes it.
+        """
+        if self.model != "bytebpe":
+            return [self.readable(token_id) for token_id in ids]
+
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="backslashreplace")
+        pieces: list[str] = []
+        for token_id in ids:
+            if token_id in self.special_ids or token_id in self.added:
+                self._end_bytes(decoder, pieces)
+                pieces.append(self.readable(token_id))
+            else:
+                data = bytes(_BYTES[character] for character in self.tokens[token_id])
+                pieces.append(decoder.decode(data).strip(" "))
+
+        self._end_bytes(decoder, pieces)
+        return pieces
+
+    @staticmethod
+    def _end_bytes(decoder: codecs.IncrementalDecoder, pieces: list[str]) -> None:
+        """Add the bytes of a character that is never completed to the last piece."""
+        rest = decoder.decode(b"", final=True)
+        if rest:
+            pieces[-1] += rest
+
+    def shown(self, token_id: int) -> str:
+        """Return a token as a list of tokens shows it: with the marks of its alphabet, and bytes as text."""
+        token = self.tokens[token_id]
+        return text_of_bytes(token) if self.model == "bytebpe" else token
 
     @cached_property
     def special_ids(self) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from schemas.errors import UsageError
+from schemas.host_memory import available_bytes
 from trainer.batch_limits import needed_tokens, smallest_micro_batch
 from trainer.config.phases import Phase
 from trainer.config.schema import Recipe
@@ -30,7 +31,6 @@ from trainer.logs import logger
 from trainer.memory import held_bytes, largest_micro_batch
 from trainer.micro_batch_record import RECORD, Choice, record, recorded
 from trainer.models.families import encoder_shape
-from trainer.models.host_memory import available_bytes
 from trainer.models.shape import EncoderShape
 from trainer.out_of_memory import device_name
 from trainer.trial_pass import Trial, count_parameters, free_memory

@@ -6,10 +6,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from schemas.vocabulary import Vocabulary
-
-SPACE_SIGN = "\u2423"
-"""Shown for a token that consists only of a space, as in byte-level vocabularies."""
+from schemas.vocabulary import SPACE, SPACE_SIGN, Vocabulary
 
 Row = dict[str, Any]
 """A row of a pair shard, values by column."""
@@ -81,8 +78,19 @@ class RowView:
         """Return a token as text in which even a space can be seen."""
         return self._vocabulary.readable(token_id) or SPACE_SIGN
 
+    def _texts(self, ids: list[int]) -> list[str]:
+        """Return the text of each token; empty for bytes whose character a later token completes."""
+        texts = []
+        for token_id, piece in zip(ids, self._vocabulary.readable_row(ids), strict=True):
+            texts.append(piece or ("" if self._is_part_of_character(token_id) else SPACE_SIGN))
+        return texts
+
+    def _is_part_of_character(self, token_id: int) -> bool:
+        return self._vocabulary.model == "bytebpe" and bool(self._vocabulary.tokens[token_id].strip(SPACE))
+
     def _runs(self, row: Row) -> list[Run]:
         ids = row["input_ids"]
+        texts = self._texts(ids)
         seen_ids = first_mask(row)
 
         def css_class(position: int) -> str:
@@ -98,18 +106,18 @@ class RowView:
                 # The template adds the spaces between runs.
                 has_space_before = len(tokens) > 0 and (starts_word or kind == "special")
                 seen_id = seen_ids.get(position)
-                tokens.append(self._token(ids[position], seen_id, starts_word, has_space_before))
+                tokens.append(self._token(ids[position], texts[position], seen_id, starts_word, has_space_before))
             runs.append(Run(kind, tokens))
         return runs
 
-    def _token(self, token_id: int, seen_id: int | None, starts_word: bool, has_space_before: bool) -> Token:
+    def _token(self, token_id: int, text: str, seen_id: int | None, starts_word: bool, has_space_before: bool) -> Token:
         return Token(
-            text=self.text(token_id),
+            text=text,
             has_space_before=has_space_before,
             is_piece=not starts_word and token_id not in self._vocabulary.special_ids,
             is_unknown=token_id == self._unknown_id,
             fate=self._fate(token_id, seen_id),
-            seen=self.text(token_id if seen_id is None else seen_id),
+            seen=text if seen_id in (None, token_id) else self.text(seen_id),
         )
 
     def _fate(self, token_id: int, seen_id: int | None) -> str | None:

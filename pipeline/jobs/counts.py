@@ -28,7 +28,7 @@ from schemas.errors import UsageError
 from schemas.manifest import Input, Manifest, read_manifest
 
 NO_SEED = 0  # nothing here is random
-COUNT_VERSION = 2  # of the rules by which text is counted; version 1 had no words for Unigram
+COUNT_VERSION = 3  # of the rules by which text is counted; version 2 had no zero width joiners in Unigram's words
 
 
 def check_counts_folder(folder: str) -> None:
@@ -54,8 +54,14 @@ def must_count(job: VocabJob, text: Manifest) -> bool:
     counts = read_manifest(folder, "counts")
     is_of_text = bool(counts.inputs) and counts.inputs[0].fingerprint == text.fingerprint
     has_rules = rules_of(job.model, job.lowercase).name in counts.statistics["tallies"]
-    if is_of_text and job.overwrite and not has_rules:
+    is_current = has_rules and counts.options.get("version") == COUNT_VERSION
+    if is_of_text and job.overwrite and not is_current:
         return True
+    if is_of_text and not is_current:
+        raise UsageError(
+            f"--counts {storage.printable(folder)} holds counts by the rules of an older version. Give --overwrite to "
+            "count again."
+        )
     if is_of_text:
         print(f"clozeline: {storage.printable(folder)} holds the counts of this text already.", file=sys.stderr)
         return False
@@ -80,7 +86,8 @@ def needs_two_jobs(job: VocabJob) -> UsageError:
 def run_counts(job: VocabJob, text: Manifest, options: PipelineOptions) -> Manifest | None:
     """Make a finished folder of counts, for all sets of rules. Returns its manifest, or None after a dry run."""
     source = Input(path=storage.printable(str(job.text)), fingerprint=text.fingerprint)
-    provenance = Provenance({"version": COUNT_VERSION}, [source], NO_SEED)
+    recorded = {"version": COUNT_VERSION, "language": text.options["language"]}
+    provenance = Provenance(recorded, [source], NO_SEED)
 
     output = path_for_workers("--counts", str(job.counts), options)
     identity = {"options": provenance.options, "text": text.fingerprint}

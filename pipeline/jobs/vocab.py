@@ -7,6 +7,7 @@ runs.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -33,10 +34,12 @@ from pipeline.runtime.launch import check_launch, is_dry_run, leaves_job
 from pipeline.runtime.progress import NOT_MEASURED
 from pipeline.runtime.runner import beam_options
 from pipeline.runtime.staging import Staging, plan_staging
+from pipeline.shard.languages import find_language
 from pipeline.steps.counts_reader import CountsPlace, tally_of
 from pipeline.steps.provenance import Provenance
 from pipeline.steps.vocab import VocabularyPlan
 from pipeline.transforms.vocab import CountWords, MakeVocabulary
+from pipeline.vocab.accents import accents_warning, default_note, with_case_of
 from pipeline.vocab.cut_runs import rules_of
 from pipeline.vocab.rare_words import all_words, estimated_memory
 from schemas import storage
@@ -49,6 +52,7 @@ def run(job: VocabJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     if job.counts is not None:
         check_counts_folder(job.counts)
     job, extended = resolve_extension(job)
+    job = _resolve_case(job)
 
     if job.text is not None:
         text = read_root(job.text, "text")
@@ -69,6 +73,24 @@ def run(job: VocabJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     bytes_of_counts = sum(shard.bytes for shard in counts.shards)
     options = beam_options(beam_arguments, known_flags, bytes_of_counts)
     return _run_from_counts(job, counts, extended, options)
+
+
+def _resolve_case(job: VocabJob) -> VocabJob:
+    """Return the job with the case and accents of its text's language, after saying what that does to the text."""
+    if job.text is not None:
+        source = read_root(job.text, "text")
+    else:
+        source = read_manifest(str(job.counts), "counts")
+
+    language = find_language(source.options.get("language", "en"))
+    resolved = with_case_of(job, language)
+    note = default_note(job, resolved, language)
+    if note:
+        print(note, file=sys.stderr)
+    warning = accents_warning(resolved, source)
+    if warning:
+        print(f"clozeline: warning: {warning}", file=sys.stderr)
+    return resolved
 
 
 def _run_from_text(job: VocabJob, text: Manifest, extended: list[Input], options: PipelineOptions) -> Manifest | None:

@@ -41,6 +41,7 @@ def resolve_extension(job: VocabJob) -> tuple[VocabJob, list[Input]]:
         job,
         model=vocabulary.model,
         lowercase=vocabulary.model == "wordpiece" and bool(normalizer.get("lowercase")),
+        keep_accents=False,  # decided by the folder's own rules
         size=vocabulary.size + int(job.add or 0),
     )
     return resolved, [Input(path=storage.printable(job.extend), fingerprint=vocabulary.fingerprint)]

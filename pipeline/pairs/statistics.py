@@ -28,6 +28,8 @@ class RowStatistics:
         self._max_length = max_length
         self._unknown_id = vocabulary.special_id("unk")
         self._unknown_tokens = 0
+        self._unknown_words = 0
+        self._words = 0
         self._hashes: list[U64] = []
 
         # A hash for each id and an odd factor for each position, from the same generator as all random numbers.
@@ -36,7 +38,12 @@ class RowStatistics:
 
     def add(self, rows: RowBatch) -> None:
         """Count the tokens of a batch of rows."""
-        self._unknown_tokens += int(np.count_nonzero(rows.ids_T == self._unknown_id))
+        # Words are numbered from 1, and special tokens continue the word before them.
+        word_T = np.cumsum(rows.word_starts_T)
+        word_of_unknown = word_T[rows.ids_T == self._unknown_id]
+        self._words += int(word_T[-1]) if len(word_T) else 0
+        self._unknown_words += len(np.unique(word_of_unknown))
+        self._unknown_tokens += len(word_of_unknown)
         self._hashes.append(self._hash(rows))
 
     def describe(self, layout: RowLayout, documents: EncodedDocuments, objective: Objective) -> dict[str, Any]:
@@ -49,6 +56,8 @@ class RowStatistics:
             "lengths": np.bincount(lengths_R, minlength=self._max_length + 1).tolist(),
             "segment_a_lengths": segment_a_lengths(layout, self._max_length),
             "unknown_tokens": self._unknown_tokens,
+            "unknown_words": self._unknown_words,
+            "words": self._words,
             "duplicate_rows": self._duplicate_rows(),
             "source_tokens": tokens_by_source(layout, lengths_R, documents.sources),
         }
@@ -127,10 +136,10 @@ def segment_a_lengths(layout: RowLayout, max_length: int) -> list[int]:
 
 
 def most_frequent_tokens(table: pa.Table, vocabulary: Vocabulary) -> list[list[str | int]]:
-    """Return [token, count] of a shard's most frequent non-special tokens; ties go to the lower id."""
+    """Return [token as people read it, count] of a shard's most frequent ordinary tokens; ties go to the lower id."""
     ids_T = table["input_ids"].combine_chunks().values.to_numpy()
     counts_V = np.bincount(ids_T, minlength=vocabulary.size)
     counts_V[vocabulary.is_special_V] = 0
 
     most_frequent = np.argsort(-counts_V, kind="stable")[:MAX_TOKENS_LISTED].tolist()
-    return [[vocabulary.tokens[i], int(counts_V[i])] for i in most_frequent if counts_V[i] > 0]
+    return [[vocabulary.shown(i), int(counts_V[i])] for i in most_frequent if counts_V[i] > 0]

@@ -30,12 +30,13 @@ from schemas import storage
 from schemas.errors import ClozelineError, DataError
 from schemas.manifest import FolderKind, Manifest, Part, Shard
 from schemas.many_files import concurrently
+from schemas.vocabulary import TOKENIZER_FILES
 
 _PARTS = r"|manifest-(shards|inputs)-\d+-of-\d+\.json"
 _REPLACED = {
     "text": r"text-\d+-of-\d+\.arrow|rejected/.*" + _PARTS,
     "counts": r"(wordpiece_uncased|wordpiece_cased|bytebpe|unigram)-\d+-of-\d+\.arrow" + _PARTS,
-    "vocab": r"vocab\.txt|vocab\.json|merges\.txt" + _PARTS,
+    "vocab": "|".join(map(re.escape, sorted(TOKENIZER_FILES - {"spiece.model"}))) + _PARTS,
     "statistics": r"cooccurrences-\d+-of-\d+\.arrow" + _PARTS,
     "pairs": r"pairs-\d+-of-\d+\.arrow|vocabulary/.*" + _PARTS,
 }

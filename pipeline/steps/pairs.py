@@ -159,6 +159,8 @@ def add_pair_reports(reports: list[Report]) -> Report:
         "lengths": add_histograms(reports, "lengths"),
         "segment_a_lengths": add_histograms(reports, "segment_a_lengths"),
         "unknown_tokens": total(reports, "unknown_tokens"),
+        "unknown_words": total(reports, "unknown_words"),
+        "words": total(reports, "words"),
         "duplicate_rows": total(reports, "duplicate_rows"),
         "source_tokens": add_by_name(reports, "source_tokens"),
         "ledger": add_ledgers(report["ledger"] for report in reports),
@@ -199,10 +201,19 @@ def _read_largest_shard(largest: Shard, staging: Staging, vocabulary: Vocabulary
 def _no_row(manifest: Manifest, job: PairsJob) -> DataError:
     causes = [f"{entry.reason}, {entry.source}: {entry.count}" for entry in manifest.ledger]
     reasons = "; ".join(causes) if causes else "no document"
+    start = f"No row could be made from {job.text} ({reasons}). "
+    text = read_root(job.text, "text")
+    if job.objective == "nsp" and text.totals["documents"] == 1:
+        return DataError(
+            f"{start}nsp takes B from another document, and this text has one. Cut it into documents, or use "
+            "--objective sop or full_sentences."
+        )
+
+    advice = "look at the text with `python -m pipeline inspect`"
+    if text.num_shards > 1:
+        advice += ", or run `shard` with fewer --num_shards"
     return DataError(
-        f"No row could be made from {job.text} ({reasons}). A pair needs documents of at least two sentences, and nsp "
-        "also two documents per shard: look at the text with `python -m pipeline inspect`, or run `shard` with fewer "
-        "--num_shards."
+        f"{start}A pair needs documents of at least two sentences, and nsp also two documents per shard: {advice}."
     )
 
 
@@ -245,6 +256,8 @@ def _statistics(sums: Report, sample: pa.Table, vocabulary: Vocabulary) -> dict[
         "lengths": sums["lengths"],
         "segment_a_lengths": sums["segment_a_lengths"],
         "unknown_tokens": sums["unknown_tokens"],
+        "unknown_words": sums["unknown_words"],
+        "words": sums["words"],
         "duplicate_rows": sums["duplicate_rows"],
         "tokens_by_source": sums["source_tokens"],
         "commonest_tokens": most_frequent_tokens(sample, vocabulary),

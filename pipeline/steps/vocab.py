@@ -72,23 +72,28 @@ def learn_vocabulary(tally_rows: list[Any], plan: VocabularyPlan) -> Report:
 
     job = plan.job
     tally = np.array(tally_rows, dtype=np.int64)
+    place = storage.printable(str(job.text or job.counts))
     if len(tally) == 0 or all_words(tally).words == 0:
-        place = job.text or job.counts
         raise DataError(f"{place} holds no word to learn from. Look at it with `python -m pipeline inspect`.")
 
     counts = _Partitions(plan.counts.open(), _readers(tally, plan.counts.partitions))
     left_out = _amounts_below(tally, job.min_word_count, counts)
+    if left_out.words == all_words(tally).words:
+        raise DataError(
+            f"No word of {place} occurs {job.min_word_count:,} times, so none is left to learn from. Lower "
+            "--min_word_count."
+        )
     check_fit(tally, left_out, available_memory(), job.model)
 
     listed_count = max(job.min_word_count, listed_from(tally, MAX_LISTED_WORDS))
-    entries: list[Report] = []
+    entries: dict[str, Report] = {}
     words = partial(_read_words, counts, listed_count, plan, entries)
     made = learn_files(job, words) if job.extend is None else extend_files(job, words)
     for name, data in made.files.items():
-        entries.append(_keep_file(name, data, made.facts["tokens"], plan.staging))
+        entries[name] = _keep_file(name, data, made.facts["tokens"], plan.staging)
 
     report = {
-        "entries": entries,
+        "entries": list(entries.values()),
         **made.facts,
         "listed_count": listed_count,
         "words": asdict(all_words(tally)),
@@ -146,11 +151,11 @@ def _amounts_below(tally: Tally, min_word_count: int, counts: _Partitions) -> Wo
     return WordAmounts(*amounts.tolist())
 
 
-def _read_words(counts: _Partitions, listed_count: int, plan: VocabularyPlan, entries: list[Report]) -> Words:
+def _read_words(counts: _Partitions, listed_count: int, plan: VocabularyPlan, entries: dict[str, Report]) -> Words:
     """Return the words to learn from. Each partition drops its rare words before the partitions are concatenated.
 
-    Also stage a file of the words that occur at least `listed_count` times, and append the file's manifest entry to
-    `entries`. These words are a subset of the words to learn from.
+    Also stage a file of the words that occur at least `listed_count` times, unless an earlier call has, and put the
+    file's manifest entry into `entries`. These words are a subset of the words to learn from.
     """
 
     def frequent_in(words: pa.Table) -> tuple[Words, pa.Table]:
@@ -163,9 +168,10 @@ def _read_words(counts: _Partitions, listed_count: int, plan: VocabularyPlan, en
         parts.append(words)
         listed.append(most_frequent)
 
-    data, entry = encode_entry(COUNTS_FILE, most_frequent_first(pa.concat_tables(listed)))
-    entry |= {"fingerprint": entry["sha256"][:32]}
-    entries.append(plan.staging.keep(COUNTS_FILE, data, entry))
+    if COUNTS_FILE not in entries:
+        data, entry = encode_entry(COUNTS_FILE, most_frequent_first(pa.concat_tables(listed)))
+        entry |= {"fingerprint": entry["sha256"][:32]}
+        entries[COUNTS_FILE] = plan.staging.keep(COUNTS_FILE, data, entry)
     return Words.concatenate(parts)
 
 
@@ -232,9 +238,14 @@ def totals_of(learned: Report) -> dict[str, int]:
 
 
 def ledger_of(learned: Report) -> list[LedgerEntry]:
-    """Return what --max_alphabet left out, in characters of the text, and what --min_word_count left out, in words."""
+    """Return what learning left out: characters and words, how many different ones and how often they occur."""
+    distinct_characters, characters = learned["cut_characters"]
+    long_words, long_occurrences = learned["long_words"]
     left_out = {
-        "character left out of the alphabet": learned["cut_characters"],
+        "different character left out of the alphabet": distinct_characters,
+        "character left out of the alphabet": characters,
+        "different word too long for WordPiece, which becomes [UNK]": long_words,
+        "occurrence of a word too long for WordPiece": long_occurrences,
         "different word too rare to learn from": learned["left_out"]["words"],
         "occurrence of a word too rare to learn from": learned["left_out"]["occurrences"],
     }

@@ -10,7 +10,7 @@ from pipeline.pairs.published_tokenizer import without_dropout
 from pipeline.runtime.counters import Report
 from pipeline.vocab.extend import extend_vocabulary
 from pipeline.vocab.tokenizer_files import vocabulary_files
-from pipeline.vocab.train import VocabularyOptions, train_vocabulary
+from pipeline.vocab.train import VocabularyOptions, train_with_all_places
 from pipeline.vocab.unigram_words import UnigramRules
 from pipeline.vocab.words import Words
 from schemas import storage
@@ -28,13 +28,22 @@ class MadeVocabulary:
 def learn_files(job: VocabJob, read_words: Callable[[], Words]) -> MadeVocabulary:
     """Learn a vocabulary with the job's options from the words that `read_words` returns."""
     rules = UnigramRules(job.special_tokens, job.lowercase, job.keep_accents)
-    options = VocabularyOptions(job.model, job.size, job.min_frequency, job.max_alphabet, job.pad_to_multiple, rules)
-    # The words are not bound to a name here, so that they can be freed while the vocabulary is trained.
-    trained = train_vocabulary(read_words(), options)
+    options = VocabularyOptions(
+        model=job.model,
+        size=job.size,
+        min_frequency=job.min_frequency,
+        max_alphabet=job.max_alphabet,
+        pad_to_multiple=job.pad_to_multiple,
+        rules=rules,
+        text=storage.printable(str(job.text or job.counts)),
+    )
+    trained = train_with_all_places(read_words, options)
+    cut_characters = trained.left_out.cut_characters
     facts = {
         "tokens": len(trained.tokens),
         "merges": len(trained.merges),
-        "cut_characters": sum(trained.cut_characters.values()),
+        "cut_characters": [len(cut_characters), sum(cut_characters.values())],
+        "long_words": trained.left_out.long_words,
     }
     return MadeVocabulary(vocabulary_files(trained, job.model, rules), facts)
 
@@ -57,6 +66,11 @@ def extend_files(job: VocabJob, read_words: Callable[[], Words]) -> MadeVocabula
         "tokens_after": extended.tokens_after,
     }
     merges = sum(token.merge is not None for token in extended.new_tokens)
-    return MadeVocabulary(
-        extended.files, {"tokens": tokens, "merges": merges, "cut_characters": 0, "extension": extension}
-    )
+    facts = {
+        "tokens": tokens,
+        "merges": merges,
+        "cut_characters": [0, 0],
+        "long_words": extended.long_words,
+        "extension": extension,
+    }
+    return MadeVocabulary(extended.files, facts)

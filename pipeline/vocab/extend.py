@@ -28,7 +28,7 @@ from tokenizers import Tokenizer
 from pipeline.vocab.bpe import BPETrainer, join_bytes
 from pipeline.vocab.statistics import encode_words, word_tokenizer
 from pipeline.vocab.symbol_array import WordSymbols
-from pipeline.vocab.train import MAX_WORD_CHARACTERS
+from pipeline.vocab.train import MAX_WORD_CHARACTERS, long_words
 from pipeline.vocab.unigram_words import cut_parts, strings_of
 from pipeline.vocab.words import CODE_POINTS, Words
 from schemas.errors import DataError
@@ -66,12 +66,16 @@ class NewToken:
 
 @dataclass(frozen=True)
 class ExtendedVocabulary:
-    """The files of an extended vocabulary by name, its new tokens, and the text's number of tokens before and after."""
+    """The files of an extended vocabulary by name, its new tokens, and the text's number of tokens before and after.
+
+    long_words: as in TrainedVocabulary.
+    """
 
     files: dict[str, bytes]
     new_tokens: list[NewToken]
     tokens_before: int
     tokens_after: int
+    long_words: tuple[int, int] = (0, 0)
 
 
 def extend_vocabulary(words: Words, files: dict[str, bytes], add: int, min_frequency: int) -> ExtendedVocabulary:
@@ -98,6 +102,7 @@ def extend_vocabulary(words: Words, files: dict[str, bytes], add: int, min_frequ
         new_tokens=new_tokens,
         tokens_before=_count_tokens(words, tokenizer_json),
         tokens_after=_count_tokens(words, extended[TOKENIZER_FILE]),
+        long_words=long_words(words) if vocabulary.model == "wordpiece" else (0, 0),
     )
 
 

@@ -29,6 +29,10 @@ _ASCII_PAIRS = "".join(left + right for left in _PRINTABLE for right in _PRINTAB
 
 _RULES_OF: dict[Model, str] = {"wordpiece": "BERT's", "bytebpe": "GPT-2's", "unigram": "ALBERT's"}
 
+_NMT_REMOVED = "[\u0001-\u0008\u000b\u000e-\u001f\u007f\u008f\u009f]"
+_NMT_SPACES = "[\t\n\u000c\r\u1680\u200b\u200c\u200e\u200f\u2028\u2029\u2581\ufeff\ufffd]"
+"""The characters that sentencepiece's nmt_nfkc removes, and those of which it makes spaces besides NFKC's."""
+
 _BERT_ASCII = re.compile(r"[A-Za-z0-9]+|[^A-Za-z0-9]")
 _GPT2_ASCII = re.compile(r"'(?:s|t|re|ve|m|ll|d)| ?[A-Za-z]+| ?[0-9]+| ?[^ A-Za-z0-9]+")
 
@@ -45,10 +49,13 @@ def count_steps() -> list[normalizers.Normalizer]:
     """Return the steps that normalize text before Unigram's words are counted; `fold_steps` normalizes words later.
 
     This is sentencepiece's nmt_nfkc (control characters are removed, other white space becomes spaces, then NFKC),
-    after replacing two kinds of quotation marks as ALBERT and XLNet do.
+    after replacing two kinds of quotation marks as ALBERT and XLNet do. tokenizers' `Nmt` is not used, because it makes
+    a space of the zero width joiner, which joins letters of Sinhala and Malayalam and parts of emoji.
     """
-    steps = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"'), normalizers.Nmt(), normalizers.NFKC()]
-    return steps  # type: ignore[return-value]
+    quotes = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+    removed = normalizers.Replace(Regex(_NMT_REMOVED), "")
+    spaces = normalizers.Replace(Regex(_NMT_SPACES), " ")
+    return [*quotes, removed, spaces, normalizers.NFKC()]  # type: ignore[list-item]
 
 
 def fold_steps(lowercase: bool, keep_accents: bool) -> list[normalizers.Normalizer]:

@@ -8,7 +8,6 @@ The sum of the tallies of two partitions is the tally of both.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from schemas.errors import DataError
+from schemas.host_memory import available_bytes
 from schemas.vocabulary import Model
 
 Tally = NDArray[np.int64]
@@ -47,7 +47,6 @@ MAX_POSITIONS = 2**31 - 2
 """Maximum characters and gaps, because the trainer numbers them with 32 bits."""
 
 USED_SHARE = 0.8  # of the free memory, because the estimate is not exact and the worker does other things too
-ASSUMED_MEMORY = 4 << 30  # bytes, if the system does not say
 
 
 def estimated_memory(text_bytes: int, model: Model = "wordpiece") -> int:
@@ -150,33 +149,5 @@ def listed_from(tally: Tally, limit: int) -> int:
 
 
 def available_memory() -> int:
-    """Return how many bytes learning may use here: a share of what the system and the container leave free."""
-    free = [_free_on_machine(), _free_in_container()]
-    known = [amount for amount in free if amount is not None]
-    return int(min(known, default=ASSUMED_MEMORY) * USED_SHARE)
-
-
-def _free_on_machine() -> int | None:
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-
-    for line in lines:
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return None
-
-
-def _free_in_container() -> int | None:
-    """Return the free memory within a container's limit: by Linux control groups version 2, then version 1."""
-    places = [
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ]
-    for limit, usage in places:
-        try:
-            return int(Path(limit).read_text()) - int(Path(usage).read_text())
-        except (OSError, ValueError):  # no such file, or "max"
-            continue
-    return None
+    """Return how many bytes learning may use here: a share of what the machine and its control groups leave free."""
+    return int(available_bytes() * USED_SHARE)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders
 
-from schemas.vocabulary import SENTENCEPIECE_SPACE, TOKENIZER_FILE, Model, Vocabulary, parse_vocabulary
+from schemas.vocabulary import (
+    SENTENCEPIECE_SPACE,
+    TOKENIZER_FILE,
+    Model,
+    Vocabulary,
+    parse_vocabulary,
+    text_of_bytes,
+)
 
 MAX_LISTED = 20  # tokens or words of each kind that a report names
 ENCODED_AT_ONCE = 100_000  # given to the tokenizer in one call
@@ -36,6 +43,8 @@ class Usage:
     tokens_S: Ints
     unknown_S: Ints
     """Words that become [UNK] at least in part."""
+    too_long_S: Ints
+    """Those of them that have more characters than WordPiece takes."""
     used_V: Ints
     """How often each token occurs in the corpus."""
 
@@ -46,6 +55,7 @@ class Usage:
             words_S=np.zeros(sources, dtype=np.int64),
             tokens_S=np.zeros(sources, dtype=np.int64),
             unknown_S=np.zeros(sources, dtype=np.int64),
+            too_long_S=np.zeros(sources, dtype=np.int64),
             used_V=np.zeros(vocabulary_size, dtype=np.int64),
         )
 
@@ -59,6 +69,7 @@ class Usage:
             self.words_S + other.words_S,
             self.tokens_S + other.tokens_S,
             self.unknown_S + other.unknown_S,
+            self.too_long_S + other.too_long_S,
             self.used_V + other.used_V,
         )
 
@@ -70,6 +81,7 @@ class VocabularyUse:
         """Read a tokenizer.json. `sources`: the number of sources that the counts distinguish."""
         self._vocabulary = parse_vocabulary(tokenizer_json, TOKENIZER_FILE)
         self._tokenizer, self._spell = word_tokenizer(tokenizer_json)
+        self._longest_word = json.loads(tokenizer_json)["model"].get("max_input_chars_per_word")
         self.usage = Usage.empty(sources, self._vocabulary.size)
 
     def add(self, by_source: pa.Table) -> None:
@@ -83,6 +95,10 @@ class VocabularyUse:
         is_unknown_N = np.zeros(len(pieces_N), dtype=bool)
         is_unknown_N[word_of_token_K[ids_K == self._vocabulary.special_id("unk")]] = True
 
+        is_too_long_N = np.zeros(len(pieces_N), dtype=bool)
+        if self._longest_word is not None:
+            is_too_long_N = is_unknown_N & (np.fromiter(map(len, words), np.int64, len(words)) > self._longest_word)
+
         word_R = encoded.indices.to_numpy()
         source_R = by_source["source"].to_numpy()
         count_R = by_source["count"].to_numpy()
@@ -91,6 +107,7 @@ class VocabularyUse:
         np.add.at(usage.words_S, source_R, count_R)
         np.add.at(usage.tokens_S, source_R, count_R * pieces_N[word_R])
         np.add.at(usage.unknown_S, source_R, count_R * is_unknown_N[word_R])
+        np.add.at(usage.too_long_S, source_R, count_R * is_too_long_N[word_R])
 
         count_N = np.zeros(len(pieces_N), dtype=np.int64)
         np.add.at(count_N, word_R, count_R)
@@ -107,8 +124,12 @@ def describe_usage(vocabulary: Vocabulary, usage: Usage, sources: Sequence[str])
     words = int(usage.words_S.sum())
     tokens = int(usage.tokens_S.sum())
     unknown = int(usage.unknown_S.sum())
+    unknown_tokens = int(usage.used_V[vocabulary.special_id("unk")])
     return {
         **shares(words, tokens, unknown),
+        "too_long_words": int(usage.too_long_S.sum()),
+        "unknown_tokens": unknown_tokens,
+        "unknown_token_share": round(unknown_tokens / max(tokens, 1), 6),
         "by_source": by_source_name,
         **describe_tokens(vocabulary, usage.used_V),
     }
@@ -135,8 +156,8 @@ def describe_tokens(vocabulary: Vocabulary, used_V: Ints) -> dict[str, Any]:
     return {
         "single_characters": sum(length == 1 for length in lengths.values()),
         "never_used": int((used_V[vocabulary.ordinary_ids] == 0).sum()),
-        "longest": [tokens[i] for i in longest_first[:MAX_LISTED]],
-        "rarest": [tokens[i] for i in used_rarest_first[:MAX_LISTED]],
+        "longest": [vocabulary.shown(i) for i in longest_first[:MAX_LISTED]],
+        "rarest": [vocabulary.shown(i) for i in used_rarest_first[:MAX_LISTED]],
     }
 
 
@@ -196,12 +217,16 @@ def compare_vocabularies(jsons: tuple[bytes, bytes], names: tuple[str, str], cou
     """
     a = parse_vocabulary(jsons[0], names[0])
     b = parse_vocabulary(jsons[1], names[1])
-    shared = set(a.tokens) & set(b.tokens)
-    yield f"shared      {len(shared):,} tokens: {len(shared) / a.size:.1%} of A, {len(shared) / b.size:.1%} of B"
-    yield "only in A   " + " ".join(_first_missing(a, b))
-    yield "only in B   " + " ".join(_first_missing(b, a))
+    spellings = (_Spellings.of(a, is_plain=a.model != b.model), _Spellings.of(b, is_plain=a.model != b.model))
+    in_a, in_b = (set(one.compared.values()) for one in spellings)
+    shared = len(in_a & in_b)
+    yield f"shared      {shared:,} tokens: {shared / a.size:.1%} of A, {shared / b.size:.1%} of B"
+    yield "only in A   " + " ".join(spellings[0].first_missing(in_b))
+    yield "only in B   " + " ".join(spellings[1].first_missing(in_a))
 
-    comparison = compare_cuts(cutter_by_spelling(jsons[0], a.model), cutter_by_spelling(jsons[1], a.model), counts)
+    words = ((text_of_bytes(word) if a.model == "bytebpe" else word, word, count) for word, count in counts)
+    cutters = (cutter_by_spelling(jsons[0], a.model), cutter_by_spelling(jsons[1], a.model))
+    comparison = compare_cuts(cutters, spellings, words)
     words = max(comparison.words, 1)
     yield (
         f"per word    {comparison.tokens_in_a / words:.4f} tokens in A, {comparison.tokens_in_b / words:.4f} in B, "
@@ -224,24 +249,52 @@ class CutComparison:
     different: list[str]
 
 
+@dataclass(frozen=True)
+class _Spellings:
+    """How the tokens of a vocabulary are shown, and how they are compared with those of another.
+
+    Tokens of another model mark spaces and the insides of words differently, so only their text is compared.
+    """
+
+    shown: dict[str, str]
+    compared: dict[str, str]
+
+    @classmethod
+    def of(cls, vocabulary: Vocabulary, is_plain: bool) -> _Spellings:
+        ids = range(vocabulary.size)
+        shown = {vocabulary.tokens[i]: vocabulary.shown(i) for i in ids}
+        compared = {vocabulary.tokens[i]: vocabulary.readable(i) for i in ids} if is_plain else shown
+        return cls(shown, compared)
+
+    def show(self, tokens: list[str]) -> str:
+        """Return the tokens of a word as a line shows them."""
+        return " ".join(self.shown[token] for token in tokens)
+
+    def compare(self, tokens: list[str]) -> list[str]:
+        """Return the tokens of a word in the form that is compared."""
+        return [self.compared[token] for token in tokens]
+
+    def first_missing(self, others: set[str]) -> list[str]:
+        """Return the first tokens that are not among those of the other vocabulary."""
+        missing = (self.shown[token] for token, compared in self.compared.items() if compared not in others)
+        return list(islice(missing, MAX_LISTED))
+
+
 def compare_cuts(
-    cut_a: Callable[[str], list[str]], cut_b: Callable[[str], list[str]], counts: WordCounts
+    cutters: tuple[Callable[[str], list[str]], Callable[[str], list[str]]],
+    spellings: tuple[_Spellings, _Spellings],
+    words: Iterable[tuple[str, str, int]],
 ) -> CutComparison:
-    """Cut words with two vocabularies, and compare the results."""
+    """Cut words with two vocabularies, and compare the results. words: as shown, as cut, and their counts."""
     found = CutComparison(words=0, tokens_in_a=0, tokens_in_b=0, different=[])
-    for word, count in counts:
-        tokens_a = cut_a(word)
-        tokens_b = cut_b(word)
+    for shown, word, count in words:
+        tokens_a, tokens_b = (cut(word) for cut in cutters)
         found.words += count
         found.tokens_in_a += count * len(tokens_a)
         found.tokens_in_b += count * len(tokens_b)
-        if tokens_a != tokens_b and len(found.different) < MAX_LISTED:
-            found.different.append(f"    {word}: {' '.join(tokens_a)}   |   {' '.join(tokens_b)}")
+
+        is_different = spellings[0].compare(tokens_a) != spellings[1].compare(tokens_b)
+        if is_different and len(found.different) < MAX_LISTED:
+            found.different.append(f"    {shown}: {spellings[0].show(tokens_a)}   |   {spellings[1].show(tokens_b)}")
 
     return found
-
-
-def _first_missing(one: Vocabulary, other: Vocabulary) -> list[str]:
-    """Return the first tokens of one vocabulary that the other lacks."""
-    known = set(other.tokens)
-    return [token for token in one.tokens if token not in known][:MAX_LISTED]

@@ -9,8 +9,8 @@ Shape suffixes: N distinct words, T characters of all words, C code points (all 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,15 +41,32 @@ NEVER = -1e4
 
 
 @dataclass(frozen=True)
+class LeftOut:
+    """What learning left out of a text.
+
+    cut_characters: too rare for the alphabet, with their counts; words with one of them become [UNK].
+    kept_characters: the number of characters in the alphabet. text_characters: all characters of the text.
+    long_words: the distinct words of a WordPiece text that are too long to be anything but [UNK], and their
+    occurrences.
+    """
+
+    cut_characters: dict[str, int] = field(default_factory=dict)
+    kept_characters: int = 0
+    text_characters: int = 0
+    long_words: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True)
 class TrainedVocabulary:
-    """`tokens[i]` has id i. `cut_characters` were too rare for the alphabet: words with one of them become [UNK].
+    """`tokens[i]` has id i. free_places: tokens that the size allows beyond those learned.
 
     scores: in Unigram, the natural logarithm of each token's probability.
     """
 
     tokens: list[str]
     merges: list[tuple[str, str]]
-    cut_characters: dict[str, int]
+    left_out: LeftOut
+    free_places: int
     scores: list[float] = field(default_factory=list)
 
 
@@ -58,9 +75,9 @@ class VocabularyOptions:
     """What decides a vocabulary besides the word counts.
 
     size: the maximum number of tokens. min_frequency: how often two tokens must meet to be merged. max_alphabet:
-    maximum characters of a WordPiece alphabet, by default half of `size`. pad_to_multiple: [unusedN] tokens pad the
-    vocabulary to a multiple of this number. rules: in Unigram, how the counted words are normalized, and which special
-    tokens come first.
+    maximum characters of an alphabet that the user chose. alphabet_room: the maximum otherwise, by default half of
+    `size`. pad_to_multiple: [unusedN] tokens pad the vocabulary to a multiple of this number. rules: in Unigram, how
+    the counted words are normalized, and which special tokens come first. text: names the words' text in errors.
     """
 
     model: Model
@@ -69,12 +86,15 @@ class VocabularyOptions:
     max_alphabet: int | None = None
     pad_to_multiple: int = 1
     rules: UnigramRules = field(default_factory=UnigramRules)
+    alphabet_room: int | None = None
+    text: str = "the text"
 
 
 def train_vocabulary(words: Words, options: VocabularyOptions) -> TrainedVocabulary:
     """Train a vocabulary from words and their counts. Their order does not matter.
 
-    Raises DataError if `options.size` cannot hold the special tokens and the alphabet.
+    Raises DataError if `options.size` cannot hold the special tokens and the alphabet, or if no word is left to learn
+    from.
     """
     if options.model == "unigram":
         return _train_unigram(words, options)
@@ -93,13 +113,38 @@ def train_vocabulary(words: Words, options: VocabularyOptions) -> TrainedVocabul
     # Keep only one version of each large array alive: the characters take as much memory as any array of the trainer.
     del words
     trainer = BPETrainer(alphabet.symbols, alphabet.spellings, join)
-    cut_characters = alphabet.cut_characters
+    left_out = alphabet.left_out
     del alphabet
-
-    trainer.train(options.size - len(first) - len(last), options.min_frequency)
+    room = options.size - len(first) - len(last)
+    trainer.train(room, options.min_frequency)
     missing = -(len(first) + len(trainer.tokens) + len(last)) % options.pad_to_multiple
     unused = [f"[unused{i}]" for i in range(missing)]
-    return TrainedVocabulary([*first, *trainer.tokens, *unused, *last], trainer.merges, cut_characters)
+    return TrainedVocabulary(
+        tokens=[*first, *trainer.tokens, *unused, *last],
+        merges=trainer.merges,
+        left_out=left_out,
+        free_places=room - len(trainer.tokens),
+    )
+
+
+def train_with_all_places(read_words: Callable[[], Words], options: VocabularyOptions) -> TrainedVocabulary:
+    """Train a vocabulary, and while places stay free, train again with more characters of those that were left out.
+
+    A character takes up to two places in WordPiece. read_words: reads the words again for each training, because they
+    are not kept in memory meanwhile.
+    """
+    trained = train_vocabulary(read_words(), options)
+    if options.max_alphabet is not None:
+        return trained
+
+    free_before = options.size
+    while trained.left_out.cut_characters and 0 < trained.free_places < free_before:
+        free_before = trained.free_places
+        room = trained.left_out.kept_characters + max(1, free_before // 2)
+        trained = train_vocabulary(read_words(), replace(options, alphabet_room=room))
+
+    check_coverage(trained.left_out, options.size)
+    return trained
 
 
 def _train_unigram(words: Words, options: VocabularyOptions) -> TrainedVocabulary:
@@ -107,9 +152,14 @@ def _train_unigram(words: Words, options: VocabularyOptions) -> TrainedVocabular
     rules = options.rules
     first = UNIGRAM_FIRST[rules.family]
     words = fold_words(words, rules.lowercase, rules.keep_accents)
-    is_kept_C, cut_characters = _unigram_alphabet(words, options)
+    is_kept_C, left_out = _unigram_alphabet(words, options)
     parts = cut_parts(words, is_kept_C)
     del words
+    if len(parts.counts_N) == 0:
+        raise DataError(
+            f"No word of {options.text} is left to learn from: without accents nothing remains of them. Give "
+            "--keep_accents."
+        )
 
     # Special tokens that are spelled out in a text must be text, so each of their characters must be a piece too.
     spelled = {chr(point) for point in np.flatnonzero(is_kept_C).tolist()}
@@ -128,53 +178,97 @@ def _train_unigram(words: Words, options: VocabularyOptions) -> TrainedVocabular
     scores = [NEVER] * len(first) + pieces.scores + [lowest] * len(absent)
 
     unused = [f"[unused{i}]" for i in range(-len(tokens) % options.pad_to_multiple)]
-    return TrainedVocabulary([*tokens, *unused], [], cut_characters, scores + [NEVER] * len(unused))
+    return TrainedVocabulary(
+        tokens=[*tokens, *unused],
+        merges=[],
+        left_out=left_out,
+        free_places=options.size - len(tokens),
+        scores=scores + [NEVER] * len(unused),
+    )
 
 
-def _unigram_alphabet(words: Words, options: VocabularyOptions) -> tuple[NDArray[np.bool_], dict[str, int]]:
+def _unigram_alphabet(words: Words, options: VocabularyOptions) -> tuple[NDArray[np.bool_], LeftOut]:
     """Choose the characters that become pieces: those that cover UNIGRAM_COVERAGE of the text, or `max_alphabet`."""
     counts_C = words.count_characters()
-    limit = options.max_alphabet
+    limit = options.max_alphabet or options.alphabet_room
     if limit is None:
         ranked = -np.sort(-counts_C[counts_C > 0])
         covering = int(np.searchsorted(np.cumsum(ranked), UNIGRAM_COVERAGE * ranked.sum())) + 1
         limit = min(covering, max(1, options.size // 2))
 
-    is_kept_C, cut = common_characters(counts_C, limit)
+    return _choose_characters(counts_C, limit, options)
+
+
+def _choose_characters(
+    counts_C: NDArray[np.int64], limit: int, options: VocabularyOptions
+) -> tuple[NDArray[np.bool_], LeftOut]:
+    """Return ((C,) bool, true for the `limit` most frequent characters, and the others).
+
+    Raises DataError if the characters would be too many even without merges.
+    """
+
+    def choose(limit: int) -> tuple[NDArray[np.bool_], LeftOut]:
+        is_kept_C, cut = common_characters(counts_C, limit)
+        return is_kept_C, LeftOut(cut, int(np.count_nonzero(is_kept_C)), int(counts_C.sum()))
+
     if options.max_alphabet is None:
-        check_coverage(words, cut, options.size)
-    return is_kept_C, cut
+        check_coverage(choose(options.size)[1], options.size)
+    return choose(limit)
 
 
 @dataclass(frozen=True)
 class _Alphabet:
-    """The words as symbols, the spelling of each symbol, and the characters without a symbol, with their counts."""
+    """The words as symbols, the spelling of each symbol, and what has no symbol."""
 
     symbols: WordSymbols
     spellings: list[str]
-    cut_characters: dict[str, int]
+    left_out: LeftOut
 
 
 def _wordpiece_alphabet(words: Words, options: VocabularyOptions) -> _Alphabet:
     """Choose a WordPiece alphabet.
 
-    It has `max_alphabet` characters, by default half the vocabulary. Words with a rarer character are left out as a
-    whole: without it, their remaining pieces would be joined into tokens that occur in no text.
+    It has `max_alphabet` characters, by default half the vocabulary at first (see train_with_all_places). Words with a
+    rarer character are left out as a whole: without it, their remaining pieces would be joined into tokens that occur
+    in no text.
     """
     specials = len(BERT_SPECIALS)
-    limit = options.max_alphabet or max(1, options.size // 2 - specials)
-    is_kept_C, cut = common_characters(words.count_characters(), limit)
-    if options.max_alphabet is None:
-        check_coverage(words, cut, options.size)
+    limit = options.max_alphabet or options.alphabet_room or max(1, options.size // 2 - specials)
+    is_kept_C, left_out = _choose_characters(words.count_characters(), limit, options)
 
-    symbols, alphabet = wordpiece_symbols(trainable_words(words, is_kept_C))
+    too_long = long_words(words)
+    trainable = trainable_words(words, is_kept_C)
+    if len(trainable.counts_N) == 0:
+        raise _no_trainable_word(len(words.counts_N), too_long[0], options)
+
+    symbols, alphabet = wordpiece_symbols(trainable)
     needed = specials + len(alphabet)
     if needed > options.size:
         raise DataError(
             f"--size {options.size} cannot hold {specials} special tokens and an alphabet of {len(alphabet)} "
             f"characters. Give at least {needed}."
         )
-    return _Alphabet(symbols, alphabet, cut)
+    return _Alphabet(symbols, alphabet, replace(left_out, long_words=too_long))
+
+
+def _no_trainable_word(words: int, too_long: int, options: VocabularyOptions) -> DataError:
+    """Return the error for words that are all too long, or have a character that is left out of the alphabet."""
+    if options.max_alphabet is None and too_long < words:
+        return DataError(
+            f"--size {options.size} cannot hold the alphabet of {options.text}: half of it spells none of its words. "
+            f"Give at least {10 * options.size}."
+        )
+
+    remedies = []
+    if too_long:
+        remedies.append("use --model unigram or --model bytebpe, which have no longest word")
+    if too_long < words:
+        remedies.append(f"give more than --max_alphabet {options.max_alphabet}")
+    return DataError(
+        f"No word of {options.text} is left to learn from: {too_long:,} of {words:,} different words have more than "
+        f"{MAX_WORD_CHARACTERS} characters, which WordPiece takes for [UNK], and {words - too_long:,} have a character "
+        f"that is left out of the alphabet. For this text, {', and '.join(remedies)}."
+    )
 
 
 def _bytebpe_alphabet(words: Words, options: VocabularyOptions) -> _Alphabet:
@@ -188,7 +282,13 @@ def _bytebpe_alphabet(words: Words, options: VocabularyOptions) -> _Alphabet:
         )
 
     symbols = WordSymbols(byte_symbols(words, alphabet), words.lengths_N, words.counts_N)
-    return _Alphabet(symbols, alphabet, {})
+    return _Alphabet(symbols, alphabet, LeftOut())
+
+
+def long_words(words: Words) -> tuple[int, int]:
+    """Return how many distinct words a WordPiece tokenizer takes for [UNK] because of their length, and how often."""
+    is_long_N = words.lengths_N > MAX_WORD_CHARACTERS
+    return int(np.count_nonzero(is_long_N)), int(words.counts_N[is_long_N].sum())
 
 
 def trainable_words(words: Words, is_kept_C: NDArray[np.bool_]) -> Words:
@@ -198,14 +298,15 @@ def trainable_words(words: Words, is_kept_C: NDArray[np.bool_]) -> Words:
     return words.select(all_kept_N & (words.lengths_N <= MAX_WORD_CHARACTERS))
 
 
-def check_coverage(words: Words, cut: dict[str, int], size: int) -> None:
-    """Raise DataError if the characters cut from the alphabet are not rare: all words with them would become [UNK]."""
+def check_coverage(left_out: LeftOut, size: int) -> None:
+    """Raise DataError if the characters cut from the alphabet are not rare: words with them become [UNK]."""
+    cut = left_out.cut_characters
     cut_count = sum(cut.values())
-    total = words.count_occurrences()
-    if cut_count > MAX_CUT * total:
+    if cut_count > MAX_CUT * left_out.text_characters:
         raise DataError(
-            f"--size {size} cannot hold the alphabet: half of it would leave out {len(cut)} characters that make up "
-            f"{cut_count / total:.1%} of the text. Give at least {2 * (size // 2 + len(cut))}."
+            f"--size {size} cannot hold the alphabet: it would leave out {len(cut)} characters that make up "
+            f"{cut_count / left_out.text_characters:.1%} of the text. Give at least "
+            f"{2 * (left_out.kept_characters + len(cut))}."
         )
 
 

@@ -123,7 +123,17 @@ def test_flags_in_the_text_exist() -> None:
     known = (
         LAUNCHER_FLAGS | set(re.findall(r"--(\w+)", helps)) | set(re.findall(r"^    (\w+): ", sources, re.MULTILINE))
     )
-    known |= DEPLOY_FLAGS | {"verbose", "no_wait", "rows", "no_lowercase", "help", "pool", "port", "host"}
+    known |= DEPLOY_FLAGS | {
+        "verbose",
+        "no_wait",
+        "rows",
+        "no_lowercase",
+        "no_keep_accents",
+        "help",
+        "pool",
+        "port",
+        "host",
+    }
     known |= {flag.lstrip("-") for flag in beam_internals.flag_names(beam_internals.flag_parser())}
     known |= {"shm"}  # Docker's --shm-size
 

@@ -21,6 +21,8 @@ from pipeline.flags import (
     switch_pair,
 )
 from pipeline.options import PairsJob, ShardJob, VocabJob
+from pipeline.shard.languages import find_language
+from pipeline.vocab.accents import with_case_of
 from schemas.errors import UsageError
 
 
@@ -31,7 +33,7 @@ class Options:
     rows: int | None = option(None, help="rows (default: all)", check=positive)
     ratio: float = option(0.5, help="a share", check=share)
     quiet: bool = switch(help="say nothing")
-    dry: bool = switch_pair(help="dry", off_help="wet")
+    dry: bool = switch_pair(MISSING, help="dry", off_help="wet")
 
 
 def parse(*arguments: str) -> dict[str, object]:
@@ -78,11 +80,22 @@ def test_paths_seed_and_overwrite_are_not_recorded_among_the_options(job: type) 
     assert not {"input", "text", "vocab", "output", "seed", "overwrite"} & set(recorded)
 
 
-def test_a_vocabulary_ignores_case_by_its_model() -> None:
+def test_a_vocabulary_ignores_case_and_accents_by_its_model_and_language() -> None:
     flags = {"text": "t", "output": "o", "size": 9}
-    assert VocabJob.from_flags(flags | {"model": "wordpiece"}).lowercase is True
-    assert VocabJob.from_flags(flags | {"model": "bytebpe"}).lowercase is False
-    assert VocabJob.from_flags(flags | {"model": "wordpiece", "lowercase": False}).lowercase is False
+    expected = {  # (lowercase, keep_accents) in English and in Hindi
+        ("wordpiece", "albert"): ((True, False), (False, False)),
+        ("bytebpe", "albert"): ((False, False), (False, False)),
+        ("unigram", "albert"): ((True, False), (True, True)),
+        ("unigram", "xlnet"): ((False, False), (False, True)),
+    }
+    for (model, family), values in expected.items():
+        given = {"model": model} if family == "albert" else {"model": model, "special_tokens": family}
+        for language, value in zip(("English", "hi"), values, strict=True):
+            job = with_case_of(VocabJob.from_flags(flags | given), find_language(language))
+            assert (job.lowercase, job.keep_accents) == value
+
+    chosen = VocabJob.from_flags(flags | {"model": "wordpiece", "lowercase": True})
+    assert with_case_of(chosen, find_language("hi")).lowercase is True
 
 
 @pytest.mark.parametrize("text", ["0", "1", "-1", "1.5", "nan", "5%", "1e-400", ""])

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import DataError
-from schemas.vocabulary import parse_vocabulary, read_vocabulary
+from schemas.vocabulary import Vocabulary, parse_vocabulary, read_vocabulary
 
 
 def test_wordpiece(vocab: Path) -> None:
@@ -60,3 +60,12 @@ def test_an_id_is_a_whole_number(vocab: Path, number: object) -> None:
     content["model"]["vocab"][token] = number
     with pytest.raises(DataError, match="Expected a whole number"):
         parse_vocabulary(json.dumps(content).encode(), "t.json")
+
+
+def test_a_character_belongs_to_the_byte_level_token_that_completes_it() -> None:
+    tokens = ("<s>", "<pad>", "</s>", "<unk>", "<mask>", "\u0120\u00e0", "\u00b8", "\u00ab", "a")
+    vocabulary = Vocabulary("bytebpe", tokens, "f" * 32)
+    assert vocabulary.readable_row([0, 5, 6, 7, 8, 2]) == ["<s>", "", "", "\u0e2b", "a", "</s>"]
+    assert vocabulary.readable_row([5, 6, 2, 7]) == ["", "\\xe0\\xb8", "</s>", "\\xab"]
+    assert vocabulary.readable_row([5, 8]) == ["", "\\xe0a"]
+    assert [vocabulary.shown(i) for i in (5, 7, 8)] == ["\u2423\\xe0", "\\xab", "a"]

@@ -17,6 +17,7 @@ from deepspeed import DeepSpeedEngine
 from deepspeed.accelerator import get_accelerator
 from torch import Tensor
 
+from schemas.host_memory import available_bytes
 from trainer.checkpoint.host_blocks import Group, Place, block_sizes, needed_elements, places_of
 from trainer.checkpoint.safetensors_io import Shapes
 from trainer.checkpoint.state import TrainingState
@@ -30,7 +31,6 @@ from trainer.distributed.zero import (
     parameter_slices,
     updates_made,
 )
-from trainer.models.host_memory import available_bytes
 
 SHARE_OF_MEMORY = 0.8
 """The share of a machine's available memory that the copies of all its ranks may take together."""

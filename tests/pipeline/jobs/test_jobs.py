@@ -223,6 +223,9 @@ def test_a_killed_job_run_again_ends_with_the_same_bytes(command, corpus, text, 
         ("vocab --text {tmp}/none {out} --model wordpiece --size 99", 3, "holds no finished text"),
         ("vocab --text {text} {out} --model wordpiece --size 9", 3, "cannot hold"),
         ("vocab --text {text} {out} --model bytebpe --size 300 --lowercase", 2, "--lowercase changes nothing"),
+        ("vocab --text {text} {out} --model unigram --size 99 --min_word_count 99999", 3, "occurs 99,999 times"),
+        ("vocab --text {long} {out} --model wordpiece --size 99", 3, "2 of 2 different words have more than 100"),
+        ("pairs --text {long} --vocab {vocab} {out} --objective nsp", 3, "this text has one. Cut it into documents"),
         ("pairs --text {text} --vocab {text} {out} --objective nsp", 3, "holds no vocabulary"),
         ("pairs --text {text} --vocab {vocab} {out} --objective nsp --max_length 7", 2, "Give at least 8"),
         ("pairs --text {short} --vocab {vocab} {out} --objective sop", 3, "No row could be made"),
@@ -241,12 +244,15 @@ def test_a_killed_job_run_again_ends_with_the_same_bytes(command, corpus, text, 
 def test_bad_input_is_a_clear_error(
     command, corpus, text, vocab, byte_vocab, pairs, tmp_path, arguments, code, told
 ) -> None:
-    empty, short = tmp_path / "empty.txt", tmp_path / "short"
+    empty = tmp_path / "empty.txt"
     empty.write_text(" \n")
-    if "{short}" in arguments:
-        (tmp_path / "short.txt").write_text("One sentence.\n\nAnother one.\n")
-        assert command("shard", "--input", f"{short}.txt", "--output", short).returncode == 0
-    names = {"tmp": tmp_path, "out": f"--output {tmp_path}/x", "corpus": corpus, "empty": empty, "short": short}
+    texts = {"short": "One sentence.\n\nAnother one.\n", "long": "A" * 101 + "\n" + "C" * 150 + "\n"}
+    for name in [name for name in texts if f"{{{name}}}" in arguments]:
+        (tmp_path / f"{name}.txt").write_text(texts[name])
+        shard = ("shard", "--input", tmp_path / f"{name}.txt", "--output", tmp_path / name)
+        assert command(*shard, "--sentence_splitter", "newline").returncode == 0
+    names = {"tmp": tmp_path, "out": f"--output {tmp_path}/x", "corpus": corpus, "empty": empty}
+    names |= {name: tmp_path / name for name in texts}
     names |= {
         "text": text,
         "vocab": vocab,
@@ -278,6 +284,33 @@ def test_wild_words_and_a_size_that_the_text_cannot_fill(command, tmp_path) -> N
     tokens = (tmp_path / "vocab" / "vocab.txt").read_text().split("\n")[:-1]
     assert done.returncode == 0 and f"the text filled {len(tokens)} of the 99 tokens" in done.stdout
     assert all(len(token.removeprefix("##")) < 6 or token.startswith("[") for token in tokens)
+
+
+def test_what_becomes_unknown_is_told_with_its_reason_and_a_remedy(command, tmp_path) -> None:
+    (tmp_path / "in.txt").write_text("\n\n".join(f"{'x' * (101 + i)} ends\nafter {'y' * 120} here" for i in range(5)))
+    text, vocab, pairs = (tmp_path / name for name in ("text", "vocab", "pairs"))
+    shard = ("shard", "--input", tmp_path / "in.txt", "--output", text, "--sentence_splitter", "newline")
+    assert command(*shard).returncode == 0
+    made = command("vocab", "--text", text, "--output", vocab, "--model", "wordpiece", "--size", 60)
+    reason = "10 of 10 unknown words are longer than WordPiece takes, as in scripts without spaces. Use --model unigram"
+    assert made.returncode == 0 and "coverage 60.000% of 25 words" in made.stdout and reason in made.stderr
+    ledger = {entry.reason: entry.count for entry in read_manifest(str(vocab), "vocab").ledger}
+    assert ledger["different word too long for WordPiece, which becomes [UNK]"] == 6
+    assert ledger["occurrence of a word too long for WordPiece"] == 10
+
+    written = command("pairs", "--text", text, "--vocab", vocab, "--output", pairs, "--objective", "sop")
+    assert written.returncode == 0 and "coverage 60.000% of 25 words" in written.stdout and reason in written.stderr
+
+    (tmp_path / "other.txt").write_text("\u0434\u0430\n\u043d\u0435\u0442\n")
+    other = tmp_path / "other"
+    shard = ("shard", "--input", tmp_path / "other.txt", "--output", other, "--sentence_splitter", "newline")
+    assert command(*shard).returncode == 0
+    written = command("pairs", "--text", other, "--vocab", vocab, "--output", tmp_path / "p", "--objective", "sop")
+    assert "coverage 0.000% of 2 words" in written.stdout and "was made from other text" in written.stderr
+
+    cut = ("--model", "wordpiece", "--size", 60, "--max_alphabet", 9, "--overwrite")
+    made = command("vocab", "--text", text, "--output", vocab, *cut)
+    assert made.returncode == 0 and "left out or cut: 2 x different character left out of the alphabet" in made.stdout
 
 
 def test_a_changed_shard_ends_verify_and_the_next_job_with_its_name(command, text, vocab, tmp_path) -> None:

@@ -1,5 +1,7 @@
 """Counts are an output of their own, and vocabularies that are learned from them are those of the text."""
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -71,6 +73,16 @@ def test_finished_counts_are_used_again_and_those_of_another_text_are_refused(
     assert command("vocab", "--text", other, *made, "--overwrite", "--dry_run=True").returncode == 0
     refused = command("vocab", "--text", other, *made)
     assert refused.returncode == 2 and "counts of another text" in refused.stderr
+
+    manifest = tmp_path / "old" / "manifest.json"
+    shutil.copytree(counts, manifest.parent)
+    content = json.loads(manifest.read_text())
+    content["options"]["version"] -= 1
+    manifest.write_text(json.dumps(content))
+    old = ("vocab", "--text", text, "--counts", manifest.parent, "--output", tmp_path / "new", *KINDS["uncased"])
+    refused = command(*old)
+    assert refused.returncode == 2 and "older version. Give --overwrite" in refused.stderr
+    assert command(*old, "--overwrite", "--dry_run=True").returncode == 0
 
 
 def test_a_folder_of_something_else_is_no_folder_of_counts(command, text: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -207,3 +208,23 @@ def test_a_damaged_extension_is_refused(extended, change: dict) -> None:
     content = json.loads((output / EXTENSION_FILE).read_text()) | change
     with pytest.raises(DataError, match="Copy the vocabulary again"):
         Extension.from_json(json.dumps(content).encode(), read_vocabulary(str(output)).size, "x")
+
+
+def test_overwriting_an_extended_vocabulary_leaves_nothing_of_it(
+    command, extended, domain: Path, tmp_path: Path
+) -> None:
+    """An extension.json of the old result would make the new one an extension, and refuse it in another size."""
+    base, _ = extended("vocab")
+    copy = Path(shutil.copytree(base, tmp_path / "base"))
+    (copy / "special_tokens_map.json").write_text("{}")
+    output = tmp_path / "vocab"
+    text = ("vocab", "--text", domain / "text", "--output", output)
+    assert command(*text, "--extend", copy, "--add", 3).returncode == 0
+    assert {"extension.json", "special_tokens_map.json"} <= {path.name for path in output.iterdir()}
+
+    fresh = ("--model", "wordpiece", "--size", 90)
+    assert command(*text, *fresh, "--overwrite").returncode == 0
+    clean = tmp_path / "clean"
+    assert command("vocab", "--text", domain / "text", "--output", clean, *fresh).returncode == 0
+    assert {path.name for path in output.iterdir()} == {path.name for path in clean.iterdir()}
+    assert command("verify", output).returncode == 0

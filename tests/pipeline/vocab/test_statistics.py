@@ -44,3 +44,31 @@ def test_two_vocabularies_are_told_apart(command, vocab: Path, byte_vocab: Path,
     done = command("inspect", vocab, byte_vocab)
     assert done.returncode == 0 and "shared" in done.stdout
     assert command("inspect", vocab, tmp_path).returncode == 3
+
+
+def test_byte_level_tokens_are_compared_and_shown_as_text(
+    command, vocab: Path, byte_vocab: Path, tmp_path: Path
+) -> None:
+    """The marks of spaces and of the insides of words do not make a difference, and bytes of a character are text."""
+    done = command("inspect", vocab, byte_vocab)
+    only_in_b = next(line for line in done.stdout.splitlines() if line.startswith("only in B")).split()
+    assert "\u0120" not in done.stdout and not {"\u2423the", "the"} & set(only_in_b)
+    different = done.stdout.partition("most frequent first")[2]
+    assert "    the: " not in different
+
+    thai = "\u0e2b\u0e21\u0e32 \u0e2d\u0e32\u0e01\u0e32\u0e28 "
+    (tmp_path / "in.jsonl").write_text(json.dumps({"text": f"{thai * 40}. {thai * 30}."}) + "\n")
+    text, made, pairs = (str(tmp_path / name) for name in ("text", "vocab", "pairs"))
+    for arguments in (
+        ("shard", "--input", tmp_path / "in.jsonl", "--output", text, "--sentence_splitter", "newline"),
+        ("vocab", "--text", text, "--output", made, "--model", "bytebpe", "--size", 270),
+        ("pairs", "--text", text, "--vocab", made, "--output", pairs, "--objective", "full_sentences"),
+    ):
+        done = command(*arguments)
+        assert done.returncode == 0, done.stderr
+
+    shown = [command("inspect", path).stdout for path in (made, pairs, f"{made}/word_counts.arrow")]
+    shown.append((tmp_path / "pairs" / "card.html").read_text())
+    for page in shown:
+        assert "\ufffd" not in page and "\u00e0\u00b8" not in page
+    assert thai.strip() in shown[1] and "\u2423\u0e2b\u0e21\u0e32" in shown[2]

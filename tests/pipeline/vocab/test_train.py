@@ -1,7 +1,7 @@
 import pyarrow as pa
 import pytest
 
-from pipeline.vocab.train import TrainedVocabulary, VocabularyOptions, train_vocabulary
+from pipeline.vocab.train import TrainedVocabulary, VocabularyOptions, train_vocabulary, train_with_all_places
 from pipeline.vocab.words import Words
 from schemas import shards
 from schemas.errors import DataError
@@ -28,7 +28,7 @@ def test_a_rare_character_never_glues_its_neighbors() -> None:
     """The published fault: with Z cut from the alphabet, `aZb` teaches a token `ab` that the text does not hold."""
     trained = train(["aZb", *"abcdefgh"], [50, *[9000] * 8], "wordpiece", 26, 2)  # room for 8 characters of 9
     assert "ab" not in trained.tokens
-    assert trained.cut_characters == {"Z": 50}
+    assert trained.left_out.cut_characters == {"Z": 50}
 
 
 @pytest.mark.parametrize(("model", "size"), [("wordpiece", 6), ("bytebpe", 260)])
@@ -48,7 +48,7 @@ def test_a_size_is_filled_up_to_a_multiple() -> None:
 
 def test_the_alphabet_can_be_bounded() -> None:
     trained = train(["abc", "abd"], [9, 1], "wordpiece", 50, 1, max_alphabet=3)
-    assert trained.cut_characters == {"d": 1}
+    assert trained.left_out.cut_characters == {"d": 1}
     assert "abc" in trained.tokens and "##d" not in trained.tokens
 
 
@@ -60,7 +60,7 @@ def test_a_corpus_of_one_word() -> None:
 
 def test_a_word_longer_than_encoding_takes_teaches_nothing() -> None:
     trained = train(["x" * 101, "ab"], [10**6, 2], "wordpiece", 40, 2)
-    assert trained.tokens[5:] == ["##b", "a", "ab"] and trained.cut_characters == {}
+    assert trained.tokens[5:] == ["##b", "a", "ab"] and trained.left_out.cut_characters == {}
 
 
 @pytest.mark.parametrize("model", ["wordpiece", "bytebpe"])
@@ -74,3 +74,31 @@ def test_the_order_of_words_changes_nothing(model) -> None:
 
     options = VocabularyOptions(model, 300, 1)
     assert train_vocabulary(Words.concatenate(parts), options) == train_vocabulary(Words.of(table), options)
+
+
+def test_places_that_merges_leave_free_go_to_characters() -> None:
+    words = Words.of_counts({chr(0x4E00 + i): 1 + 200 // (i + 1) for i in range(100)})
+    reads = []
+
+    def read() -> Words:
+        reads.append(1)
+        return words
+
+    trained = train_with_all_places(read, VocabularyOptions("wordpiece", 105, 2))
+    assert (len(trained.tokens), trained.left_out.cut_characters) == (105, {})
+    most = train_with_all_places(read, VocabularyOptions("wordpiece", 104, 2))
+    assert most.left_out.cut_characters == {chr(0x4E00 + 99): 3} and len(reads) < 20
+    with pytest.raises(DataError, match=r"--size 60 cannot hold the alphabet.*40 characters.*Give at least 200"):
+        train_with_all_places(read, VocabularyOptions("wordpiece", 60, 2))
+
+
+@pytest.mark.parametrize(
+    ("counts", "options", "told"),
+    [
+        ({"x" * 101: 3, "y" * 200: 1}, {}, "2 of 2 different words.*more than 100 characters.*--model unigram"),
+        ({"x" * 101: 3, "ab": 1}, {"max_alphabet": 1}, "1 have a character.*bytebpe.*give more than --max_alphabet 1"),
+    ],
+)
+def test_no_word_left_to_learn_from_says_why(counts: dict[str, int], options: dict[str, int], told: str) -> None:
+    with pytest.raises(DataError, match=told):
+        train(list(counts), list(counts.values()), "wordpiece", 100, 2, **options)

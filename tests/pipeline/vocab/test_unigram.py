@@ -222,7 +222,7 @@ def test_sizes_and_alphabets() -> None:
         "unigram", 64, 2, max_alphabet=4, pad_to_multiple=100, rules=UnigramRules("xlnet", False)
     )
     trained = train_vocabulary(words_of(counts), options)
-    assert trained.cut_characters == {"d": 1} and len(trained.tokens) == 100
+    assert trained.left_out.cut_characters == {"d": 1} and len(trained.tokens) == 100
     assert trained.tokens[:3] == ["<unk>", "<s>", "</s>"] and trained.tokens[-1].startswith("[unused")
 
 
@@ -288,3 +288,9 @@ def test_counting_normalizes_as_sentencepiece_does() -> None:
     normalize = normalizers.Sequence(count_steps()).normalize_str  # type: ignore[arg-type]
     assert normalize("\uff21\ufb01\u0007 ``x''") == 'Afi "x"'
     assert normalize("a\u3000b\u00a0c\u200bd\u2581e\tf") == "a b c d e f"
+    # The joiner of letters stays, as in sentencepiece; everything else is as tokenizers has it.
+    assert normalize("\u0dc1\u0dca\u200d\u0dbb\u0dd3") == "\u0dc1\u0dca\u200d\u0dbb\u0dd3"
+    theirs = normalizers.Sequence([normalizers.Nmt(), normalizers.NFKC()]).normalize_str
+    points = [*range(0xD800), *range(0xE000, 0x10000)]
+    different = [point for point in points if normalize(f"x{chr(point)}y") != theirs(f"x{chr(point)}y")]
+    assert different == [0x200D]

@@ -1,0 +1,145 @@
+"""Whether a vocabulary ignores accents, and how many letters of its text that would change.
+
+"Ignoring accents" decomposes characters and removes all combining marks. Published English and Chinese models do so,
+and in their languages it loses next to nothing. In others the marks are letters: Hindi and Thai lose their vowels,
+Japanese half of its kana, Vietnamese its tones, and BERT's rules also take Korean syllables apart.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+from tokenizers import normalizers
+
+from pipeline.options import VocabJob
+from pipeline.shard.languages import Language
+from pipeline.vocab.cut_runs import Rules
+from pipeline.vocab.pretokenize import fold_steps, normalizer
+from schemas import shards, storage
+from schemas.manifest import Manifest, read_part, read_shard_bytes
+
+UNACCENTED = ("en", "zh")
+"""Languages whose text ignores accents by default, as the published models of these languages do."""
+
+MAX_CHANGED = 0.01  # share of a text's letters; more is a warning
+SAMPLED_CHARACTERS = 1_000_000
+EXAMPLES = 5
+
+VARIATION_SELECTORS = "".join(map(chr, range(0xFE00, 0xFE10)))
+"""Combining marks that choose the look of an emoji, and are part of no letter."""
+
+
+def with_case_of(job: VocabJob, language: Language) -> VocabJob:
+    """Return the job with the case and accents that its language has by default, where the user chose none."""
+    is_unaccented = language.code in UNACCENTED
+    lowercase = job.lowercase
+    if lowercase is None:
+        is_albert = job.model == "unigram" and job.special_tokens == "albert"
+        lowercase = is_albert or (job.model == "wordpiece" and is_unaccented)
+    keep_accents = job.keep_accents
+    if keep_accents is None:
+        keep_accents = job.model == "unigram" and not is_unaccented
+    return replace(job, lowercase=lowercase, keep_accents=keep_accents)
+
+
+def default_note(given: VocabJob, job: VocabJob, language: Language) -> str:
+    """Return what the language decided, if English would have decided otherwise; else an empty note."""
+    if language.code in UNACCENTED:
+        return ""
+    kept, flag = "", ""
+    if job.model == "wordpiece" and given.lowercase is None:
+        kept, flag = "case and accents are", "--lowercase"
+    elif job.model == "unigram" and given.keep_accents is None:
+        kept, flag = "accents are", "--no_keep_accents"
+    return kept and (
+        f"Note: {kept} kept, because the text is in {language.name} ({language.code}), not in English or Chinese. "
+        f"{flag} ignores them."
+    )
+
+
+def accents_warning(job: VocabJob, source: Manifest) -> str:
+    """Return which share of the letters ignoring accents changes, if it is more than a little; else an empty warning.
+
+    source: the manifest of the job's text or counts, of which about a million characters are read.
+    """
+    if job.extend is None and job.model == "unigram" and not job.keep_accents:
+        steps = fold_steps(lowercase=False, keep_accents=False)
+        fold = normalizers.Sequence(steps).normalize_str  # type: ignore[arg-type]
+        remedy = "Give --keep_accents to keep them."
+    elif job.model == "wordpiece" and job.lowercase:
+        fold = normalizer(lowercase=True).normalize_str
+        remedy = "Give --no_lowercase to keep them." if job.extend is None else "Extend a vocabulary that keeps them."
+    else:
+        return ""
+
+    characters = _count_characters(job, source)
+    letters = Counter({character: count for character, count in characters.items() if _is_letter(character)})
+    changed = {letter: count for letter, count in letters.items() if _is_changed(letter, fold)}
+    share = sum(changed.values()) / max(letters.total(), 1)
+    if share <= MAX_CHANGED:
+        return ""
+    shown = sorted(changed, key=lambda letter: (-changed[letter], letter))[:EXAMPLES]
+    examples = ", ".join(_shown(letter) for letter in shown)
+    return (
+        f"ignoring accents removes marks from {share:.1%} of the letters of this text or takes them apart ({examples} "
+        f"most often), so that different words become equal. {remedy}"
+    )
+
+
+def _is_changed(letter: str, fold: Callable[[str], str]) -> bool:
+    same = {letter.lower(), unicodedata.normalize("NFKC", letter).lower()}
+    return fold(letter).strip().lower() not in same
+
+
+def _shown(letter: str) -> str:
+    """Return a letter, a combining mark with the circle that stands for any letter."""
+    return f"\u25cc{letter}" if unicodedata.combining(letter) or unicodedata.category(letter) == "Mn" else letter
+
+
+def _is_letter(character: str) -> bool:
+    """Whether a character is a letter, or a combining mark that may be a part of one."""
+    is_mark = unicodedata.category(character) == "Mn" and character not in VARIATION_SELECTORS
+    return character.isalpha() or is_mark
+
+
+def _count_characters(job: VocabJob, source: Manifest) -> Counter[str]:
+    """Count the characters of a sample of the text."""
+    found: Counter[str] = Counter()
+    left = SAMPLED_CHARACTERS
+    for text, count in _texts(job, source):
+        for character in text:
+            found[character] += count
+        left -= len(text) * count
+        if left <= 0:
+            break
+    return found
+
+
+def _texts(job: VocabJob, source: Manifest) -> Iterator[tuple[str, int]]:
+    """Yield sentences of the text, or its words as they are, each with the number of times that it counts."""
+    if source.kind == "text":
+        for table in _tables(str(job.text), source, shards.TEXT_SCHEMA, "text"):
+            for batch in table.to_batches():
+                for sentence in batch["sentences"].flatten():
+                    yield sentence.as_py(), 1
+        return
+
+    cased = Rules("wordpiece", lowercase=False).name
+    for table in _tables(str(job.counts), source, shards.COUNTS_BY_SOURCE_SCHEMA, cased):
+        for batch in table.to_batches():
+            for word, count in zip(batch["word"], batch["count"], strict=True):
+                yield word.as_py(), count.as_py()
+
+
+def _tables(folder: str, source: Manifest, schema: pa.Schema, prefix: str) -> Iterator[pa.Table]:
+    """Yield the shards of a folder whose names begin with `prefix`, one by one, as they are needed."""
+    parts = source.parts_of("shards")
+    for entries in (read_part(folder, part) for part in parts) if parts else [source.shards]:
+        for shard in entries:
+            if shard.path.startswith(f"{prefix}-"):
+                data = read_shard_bytes(folder, shard)
+                yield shards.decode_table(data, storage.join(folder, shard.path), schema)
