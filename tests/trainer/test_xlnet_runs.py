@@ -24,7 +24,6 @@ from trainer.data.mixture import build_sources
 from trainer.data.pair_rows import PairRows
 from trainer.data.permuted import first_token_last
 from trainer.data.rank_share import RankShare
-from trainer.export.xlnet import xlnet_tokenizer
 
 XLNET = {
     "model__family": "xlnet",
@@ -85,17 +84,6 @@ def test_the_export_is_an_xlnet_folder(learned: Path, run, tmp_path: Path) -> No
     assert both["token_type_ids"][0][padding:] == expected
     assert tokenizer.convert_ids_to_tokens(tokenizer("the cat")["input_ids"])[-2:] == ["[SEP]", "[CLS]"]
     assert "pipeline_tag: text-generation" in (tmp_path / "hf/README.md").read_text()
-
-
-def test_a_byte_level_tokenizer_keeps_both_separators(byte_vocab: Path, tmp_path: Path) -> None:
-    data = (byte_vocab / "tokenizer.json").read_bytes()
-    (tmp_path / "tokenizer.json").write_bytes(xlnet_tokenizer(data))
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
-    pair = tokenizer("the cat", "a river", return_token_type_ids=True)
-    tokens = tokenizer.convert_ids_to_tokens(pair["input_ids"])
-    middle = tokens.index("</s>")
-    assert tokens[middle : middle + 2] == ["</s>", "</s>"] and tokens[-2:] == ["</s>", "<s>"]
-    assert pair["token_type_ids"] == [0] * (middle + 2) + [1] * (len(tokens) - middle - 3) + [2]
 
 
 def test_a_vocabulary_that_is_not_xlnet_s_is_warned_of(vocab: Path, xlnet_vocab: Path, capsys) -> None:

@@ -100,8 +100,8 @@ def check_unchanged(
         before = _data_text(state.folders, saved_data or [])
         after = _data_text(folders, now["data"])
         raise CheckpointError(
-            f"{path} was trained on other data: data.pairs was {before}, is {after}. "
-            "Put the data back, or start a new run with another run.output."
+            f"{path} was trained on other data: data.pairs was {before}, is {after}. Put the data back, continue with "
+            "other data in a further phase ([[phases]]), or start a new run with another run.output."
         )
 
     others = [name for name in names if name != "data"]

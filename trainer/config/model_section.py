@@ -135,7 +135,8 @@ class ModelSection(Section):
     vocab_size: int | None = Field(
         default=None,
         gt=0,
-        description="Number of tokens. The vocabulary of the pairs decides; if set, this must agree with it.",
+        description="Number of tokens. The vocabulary of the pairs decides; if set, this must agree with it. With "
+        "init_from it may be larger: the rows of embeddings of a folder that has spare ones.",
     )
     hidden_dropout_prob: float = Field(
         default=0.1, ge=0, lt=1, description="Dropout probability of the embeddings and of each sublayer's output."

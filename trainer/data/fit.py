@@ -14,16 +14,23 @@ from trainer.config.schema import Recipe
 def check_model_vocabulary(recipe: Recipe, vocabulary: Vocabulary, folder: str) -> None:
     """Raise DataError if the pairs' vocabulary does not fit the recipe's model."""
     vocab_size = recipe.model.vocab_size
-    if vocab_size is not None and vocab_size != vocabulary.size:
+    # The rows of model.init_from, some of which may be spare, are compared when its weights are read.
+    if vocab_size is not None and vocab_size != vocabulary.size and recipe.model.init_from is None:
         raise DataError(
             f"{folder} has a vocabulary of {vocabulary.size} tokens, but model.vocab_size is {vocab_size}. "
             f"Use --set model.vocab_size={vocabulary.size}, or pairs with a vocabulary of {vocab_size}."
         )
 
-    if recipe.model.family == "roberta" and vocabulary.special_id("pad") != 1:
+    pad_id = vocabulary.special_id("pad")
+    if recipe.model.family == "roberta" and pad_id != 1:
+        advice = "Choose another model.family."
+        if recipe.model.init_from is None:
+            advice = (
+                "Build pairs with a vocabulary of `clozeline vocab --model bytebpe`, or choose another model.family."
+            )
         raise DataError(
-            f'{folder} has a {vocabulary.model} vocabulary; "roberta" counts positions from the id of <pad>, 1, and '
-            "needs pairs with a bytebpe vocabulary. Rebuild them with one, or choose another model.family."
+            f"{folder} has a vocabulary whose padding token is id {pad_id}, expected 1: roberta counts positions from "
+            f"that id, so it cannot be trained with another one. {advice}"
         )
 
 

@@ -4,8 +4,8 @@ The folder holds config.json, model.safetensors (or several files of at most --m
 shards.py), README.md (a model card) and the tokenizer's files. transformers' Auto classes load it without any of our
 code. For ELECTRA, the folder holds the discriminator, and its subfolder `generator` the generator.
 
-All files are first written into a temporary folder. If transformers is installed, it loads them there, and its logits
-and token ids are compared with ours. Only then are the files copied to HF_DIR.
+All files are first written into a temporary folder. If transformers is installed, it loads them there, and its logits,
+and the rows that its tokenizer builds, are compared with ours. Only then are the files copied to HF_DIR.
 
 Memory stays far below the size of the weights: files are written and copied piece by piece, and for the comparison both
 models read their weights from memory-mapped files, whose pages the system can drop at any time.
@@ -77,7 +77,8 @@ def export(run: str, output: str, step: int | None, best: bool = False, writing:
         of_step = recipe_of_step(recipe, read_state(checkpoint).step)
         model = read_model(weights, of_step, vocabulary)
 
-        tokenizer = tokenizer_files(Path(folder) / VOCABULARY_FOLDER, model.shape)
+        vocabulary_folder = Path(folder) / VOCABULARY_FOLDER
+        tokenizer = tokenizer_files(vocabulary_folder, model.shape)
         parts = parts_of(model)
         with room_errors_named(scratch, model):
             for part in parts:
@@ -85,7 +86,7 @@ def export(run: str, output: str, step: int | None, best: bool = False, writing:
                 write_part(part, scratch, weights / WEIGHTS_FILE, files, writing.max_shard_bytes)
             (scratch / "README.md").write_text(model_card(folder, checkpoint, recipe, averaged), encoding="utf-8")
 
-        difference = check_parts(parts, scratch, vocabulary)
+        difference = check_parts(parts, scratch, vocabulary, vocabulary_folder)
         publish_export(scratch, output)
 
     source = _source_text(run, checkpoint, averaged)
@@ -123,12 +124,13 @@ def write_part(part: ModelPart, folder: Path, weights: Path, files: dict[str, by
         (part_folder / name).write_bytes(content)
 
 
-def check_parts(parts: list[ModelPart], folder: Path, vocabulary: Vocabulary) -> float | None:
+def check_parts(parts: list[ModelPart], folder: Path, vocabulary: Vocabulary, vocabulary_folder: Path) -> float | None:
     """Return the largest relative difference between transformers' logits and ours, or None without transformers.
 
-    Raises CheckpointError if a part in the export's `folder` computes something else.
+    vocabulary_folder: the run's. Raises CheckpointError if a part in the export's `folder` computes something else, or
+    its tokenizer builds other rows than the model was trained on.
     """
-    differences = [check_export(folder / part.subfolder, part.model, vocabulary) for part in parts]
+    differences = [check_export(folder / part.subfolder, part.model, vocabulary, vocabulary_folder) for part in parts]
     if differences[0] is None:
         return None
     return max(filter(None, differences), default=0.0)

@@ -9,7 +9,7 @@ from typing import Any
 from schemas import storage
 from schemas.errors import DataError
 from schemas.vocabulary import TOKENIZER_FILE
-from trainer.export.xlnet import xlnet_tokenizer, xlnet_tokenizer_config
+from trainer.export.row_format import with_training_rows
 from trainer.models.shape import EncoderShape
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -31,9 +31,7 @@ def tokenizer_files(vocabulary: Path, shape: EncoderShape) -> dict[str, bytes]:
     """
     files = {name: storage.read(str(vocabulary / name)) for name in storage.names(str(vocabulary))}
     config = exported_tokenizer_config(vocabulary / TOKENIZER_CONFIG, shape)
-    if shape.two_streams:
-        files[TOKENIZER_FILE] = xlnet_tokenizer(files[TOKENIZER_FILE])
-        config = xlnet_tokenizer_config(config)
+    files[TOKENIZER_FILE] = with_training_rows(files[TOKENIZER_FILE], shape)
     files[TOKENIZER_CONFIG] = (json.dumps(config, indent=1, ensure_ascii=False) + "\n").encode()
     return files
 
@@ -41,11 +39,15 @@ def tokenizer_files(vocabulary: Path, shape: EncoderShape) -> dict[str, bytes]:
 def exported_tokenizer_config(path: Path, shape: EncoderShape) -> dict[str, Any]:
     """Return a tokenizer_config.json for a model of this shape, with the other keys of the one at `path`, if any.
 
-    model_max_length makes `truncation=True` cut rows to the model's maximum. token_type_ids are listed for models with
-    segments; otherwise transformers would leave them out for ALBERT, and segment B would be read as segment A.
+    tokenizer_class makes transformers, 4 or later, use tokenizer.json unchanged. model_max_length makes
+    `truncation=True` cut rows to the model's maximum. token_type_ids are listed for models with segments; otherwise
+    transformers would leave them out for ALBERT, and segment B would be read as segment A.
     """
     content = _read_tokenizer_config(path)
     config = {name: value for name, value in content.items() if name not in TOKENIZER_PATH_KEYS}
+    config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    if shape.two_streams:
+        config["padding_side"] = "left"  # the last token of every row is [CLS], which a classifier reads
     config["model_max_length"] = shape.max_position_embeddings
     config["model_input_names"] = ["input_ids", "attention_mask"]
     if shape.type_vocab_size > 1:

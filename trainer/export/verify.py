@@ -1,4 +1,4 @@
-"""Verifies an exported folder: transformers must compute the same logits as we do, and must load its tokenizer.
+"""Verifies an exported folder: transformers must compute the same logits, and its tokenizer build the same rows.
 
 transformers is imported only when a folder is checked. If it is not installed, nothing is checked.
 
@@ -21,6 +21,7 @@ from torch import Tensor
 from schemas.errors import CheckpointError
 from schemas.randomness import key
 from schemas.vocabulary import Vocabulary
+from trainer.export.verify_rows import check_rows
 from trainer.export.xlnet import logit_pairs
 from trainer.models.batch import PackedBatch
 from trainer.models.hf_tables import AUTO_CLASSES
@@ -34,16 +35,16 @@ LENGTHS = (1, 5, 17, 40)
 """The lengths, in tokens, of the rows that are compared."""
 
 
-def check_export(folder: Path, model: PartModel, vocabulary: Vocabulary) -> float | None:
+def check_export(folder: Path, model: PartModel, vocabulary: Vocabulary, vocabulary_folder: Path) -> float | None:
     """Return the largest relative difference between transformers' logits and ours, or None without transformers.
 
-    Raises CheckpointError if it is above LARGEST_DIFFERENCE or not finite, or if the tokenizer does not have the ids of
-    the vocabulary.
+    vocabulary_folder: the run's. Raises CheckpointError if the difference is above LARGEST_DIFFERENCE or not finite, or
+    if the tokenizer does not have the ids of the vocabulary or builds other rows than the model was trained on.
     """
     if find_spec("transformers") is None:
         return None
 
-    check_tokenizer(folder, vocabulary)
+    check_rows(check_tokenizer(folder, vocabulary), vocabulary_folder, vocabulary, model.shape)
     import transformers
 
     auto_class = getattr(transformers, AUTO_CLASSES[model.shape.family])
@@ -80,13 +81,17 @@ def without_progress_bars() -> Iterator[None]:
         transformers_logging.enable_progress_bar()
 
 
-def check_tokenizer(folder: Path, vocabulary: Vocabulary) -> None:
-    """Raise CheckpointError if AutoTokenizer cannot load the folder or gives a token another id than the vocabulary."""
+def check_tokenizer(folder: Path, vocabulary: Vocabulary) -> Any:
+    """Return the folder's tokenizer, loaded by AutoTokenizer.
+
+    Raises CheckpointError if it cannot be loaded or gives a token another id than the vocabulary.
+    """
     from transformers import AutoTokenizer
 
     advice = "Nothing was published. Restore the files of the run's vocabulary/ from the folder of pairs."
     try:
-        ids = AutoTokenizer.from_pretrained(folder).get_vocab()
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        ids = tokenizer.get_vocab()
     except Exception as error:  # damaged files make transformers raise many kinds
         raise CheckpointError(
             f"transformers cannot load the exported tokenizer ({type(error).__name__}: {error}). {advice}"
@@ -100,6 +105,7 @@ def check_tokenizer(folder: Path, vocabulary: Vocabulary) -> None:
             f"The exported tokenizer gives {len(wrong):,} tokens other ids than the model was trained with: "
             f"{first!r} is {ids.get(first)}, expected {expected.get(first)}. {advice}"
         )
+    return tokenizer
 
 
 def sample_rows(model: PartModel, vocabulary: Vocabulary) -> list[PackedBatch]:

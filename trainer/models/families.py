@@ -113,7 +113,10 @@ CHANGEABLE_TRAITS = ("rope_base", "window_rope_base", "window", "global_every", 
 
 
 def encoder_shape(model: ModelSection, vocabulary_size: int, mask_id: int | None = None) -> EncoderShape:
-    """Return the shape of a recipe's [model] for a vocabulary of this size, in which [MASK] has the id `mask_id`."""
+    """Return the shape of a recipe's [model] for a vocabulary of this size, in which [MASK] has the id `mask_id`.
+
+    A larger model.vocab_size adds spare rows, which stand for no token, as in some published models.
+    """
     traits = asdict(FAMILIES[model.family])
     for name in CHANGEABLE_TRAITS:
         if getattr(model, name) is not None:
@@ -123,7 +126,7 @@ def encoder_shape(model: ModelSection, vocabulary_size: int, mask_id: int | None
         **traits,
         **_embedding_sizes(model),
         family=model.family,
-        vocab_size=vocabulary_size,
+        vocab_size=max(vocabulary_size, model.vocab_size or 0),
         num_hidden_layers=model.num_hidden_layers,
         hidden_size=model.hidden_size,
         num_attention_heads=model.num_attention_heads,

@@ -12,7 +12,7 @@ from typing import Any
 from schemas.errors import DataError, UsageError
 from trainer.config.validate_model import FAMILIES_WITH
 from trainer.models.families import FAMILIES
-from trainer.models.hf_files import read_config
+from trainer.models.hf_files import read_config, read_tokens
 from trainer.models.parts import GENERATOR_FOLDER
 
 SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
@@ -40,7 +40,7 @@ LONGEST_WITHOUT_POSITIONS = 512
 
 
 def model_of_folder(folder: str) -> dict[str, Any]:
-    """Return the keys of [model] that build a folder's model, without dropout and vocab_size.
+    """Return the keys of [model] that build a folder's model, without dropout; vocab_size only if rows are spare.
 
     Raises UsageError if there is no config.json or the trainer lacks its family, and DataError if a size is missing.
     """
@@ -63,6 +63,10 @@ def model_of_folder(folder: str) -> dict[str, Any]:
     eps = [config[name] for name in NAMES_OF_EPS if name in config]
     if eps:
         model["norm_eps"] = eps[0]
+
+    tokens = read_tokens(folder)
+    if tokens is not None and config.get("vocab_size", 0) > len(tokens):
+        model["vocab_size"] = config["vocab_size"]
 
     model |= _rotations(config, family)
     if family == "albert":

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from schemas.errors import DataError, UsageError
 from schemas.vocabulary import Vocabulary
+from trainer.config.validate_model import FAMILIES_WITH
 from trainer.models.hf_config import hf_config
 from trainer.models.hf_convert import Part, hf_parts
 from trainer.models.hf_files import read_tokens
@@ -63,15 +64,35 @@ class PublishedWeights:
     tensors: dict[str, Tensor]
 
 
-def extends(vocabulary: Vocabulary, config: dict[str, Any]) -> bool:
-    """Return whether a vocabulary extends a folder's, judging by the vocab_size in the folder's config.json."""
+def extends(vocabulary: Vocabulary, tokens: int | None) -> bool:
+    """Return whether a vocabulary extends a folder's, judging by the folder's number of tokens."""
     extension = vocabulary.extension
-    return extension is not None and config.get("vocab_size") == extension.base_size
+    return extension is not None and tokens == extension.base_size
+
+
+def tokens_of(config: dict[str, Any], folder: str) -> int | None:
+    """Return the number of tokens of a folder's tokenizer, or its rows of embeddings if these are fewer.
+
+    There may be more rows than tokens: spare ones. A folder without a tokenizer has as many tokens as rows; without
+    vocab_size in its config.json either, the result is None.
+    """
+    rows = config.get("vocab_size")
+    tokens = read_tokens(folder)
+    if tokens is None or rows is None:
+        return rows if tokens is None else len(tokens)
+    return min(len(tokens), rows)
 
 
 def check_config(config: dict[str, Any], model: PartModel, vocabulary: Vocabulary, folder: str) -> None:
     """Raise UsageError with every difference between a folder's config.json and what the recipe would export."""
     ours = with_keys_of_transformers_4(REQUIRED_VALUES | hf_config(model.shape, vocabulary))
+    if config.get("tie_word_embeddings", True) is False and model.shape.family not in FAMILIES_WITH["tied"]:
+        raise UsageError(
+            f"{folder} has tie_word_embeddings false, so its head predicts with a matrix of its own. Here, the head of "
+            f"{model.shape.family} uses the token embeddings, so its pretraining cannot be continued. Give another "
+            "folder; `clozeline finetune` without steps of pretraining accepts this one."
+        )
+
     differences = []
     for key, value in ours.items():
         if key in config and key not in UNCHECKED_KEYS and config[key] != value:
@@ -98,10 +119,6 @@ def with_keys_of_transformers_4(config: dict[str, Any]) -> dict[str, Any]:
 def check_published_vocabulary(config: dict[str, Any], vocabulary: Vocabulary, folder: str) -> None:
     """Raise DataError unless the folder's token ids stand for the same tokens as the pairs' ids."""
     remedy = "Build the pairs with the folder's vocabulary, or give a folder that was trained with theirs."
-    size = config.get("vocab_size", vocabulary.size)
-    if size != vocabulary.size and not extends(vocabulary, config):
-        raise DataError(f"{folder} has a vocabulary of {size} tokens, the pairs of {vocabulary.size}. {remedy}")
-
     tokens = read_tokens(folder) or ()
     other_names = ESM_SPECIALS if config.get("model_type") == "esm" else {}
     for i, (theirs, ours) in enumerate(zip(tokens, vocabulary.tokens, strict=False)):
@@ -110,6 +127,22 @@ def check_published_vocabulary(config: dict[str, Any], vocabulary: Vocabulary, f
                 f"{folder} has another vocabulary than the pairs: token {i} is {theirs!r} there and "
                 f"{ours!r} here. {remedy}"
             )
+
+    size = tokens_of(config, folder)
+    if size not in (None, vocabulary.size) and not extends(vocabulary, size):
+        raise DataError(f"{folder} has a vocabulary of {size} tokens, the pairs of {vocabulary.size}. {remedy}")
+
+
+def check_rows(config: dict[str, Any], shape: EncoderShape, vocabulary: Vocabulary, folder: str) -> None:
+    """Raise UsageError unless a model has the spare rows of embeddings that a folder has beyond its tokens."""
+    rows = config.get("vocab_size", vocabulary.size)
+    expected = max(rows, vocabulary.size)
+    if shape.vocab_size != expected:
+        raise UsageError(
+            f"{folder} has {rows} rows of embeddings for {tokens_of(config, folder)} tokens, and the pairs have "
+            f"{vocabulary.size} tokens; the recipe makes {shape.vocab_size} rows. Use "
+            f"--set model.vocab_size={expected}, which keeps the spare rows."
+        )
 
 
 def check_tied(published: PublishedWeights) -> None:

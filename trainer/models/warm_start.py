@@ -4,7 +4,8 @@ The encoder must be complete. A head that the folder lacks keeps its initial wei
 (BertModel) can be loaded, and so can old ones whose norms have a gamma and a beta.
 
 If the pairs' vocabulary extends the folder's (`vocab --extend`), the embedding of a new token, and its bias in the
-head, begin as the mean of the old tokens that it replaces. Old rows do not change.
+head, begin as the mean of the old tokens that it replaces. Old rows do not change. The spare rows of a folder, beyond
+its tokens, are kept, except those that become rows of new tokens.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ from trainer.models.published_checks import (
     PublishedWeights,
     check_config,
     check_published_vocabulary,
+    check_rows,
     check_tensors,
     check_tied,
     extends,
+    tokens_of,
 )
 
 HEADS = ("encoder.pooler.", "mlm_head.", "pair_head.", "dense.", "prediction.")
@@ -76,10 +79,11 @@ def warm_start(model: PartModel, folder: str, vocabulary: Vocabulary) -> list[st
     config = read_config(folder)
     check_config(config, model, vocabulary, folder)
     check_published_vocabulary(config, vocabulary, folder)
+    check_rows(config, model.shape, vocabulary, folder)
 
     shape = model.shape
     tensors = with_current_names(read_tensors(folder), WEIGHT_NAMES[shape.family])
-    if extends(vocabulary, config):
+    if extends(vocabulary, tokens_of(config, folder)):
         tensors = with_new_rows(tensors, shape.family, vocabulary)
     published = PublishedWeights(folder, shape, tensors)
     if shape.tied:
@@ -127,9 +131,10 @@ def with_current_names(tensors: dict[str, Tensor], names: WeightNames) -> dict[s
 
 
 def with_new_rows(tensors: dict[str, Tensor], family: str, vocabulary: Vocabulary) -> dict[str, Tensor]:
-    """Return the tensors with a row added for each new token: the float32 mean of the rows of its old tokens.
+    """Return the tensors with a row for each new token: the float32 mean of the rows of its old tokens.
 
-    Rows are added to the token embeddings, the decoder if it is listed, and the bias of the predictions.
+    Rows follow those of the old tokens, in place of spare rows, in the token embeddings, the decoder if it is listed,
+    and the bias of the predictions.
     """
     names = WEIGHT_NAMES[family]
     modules = (names.outside["encoder.embeddings.token"], names.outside.get("mlm_head", names.decoder), names.decoder)
@@ -142,9 +147,9 @@ def with_new_rows(tensors: dict[str, Tensor], family: str, vocabulary: Vocabular
 
 def _add_rows(tensor: Tensor, vocabulary: Vocabulary) -> Tensor:
     extension = vocabulary.extension
-    if extension is None or len(tensor) != extension.base_size:
+    if extension is None or len(tensor) < extension.base_size:
         return tensor  # a wrong shape is named by check_tensors
 
     new_ids = range(extension.base_size, vocabulary.size)
     means = [tensor[list(extension.rows[new])].mean(dim=0) for new in new_ids]
-    return torch.cat([tensor, torch.stack(means)])
+    return torch.cat([tensor[: extension.base_size], torch.stack(means), tensor[vocabulary.size :]])

@@ -161,7 +161,7 @@ def test_a_damaged_export_is_found(trained, tmp_path: Path) -> None:
     recipe = load_recipe(str(out / "recipe.toml"), [])
     with pytest.raises(CheckpointError, match="logits differ"):
         model = read_model(checkpoints.checkpoint_path(str(out), 4), recipe, vocabulary)
-        export_check.check_export(tmp_path, model, vocabulary)
+        export_check.check_export(tmp_path, model, vocabulary, out / "vocabulary")
 
 
 def test_one_step_of_several_by_the_command(run, trained, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import pickle
+import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +19,7 @@ from schemas.extension import Extension
 from schemas.vocabulary import read_vocabulary
 from tests.small_models import FAMILIES, random_model, section, write_hf
 from trainer.models.hf_config import hf_config
+from trainer.models.hf_shape import model_of_folder
 from trainer.models.parts import parts_of
 from trainer.models.pretraining import PretrainingModel, build_model
 from trainer.models.warm_start import warm_start
@@ -158,6 +161,11 @@ FAULTS: dict[str, tuple[Callable[[Path], object], type[ClozelineError], str]] = 
         config(num_hidden_layers=12, hidden_size=768),
         UsageError,
         "hidden_size is 768, the recipe makes it 48; num_hidden_layers is 12, the recipe makes it 4",
+    ),
+    "a head with a matrix of its own": (
+        config(tie_word_embeddings=False),
+        UsageError,
+        "tie_word_embeddings false, so .* cannot be continued",
     ),
     "relative positions": (
         config(position_embedding_type="relative_key"),
@@ -305,7 +313,7 @@ def test_runs_that_begin_with_a_folder(training, case, tmp_path: Path) -> None:
     for changes, code, why in (
         (begun | {"model__num_hidden_layers": 3}, 2, "num_hidden_layers is 4, the recipe makes it 3"),
         ({"model__vocab_size": 30522}, 3, "model.vocab_size is 30522"),
-        ({"model__family": "roberta"}, 3, "needs pairs with a bytebpe"),
+        ({"model__family": "roberta"}, 3, "padding token is id 0, expected 1: roberta counts positions"),
     ):
         done = training.warm(1, tmp_path / "refused", **(common | changes))
         assert done.returncode == code and why in done.stderr and "Traceback" not in done.stderr
@@ -357,6 +365,45 @@ def test_new_tokens_begin_as_the_mean_of_their_pieces(vocab: Path, byte_vocab: P
             assert torch.equal(weight[old.size :], means), name
     of_head = "mlm_head.bias" if published.shape.decoder_bias else "mlm_head.decoder.weight"
     assert grown == {"encoder.embeddings.token.weight", of_head}
+
+
+@pytest.mark.parametrize("added", [0, 3, 8, 11])
+def test_spare_rows_of_a_folder_are_kept(vocab: Path, tmp_path: Path, added: int) -> None:
+    """A folder of 8 more rows than tokens; new tokens take the place of some, of all, or of more than there are."""
+    old = read_vocabulary(str(vocab))
+    rows = {old.size + i: (7 + i, 9) for i in range(added)}
+    new = old
+    if added:
+        new_tokens = tuple(f"new{i}" for i in rows)
+        new = replace(old, tokens=old.tokens + new_tokens, extension=Extension(old.size, old.fingerprint, rows))
+
+    spare = old.size + 8
+    published = build_model(section("bert", f"vocab_size={spare}"), old.size, 3)
+    folder = write_hf(published, old, tmp_path)
+    shutil.copy(vocab / "tokenizer.json", folder)
+    assert model_of_folder(str(folder))["vocab_size"] == spare
+
+    fresh = build_model(section("bert", f"vocab_size={max(spare, new.size)}"), new.size, 5)
+    assert warm_start(fresh, str(folder), new) == []
+    for name in ("encoder.embeddings.token.weight", "mlm_head.bias"):
+        before, weight = state(published)[name], state(fresh)[name]
+        assert torch.equal(weight[: old.size], before[: old.size])
+        assert torch.equal(weight[new.size :], before[new.size :])
+        for row, pieces in rows.items():
+            assert torch.equal(weight[row], before[list(pieces)].mean(dim=0))
+
+
+def test_the_message_of_spare_rows_names_the_key_that_keeps_them(vocab: Path, tmp_path: Path) -> None:
+    vocabulary = read_vocabulary(str(vocab))
+    published = build_model(section("bert", f"vocab_size={vocabulary.size + 8}"), vocabulary.size, 3)
+    folder = write_hf(published, vocabulary, tmp_path)
+    shutil.copy(vocab / "tokenizer.json", folder)
+    fresh = build_model(section("bert"), vocabulary.size, 5)
+    with pytest.raises(UsageError, match="168 rows of embeddings for 160 tokens") as raised:
+        warm_start(fresh, str(folder), vocabulary)
+    advised = re.search(r"--set model\.(vocab_size=\d+)", str(raised.value))
+    assert advised is not None
+    warm_start(build_model(section("bert", advised[1]), vocabulary.size, 5), str(folder), vocabulary)
 
 
 def test_an_extension_of_another_vocabulary_is_refused(case) -> None:

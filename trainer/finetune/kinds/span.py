@@ -20,12 +20,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
 from trainer.finetune.examples import SpanExample
 from trainer.finetune.kinds.kind import Feature, Floats, Kind, blocks, host, rows_of
-from trainer.finetune.kinds.windows import OUTSIDE, FoundSpan, Window, best_span, target_of
+from trainer.finetune.kinds.windows import OUTSIDE, FoundSpan, Window, begin_at_words, best_span, target_of
 
 MAX_QUESTION_TOKENS = 64
 """A longer question is truncated, as in BERT's script."""
@@ -81,21 +82,24 @@ class Spans(Kind[SpanExample, Prediction]):
             return_offsets_mapping=True,
         )
 
-        features = []
-        for place, row in enumerate(rows_of(encoding)):
+        # An example with a long context has several rows, one per window.
+        samples = encoding["overflow_to_sample_mapping"]
+        windows: dict[int, list[NDArray[np.int32]]] = {}
+        for place, in_block in enumerate(samples):
             # Offsets in the question must not be taken for offsets in the context.
-            parts = encoding.sequence_ids(place)
-            is_context_T = np.array([part == CONTEXT for part in parts])
+            is_context_T = np.array([part == CONTEXT for part in encoding.sequence_ids(place)])
             characters_T2 = np.array(encoding["offset_mapping"][place], dtype=np.int32)
             characters_T2[~is_context_T] = OUTSIDE
+            windows.setdefault(in_block, []).append(characters_T2)
+        for in_block, of_example in windows.items():
+            begin_at_words(of_example, examples[in_block].context)
 
+        features = []
+        for place, (row, in_block) in enumerate(zip(rows_of(encoding), samples, strict=True)):
             # Special tokens that the tokenizer adds belong to no text. A text may hold another one, as in "<cls>".
-            is_added_T = np.array([part is None for part in parts])
+            is_added_T = np.array([part is None for part in encoding.sequence_ids(place)])
             classification = int(np.flatnonzero((row.ids == self.classification_id) & is_added_T)[0])
-            window = Window(characters_T2, classification)
-
-            # An example with a long context has several rows, one per window.
-            in_block = encoding["overflow_to_sample_mapping"][place]
+            window = Window(windows[in_block].pop(0), classification)
             target = target_of(examples[in_block], window)
             features.append(Feature(first + in_block, (row,), target, window))
         return features

@@ -1,10 +1,11 @@
 """Windows over a context: locates an answer in a window, and finds the span of a window with the best score.
 
-Shape suffixes: T tokens of a row, N candidates.
+Shape suffixes: T tokens of a row, M tokens of the context in a row, W words of the context, N candidates or ends.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -32,6 +33,26 @@ class Window:
 
     characters_T2: NDArray[np.int32]
     classification: int
+
+
+def begin_at_words(windows: list[NDArray[np.int32]], context: str) -> None:
+    """Make each token begin where the token before it ends, after white space, in all windows over a context.
+
+    The offsets of some tokenizers leave out the first letter of a word, and those of others include the space before
+    it. windows: `characters_T2` of each window, changed in place. Together they have all tokens of the context.
+    """
+    words = [match.span() for match in re.finditer(r"\S+", context)]
+    word_begins_W = np.array([begin for begin, _ in words] + [len(context)], dtype=np.int32)
+    word_ends_W = np.array([end for _, end in words], dtype=np.int32)
+
+    ends_N = np.unique(np.concatenate([[0], *(window_T2[:, 1] for window_T2 in windows)]))
+    ends_N = ends_N[ends_N != OUTSIDE].astype(np.int32)
+    for window_T2 in windows:
+        covers_T = window_T2[:, 0] < window_T2[:, 1]
+        begins_M, token_ends_M = window_T2[covers_T].T
+        free_M = ends_N[np.searchsorted(ends_N, begins_M, side="right") - 1]
+        first_M = np.maximum(free_M, word_begins_W[np.searchsorted(word_ends_W, free_M, side="right")])
+        window_T2[covers_T, 0] = np.minimum(first_M, token_ends_M)
 
 
 def target_of(example: SpanExample, window: Window) -> tuple[int, int]:

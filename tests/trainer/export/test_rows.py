@@ -1,0 +1,110 @@
+"""An exported tokenizer builds the rows that the model was trained on, for every kind of vocabulary and family."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer
+
+from schemas.errors import CheckpointError
+from schemas.vocabulary import Vocabulary, read_vocabulary
+from tests.small_models import random_model, section
+from trainer.export.tokenizer import tokenizer_files
+from trainer.export.verify_rows import check_rows
+from trainer.models.shape import EncoderShape
+
+VOCABULARIES = ("vocab", "byte_vocab", "unigram_vocab", "xlnet_vocab", "albert_vocab")
+FAMILIES = ("bert", "roberta", "modernbert", "xlnet")
+"""With segments, without them in two spellings of the configuration, and with rows that end with [CLS]."""
+
+
+class Exported(NamedTuple):
+    """A vocabulary, the tokenizer that an export of a model has, and the model's shape."""
+
+    folder: Path
+    vocabulary: Vocabulary
+    tokenizer: AutoTokenizer
+    shape: EncoderShape
+
+
+def exported(vocabulary_folder: Path, family: str, folder: Path) -> Exported:
+    """Return the tokenizer of an export, without the weights."""
+    vocabulary = read_vocabulary(str(vocabulary_folder))
+    shape = random_model(section(family), vocabulary).shape
+    for name, content in tokenizer_files(vocabulary_folder, shape).items():
+        (folder / name).write_bytes(content)
+    (folder / "config.json").write_text(json.dumps({"model_type": family}))
+    return Exported(vocabulary_folder, vocabulary, AutoTokenizer.from_pretrained(folder), shape)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("name", VOCABULARIES)
+def test_rows_are_those_of_training(request, tmp_path: Path, name: str, family: str) -> None:
+    found = exported(request.getfixturevalue(name), family, tmp_path)
+    check_rows(found.tokenizer, found.folder, found.vocabulary, found.shape)
+
+    own = Tokenizer.from_file(str(found.folder / "tokenizer.json"))
+    text = "  It's \t7 caf\u00e9s,\u00a0 na\u00efve\u4f60\u597d! "
+    ours = own.encode(text, add_special_tokens=False).ids
+    assert found.tokenizer(text, add_special_tokens=False)["input_ids"] == ours
+
+
+@pytest.mark.parametrize("name", VOCABULARIES[:4])
+def test_a_mask_is_glued_to_what_follows_it_without_a_space(request, tmp_path: Path, name: str) -> None:
+    tokenizer = exported(request.getfixturevalue(name), "modernbert", tmp_path).tokenizer
+    plain = tokenizer("the cat. the cat").input_ids
+    separated = tokenizer.tokenize("the cat. the cat")
+    place = separated.index(next(token for token in separated if token.endswith("cat"))) + 1
+    masked = tokenizer(f"the {tokenizer.mask_token}. the cat").input_ids
+    assert masked == [*plain[:place], tokenizer.mask_token_id, *plain[place + 1 :]]
+
+
+def test_the_second_text_is_the_second_segment_under_every_vocabulary(request, tmp_path: Path) -> None:
+    for name in VOCABULARIES:
+        folder = tmp_path / name
+        folder.mkdir()
+        tokenizer = exported(request.getfixturevalue(name), "bert", folder).tokenizer
+        rows = tokenizer(["the cat", "the"], ["a river", "a"], padding=True, return_tensors="pt")
+        segments_T = rows["token_type_ids"][0]
+        second = len(tokenizer("a river", add_special_tokens=False).input_ids) + 1
+        assert rows["input_ids"][0, 0] == tokenizer.cls_token_id
+        assert segments_T.tolist() == [0] * (len(segments_T) - second) + [1] * second
+        assert torch.all(rows["token_type_ids"] < 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True}}, "the ids"),
+        (
+            {"post_processor": {"type": "RobertaProcessing", "sep": ["</s>", 2], "cls": ["<s>", 0]}},
+            "the segments",
+        ),
+    ],
+)
+def test_other_rows_are_an_error_of_the_export(byte_vocab: Path, tmp_path: Path, change: dict, told: str) -> None:
+    found = exported(byte_vocab, "bert", tmp_path)
+    content = json.loads((tmp_path / "tokenizer.json").read_text()) | change
+    rules = content["post_processor"] | {"trim_offsets": True, "add_prefix_space": True}
+    if "post_processor" in change:
+        content["post_processor"] = rules
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=rf"other rows than the model was trained on.*<mask>.*{told}") as raised:
+        check_rows(AutoTokenizer.from_pretrained(tmp_path), found.folder, found.vocabulary, found.shape)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_published_mask_that_keeps_its_space_takes_it_in_the_export(byte_vocab: Path, tmp_path: Path) -> None:
+    published = Path(shutil.copytree(byte_vocab, tmp_path / "published"))
+    content = json.loads((published / "tokenizer.json").read_text())
+    for token in content["added_tokens"]:
+        token["lstrip"] = False
+    content["pre_tokenizer"]["add_prefix_space"] = False
+    (published / "tokenizer.json").write_text(json.dumps(content))
+    (tmp_path / "hf").mkdir()
+    found = exported(published, "roberta", tmp_path / "hf")
+    check_rows(found.tokenizer, found.folder, found.vocabulary, found.shape)
