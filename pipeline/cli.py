@@ -16,11 +16,11 @@ from pipeline.flags import add_flags, folder, given_flags, positive
 from pipeline.ledger_text import ledger_lines
 from pipeline.options import PairsJob, ShardJob, StatisticsJob, VocabJob
 from pipeline.runtime import stop_signals, terminal_logs
-from pipeline.terminal import print_lines
 from schemas import storage
 from schemas.errors import ClozelineError, nearest_name
 from schemas.manifest import Manifest, read_manifest
 from schemas.one_line_parser import OneLineParser
+from schemas.terminal_output import print_lines
 from schemas.terminal_text import one_line
 
 DESCRIPTION = """\

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -87,3 +88,54 @@ def test_recipes_lists_and_prints_recipes(capsys: pytest.CaptureFixture[str]) ->
 
     assert main(["recipes", "bert_bse"]) == 2
     assert "Did you mean bert_base?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["recipes"], ["train", "--help"], ["train", "--config", "tiny", "--describe", "--set", "model.vocab_size=99"]],
+)
+@pytest.mark.parametrize(
+    ("stdout", "code", "told"),
+    [("/dev/full", 5, "clozeline: The output cannot be written: No space left on device."), ("pipe", 0, "")],
+)
+def test_a_stdout_that_takes_nothing(words: list[str], stdout: str, code: int, told: str) -> None:
+    """A closed pipe ends a command in silence, a full disk is an error."""
+    if stdout == "pipe":
+        reader, writer = os.pipe()
+        os.close(reader)
+    else:
+        writer = os.open(stdout, os.O_WRONLY)
+    command = [sys.executable, "-m", "clozeline", *words]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    os.close(writer)
+    assert done.returncode == code
+    assert done.stderr.startswith(told) and done.stderr.count("\n") == bool(told), done.stderr
+
+
+START = """
+import os, signal
+from clozeline.installation import run_explained
+
+def run():
+    try:
+        {}
+    except KeyboardInterrupt:
+        pass
+    return 0
+
+run_explained(run, "trainer")
+"""
+
+
+def test_letters_that_stdout_lacks_are_escaped() -> None:
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-c", START.format("print('\u2581')")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "\\u2581\n"
+
+
+def test_ctrl_c_while_modules_are_imported_is_one_line() -> None:
+    """Some packages go on after a KeyboardInterrupt, others end in a traceback."""
+    source = START.format("os.kill(os.getpid(), signal.SIGINT)")
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (130, "clozeline: interrupted.\n")

@@ -11,6 +11,7 @@ import contextlib
 import io
 import json
 import logging
+import signal
 import sys
 import textwrap
 import warnings
@@ -19,6 +20,7 @@ from typing import Any
 
 from schemas.errors import ClozelineError
 from schemas.one_line_parser import OneLineParser
+from schemas.terminal_output import print_lines
 from schemas.terminal_text import terminal_safe
 from trainer.command_line import add_set_flag
 from trainer.config.load import load_recipe
@@ -56,6 +58,7 @@ def main(arguments: list[str] | None = None, prog: str = "python -m trainer.doct
         return error.exit_code
 
     try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         findings = examine(Plan(recipe, options.folder, tuple(options.url)))
     except KeyboardInterrupt:
         print("clozeline: interrupted", file=sys.stderr)
@@ -64,9 +67,7 @@ def main(arguments: list[str] | None = None, prog: str = "python -m trainer.doct
     exit_code = next((finding.exit_code for finding in findings if finding.state == "failed"), 0)
     text = as_json(findings, exit_code) if options.json else as_table(findings)
 
-    # `clozeline doctor | head` closes the pipe early.
-    with contextlib.suppress(BrokenPipeError):
-        print(text, flush=True)
+    print_lines(text.splitlines())
     return exit_code
 
 

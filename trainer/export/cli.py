@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 
 from schemas.errors import ClozelineError, UsageError
 from trainer.command_line import command_parser, whole_number_from
@@ -21,6 +22,7 @@ def main(arguments: list[str] | None = None, prog: str = "python -m trainer.expo
         # This import loads torch, which takes seconds, so it waits until the flags are known to be valid.
         from trainer.export.convert import export
 
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         writing = Writing(options.overwrite, int(options.max_shard_gigabytes * 10**9), options.average)
         message = export(options.run, options.output, options.step, options.best, writing)
         logger.info("%s", message)

@@ -25,15 +25,14 @@ def main(arguments: list[str] | None = None, stop: Stop | None = None, prog: str
 
     stop: records stop signals; None creates a Stop. prog: the program's name in help and errors.
     """
-    request = Stop().listen() if stop is None else stop
-    return exit_code_of(lambda: _run(parser(prog).parse_args(arguments), request))
+    return exit_code_of(lambda: _run(parser(prog).parse_args(arguments), stop))
 
 
-def _run(options: argparse.Namespace, stop: Stop) -> None:
+def _run(options: argparse.Namespace, stop: Stop | None) -> None:
     # This import loads pydantic and the task schema, so it waits until the flags are known to be valid.
     from trainer.suite.run import run_suite
 
-    run_suite(options, stop)
+    run_suite(options, Stop().listen() if stop is None else stop)
 
 
 def parser(prog: str) -> argparse.ArgumentParser:
