@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 class ShardJob:
     """Options of `shard`: corpora to text shards."""
 
-    input: str = option(
-        help="files, patterns or a comma-separated list of them; .gz .bz2 .xz .zst are decompressed",
+    input: list[str] = option(
+        help="files or patterns, or comma-separated lists of them; may be repeated; .gz .bz2 .xz .zst are decompressed",
+        many=True,
         recorded=False,
     )
     output: str = output_flag()

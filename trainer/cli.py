@@ -8,6 +8,7 @@ import os
 
 from schemas.errors import UsageError
 from schemas.terminal_output import print_lines
+from schemas.urls import normal
 from trainer.command_line import add_launcher_flag, add_set_flag, command_parser, run_until_stopped
 from trainer.config.load import load_recipe
 from trainer.distributed.preemption import StopRequest
@@ -62,6 +63,7 @@ def parser(prog: str = "python -m trainer") -> argparse.ArgumentParser:
     flags = command_parser(prog, "Pretrain an encoder. A run whose folder holds a checkpoint resumes from it.")
     flags.add_argument(
         "--config",
+        type=normal,
         required=True,
         metavar="RECIPE",
         help="recipe file, or the name of one that ships, such as bert_base",

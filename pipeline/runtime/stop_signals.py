@@ -76,7 +76,7 @@ def preceded_by(action: Callable[[], None]) -> Iterator[None]:
         yield
         return
 
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, *STOP_SIGNALS)}
+    handlers = {int(number): signal.getsignal(number) for number in (signal.SIGINT, *STOP_SIGNALS)}
     previous = {number: handler for number, handler in handlers.items() if callable(handler)}
 
     def handle(number: int, frame: FrameType | None) -> None:

@@ -46,15 +46,15 @@ class InputFile(NamedTuple):
     version: str
 
 
-def matching_files(patterns: str) -> list[InputFile]:
-    """Return every file that a comma-separated list of patterns names, each file once, sorted by path.
+def matching_files(*patterns: str) -> list[InputFile]:
+    """Return every file that patterns, or comma-separated lists of them, name: each file once, sorted by path.
 
     A path that exists exactly as written means that file, even if its name contains commas or brackets.
 
     Raises UsageError for a pattern that matches no file or cannot be opened, and StorageError if the disk or the store
     fails or has no such bucket.
     """
-    members = _split_comma_list(patterns)
+    members = [member for pattern in patterns for member in _split_comma_list(pattern)]
     if not members:
         raise UsageError("--input is empty. Give a file, a pattern or a comma list of them.")
 

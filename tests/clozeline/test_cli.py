@@ -68,9 +68,12 @@ def test_each_command_has_its_own_help(name: str) -> None:
         ),
         (["train", "--config", "bert-base"], "clozeline: --config bert-base does not exist. Did you mean bert_base?"),
         (["train", "--config", "tiny", "--set", "run.sead=1"], "clozeline: --set run.sead=1: unknown key run.sead."),
+        (["train", "--config", "tiny", "--config", "a"], "clozeline: --config is given twice, as tiny and as a."),
+        (["pairs", "--text", "a", "--text=b"], "clozeline: --text is given twice, as a and as b. Give it once."),
+        (["vocab", "--text", "a", "b", "c", "--output", "x", "--model", "wordpiece", "--size", "9"], "clozeline: 2 words"),
         (["export", "run"], "clozeline: the following arguments are required: --output"),
     ],
-    ids=["unknown flag", "missing flag", "misspelled flag", "misspelled other flag", "recipe", "key", "export"],
+    ids=["unknown flag", "missing flag", "misspelled flag", "misspelled other flag", "recipe", "key", "repeated", "repeated in two forms", "unquoted", "export"],
 )
 def test_a_wrong_command_line_is_one_line_and_exit_code_2(words: list[str], message: str) -> None:
     done = clozeline(*words)

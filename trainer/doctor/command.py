@@ -22,6 +22,7 @@ from schemas.errors import ClozelineError
 from schemas.one_line_parser import OneLineParser
 from schemas.terminal_output import print_lines
 from schemas.terminal_text import terminal_safe
+from schemas.urls import normal
 from trainer.command_line import add_set_flag
 from trainer.config.load import load_recipe
 from trainer.doctor.build_tools import check_build_tools
@@ -80,9 +81,13 @@ def parser(prog: str) -> argparse.ArgumentParser:
         epilog="exit codes: 0 training can start, 2 usage, configuration or a missing package, 5 storage",
         allow_abbrev=False,
     )
-    flags.add_argument("--config", metavar="RECIPE", help="also check the recipe: memory, kernels, tokens per second")
+    flags.add_argument(
+        "--config", type=normal, metavar="RECIPE", help="also check the recipe: memory, kernels, tokens per second"
+    )
     add_set_flag(flags, metavar="section.key=value", help="override one value of the recipe")
-    flags.add_argument("--folder", default="", help="check the disk of this folder; otherwise that of run.output")
+    flags.add_argument(
+        "--folder", type=normal, default="", help="check the disk of this folder; otherwise that of run.output"
+    )
     flags.add_argument("--url", action="append", default=[], help="check that this URL can be written; may be repeated")
     flags.add_argument("--json", action="store_true", help="print one JSON object")
     return flags
