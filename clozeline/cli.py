@@ -40,6 +40,8 @@ class Command(NamedTuple):
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return the process's exit code."""
     words = sys.argv[1:] if arguments is None else arguments
+    if words[:1] == ["help"]:
+        words = [*words[1:2], "--help"]
     if not words or words[0] not in COMMANDS:
         return explain_usage(words)
 

@@ -90,8 +90,14 @@ def main(arguments: list[str] | None = None, prog: str = "python -m pipeline") -
         print(f"clozeline: {one_line(str(error))}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt as interrupt:
-        print(f"clozeline: {str(interrupt) or STOPPED}", file=sys.stderr)
+        print(f"clozeline: {str(interrupt) or _stopped(arguments)}", file=sys.stderr)
         return INTERRUPTED
+
+
+def _stopped(arguments: list[str] | None) -> str:
+    words = sys.argv[1:] if arguments is None else arguments
+    only_reads = words[:1] in (["inspect"], ["verify"])
+    return "interrupted." if only_reads else STOPPED
 
 
 def parser(prog: str = "python -m pipeline") -> OneLineParser:

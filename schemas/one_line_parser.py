@@ -56,6 +56,10 @@ class OneLineParser(argparse.ArgumentParser):
             if flag in self._option_string_actions:
                 continue
 
+            if flag.startswith("--resume"):
+                hints.append(f" {flag} is not needed: the same command continues what it began.")
+                continue
+
             hint = nearest_name(flag, candidates)
             if hint:
                 hints.append(f" Unknown flag {flag}.{hint}")

@@ -63,7 +63,7 @@ def end_with_launcher() -> None:
     if not value.isdecimal():
         raise UsageError(
             "pipeline.runtime.worker is started by a job and cannot be used alone. Start a job, which starts its "
-            "workers itself; `python -m pipeline shard --help` says how."
+            "workers itself; `clozeline shard --help` says how."
         )
 
     arguments = (int(value), os.environ.get(ATTEMPT))

@@ -201,7 +201,7 @@ def _no_row(manifest: Manifest, job: PairsJob) -> DataError:
     reasons = "; ".join(causes) if causes else "no document"
     return DataError(
         f"No row could be made from {job.text} ({reasons}). A pair needs documents of at least two sentences, and nsp "
-        "also two documents per shard: look at the text with `python -m pipeline inspect`, or run `shard` with fewer "
+        "also two documents per shard: look at the text with `clozeline inspect`, or run `shard` with fewer "
         "--num_shards."
     )
 
