@@ -151,7 +151,7 @@ def largest_star(corpus: Corpus) -> str:
 
 def job_graph(corpus: Corpus) -> str:
     """Build the job graph of `shard --dedup minhash`, and return its size."""
-    job = ShardJob(input="x", output="o", dedup="minhash")
+    job = ShardJob(input=["x"], output="o", dedup="minhash")
     reading = ReadOptions("text", "blank_line", "en", "sentencex", dedup="minhash", seed=0)
     staging = Staging("s3://bucket/text", "job", "token")
     provenance = Provenance({"language": "en"}, [], 0)

@@ -6,13 +6,15 @@ A program is imported only when its command is given, so that `clozeline --help`
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 from clozeline import __version__
 from clozeline.installation import USAGE_ERROR, run_explained
+
+if TYPE_CHECKING:
+    import argparse
 
 EXIT_CODES = """\
 exit codes:
@@ -27,8 +29,7 @@ exit codes:
 """
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(NamedTuple):
     """One command: its line in --help, the extra that it needs, and the program that gets its arguments."""
 
     help: str
@@ -39,6 +40,8 @@ class Command:
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return the process's exit code."""
     words = sys.argv[1:] if arguments is None else arguments
+    if words[:1] == ["help"]:
+        words = [*words[1:2], "--help"]
     if not words or words[0] not in COMMANDS:
         return explain_usage(words)
 
@@ -46,7 +49,12 @@ def main(arguments: list[str] | None = None) -> int:
     command = COMMANDS[name]
     if command.program is start_pipeline:
         rest = words  # the pipeline's own command line has the same commands
-    return run_explained(lambda: command.program(rest), command.extra)
+    code = run_explained(lambda: command.program(rest), command.extra)
+    if command.program is start_pipeline:
+        from pipeline.__main__ import end
+
+        end(code)  # after Ctrl-C, the process must end without waiting for the threads of a remote engine
+    return code
 
 
 def explain_usage(words: list[str]) -> int:
@@ -73,6 +81,8 @@ def explain_usage(words: list[str]) -> int:
 
 def usage_parser() -> argparse.ArgumentParser:
     """Return the parser for the options before a command, whose help lists all commands."""
+    import argparse  # loads more slowly than this whole module
+
     width = max(len(name) for name in COMMANDS)
     lines = [f"  {name:<{width}} {command.help}" for name, command in COMMANDS.items()]
     parser = argparse.ArgumentParser(
@@ -89,16 +99,12 @@ def usage_parser() -> argparse.ArgumentParser:
 
 def start_pipeline(words: list[str]) -> int:
     """Run `python -m pipeline`."""
-    from pipeline.__main__ import end
     from pipeline.runtime.worker_environment import look_for_cycles_seldom
 
     look_for_cycles_seldom()
     from pipeline.cli import main as pipeline_main
 
-    # After Ctrl-C, the process must end without waiting for the threads of a remote engine. `end` does that.
-    exit_code = pipeline_main(words, prog="clozeline")
-    end(exit_code)
-    return exit_code
+    return pipeline_main(words, prog="clozeline")
 
 
 def start_worker(words: list[str]) -> int:
@@ -141,13 +147,9 @@ def start_finetune(arguments: list[str]) -> int:
 
 def start_suite(arguments: list[str]) -> int:
     """Run `python -m trainer.suite`."""
-    from trainer.suite.stop import Stop
-
-    stop = Stop().listen()
-
     from trainer.suite.cli import main as suite_main
 
-    return suite_main(arguments, stop, prog="clozeline suite")
+    return suite_main(arguments, prog="clozeline suite")
 
 
 def start_doctor(arguments: list[str]) -> int:
@@ -159,6 +161,8 @@ def start_doctor(arguments: list[str]) -> int:
 
 def run_recipes(arguments: list[str]) -> int:
     """List the recipes that ship with Clozeline, or print one of them."""
+    import argparse
+
     parser = argparse.ArgumentParser(
         prog="clozeline recipes",
         description="List the recipes that ship with Clozeline with their size, objective, data and hardware, or "
@@ -168,16 +172,17 @@ def run_recipes(arguments: list[str]) -> int:
     name = parser.parse_args(arguments).name
 
     from schemas.errors import ClozelineError
+    from schemas.terminal_output import print_lines
     from trainer.config.overview import recipe_list
     from trainer.config.shipped import recipe_text
 
     try:
-        text = recipe_text(name).rstrip("\n") if name else "\n".join(recipe_list())
+        lines = recipe_text(name).splitlines() if name else recipe_list()
     except ClozelineError as error:
         print(f"clozeline: {error}", file=sys.stderr)
         return error.exit_code
 
-    print(text)
+    print_lines(lines)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Explains in one line what is wrong with an installation: a missing extra, or a clash of module names.
+"""Starts a program, or explains in one line what is wrong: a missing extra, or a clash of module names.
 
 Extras: `pip install clozeline` installs only what all parts share. Each part lists its own packages in an extra
 (pyproject.toml). Starting a part without its extra prints the pip command that installs it, and exits with code 2.
@@ -13,16 +13,22 @@ This module imports only the standard library, because it must work when nothing
 
 from __future__ import annotations
 
-import base64
-import csv
-import hashlib
+import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NoReturn
 
 USAGE_ERROR = 2
 """Exit code of schemas.errors.UsageError, which cannot be imported where `schemas` is another project's module."""
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells report it: 128 + SIGINT."""
+
+ROOT = Path(__file__).resolve().parent.parent
+"""The folder of all our packages: a clone or site-packages."""
 
 OUR_PACKAGES = ("schemas", "pipeline", "trainer")
 
@@ -55,20 +61,53 @@ BASE = ("fsspec", "jinja2", "numpy", "pyarrow", "pydantic")
 def run_explained(program: Callable[[], int], extra: str) -> int:
     """Run a program and return its exit code, or explain a clash of module names or a missing extra and return 2.
 
+    Until the program handles Ctrl-C itself, which it does once its modules are imported, Ctrl-C ends the process.
+    Processes that the program starts do not import from the working directory, where a user's own folder may be called
+    `pipeline`, `trainer` or `schemas`.
+
     program: imports what it needs when it is called, so that a failed import is caught here.
     extra: the extra that the program needs.
     """
-    clash = find_clash()
-    if clash is not None:
-        return _refuse(clash)
-
+    previous = signal.getsignal(signal.SIGINT)
+    if previous is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _end_at_once)
     try:
-        return program()
+        clash = find_clash()
+        if clash is not None:
+            return _refuse(clash)
+        if Path.cwd() != ROOT:
+            os.environ["PYTHONSAFEPATH"] = "1"
+        return _run(program)
     except ModuleNotFoundError as error:
         message = missing_extra(error, extra)
         if message is None:
             raise
         return _refuse(message)
+    finally:
+        if signal.getsignal(signal.SIGINT) is _end_at_once:
+            signal.signal(signal.SIGINT, previous)
+
+
+def _end_at_once(number: int, frame: object) -> NoReturn:
+    # Not a KeyboardInterrupt: some packages go on after one that interrupts their import.
+    os.write(2, b"clozeline: interrupted.\n")
+    os._exit(INTERRUPTED)
+
+
+def _run(program: Callable[[], int]) -> int:
+    """Run a program whose modules have been found. Imported here, because `schemas` may be another project's module."""
+    from schemas.errors import StorageError
+    from schemas.terminal_output import checked_stdout
+
+    code = 0
+    try:
+        with checked_stdout():
+            code = program()
+    except StorageError as error:
+        if code == 0:
+            print(f"clozeline: {error}", file=sys.stderr)
+            code = error.exit_code
+    return code
 
 
 def missing_extra(error: ModuleNotFoundError, extra: str) -> str | None:
@@ -99,14 +138,12 @@ def find_clash() -> str | None:
     All our packages have the same parent folder, both in a clone and in site-packages, so this package's location
     determines where the others must be.
     """
-    root = Path(__file__).resolve().parent.parent
-
     for name in OUR_PACKAGES:
-        expected = root / name / "__init__.py"
+        expected = ROOT / name / "__init__.py"
         found = _module_file(name)
         if found is None:
             return (
-                f"the package {name} is not in {root}, where clozeline is installed. Install it again: "
+                f"the package {name} is not in {ROOT}, where clozeline is installed. Install it again: "
                 "pip install --force-reinstall --no-deps clozeline"
             )
         if found.resolve() != expected:
@@ -115,7 +152,7 @@ def find_clash() -> str | None:
                 "from PYTHONPATH, start in another directory, or use an environment of clozeline's own."
             )
 
-    return find_overwritten(root)
+    return find_overwritten(ROOT)
 
 
 def find_overwritten(root: Path) -> str | None:
@@ -123,6 +160,10 @@ def find_overwritten(root: Path) -> str | None:
 
     The installer recorded the hash of every file that it wrote. A clone has no such record, and is not checked.
     """
+    # Imported here so that a command starts quickly: until it has, Ctrl-C prints a traceback.
+    import base64
+    import hashlib
+
     for name, recorded_hash in _recorded_hashes(root):
         path = root / name
         digest = hashlib.sha256(path.read_bytes()).digest()
@@ -142,6 +183,8 @@ def _recorded_hashes(root: Path) -> Iterator[tuple[str, str]]:
     (packaging.python.org/specifications/recording-installed-packages).
     """
     wanted = {f"{name}/__init__.py" for name in OUR_PACKAGES}
+    import csv
+
     for record in root.glob("clozeline-*.dist-info/RECORD"):
         with record.open(newline="", encoding="utf-8") as file:
             for path, recorded_hash, _size in csv.reader(file):

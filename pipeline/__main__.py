@@ -31,8 +31,9 @@ def end(code: int) -> None:
     logging.disable(logging.CRITICAL)
     threading.excepthook = _ignore
     atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # a command may be started without them
+            stream.flush()
     os._exit(code)
 
 

@@ -35,6 +35,11 @@ def launch_flags(parsed: argparse.Namespace) -> list[str]:
 
 def unknown_flags(unknown: list[str], known: list[str], what: str = "flag") -> UsageError:
     """Return the error for unknown flags, each with the nearest known one. Leaves out their values."""
+    if len(unknown) > 1 and not any(word.startswith("-") for word in unknown):
+        return UsageError(
+            f"{len(unknown)} words belong to no flag, the first of them {unknown[0]}. If they come from a pattern, "
+            "quote it, so that the shell does not replace it by names: 'folder/*.txt'."
+        )
     hints = []
     for flag in [word for word in unknown if word.startswith("-")] or unknown:
         name = flag.split("=")[0]

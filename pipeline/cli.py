@@ -16,11 +16,11 @@ from pipeline.flags import add_flags, folder, given_flags, positive
 from pipeline.ledger_text import ledger_lines
 from pipeline.options import PairsJob, ShardJob, StatisticsJob, VocabJob
 from pipeline.runtime import stop_signals, terminal_logs
-from pipeline.terminal import print_lines
 from schemas import storage
 from schemas.errors import ClozelineError, nearest_name
 from schemas.manifest import Manifest, read_manifest
 from schemas.one_line_parser import OneLineParser
+from schemas.terminal_output import print_lines
 from schemas.terminal_text import one_line
 
 DESCRIPTION = """\
@@ -90,8 +90,14 @@ def main(arguments: list[str] | None = None, prog: str = "python -m pipeline") -
         print(f"clozeline: {one_line(str(error))}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt as interrupt:
-        print(f"clozeline: {str(interrupt) or STOPPED}", file=sys.stderr)
+        print(f"clozeline: {str(interrupt) or _stopped(arguments)}", file=sys.stderr)
         return INTERRUPTED
+
+
+def _stopped(arguments: list[str] | None) -> str:
+    words = sys.argv[1:] if arguments is None else arguments
+    only_reads = words[:1] in (["inspect"], ["verify"])
+    return "interrupted." if only_reads else STOPPED
 
 
 def parser(prog: str = "python -m pipeline") -> OneLineParser:

@@ -20,6 +20,8 @@ from collections.abc import Callable
 from dataclasses import MISSING, dataclass
 from typing import Any
 
+from schemas.urls import normal
+
 _KEY = "flag"
 
 
@@ -28,12 +30,14 @@ class Flag:
     """How a field appears on the command line, and whether the manifest records it among its options.
 
     check: converts the argument's text to a value, or raises ArgumentTypeError.
+    many: takes one value or more and may be repeated; the field is a list of all.
     """
 
     help: str
     check: Callable[[str], Any] = str
     metavar: str | None = None
     is_recorded: bool = True
+    many: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,14 +59,6 @@ class OneOf:
         return text  # argparse itself checks it against `choices` and lists them in its error
 
 
-@dataclass(frozen=True)
-class Several:
-    """A check for a flag that one or more arguments follow; its value is a list of them."""
-
-    def __call__(self, text: str) -> str:
-        return text
-
-
 def option(
     default: Any = MISSING,
     *,
@@ -70,9 +66,10 @@ def option(
     check: Callable[[str], Any] = str,
     metavar: str | None = None,
     recorded: bool = True,
+    many: bool = False,
 ) -> Any:
-    """Return a dataclass field for a flag with a value. Without a default the flag is required."""
-    flag = Flag(help, check, metavar, recorded)
+    """Return a dataclass field for a flag with a value, or with `many`. Without a default the flag is required."""
+    flag = Flag(help, check, metavar, recorded, many)
     return dataclasses.field(default=default, metadata={_KEY: flag})
 
 
@@ -100,8 +97,8 @@ def _add_option(parser: argparse.ArgumentParser, field: dataclasses.Field[Any], 
     settings: dict[str, Any] = {"type": flag.check}
     if isinstance(flag.check, OneOf):
         settings["choices"] = flag.check.choices
-    if isinstance(flag.check, Several):
-        settings["nargs"] = "+"
+    if flag.many:
+        settings |= {"nargs": "+", "action": "extend"}
     if flag.metavar is not None:
         settings["metavar"] = flag.metavar
 
@@ -152,7 +149,7 @@ def folder(text: str) -> str:
     """Check an argument that names a folder. An empty one, as from an unset variable, would mean the root folder."""
     if not text.strip():
         raise ArgumentTypeError("it is empty; give a path or a URL")
-    return text
+    return normal(text)
 
 
 def positive(text: str) -> int:

@@ -32,14 +32,38 @@ def inspect(path: str, rows: int) -> Iterator[str]:
         return
 
     url = storage.join(path, NAME)
-    if not storage.exists(url):
-        raise DataError(f"{path} is neither a shard (.arrow) nor a finished folder: it holds no {NAME}.")
-
+    check_is_ours(path)
     manifest = open_manifest(path)
     yield from _manifest_lines(manifest, url)
     if manifest.kind != "vocab" and manifest.shards:
         largest = max(manifest.shards, key=lambda shard: shard.rows)
         yield from show_shard(storage.join(path, largest.path), rows)
+
+
+CHECKPOINT = "state.json"
+
+OTHERS = {
+    CHECKPOINT: "a checkpoint. `clozeline export RUN --step N` checks it and writes its model",
+    "recipe.toml": "the folder of a run. `clozeline train` checks its checkpoints when it resumes, and `clozeline "
+    "export` the one that it reads; report.html shows what the run did",
+    "results.json": "the results of a fine-tuning or a suite; report.html shows them",
+    "config.json": "a model in the Hugging Face format. `clozeline finetune` and transformers open it",
+}
+"""What a folder is that holds a file of this name, and what to do with it."""
+
+
+def check_is_ours(path: str) -> None:
+    """Raise DataError, which says what `path` is, unless it is a finished folder that a job of the pipeline wrote."""
+    if not storage.exists(path):
+        raise DataError(f"{path} does not exist. Give a shard (.arrow) or a finished folder.")
+
+    files = storage.sizes(path)
+    if NAME in files and CHECKPOINT not in files:  # a checkpoint has a manifest.json too
+        return
+    for name, what in OTHERS.items():
+        if name in files:
+            raise DataError(f"{path} is {what}.")
+    raise DataError(f"{path} is neither a shard (.arrow) nor a finished folder: it holds no {NAME}.")
 
 
 def _manifest_lines(manifest: Manifest, url: str) -> list[str]:
@@ -126,10 +150,7 @@ def compare(a: str, b: str) -> Iterator[str]:
 
 def verify(folder: str) -> Iterator[str]:
     """Check every file of a finished folder, and yield a line for each. Raises DataError for the first bad one."""
-    url = storage.join(folder, NAME)
-    if not storage.exists(url):
-        raise DataError(f"{folder} is not finished: it holds no {NAME}.")
-
+    check_is_ours(folder)
     manifest = open_manifest(folder)
     vocabulary = check_vocabulary(folder, manifest)
     if manifest.kind == "statistics":

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from pipeline.flags import OneOf, Several, folder, fraction, option, positive, share
+from pipeline.flags import OneOf, folder, fraction, option, positive, share
 from pipeline.shard.limits import MAX_RATIO, MAX_RECORD, MAX_UNDECODABLE_RATIO
 from pipeline.shared_options import output_flag, overwrite_flag, shuffle_flag, text_flag
 from pipeline.vocab_options import VocabJob as VocabJob
@@ -32,9 +32,10 @@ if TYPE_CHECKING:
 class ShardJob:
     """Options of `shard`: corpora to text shards."""
 
-    input: str | list[str] = option(
-        help="files or patterns, with spaces or commas between them; .gz .bz2 .xz .zst are decompressed",
-        check=Several(),
+    input: list[str] = option(
+        help="files or patterns, with spaces or commas between them; may be repeated; .gz .bz2 .xz .zst are "
+        "decompressed",
+        many=True,
         recorded=False,
     )
     output: str = output_flag()

@@ -234,12 +234,12 @@ def read_shard_bytes(folder: str, shard: Shard) -> bytes:
 def _who_writes(kind: FolderKind) -> str:
     """Return the advice for a folder of the wrong kind. It must not suggest that folder's path as an output."""
     if kind == "counts":
-        return "Give a folder that `python -m pipeline vocab --counts` wrote."
-    return f"Give a folder that `python -m pipeline {JOBS[kind]}` wrote."
+        return "Give a folder that `clozeline vocab --counts` wrote."
+    return f"Give a folder that `clozeline {JOBS[kind]}` wrote."
 
 
 def _how_to_make(kind: FolderKind, folder: str) -> str:
     if kind == "counts":
-        return f"Make it with `python -m pipeline vocab --text TEXT --counts {folder} ...`."
+        return f"Make it with `clozeline vocab --text TEXT --counts {folder} ...`."
 
-    return f"Make it with `python -m pipeline {JOBS[kind]} --output {folder} ...`."
+    return f"Make it with `clozeline {JOBS[kind]} --output {folder} ...`."

@@ -1,4 +1,4 @@
-"""argparse with one-line errors that name what is wrong and the nearest flag, instead of printing the whole usage."""
+"""argparse with one-line errors that name what is wrong and the nearest flag. A flag given twice is an error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,21 @@ class OneLineParser(argparse.ArgumentParser):
 
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[override]
         self._given = sys.argv[1:] if args is None else list(args)
+        self._refuse_repeated()
         return super().parse_known_args(args, namespace)
+
+    def _refuse_repeated(self) -> None:
+        """Raise UsageError for a flag that is given twice with a value: argparse would drop the first in silence."""
+        words = self._given[: self._given.index("--")] if "--" in self._given else self._given
+        values: dict[str, str] = {}
+        for number, word in enumerate(words):
+            flag, equals, value = word.partition("=")
+            action = self._option_string_actions.get(flag)
+            if action is None or not word.startswith("--") or type(action).__name__ != "_StoreAction":
+                continue
+            value = value if equals else " ".join(words[number + 1 : number + 2])
+            if values.setdefault(flag, value) != value:
+                raise UsageError(f"{flag} is given twice, as {values[flag]} and as {value}. Give it once.")
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}.{self._misspelled_flags(message)} See `{self.prog} --help`.")
@@ -40,6 +54,10 @@ class OneLineParser(argparse.ArgumentParser):
         hints = []
         for flag in given:
             if flag in self._option_string_actions:
+                continue
+
+            if flag.startswith("--resume"):
+                hints.append(f" {flag} is not needed: the same command continues what it began.")
                 continue
 
             hint = nearest_name(flag, candidates)

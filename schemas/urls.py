@@ -15,6 +15,18 @@ EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 """The pip extra with the package that opens each kind of URL."""
 
 
+def normal(path: str) -> str:
+    """Return a path or URL as a user wrote it in the one form that everything inside expects.
+
+    `~` and file:// become a local path, and a local path loses its trailing slashes. Every flag and key that names a
+    file or a folder goes through this function, so that no two parts of a command expand a path differently.
+    """
+    local = path.removeprefix("file://")
+    if "://" in local:
+        return local
+    return os.path.expanduser(local).rstrip("/") or local[:1]
+
+
 def filesystem(url: str) -> tuple[Any, str]:
     """Return the fsspec file system of a URL or a local path, and the path inside it.
 
@@ -65,7 +77,7 @@ def _missing_package(url: str, error: ImportError) -> UsageError:
 
 def _absolute(path: str) -> str:
     """Return a local path as an absolute path, without a trailing slash."""
-    path = os.path.expanduser(path)
+    path = normal(path)
     if not path.startswith("/"):
         path = os.path.join(os.getcwd(), path.removeprefix("./"))
     return path.rstrip("/") or "/"

@@ -1,6 +1,6 @@
 """A vocabulary's identity: its tokens, its special tokens, where words begin, and one fingerprint for all of it.
 
-In the folder that `python -m pipeline vocab` writes, `tokenizer.json` alone defines the vocabulary. This module reads
+In the folder that `clozeline vocab` writes, `tokenizer.json` alone defines the vocabulary. This module reads
 it as JSON, so that the trainer needs no tokenizer to know what an id means.
 """
 
@@ -217,9 +217,7 @@ def read_vocabulary(folder: str) -> Vocabulary:
     """Return the vocabulary in a folder. Raises DataError if it is missing, damaged or lacks a special token."""
     url = storage.join(folder, TOKENIZER_FILE)
     if not storage.exists(url):
-        raise DataError(
-            f"{folder} holds no vocabulary: {TOKENIZER_FILE} is missing. Make one with `python -m pipeline vocab`."
-        )
+        raise DataError(f"{folder} holds no vocabulary: {TOKENIZER_FILE} is missing. Make one with `clozeline vocab`.")
     vocabulary = parse_vocabulary(storage.read(url), url)
 
     extension_url = storage.join(folder, EXTENSION_FILE)

@@ -184,7 +184,7 @@ def warn_of_vocabulary(recipe: Recipe, vocabulary: Vocabulary, folder: str) -> N
 
     logger.warning(
         "%s has a %s vocabulary without XLNet's special tokens, so the export will not have XLNet's tokenizer. For one "
-        "that has, rebuild the pairs with a vocabulary of `python -m pipeline vocab --model unigram --special_tokens "
+        "that has, rebuild the pairs with a vocabulary of `clozeline vocab --model unigram --special_tokens "
         "xlnet`.",
         folder,
         vocabulary.model,

@@ -7,6 +7,8 @@ import json
 import os
 
 from schemas.errors import UsageError
+from schemas.terminal_output import print_lines
+from schemas.urls import normal
 from trainer.command_line import add_launcher_flag, add_set_flag, command_parser, run_until_stopped
 from trainer.config.load import load_recipe
 from trainer.distributed.preemption import StopRequest
@@ -29,7 +31,7 @@ def _run(options: argparse.Namespace, stop: StopRequest) -> None:
     if options.describe:
         from trainer.describe import describe_recipe
 
-        print(json.dumps(describe_recipe(recipe), indent=2))
+        print_lines(json.dumps(describe_recipe(recipe), indent=2).splitlines())
         return
 
     check_launcher()
@@ -76,6 +78,7 @@ def parser(prog: str = "python -m trainer") -> argparse.ArgumentParser:
     flags = command_parser(prog, "Pretrain an encoder. A run whose folder holds a checkpoint resumes from it.")
     flags.add_argument(
         "--config",
+        type=normal,
         required=True,
         metavar="RECIPE",
         help="recipe file, or the name of one that ships, such as bert_base",

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from schemas.errors import ClozelineError
 from schemas.one_line_parser import OneLineParser
 from schemas.terminal_text import terminal_safe
+from schemas.urls import normal
 from trainer.distributed.preemption import StopRequest
 from trainer.logs import rank_of_process
 
@@ -47,6 +48,17 @@ def whole_number_from(lowest: int) -> Callable[[str], int]:
         return int(text)
 
     return whole_number
+
+
+def local_folder(text: str) -> str:
+    """Return a flag's folder. A URL is an error, because as a path it would be a local folder such as "s3:"."""
+    folder = normal(text)
+    if "://" in folder:
+        raise argparse.ArgumentTypeError(
+            f"{text} is a URL. The command resumes from what it saved on this machine, so it needs a local folder; "
+            "copy that folder afterwards"
+        )
+    return folder
 
 
 def exit_code_of(command: Callable[[], None]) -> int:

@@ -18,6 +18,7 @@ import os
 import sys
 from pathlib import Path
 
+from schemas.errors import StorageError
 from schemas.terminal_text import terminal_safe
 
 EVERY_RANK = {"every_rank": True}
@@ -51,8 +52,8 @@ class _RankHandler(logging.Handler):
 
         # The streams are looked up for each line because tests and progress bars replace them.
         stream = sys.stderr if is_error else sys.stdout
-        # A closed pipe, as after `... | head`, must not end a training run.
-        with contextlib.suppress(OSError, ValueError):
+        # A log that cannot be written must not end a training run.
+        with contextlib.suppress(OSError, ValueError, StorageError):
             print(message, file=stream, flush=True)
 
 

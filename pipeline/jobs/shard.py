@@ -51,7 +51,7 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     """
     check_launch(beam_arguments, known_flags)
     job = replace(job, encoding=canonical_encoding(job.encoding), language=find_language(job.language).code)
-    files = matching_files(job.input)
+    files = matching_files(*job.input)
     _check_inputs_are_outside(job.output, files)
     _warn_of_empty_files(files)
     input_bytes = sum(file.size for file in files)

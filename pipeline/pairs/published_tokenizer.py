@@ -78,7 +78,7 @@ def check_encoding(tokenizer_json: bytes, vocabulary: Vocabulary, path: str) -> 
                 f"{path}: {TOKENIZER_FILE} encodes {probe.description} in a way that pairs cannot follow: "
                 f"{probe.text!r} becomes {_tokens(tokenizer, theirs)}, "
                 f"but here {_tokens(tokenizer, ours)}. Remove it from the tokenizer, or "
-                "make a vocabulary with `python -m pipeline vocab`."
+                "make a vocabulary with `clozeline vocab`."
             )
 
 

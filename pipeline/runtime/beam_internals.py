@@ -13,6 +13,7 @@ import argparse
 import atexit
 import contextlib
 import functools
+import re
 import shutil
 import tempfile
 import time
@@ -48,11 +49,18 @@ CLOSING_SECONDS = 1.0
 error."""
 
 _LOST_WORKER = "Channel closed prematurely"
+_EXITED_WORKER = re.compile(r"Worker subprocess exited with return code (-?\d+)")
 
 
 def says_worker_is_lost(error: BaseException) -> bool:
     """Whether an error of a local job means that the connection to a worker process broke."""
     return _LOST_WORKER in str(error)
+
+
+def exit_code_of_worker(error: BaseException | None) -> int | None:
+    """Return the exit code in the error of the thread that waited for a worker process; None for another error."""
+    found = _EXITED_WORKER.search(str(error))
+    return int(found[1]) if found else None
 
 
 def runner_with_workers(command: str) -> FnApiRunner:

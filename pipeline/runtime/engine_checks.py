@@ -63,7 +63,7 @@ def _check_pool(options: PipelineOptions) -> None:
     address = portable.environment_config
     if portable.environment_type == "EXTERNAL" and address and is_this_machine(address):
         port = address.rpartition(":")[2]
-        _check_answers("--environment_config", address, f"Start `python -m pipeline.worker --pool --port {port}`.")
+        _check_answers("--environment_config", address, f"Start `clozeline worker --pool --port {port}`.")
 
 
 def _check_worker_command(options: PipelineOptions) -> None:

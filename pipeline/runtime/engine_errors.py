@@ -31,7 +31,7 @@ class Cause:
 
 _REFUSED = (
     "A connection inside the engine was refused. Workers of LOOPBACK run in the launcher, which must be on the "
-    "engine's machine; those of EXTERNAL run in a pool, `python -m pipeline.worker --pool`, which must listen at "
+    "engine's machine; those of EXTERNAL run in a pool, `clozeline worker --pool`, which must listen at "
     "--environment_config as seen from the engine; and the job server must reach Flink's or Spark's master."
 )
 

@@ -141,7 +141,7 @@ def _check_containers(options: PipelineOptions) -> None:
 
     raise UsageError(
         f"The workers of {runner_as_written(options)} would run in Beam's own container, which has no Clozeline. Give "
-        "--environment_type EXTERNAL --environment_config HOST:PORT for workers of `python -m pipeline.worker "
+        "--environment_type EXTERNAL --environment_config HOST:PORT for workers of `clozeline worker "
         "--pool`, --environment_type PROCESS for workers that the engine starts where Clozeline is installed, or "
         "--environment_type DOCKER --environment_config IMAGE for an image that has it. See docs/engines.md."
     )

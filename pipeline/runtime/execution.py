@@ -29,12 +29,12 @@ from pipeline.runtime.launch import is_dataflow, is_dry_run, leaves_job
 from pipeline.runtime.lease_group import LeaseGroup, all_held
 from pipeline.runtime.staging import Staging
 from pipeline.runtime.submitted_job import EngineError, JobStoppedError, NotSubmittedError
-from pipeline.terminal import print_lines
 from schemas import manifest as manifests
 from schemas import storage
 from schemas.errors import ClozelineError
 from schemas.large_folders import remove_folder
 from schemas.manifest import FolderKind, Manifest, read_manifest
+from schemas.terminal_output import print_lines
 
 
 def _nothing() -> None:

@@ -63,7 +63,7 @@ def end_with_launcher() -> None:
     if not value.isdecimal():
         raise UsageError(
             "pipeline.runtime.worker is started by a job and cannot be used alone. Start a job, which starts its "
-            "workers itself; `python -m pipeline shard --help` says how."
+            "workers itself; `clozeline shard --help` says how."
         )
 
     arguments = (int(value), os.environ.get(ATTEMPT))
@@ -104,7 +104,8 @@ def supervised() -> Iterator[str]:
     watch = _WorkerWatch(attempt)
     threading.excepthook = watch.on_thread_error
     try:
-        yield attempt
+        with stop_signals.preceded_by(watch.stop):
+            yield attempt
     except (KeyboardInterrupt, RuntimeError) as error:
         # One of our own errors is the cause, however the remaining workers end. And a user who stops the command does
         # not want another attempt, even if a worker was lost meanwhile.
@@ -115,24 +116,24 @@ def supervised() -> Iterator[str]:
         # Beam may report the loss before the thread that waits for the worker has seen its end.
         if not watch.lost.is_set() and not beam_internals.says_worker_is_lost(error):
             raise
-        _raise_if_stopped()
-        raise WorkerLostError(
-            f"A worker process was killed; when memory runs out, the system does that. {FINISHED_PIECES}, with fewer "
-            "--direct_num_workers if memory is short."
-        ) from error
+        _raise_if_stopped(watch)
+        raise WorkerLostError(watch.loss()) from error
     finally:
         watch.done.set()
-        threading.excepthook = watch.previous_hook
+        if not watch.is_stopped:  # otherwise the command ends now, and threads of its last workers say nothing
+            threading.excepthook = watch.previous_hook
         _remove(attempt)
 
 
-def _raise_if_stopped() -> None:
-    """Raise Terminated if the command is asked to stop: the same signal may have ended a worker first."""
+def _raise_if_stopped(watch: _WorkerWatch) -> None:
+    """Raise KeyboardInterrupt if the command is asked to stop: the same signal may have ended a worker first."""
     deadline = time.monotonic() + STOP_SECONDS
-    while time.monotonic() < deadline and not stop_signals.is_requested():
+    while time.monotonic() < deadline and not watch.is_stopped:
         time.sleep(0.02)  # the signal's handler raises here
     if stop_signals.is_requested():
         raise stop_signals.Terminated
+    if watch.is_stopped:
+        raise KeyboardInterrupt
 
 
 def _remove(path: str) -> None:
@@ -152,7 +153,17 @@ class _WorkerWatch:
         self.lost = threading.Event()
         self.done = threading.Event()
         self.interrupts = False
+        self.is_stopped = False
+        self.exit_code: int | None = None
         self.previous_hook = threading.excepthook
+
+    def stop(self) -> None:
+        """End all workers, because the command is asked to stop.
+
+        Beam would wait for them, and for ever if one has not connected yet: Beam then never tells it to end.
+        """
+        self.is_stopped = not self.interrupts  # that signal is this watch's own
+        _remove(self.attempt)
 
     def on_thread_error(self, arguments: threading.ExceptHookArgs) -> None:
         thread = arguments.thread
@@ -160,13 +171,27 @@ class _WorkerWatch:
             self.previous_hook(arguments)
             return
 
+        code = beam_internals.exit_code_of_worker(arguments.exc_value)
+        self.exit_code = code if self.exit_code is None else self.exit_code
         # Several threads raise for one lost worker; the first is enough.
         if not self.lost.is_set():
             self.lost.set()
             threading.Thread(target=self._interrupt_a_hang, daemon=True).start()
 
+    def loss(self) -> str:
+        """Return how the first worker ended and what to do. A process that a signal ended has a negative exit code."""
+        if self.exit_code is not None and self.exit_code > 0:
+            return (
+                f"A worker process ended with exit code {self.exit_code}; what it printed stands above. "
+                f"{FINISHED_PIECES}."
+            )
+        return (
+            f"A worker process was killed; when memory runs out, the system does that. {FINISHED_PIECES}, with fewer "
+            "--direct_num_workers if memory is short."
+        )
+
     def _interrupt_a_hang(self) -> None:
-        if not self.done.wait(GRACE_SECONDS):
-            self.interrupts = True
+        if not self.done.wait(STOP_SECONDS if self.is_stopped else GRACE_SECONDS):
+            self.interrupts = not self.is_stopped
             _remove(self.attempt)  # ends the other workers too: Beam waits for them, and some may wait for Beam
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)

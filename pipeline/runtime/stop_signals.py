@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
 from types import FrameType
@@ -37,7 +37,7 @@ def is_requested() -> bool:
 
 @contextmanager
 def as_interrupts() -> Iterator[None]:
-    """Make SIGTERM and SIGHUP raise `Terminated` inside the block: a KeyboardInterrupt, as SIGINT raises.
+    """Make SIGTERM and SIGHUP raise `Terminated` inside the block, and SIGINT the KeyboardInterrupt that it is.
 
     A signal that is ignored stays ignored: `nohup` starts a command that way. Has no effect outside the main thread,
     where Python allows no signal handlers.
@@ -50,6 +50,8 @@ def as_interrupts() -> Iterator[None]:
     untouched = (signal.SIG_IGN, None)
     numbers = [number for number in STOP_SIGNALS if signal.getsignal(number) not in untouched]
     previous = {number: signal.signal(number, _interrupt) for number in numbers}
+    if signal.getsignal(signal.SIGINT) not in untouched:
+        previous[signal.SIGINT] = signal.signal(signal.SIGINT, signal.default_int_handler)
     _Requests.last = None
     try:
         yield
@@ -65,6 +67,29 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     if not is_repeated:
         _Requests.last = now
         raise Terminated
+
+
+@contextmanager
+def preceded_by(action: Callable[[], None]) -> Iterator[None]:
+    """Have Ctrl-C, SIGTERM and SIGHUP call `action` before they interrupt the block."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    handlers = {int(number): signal.getsignal(number) for number in (signal.SIGINT, *STOP_SIGNALS)}
+    previous = {number: handler for number, handler in handlers.items() if callable(handler)}
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        action()
+        previous[number](number, frame)
+
+    for number in previous:
+        signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 class Deferral:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from glob import glob
 from typing import Any, NamedTuple, TypeVar
@@ -55,8 +55,8 @@ class InputFile(NamedTuple):
     version: str
 
 
-def matching_files(patterns: str | Sequence[str]) -> list[InputFile]:
-    """Return every file that patterns or comma-separated lists of them name, each file once, sorted by path.
+def matching_files(*patterns: str) -> list[InputFile]:
+    """Return every file that patterns, or comma-separated lists of them, name: each file once, sorted by path.
 
     A path that exists exactly as written means that file, even if its name contains commas or brackets. As in a shell,
     wildcards match no name that begins with a dot.
@@ -64,8 +64,7 @@ def matching_files(patterns: str | Sequence[str]) -> list[InputFile]:
     Raises UsageError for a pattern that matches no file or cannot be opened, DataError for a link to nothing, and
     StorageError if the disk or the store fails or has no such bucket.
     """
-    lists = [patterns] if isinstance(patterns, str) else patterns
-    members = [member for listed in lists for member in _split_comma_list(listed)]
+    members = [member for pattern in patterns for member in _split_comma_list(pattern)]
     if not members:
         raise UsageError("--input is empty. Give a file, a pattern or a comma list of them.")
 

@@ -209,7 +209,7 @@ def _no_row(manifest: Manifest, job: PairsJob) -> DataError:
             "--objective sop or full_sentences."
         )
 
-    advice = "look at the text with `python -m pipeline inspect`"
+    advice = "look at the text with `clozeline inspect`"
     if text.num_shards > 1:
         advice += ", or run `shard` with fewer --num_shards"
     return DataError(

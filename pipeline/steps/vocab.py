@@ -74,7 +74,7 @@ def learn_vocabulary(tally_rows: list[Any], plan: VocabularyPlan) -> Report:
     tally = np.array(tally_rows, dtype=np.int64)
     place = storage.printable(str(job.text or job.counts))
     if len(tally) == 0 or all_words(tally).words == 0:
-        raise DataError(f"{place} holds no word to learn from. Look at it with `python -m pipeline inspect`.")
+        raise DataError(f"{place} holds no word to learn from. Look at it with `clozeline inspect`.")
 
     counts = _Partitions(plan.counts.open(), _readers(tally, plan.counts.partitions))
     left_out = _amounts_below(tally, job.min_word_count, counts)

@@ -164,7 +164,7 @@ def check_rules(tokenizer_json: bytes, model: Model, path: str) -> None:
     except Exception as error:  # the library raises no narrower class
         raise DataError(
             f"{path}: the tokenizers library cannot read {TOKENIZER_FILE} ({error}). Copy it again, or make a "
-            "vocabulary with `python -m pipeline vocab`."
+            "vocabulary with `clozeline vocab`."
         ) from error
 
     cut = _expected_cutter(tokenizer, model)
@@ -176,7 +176,7 @@ def check_rules(tokenizer_json: bytes, model: Model, path: str) -> None:
                 f"{path}: {TOKENIZER_FILE} cuts {probe!r} into {found}, which are not "
                 f"{_RULES_OF[model]} words, {expected}. "
                 "Use a vocabulary with BERT's, RoBERTa's or ALBERT's rules, or make one with "
-                "`python -m pipeline vocab`."
+                "`clozeline vocab`."
             )
 
 

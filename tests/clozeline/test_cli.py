@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from clozeline import __version__
 from clozeline.cli import COMMANDS, main
+from pipeline.inspection import inspect, verify
+from schemas.errors import DataError
 
 
 def clozeline(*words: str) -> subprocess.CompletedProcess[str]:
@@ -67,9 +72,26 @@ def test_each_command_has_its_own_help(name: str) -> None:
         ),
         (["train", "--config", "bert-base"], "clozeline: --config bert-base does not exist. Did you mean bert_base?"),
         (["train", "--config", "tiny", "--set", "run.sead=1"], "clozeline: --set run.sead=1: unknown key run.sead."),
+        (["train", "--config", "tiny", "--config", "a"], "clozeline: --config is given twice, as tiny and as a."),
+        (["pairs", "--text", "a", "--text=b"], "clozeline: --text is given twice, as a and as b. Give it once."),
+        (
+            ["vocab", "--text", "a", "b", "c", "--output", "x", "--model", "wordpiece", "--size", "9"],
+            "clozeline: 2 words",
+        ),
         (["export", "run"], "clozeline: the following arguments are required: --output"),
     ],
-    ids=["unknown flag", "missing flag", "misspelled flag", "misspelled other flag", "recipe", "key", "export"],
+    ids=[
+        "unknown flag",
+        "missing flag",
+        "misspelled flag",
+        "misspelled other flag",
+        "recipe",
+        "key",
+        "repeated",
+        "repeated in two forms",
+        "unquoted",
+        "export",
+    ],
 )
 def test_a_wrong_command_line_is_one_line_and_exit_code_2(words: list[str], message: str) -> None:
     done = clozeline(*words)
@@ -87,3 +109,82 @@ def test_recipes_lists_and_prints_recipes(capsys: pytest.CaptureFixture[str]) ->
 
     assert main(["recipes", "bert_bse"]) == 2
     assert "Did you mean bert_base?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["recipes"], ["train", "--help"], ["train", "--config", "tiny", "--describe", "--set", "model.vocab_size=99"]],
+)
+@pytest.mark.parametrize(
+    ("stdout", "code", "told"),
+    [("/dev/full", 5, "clozeline: The output cannot be written: No space left on device."), ("pipe", 0, "")],
+)
+def test_a_stdout_that_takes_nothing(words: list[str], stdout: str, code: int, told: str) -> None:
+    """A closed pipe ends a command in silence, a full disk is an error."""
+    if stdout == "pipe":
+        reader, writer = os.pipe()
+        os.close(reader)
+    else:
+        writer = os.open(stdout, os.O_WRONLY)
+    command = [sys.executable, "-m", "clozeline", *words]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    os.close(writer)
+    assert done.returncode == code
+    assert done.stderr.startswith(told) and done.stderr.count("\n") == bool(told), done.stderr
+
+
+START = """
+import os, signal
+from clozeline.installation import run_explained
+
+def run():
+    try:
+        {}
+    except KeyboardInterrupt:
+        pass
+    return 0
+
+run_explained(run, "trainer")
+"""
+
+
+def test_letters_that_stdout_lacks_are_escaped() -> None:
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-c", START.format("print('\u2581')")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "\\u2581\n"
+
+
+def test_ctrl_c_while_modules_are_imported_is_one_line() -> None:
+    """Some packages go on after a KeyboardInterrupt, others end in a traceback."""
+    source = START.format("os.kill(os.getpid(), signal.SIGINT)")
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (130, "clozeline: interrupted.\n")
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify"])
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        (None, "does not exist"),
+        ("recipe.toml", "is the folder of a run"),
+        ("state.json", "is a checkpoint. `clozeline export"),
+        ("config.json", "is a model in the Hugging Face format"),
+        ("notes.txt", "is neither a shard (.arrow) nor a finished folder"),
+    ],
+)
+def test_what_the_pipeline_did_not_write_is_named(command: str, name: str | None, told: str, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    if name is not None:
+        folder.mkdir()
+        (folder / name).write_text("{}")
+    with pytest.raises(DataError, match=re.escape(f"{folder} {told}")):
+        list(inspect(str(folder), 1) if command == "inspect" else verify(str(folder)))
+
+
+def test_help_is_a_command_too_and_resuming_needs_no_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["help", "train"])
+    assert capsys.readouterr().out.startswith("usage: clozeline train ")
+    assert main(["train", "--config", "tiny", "--resume"]) == 2
+    assert "--resume is not needed: the same command continues what it began." in capsys.readouterr().err

@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from schemas import storage
+from schemas import storage, urls
 from schemas.errors import StorageError, UsageError
 
 
@@ -90,3 +90,21 @@ def test_a_store_out_of_reach_is_one_error_for_every_use(store_out_of_reach) -> 
     for use in (*uses, lambda url: storage.publish(url, b"1")):
         with pytest.raises(StorageError, match=r"s3://nowhere/x cannot be reached \(EndpointConnectionError"):
             use(url)
+
+
+@pytest.mark.parametrize(
+    ("written", "normal"),
+    [
+        ("~/run/", "/home/ada/run"),
+        ("file:///data/run", "/data/run"),
+        ("file://~/run", "/home/ada/run"),
+        ("out/run//", "out/run"),
+        ("/", "/"),
+        ("", ""),
+        ("s3://bucket/run", "s3://bucket/run"),
+        ("./~/run", "./~/run"),
+    ],
+)
+def test_every_form_of_a_path_has_one_normal_form(written: str, normal: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    assert urls.normal(written) == normal

@@ -105,7 +105,7 @@ def test_missing_statistics_are_one_line(training, tmp_path: Path) -> None:
     changes = {**STARTS, "data__statistics": tmp_path / "nowhere"}
     done = training.warm(1, tmp_path / "run", **changes)
     assert done.returncode == 3
-    assert "holds no finished statistics" in done.stderr and "python -m pipeline statistics" in done.stderr
+    assert "holds no finished statistics" in done.stderr and "clozeline statistics" in done.stderr
     assert "Traceback" not in done.stderr
 
 

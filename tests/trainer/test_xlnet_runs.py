@@ -95,7 +95,7 @@ def test_a_vocabulary_that_is_not_xlnet_s_is_warned_of(vocab: Path, xlnet_vocab:
             warned[family, folder] = capsys.readouterr().out
     message = warned.pop(("xlnet", vocab))
     assert message.startswith("out/pairs has a wordpiece vocabulary without XLNet's special tokens")
-    assert "`python -m pipeline vocab --model unigram --special_tokens xlnet`" in message
+    assert "`clozeline vocab --model unigram --special_tokens xlnet`" in message
     assert set(warned.values()) == {""}
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from trainer.config.section import Section
+from trainer.config.section import Place, Section
 
 START_KEYS = frozenset(
     {
@@ -185,11 +185,11 @@ class ModelSection(Section):
         description='Dense layer of the masked-LM head that a new run starts from. "identity": it passes on what the '
         "last layer computes, with a little of the random matrix.",
     )
-    init_from: str | None = Field(
+    init_from: Place | None = Field(
         default=None,
         description="Hugging Face folder whose safetensors the run starts from, to continue a published model.",
     )
-    tile_from: str | None = Field(
+    tile_from: Place | None = Field(
         default=None,
         description="Hugging Face folder of a smaller model of the same family and vocabulary. The run starts from "
         "tiles of its weights, divided so that a wider model computes what the smaller one does "

@@ -8,13 +8,13 @@ from typing import Literal
 from pydantic import Field
 
 from schemas import storage
-from trainer.config.section import Section
+from trainer.config.section import Place, Section
 
 
 class RunSection(Section):
     """Where a run lies, how long it is, and the seed of everything random in it."""
 
-    output: str = Field(
+    output: Place = Field(
         description="The run's folder, a path or a URL. A run resumes automatically if it holds a complete checkpoint."
     )
     local: str = Field(
@@ -50,9 +50,6 @@ class RunSection(Section):
         """The local folder in which the run works: `output` if that is local, otherwise a folder inside `local`."""
         if "://" not in self.output:
             return self.output
-        if storage.is_local(self.output):
-            return storage.filesystem(self.output)[1]
-
         # The hash of the whole URL distinguishes runs of the same name in different buckets.
         url = self.output.rstrip("/")
         url_hash = storage.sha256(url.encode())[:12]
@@ -62,7 +59,7 @@ class RunSection(Section):
 class EvaluationSection(Section):
     """Measuring the model on held-out pairs during the run. The checkpoint with the lowest loss is never pruned."""
 
-    pairs: str | None = Field(
+    pairs: Place | None = Field(
         default=None,
         description="Folder of held-out pairs, with the vocabulary of data.pairs. Unset: no evaluation.",
     )

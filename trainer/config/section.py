@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict
+
+from schemas.urls import normal
+
+Place = Annotated[str, AfterValidator(normal)]
+"""A path or a URL."""
 
 
 class Section(BaseModel):

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from schemas.masking import Kind
-from trainer.config.section import Section
+from trainer.config.section import Place, Section
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
@@ -29,13 +29,15 @@ Replacement = Annotated[str, AfterValidator(check_replacement)]
 class DataSection(Section):
     """Where the rows come from: one folder of pairs or several, local or at URLs."""
 
-    pairs: str | list[str] = Field(description="Folder written by `pairs`, or a list of folders to mix. Paths or URLs.")
+    pairs: Place | list[Place] = Field(
+        description="Folder written by `pairs`, or a list of folders to mix. Paths or URLs."
+    )
     weights: list[float] | None = Field(
         default=None,
         description="Share of each folder of data.pairs in the mixture. If unset, each folder's size, so that "
         "all end their epochs together.",
     )
-    vocab: str | None = Field(
+    vocab: Place | None = Field(
         default=None,
         description="Vocabulary folder that the pairs must have been made with. The pairs carry a copy of their "
         "own, so this is only a check.",
@@ -45,7 +47,7 @@ class DataSection(Section):
         gt=0,
         description="Tokens in the longest row, for --describe before there are pairs. The pairs decide in training.",
     )
-    statistics: str | None = Field(
+    statistics: Place | None = Field(
         default=None,
         description="Folder written by `statistics`: how often the tokens of these pairs occur, and near which others. "
         "For model.initial_*, which otherwise count some of the pairs when the run begins.",

@@ -29,7 +29,7 @@ def open_folders(recipe: Recipe) -> list[PairFolder]:
     """
     folders = [open_folder(recipe, folder) for folder in recipe.data.folders]
     if not folders:
-        raise UsageError("data.pairs names no folder. Give one that `python -m pipeline pairs` wrote.")
+        raise UsageError("data.pairs names no folder. Give one that `clozeline pairs` wrote.")
 
     if recipe.data.vocab is not None:
         check_data_vocabulary(folders[0], recipe.data.vocab)

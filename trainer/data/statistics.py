@@ -1,6 +1,6 @@
 """Token counts of the training text for a new run: those of data.statistics, or of a sample of the run's own pairs.
 
-`python -m pipeline statistics` counts up to hundreds of millions of tokens on all cores. Without it, the run counts a
+`clozeline statistics` counts up to hundreds of millions of tokens on all cores. Without it, the run counts a
 sample itself, which takes seconds and is enough for a small model.
 
 Shape suffix: V vocabulary.
@@ -108,7 +108,7 @@ def open_statistics(recipe: Recipe, vocabulary: Vocabulary) -> Statistics | None
     if statistics.vocabulary_fingerprint != vocabulary.fingerprint:
         raise DataError(
             f"data.statistics {folder} counts the tokens of vocabulary {statistics.vocabulary_fingerprint}, but the "
-            f"pairs have {vocabulary.fingerprint}. Count these pairs: `python -m pipeline statistics --pairs PAIRS "
+            f"pairs have {vocabulary.fingerprint}. Count these pairs: `clozeline statistics --pairs PAIRS "
             "--output FOLDER`."
         )
     if statistics.vocabulary_size != vocabulary.size:

@@ -11,6 +11,7 @@ import contextlib
 import io
 import json
 import logging
+import signal
 import sys
 import textwrap
 import warnings
@@ -19,7 +20,9 @@ from typing import Any
 
 from schemas.errors import ClozelineError
 from schemas.one_line_parser import OneLineParser
+from schemas.terminal_output import print_lines
 from schemas.terminal_text import terminal_safe
+from schemas.urls import normal
 from trainer.command_line import add_set_flag
 from trainer.config.load import load_recipe
 from trainer.doctor.device import check_device
@@ -54,6 +57,7 @@ def main(arguments: list[str] | None = None, prog: str = "python -m trainer.doct
         return error.exit_code
 
     try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         findings = examine(Plan(recipe, options.folder, tuple(options.url)))
     except KeyboardInterrupt:
         print("clozeline: interrupted", file=sys.stderr)
@@ -62,9 +66,7 @@ def main(arguments: list[str] | None = None, prog: str = "python -m trainer.doct
     exit_code = next((finding.exit_code for finding in findings if finding.state == "failed"), 0)
     text = as_json(findings, exit_code) if options.json else as_table(findings)
 
-    # `clozeline doctor | head` closes the pipe early.
-    with contextlib.suppress(BrokenPipeError):
-        print(text, flush=True)
+    print_lines(text.splitlines())
     return exit_code
 
 
@@ -77,9 +79,13 @@ def parser(prog: str) -> argparse.ArgumentParser:
         epilog="exit codes: 0 training can start, 2 usage, configuration or a missing package, 5 storage",
         allow_abbrev=False,
     )
-    flags.add_argument("--config", metavar="RECIPE", help="also check the recipe: memory, kernels, tokens per second")
+    flags.add_argument(
+        "--config", type=normal, metavar="RECIPE", help="also check the recipe: memory, kernels, tokens per second"
+    )
     add_set_flag(flags, metavar="section.key=value", help="override one value of the recipe")
-    flags.add_argument("--folder", default="", help="check the disk of this folder; otherwise that of run.output")
+    flags.add_argument(
+        "--folder", type=normal, default="", help="check the disk of this folder; otherwise that of run.output"
+    )
     flags.add_argument("--url", action="append", default=[], help="check that this URL can be written; may be repeated")
     flags.add_argument("--json", action="store_true", help="print one JSON object")
     return flags

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import signal
 
 from schemas.errors import ClozelineError, UsageError
+from schemas.urls import normal
 from trainer.command_line import command_parser, whole_number_from
 from trainer.distributed.preemption import INTERRUPTED
 from trainer.export.writing import DEFAULT_SHARD_GIGABYTES, Writing
@@ -21,6 +23,7 @@ def main(arguments: list[str] | None = None, prog: str = "python -m trainer.expo
         # This import loads torch, which takes seconds, so it waits until the flags are known to be valid.
         from trainer.export.convert import export
 
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         writing = Writing(options.overwrite, int(options.max_shard_gigabytes * 10**9), options.average)
         message = export(options.run, options.output, options.step, options.best, writing)
         logger.info("%s", message)
@@ -36,8 +39,10 @@ def main(arguments: list[str] | None = None, prog: str = "python -m trainer.expo
 def parser(prog: str = "python -m trainer.export") -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     top = command_parser(prog, "Write a checkpoint as a Hugging Face folder.")
-    top.add_argument("run", metavar="RUN_DIR", help="run.output of the recipe: a folder or a URL")
-    top.add_argument("--output", required=True, metavar="HF_DIR", help="folder to write, outside of RUN_DIR")
+    top.add_argument("run", type=normal, metavar="RUN_DIR", help="run.output of the recipe: a folder or a URL")
+    top.add_argument(
+        "--output", type=normal, required=True, metavar="HF_DIR", help="folder to write, outside of RUN_DIR"
+    )
 
     which = top.add_mutually_exclusive_group()
     which.add_argument("--step", type=int, help="export the checkpoint of this step; the newest by default")

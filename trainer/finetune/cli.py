@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 
+from schemas.urls import normal
 from trainer.cli import check_launcher
 from trainer.command_line import (
     add_launcher_flag,
     add_set_flag,
     command_parser,
+    local_folder,
     run_until_stopped,
     whole_number_from,
 )
@@ -87,11 +89,17 @@ def parser(prog: str) -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     flags = command_parser(prog, "Fine-tune an encoder on one task and measure it there.", EPILOG)
     flags.add_argument(
-        "folder", nargs="?", metavar="FOLDER", help="encoder in the Hugging Face format: an export or a published model"
+        "folder",
+        type=normal,
+        nargs="?",
+        metavar="FOLDER",
+        help="encoder in the Hugging Face format: an export or a published model",
     )
-    flags.add_argument("--task", metavar="TASK.toml", help="task file, or a shipped task such as glue/rte")
-    flags.add_argument("--output", required=True, metavar="DIR", help="output folder")
-    flags.add_argument("--data", metavar="DIR", help="folder of the task's files (default: the folder of TASK.toml)")
+    flags.add_argument("--task", type=normal, metavar="TASK.toml", help="task file, or a shipped task such as glue/rte")
+    flags.add_argument("--output", type=local_folder, required=True, metavar="DIR", help="output folder")
+    flags.add_argument(
+        "--data", type=normal, metavar="DIR", help="folder of the task's files (default: the folder of TASK.toml)"
+    )
     flags.add_argument("--seeds", type=whole_number_from(1), help="number of seeds to train (default: 1)")
     flags.add_argument("--first_seed", type=whole_number_from(0), help="the first seed (default: 0)")
     add_set_flag(flags, help="override a value of the task file, such as training.lr=5e-5; may be repeated")

@@ -5,14 +5,9 @@ from clozeline.installation import run_explained
 
 def run() -> int:
     """Run the suite and return the exit code."""
-    from trainer.suite.stop import Stop
-
-    # Importing the command line takes a second. Listen first, so that Ctrl-C during the import prints no traceback.
-    stop = Stop().listen()
-
     from trainer.suite.cli import main
 
-    return main(stop=stop)
+    return main()
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from trainer.command_line import add_set_flag, command_parser, exit_code_of, whole_number_from
+from schemas.urls import normal
+from trainer.command_line import add_set_flag, command_parser, exit_code_of, local_folder, whole_number_from
 from trainer.suite.stop import Stop
 
 EPILOG = """\
@@ -25,15 +26,14 @@ def main(arguments: list[str] | None = None, stop: Stop | None = None, prog: str
 
     stop: records stop signals; None creates a Stop. prog: the program's name in help and errors.
     """
-    request = Stop().listen() if stop is None else stop
-    return exit_code_of(lambda: _run(parser(prog).parse_args(arguments), request))
+    return exit_code_of(lambda: _run(parser(prog).parse_args(arguments), stop))
 
 
-def _run(options: argparse.Namespace, stop: Stop) -> None:
+def _run(options: argparse.Namespace, stop: Stop | None) -> None:
     # This import loads pydantic and the task schema, so it waits until the flags are known to be valid.
     from trainer.suite.run import run_suite
 
-    run_suite(options, stop)
+    run_suite(options, Stop().listen() if stop is None else stop)
 
 
 def parser(prog: str) -> argparse.ArgumentParser:
@@ -43,16 +43,24 @@ def parser(prog: str) -> argparse.ArgumentParser:
         "folders", nargs="+", metavar="FOLDER", help="encoders in the Hugging Face format; NAME=FOLDER names a column"
     )
     flags.add_argument(
-        "--suite", metavar="SUITE", help="the name of a suite that ships (glue, superglue, ...), or a file SUITE.toml"
+        "--suite",
+        type=normal,
+        metavar="SUITE",
+        help="the name of a suite that ships (glue, superglue, ...), or a file SUITE.toml",
     )
     flags.add_argument(
-        "--probe", metavar="TASK.toml", help="fit a linear classifier to the frozen vectors of each layer"
+        "--probe", type=normal, metavar="TASK.toml", help="fit a linear classifier to the frozen vectors of each layer"
     )
     flags.add_argument(
-        "--output", required=True, type=_local_folder, metavar="DIR", help="local folder for all results"
+        "--output",
+        required=True,
+        type=lambda text: Path(local_folder(text)),
+        metavar="DIR",
+        help="local folder for all results",
     )
     flags.add_argument(
         "--data",
+        type=normal,
         metavar="DIR",
         help="folder of the tasks' files (default: that of the file that names them)",
     )
@@ -64,7 +72,9 @@ def parser(prog: str) -> argparse.ArgumentParser:
         type=whole_number_from(1),
         help="jobs that run at a time (default: one for each GPU, or for each core)",
     )
-    flags.add_argument("--only", nargs="+", default=[], metavar="TASK", help="run only these tasks of the suite")
+    flags.add_argument(
+        "--only", nargs="+", action="extend", default=[], metavar="TASK", help="run only these tasks of the suite"
+    )
     flags.add_argument(
         "--skip_missing",
         action="store_true",
@@ -85,13 +95,3 @@ def parser(prog: str) -> argparse.ArgumentParser:
         "--random_weights", action="store_true", help="add a column for the first folder's shape with random weights"
     )
     return flags
-
-
-def _local_folder(text: str) -> Path:
-    """Return --output as a path. A URL is an error, because as a path it would be a local folder such as "s3:"."""
-    if "://" in text:
-        raise argparse.ArgumentTypeError(
-            f"{text} is a URL. A suite resumes from what its jobs saved on this machine, so it needs a local folder; "
-            "copy that folder afterwards"
-        )
-    return Path(text)

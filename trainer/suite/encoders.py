@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from schemas.errors import UsageError
+from schemas.urls import normal
 from trainer.finetune.encoder_folder import check_encoder_files
 from trainer.suite.schema import NAME
 
@@ -59,8 +60,8 @@ def split_name(word: str) -> tuple[str | None, str]:
     """Split NAME=FOLDER or FOLDER into the name, None if there is none, and the folder."""
     name, equals, folder = word.partition("=")
     if equals and re.fullmatch(NAME, name) and not Path(word).exists():
-        return name, folder
-    return None, word
+        return name, normal(folder)
+    return None, normal(word)
 
 
 def short_names(folders: Sequence[str]) -> dict[str, str]:

@@ -66,7 +66,7 @@ ENGINES = {
     "no-endpoint": (["--runner=portable", "--environment_type=LOOPBACK"], "PortableRunner needs --job_endpoint"),
     "no-pool": (
         ["--runner=flink", "--environment_type=EXTERNAL", "--environment_config=localhost:9"],
-        "python -m pipeline.worker --pool --port 9",
+        "clozeline worker --pool --port 9",
     ),
     "no-cluster": (
         ["--runner=flink", "--flink_master=localhost:9", f"--flink_job_server_jar={__file__}"],
@@ -218,7 +218,7 @@ def test_a_worker_that_is_started_by_hand_says_so(launcher) -> None:
         check=False,
         timeout=60,
     )
-    ends(done, 2, "python -m pipeline shard")
+    ends(done, 2, "clozeline shard")
 
 
 def test_a_move_of_a_file_that_is_gone_is_a_storage_error(tmp_path) -> None:

@@ -19,6 +19,7 @@ import pytest
 
 from schemas.manifest import NAME
 
+CLOZELINE = str(Path(sys.executable).parent / "clozeline")
 TIMEOUT = 120
 """Seconds after which a command counts as hung, on a busy machine too."""
 
@@ -36,11 +37,12 @@ def large_corpus(documents: list[str], tmp_path_factory: pytest.TempPathFactory)
     return folder
 
 
-def start(corpus: Path, output: Path) -> subprocess.Popen[str]:
+def start(corpus: Path, output: Path, cwd: Path | None = None) -> subprocess.Popen[str]:
     """`shard` with two worker processes, in a process group of its own."""
     words = ["shard", "--input", f"{corpus}/*.jsonl", "--output", str(output), "--direct_num_workers", "2"]
     return subprocess.Popen(
-        [sys.executable, "-m", "pipeline", *words],
+        [CLOZELINE, *words],
+        cwd=cwd,
         start_new_session=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -260,3 +262,55 @@ def test_kills_at_any_moment_leave_no_trace_in_the_bytes(
         assert fingerprint(output) == undisturbed
     else:
         assert finish(large_corpus, output) == undisturbed
+
+
+def wait_for_start_of_workers(process: subprocess.Popen[str]) -> None:
+    """Wait until the command has started a worker, which then imports Beam for a second or more."""
+    command = psutil.Process(process.pid)
+    deadline = time.monotonic() + TIMEOUT
+    while not command.children(recursive=True):
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()[0]
+        time.sleep(0.005)
+
+
+def stopped(process: subprocess.Popen[str], number: signal.Signals) -> str:
+    """Send a signal, and return what the command has told once it has ended, which takes a moment."""
+    process.send_signal(number)
+    try:
+        told, _ = process.communicate(timeout=30)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    assert process.returncode == 130, told
+    return told
+
+
+@pytest.mark.parametrize(("number", "after"), [(signal.SIGINT, 0.3), (signal.SIGTERM, 0.0)])
+def test_a_stop_while_workers_start_ends_the_command(number, after, large_corpus: Path, tmp_path: Path) -> None:
+    """Beam would wait for ever for a worker that has not connected yet."""
+    process = start(large_corpus, tmp_path / "text")
+    wait_for_start_of_workers(process)
+    time.sleep(after)
+    told = stopped(process, number)
+    assert told.splitlines()[-1].startswith("clozeline: stopped. Run the same command again"), told
+    assert "Traceback" not in told
+
+
+@pytest.mark.thorough
+def test_a_stop_at_any_moment_ends_the_command(large_corpus: Path, tmp_path: Path) -> None:
+    rng = random.Random(0)
+    for attempt in range(50):
+        process = start(large_corpus, tmp_path / f"text_{attempt}")
+        wait_for_start_of_workers(process)
+        time.sleep(rng.uniform(0.0, 3.0))
+        if process.poll() is None:
+            assert "Traceback" not in stopped(process, rng.choice([signal.SIGINT, signal.SIGTERM]))
+
+
+def test_folders_of_the_user_named_like_ours_do_not_reach_the_workers(large_corpus: Path, tmp_path: Path) -> None:
+    for name in ("pipeline", "trainer", "schemas"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise SystemExit('the file of the user was run')\n")
+    process = start(large_corpus, tmp_path / "text", cwd=tmp_path)
+    told, _ = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 0, told

@@ -13,11 +13,11 @@ from pipeline.runtime.local_workers import WorkerLostError, supervised
 from schemas.errors import StorageError
 
 
-def end_a_worker() -> None:
-    """Raise in a thread that waits for a worker, as Beam does when the process has failed."""
+def end_a_worker(code: int = 1) -> None:
+    """Raise in a thread that waits for a worker, as Beam does when the process has ended."""
 
     def wait_for_worker() -> None:
-        raise RuntimeError("Worker subprocess exited with return code 1")
+        raise RuntimeError(f"Worker subprocess exited with return code {code}")
 
     thread = threading.Thread(target=wait_for_worker, name=WORKER_THREADS[0])
     thread.start()
@@ -32,9 +32,10 @@ def lose_the_channel(_: object) -> None:
     raise RuntimeError("Channel closed prematurely.")
 
 
-def test_a_lost_worker_is_reported() -> None:
-    with pytest.raises(WorkerLostError), supervised():
-        end_a_worker()
+@pytest.mark.parametrize(("code", "cause"), [(1, "ended with exit code 1"), (-9, "was killed; when memory")])
+def test_a_lost_worker_is_reported_with_its_cause(code: int, cause: str) -> None:
+    with pytest.raises(WorkerLostError, match=cause), supervised():
+        end_a_worker(code)
         raise RuntimeError("Beam noticed")
 
 

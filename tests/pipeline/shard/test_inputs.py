@@ -103,15 +103,15 @@ def test_links_to_nothing_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"2 of 3 files .*b\.txt.*git annex get"):
         matching_files(f"{tmp_path}/*.txt")
     with pytest.raises(DataError, match=r"1 of 1 files .*b\.txt.*git annex get"):
-        matching_files([f"{tmp_path}/a.txt", f"{tmp_path}/b.txt"])
+        matching_files(f"{tmp_path}/a.txt", f"{tmp_path}/b.txt")
 
 
 def test_lists_may_come_from_a_shell(tmp_path: Path) -> None:
     for name in ("a.txt", "b, c.txt", "d.txt"):
         (tmp_path / name).write_text("x")
     whole = matching_files(f"{tmp_path}/*.txt")
-    assert matching_files(sorted(map(str, tmp_path.iterdir()))) == whole
-    assert matching_files([f"{tmp_path}/a.txt,{tmp_path}/d.txt", f"{tmp_path}/b*"]) == whole
+    assert matching_files(*sorted(map(str, tmp_path.iterdir()))) == whole
+    assert matching_files(f"{tmp_path}/a.txt,{tmp_path}/d.txt", f"{tmp_path}/b*") == whole
 
 
 @pytest.mark.parametrize("pattern", ["x{1,2}.txt", "x{01..09}.txt", "*/{a,b}/*.txt"])

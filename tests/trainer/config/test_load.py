@@ -112,3 +112,12 @@ def test_every_key_owned_by_the_recipe_is_refused() -> None:
     for name in OWNED_BY_RECIPE:
         with pytest.raises(UsageError, match=name):
             load_recipe(TINY, [f"deepspeed.{name}=1"])
+
+
+def test_places_have_one_form_wherever_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    changes = ["run.output=~/run/", 'data.pairs=["file:///data/a", "~/b"]', "model.init_from=~/bert"]
+    recipe = load_recipe(TINY, changes)
+    assert (recipe.run.output, recipe.run.folder) == ("/home/ada/run", "/home/ada/run")
+    assert recipe.data.folders == ["/data/a", "/home/ada/b"]
+    assert recipe.model.init_from == "/home/ada/bert"

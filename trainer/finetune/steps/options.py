@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from schemas.errors import UsageError
+from schemas.urls import normal
 from trainer.finetune.steps.schema import FinetuneSection, Steps
 from trainer.finetune.steps.steps_file import continued_steps, read_steps
 
@@ -16,6 +17,7 @@ def add_step_flags(flags: argparse.ArgumentParser) -> None:
     """Add --continue_pretraining, --set_pretraining and --steps."""
     flags.add_argument(
         "--continue_pretraining",
+        type=normal,
         metavar="RECIPE",
         help="first continue FOLDER's pretraining on the task's own training text, without labels; if RECIPE names "
         "data.pairs, on those before that (docs/adapt.md)",
@@ -29,6 +31,7 @@ def add_step_flags(flags: argparse.ArgumentParser) -> None:
     )
     flags.add_argument(
         "--steps",
+        type=normal,
         metavar="STEPS.toml",
         help="run the steps of a file: general, domain, task, finetune (docs/adapt.md)",
     )

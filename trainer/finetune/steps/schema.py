@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from trainer.config.section import Section
+from trainer.config.section import Place, Section
 
 
 class ShardFlags(Section):
@@ -57,7 +57,7 @@ class PairsFlags(Section):
 class AdaptSection(Section):
     """A step of continued pretraining."""
 
-    recipe: str = Field(
+    recipe: Place = Field(
         description="Recipe file, or the name of one that ships, such as adapt_task. Its [model] is replaced by that "
         "of the encoder, except dropout."
     )
@@ -77,8 +77,8 @@ class AdaptSection(Section):
 class GeneralSection(Section):
     """The encoder that the steps start from: a folder, or a recipe that is trained first."""
 
-    folder: str | None = Field(default=None, description="Encoder in the Hugging Face format.")
-    recipe: str | None = Field(
+    folder: Place | None = Field(default=None, description="Encoder in the Hugging Face format.")
+    recipe: Place | None = Field(
         default=None, description="Recipe that is trained instead of a folder. It names its own data.pairs."
     )
     set: list[str] = Field(default=[], description="Changes of the recipe, as --set has them.")
@@ -90,7 +90,7 @@ class DomainSection(AdaptSection):
     corpus: str | list[str] | None = Field(
         default=None, description="Text files, or patterns of them, as `clozeline shard --input` takes them."
     )
-    pairs: str | list[str] | None = Field(
+    pairs: Place | list[Place] | None = Field(
         default=None, description="Folders of pairs that were made with the encoder's tokenizer, instead of a corpus."
     )
 
@@ -109,8 +109,8 @@ class TaskStepSection(AdaptSection):
 class FinetuneSection(Section):
     """Fine-tuning, with the values that `clozeline finetune FOLDER` takes as flags."""
 
-    task: str = Field(description="The task file.")
-    data: str | None = Field(default=None, description="Folder of the task's files. If unset, the task file's.")
+    task: Place = Field(description="The task file.")
+    data: Place | None = Field(default=None, description="Folder of the task's files. If unset, the task file's.")
     seeds: int = Field(default=1, gt=0, description="How often to fine-tune, with other draws.")
     first_seed: int = Field(default=0, ge=0, description="The first of these seeds.")
     set: list[str] = Field(default=[], description='Changes of the task file: ["training.lr=5e-5"].')
