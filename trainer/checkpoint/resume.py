@@ -78,6 +78,8 @@ def resume(
     }
     if state.step > 0:
         update["resumed_at"] = [*state.resumed_at, state.step]
+    if phase_begins and state.step > 0:
+        update["earlier_data"] = list(dict.fromkeys([*state.earlier_data, *state.identity["data"]]))
     if phase_begins:
         update |= {"identity": now, "skipped_batches": 0, "anomaly": AnomalyHistory()}
     return state.model_copy(update=update)

@@ -64,6 +64,9 @@ class TrainingState(BaseModel):
     # Values of the recipe by full key, as in "optimizer.lr", without secrets.
     recipe: dict[str, Any] = {}
 
+    # Fingerprints of the pairs of earlier phases.
+    earlier_data: list[str] = []
+
     # Pair folders, in the order of the fingerprints in `identity`.
     folders: list[str] = []
 

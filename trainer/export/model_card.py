@@ -75,14 +75,21 @@ def model_card(run: str, checkpoint: Path, recipe: Recipe, averaged: Sequence[in
         averaged=averaged,
         max_steps=recipe.run.max_steps,
         tokens=state.tokens,
+        origin=origin_of(recipe),
         # Fingerprints identify the content that the model was trained on without naming a path.
-        pairs_fingerprints=state.identity["data"],
+        pairs_fingerprints=[*state.earlier_data, *state.identity["data"]],
         vocabulary_fingerprint=state.identity["vocabulary"],
         metrics=last_metrics(run, state.step),
         recipe=public_recipe(recipe),
         changes=public_changes(state.changes),
         shown=shown_value,
     )
+
+
+def origin_of(recipe: Recipe) -> str:
+    """Return the name of the folder whose weights the run began with, without its path; empty for random weights."""
+    source = recipe.model.init_from or recipe.model.tile_from or ""
+    return source.rstrip("/").rpartition("/")[2]
 
 
 def last_metrics(run: str, step: int) -> LastMetrics:

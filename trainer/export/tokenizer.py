@@ -13,6 +13,9 @@ from trainer.export.row_format import with_training_rows
 from trainer.models.shape import EncoderShape
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
+TOKENIZER_CLASS = "PreTrainedTokenizerFast"
+"""The class with which transformers, 4 or later, uses tokenizer.json unchanged."""
+
 TOKENIZER_PATH_KEYS = (
     "name_or_path",
     "_name_or_path",
@@ -20,8 +23,10 @@ TOKENIZER_PATH_KEYS = (
     "vocab_file",
     "special_tokens_map_file",
     "cache_dir",
+    "is_local",
+    "local_files_only",
 )
-"""Keys of a tokenizer_config.json in which transformers keeps paths of the machine that wrote it."""
+"""Keys of a tokenizer_config.json in which transformers keeps what was so on the machine that wrote it."""
 
 
 def tokenizer_files(vocabulary: Path, shape: EncoderShape) -> dict[str, bytes]:
@@ -39,19 +44,28 @@ def tokenizer_files(vocabulary: Path, shape: EncoderShape) -> dict[str, bytes]:
 def exported_tokenizer_config(path: Path, shape: EncoderShape) -> dict[str, Any]:
     """Return a tokenizer_config.json for a model of this shape, with the other keys of the one at `path`, if any.
 
-    tokenizer_class makes transformers, 4 or later, use tokenizer.json unchanged. model_max_length makes
-    `truncation=True` cut rows to the model's maximum. token_type_ids are listed for models with segments; otherwise
-    transformers would leave them out for ALBERT, and segment B would be read as segment A.
+    model_max_length makes `truncation=True` cut rows to the model's maximum. token_type_ids are listed for models with
+    segments; otherwise transformers would leave them out for ALBERT, and segment B would be read as segment A.
     """
     content = _read_tokenizer_config(path)
-    config = {name: value for name, value in content.items() if name not in TOKENIZER_PATH_KEYS}
-    config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    config = portable_config(content) | {"tokenizer_class": TOKENIZER_CLASS}
     if shape.two_streams:
         config["padding_side"] = "left"  # the last token of every row is [CLS], which a classifier reads
     config["model_max_length"] = shape.max_position_embeddings
     config["model_input_names"] = ["input_ids", "attention_mask"]
     if shape.type_vocab_size > 1:
         config["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
+    return config
+
+
+def portable_config(content: dict[str, Any]) -> dict[str, Any]:
+    """Return a tokenizer_config.json that any machine and transformers 4 can open, too.
+
+    transformers 5 writes the class TokenizersBackend, which 4 does not have.
+    """
+    config = {name: value for name, value in content.items() if name not in TOKENIZER_PATH_KEYS}
+    if config.get("tokenizer_class") == "TokenizersBackend":
+        config["tokenizer_class"] = TOKENIZER_CLASS
     return config
 
 

@@ -16,6 +16,7 @@ from schemas import storage
 from schemas.errors import StorageError, UsageError
 from schemas.permissions import follow_umask
 from trainer.checkpoint.output_folder import held
+from trainer.export.tokenizer import TOKENIZER_CONFIG, portable_config
 from trainer.finetune.identity import IDENTITY_FILE, TASK_FILE, check_owner
 from trainer.finetune.model import restore_dropout
 from trainer.finetune.opening import first_line, open_tokenizer, quiet_transformers
@@ -60,6 +61,8 @@ def write_model(output: Path, model: Any, folder: str, kind: str, card: str) -> 
             restore_dropout(model.config, folder)
             model.save_pretrained(partial)
             open_tokenizer(folder, kind).save_pretrained(partial)
+        config = partial / TOKENIZER_CONFIG
+        config.write_text(json.dumps(portable_config(json.loads(config.read_text())), indent=2, ensure_ascii=False))
         (partial / MODEL_CARD_FILE).write_text(card, encoding="utf-8")
         follow_umask(partial)
         shutil.rmtree(final, ignore_errors=True)

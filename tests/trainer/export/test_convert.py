@@ -24,7 +24,7 @@ from trainer.config.load import load_recipe
 from trainer.export import verify as export_check
 from trainer.export.cli import main
 from trainer.export.convert import Writing, export, read_model
-from trainer.export.model_card import last_metrics
+from trainer.export.model_card import last_metrics, model_card
 
 FAMILY = {"albert": {"model__embedding_size": 32}}
 SHORT = {"run__max_steps": 4, "checkpoint__every": 2, "run__log_every": 2, "schedule__warmup_steps": 1}
@@ -99,6 +99,19 @@ def test_the_card_tells_data_metrics_and_recipe(trained, tmp_path: Path, pairs: 
     ):
         assert told in card
     assert str(pairs) not in card and str(tmp_path.parent) not in card
+
+
+def test_the_card_names_the_origin_and_the_data_of_all_phases(trained, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(trained["bert"], tmp_path / "run"))
+    recipe = load_recipe(str(run / "recipe.toml"), ["model.init_from=/home/me/minilm/"])
+    (checkpoint,) = run.glob("checkpoints/*4")
+    state = json.loads((checkpoint / "state.json").read_text())
+    (checkpoint / "state.json").write_text(json.dumps(state | {"earlier_data": ["ab" * 16]}))
+
+    card = model_card(str(run), checkpoint, recipe)
+    assert "It began with the weights of `minilm`." in card and "/home/me" not in card
+    for fingerprint in ("ab" * 16, *state["identity"]["data"]):
+        assert f"| pairs | `{fingerprint}` |" in card
 
 
 def test_the_card_has_the_last_evaluation_up_to_its_step(trained, tmp_path: Path) -> None:

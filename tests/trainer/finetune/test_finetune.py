@@ -237,6 +237,13 @@ def test_heads_without_a_pipeline_load_completely(of_each_kind: dict[str, Path],
     assert transformers.AutoTokenizer.from_pretrained(folder).is_fast
 
 
+def test_the_tokenizer_opens_in_transformers_4_and_elsewhere(of_each_kind: dict[str, Path]) -> None:
+    for folder in of_each_kind.values():
+        config = json.loads((folder / "hf/tokenizer_config.json").read_text())
+        assert config["tokenizer_class"] == "PreTrainedTokenizerFast"
+        assert not {"is_local", "local_files_only", "name_or_path"} & config.keys()
+
+
 def test_a_folder_belongs_to_one_fine_tuning(finetune, encoder, straight: Path, task: Path, tmp_path: Path) -> None:
     cases = [
         (encoder("bert"), ("--set", "training.lr=1e-4"), "a fine-tuning with training.lr = 0.001 instead of 0.0001. "),
