@@ -47,6 +47,12 @@ def run_without(module: str, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.parametrize("command", ["train", "export", "finetune", "suite", "recipes", "doctor"])
+def test_help_needs_no_extra(command: str) -> None:
+    done = run_without("tomli_w", command, "--help")
+    assert done.returncode == 0 and "usage:" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("module", "words", "extra"),
     [

@@ -10,8 +10,6 @@ import posixpath
 import tomllib
 from dataclasses import dataclass
 
-import tomli_w
-
 from schemas import storage
 from schemas.errors import DataError, UsageError
 from trainer.config.origin import Origin
@@ -66,6 +64,8 @@ def read_task(path: str, overrides: list[str], names: TaskNames = FLAGS) -> Task
 
 def dump_task(task: Task) -> str:
     """Return a task as TOML with every default written out. `read_task` reads it back as the same task."""
+    import tomli_w  # not needed for --help
+
     return tomli_w.dumps(task.model_dump(exclude_none=True))
 
 
