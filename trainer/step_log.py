@@ -56,8 +56,8 @@ class StepLog:
         measured = self.clock.end_interval(step)
         if step == run_recipe.run.max_steps and self.examiner.is_still_at_baseline(figures, step):
             logger.info(
-                "%s: the run ends with a loss that is no better than that of word frequencies alone, so its model is "
-                "of no use yet. See docs/troubleshooting.md, A loss that does not fall.",
+                "%s: the run ends with a loss that does not beat word frequencies alone, so its model is of no use "
+                "yet. See docs/troubleshooting.md, A loss that does not fall.",
                 run_recipe.run.output,
             )
         if self.metrics is None:

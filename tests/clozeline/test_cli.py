@@ -182,9 +182,9 @@ def test_what_the_pipeline_did_not_write_is_named(command: str, name: str | None
         list(inspect(str(folder), 1) if command == "inspect" else verify(str(folder)))
 
 
-def test_help_is_a_command_too_and_resuming_needs_no_flag(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["help", "train"])
-    assert capsys.readouterr().out.startswith("usage: clozeline train ")
-    assert main(["train", "--config", "tiny", "--resume"]) == 2
-    assert "--resume is not needed: the same command continues what it began." in capsys.readouterr().err
+def test_help_is_a_command_too_and_resuming_needs_no_flag(run) -> None:
+    """In processes of their own: a command of the trainer ends with its signals ignored."""
+    assert run("clozeline", "help", "train").stdout.startswith("usage: clozeline train ")
+    resumed = run("clozeline", "train", "--config", "tiny", "--resume")
+    assert resumed.returncode == 2
+    assert "--resume is not needed: the same command continues what it began." in resumed.stderr

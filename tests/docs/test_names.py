@@ -135,7 +135,7 @@ def test_flags_in_the_text_exist() -> None:
         "host",
     }
     known |= {flag.lstrip("-") for flag in beam_internals.flag_names(beam_internals.flag_parser())}
-    known |= {"shm"}  # Docker's --shm-size
+    known |= {"shm", "logdir"}  # Docker's --shm-size, TensorBoard's --logdir
 
     benchmarks = "".join(path.read_text() for path in (ROOT / "benchmarks").glob("*.py"))
     known |= set(re.findall(r'add_argument\(\s*"--(\w+)"', benchmarks))

@@ -170,7 +170,7 @@ def test_lengths_are_those_of_the_rows(pairs: Path) -> None:
     ("changes", "message"),
     [
         (["model.vocab_size=30522"], "has a vocabulary of 160 tokens, but model.vocab_size is 30522"),
-        (["model.family=roberta"], "has a wordpiece vocabulary"),
+        (["model.family=roberta"], "padding token is id 0, expected 1"),
         (["model.max_position_embeddings=16"], "rows of up to 32 tokens, but model.max_position_embeddings is 16"),
     ],
 )

@@ -242,7 +242,7 @@ def test_hours_that_hold_no_step_are_refused(training, tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "where"), [("ask:1:3:3", "a step"), ("ask:0:17:17", "a step"), ("ask:0:45:45", "an evaluation")]
+    ("fault", "where"), [("ask:1:3:3", "a step"), ("ask:0:17:17", "a step"), ("ask:0:36:36", "an evaluation")]
 )
 def test_a_signal_while_the_speed_is_measured_ends_the_run_and_loses_nothing(
     training, held_out, tmp_path, fault: str, where: str

@@ -39,7 +39,7 @@ def learned(training, held_out: Path, tmp_path_factory: pytest.TempPathFactory) 
     """A run of 120 steps on one rank, evaluated at the beginning and at the end."""
     out = tmp_path_factory.mktemp("xlnet") / "run"
     evaluated = {"evaluation__pairs": held_out, "evaluation__every": 20, "checkpoint__every": 60}
-    evaluated["evaluation__batches"] = 3
+    evaluated |= {"evaluation__batches": 3, "evaluation__all_kinds": "true"}
     done = training.warm(1, out, **XLNET, **evaluated, run__max_steps=120, run__log_every=20)
     assert done.returncode == 0, done.stderr
     assert "are not predicted: xlnet has no pair head." in done.stdout + done.stderr

@@ -7,7 +7,7 @@ The value is written as in TOML; a bare word is a string. `none` removes a key, 
 from __future__ import annotations
 
 import tomllib
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from schemas.errors import UsageError
 from trainer.config.schema import Recipe
@@ -93,7 +93,8 @@ def parse_value(keys: list[str], value: str, schema: type[Section] = Recipe) -> 
 def takes_text(keys: list[str], schema: type[Section] = Recipe) -> bool:
     """Return whether a key accepts any string and does not accept a number."""
     annotation = annotation_of(keys, schema)
-    alternatives = get_args(annotation)
+    # The annotation of a place is a text with a rule (section.py).
+    alternatives = [get_args(kind)[0] if get_origin(kind) is Annotated else kind for kind in get_args(annotation)]
     return annotation is str or (str in alternatives and int not in alternatives)
 
 
