@@ -149,6 +149,9 @@ def _whole(parts: list[str]) -> list[str]:
 
 def with_paired_marks(text: str) -> str:
     """Return a text of the same length in which marks without a partner within MAX_QUOTED characters are none."""
+    if _MARK.search(text) is None:
+        return text
+
     characters = list(text)
     waiting: list[int] = []  # places of opening marks
 

@@ -64,25 +64,32 @@ def unwrap(lines: list[str], width: int) -> list[str]:
     at words.
     """
     texts = list(map(str.strip, lines))
-    # zip with `lines`, which still have the spaces at their beginning.
-    full = [
-        " " in previous and text != "" and not _first_word_fits(text, width - len(line.rstrip()))
-        for line, previous, text in zip(lines, texts, texts[1:], strict=False)
-    ]
-    is_wrapped = width >= MIN_WRAP_WIDTH and 2 * sum(full) >= len(full)
-    has_capitals = any(text[:1].islower() for text in texts) and any(text != text.lower() for text in texts)
+    full = [False] * (len(lines) - 1)
+    if width >= MIN_WRAP_WIDTH:
+        # `lines` still have the spaces at their beginning. A first word fits if it ends within the free characters.
+        full = [
+            len(text) >= (free := width - len(line.rstrip()))
+            and " " not in text[:free]
+            and " " in previous
+            and text != ""
+            for line, previous, text in zip(lines, texts, texts[1:], strict=False)
+        ]
+        if 2 * full.count(True) < len(full):
+            full = [False] * len(full)
+
+    begins_lower = [text[:1].islower() for text in texts]
+    if True in begins_lower:
+        whole = "".join(texts)
+        if whole == whole.lower():  # without capital letters, one in lower case means nothing
+            begins_lower = [False] * len(texts)
+    if True not in full and True not in begins_lower:
+        return texts
 
     parts = [texts[0]]
-    for is_full, previous, text in zip(full, texts, texts[1:], strict=False):
-        begins_lower = has_capitals and text[:1].islower() and " " in previous and previous[-1] not in _ENDS_OF_CODE
-        if not begins_lower and not (is_wrapped and is_full):
+    for is_full, is_lower, previous, text in zip(full, begins_lower[1:], texts, texts[1:], strict=False):
+        if not is_full and not (is_lower and " " in previous and previous[-1] not in _ENDS_OF_CODE):
             parts.append("\n")
-        elif previous[-1] != "-" or not text[0].islower():
+        elif not is_lower or previous[-1] != "-":
             parts.append(" ")
         parts.append(text)
     return "".join(parts).split("\n")
-
-
-def _first_word_fits(text: str, free_width: int) -> bool:
-    """Return whether the first word of a text, with a space before it, fits into a line's free characters."""
-    return len(text) < free_width or " " in text[:free_width]
