@@ -1,4 +1,4 @@
-"""Where sentences end: by the rules of `sentencex`, and by some that mend what these miss (docs/decisions.md).
+"""Where sentences end: by the rules of `sentencex`, with corrections (docs/decisions.md).
 
 - No sentence ends within quotation marks or brackets. A mark without a partner (6", x < 5, :-( and so on) would pair
   with the next one, however many sentences stand between. So a sentence in which others may lie is cut once more
