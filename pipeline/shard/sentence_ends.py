@@ -26,7 +26,8 @@ _MAX_NESTED = 8  # marks that are open at the same time
 _LONG_PARAGRAPH = 20_000
 """Characters above which marks are paired first: sentencex takes quadratic time for marks that are never closed."""
 
-_HIDDEN_END = re.compile(r"[.?!] (?!\0)")
+# Three patterns, because Python searches for one character five times as fast as for any of three.
+_HIDDEN_ENDS = tuple(re.compile(rf"{end}(?= (?!\0))") for end in (r"\.", r"\?", "!"))
 
 _MARK = re.compile(
     r"``|''|[:;=][-^']?[()\[\]{}<>]"  # LaTeX's quotes and emoticons are no pairs
@@ -127,11 +128,11 @@ def _places_of_hidden_ends(parts: list[str]) -> list[int]:
     """Return the indices of parts within which a sentence may end, as after an abbreviation or in quotation marks."""
     # One search over all parts takes less time than one in each. \0 is not in the text.
     joined = "\0".join(parts)
+    ends = sorted(found.start() for pattern in _HIDDEN_ENDS for found in pattern.finditer(joined))
     places: dict[int, None] = {}
-    place = begin = 0
-    for found in _HIDDEN_END.finditer(joined):
-        place += joined.count("\0", begin, found.start())
-        begin = found.start()
+    place = 0
+    for begin, end in itertools.pairwise([0, *ends]):
+        place += joined.count("\0", begin, end)
         places[place] = None
     return list(places)
 

@@ -34,7 +34,9 @@ def split_sentences(text: str, language: str, splitter: Splitter, counts: Counte
         return [line for line in lines if line]
 
     # A blank line ends a sentence in every language.
-    joined = _SPACES.sub(" ", "\n\n".join(paragraphs(text, counts)))
+    joined = "\n\n".join(paragraphs(text, counts))
+    if "  " in joined:
+        joined = _SPACES.sub(" ", joined)
     return list(filter(None, map(str.strip, cut_into_sentences(joined, language))))
 
 
