@@ -13,7 +13,6 @@ from typing import Any
 
 from pipeline.arguments import add_launch_flags, launch_flags, unknown_flags
 from pipeline.flags import add_flags, folder, given_flags, positive
-from pipeline.ledger_text import ledger_lines
 from pipeline.options import PairsJob, ShardJob, StatisticsJob, VocabJob
 from pipeline.runtime import stop_signals, terminal_logs
 from schemas import storage
@@ -147,7 +146,7 @@ def _run_shard(invocation: Invocation) -> None:
     from pipeline.jobs.shard import run
     from pipeline.shard.holdout import held_out_folder
     from pipeline.shard.languages import fallback_note, find_language
-    from pipeline.shard.summary import summary_lines, warning_lines
+    from pipeline.summary import summary_lines, warning_lines
 
     job = ShardJob(**invocation.given(ShardJob))
     note = fallback_note(find_language(job.language))
@@ -168,8 +167,8 @@ def _run_shard(invocation: Invocation) -> None:
 
 
 def _run_vocab(invocation: Invocation) -> None:
-    from pipeline.coverage import coverage_line, vocabulary_warning
     from pipeline.jobs.vocab import run
+    from pipeline.summary import coverage_line, vocabulary_warning
 
     given = invocation.given(VocabJob)
     if "text" not in given and "counts" not in given:
@@ -189,8 +188,8 @@ def _run_vocab(invocation: Invocation) -> None:
 
 
 def _run_pairs(invocation: Invocation) -> None:
-    from pipeline.coverage import coverage_line, pairs_warning
     from pipeline.jobs.pairs import run
+    from pipeline.summary import coverage_line, pairs_warning
 
     job = PairsJob.from_flags(invocation.given(PairsJob))
     manifest = run(job, invocation.other_arguments, invocation.known_flags)
@@ -253,6 +252,8 @@ def _result_line(manifest: Manifest, output: str) -> str:
 
 def _result_lines(manifest: Manifest, output: str) -> list[str]:
     """Return lines that describe what a job published, and what it left out or cut and why."""
+    from pipeline.summary import ledger_lines
+
     left_out = [f"  left out or cut: {line}" for line in ledger_lines(manifest)]
     return [_result_line(manifest, output), *left_out]
 

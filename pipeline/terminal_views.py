@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.data_card import card, charts
-from pipeline.ledger_text import ledger_lines
+from pipeline.summary import ledger_lines
 from schemas.manifest import Manifest
 from schemas.vocabulary import Vocabulary, text_of_bytes
 

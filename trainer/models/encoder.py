@@ -20,7 +20,6 @@ from torch.utils.checkpoint import checkpoint
 from trainer.models.attention import attend
 from trainer.models.attention_rule import AttentionRule
 from trainer.models.batch import PackedBatch, SequenceOffsets
-from trainer.models.exact_sums import Embedding, LayerNorm
 from trainer.models.flash import AttendPacked, attend_with_torch
 from trainer.models.rotary import Rotation, rotate, rotation_of
 from trainer.models.shape import Activation, EncoderShape
@@ -33,6 +32,38 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 
 RESCALED_FOR = 0.15 * 0.8
 """The share of tokens shown as [MASK] in ESM-2's pretraining: 80 % of the 15 % that are predicted."""
+
+# In 16 bits, torch's CPU kernels add up the gradients of an embedding and of a layer norm's weights in 16 bits, one
+# token after the other. Such a sum stops growing: after 2,400 masked tokens, the gradient of [MASK]'s embedding is 57 %
+# off. So on a CPU both compute in float32 and round the result. CUDA kernels sum in float32, as do sums, matrix
+# products and RMSNorm on every device.
+
+
+def is_summed_in_16_bits(values: Tensor) -> bool:
+    """Return whether torch would add up gradients of this dtype in 16 bits on this device."""
+    return values.device.type == "cpu" and values.dtype in (torch.bfloat16, torch.float16)
+
+
+class Embedding(nn.Embedding):
+    """torch's embedding, with gradients summed in float32."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the rows of the table at these ids, in the dtype of the table."""
+        if is_summed_in_16_bits(self.weight):
+            return F.embedding(input, self.weight.float()).to(self.weight.dtype)
+        return super().forward(input)
+
+
+class LayerNorm(nn.LayerNorm):
+    """torch's layer norm, with gradients summed in float32."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the normalized vectors, in the dtype of the input."""
+        if is_summed_in_16_bits(input):
+            bias = None if self.bias is None else self.bias.float()
+            normalized = F.layer_norm(input.float(), self.normalized_shape, self.weight.float(), bias, self.eps)
+            return normalized.to(input.dtype)
+        return super().forward(input)
 
 
 def build_norm(size: int, shape: EncoderShape) -> nn.Module:

@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from trainer.models.batch import PackedBatch
-from trainer.models.exact_sums import Embedding, LayerNorm
+from trainer.models.encoder import Embedding, LayerNorm
 from trainer.models.flash import AttendPacked
 from trainer.models.shape import EncoderShape
 from trainer.models.xlnet_attention import Grid, RelativeTerms, attend_relatively, grids_of

@@ -9,7 +9,7 @@ import pytest
 
 from schemas.errors import PreemptedError
 from tests.ports import free_port
-from trainer.distributed import meeting
+from trainer.distributed import process_group
 from trainer.distributed.preemption import StopRequest
 
 
@@ -21,14 +21,14 @@ def test_a_rank_that_waits_names_the_missing_ones_and_ends_when_asked_to(
     places = {"RANK": rank, "WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     for name, value in places.items():
         monkeypatch.setenv(name, str(value))
-    monkeypatch.setattr(meeting, "SAY_EVERY", 0.2)
+    monkeypatch.setattr(process_group, "SAY_EVERY", 0.2)
 
     stop = StopRequest()
     timer = threading.Timer(0.8, lambda: setattr(stop, "asked", True))
     timer.start()
     began = monotonic()
     with pytest.raises(PreemptedError, match=rf"rank {rank} waited at 127\.0\.0\.1:{port} for other ranks\. .* again"):
-        meeting.meet(stop, timeout=60)
+        process_group.meet(stop, timeout=60)
     assert monotonic() - began < 10
 
     told = capsys.readouterr().out

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.ledger_text import ledger_lines
+from pipeline.summary import ledger_lines
 from schemas.manifest import LedgerEntry, Manifest
 
 

@@ -1,0 +1,186 @@
+"""The closing lines of `shard`, `vocab` and `pairs`: what was left out, cut or cleaned, and how much is unknown."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from pipeline.shard.record import place_in_words
+from pipeline.shard.sentences import LINES_JOINED
+from schemas import storage
+from schemas.errors import ClozelineError
+from schemas.manifest import Manifest, read_manifest
+
+LISTED_SOURCES = 3
+
+MANY_PARAGRAPHS = 100  # documents of each file, of fewer than PARAGRAPH_BYTES on average, may be those of a book
+PARAGRAPH_BYTES = 500
+
+_HINTS = {LINES_JOINED: " (they looked wrapped; --sentence_splitter newline keeps lines apart)"}
+"""What is said behind the number of changes by a rule."""
+
+MAX_UNKNOWN = 0.01
+"""Share of words or of tokens above which [UNK] is a warning."""
+
+WARNING = "much of this text becomes [UNK], which teaches a model nothing: "
+
+
+# ---- The ledger ----
+
+
+def ledger_lines(manifest: Manifest) -> list[str]:
+    """Return a line for each reason in the ledger, however many sources there are.
+
+    Example: `"1,234 x empty document (wiki 1,000, web 200, news 30 and 8 further sources)"`.
+    """
+    lines = []
+    for reason, count_by_source in counts_by_reason(manifest).items():
+        lines.append(f"{sum(count_by_source.values()):,} x {reason} ({list_sources(count_by_source)})")
+    return lines
+
+
+def counts_by_reason(manifest: Manifest) -> dict[str, Counter[str]]:
+    """Return the ledger as {reason: counts by source}."""
+    reasons: dict[str, Counter[str]] = {}
+    for entry in manifest.ledger:
+        reasons.setdefault(entry.reason, Counter())[entry.source] += entry.count
+    return reasons
+
+
+def list_sources(count_by_source: Counter[str]) -> str:
+    """Return the largest sources with their counts, or a single source without its count.
+
+    Example: `"wiki 12, web 3, news 2 and 8 further sources"`.
+    """
+    largest_first = sorted(count_by_source.items(), key=lambda item: (-item[1], item[0]))
+    if len(largest_first) == 1:
+        return largest_first[0][0]
+
+    listed = ", ".join(f"{source} {count:,}" for source, count in largest_first[:LISTED_SOURCES])
+    further = len(largest_first) - LISTED_SOURCES
+    if further <= 0:
+        return listed
+    return f"{listed} and {further:,} further sources"
+
+
+# ---- Text ----
+
+
+def summary_lines(manifest: Manifest) -> list[str]:
+    """Return lines about a text folder's ledger and cleaning; none if everything was kept unchanged."""
+    lines = [f"  left out: {line}" for line in ledger_lines(manifest)]
+
+    cleaning = manifest.statistics["cleaning"]
+    if cleaning:
+        changes = ", ".join(f"{rule} {count:,}{_HINTS.get(rule, '')}" for rule, count in cleaning.items())
+        lines.append(f"  cleaned: {changes}")
+    return lines
+
+
+def warning_lines(manifest: Manifest, text_layout: str) -> list[str]:
+    """Return one line for each sign that the text may not be what the user believes."""
+    warnings = []
+
+    documents, files = manifest.totals["documents"], len(manifest.inputs)
+    mean_bytes = manifest.totals["text_bytes"] / max(documents, 1)
+    is_plain_text = set(manifest.statistics["documents_by_source"]) == {"text"}
+    are_small = mean_bytes < PARAGRAPH_BYTES and documents > MANY_PARAGRAPHS * files > 0
+    if text_layout == "blank_line" and is_plain_text and are_small:
+        warnings.append(
+            f"the input files hold {documents:,} documents of {mean_bytes:,.0f} bytes on average, because a blank line "
+            "ends a document. If these are paragraphs, give --text_layout file, which makes each file a document."
+        )
+
+    undecodable = manifest.statistics.get("undecodable")
+    if undecodable:
+        first = undecodable["most"][0]
+        place = place_in_words(first["first_place"], first)
+        warning = f"{undecodable['count']:,} undecodable bytes were removed, the first at {place} of {first['path']}."
+        if "unit" not in first:  # Parquet has no other encoding
+            warning += " If it is in another encoding, name it with --encoding."
+        warnings.append(warning)
+
+    unbroken = manifest.statistics.get("unbroken_documents")
+    if unbroken:
+        first = unbroken["first"]
+        place = place_in_words(first["place"], first)
+        warnings.append(
+            f"{unbroken['count']:,} documents have many lines and no blank line, the first with "
+            f"{first['lines']:,} lines at {place} of {first['path']}. If every line is a document, "
+            "give --text_layout line."
+        )
+    return warnings
+
+
+# ---- Unknown words ----
+
+
+def coverage_line(manifest: Manifest) -> str:
+    """Return the coverage of words and the share of [UNK] among the tokens.
+
+    manifest: of a vocabulary, or of pairs. A word is covered if no token of it is [UNK].
+    """
+    words, unknown_words, tokens, unknown_tokens = _counts(manifest)
+    coverage = 1 - unknown_words / max(words, 1)
+    unknown_share = unknown_tokens / max(tokens, 1)
+    return f"  coverage {coverage:.3%} of {words:,} words; {unknown_share:.3%} of {tokens:,} tokens are [UNK]"
+
+
+def vocabulary_warning(vocabulary: Manifest) -> str:
+    """Return why much of a vocabulary's own text becomes [UNK], and what to do; empty if little does."""
+    return WARNING + _reason(vocabulary) if _is_much(vocabulary) else ""
+
+
+def pairs_warning(pairs: Manifest, vocabulary_folder: str) -> str:
+    """Return why much of the pairs' text becomes [UNK], and what to do; empty if little does."""
+    if not _is_much(pairs):
+        return ""
+    folder = storage.printable(vocabulary_folder)
+    try:
+        vocabulary = read_manifest(vocabulary_folder, "vocab")
+    except ClozelineError:  # a published tokenizer has no manifest
+        vocabulary = None
+
+    # What is unknown in the vocabulary's own text is unknown here only if this is that text.
+    if vocabulary is not None and vocabulary.inputs[0].fingerprint == pairs.inputs[0].fingerprint:
+        return WARNING + _reason(vocabulary)
+    return (
+        f"{WARNING}the vocabulary in {folder} was made from other text. Make one from this text with `vocab`; "
+        "--model unigram and --model bytebpe know words of any length, and bytebpe every character."
+    )
+
+
+def _counts(manifest: Manifest) -> tuple[int, int, int, int]:
+    """Return the number of words, of those with [UNK], of tokens, and of those that are [UNK]."""
+    statistics = manifest.statistics
+    if manifest.kind == "pairs":
+        return statistics["words"], statistics["unknown_words"], manifest.totals["tokens"], statistics["unknown_tokens"]
+
+    words = manifest.totals["words"]
+    tokens = sum(round(source["words"] * source["tokens_per_word"]) for source in statistics["by_source"].values())
+    return words, statistics["unknown_words"], tokens, statistics["unknown_tokens"]
+
+
+def _is_much(manifest: Manifest) -> bool:
+    words, unknown_words, tokens, unknown_tokens = _counts(manifest)
+    return unknown_words > MAX_UNKNOWN * words or unknown_tokens > MAX_UNKNOWN * tokens
+
+
+def _reason(vocabulary: Manifest) -> str:
+    """Return the most frequent reason why words of a vocabulary's own text become [UNK], and what to do."""
+    too_long = vocabulary.statistics["too_long_words"]
+    unknown = vocabulary.statistics["unknown_words"]
+    if 2 * too_long >= unknown:
+        return (
+            f"{too_long:,} of {unknown:,} unknown words are longer than WordPiece takes, as in scripts without spaces. "
+            "Use --model unigram or --model bytebpe."
+        )
+
+    options = vocabulary.options
+    reason = f"{unknown - too_long:,} of {unknown:,} unknown words have a character that the vocabulary lacks. "
+    if options.get("add") is not None:
+        return reason + "--extend adds no characters: make a new vocabulary from this text."
+    if options.get("max_alphabet") is not None:
+        return reason + f"Give more than --max_alphabet {options['max_alphabet']}, or use --model bytebpe."
+    if options.get("min_word_count", 1) > 1:
+        return reason + f"Lower --min_word_count {options['min_word_count']}, or use --model bytebpe."
+    return reason + "Give a larger --size, or use --model bytebpe."
