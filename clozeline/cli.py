@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from clozeline import __version__
-from clozeline.installation import USAGE_ERROR, run_explained
+from clozeline.installation import USAGE_ERROR, end, run_explained
 
 if TYPE_CHECKING:
     import argparse
@@ -51,8 +51,6 @@ def main(arguments: list[str] | None = None) -> int:
         rest = words  # the pipeline's own command line has the same commands
     code = run_explained(lambda: command.program(rest), command.extra)
     if command.program is start_pipeline:
-        from pipeline.__main__ import end
-
         end(code)  # after Ctrl-C, the process must end without waiting for the threads of a remote engine
     return code
 

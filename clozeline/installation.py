@@ -70,12 +70,12 @@ def run_explained(program: Callable[[], int], extra: str) -> int:
     """
     previous = signal.getsignal(signal.SIGINT)
     if previous is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _end_at_once)
+        signal.signal(signal.SIGINT, _exit_on_sigint)
     try:
         clash = find_clash()
         if clash is not None:
             return _refuse(clash)
-        if Path.cwd() != ROOT:
+        if not _is_working_directory(ROOT):
             os.environ["PYTHONSAFEPATH"] = "1"
         return _run(program)
     except ModuleNotFoundError as error:
@@ -84,11 +84,18 @@ def run_explained(program: Callable[[], int], extra: str) -> int:
             raise
         return _refuse(message)
     finally:
-        if signal.getsignal(signal.SIGINT) is _end_at_once:
+        if signal.getsignal(signal.SIGINT) is _exit_on_sigint:
             signal.signal(signal.SIGINT, previous)
 
 
-def _end_at_once(number: int, frame: object) -> NoReturn:
+def _is_working_directory(folder: Path) -> bool:
+    try:
+        return Path.cwd() == folder
+    except FileNotFoundError:  # it has been deleted
+        return False
+
+
+def _exit_on_sigint(number: int, frame: object) -> NoReturn:
     # Not a KeyboardInterrupt: some packages go on after one that interrupts their import.
     os.write(2, b"clozeline: interrupted.\n")
     os._exit(INTERRUPTED)
@@ -108,6 +115,27 @@ def _run(program: Callable[[], int]) -> int:
             print(f"clozeline: {error}", file=sys.stderr)
             code = error.exit_code
     return code
+
+
+def end(code: int) -> None:
+    """End the process after a command of the pipeline.
+
+    Exit handlers, which stop what Beam has started, still run. Their log messages, and exceptions in threads whose
+    engine is gone, are noise by then, so both are hidden. Tearing down the interpreter would take a tenth of a second,
+    and after a job on an engine it may wait forever for a worker's thread, or abort.
+    """
+    # Imported here so that a command starts quickly: until it has, Ctrl-C prints a traceback.
+    import atexit
+    import logging
+    import threading
+
+    logging.disable(logging.CRITICAL)
+    threading.excepthook = lambda _failure: None
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # a command may be started without them
+            stream.flush()
+    os._exit(code)
 
 
 def missing_extra(error: ModuleNotFoundError, extra: str) -> str | None:

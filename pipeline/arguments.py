@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 
 from pipeline.flags import yes_or_no
-from schemas.errors import UsageError, nearest_name
+from schemas.errors import UsageError
+from schemas.one_line_parser import flag_hint
 
 
 def add_launch_flags(parser: argparse.ArgumentParser) -> None:
@@ -37,11 +38,11 @@ def unknown_flags(unknown: list[str], known: list[str], what: str = "flag") -> U
     """Return the error for unknown flags, each with the nearest known one. Leaves out their values."""
     if len(unknown) > 1 and not any(word.startswith("-") for word in unknown):
         return UsageError(
-            f"{len(unknown)} words belong to no flag, the first of them {unknown[0]}. If they come from a pattern, "
-            "quote it, so that the shell does not replace it by names: 'folder/*.txt'."
+            f"{len(unknown)} unexpected arguments, the first: {unknown[0]}. If they come from a pattern, quote it so "
+            "that the shell does not expand it: 'folder/*.txt'."
         )
     hints = []
     for flag in [word for word in unknown if word.startswith("-")] or unknown:
         name = flag.split("=")[0]
-        hints.append(f"Unknown {what} {flag}.{nearest_name(name, known)}")
+        hints.append(f"Unknown {what} {flag}.{flag_hint(name, known)}")
     return UsageError("; ".join(hints))

@@ -157,7 +157,7 @@ def _run_shard(invocation: Invocation) -> None:
     if manifest is None:
         return
 
-    with stop_signals.told_as_finished(storage.printable(job.output)):
+    with stop_signals.reported_as_finished(storage.printable(job.output)):
         print_lines([_result_line(manifest, job.output), *summary_lines(manifest)])
         if job.holdout is not None:
             held_out = held_out_folder(job.output)
@@ -168,7 +168,7 @@ def _run_shard(invocation: Invocation) -> None:
 
 def _run_vocab(invocation: Invocation) -> None:
     from pipeline.jobs.vocab import run
-    from pipeline.summary import coverage_line, vocabulary_warning
+    from pipeline.summary import coverage_lines, vocabulary_warning
 
     given = invocation.given(VocabJob)
     if "text" not in given and "counts" not in given:
@@ -178,8 +178,8 @@ def _run_vocab(invocation: Invocation) -> None:
     if manifest is None:
         return
 
-    with stop_signals.told_as_finished(storage.printable(job.output)):
-        print_lines([*_result_lines(manifest, job.output), coverage_line(manifest)])
+    with stop_signals.reported_as_finished(storage.printable(job.output)):
+        print_lines([*_result_lines(manifest, job.output), *coverage_lines(manifest)])
     _warn(vocabulary_warning(manifest))
     tokens = manifest.totals["tokens"]
     size = manifest.options["size"]
@@ -189,15 +189,15 @@ def _run_vocab(invocation: Invocation) -> None:
 
 def _run_pairs(invocation: Invocation) -> None:
     from pipeline.jobs.pairs import run
-    from pipeline.summary import coverage_line, pairs_warning
+    from pipeline.summary import coverage_lines, pairs_warning
 
     job = PairsJob.from_flags(invocation.given(PairsJob))
     manifest = run(job, invocation.other_arguments, invocation.known_flags)
     if manifest is None:
         return
 
-    with stop_signals.told_as_finished(storage.printable(job.output)):
-        print_lines([*_result_lines(manifest, job.output), coverage_line(manifest)])
+    with stop_signals.reported_as_finished(storage.printable(job.output)):
+        print_lines([*_result_lines(manifest, job.output), *coverage_lines(manifest)])
     _warn(pairs_warning(manifest, job.vocab))
     if "removed_dropout" in manifest.options:
         print(
@@ -215,7 +215,7 @@ def _run_statistics(invocation: Invocation) -> None:
     if manifest is None:
         return
 
-    with stop_signals.told_as_finished(storage.printable(job.output)):
+    with stop_signals.reported_as_finished(storage.printable(job.output)):
         print_lines(_result_lines(manifest, job.output))
 
 

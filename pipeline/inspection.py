@@ -24,25 +24,11 @@ from schemas.statistics import (
 )
 from schemas.vocabulary import COUNTS_FILE, TOKENIZER_FILE, VOCABULARY_FOLDER, Vocabulary, read_vocabulary
 
-
-def inspect(path: str, rows: int) -> Iterator[str]:
-    """Yield lines that show a finished folder, or the first rows of one shard. Raises DataError if it is neither."""
-    if path.endswith(".arrow"):
-        yield from show_shard(path, rows)
-        return
-
-    url = storage.join(path, NAME)
-    check_is_ours(path)
-    manifest = open_manifest(path)
-    yield from _manifest_lines(manifest, url)
-    if manifest.kind != "vocab" and manifest.shards:
-        largest = max(manifest.shards, key=lambda shard: shard.rows)
-        yield from show_shard(storage.join(path, largest.path), rows)
-
+WANTED = "Give a folder that a job wrote; `inspect` also takes a shard (.arrow)."
 
 CHECKPOINT = "state.json"
 
-OTHERS = {
+OTHER_FOLDERS = {
     CHECKPOINT: "a checkpoint. `clozeline export RUN --step N` checks it and writes its model",
     "recipe.toml": "the folder of a run. `clozeline train` checks its checkpoints when it resumes, and `clozeline "
     "export` the one that it reads; report.html shows what the run did",
@@ -52,18 +38,34 @@ OTHERS = {
 """What a folder is that holds a file of this name, and what to do with it."""
 
 
-def check_is_ours(path: str) -> None:
+def inspect(path: str, rows: int) -> Iterator[str]:
+    """Yield lines that show a finished folder, or the first rows of one shard. Raises DataError if it is neither."""
+    if path.endswith(".arrow"):
+        yield from show_shard(path, rows)
+        return
+
+    url = storage.join(path, NAME)
+    check_is_pipeline_folder(path)
+    manifest = open_manifest(path)
+    yield from _manifest_lines(manifest, url)
+    if manifest.kind != "vocab" and manifest.shards:
+        largest = max(manifest.shards, key=lambda shard: shard.rows)
+        yield from show_shard(storage.join(path, largest.path), rows)
+
+
+def check_is_pipeline_folder(path: str) -> None:
     """Raise DataError, which says what `path` is, unless it is a finished folder that a job of the pipeline wrote."""
+    is_finished = storage.exists(storage.join(path, NAME))
+    if is_finished and not storage.exists(storage.join(path, CHECKPOINT)):
+        return
     if not storage.exists(path):
-        raise DataError(f"{path} does not exist. Give a shard (.arrow) or a finished folder.")
+        raise DataError(f"{path} does not exist. {WANTED}")
 
     files = storage.sizes(path)
-    if NAME in files and CHECKPOINT not in files:  # a checkpoint has a manifest.json too
-        return
-    for name, what in OTHERS.items():
+    for name, what in OTHER_FOLDERS.items():
         if name in files:
             raise DataError(f"{path} is {what}.")
-    raise DataError(f"{path} is neither a shard (.arrow) nor a finished folder: it holds no {NAME}.")
+    raise DataError(f"{path} is not a finished folder: it holds no {NAME}. {WANTED}")
 
 
 def _manifest_lines(manifest: Manifest, url: str) -> list[str]:
@@ -150,7 +152,7 @@ def compare(a: str, b: str) -> Iterator[str]:
 
 def verify(folder: str) -> Iterator[str]:
     """Check every file of a finished folder, and yield a line for each. Raises DataError for the first bad one."""
-    check_is_ours(folder)
+    check_is_pipeline_folder(folder)
     manifest = open_manifest(folder)
     vocabulary = check_vocabulary(folder, manifest)
     if manifest.kind == "statistics":

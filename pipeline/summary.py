@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import NamedTuple
 
 from pipeline.shard.record import place_in_words
 from pipeline.shard.sentences import LINES_JOINED
@@ -19,7 +20,7 @@ _HINTS = {LINES_JOINED: " (they looked wrapped; --sentence_splitter newline keep
 """What is said behind the number of changes by a rule."""
 
 MAX_UNKNOWN = 0.01
-"""Share of words or of tokens above which [UNK] is a warning."""
+"""Share of words, of tokens or of characters above which [UNK] is a warning."""
 
 WARNING = "much of this text becomes [UNK], which teaches a model nothing: "
 
@@ -114,27 +115,28 @@ def warning_lines(manifest: Manifest, text_layout: str) -> list[str]:
 # ---- Unknown words ----
 
 
-def coverage_line(manifest: Manifest) -> str:
-    """Return the coverage of words and the share of [UNK] among the tokens.
+def coverage_lines(manifest: Manifest) -> list[str]:
+    """Return a line with the coverage of words and the share of [UNK] among the tokens.
 
-    manifest: of a vocabulary, or of pairs. A word is covered if no token of it is [UNK].
+    manifest: of a vocabulary, or of pairs. A word is covered if no token of it is [UNK]. Folders that earlier versions
+    finished may lack these counts, and have no such line.
     """
-    words, unknown_words, tokens, unknown_tokens = _counts(manifest)
-    coverage = 1 - unknown_words / max(words, 1)
-    unknown_share = unknown_tokens / max(tokens, 1)
-    return f"  coverage {coverage:.3%} of {words:,} words; {unknown_share:.3%} of {tokens:,} tokens are [UNK]"
+    counts = _counts(manifest)
+    if counts is None:
+        return []
+    coverage = 1 - counts.unknown_words / max(counts.words, 1)
+    unknown_share = counts.unknown_tokens / max(counts.tokens, 1)
+    words = f"coverage {coverage:.3%} of {counts.words:,} words"
+    return [f"  {words}; {unknown_share:.3%} of {counts.tokens:,} tokens are [UNK]"]
 
 
 def vocabulary_warning(vocabulary: Manifest) -> str:
     """Return why much of a vocabulary's own text becomes [UNK], and what to do; empty if little does."""
-    return WARNING + _reason(vocabulary) if _is_much(vocabulary) else ""
+    return WARNING + _reason(vocabulary) if _loses_much(vocabulary) else ""
 
 
 def pairs_warning(pairs: Manifest, vocabulary_folder: str) -> str:
     """Return why much of the pairs' text becomes [UNK], and what to do; empty if little does."""
-    if not _is_much(pairs):
-        return ""
-    folder = storage.printable(vocabulary_folder)
     try:
         vocabulary = read_manifest(vocabulary_folder, "vocab")
     except ClozelineError:  # a published tokenizer has no manifest
@@ -142,27 +144,44 @@ def pairs_warning(pairs: Manifest, vocabulary_folder: str) -> str:
 
     # What is unknown in the vocabulary's own text is unknown here only if this is that text.
     if vocabulary is not None and vocabulary.inputs[0].fingerprint == pairs.inputs[0].fingerprint:
-        return WARNING + _reason(vocabulary)
+        return vocabulary_warning(vocabulary)
+    if not _loses_much(pairs):
+        return ""
     return (
-        f"{WARNING}the vocabulary in {folder} was made from other text. Make one from this text with `vocab`; "
-        "--model unigram and --model bytebpe know words of any length, and bytebpe every character."
+        f"{WARNING}the vocabulary in {storage.printable(vocabulary_folder)} was made from other text. Make one "
+        "from this text with `vocab`; --model unigram and --model bytebpe know words of any length, and bytebpe every "
+        "character."
     )
 
 
-def _counts(manifest: Manifest) -> tuple[int, int, int, int]:
-    """Return the number of words, of those with [UNK], of tokens, and of those that are [UNK]."""
+class _Counts(NamedTuple):
+    words: int
+    unknown_words: int
+    tokens: int
+    unknown_tokens: int
+
+
+def _counts(manifest: Manifest) -> _Counts | None:
     statistics = manifest.statistics
+    if not {"unknown_words", "unknown_tokens"} <= statistics.keys():
+        return None
     if manifest.kind == "pairs":
-        return statistics["words"], statistics["unknown_words"], manifest.totals["tokens"], statistics["unknown_tokens"]
+        words, tokens = statistics["words"], manifest.totals["tokens"]
+    else:
+        words = manifest.totals["words"]
+        tokens = sum(round(source["words"] * source["tokens_per_word"]) for source in statistics["by_source"].values())
+    return _Counts(words, statistics["unknown_words"], tokens, statistics["unknown_tokens"])
 
-    words = manifest.totals["words"]
-    tokens = sum(round(source["words"] * source["tokens_per_word"]) for source in statistics["by_source"].values())
-    return words, statistics["unknown_words"], tokens, statistics["unknown_tokens"]
 
-
-def _is_much(manifest: Manifest) -> bool:
-    words, unknown_words, tokens, unknown_tokens = _counts(manifest)
-    return unknown_words > MAX_UNKNOWN * words or unknown_tokens > MAX_UNKNOWN * tokens
+def _loses_much(manifest: Manifest) -> bool:
+    counts = _counts(manifest)
+    if counts is None:
+        return False
+    return (
+        counts.unknown_words > MAX_UNKNOWN * counts.words
+        or counts.unknown_tokens > MAX_UNKNOWN * counts.tokens
+        or manifest.statistics.get("unknown_character_share", 0) > MAX_UNKNOWN  # few words may hold much of the text
+    )
 
 
 def _reason(vocabulary: Manifest) -> str:

@@ -37,13 +37,13 @@ def names(url: str, prefix: str = "") -> list[str]:
 
 
 def sizes(url: str, prefix: str = "") -> dict[str, int]:
-    """Return the size in bytes of each file in a folder, by name. Empty if the folder does not exist.
+    """Return the size in bytes of each file in a folder, by name. Empty if the folder does not exist or is a file.
 
     prefix: as in `names`.
     """
     fs, path = filesystem(url)
     try:
-        with storage_errors_of(url, FileNotFoundError):
+        with storage_errors_of(url, FileNotFoundError, NotADirectoryError):
             if isinstance(fs, LocalFileSystem):
                 return _local_sizes(path, prefix)
             found = _with_prefix(fs, path, prefix).values() if prefix else fs.ls(path, detail=True)

@@ -102,6 +102,28 @@ def read_root(folder: str, kind: FolderKind) -> Manifest:
     return root
 
 
+def check_unchanged(folder: str, manifest: Manifest, fingerprint: str) -> None:
+    """Raise DataError if a folder no longer has the fingerprint that it had when a job began."""
+    if manifest.fingerprint != fingerprint:
+        raise DataError(
+            f"{folder} has fingerprint {manifest.fingerprint}, but had {fingerprint} when this job began: it was "
+            "replaced. Run the command again."
+        )
+
+
+def read_shards_of_part(folder: str, kind: FolderKind, fingerprint: str, part: int) -> tuple[int, list[Shard]]:
+    """Return the number of shards before one part of a folder's manifest, and the part's own shards.
+
+    A manifest without parts is one part. Raises DataError if the folder's fingerprint is another.
+    """
+    root = read_root(folder, kind)
+    check_unchanged(folder, root, fingerprint)
+    parts = root.parts_of("shards")
+    if not parts:
+        return 0, root.shards
+    return sum(earlier.count for earlier in parts[:part]), read_part(folder, parts[part])
+
+
 def parse_manifest(data: bytes, url: str) -> Manifest:
     """Parse and check the bytes of a manifest. Raises DataError naming `url` and every fault found.
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from typing import NoReturn
+from collections.abc import Iterable
+from typing import Any, NoReturn
 
 from schemas.errors import UsageError, nearest_name
 
@@ -13,7 +14,15 @@ from schemas.errors import UsageError, nearest_name
 class OneLineParser(argparse.ArgumentParser):
     """A parser that raises UsageError where argparse would print its usage and exit."""
 
+    values_of_flags: dict[str, Any]
+    """The values of the flags that have been parsed so far."""
+
     _given: list[str]
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        for name in (None, "store"):
+            self.register("action", name, StoreOnce)
 
     @property
     def known_flags(self) -> list[str]:
@@ -22,21 +31,8 @@ class OneLineParser(argparse.ArgumentParser):
 
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[override]
         self._given = sys.argv[1:] if args is None else list(args)
-        self._refuse_repeated()
+        self.values_of_flags = {}
         return super().parse_known_args(args, namespace)
-
-    def _refuse_repeated(self) -> None:
-        """Raise UsageError for a flag that is given twice with a value: argparse would drop the first in silence."""
-        words = self._given[: self._given.index("--")] if "--" in self._given else self._given
-        values: dict[str, str] = {}
-        for number, word in enumerate(words):
-            flag, equals, value = word.partition("=")
-            action = self._option_string_actions.get(flag)
-            if action is None or not word.startswith("--") or type(action).__name__ != "_StoreAction":
-                continue
-            value = value if equals else " ".join(words[number + 1 : number + 2])
-            if values.setdefault(flag, value) != value:
-                raise UsageError(f"{flag} is given twice, as {values[flag]} and as {value}. Give it once.")
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}.{self._misspelled_flags(message)} See `{self.prog} --help`.")
@@ -56,11 +52,25 @@ class OneLineParser(argparse.ArgumentParser):
             if flag in self._option_string_actions:
                 continue
 
-            if flag.startswith("--resume"):
-                hints.append(f" {flag} is not needed: the same command continues what it began.")
-                continue
-
-            hint = nearest_name(flag, candidates)
+            hint = flag_hint(flag, candidates)
             if hint:
                 hints.append(f" Unknown flag {flag}.{hint}")
         return "".join(hints)
+
+
+class StoreOnce(argparse.Action):
+    """Stores a flag's value as argparse does by default, and raises UsageError for a second value that differs."""
+
+    def __call__(self, parser, namespace, values, option_string=None) -> None:  # type: ignore[override]
+        if option_string is not None and isinstance(parser, OneLineParser):
+            first = parser.values_of_flags.setdefault(self.dest, values)
+            if first != values:
+                raise UsageError(f"{option_string} is given twice, as {first} and as {values}. Give it once.")
+        setattr(namespace, self.dest, values)
+
+
+def flag_hint(flag: str, known: Iterable[str]) -> str:
+    """Return what was probably meant by an unknown flag, or an empty string."""
+    if flag.startswith("--resume"):
+        return " It is not needed: the same command continues what it began."
+    return nearest_name(flag, known)

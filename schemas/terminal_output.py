@@ -1,6 +1,6 @@
 """stdout of every command: it may be a pipe that closes, a full disk, or a terminal that lacks letters.
 
-closed pipe (`clozeline recipes | head -1`)   the rest is dropped in silence, and the command goes on
+closed pipe (`clozeline recipes | head -1`)   the rest is dropped silently, and the command goes on
 full disk                                     StorageError, at once and again at the end
 letters that the encoding lacks               escapes such as \\u2581
 """
@@ -21,7 +21,7 @@ class Output:
     """A text stream that drops what a closed pipe does not take, and raises StorageError for what a disk refuses."""
 
     def __init__(self, stream: TextIO):
-        self.is_read = True
+        self.is_open = True
         self.error: StorageError | None = None
         self._stream = stream
 
@@ -43,7 +43,7 @@ class Output:
         except OSError as error:
             # Otherwise the interpreter would try to write the rest at exit, and print a traceback.
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
-            self.is_read = False
+            self.is_open = False
             if not isinstance(error, BrokenPipeError):
                 reason = error.strerror or error
                 self.error = StorageError(
@@ -77,7 +77,7 @@ def print_lines(lines: Iterable[str]) -> None:
     """Print lines, or stop when the reader (`head`, for example) closes the pipe."""
     for line in lines:
         print(terminal_safe(line))
-        if not getattr(sys.stdout, "is_read", True):
+        if not getattr(sys.stdout, "is_open", True):
             return
     if sys.stdout is not None:
         sys.stdout.flush()

@@ -79,7 +79,11 @@ def _absolute(path: str) -> str:
     """Return a local path as an absolute path, without a trailing slash."""
     path = normal(path)
     if not path.startswith("/"):
-        path = os.path.join(os.getcwd(), path.removeprefix("./"))
+        try:
+            folder = os.getcwd()
+        except FileNotFoundError as error:
+            raise UsageError(f"{path} cannot be found: the working directory was deleted. Leave it.") from error
+        path = os.path.join(folder, path.removeprefix("./"))
     return path.rstrip("/") or "/"
 
 

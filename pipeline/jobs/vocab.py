@@ -25,6 +25,7 @@ from pipeline.jobs.counts import (
     run_counts,
 )
 from pipeline.jobs.finished import Wanted, finished_manifest
+from pipeline.jobs.vocab_accents import accents_warning, default_note, with_case_of
 from pipeline.jobs.vocab_extension import resolve_extension
 from pipeline.options import VocabJob
 from pipeline.runtime import estimate
@@ -39,7 +40,6 @@ from pipeline.steps.counts_reader import CountsPlace, tally_of
 from pipeline.steps.provenance import Provenance
 from pipeline.steps.vocab import VocabularyPlan
 from pipeline.transforms.vocab import CountWords, MakeVocabulary
-from pipeline.vocab.accents import accents_warning, default_note, with_case_of
 from pipeline.vocab.cut_runs import rules_of
 from pipeline.vocab.rare_words import all_words, estimated_memory
 from schemas import storage

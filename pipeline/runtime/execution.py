@@ -125,7 +125,7 @@ def _truth_of(staging: Staging) -> Iterator[None]:
     except KeyboardInterrupt as interrupt:
         if not publication.is_in_place(staging):
             raise
-        with stop_signals.told_as_finished(storage.printable(staging.output)):
+        with stop_signals.reported_as_finished(storage.printable(staging.output)):
             raise interrupt from None
 
 

@@ -160,7 +160,7 @@ class _WorkerWatch:
     def stop(self) -> None:
         """End all workers, because the command is asked to stop.
 
-        Beam would wait for them, and for ever if one has not connected yet: Beam then never tells it to end.
+        Beam would wait for them, and forever if one has not connected yet: Beam then never tells it to end.
         """
         self.is_stopped = not self.interrupts  # that signal is this watch's own
         _remove(self.attempt)

@@ -151,7 +151,7 @@ def deferred(seconds: float, notice: str) -> Iterator[Deferral]:
 
 
 @contextmanager
-def told_as_finished(output: str) -> Iterator[None]:
+def reported_as_finished(output: str) -> Iterator[None]:
     """If the block is interrupted, raise a KeyboardInterrupt that says that the result in `output` is in place."""
     try:
         yield

@@ -12,7 +12,6 @@ from typing import Any
 
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions, PortableOptions
 
-from pipeline import terminal
 from pipeline.runtime.beam_internals import ENDED_STATES, job_identifier
 from pipeline.runtime.engine_errors import explain
 from pipeline.runtime.engines import short_runner_name, worker_location
@@ -84,7 +83,7 @@ class RemoteJob:
         The user is not asked after SIGTERM, or where the job would end with the launcher in any case.
         """
         can_run_on = worker_location(self.options) != "here" and not isinstance(interrupt, Terminated)
-        if not can_run_on or not terminal.can_ask() or self._is_to_be_canceled():
+        if not can_run_on or not can_ask() or self._is_to_be_canceled():
             return self.cancel(failures)
 
         message = f"{self} was left running; it publishes and cleans up on its own. {self.how_to_cancel()}"
@@ -93,7 +92,7 @@ class RemoteJob:
     def _is_to_be_canceled(self) -> bool:
         """Ask the user. Ctrl-C again, a closed terminal or just Enter mean that the job is to be canceled."""
         try:
-            answer = terminal.ask(f"clozeline: stop waiting for {self}. Cancel it, or leave it running? [C/l] ")
+            answer = ask(f"clozeline: stop waiting for {self}. Cancel it, or leave it running? [C/l] ")
         except (KeyboardInterrupt, EOFError):
             return True
         return not answer.strip().lower().startswith("l")
@@ -212,3 +211,17 @@ class RemoteJob:
 
         endpoint = self.options.view_as(PortableOptions).job_endpoint or "the engine"
         return f"Look at it and cancel it by this id at {endpoint} or on the engine's own page."
+
+
+def can_ask() -> bool:
+    """Whether there is a user who can see questions and answer them."""
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def ask(question: str) -> str:
+    """Ask on stderr, where everything but results goes, and return the answer. Raises EOFError if there is none."""
+    print(f"\n{question}", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline()
+    if not answer:
+        raise EOFError
+    return answer

@@ -14,7 +14,7 @@ from pipeline.vocab.cut_runs import Rules
 from pipeline.vocab.rare_words import Tally
 from schemas import shards, storage
 from schemas.errors import DataError, StorageError
-from schemas.manifest import Manifest, Shard, read_manifest, read_shard_bytes
+from schemas.manifest import Manifest, Shard, check_unchanged, read_manifest, read_shard_bytes
 from schemas.shards import COUNTS_BY_SOURCE_SCHEMA, shard_name
 
 
@@ -38,11 +38,7 @@ class CountsPlace:
             return CountsReader(self, {})
 
         manifest = read_manifest(self.folder, "counts")
-        if manifest.fingerprint != self.fingerprint:
-            raise DataError(
-                f"{self.folder} has fingerprint {manifest.fingerprint}, but had {self.fingerprint} when this job "
-                "began: it was replaced. Run the command again."
-            )
+        check_unchanged(self.folder, manifest, self.fingerprint)
         return CountsReader(self, {shard.path: shard for shard in manifest.shards})
 
 

@@ -22,7 +22,7 @@ from pipeline.runtime.staging import Staging
 from pipeline.steps.provenance import Provenance, ledger_entries
 from schemas import FORMAT_VERSION, shards, storage
 from schemas.errors import DataError
-from schemas.manifest import Manifest, Shard, read_part, read_root
+from schemas.manifest import Manifest, Shard, read_root, read_shards_of_part
 from schemas.masking import Masking
 from schemas.vocabulary import TOKENIZER_FILE, TOKENIZER_FILES, VOCABULARY_FOLDER, Model, Vocabulary, parse_vocabulary
 
@@ -87,16 +87,7 @@ def pair_tasks(part: int, plan: PairsPlan) -> list[PairTask]:
 
     Raises DataError if the text folder was replaced after the job started.
     """
-    root = read_root(plan.job.text, "text")
-    if root.fingerprint != plan.text.fingerprint:
-        raise DataError(
-            f"{plan.job.text} has fingerprint {root.fingerprint}, but had {plan.text.fingerprint} when this job began: "
-            "it was replaced. Run the command again."
-        )
-
-    parts = root.parts_of("shards")
-    text_shards = read_part(plan.job.text, parts[part]) if parts else root.shards
-    first = sum(before.count for before in parts[:part])
+    first, text_shards = read_shards_of_part(plan.job.text, "text", plan.text.fingerprint, part)
 
     # Each pass gets its own shards, so two passes over a document never share one.
     tasks = []

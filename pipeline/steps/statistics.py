@@ -38,7 +38,7 @@ from schemas.cooccurrences import (
     sampled_rows,
 )
 from schemas.errors import DataError
-from schemas.manifest import LedgerEntry, Manifest, Shard, fingerprint, read_part, read_root, read_shard_bytes
+from schemas.manifest import LedgerEntry, Manifest, Shard, fingerprint, read_shard_bytes, read_shards_of_part
 from schemas.shards import shard_name
 from schemas.statistics import (
     COOCCURRENCES,
@@ -64,17 +64,7 @@ def read_lots(part: int, plan: StatisticsPlan) -> Iterator[tuple[int, PairLot]]:
 
     Raises DataError if the pairs were replaced after the job started.
     """
-    root = read_root(plan.pairs, "pairs")
-    if root.fingerprint != plan.fingerprint:
-        raise DataError(
-            f"{plan.pairs} has fingerprint {root.fingerprint}, but had {plan.fingerprint} when this job began: it was "
-            "replaced. Run the command again."
-        )
-
-    parts = root.parts_of("shards")
-    entries = read_part(plan.pairs, parts[part]) if parts else root.shards
-    before = sum(earlier.count for earlier in parts[:part])
-
+    before, entries = read_shards_of_part(plan.pairs, "pairs", plan.fingerprint, part)
     for start in range(0, len(entries), plan.shards_per_lot):
         number = (before + start) // plan.shards_per_lot
         places = range(before + start, before + min(start + plan.shards_per_lot, len(entries)))

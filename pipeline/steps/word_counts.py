@@ -24,8 +24,7 @@ from pipeline.vocab.cut_runs import Rules
 from pipeline.vocab.rare_words import all_words, tally_words
 from pipeline.vocab.word_keys import keys_of_words
 from schemas import FORMAT_VERSION, shards, storage
-from schemas.errors import DataError
-from schemas.manifest import Manifest, Shard, fingerprint, read_part, read_root, read_shard_bytes
+from schemas.manifest import Manifest, Shard, fingerprint, read_shard_bytes, read_shards_of_part
 from schemas.manifest_entries import PART_ENTRIES
 from schemas.shards import shard_name
 
@@ -101,17 +100,7 @@ def read_lots(part: int, plan: CountPlan) -> Iterator[tuple[int, TextLot]]:
 
     A manifest without parts is one part. Raises DataError if the text was replaced after the job started.
     """
-    root = read_root(plan.text, "text")
-    if root.fingerprint != plan.fingerprint:
-        raise DataError(
-            f"{plan.text} has fingerprint {root.fingerprint}, but had {plan.fingerprint} when this job began: it was "
-            "replaced. Run the command again."
-        )
-
-    parts = root.parts_of("shards")
-    entries = read_part(plan.text, parts[part]) if parts else root.shards
-    before = sum(earlier.count for earlier in parts[:part])
-
+    before, entries = read_shards_of_part(plan.text, "text", plan.fingerprint, part)
     for start in range(0, len(entries), plan.shards_per_lot):
         number = (before + start) // plan.shards_per_lot
         yield number, TextLot(number, entries[start : start + plan.shards_per_lot])

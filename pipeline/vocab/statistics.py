@@ -43,10 +43,13 @@ class Usage:
     tokens_S: Ints
     unknown_S: Ints
     """Words that become [UNK] at least in part."""
-    too_long_S: Ints
-    """Those of them that have more characters than WordPiece takes."""
     used_V: Ints
     """How often each token occurs in the corpus."""
+    too_long_words: int = 0
+    """The unknown words that have more characters than WordPiece takes."""
+    characters: int = 0
+    unknown_characters: int = 0
+    """Characters of all words, and of the unknown ones."""
 
     @classmethod
     def empty(cls, sources: int, vocabulary_size: int) -> Usage:
@@ -55,7 +58,6 @@ class Usage:
             words_S=np.zeros(sources, dtype=np.int64),
             tokens_S=np.zeros(sources, dtype=np.int64),
             unknown_S=np.zeros(sources, dtype=np.int64),
-            too_long_S=np.zeros(sources, dtype=np.int64),
             used_V=np.zeros(vocabulary_size, dtype=np.int64),
         )
 
@@ -69,8 +71,10 @@ class Usage:
             self.words_S + other.words_S,
             self.tokens_S + other.tokens_S,
             self.unknown_S + other.unknown_S,
-            self.too_long_S + other.too_long_S,
             self.used_V + other.used_V,
+            self.too_long_words + other.too_long_words,
+            self.characters + other.characters,
+            self.unknown_characters + other.unknown_characters,
         )
 
 
@@ -95,10 +99,6 @@ class VocabularyUse:
         is_unknown_N = np.zeros(len(pieces_N), dtype=bool)
         is_unknown_N[word_of_token_K[ids_K == self._vocabulary.special_id("unk")]] = True
 
-        is_too_long_N = np.zeros(len(pieces_N), dtype=bool)
-        if self._longest_word is not None:
-            is_too_long_N = is_unknown_N & (np.fromiter(map(len, words), np.int64, len(words)) > self._longest_word)
-
         word_R = encoded.indices.to_numpy()
         source_R = by_source["source"].to_numpy()
         count_R = by_source["count"].to_numpy()
@@ -107,11 +107,16 @@ class VocabularyUse:
         np.add.at(usage.words_S, source_R, count_R)
         np.add.at(usage.tokens_S, source_R, count_R * pieces_N[word_R])
         np.add.at(usage.unknown_S, source_R, count_R * is_unknown_N[word_R])
-        np.add.at(usage.too_long_S, source_R, count_R * is_too_long_N[word_R])
 
         count_N = np.zeros(len(pieces_N), dtype=np.int64)
         np.add.at(count_N, word_R, count_R)
         np.add.at(usage.used_V, ids_K, np.repeat(count_N, pieces_N))
+
+        length_N = np.fromiter(map(len, words), np.int64, len(words))
+        usage.characters += int(length_N @ count_N)
+        usage.unknown_characters += int(length_N[is_unknown_N] @ count_N[is_unknown_N])
+        if self._longest_word is not None:
+            usage.too_long_words += int(count_N[is_unknown_N & (length_N > self._longest_word)].sum())
 
 
 def describe_usage(vocabulary: Vocabulary, usage: Usage, sources: Sequence[str]) -> dict[str, Any]:
@@ -127,7 +132,8 @@ def describe_usage(vocabulary: Vocabulary, usage: Usage, sources: Sequence[str])
     unknown_tokens = int(usage.used_V[vocabulary.special_id("unk")])
     return {
         **shares(words, tokens, unknown),
-        "too_long_words": int(usage.too_long_S.sum()),
+        "too_long_words": usage.too_long_words,
+        "unknown_character_share": round(usage.unknown_characters / max(usage.characters, 1), 6),
         "unknown_tokens": unknown_tokens,
         "unknown_token_share": round(unknown_tokens / max(tokens, 1), 6),
         "by_source": by_source_name,

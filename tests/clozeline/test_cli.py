@@ -76,7 +76,7 @@ def test_each_command_has_its_own_help(name: str) -> None:
         (["pairs", "--text", "a", "--text=b"], "clozeline: --text is given twice, as a and as b. Give it once."),
         (
             ["vocab", "--text", "a", "b", "c", "--output", "x", "--model", "wordpiece", "--size", "9"],
-            "clozeline: 2 words",
+            "clozeline: 2 unexpected arguments, the first: b. If they come from a pattern, quote it",
         ),
         (["export", "run"], "clozeline: the following arguments are required: --output"),
     ],
@@ -120,7 +120,7 @@ def test_recipes_lists_and_prints_recipes(capsys: pytest.CaptureFixture[str]) ->
     [("/dev/full", 5, "clozeline: The output cannot be written: No space left on device."), ("pipe", 0, "")],
 )
 def test_a_stdout_that_takes_nothing(words: list[str], stdout: str, code: int, told: str) -> None:
-    """A closed pipe ends a command in silence, a full disk is an error."""
+    """A closed pipe ends a command silently, a full disk is an error."""
     if stdout == "pipe":
         reader, writer = os.pipe()
         os.close(reader)
@@ -170,7 +170,7 @@ def test_ctrl_c_while_modules_are_imported_is_one_line() -> None:
         ("recipe.toml", "is the folder of a run"),
         ("state.json", "is a checkpoint. `clozeline export"),
         ("config.json", "is a model in the Hugging Face format"),
-        ("notes.txt", "is neither a shard (.arrow) nor a finished folder"),
+        ("notes.txt", "is not a finished folder: it holds no manifest.json"),
     ],
 )
 def test_what_the_pipeline_did_not_write_is_named(command: str, name: str | None, told: str, tmp_path: Path) -> None:
@@ -182,9 +182,27 @@ def test_what_the_pipeline_did_not_write_is_named(command: str, name: str | None
         list(inspect(str(folder), 1) if command == "inspect" else verify(str(folder)))
 
 
+@pytest.mark.parametrize("path", ["notes.txt", "manifest.json"])
+def test_a_file_is_no_folder(path: str, tmp_path: Path) -> None:
+    (tmp_path / path).write_text("{}")
+    with pytest.raises(DataError, match=f"{path} is not a finished folder.*Give a folder"):
+        list(verify(str(tmp_path / path)))
+
+
 def test_help_is_a_command_too_and_resuming_needs_no_flag(run) -> None:
     """In processes of their own: a command of the trainer ends with its signals ignored."""
     assert run("clozeline", "help", "train").stdout.startswith("usage: clozeline train ")
-    resumed = run("clozeline", "train", "--config", "tiny", "--resume")
-    assert resumed.returncode == 2
-    assert "--resume is not needed: the same command continues what it began." in resumed.stderr
+    for command in (["train", "--config", "tiny"], ["shard", "--input", "a", "--output", "b"]):
+        resumed = run("clozeline", *command, "--resume")
+        assert resumed.returncode == 2
+        assert "--resume. It is not needed: the same command continues what it began." in resumed.stderr
+
+
+@pytest.mark.parametrize("command", [["recipes"], ["shard", "--input", "a", "--output", "b"]])
+def test_a_deleted_working_directory_is_no_traceback(command: list[str], tmp_path: Path) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    started = f"cd {folder} && rmdir {folder} && exec {sys.executable} -m clozeline {' '.join(command)}"
+    done = subprocess.run(["bash", "-c", started], capture_output=True, text=True, timeout=60, check=False)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == (0 if command == ["recipes"] else 2), done.stderr

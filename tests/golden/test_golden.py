@@ -1,4 +1,4 @@
-"""Files written by the first version of each format: read for ever, and written again by the same commands.
+"""Files written by the first version of each format: read forever, and written again by the same commands.
 
 A folder here is never changed. A new format gets a folder of its own beside it.
 """

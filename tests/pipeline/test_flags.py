@@ -20,9 +20,9 @@ from pipeline.flags import (
     switch,
     switch_pair,
 )
+from pipeline.jobs.vocab_accents import with_case_of
 from pipeline.options import PairsJob, ShardJob, VocabJob
 from pipeline.shard.languages import find_language
-from pipeline.vocab.accents import with_case_of
 from schemas.errors import UsageError
 
 

@@ -287,7 +287,7 @@ def stopped(process: subprocess.Popen[str], number: signal.Signals) -> str:
 
 @pytest.mark.parametrize(("number", "after"), [(signal.SIGINT, 0.3), (signal.SIGTERM, 0.0)])
 def test_a_stop_while_workers_start_ends_the_command(number, after, large_corpus: Path, tmp_path: Path) -> None:
-    """Beam would wait for ever for a worker that has not connected yet."""
+    """Beam would wait forever for a worker that has not connected yet."""
     process = start(large_corpus, tmp_path / "text")
     wait_for_start_of_workers(process)
     time.sleep(after)

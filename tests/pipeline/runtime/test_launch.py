@@ -230,7 +230,7 @@ def test_ctrl_c_at_a_terminal_asks(answer, interrupt, canceled, monkeypatch, tmp
 def test_without_a_terminal_ctrl_c_cancels(tmp_path) -> None:
     result = Result()
     RemoteJob(result, "DataflowRunner", PipelineOptions(dataflow())).stop(KeyboardInterrupt(), nothing_failed(tmp_path))
-    assert result.canceled and submitted_job.terminal.can_ask() is False
+    assert result.canceled and submitted_job.can_ask() is False
 
 
 FLINK = ["--runner=flink", "--job_endpoint=far:8099", "--environment_type=EXTERNAL", "--environment_config=far:50000"]

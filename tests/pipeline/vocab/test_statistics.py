@@ -26,6 +26,7 @@ def test_what_a_vocabulary_does_to_its_text(vocab: Path) -> None:
     described = describe_usage(read_vocabulary(str(vocab)), add_usages(parts), ["a", "b"])
     assert (described["coverage"], described["unknown_words"], described["tokens_per_word"]) == (0.8, 1, 1.0)
     assert described["by_source"]["b"] == {"words": 2, "tokens_per_word": 1.0, "unknown_words": 1, "coverage": 0.5}
+    assert described["unknown_character_share"] == round(1 / 13, 6)
     assert sum(source["words"] for source in told["by_source"].values()) == told_words(vocab)
 
 

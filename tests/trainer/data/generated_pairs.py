@@ -1,6 +1,6 @@
 """Finished folders of pairs with made-up rows, written in a moment: any number of shards, of any numbers of rows.
 
-Rows are drawn by schemas.randomness and not by numpy, whose generators may change, so a folder is the same for ever.
+Rows are drawn by schemas.randomness and not by numpy, whose generators may change, so a folder is the same forever.
 """
 
 from __future__ import annotations

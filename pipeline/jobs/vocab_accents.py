@@ -20,7 +20,7 @@ from pipeline.shard.languages import Language
 from pipeline.vocab.cut_runs import Rules
 from pipeline.vocab.pretokenize import fold_steps, normalizer
 from schemas import shards, storage
-from schemas.manifest import Manifest, read_part, read_shard_bytes
+from schemas.manifest import Manifest, read_shard_bytes, read_shards_of_part
 
 UNACCENTED = ("en", "zh")
 """Languages whose text ignores accents by default, as the published models of these languages do."""
@@ -96,8 +96,7 @@ def _is_changed(letter: str, fold: Callable[[str], str]) -> bool:
 
 
 def _shown(letter: str) -> str:
-    """Return a letter, a combining mark with the circle that stands for any letter."""
-    return f"\u25cc{letter}" if unicodedata.combining(letter) or unicodedata.category(letter) == "Mn" else letter
+    return f"\u25cc{letter}" if unicodedata.category(letter) == "Mn" else letter  # a mark on a circle
 
 
 def _is_letter(character: str) -> bool:
@@ -113,7 +112,7 @@ def _count_characters(job: VocabJob, source: Manifest) -> Counter[str]:
     for text, count in _texts(job, source):
         for character in text:
             found[character] += count
-        left -= len(text) * count
+        left -= len(text)
         if left <= 0:
             break
     return found
@@ -137,8 +136,8 @@ def _texts(job: VocabJob, source: Manifest) -> Iterator[tuple[str, int]]:
 
 def _tables(folder: str, source: Manifest, schema: pa.Schema, prefix: str) -> Iterator[pa.Table]:
     """Yield the shards of a folder whose names begin with `prefix`, one by one, as they are needed."""
-    parts = source.parts_of("shards")
-    for entries in (read_part(folder, part) for part in parts) if parts else [source.shards]:
+    for part in range(max(1, len(source.parts_of("shards")))):
+        _, entries = read_shards_of_part(folder, source.kind, source.fingerprint, part)
         for shard in entries:
             if shard.path.startswith(f"{prefix}-"):
                 data = read_shard_bytes(folder, shard)
