@@ -210,9 +210,9 @@ def _recorded_hashes(root: Path) -> Iterator[tuple[str, str]]:
     Records are lines `path,sha256=HASH,size`, with the hash in URL-safe base64 without padding
     (packaging.python.org/specifications/recording-installed-packages).
     """
-    wanted = {f"{name}/__init__.py" for name in OUR_PACKAGES}
     import csv
 
+    wanted = {f"{name}/__init__.py" for name in OUR_PACKAGES}
     for record in root.glob("clozeline-*.dist-info/RECORD"):
         with record.open(newline="", encoding="utf-8") as file:
             for path, recorded_hash, _size in csv.reader(file):
