@@ -49,7 +49,7 @@ from trainer.models.pretraining import build_model  # noqa: E402
 from trainer.run_context import RunContext  # noqa: E402
 
 CASES = ["adamw-0-fp32", "adamw-0-bf16", "adamw-1-fp32", "adamw-1-bf16", "adamw-2-bf16", "lamb-1-bf16", "lamb-2-bf16"]
-CASES += ["muon-0-bf16", "muon-1-bf16", "stable_adamw-1-bf16"]
+CASES += ["stable_adamw-1-bf16"]
 VOCABULARY = 512
 LAYERS = 24
 ROWS = 2

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
 
 from schemas import storage
 from schemas.errors import UsageError
@@ -20,11 +19,10 @@ from trainer.config.schema import Recipe
 from trainer.data.fit import check_model_vocabulary, check_rows
 from trainer.memory import (
     RANKS,
-    Parameters,
     activation_bytes,
     bucket_bytes,
+    count_parameters,
     largest_micro_batch,
-    parameters_of,
     state_bytes,
 )
 from trainer.models.families import encoder_shape
@@ -54,7 +52,7 @@ def describe_recipe(recipe: Recipe) -> dict[str, Any]:
     # Tensors on the meta device have shapes but no memory.
     with torch.device("meta"):
         model = model_of(shape)
-    parameters = parameters_of(model, recipe)
+    parameters = count_parameters(model)
 
     longest, mean_seen = row_lengths(recipe)
     chosen = chosen_micro_tokens(recipe, shape, parameters, longest)
@@ -63,7 +61,7 @@ def describe_recipe(recipe: Recipe) -> dict[str, Any]:
 
     return {
         "family": shape.family,
-        "parameters": parameters.all,
+        "parameters": parameters,
         "parameters_without_heads": count_parameters(model.encoders()[0]),
         "vocabulary": shape.vocab_size,
         "length": longest,
@@ -87,11 +85,6 @@ def described_length(recipe: Recipe) -> dict[str, Any]:
         "max_hours": run.max_hours,
         "steps": f"as many as fit into {run.max_hours:g} hours, at most {run.max_steps:,}; measured at the start",
     }
-
-
-def count_parameters(module: nn.Module) -> int:
-    """Return the number of parameters, each shared one counted once."""
-    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def finished_folders(recipe: Recipe) -> list[str]:
@@ -169,7 +162,7 @@ def micro_batch_tokens(recipe: Recipe, longest: int) -> int:
 
 
 def chosen_micro_tokens(
-    recipe: Recipe, shape: EncoderShape, parameters: Parameters, longest: int
+    recipe: Recipe, shape: EncoderShape, parameters: int, longest: int
 ) -> dict[str, dict[str, int | None]]:
     """Return the tokens that batch.micro_tokens "auto" resolves to, by GPU memory and by ranks; None if none fit."""
     smallest = smallest_micro_batch(recipe.batch, longest)

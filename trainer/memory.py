@@ -7,7 +7,6 @@ allocator rounds these up to; `largest_micro_batch` leaves SAFETY_MARGIN for tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,7 +15,6 @@ from torch import nn
 from trainer.config.schema import Recipe
 from trainer.models.shape import EncoderShape
 from trainer.models.xlnet_flops import score_bytes
-from trainer.optim.hidden_matrices import hidden_matrices
 
 RANKS = (1, 8)
 """World sizes for which memory per rank is reported."""
@@ -26,8 +24,7 @@ class BytesPerParameter(NamedTuple):
     """The bytes that training keeps for one parameter.
 
     gradient: summed in float32 whatever the precision is (trainer/distributed/gradients.py).
-    optimizer: two float32 moments, and a float32 weight in addition to a 16-bit one. Muon has one moment per matrix
-    element.
+    optimizer: two float32 moments, and a float32 weight in addition to a 16-bit one.
     """
 
     weight: int
@@ -41,8 +38,7 @@ BYTES = {
     "fp16": BytesPerParameter(weight=2, gradient=4, optimizer=12),
 }
 
-MOMENT_BYTES = 4
-"""The bytes of one parameter's moment, in float32."""
+FLOAT32_BYTES = 4
 
 REDUCE_BUCKET_SIZE = 500_000_000
 """Gradient elements that DeepSpeed reduces at a time unless [deepspeed] zero_optimization.reduce_bucket_size is set."""
@@ -86,48 +82,38 @@ class StateBytes(NamedTuple):
         return whole + sharded
 
 
-class Parameters(NamedTuple):
-    """How many parameters a model has, and how many of them have one moment instead of two (Muon's matrices)."""
-
-    all: int
-    one_moment: int = 0
-
-    def state(self, precision: str, offloaded: bool = False) -> StateBytes:
-        """Return what training keeps for them. offloaded: the optimizer's state is on the host."""
-        size = BYTES[precision]
-        optimizer = size.optimizer * self.all - MOMENT_BYTES * self.one_moment
-        return StateBytes(size.weight * self.all, size.gradient * self.all, 0 if offloaded else optimizer)
+def kept_bytes(parameters: int, precision: str, offloaded: bool = False) -> StateBytes:
+    """Return what training keeps for a number of parameters. offloaded: the optimizer's state is on the host."""
+    size = BYTES[precision]
+    return StateBytes(
+        size.weight * parameters, size.gradient * parameters, 0 if offloaded else size.optimizer * parameters
+    )
 
 
-def parameters_of(model: nn.Module, recipe: Recipe) -> Parameters:
-    """Count a model's parameters, each shared one once, and those for which the optimizer keeps only one moment."""
-    matrices = hidden_matrices(model) if recipe.optimizer.kind == "muon" else []
-    return Parameters(_count(model.parameters()), _count(matrices))
+def count_parameters(module: nn.Module) -> int:
+    """Return the number of parameters, each shared one counted once."""
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
-def _count(parameters: Iterable[nn.Parameter]) -> int:
-    return sum(parameter.numel() for parameter in parameters)
-
-
-def state_bytes(parameters: Parameters, precision: str) -> dict[str, dict[str, int]]:
+def state_bytes(parameters: int, precision: str) -> dict[str, dict[str, int]]:
     """Return the bytes of weights, gradients and optimizer state on each rank, by ZeRO stage and number of ranks."""
-    state = parameters.state(precision)
+    state = kept_bytes(parameters, precision)
     by_stage: dict[str, dict[str, int]] = {}
     for stage in range(4):
         by_stage[f"zero_{stage}"] = {str(ranks): state.per_rank(stage, ranks) for ranks in RANKS}
     return by_stage
 
 
-def saved_bytes(parameters: Parameters) -> int:
+def saved_bytes(parameters: int) -> int:
     """Return the bytes of a checkpoint: the weights and moments in float32. A copy in host memory takes about as much.
 
     All ranks hold it together, in equal parts. The blocks of a copy exceed a part by less than one part in
     WASTED_SHARE (trainer/checkpoint/host_blocks.py).
     """
-    return 3 * MOMENT_BYTES * parameters.all - MOMENT_BYTES * parameters.one_moment
+    return 3 * FLOAT32_BYTES * parameters
 
 
-def bucket_bytes(parameters: Parameters, recipe: Recipe) -> int:
+def bucket_bytes(parameters: int, recipe: Recipe) -> int:
     """Return the bytes of the buffers that gradients and weights are exchanged in, on each rank.
 
     There is a float32 copy of at most one bucket of gradients, except in bf16 below stage 2, where gradients are
@@ -143,20 +129,20 @@ def bucket_bytes(parameters: Parameters, recipe: Recipe) -> int:
 
     if stage < 2 and recipe.engine.precision == "bf16":
         return 0
-    needed = 4 * min(parameters.all, bucket_size)
+    needed = 4 * min(parameters, bucket_size)
     if stage >= 2:
         needed += weight_bytes * bucket_size
     if stage == 3:
-        needed += weight_bytes * min(parameters.all, live_parameters)
+        needed += weight_bytes * min(parameters, live_parameters)
     return needed
 
 
-def held_bytes(parameters: Parameters, recipe: Recipe, ranks: int) -> int:
+def held_bytes(parameters: int, recipe: Recipe, ranks: int) -> int:
     """Return the bytes that each device holds whatever the micro-batch is: state and buffers.
 
     With offload, only the optimizer state is left out; offloaded weights are on the device while they are in use.
     """
-    state = parameters.state(recipe.engine.precision, offloaded=recipe.engine.offload != "none")
+    state = kept_bytes(parameters, recipe.engine.precision, offloaded=recipe.engine.offload != "none")
     return state.per_rank(recipe.engine.zero_stage, ranks) + bucket_bytes(parameters, recipe)
 
 
@@ -225,9 +211,7 @@ def _value_bytes(recipe: Recipe) -> int:
     return 4 if recipe.engine.precision == "fp32" else 2
 
 
-def largest_micro_batch(
-    shape: EncoderShape, parameters: Parameters, recipe: Recipe, ranks: int, free_bytes: float
-) -> int:
+def largest_micro_batch(shape: EncoderShape, parameters: int, recipe: Recipe, ranks: int, free_bytes: float) -> int:
     """Return how many tokens fit into a device's free memory next to the state: at most MOST_TOKENS, 0 if none do."""
     room = (1 - SAFETY_MARGIN) * free_bytes - held_bytes(parameters, recipe, ranks)
     tokens = int(room // (activation_bytes(shape, recipe) + working_bytes(shape, recipe)))

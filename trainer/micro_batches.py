@@ -28,12 +28,12 @@ from trainer.config.schema import Recipe
 from trainer.data.dataset import PairFolder
 from trainer.distributed.collectives import run_on_all_ranks, run_on_rank_0
 from trainer.logs import logger
-from trainer.memory import held_bytes, largest_micro_batch
+from trainer.memory import count_parameters, held_bytes, largest_micro_batch
 from trainer.micro_batch_record import RECORD, Choice, record, recorded
 from trainer.models.families import encoder_shape
 from trainer.models.shape import EncoderShape
 from trainer.out_of_memory import device_name
-from trainer.trial_pass import Trial, count_parameters, free_memory
+from trainer.trial_pass import Trial, free_memory, meta_model
 
 CPU_TOKENS = 4096
 """Tokens of a micro-batch on a CPU: 32 rows of 128 tokens. Matrix products of this many rows run at full speed on any
@@ -154,7 +154,7 @@ def measures_of(
         return CPU_TOKENS, lambda tokens: True
 
     ranks = dist.get_world_size()
-    parameters = count_parameters(shape, recipe)
+    parameters = count_parameters(meta_model(shape))
     estimate = largest_micro_batch(shape, parameters, recipe, ranks, free_memory(device))
 
     # At stage 3 no device can hold the whole model, which a pass outside DeepSpeed would need.

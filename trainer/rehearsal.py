@@ -34,8 +34,8 @@ from trainer.distributed.collectives import run_on_rank_0
 from trainer.horizon import SECONDS, SHARE, WARM_STEPS, Speed
 from trainer.logs import logger
 from trainer.loop import Loop
-from trainer.memory import saved_bytes
-from trainer.trial_pass import count_parameters
+from trainer.memory import count_parameters, saved_bytes
+from trainer.trial_pass import meta_model
 
 MIN_STEPS = 10
 FEWEST_STEPS = 2
@@ -161,7 +161,7 @@ def time_save(loop: Loop, recipe: Recipe) -> float:
     """Return the estimated seconds of writing one checkpoint."""
     # Parameters are counted from the shape, because ZeRO 3 leaves only parts of them on a rank.
     model: Any = loop.engine.module
-    size = saved_bytes(count_parameters(model.shape, recipe))
+    size = saved_bytes(count_parameters(meta_model(model.shape)))
     folder = Path(loop.run_recipe.run.folder)
     return size / PROBE_BYTES * run_on_rank_0(lambda: time_probe(folder))
 

@@ -16,18 +16,12 @@ from torch import Tensor, nn
 
 from trainer.config.schema import Recipe
 from trainer.data.padding import pad_to_shape, shape_for
-from trainer.memory import Parameters, parameters_of
 from trainer.models.batch import PackedBatch
 from trainer.models.pretraining import PretrainingModel, model_of
 from trainer.models.shape import EncoderShape
 from trainer.out_of_memory import is_out_of_memory
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-def count_parameters(shape: EncoderShape, recipe: Recipe) -> Parameters:
-    """Count the parameters of a model with its heads as the recipe's optimizer sees them, without building it."""
-    return parameters_of(meta_model(shape), recipe)
 
 
 def meta_model(shape: EncoderShape) -> PretrainingModel:

@@ -13,14 +13,14 @@ from tests.gpu.conftest import DRY
 from trainer.build_model import choose_attention
 from trainer.config.load import load_recipe
 from trainer.data.padding import pad_to_shape, shape_for
-from trainer.memory import held_bytes
+from trainer.memory import count_parameters, held_bytes
 from trainer.models import attention
 from trainer.models.batch import PackedBatch
 from trainer.models.families import encoder_shape
 from trainer.models.init_weights import initialize
 from trainer.models.pretraining import PretrainingModel
 from trainer.models.shape import EncoderShape
-from trainer.trial_pass import Trial, count_parameters, free_memory
+from trainer.trial_pass import Trial, free_memory, meta_model
 
 pytestmark = pytest.mark.gpu
 
@@ -129,7 +129,7 @@ def test_a_trial_pass_leaves_no_memory_behind(device) -> None:
     """And finds that a terabyte does not fit."""
     recipe = load_recipe("bert_base", ["engine.precision=bf16"])
     shape = small_shape("bert_base")
-    state = held_bytes(count_parameters(shape, recipe), recipe, 1)
+    state = held_bytes(count_parameters(meta_model(shape)), recipe, 1)
     # The first pass loads kernels and opens cuBLAS in two threads, each with a workspace that training uses afterwards.
     assert Trial(shape, recipe, 100.0, state, device).fits(1024)
     if device.type == "cuda":

@@ -22,7 +22,7 @@ from trainer.config.schema import EngineSection
 from trainer.config.shipped import recipe_comment, recipe_names
 from trainer.describe import describe_recipe
 from trainer.export.verify import one_row_batch
-from trainer.memory import RANKS, Parameters, activation_bytes, state_bytes
+from trainer.memory import RANKS, activation_bytes, state_bytes
 from trainer.models.families import encoder_shape
 from trainer.models.flops import flops_per_token
 from trainer.models.hf_config import hf_config
@@ -120,21 +120,10 @@ def test_masks_that_grow_are_counted_at_their_largest() -> None:
 
 
 def test_each_stage_spreads_more_over_the_ranks() -> None:
-    found = state_bytes(Parameters(1000), "bf16")
+    found = state_bytes(1000, "bf16")
     assert [found[f"zero_{stage}"]["8"] for stage in range(4)] == [18_000, 7_500, 4_000, 2_250]
     assert all(stage["1"] == 18_000 for stage in found.values()) and RANKS == (1, 8)
-    assert state_bytes(Parameters(1000), "fp32")["zero_1"]["8"] == 9_000
-
-
-def test_muon_keeps_one_moment_of_a_hidden_matrix() -> None:
-    """Of BERT-base 12 layers of 4 matrices of 768 x 768 and two of 768 x 3,072: 4 bytes less a parameter of those."""
-    by_kind = {}
-    for kind in ("adamw", "muon"):
-        recipe = load_recipe("bert_base", [f"optimizer.kind={kind}", "data.pairs=/none", "model.vocab_size=30522"])
-        by_kind[kind] = describe_recipe(recipe)["bytes_per_rank"]
-    hidden = 12 * (4 * 768 * 768 + 2 * 768 * 3072)
-    assert by_kind["adamw"]["zero_0"]["1"] - by_kind["muon"]["zero_0"]["1"] == 4 * hidden
-    assert by_kind["adamw"]["zero_1"]["8"] - by_kind["muon"]["zero_1"]["8"] == 4 * hidden / 8
+    assert state_bytes(1000, "fp32")["zero_1"]["8"] == 9_000
 
 
 @pytest.mark.parametrize("precision", get_args(EngineSection.model_fields["precision"].annotation))
@@ -144,7 +133,7 @@ def test_every_precision_is_described(capsys, precision: str) -> None:
     assert main(["--config", TINY, "--describe", *(part for value in settings for part in ("--set", value))]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["bytes_per_rank"]["zero_0"]["1"] == (16 if precision == "fp32" else 18) * told["parameters"]
-    assert precision == "fp32" or state_bytes(Parameters(1000), precision) == state_bytes(Parameters(1000), "bf16")
+    assert precision == "fp32" or state_bytes(1000, precision) == state_bytes(1000, "bf16")
 
 
 def test_the_vocabulary_is_the_recipe_s_or_the_pairs_s(pairs: Path) -> None:

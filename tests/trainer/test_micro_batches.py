@@ -20,12 +20,12 @@ from trainer.data.build import build_stream, open_folders
 from trainer.data.rank_share import assign_rows, share_of
 from trainer.distributed import collectives
 from trainer.distributed.collectives import RankFailedError
-from trainer.memory import MOST_TOKENS, held_bytes, largest_micro_batch
+from trainer.memory import MOST_TOKENS, count_parameters, held_bytes, largest_micro_batch
 from trainer.micro_batches import Rows, halve_until_it_fits, with_micro_batches
 from trainer.models.families import encoder_shape
 from trainer.models.pretraining import PretrainingModel
 from trainer.out_of_memory import is_out_of_memory
-from trainer.trial_pass import Trial, count_parameters
+from trainer.trial_pass import Trial, meta_model
 
 TINY = "tests/recipes/small_bert.toml"
 AUTO = ["batch.micro_batch=none", "batch.micro_tokens=auto"]
@@ -127,7 +127,7 @@ def test_what_a_recipe_may_say(settings: list[str], is_valid: bool) -> None:
 def test_more_memory_holds_more_tokens_up_to_a_limit() -> None:
     recipe = load_recipe("bert_large", [])
     shape = encoder_shape(recipe.model, 30_522)
-    parameters = count_parameters(shape, recipe)
+    parameters = count_parameters(meta_model(shape))
     found = [largest_micro_batch(shape, parameters, recipe, 1, gigabytes * 1e9) for gigabytes in (4, 16, 24, 40, 1000)]
     assert found == sorted(found) and found[0] == 0 and found[-1] == MOST_TOKENS
     assert 5_000 < found[2] < 20_000
@@ -164,7 +164,7 @@ def test_a_trial_leaves_no_trace() -> None:
     before = torch.get_rng_state()
     gc.collect()
     alive = sum(isinstance(thing, PretrainingModel) for thing in gc.get_objects())
-    assert Trial(shape, recipe, 40.0, held_bytes(count_parameters(shape, recipe), recipe, 1), CPU).fits(512)
+    assert Trial(shape, recipe, 40.0, held_bytes(count_parameters(meta_model(shape)), recipe, 1), CPU).fits(512)
     assert torch.equal(torch.get_rng_state(), before)
     assert sum(isinstance(thing, PretrainingModel) for thing in gc.get_objects()) == alive
 

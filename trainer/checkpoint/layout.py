@@ -3,7 +3,7 @@
     RUN/checkpoints/step-00000100/
         model.safetensors        all weights in float32 (the optimizer's master copies)
         exp_avg.safetensors      the optimizer's moments, under the names of the weights
-        exp_avg_sq.safetensors   (Muon's hidden matrices have only the first)
+        exp_avg_sq.safetensors
         state.json               progress and facts of the run, see state.py
         evaluation.json          metrics on the held-out pairs, if these weights were evaluated
         manifest.json            size and SHA-256 of every file above, written last

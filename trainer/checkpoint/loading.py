@@ -14,9 +14,9 @@ from torch import Tensor
 from schemas.errors import CheckpointError
 from trainer.checkpoint.layout import WEIGHTS_FILE
 from trainer.checkpoint.safetensors_io import TensorFile
-from trainer.checkpoint.snapshot import moment_shapes_of, shapes_of
+from trainer.checkpoint.snapshot import shapes_of
 from trainer.checkpoint.state import TrainingState
-from trainer.checkpoint.tensor_files import TENSOR_FILES, shapes_in, values_of
+from trainer.checkpoint.tensor_files import TENSOR_FILES, values_of
 from trainer.distributed.collectives import run_on_all_ranks
 from trainer.distributed.deepspeed_internals import is_partitioned, set_loss_scaler_state
 from trainer.distributed.watchdog import progress
@@ -44,10 +44,9 @@ def load_checkpoint(engine: DeepSpeedEngine, path: Path, state: TrainingState) -
 def _read(engine: DeepSpeedEngine, path: Path, slices: list[ParameterSlice]) -> None:
     """Copy this rank's elements from the files into the optimizer's tensors. Raises CheckpointError."""
     shapes = shapes_of(engine)
-    moment_shapes = moment_shapes_of(engine)
     for file_name in TENSOR_FILES:
         with TensorFile(path / file_name) as file:
-            if file.shapes != shapes_in(file_name, shapes, moment_shapes):
+            if file.shapes != shapes:
                 raise CheckpointError(
                     f"{path / file_name} holds other tensors than this model. Use another run.output."
                 )
@@ -55,8 +54,6 @@ def _read(engine: DeepSpeedEngine, path: Path, slices: list[ParameterSlice]) -> 
             # The targets are views of the optimizer's own tensors, so copying into them loads the optimizer.
             for part in slices:
                 target_N = values_of(part, file_name)
-                if target_N is None:
-                    continue
                 values_N = file.read(part.name, part.start, target_N.numel())
                 _check_finite(path / file_name, part.name, values_N)
                 target_N.copy_(values_N)

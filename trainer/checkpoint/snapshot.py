@@ -24,9 +24,7 @@ from trainer.checkpoint.state import TrainingState
 from trainer.distributed.collectives import nodes_of_ranks, run_on_all_ranks
 from trainer.distributed.deepspeed_internals import full_shape_of, loss_scaler_state
 from trainer.distributed.zero import (
-    MOMENTS,
     ParameterSlice,
-    moments_of,
     named_parameters,
     parameter_slices,
     updates_made,
@@ -42,14 +40,12 @@ _ELEMENT = 4  # bytes of a float32
 class Snapshot:
     """Everything that one rank needs to write a checkpoint.
 
-    state: with the optimizer's counts. shapes: of all weights. moment_shapes: by the moment's name, of the weights that
-    have it. slices: what this rank writes. metrics: of the evaluation of these weights, or empty. device: where tensors
-    must be for the process group that exchanges them.
+    state: with the optimizer's counts. shapes: of all weights. slices: what this rank writes. metrics: of the
+    evaluation of these weights, or empty. device: where tensors must be for the process group that exchanges them.
     """
 
     state: TrainingState
     shapes: Shapes
-    moment_shapes: dict[str, Shapes]
     slices: list[ParameterSlice]
     metrics: dict[str, Any]
     device: torch.device
@@ -62,21 +58,12 @@ def snapshot_of(engine: DeepSpeedEngine, state: TrainingState, metrics: dict[str
     slices = [part for part in parameter_slices(engine) if part.written]
     device = torch.device(engine.device or "cpu")
     saved_state = state.model_copy(update=counts)
-    return Snapshot(saved_state, shapes_of(engine), moment_shapes_of(engine), slices, metrics, device)
+    return Snapshot(saved_state, shapes_of(engine), slices, metrics, device)
 
 
 def shapes_of(engine: DeepSpeedEngine) -> Shapes:
     """Return the full shape of every parameter by name."""
     return {name: full_shape_of(parameter) for name, parameter in named_parameters(engine)}
-
-
-def moment_shapes_of(engine: DeepSpeedEngine) -> dict[str, Shapes]:
-    """Return, for each of the optimizer's moments, the full shapes of the parameters that have it, by name."""
-    shapes: dict[str, Shapes] = {moment: {} for moment in MOMENTS}
-    for name, parameter in named_parameters(engine):
-        for moment in moments_of(engine, parameter):
-            shapes[moment][name] = full_shape_of(parameter)
-    return shapes
 
 
 def loss_scale_of(engine: DeepSpeedEngine) -> dict[str, float]:

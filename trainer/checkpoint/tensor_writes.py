@@ -14,11 +14,12 @@ from pathlib import Path
 import torch
 
 from trainer.checkpoint.disk_errors import write_errors_of
+from trainer.checkpoint.layout import WEIGHTS_FILE
 from trainer.checkpoint.offset_writer import WrittenPiece
-from trainer.checkpoint.safetensors_io import TensorLayout, create
+from trainer.checkpoint.safetensors_io import TensorLayout, create, layout_of
 from trainer.checkpoint.shared_writes import HeldBytes, cut_at_pieces, write_together
 from trainer.checkpoint.snapshot import Snapshot
-from trainer.checkpoint.tensor_files import TENSOR_FILES, layouts_of, shapes_in, values_of
+from trainer.checkpoint.tensor_files import TENSOR_FILES, values_of
 from trainer.checkpoint.write_plan import Extent, Range, assign_writers
 from trainer.distributed.collectives import run_on_all_ranks
 from trainer.distributed.zero import ParameterSlice
@@ -32,7 +33,7 @@ def create_tensor_files(partial: Path, snapshot: Snapshot) -> None:
     with write_errors_of(partial):
         partial.mkdir(exist_ok=True)
         for file_name in TENSOR_FILES:
-            create(partial / file_name, shapes_in(file_name, snapshot.shapes, snapshot.moment_shapes))
+            create(partial / file_name, snapshot.shapes)
 
 
 def write_tensor_files(partial: Path, snapshot: Snapshot, nodes: list[int]) -> dict[str, list[WrittenPiece]]:
@@ -40,22 +41,22 @@ def write_tensor_files(partial: Path, snapshot: Snapshot, nodes: list[int]) -> d
 
     nodes: the node, or folder, of each rank. Raises StorageError on every rank if one of them cannot write.
     """
-    layouts = layouts_of(snapshot)
+    # All files hold tensors of the same names and shapes, so they share a layout and a plan.
+    layout = layout_of(snapshot.shapes)
+    header = layout.header
     held: dict[str, HeldBytes] = {}
 
-    def locate_held_bytes() -> dict[str, list[Range]]:
+    def locate_held_bytes() -> list[Range]:
         for file_name in TENSOR_FILES:
-            held[file_name] = _held_bytes(layouts[file_name], snapshot.slices, file_name)
-        return {file_name: held[file_name].ranges for file_name in _files_with_own_layout(layouts)}
+            held[file_name] = _held_bytes(layout, snapshot.slices, file_name)
+        return held[WEIGHTS_FILE].ranges
 
-    ranges_by_rank = run_on_all_ranks(locate_held_bytes)
-    plans = _plans_of(layouts, ranges_by_rank, nodes)
-    written_by_rank = run_on_all_ranks(lambda: _write_files(partial, plans, held, snapshot.device))
+    extents = assign_writers(run_on_all_ranks(locate_held_bytes), nodes, len(header))
+    written_by_rank = run_on_all_ranks(lambda: _write_files(partial, extents, held, snapshot.device))
 
     # Rank 0 wrote the headers when it created the files. They are checked like everything else.
     written: dict[str, list[WrittenPiece]] = {}
     for file_name in TENSOR_FILES:
-        header = layouts[file_name].header
         pieces = []
         for begin, end in cut_at_pieces(0, len(header)):
             pieces.append(WrittenPiece(begin, end, zlib.crc32(header[begin:end]), rank=0))
@@ -65,38 +66,18 @@ def write_tensor_files(partial: Path, snapshot: Snapshot, nodes: list[int]) -> d
     return written
 
 
-def _files_with_own_layout(layouts: dict[str, TensorLayout]) -> list[str]:
-    """Return the files that do not share the layout object of an earlier file."""
-    names = list(layouts)
-    return [name for place, name in enumerate(names) if all(layouts[name] is not layouts[one] for one in names[:place])]
-
-
-def _plans_of(
-    layouts: dict[str, TensorLayout], ranges_by_rank: list[dict[str, list[Range]]], nodes: list[int]
-) -> dict[str, list[Extent]]:
-    """Return the plan of each file. Files that share a layout hold the same tensors, so they share a plan."""
-    plans: dict[str, list[Extent]] = {}
-    for planned in _files_with_own_layout(layouts):
-        held = [ranges[planned] for ranges in ranges_by_rank]
-        extents = assign_writers(held, nodes, len(layouts[planned].header))
-        plans |= {name: extents for name, file_layout in layouts.items() if file_layout is layouts[planned]}
-    return plans
-
-
-def _held_bytes(file_layout: TensorLayout, slices: list[ParameterSlice], file_name: str) -> HeldBytes:
+def _held_bytes(layout: TensorLayout, slices: list[ParameterSlice], file_name: str) -> HeldBytes:
     """Return this rank's elements of a file, with their offsets in it."""
     parts = []
     for part in slices:
-        values_N = values_of(part, file_name)
-        if values_N is not None:
-            begin = file_layout.begins[part.name] + 4 * part.start  # bytes of float32
-            parts.append((begin, values_N))
+        begin = layout.begins[part.name] + 4 * part.start  # bytes of float32
+        parts.append((begin, values_of(part, file_name)))
     return HeldBytes(parts)
 
 
 def _write_files(
     partial: Path,
-    plans: dict[str, list[Extent]],
+    extents: list[Extent],
     held: dict[str, HeldBytes],
     device: torch.device,
 ) -> dict[str, list[WrittenPiece]]:
@@ -109,7 +90,7 @@ def _write_files(
     errors: list[Exception] = []
     for file_name, held_of_file in held.items():
         try:
-            written[file_name] = write_together(partial / file_name, plans[file_name], held_of_file, device)
+            written[file_name] = write_together(partial / file_name, extents, held_of_file, device)
         except Exception as error:
             errors.append(error)
 

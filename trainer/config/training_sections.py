@@ -115,12 +115,10 @@ class ObjectiveSection(Section):
 class OptimizerSection(Section):
     """How gradients become updates, with decoupled weight decay. Biases and layer norms are not decayed, as in BERT."""
 
-    kind: Literal["adamw", "stable_adamw", "lamb", "muon"] = Field(
+    kind: Literal["adamw", "stable_adamw", "lamb"] = Field(
         default="adamw",
         description='AdamW (arXiv:1711.05101); "stable_adamw", which clips each tensor\'s update (arXiv:2304.13013, '
-        'ModernBERT\'s); "lamb" for large batches (arXiv:1904.00962); or "muon", which orthogonalizes the updates of '
-        "the layers' matrices and leaves embeddings, heads, norms and biases to AdamW, at AdamW's learning rates "
-        "(arXiv:2502.16982). The last three need engine.zero_stage 0, 1 or 2.",
+        'ModernBERT\'s); or "lamb" for large batches (arXiv:1904.00962). Stage 3 is for "adamw" alone.',
     )
     lr: float = Field(gt=0, description="Peak learning rate, reached at the end of warm-up.")
     betas: tuple[Beta, Beta] = Field(
@@ -134,9 +132,6 @@ class OptimizerSection(Section):
         default=1.0,
         ge=0,
         description="Maximum global norm of the gradient; larger ones are scaled down. 0: no limit.",
-    )
-    muon_momentum: Beta | None = Field(
-        default=None, description="Muon only: decay rate of the momentum, which is Nesterov's; 0.95 if unset."
     )
 
 

@@ -105,9 +105,6 @@ def check_engine(engine: EngineSection, optimizer: OptimizerSection, path: str) 
             f"{engine.zero_stage}. Set one of these, or optimizer.kind adamw."
         )
 
-    if optimizer.kind != "muon" and optimizer.muon_momentum is not None:
-        raise UsageError(f"{path}: optimizer.muon_momentum belongs to kind muon, not {optimizer.kind}. Leave it out.")
-
 
 def check_compile(recipe: Recipe, path: str) -> None:
     """Check that compiled layers get batches of one shape and hold their own weights."""

@@ -37,7 +37,6 @@ __all__ = [
     "basic_optimizer",
     "flat_slice_of",
     "is_in_flat_group",
-    "moments_of",
     "named_parameters",
     "parameter_slices",
     "publish_weights",
@@ -47,9 +46,7 @@ __all__ = [
 ]
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
-"""The optimizer's running means of the gradient and of its square, by torch's names.
-
-Muon keeps only the first one for a hidden matrix (`moments_of`)."""
+"""The optimizer's running means of the gradient and of its square, by torch's names."""
 
 
 @dataclass(frozen=True)
@@ -82,29 +79,18 @@ def named_parameters(engine: DeepSpeedEngine) -> list[tuple[str, Any]]:
     return list(engine.module.named_parameters())  # type: ignore[operator]
 
 
-def moments_of(engine: DeepSpeedEngine, parameter: Any) -> tuple[str, ...]:
-    """Return the names of the moments that the optimizer keeps for a parameter of the model: all, or only the first."""
-    one_moment = getattr(basic_optimizer(engine), "one_moment", frozenset())
-    return MOMENTS[:1] if parameter in one_moment else MOMENTS
-
-
 def updates_made(engine: DeepSpeedEngine) -> int:
     """Return how many updates the optimizer has counted; Adam's bias correction depends on it."""
-    return max((int(state["step"]) for state in _counting_states(engine)), default=0)
+    return max((int(state["step"]) for state in basic_optimizer(engine).state.values()), default=0)
 
 
 def set_updates_made(engine: DeepSpeedEngine, updates: int) -> None:
     """Set the count that Adam's bias correction uses, in the form in which the optimizer keeps it."""
-    for state in _counting_states(engine):
+    for state in basic_optimizer(engine).state.values():
         if isinstance(state["step"], int):
             state["step"] = updates
         else:
             state["step"] = torch.full_like(state["step"], updates)
-
-
-def _counting_states(engine: DeepSpeedEngine) -> list[dict[str, Any]]:
-    """Return the optimizer's states that count updates. Muon's momentum has no bias to correct and counts none."""
-    return [state for state in basic_optimizer(engine).state.values() if "step" in state]
 
 
 def set_master_weights(engine: DeepSpeedEngine, weights: dict[str, Tensor]) -> None:
@@ -133,9 +119,8 @@ def _whole_parameters(engine: DeepSpeedEngine) -> Iterator[ParameterSlice]:
 
     for number, (name, parameter) in enumerate(named_parameters(engine)):
         master = copies.get(parameter, parameter)
-        names = moments_of(engine, parameter)
-        state = _state(optimizer, master, names)
-        moments = {key: state[key].view(-1) for key in names}
+        state = _state(optimizer, master)
+        moments = {key: state[key].view(-1) for key in MOMENTS}
 
         written = number % engine.world_size == engine.global_rank
         yield ParameterSlice(name, 0, master.data.view(-1), moments, written)
@@ -152,9 +137,8 @@ def _sharded_slices(engine: DeepSpeedEngine) -> Iterator[ParameterSlice]:
 
         # Optimizer state belongs to the flat tensor, of which this parameter is one range.
         flat, place = located
-        names = moments_of(engine, parameter)
-        state = _state(optimizer, flat, names)
-        moments = {key: state[key].narrow(0, place.offset, place.size) for key in names}
+        state = _state(optimizer, flat)
+        moments = {key: state[key].narrow(0, place.offset, place.size) for key in MOMENTS}
         weights_N = flat.data.narrow(0, place.offset, place.size)
         yield ParameterSlice(name, place.start, weights_N, moments, written=True)
 
@@ -173,13 +157,12 @@ def _locate(engine: DeepSpeedEngine, parameter: Any) -> tuple[Tensor, FlatSlice]
     return flat_tensor_of(engine, parameter), place
 
 
-def _state(optimizer: torch.optim.Optimizer, parameter: Tensor, moments: tuple[str, ...]) -> dict[str, Any]:
+def _state(optimizer: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Any]:
     """Return a parameter's optimizer state, created as the first update would create it if there is none."""
     state = optimizer.state[parameter]
     if not state:
         # Only bias correction needs the count of updates. Fused AdamW keeps it on the device, LAMB on the host.
-        if moments == MOMENTS:
-            counts_on_host = getattr(optimizer, "counts_on_host", False)
-            state["step"] = 0 if counts_on_host else torch.zeros((), device=parameter.device)
-        state |= {key: torch.zeros_like(parameter.data) for key in moments}
+        counts_on_host = getattr(optimizer, "counts_on_host", False)
+        state["step"] = 0 if counts_on_host else torch.zeros((), device=parameter.device)
+        state |= {key: torch.zeros_like(parameter.data) for key in MOMENTS}
     return state

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from trainer.config.schema import Recipe
 from trainer.doctor.device import count_devices, device_memory
 from trainer.doctor.finding import Finding
@@ -11,18 +9,16 @@ from trainer.doctor.micro_batch import micro_batch_here
 from trainer.doctor.plan import Plan
 from trainer.doctor.shape import shape_of
 
-if TYPE_CHECKING:
-    from trainer.memory import Parameters
-
 
 def check_memory(plan: Plan) -> list[Finding]:
     """Check device and host memory, with one rank on each device. Returns no findings without a recipe."""
     if plan.recipe is None:
         return []
-    from trainer.trial_pass import count_parameters
+    from trainer.memory import count_parameters
+    from trainer.trial_pass import meta_model
 
     shape, longest, _ = shape_of(plan.recipe)
-    parameters = count_parameters(shape, plan.recipe)
+    parameters = count_parameters(meta_model(shape))
     tokens = micro_batch_here(plan.recipe, shape, longest)
     findings = [check_device_memory(plan.recipe, parameters, tokens)]
     if plan.recipe.checkpoint.background:
@@ -30,7 +26,7 @@ def check_memory(plan: Plan) -> list[Finding]:
     return findings
 
 
-def check_device_memory(recipe: Recipe, parameters: Parameters, tokens: int) -> Finding:
+def check_device_memory(recipe: Recipe, parameters: int, tokens: int) -> Finding:
     """Compare what a rank needs with the memory of its device. tokens: of its micro-batch."""
     from trainer.memory import activation_bytes, held_bytes, working_bytes
 
@@ -43,13 +39,13 @@ def check_device_memory(recipe: Recipe, parameters: Parameters, tokens: int) -> 
     facts = {
         "needed_bytes": round(needed),
         "available_bytes": available,
-        "parameters": parameters.all,
+        "parameters": parameters,
         "micro_batch_tokens": tokens,
         "ranks": ranks,
     }
     each = "the rank needs" if ranks == 1 else f"each of {ranks} ranks needs"
     value = (
-        f"{each} {needed / 1e9:.1f} of {available / 1e9:.1f} GB for {parameters.all:,} parameters and micro-batches of "
+        f"{each} {needed / 1e9:.1f} of {available / 1e9:.1f} GB for {parameters:,} parameters and micro-batches of "
         f"{tokens:,} tokens"
     )
     if needed <= available:
@@ -62,7 +58,7 @@ def check_device_memory(recipe: Recipe, parameters: Parameters, tokens: int) -> 
     return Finding("memory", "warning", value, advice, facts)
 
 
-def check_host_memory(parameters: Parameters) -> Finding:
+def check_host_memory(parameters: int) -> Finding:
     """Compare the size of the copies for saving in the background with the host memory available for them."""
     from schemas.host_memory import available_bytes
     from trainer.checkpoint.host_blocks import WASTED_SHARE

@@ -20,9 +20,9 @@ def micro_batch_here(recipe: Recipe, shape: EncoderShape, longest: int) -> int:
     """
     from trainer.batch_limits import needed_tokens, smallest_micro_batch
     from trainer.describe import CONTEXT_BYTES, micro_batch_tokens
-    from trainer.memory import largest_micro_batch
+    from trainer.memory import count_parameters, largest_micro_batch
     from trainer.micro_batches import CPU_TOKENS
-    from trainer.trial_pass import count_parameters
+    from trainer.trial_pass import meta_model
 
     if not recipe.batch.chooses_micro_batch:
         return micro_batch_tokens(recipe, longest)
@@ -30,7 +30,7 @@ def micro_batch_here(recipe: Recipe, shape: EncoderShape, longest: int) -> int:
     ranks = count_devices()
     limit = CPU_TOKENS
     if device_kind() == "cuda":
-        parameters = count_parameters(shape, recipe)
+        parameters = count_parameters(meta_model(shape))
         limit = largest_micro_batch(shape, parameters, recipe, ranks, device_memory() - CONTEXT_BYTES)
     smallest = smallest_micro_batch(recipe.batch, longest)
     return needed_tokens(recipe.batch, max(limit, smallest), [longest], ranks)

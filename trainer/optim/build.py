@@ -7,13 +7,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from schemas.errors import UsageError
 from trainer.config.schema import OptimizerSection
 from trainer.distributed.deepspeed_internals import full_shape_of
-from trainer.optim.hidden_matrices import hidden_matrices, stacked_matrices
 from trainer.optim.lamb import Lamb
-from trainer.optim.muon import Muon
 from trainer.optim.stable_adamw import StableAdamW
+from trainer.optim.stacked_matrices import stacked_matrices
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -35,12 +33,8 @@ def build_optimizer(model: nn.Module, section: OptimizerSection) -> torch.optim.
     """Return the recipe's optimizer over a model's parameters.
 
     The learning rate is 0 until one is set, because DeepSpeed may make an update while it builds an engine.
-    Raises UsageError if Muon would have no parameter to update.
     """
     groups = parameter_groups(model, section.weight_decay)
-
-    if section.kind == "muon":
-        return Muon(with_hidden_matrices_apart(groups, model), section, stacked_matrices(model))
 
     if section.kind == "stable_adamw":
         return StableAdamW(groups, 0.0, section.betas, section.eps)
@@ -52,21 +46,3 @@ def build_optimizer(model: nn.Module, section: OptimizerSection) -> torch.optim.
 
     # fused: one kernel updates all parameters, on CPUs as well.
     return torch.optim.AdamW(groups, lr=0.0, betas=section.betas, eps=section.eps, fused=True)
-
-
-def with_hidden_matrices_apart(groups: list[dict[str, Any]], model: nn.Module) -> list[dict[str, Any]]:
-    """Return the groups of `parameter_groups` with the hidden matrices moved to a separate first group.
-
-    Raises UsageError if there are none, because the run would then train with AdamW under another name.
-    """
-    hidden = hidden_matrices(model)
-    if not hidden:
-        raise UsageError(
-            "optimizer.kind muon: this model has no hidden matrix, so no parameter would move by Muon. "
-            'Set optimizer.kind = "adamw".'
-        )
-
-    matrices, vectors = groups
-    apart = set(hidden)
-    others = [parameter for parameter in matrices["params"] if parameter not in apart]
-    return [matrices | {"params": hidden}, matrices | {"params": others}, vectors]

@@ -1,8 +1,8 @@
 """Finds the pieces of whole tensors that a rank updates, after DeepSpeed has replaced them with its own tensors.
 
-Some optimizers need a quantity of a whole matrix: its norm (LAMB), the mean of squared ratios (StableAdamW), or its
-momentum (Muon). Under ZeRO 1 and 2 each rank holds one contiguous part of a flat float32 tensor per parameter group, in
-which matrices begin and end anywhere. This module finds which elements of which matrix a rank holds, and where.
+Some optimizers need a quantity of a whole matrix: its norm (LAMB), or the mean of squared ratios (StableAdamW). Under
+ZeRO 1 and 2 each rank holds one contiguous part of a flat float32 tensor per parameter group, in which matrices begin
+and end anywhere. This module finds which elements of which matrix a rank holds, and where.
 
 Shape suffixes: N elements of one matrix or vector, laid flat.
 """

@@ -40,7 +40,7 @@ def random_lengths(seed: int) -> list[int]:
 
 
 def groups_of_lengths(lengths: list[int], seed: int) -> list[Group]:
-    """Weights with two moments, and sometimes with one, as Muon has them."""
+    """Weights with two moments, and sometimes with one."""
     generator = random.Random(seed)
     return [Group(length, generator.choice([2, 3, 3])) for length in lengths]
 
@@ -88,7 +88,7 @@ def snapshot_with(lengths: list[int], seed: int) -> Snapshot:
         moments = {name: torch.randn(length) for name in names}
         slices.append(ParameterSlice(f"weight{index}", 7 * index, torch.randn(length), moments, True))
     state = TrainingState(step=1, tokens=1, seconds=1.0, identity={})
-    return Snapshot(state, {}, {}, slices, {}, torch.device("cpu"))
+    return Snapshot(state, {}, slices, {}, torch.device("cpu"))
 
 
 def joined(snapshot: Snapshot, like: Snapshot) -> list[ParameterSlice]:

@@ -24,7 +24,7 @@ from trainer.step import Stepper
 from trainer.step_result import StepResult
 
 WAITS = Path("tests/trainer/distributed/step_waits.py")
-OPTIMIZERS = ["adamw", "lamb", "muon", "stable_adamw"]
+OPTIMIZERS = ["adamw", "lamb", "stable_adamw"]
 LAYOUTS = ["0-fp32", "0-bf16", "1-fp32", "1-bf16", "2-bf16"]
 CASES = [*product(LAYOUTS, OPTIMIZERS), ("3-bf16", "adamw")]
 """Only AdamW has stage 3."""

@@ -23,7 +23,7 @@ from trainer.doctor.packages import Requirement, is_within
 from trainer.doctor.plan import Plan
 from trainer.doctor.shape import shape_of
 from trainer.doctor.speed import Slice, check_speed, random_batch
-from trainer.memory import Parameters, activation_bytes, saved_bytes
+from trainer.memory import activation_bytes, saved_bytes
 from trainer.models.pretraining import PretrainingModel
 
 
@@ -135,9 +135,9 @@ def test_copies_are_counted_only_where_saves_are_made_in_the_background() -> Non
     (device_memory,) = check_memory(Plan(recipe("checkpoint.background=false")))
     assert device_memory.name == "memory"
 
-    parameters = Parameters(all=1_000_000, one_moment=250_000)
-    assert saved_bytes(parameters) == 4 * (1_000_000 + 1_000_000 + 750_000)
-    slices = [Group(750_000, 3), Group(250_000, 2)]
+    parameters = 1_000_000
+    assert saved_bytes(parameters) == 3 * 4 * 1_000_000
+    slices = [Group(750_000, 3), Group(250_000, 3)]
     taken = 4 * sum(block_sizes(needed_elements(slices)))
     assert saved_bytes(parameters) <= taken <= check_host_memory(parameters).facts["needed_bytes"] + 4 * SMALLEST_BLOCK
 

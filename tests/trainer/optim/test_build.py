@@ -3,11 +3,9 @@ import torch
 from torch import nn
 
 from schemas.errors import UsageError
-from tests.small_models import section
 from trainer.config.load import load_recipe
-from trainer.models.pretraining import build_model
-from trainer.optim.build import build_optimizer, parameter_groups
-from trainer.optim.hidden_matrices import hidden_matrices, stacked_matrices
+from trainer.optim.build import parameter_groups
+from trainer.optim.stacked_matrices import stacked_matrices
 
 TINY = "tests/recipes/small_bert.toml"
 
@@ -23,55 +21,9 @@ def test_biases_and_norms_are_not_decayed() -> None:
     assert all(isinstance(p, torch.nn.Parameter) for p in decayed["params"])
 
 
-@pytest.mark.parametrize("family", ["bert", "albert", "megatron-bert"])
-def test_muon_moves_the_layers_matrices_and_nothing_else(family: str) -> None:
-    """Not embeddings, ALBERT's projection of them, heads, norms or biases; weight decay as for AdamW."""
-    model = build_model(section(family), 61, seed=0)
-    names = {parameter: name for name, parameter in model.named_parameters()}
-    matrices, others, vectors = build_optimizer(
-        model, load_recipe(TINY, ["optimizer.kind=muon"]).optimizer
-    ).param_groups
-
-    kinds = ("attention.qkv.weight", "attention.out.weight", "up.weight", "down.weight")
-    layers = 2 if family == "albert" else 4
-    expected = [f"encoder.layers.{layer}.{kind}" for layer in range(layers) for kind in kinds]
-    assert [names[parameter] for parameter in matrices["params"]] == expected
-    assert "encoder.embeddings.token.weight" in [names[parameter] for parameter in others["params"]]
-    assert sum(len(group["params"]) for group in (matrices, others, vectors)) == len(names)
-    assert [group["weight_decay"] for group in (matrices, others, vectors)] == [0.01, 0.01, 0.0]
-
-
-def test_muon_moves_the_attention_of_xlnet_as_well() -> None:
-    """Its matrices are no modules of torch. Its embeddings of segments are no matrix products."""
-    model = build_model(section("xlnet"), 61, seed=0)
-    moved = hidden_matrices(model)
-    names = [name for name, parameter in model.named_parameters() if any(parameter is one for one in moved)]
-    kinds = [*(f"attention.{kind}" for kind in "qkvor"), "up.weight", "down.weight"]
-    assert names == [f"encoder.layers.{layer}.{kind}" for layer in range(4) for kind in kinds]
-
-
-def test_a_model_without_a_matrix_for_muon_is_refused() -> None:
-    model = nn.Sequential(nn.Embedding(5, 4), nn.LayerNorm(4), nn.Linear(4, 5))
-    assert hidden_matrices(model) == []
-    with pytest.raises(UsageError, match=r"no hidden matrix, so no parameter would move by Muon\. Set optimizer\.kind"):
-        build_optimizer(model, load_recipe(TINY, ["optimizer.kind=muon"]).optimizer)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (
-            ["optimizer.kind=muon", "engine.zero_stage=3"],
-            "optimizer.kind muon works under engine.zero_stage 0, 1 and 2",
-        ),
-        (["optimizer.kind=stable_adamw", "engine.zero_stage=3"], "optimizer.kind stable_adamw works under"),
-        (["optimizer.muon_momentum=0.9"], "optimizer.muon_momentum belongs to kind muon, not adamw"),
-    ],
-)
-def test_what_cannot_be_right_is_refused(settings: list[str], message: str) -> None:
-    with pytest.raises(UsageError) as told:
-        load_recipe(TINY, settings)
-    assert message in str(told.value) and "\n" not in str(told.value)
+def test_stage_3_is_refused_for_optimizers_of_whole_tensors() -> None:
+    with pytest.raises(UsageError, match=r"optimizer\.kind stable_adamw works under engine\.zero_stage 0, 1 and 2"):
+        load_recipe(TINY, ["optimizer.kind=stable_adamw", "engine.zero_stage=3"])
 
 
 class GatedLayer(nn.Module):

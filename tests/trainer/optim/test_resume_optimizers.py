@@ -1,9 +1,8 @@
-"""A run by Muon or StableAdamW goes on exactly after a stop, and on another number of ranks and another ZeRO stage."""
+"""A run by LAMB or StableAdamW goes on exactly after a stop, and on another number of ranks and another ZeRO stage."""
 
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file
 
 STEPS = 6
 PLAIN = {
@@ -15,7 +14,7 @@ PLAIN = {
 }
 
 
-@pytest.mark.parametrize("kind", ["muon", "stable_adamw"])
+@pytest.mark.parametrize("kind", ["lamb", "stable_adamw"])
 def test_a_stopped_run_goes_on_in_another_layout(training, tmp_path: Path, kind: str) -> None:
     """Stage 1 on two ranks in float32; to the last bit there, elsewhere up to the order of summation."""
     base = PLAIN | {"optimizer__kind": kind, "engine__zero_stage": 1}
@@ -26,7 +25,7 @@ def test_a_stopped_run_goes_on_in_another_layout(training, tmp_path: Path, kind:
         return training.losses(out)
 
     expected = go(tmp_path / "straight", 2)
-    assert expected[STEPS][1] < expected[1][1] - 0.1, "it learns"
+    assert expected[STEPS][1] < expected[1][1] - 0.03, "it learns"
     for name in ("same", "1 2", "2 0"):
         go(tmp_path / name, 2, run__stop_at=3)
 
@@ -40,14 +39,3 @@ def test_a_stopped_run_goes_on_in_another_layout(training, tmp_path: Path, kind:
         worst = max([worst, *(abs(line[1] / expected[step][1] - 1) for step, line in found.items())])
     print(f"{kind}: losses differ by {worst:.1e} at most")
     assert worst < 1e-5
-
-
-def test_a_checkpoint_has_one_moment_of_a_hidden_matrix(training, tmp_path: Path) -> None:
-    changes = PLAIN | {"optimizer__kind": "muon", "run__max_steps": 1, "schedule__warmup_steps": 1}
-    done = training.warm(2, tmp_path, **changes, engine__zero_stage=2, engine__precision="bf16")
-    assert done.returncode == 0, done.stderr
-    files = {file.stem: load_file(file) for file in (tmp_path / "checkpoints/step-00000001").glob("*.safetensors")}
-    hidden = {name for name in files["model"] if ".layers." in name and files["model"][name].dim() == 2}
-    assert len(hidden) == 4 * 2
-    assert files["exp_avg"].keys() == files["model"].keys()
-    assert files["exp_avg_sq"].keys() == files["model"].keys() - hidden

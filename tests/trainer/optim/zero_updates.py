@@ -32,8 +32,8 @@ from trainer.optim.lr_schedule import set_learning_rate
 
 LR = 0.01
 VOCABULARY = 61
-STEPS = {"lamb": 6, "adamw": 6, "muon": 50, "stable_adamw": 50}
-MICRO_BATCHES = {"lamb": 32, "adamw": 32, "muon": 4, "stable_adamw": 4}
+STEPS = {"lamb": 6, "adamw": 6, "stable_adamw": 50}
+MICRO_BATCHES = {"lamb": 32, "adamw": 32, "stable_adamw": 4}
 """Of one step, on all ranks together."""
 # Sizes that no partition of the parameters divides.
 SIZES = [
