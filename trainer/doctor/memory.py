@@ -64,7 +64,7 @@ def check_device_memory(recipe: Recipe, parameters: Parameters, tokens: int) -> 
 
 def check_host_memory(parameters: Parameters) -> Finding:
     """Compare the size of the copies for saving in the background with the host memory available for them."""
-    from schemas.host_memory import available_bytes
+    from schemas.host_limits import available_bytes
     from trainer.checkpoint.host_blocks import WASTED_SHARE
     from trainer.checkpoint.snapshot import SHARE_OF_MEMORY
     from trainer.memory import saved_bytes
