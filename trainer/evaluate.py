@@ -139,8 +139,7 @@ class Evaluation:
 
         The figures are `eval_NAME` with the run's own kind of masking, `eval_KIND_NAME` with each kind if there are
         several, `eval_unigram_loss`, the loss of word frequencies alone on the labels of `eval_mlm_loss`, and
-        `eval_seconds`.
-        `stop_requested` is called before each batch, by all ranks together.
+        `eval_seconds`. `stop_requested` is called before each batch, by all ranks together.
         """
         started = perf_counter()
 
@@ -157,10 +156,9 @@ class Evaluation:
         by_kind = {kind: figures(sums_of_kind) for kind, sums_of_kind in sums_by_kind.items()}
 
         result: Figures = {f"eval_{name}": value for name, value in by_kind[self._kind].items()}
-        for kind in self._kinds if len(self._kinds) > 1 else ():
-            for name in NAMES_BY_KIND:
-                if name in by_kind[kind]:
-                    result[f"eval_{kind}_{name}"] = by_kind[kind][name]
+        if len(self._kinds) > 1:
+            for kind, values in by_kind.items():
+                result |= {f"eval_{kind}_{name}": values[name] for name in NAMES_BY_KIND if name in values}
 
         if self._losses_V is not None:
             counts = sums_by_kind[self._kind].counts
