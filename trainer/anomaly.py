@@ -3,9 +3,10 @@
 A step is judged from its loss, its gradient norm and those of recent good steps. All of these are equal on every rank,
 so all ranks reach the same verdict without communicating.
 
-A value spikes if it is far above the recent ones in two senses: as a multiple of their median, and in standard
-deviations of their logarithms. The multiple alone would be wrong for easy text. Where most batches have a loss near 0,
-those that still teach something are many times above the median, and skipping them would keep the model from learning.
+A value spikes if it is far above the recent ones in two senses: as a multiple of their median, and compared with how
+far values above the median usually are from it. The multiple alone would be wrong for easy text. Where most batches
+have a loss near 0, those that still teach something are many times above the median, and skipping them would keep the
+model from learning. How far values are below the median says nothing about spikes: a loss of 0 is none.
 
 The rule exists twice. `AnomalyGuard` applies it on the device, between gradient clipping and the update, inside the
 optimizer's `step`: DeepSpeed knows the gradient norm there at every ZeRO stage, and nothing has changed yet. The host
@@ -18,8 +19,8 @@ only where the guard uses them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import exp, inf, isfinite, log
-from statistics import fmean, median, pstdev
+from math import exp, hypot, inf, isfinite, log, sqrt
+from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import BaseModel
@@ -32,10 +33,10 @@ if TYPE_CHECKING:
 
 
 DEVIATIONS = 4.0
-"""Standard deviations of the recent logarithms above their mean, beyond which a value may be a spike."""
+"""How many deviations above the median, on a logarithmic scale, a value may be a spike."""
 
 SMALLEST = 1e-12
-"""What a loss or norm of 0 counts as, because 0 has no logarithm."""
+"""The smallest median that values are compared with, because 0 has no logarithm."""
 
 
 class AnomalyHistory(BaseModel):
@@ -98,9 +99,14 @@ def limits_of(history: AnomalyHistory, section: AnomalySection) -> Limits:
 
 
 def limit_of(recent: list[float], factor: float) -> float:
-    """Return the largest value that is no spike after `recent` ones, by their median and by their spread."""
-    logs = [log(max(value, SMALLEST)) for value in recent]
-    return max(factor * median(recent), exp(fmean(logs) + DEVIATIONS * pstdev(logs)))
+    """Return the largest value that is no spike after `recent` ones.
+
+    The deviation is the root mean square of log(value / median) over the half of the values that is above the median.
+    """
+    middle = max(median(recent), SMALLEST)
+    above = [log(value / middle) for value in recent if value > middle]
+    deviation = hypot(*above) / sqrt(len(recent) / 2)
+    return middle * max(factor, exp(DEVIATIONS * deviation))
 
 
 class Verdict(NamedTuple):

@@ -139,8 +139,7 @@ class Evaluation:
 
         The figures are `eval_NAME` with the run's own kind of masking, `eval_KIND_NAME` with each kind if there are
         several, `eval_unigram_loss`, the loss of word frequencies alone on the labels of `eval_mlm_loss`, and
-        `eval_seconds`.
-        `stop_requested` is called before each batch, by all ranks together.
+        `eval_seconds`. `stop_requested` is called before each batch, by all ranks together.
         """
         started = perf_counter()
 
@@ -157,14 +156,13 @@ class Evaluation:
         by_kind = {kind: figures(sums_of_kind) for kind, sums_of_kind in sums_by_kind.items()}
 
         result: Figures = {f"eval_{name}": value for name, value in by_kind[self._kind].items()}
-        for kind in self._kinds if len(self._kinds) > 1 else ():
-            for name in NAMES_BY_KIND:
-                if name in by_kind[kind]:
-                    result[f"eval_{kind}_{name}"] = by_kind[kind][name]
+        if len(self._kinds) > 1:
+            for kind, values in by_kind.items():
+                result |= {f"eval_{kind}_{name}": values[name] for name in NAMES_BY_KIND if name in values}
 
         if self._losses_V is not None:
-            counts = sums_by_kind[self._kind].counts
-            result["eval_unigram_loss"] = counts.unigram_sum / counts.masked
+            sums_of_run = sums_by_kind[self._kind]
+            result["eval_unigram_loss"] = sums_of_run.unigram_sum / sums_of_run.counts.masked
         result["eval_seconds"] = perf_counter() - started
         return EvaluationResult(result)
 
@@ -185,12 +183,12 @@ class Evaluation:
     def _sums(self, engine: DeepSpeedEngine, stop_requested: Callable[[], bool]) -> Tensor | None:
         """Return this rank's sums, float64, or None if evaluation was interrupted.
 
-        A row for each kind of masking has the sums of `Losses.stacked`, then those of EvaluationCounts.
+        A row for each kind of masking has the values that `EvaluationSums.from_values` takes.
         """
         device = torch.device(engine.device or "cpu")
         model: PretrainingModel = engine.module  # type: ignore[assignment]
         counts = torch.zeros(len(self._kinds), len(EvaluationCounts._fields), dtype=torch.float64)
-        sums = torch.zeros(len(self._kinds), SUMS + counts.shape[1], dtype=torch.float64, device=device)
+        sums = torch.zeros(len(self._kinds), SUMS + counts.shape[1] + 1, dtype=torch.float64, device=device)
 
         engine.eval()
         try:
@@ -207,14 +205,13 @@ class Evaluation:
                         masked=micro_batch.predicted,
                         pairs=model.labeled_pairs(micro_batch),
                         judged=micro_batch.tokens if losses.rtd_sum is not None else 0,
-                        unigram_sum=0.0,
                     )
                     counts[index] += torch.tensor(counts_of_batch, dtype=torch.float64)
         finally:
             engine.train()
 
         # Counts are summed on the host and copied to the device once, because every copy waits for the device.
-        sums[:, SUMS:] += counts.to(device)
+        sums[:, SUMS:-1] = counts.to(device)
         return sums
 
     def _unigram_sum(self, micro_batch: PackedBatch) -> Tensor | float:

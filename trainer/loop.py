@@ -119,13 +119,16 @@ class Loop:
     def change_length_if_due(self, step: int, seconds: float, progress: Progress, evaluation: EvaluationResult) -> None:
         """Save and raise StepsChangedError if run.max_hours holds another number of steps than was planned."""
         pace = self.context.pace
-        steps = None if pace is None else pace.steps_after(step, seconds, self.run_recipe)
-        if steps is None:
+        if pace is None or not pace.add(seconds, step, self.run_recipe):
             return
 
-        # A series of skipped steps would be a bad place to resume from.
+        # A series of skipped steps would be a bad place to resume from, so the next look decides.
         self.settle(progress, EvaluationResult())
-        if self.guard.history.consecutive_skips == 0:
+        if self.guard.history.consecutive_skips:
+            return
+
+        steps = pace.look(step, self.run_recipe)
+        if steps is not None:
             self.save_before_stop(step, progress, evaluation)
             raise StepsChangedError(steps)
 

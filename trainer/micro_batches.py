@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from schemas.errors import UsageError
-from schemas.host_memory import available_bytes
+from schemas.host_limits import available_bytes
 from trainer.batch_limits import needed_tokens, smallest_micro_batch
 from trainer.config.phases import Phase
 from trainer.config.schema import Recipe

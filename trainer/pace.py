@@ -44,7 +44,8 @@ class Pace:
     """Measures the steps of this process.
 
     recipe: as it was loaded, whose run.max_steps is the upper bound. speed: on which the number of steps rests.
-    seconds_before: of training in earlier processes. started: when this one began, by `perf_counter`.
+    seconds_before: of training in earlier processes, without their starts. started: when this one began, by
+    `perf_counter`.
     """
 
     recipe: Recipe
@@ -62,8 +63,8 @@ class Pace:
         self._seconds = 0.0
         self._next_look = FIRST_LOOK
 
-    def steps_after(self, step: int, seconds: float, planned: Recipe) -> int | None:
-        """Return the new number of steps after a step that took `seconds`, None to keep it. A collective call.
+    def add(self, seconds: float, step: int, planned: Recipe) -> bool:
+        """Count a step of so many seconds, and return whether to `look` after it. Equal on all ranks.
 
         planned: the recipe with the number of steps so far.
         """
@@ -71,13 +72,13 @@ class Pace:
         if self._steps > WARM_STEPS:
             self._seconds += seconds
         if self._steps != self._next_look:
-            return None
+            return False
 
         self._next_look *= 2
-        warmup = planned.schedule.warmup_of(planned.run.max_steps)
-        if self._has_looked and step > warmup:
-            return None
+        return not self._has_looked or step <= planned.schedule.warmup_of(planned.run.max_steps)
 
+    def look(self, step: int, planned: Recipe) -> int | None:
+        """Return the new number of steps, None to keep it. A collective call."""
         look = run_on_rank_0(lambda: self._look(step, planned))
         if look is None:
             return None
@@ -100,15 +101,17 @@ class Pace:
         elapsed = self.seconds_before + perf_counter() - self.started
         left = hours * 3600 * (1 - RESERVE) - elapsed
         steps = min(step + steps_that_fit(left, speed, self.recipe), self.recipe.run.max_steps)
-        told = (
+        reason = (
             f"{planned.run.output}: a step takes {seconds:.2g} s, not the {self.speed.step:.2g} s from which "
             f"run.max_hours {hours:g} fixed {planned.run.max_steps:,} steps."
         )
         if not self._allows(steps) or steps <= step:
-            logger.info("%s That number is kept, because too little time is left for another schedule.", told)
+            logger.info("%s That number is kept, because too little time is left for another schedule.", reason)
             return Look(speed, None)
 
-        logger.info("%s %s steps fit into the %s s that are left.", told, f"{steps:,}", f"{left:,.0f}")
+        logger.info(
+            "%s In the %.0f s that are left, %s more fit: %s in all.", reason, left, f"{steps - step:,}", f"{steps:,}"
+        )
         return Look(speed, steps if steps != planned.run.max_steps else None)
 
     def _allows(self, steps: int) -> bool:

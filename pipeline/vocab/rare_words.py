@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from schemas.errors import DataError
-from schemas.host_memory import available_bytes
+from schemas.host_limits import available_bytes
 from schemas.vocabulary import Model
 
 Tally = NDArray[np.int64]

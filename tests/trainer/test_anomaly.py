@@ -1,4 +1,4 @@
-"""What a step is judged by; what a run does about bad steps is tried with real faults in test_faults."""
+"""What a step is judged by; what a run does about bad steps is tried with real faults in test_heartbeats."""
 
 import random
 from math import inf, nan
@@ -49,6 +49,14 @@ def test_batches_with_news_are_kept_where_most_have_a_loss_near_zero() -> None:
     assert "the loss 7.5 is above " in str(fault_of(7.5, 0.2, history, section)), "what a model without weights has"
     assert "the gradient norm 300 is above " in str(fault_of(0.02, 300.0, history, section))
     assert "not finite" in str(fault_of(nan, 0.2, history, section))
+
+
+def test_a_loss_of_zero_among_others_changes_no_limit() -> None:
+    """The model knew every token of one batch. What is far below the median says nothing about what is above it."""
+    losses = [0.018, 0.02, 0.022, 0.02, 0.0]
+    history = AnomalyHistory(losses=losses, norms=[1.0] * 5)
+    assert fault_of(0.04, 1.0, history, SECTION) is None
+    assert "the loss 0.041 is above 0.04, the limit after" in str(fault_of(0.041, 1.0, history, SECTION))
 
 
 def test_losses_of_exactly_zero_have_a_limit() -> None:

@@ -141,7 +141,7 @@ def test_ranks_of_other_machines_take_no_cores_here(variables: dict[str, str], r
 def test_cores_are_those_that_the_process_may_use() -> None:
     """As Slurm and containers restrict it: here, to one core."""
     restriction = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})"
-    question = "from trainer.distributed.process_group import available_cores; print(available_cores())"
+    question = "from schemas.host_limits import usable_cores; print(usable_cores())"
     done = subprocess.run(
         [sys.executable, "-c", f"{restriction}; {question}"], capture_output=True, text=True, check=True
     )

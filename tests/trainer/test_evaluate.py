@@ -1,4 +1,4 @@
-"""Held-out figures: every row once by each kind of mask, the same at any number of ranks, and training undisturbed."""
+"""Held-out figures: every row once by each kind in use, the same at any number of ranks, and training undisturbed."""
 
 import json
 import math

@@ -17,7 +17,7 @@ from deepspeed import DeepSpeedEngine
 from deepspeed.accelerator import get_accelerator
 from torch import Tensor
 
-from schemas.host_memory import available_bytes
+from schemas.host_limits import available_bytes
 from trainer.checkpoint.host_blocks import Group, Place, block_sizes, needed_elements, places_of
 from trainer.checkpoint.safetensors_io import Shapes
 from trainer.checkpoint.state import TrainingState

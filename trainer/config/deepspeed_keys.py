@@ -6,6 +6,7 @@ before it is passed on.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 OWNED_BY_RECIPE = {
@@ -24,6 +25,8 @@ OWNED_BY_RECIPE = {
     "communication_data_type": "engine.precision, and gradients are always reduced in float32",
     "steps_per_print": "run.log_every",
     "timers": "run.log_every",
+    "activation_checkpointing": "engine.recompute",
+    "compile": "engine.compile",
     "zero_allow_untested_optimizer": "optimizer.kind",
     "zero_force_ds_cpu_optimizer": "engine.offload",
     "data_types": "engine.precision and engine.zero_stage",
@@ -38,19 +41,18 @@ OWNED_BY_RECIPE = {
 """Keys that a [deepspeed] table must not hold, including deprecated names, with the recipe's own key for each."""
 
 WHOLE = "a whole number of at least 0"
+ABOVE_0 = "a whole number above 0"
 YES_NO = "true or false"
 TEXT = "text in quotes"
-TEXTS = "a list of texts"
 
 ALLOWED = {
     "wall_clock_breakdown": YES_NO,
     "memory_breakdown": YES_NO,
-    "dump_state": YES_NO,
     "zero_optimization.allgather_bucket_size": WHOLE,
     "zero_optimization.allgather_partitions": YES_NO,
     "zero_optimization.contiguous_gradients": YES_NO,
     "zero_optimization.overlap_comm": YES_NO,
-    "zero_optimization.reduce_bucket_size": WHOLE,
+    "zero_optimization.reduce_bucket_size": ABOVE_0,
     "zero_optimization.reduce_scatter": YES_NO,
     "zero_optimization.stage3_max_live_parameters": WHOLE,
     "zero_optimization.stage3_max_reuse_distance": WHOLE,
@@ -58,11 +60,6 @@ ALLOWED = {
     "zero_optimization.stage3_param_persistence_threshold": WHOLE,
     "zero_optimization.stage3_prefetch_bucket_size": WHOLE,
     "zero_optimization.sub_group_size": WHOLE,
-    "comms_logger.enabled": YES_NO,
-    "comms_logger.debug": YES_NO,
-    "comms_logger.prof_all": YES_NO,
-    "comms_logger.prof_ops": TEXTS,
-    "comms_logger.verbose": YES_NO,
     "comet.enabled": YES_NO,
     "comet.api_key": TEXT,
     "comet.experiment_key": TEXT,
@@ -70,7 +67,7 @@ ALLOWED = {
     "comet.mode": TEXT,
     "comet.online": YES_NO,
     "comet.project": TEXT,
-    "comet.samples_log_interval": WHOLE,
+    "comet.samples_log_interval": ABOVE_0,
     "comet.workspace": TEXT,
     "csv_monitor.enabled": YES_NO,
     "csv_monitor.job_name": TEXT,
@@ -83,7 +80,11 @@ ALLOWED = {
     "wandb.project": TEXT,
     "wandb.team": TEXT,
 }
-"""The keys that are passed on to DeepSpeed, with what their values must be."""
+"""The keys that are passed on to DeepSpeed, with what their values must be.
+
+They change neither what is trained nor what a checkpoint holds, and all of them have an effect: `dump_state` and
+`comms_logger`, for example, only write to DeepSpeed's log, which the trainer hides.
+"""
 
 TABLES = sorted({name.partition(".")[0] for name in ALLOWED if "." in name})
 """The tables among them."""
@@ -101,8 +102,6 @@ def is_valid(value: Any, expected: str) -> bool:
         return isinstance(value, bool)
     if expected == TEXT:
         return isinstance(value, str)
-    if expected == TEXTS:
-        return isinstance(value, list) and all(isinstance(text, str) for text in value)
-
     # TOML has no exponents in integers, so 5e8 is a float.
-    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 and value == value // 1
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and (expected != ABOVE_0 or value > 0) and 0 <= value <= sys.maxsize and value == value // 1

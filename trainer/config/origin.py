@@ -28,7 +28,7 @@ class Origin:
         """
         for key in keys:
             for change in reversed(self.changes):
-                if _overlap(change.partition("=")[0], key):
+                if _overlap(change.partition("=")[0].strip(), key):
                     return f"{self.flag} {change}"
         return self.path
 

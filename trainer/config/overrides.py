@@ -6,6 +6,8 @@ The value is written as in TOML; a bare word is a string. `none` removes a key, 
 
 from __future__ import annotations
 
+import json
+import re
 import tomllib
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -21,7 +23,7 @@ def apply_override(content: dict[str, Any], override: str, schema: type[Section]
     A top-level key that is not a table may be set without a section. The only supported change of phases is
     `phases=none`, which removes them all. Example: `apply_override(content, "run.seed=7")`.
     """
-    path, separator, value = override.partition("=")
+    path, separator, value = (part.strip() for part in override.partition("="))
     keys = path.split(".")
 
     if schema is Recipe and separator and keys[0] == "phases":
@@ -67,18 +69,12 @@ def parse_value(keys: list[str], value: str, schema: type[Section] = Recipe) -> 
     """Return a value as TOML reads it, or the string itself if it is not valid TOML.
 
     keys: the parts of the key's full name. A key that takes text gets text: `run.output=2026-11-21` names a folder, not
-    a date. Raises UsageError for a list of texts without quotes.
+    a date. Raises UsageError for a list of texts without quotes, and for a quote without a partner.
     """
     try:
         parsed = tomllib.loads(f"value = {value}")
     except tomllib.TOMLDecodeError:
-        if value.startswith("[") and value.endswith("]") and takes_list(keys, schema):
-            quoted = ",".join(f'"{part.strip()}"' for part in value[1:-1].split(","))
-            full_name = ".".join(keys)
-            raise UsageError(
-                f"{full_name}={value} is no list: quote each text inside it, and the whole for the shell, as in "
-                f"'{full_name}=[{quoted}]'."
-            ) from None
+        check_bare(".".join(keys), value, takes_list(keys, schema))
         return value
 
     # In a value with several lines, TOML may read the later lines as further keys.
@@ -88,6 +84,22 @@ def parse_value(keys: list[str], value: str, schema: type[Section] = Recipe) -> 
     if takes_text(keys, schema) and not isinstance(parsed["value"], str | list):
         return value
     return parsed["value"]
+
+
+def check_bare(key: str, value: str, may_be_list: bool) -> None:
+    """Raise UsageError for a value that is no TOML but looks like a list, where the key takes one, or like a text."""
+    if may_be_list and value.startswith("[") and value.endswith("]"):
+        parts = [part.strip() for part in re.split("[,'\"]", value[1:-1]) if part.strip()]
+        raise UsageError(
+            f"{key}={value} is no list: quote each text inside it, and the whole for the shell, as in "
+            f"'{key}={json.dumps(parts, ensure_ascii=False, separators=(',', ':'))}'."
+        )
+
+    if value.startswith(("'", '"')):
+        raise UsageError(
+            f"{key}={value} begins with a quote but is no text in quotes. Leave the quotes out, or quote all of it, "
+            f"and the whole for the shell, as in '{key}=\"a name\"'."
+        )
 
 
 def takes_text(keys: list[str], schema: type[Section] = Recipe) -> bool:

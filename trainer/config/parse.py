@@ -6,8 +6,9 @@ whole training run. For a wrong value, the error quotes the key's description fr
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -20,6 +21,12 @@ from trainer.config.section import Section
 Schema = TypeVar("Schema", bound=Section)
 
 
+FIRST_SENTENCE = re.compile(r"(?<=\.) (?=[A-Z\"])")
+"""Divides a description into sentences."""
+
+CHOICE = re.compile(r"'([^']+)'")
+"""A value that a message lists."""
+
 EXPECTED = {
     "int_type": "expected a whole number",
     "int_parsing": "expected a whole number",
@@ -29,10 +36,12 @@ EXPECTED = {
     "bool_type": "expected true or false",
     "bool_parsing": "expected true or false",
     "string_type": "expected a text",
+    "string_too_short": "expected a text that is not empty",
     "list_type": "expected a list",
     "tuple_type": "expected a list",
     "dict_type": "expected a table",
     "too_short": "too few elements",
+    "too_long": "too many elements",
 }
 """What to write in place of pydantic's message, by the type of its error."""
 
@@ -57,6 +66,10 @@ def parse_section(schema: type[Schema], content: dict[str, Any], origin: Origin)
         faults: dict[_WrongKey, list[Any]] = {}
         for fault in error.errors():
             faults.setdefault(_locate(fault["loc"], schema), []).append(fault)
+
+        # Elements that are wrong say more than that the key takes a single value, too.
+        for wrong in [replace(wrong, element="") for wrong in faults if wrong.element]:
+            faults.pop(wrong, None)
 
         explanations: dict[str, list[str]] = {}
         for wrong, of_key in faults.items():
@@ -88,9 +101,9 @@ class _WrongKey:
 
     @property
     def description(self) -> str:
-        """The key's description, to be appended to the message, or an empty string for an unknown key."""
+        """The first sentence of the key's description, to be appended to the message; empty for an unknown key."""
         field = self.section.model_fields.get(self.key)
-        return f" {field.description}" if field else ""
+        return f" {FIRST_SENTENCE.split(field.description)[0]}" if field and field.description else ""
 
 
 def _explain(faults: list[Any], wrong: _WrongKey) -> str:
@@ -98,8 +111,9 @@ def _explain(faults: list[Any], wrong: _WrongKey) -> str:
     fault = faults[0]
     if fault["type"] == "extra_forbidden":
         hint = nearest_name(wrong.key, wrong.section.model_fields).replace("mean ", f"mean {wrong.table}")
-        if not hint and wrong.table:
-            hint = f" [{wrong.table.removesuffix('.')}] has {', '.join(wrong.section.model_fields)}."
+        if not hint:
+            owner = f"[{wrong.table.removesuffix('.')}]" if wrong.table else "The file"
+            hint = f" {owner} has {', '.join(wrong.section.model_fields)}."
         return f"{wrong.phase}unknown key {wrong.table}{wrong.key}.{hint}"
 
     if fault["type"] == "missing":
@@ -107,7 +121,8 @@ def _explain(faults: list[Any], wrong: _WrongKey) -> str:
 
     first, *others = [_message(fault) for fault in faults]
     message = ", or ".join([first, *(other.removeprefix("expected ") for other in others)])
-    return f"{wrong.name}: {message}, found {fault['input']!r}.{wrong.description}"
+    hint = nearest_name(str(fault["input"]).lower(), CHOICE.findall(message))
+    return f"{wrong.name}: {message}, found {fault['input']!r}.{hint}{wrong.description}"
 
 
 def _message(fault: Any) -> str:

@@ -147,8 +147,8 @@ class AnomalySection(Section):
     loss_factor: float = Field(
         default=2.0,
         gt=1,
-        description="A step is skipped if its loss is above this multiple of the median, and its logarithm more than "
-        "4 standard deviations above the mean of the recent ones.",
+        description="A step is skipped if its loss is above this multiple of the median and, on a logarithmic scale, "
+        "four times as far above it as recent values above the median are.",
     )
     norm_factor: float = Field(
         default=10.0, gt=1, description="The same for its gradient norm: the multiple of the median."

@@ -82,9 +82,12 @@ def check_deepspeed_key(key: str, value: Any, path: str) -> None:
 
     expected = ALLOWED.get(key)
     if expected is None:
+        table, dot, inner = key.rpartition(".")
+        of_table = [name.rpartition(".")[2] for name in ALLOWED if name.rpartition(".")[0] == table]
+        hint = nearest_name(inner, of_table).replace("mean ", f"mean {table}{dot}")
         raise UsageError(
-            f"{path}: [deepspeed] {key} is no key that is passed on to DeepSpeed.{nearest_name(key, ALLOWED)} "
-            "docs/recipes.md lists those that are. Leave it out."
+            f"{path}: [deepspeed] {key} is not passed on to DeepSpeed: training is tested with the keys that "
+            f"docs/recipes.md lists, and with no others.{hint} Leave it out."
         )
     if not is_valid(value, expected):
         raise UsageError(f"{path}: [deepspeed] {key} must be {expected}, found {value!r}.")

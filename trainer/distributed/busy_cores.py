@@ -2,7 +2,8 @@
 
 The threads of one process split each operation between them and wait until the last one is done. If another program
 holds a core, all threads wait for the one that did not get it, in every operation, and a run is many times slower. So a
-run takes one thread for each core that is free, unless OMP_NUM_THREADS says how many.
+run takes one thread for each core that is free, unless OMP_NUM_THREADS says how many. In a container whose quota of
+time is that of fewer cores, it takes as many threads as the quota has cores.
 
 The number of threads shows in the last bits of losses, because a sum that is split is rounded otherwise. So a run
 records it, and a resume where a rank has as many cores takes no more threads than the run began with.
@@ -11,9 +12,11 @@ records it, and a resume where a rank has as many cores takes no more threads th
 from __future__ import annotations
 
 import os
+from typing import NamedTuple
 
 import torch
 
+from schemas.host_limits import allowed_cores, core_quota
 from trainer.checkpoint.state import TrainingState
 from trainer.distributed.collectives import run_on_all_ranks
 from trainer.logs import logger
@@ -27,58 +30,102 @@ BUSY_CORES = 0.5
 """The cores' worth of other work from which it is worth a message."""
 
 
-def take_free_cores(usable: int, ranks: int) -> None:
-    """Let this process compute with one thread for each free core of its share, and say so. A collective call.
+class Load(NamedTuple):
+    """A machine on which other programs keep cores busy.
 
-    usable: the cores that this machine's ranks may use. ranks: how many ranks it has. All ranks take as many threads as
-    the one with the fewest, because they wait for each other.
+    threads: for each rank on its free cores. busy: cores' worth of other work. cores: all that its ranks may run on.
     """
-    threads, busy = free_threads(usable, ranks)
-    share = torch.get_num_threads()
-    if not may_choose() or threads >= share:
+
+    threads: int
+    busy: float
+    cores: int
+
+
+def log_limit_of_threads(share: int) -> None:
+    """Log why this rank computes with fewer threads than its machine has cores for it, if there is a reason.
+
+    share: this rank's share of the cores.
+    """
+    quota = core_quota()
+    if may_choose() and quota is not None and quota < allowed_cores():
+        logger.info(
+            "This container or service gets the time of %g of %d cores, so the run computes with %s a rank. %s=N sets "
+            "another number.",
+            quota,
+            allowed_cores(),
+            threads_text(share),
+            VARIABLE,
+        )
+
+    is_of_torchrun = os.environ.get(VARIABLE) == "1" and "TORCHELASTIC_RUN_ID" in os.environ
+    if is_of_torchrun and share > 1:
+        logger.info(
+            "%s is 1, as torchrun sets it for several ranks, so each rank computes with 1 of its %d cores. To use all "
+            "of them: %s=%d torchrun ...",
+            VARIABLE,
+            share,
+            VARIABLE,
+            share,
+        )
+
+
+def take_free_cores(cores: int, ranks: int) -> None:
+    """Let this process compute with one thread for each free core of its share, and log that. A collective call.
+
+    cores: those that this machine's ranks may run on. ranks: how many ranks it has. All ranks take as many threads as
+    the one with the fewest free cores, because they wait for each other.
+    """
+    load = limiting_load(cores, ranks)
+    if load is None:
         return
-    torch.set_num_threads(threads)
+
+    share = torch.get_num_threads()
+    torch.set_num_threads(load.threads)
     logger.info(
         "Other programs keep %.1f of the %d cores busy, so this run computes with %s instead of %d. %s=N sets another "
         "number.",
-        busy,
-        usable,
-        threads_text(threads),
+        load.busy,
+        load.cores,
+        threads_text(load.threads),
         share,
         VARIABLE,
     )
 
 
-def warn_of_busy_cores(usable: int, ranks: int) -> None:
+def warn_of_busy_cores(cores: int, ranks: int) -> None:
     """Log a line if `take_free_cores` would take fewer threads. A collective call.
 
     For a fine-tuning, which does not record its threads, and so must not change them before it continues.
     """
-    threads, busy = free_threads(usable, ranks)
-    share = torch.get_num_threads()
-    if not may_choose() or threads >= share:
+    load = limiting_load(cores, ranks)
+    if load is None:
         return
+
     logger.info(
         "Other programs keep %.1f of the %d cores busy. This fine-tuning computes with %d threads, which wait for each "
         "other, so steps may take many times longer. Start it again with %s=%d, which is faster then.",
-        busy,
-        usable,
-        share,
+        load.busy,
+        load.cores,
+        torch.get_num_threads(),
         VARIABLE,
-        threads,
+        load.threads,
     )
 
 
-def free_threads(usable: int, ranks: int) -> tuple[int, float]:
-    """Return the threads for each rank on the machine with the fewest free cores, and how many cores are busy there."""
+def limiting_load(cores: int, ranks: int) -> Load | None:
+    """Return the load of the machine with the fewest free cores for each rank.
+
+    None if the user chose the threads, or if every machine has free cores for the threads of this rank.
+    """
     # One rank of a machine looks while the others sleep in this call, so they do not count as other programs.
     looks = may_choose() and torch.get_num_threads() > 1 and os.environ.get("LOCAL_RANK", "0") == "0"
 
-    def look() -> tuple[int, float]:
+    def look() -> Load | None:
         busy = busy_cores() if looks else 0.0
-        return threads_beside(busy, usable, ranks), busy
+        return Load(threads_beside(busy, cores, ranks), busy, cores) if busy >= BUSY_CORES else None
 
-    return min(run_on_all_ranks(look))
+    loads = [load for load in run_on_all_ranks(look) if load is not None and load.threads < torch.get_num_threads()]
+    return min(loads) if loads and may_choose() else None
 
 
 def with_threads(state: TrainingState, share: int) -> TrainingState:

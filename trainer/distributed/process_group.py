@@ -22,8 +22,9 @@ from deepspeed.accelerator import get_accelerator
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from schemas.errors import PreemptedError, UsageError
+from schemas.host_limits import allowed_cores, usable_cores
 from trainer.distributed.agreement import named
-from trainer.distributed.busy_cores import may_choose, take_free_cores, warn_of_busy_cores
+from trainer.distributed.busy_cores import log_limit_of_threads, may_choose, take_free_cores, warn_of_busy_cores
 from trainer.distributed.deepspeed_internals import use_no_compiled_operators
 from trainer.distributed.heartbeats import address
 from trainer.distributed.preemption import StopRequest
@@ -94,22 +95,16 @@ def limit_cpu_threads(accelerator: Any) -> None:
 
 def cores_of_rank() -> int:
     """Return this rank's share of the cores, at least 1."""
-    return max(1, available_cores() // ranks_on_this_machine())
+    return max(1, usable_cores() // ranks_on_this_machine())
 
 
 def spare_busy_cores(may_change: bool) -> None:
-    """On a CPU, leave busy cores to other programs, or only say which they are. A collective call."""
+    """On a CPU, leave busy cores to other programs, or only log which they are. A collective call."""
     accelerator: Any = get_accelerator()
     if accelerator.device_name() == "cpu":
+        log_limit_of_threads(cores_of_rank())
         act = take_free_cores if may_change else warn_of_busy_cores
-        act(available_cores(), ranks_on_this_machine())
-
-
-def available_cores() -> int:
-    """Return the number of cores that this process may use. Slurm and containers may allow fewer than exist."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        act(allowed_cores(), ranks_on_this_machine())
 
 
 def ranks_on_this_machine() -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from schemas.errors import UsageError
+from schemas.host_limits import allowed_cores, core_quota, usable_cores
 from trainer.doctor.finding import Finding, failed
 from trainer.doctor.plan import Plan
 
@@ -111,17 +112,14 @@ def cpu_model() -> str:
 def check_cores() -> Finding:
     """Check how many cores training will use."""
     from trainer.distributed.busy_cores import busy_cores, threads_beside
-    from trainer.distributed.process_group import available_cores
 
-    usable = available_cores()
-    quota = cgroup_cores(Path("/sys/fs/cgroup/cpu.max"))
+    allowed, quota, usable = allowed_cores(), core_quota(), usable_cores()
     threads = os.environ.get("OMP_NUM_THREADS", "")
     facts = {"usable": usable, "present": os.cpu_count(), "quota": quota, "omp_num_threads": threads or None}
-    value = f"{usable} of {os.cpu_count()} usable"
+    value = f"{allowed} of {os.cpu_count()} usable"
+    if usable < allowed:
+        value += f", limited to the time of {quota:g}"
 
-    if quota is not None and quota < usable:
-        advice = f"Set OMP_NUM_THREADS={max(1, int(quota))} or less for each rank, or raise the container's CPU limit."
-        return Finding("cores", "warning", f"{value}, limited to the time of {quota:g}", advice, facts)
     if threads.isdigit() and int(threads) > usable:
         advice = f"Set it to {usable} divided by the ranks of this machine, or unset it."
         return Finding("cores", "warning", f"{value}, but OMP_NUM_THREADS is {threads}", advice, facts)
@@ -129,7 +127,7 @@ def check_cores() -> Finding:
         return Finding("cores", "ok", f"{value}; each rank uses OMP_NUM_THREADS = {threads}", facts=facts)
 
     busy = busy_cores() if device_kind() == "cpu" else 0.0
-    better = threads_beside(busy, usable, ranks=1)
+    better = threads_beside(busy, allowed, ranks=1)
     if better < usable:
         advice = (
             f"A run that starts now takes a thread for each free core, as with OMP_NUM_THREADS={better}. For more, end "
@@ -137,15 +135,6 @@ def check_cores() -> Finding:
         )
         return Finding("cores", "warning", f"{value}, but other programs keep {busy:.1f} busy", advice, facts)
     return Finding("cores", "ok", f"{value}; the ranks of this machine share them", facts=facts)
-
-
-def cgroup_cores(limit_file: Path) -> float | None:
-    """Return a container's CPU limit in cores (cpu.max of cgroup v2), None if there is no limit."""
-    try:
-        quota, period = limit_file.read_text().split()
-        return None if quota == "max" else int(quota) / int(period)
-    except (OSError, ValueError):
-        return None
 
 
 # Number formats and kernels

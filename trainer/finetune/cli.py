@@ -16,9 +16,9 @@ from trainer.command_line import (
 )
 from trainer.config.origin import Origin
 from trainer.distributed.preemption import StopRequest
-from trainer.finetune.agreement import read_on_all_ranks
 from trainer.finetune.encoder_folder import check_encoder_files
 from trainer.finetune.files.missing import Naming, check_task_files
+from trainer.finetune.shared_inputs import read_on_all_ranks
 from trainer.finetune.steps.options import add_step_flags, steps_of
 from trainer.finetune.steps.schema import Steps
 from trainer.finetune.task import Task

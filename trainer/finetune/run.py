@@ -27,7 +27,6 @@ from trainer.distributed.preemption import StopRequest
 from trainer.distributed.process_group import device_of_rank, spare_busy_cores, start_distributed
 from trainer.distributed.stop_agreement import StopAgreement
 from trainer.distributed.watchdog import Watchdog
-from trainer.finetune.agreement import TIMEOUT_SECONDS, agreed, read_on_all_ranks
 from trainer.finetune.data_facts import log_data, paths_by_set
 from trainer.finetune.determinism import make_deterministic
 from trainer.finetune.evaluation import ExampleSet, predict
@@ -44,6 +43,7 @@ from trainer.finetune.output import check_is_local, claimed
 from trainer.finetune.results import SeedResult, read_seed_result, write_seed_result
 from trainer.finetune.scores import all_labeled, finished, score
 from trainer.finetune.seed_files import remove_states, write_metrics
+from trainer.finetune.shared_inputs import TIMEOUT_SECONDS, agreed, read_on_all_ranks
 from trainer.finetune.task import Task
 from trainer.finetune.training import SeedTraining
 from trainer.logs import logger

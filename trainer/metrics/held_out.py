@@ -21,28 +21,31 @@ NAMES_BY_KIND = ("mlm_loss", "perplexity", "mlm_accuracy", *MASKED_NAMES)
 
 
 class EvaluationCounts(NamedTuple):
-    """What the sums of losses are divided by, and the sum for word frequencies.
+    """What the sums of losses are divided by.
 
     masked: tokens to predict. pairs: rows whose pair label is predicted. judged: tokens, 0 in a model that does not
-    detect replaced ones. unigram_sum: the cross-entropy of the tokens to predict under word frequencies.
+    detect replaced ones.
     """
 
     masked: float
     pairs: float
     judged: float
-    unigram_sum: float
 
 
 class EvaluationSums(NamedTuple):
-    """The sums of an evaluation with one kind of masking, over all its rows."""
+    """The sums of an evaluation with one kind of masking, over all its rows.
+
+    unigram_sum: the cross-entropy of the tokens to predict under word frequencies.
+    """
 
     losses: LossSums
     counts: EvaluationCounts
+    unigram_sum: float
 
     @classmethod
     def from_values(cls, values: Sequence[float]) -> EvaluationSums:
-        """Return the sums by name. values: the numbers of `Losses.stacked`, then those of EvaluationCounts."""
-        return cls(LossSums.from_values(values[:SUMS]), EvaluationCounts(*values[SUMS:]))
+        """Return the sums by name. values: those of `Losses.stacked`, then of EvaluationCounts, then unigram_sum."""
+        return cls(LossSums.from_values(values[:SUMS]), EvaluationCounts(*values[SUMS:-1]), values[-1])
 
 
 def check_any_masked(sums_by_kind: Mapping[str, EvaluationSums], folder: str) -> None:
@@ -66,7 +69,7 @@ def figures(sums: EvaluationSums) -> Figures:
     REPLACED_TOKEN_NAMES, which are means over all tokens, are included only for a model that detects replaced tokens,
     and PLACE_NAMES only if tokens are masked.
     """
-    losses, counts = sums
+    losses, counts, _ = sums
     mlm_loss = losses.mlm_sum / counts.masked
 
     detection = {}

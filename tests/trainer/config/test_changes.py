@@ -72,9 +72,9 @@ def test_a_run_of_the_first_version_is_told_of_its_changed_recipe(training, half
     """Also at a second resume from the same checkpoint, when RUN/recipe.toml is the new one already."""
     run = Path(shutil.copytree(half, tmp_path / "run"))
     as_first_version(run)
-    changes = SHORT | {"schedule__decay_from": "start", "optimizer__lr": 0.001, "deepspeed__dump_state": "false"}
+    changes = SHORT | {"schedule__decay_from": "start", "optimizer__lr": 0.001, "deepspeed__memory_breakdown": "false"}
     told = [
-        "The recipe changed: deepspeed.dump_state was unset, is False from step 3 on.",
+        "The recipe changed: deepspeed.memory_breakdown was unset, is False from step 3 on.",
         "The recipe changed: optimizer.lr was 0.003, is 0.001 from step 3 on.",
         "The recipe changed: schedule.decay_from was warmup, is start from step 3 on.",
     ]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from schemas import host_limits
 from tests.trainer.one_rank import group_of_one
 from trainer.checkpoint.state import TrainingState
 from trainer.distributed import busy_cores
 from trainer.distributed.busy_cores import take_free_cores, threads_beside, warn_of_busy_cores, with_threads
+from trainer.distributed.process_group import cores_of_rank, limit_cpu_threads, spare_busy_cores
 from trainer.doctor import device
 
 
@@ -46,7 +50,7 @@ def test_a_run_takes_the_cores_that_are_free(
     monkeypatch.setattr(busy_cores, "busy_cores", lambda: busy)
     if variable is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", variable)
-    take_free_cores(usable=8, ranks=1)
+    take_free_cores(cores=8, ranks=1)
 
     assert torch.get_num_threads() == used
     told = capsys.readouterr().out
@@ -64,7 +68,7 @@ def test_a_fine_tuning_keeps_its_threads_and_says_what_is_faster(
     monkeypatch: pytest.MonkeyPatch, capsys, busy: float, told: str
 ) -> None:
     monkeypatch.setattr(busy_cores, "busy_cores", lambda: busy)
-    warn_of_busy_cores(usable=8, ranks=1)
+    warn_of_busy_cores(cores=8, ranks=1)
     assert torch.get_num_threads() == 8
     printed = capsys.readouterr().out
     assert told in printed and bool(printed) == bool(told)
@@ -104,11 +108,83 @@ def test_a_platform_without_figures_counts_as_idle(monkeypatch: pytest.MonkeyPat
     assert busy_cores.busy_cores() == 0.0
 
 
-def test_the_doctor_warns_of_busy_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file with the quota of a container on an idle machine of 64 cores: it gets the time of 9.5 of them."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(64)), raising=False)
+    monkeypatch.setattr(host_limits, "CGROUP", tmp_path)
+    monkeypatch.setattr(host_limits, "PROC", tmp_path / "proc")
+    monkeypatch.setattr(busy_cores, "busy_cores", lambda: 0.0)
+    quota = tmp_path / "cpu.max"
+    quota.write_text("950000 100000\n")
+    return quota
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize(
+    ("quota", "ranks", "used"), [("150000", 1, 1), ("950000", 1, 9), ("950000", 4, 2), ("max", 2, 32)]
+)
+def test_a_container_gets_threads_for_the_time_that_it_has(
+    monkeypatch: pytest.MonkeyPatch, capsys, container: Path, quota: str, ranks: int, used: int
+) -> None:
+    container.write_text(f"{quota} 100000\n")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
+    begin()
+
+    assert torch.get_num_threads() == cores_of_rank() == used
+    told = capsys.readouterr().out
+    if quota == "150000":
+        assert told == (
+            "This container or service gets the time of 1.5 of 64 cores, so the run computes with 1 thread a rank. "
+            "OMP_NUM_THREADS=N sets another number.\n"
+        )
+    assert bool(told) == (quota != "max")
+
+
+def begin() -> None:
+    """What a start of training does about threads."""
+    limit_cpu_threads(SimpleNamespace(device_name=lambda: "cpu"))
+    spare_busy_cores(may_change=True)
+
+
+@pytest.mark.usefixtures("threads", "container")
+@pytest.mark.parametrize(("busy", "used"), [(50.0, 9), (59.8, 4)])
+def test_other_programs_matter_only_if_they_leave_less_than_the_quota(
+    monkeypatch: pytest.MonkeyPatch, busy: float, used: int
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    monkeypatch.setattr(busy_cores, "busy_cores", lambda: busy)
+    begin()
+    assert torch.get_num_threads() == used
+
+
+@pytest.mark.usefixtures("threads", "container")
+def test_threads_that_torchrun_has_set_stay_with_a_line(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    torch.set_num_threads(1)
+    begin()
+    assert torch.get_num_threads() == 1
+    assert capsys.readouterr().out == (
+        "OMP_NUM_THREADS is 1, as torchrun sets it for several ranks, so each rank computes with 1 of its 4 cores. To "
+        "use all of them: OMP_NUM_THREADS=4 torchrun ...\n"
+    )
+
+
+@pytest.mark.usefixtures("threads")
+def test_a_smaller_machine_that_is_idle_limits_no_other(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setattr(busy_cores, "busy_cores", lambda: 0.0)
+    take_free_cores(cores=2, ranks=1)
+    assert torch.get_num_threads() == 8
+    assert capsys.readouterr().out == ""
+
+
+def test_the_doctor_warns_of_busy_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(device, "device_kind", lambda: "cpu")
-    monkeypatch.setattr(device, "cgroup_cores", lambda path: None)
-    monkeypatch.setattr("trainer.distributed.process_group.available_cores", lambda: 4)
+    monkeypatch.setattr(host_limits, "CGROUP", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(4)), raising=False)
     monkeypatch.setattr(busy_cores, "busy_cores", lambda: 2.6)
     finding = device.check_cores()
     assert finding.state == "warning" and finding.value.endswith("but other programs keep 2.6 busy")

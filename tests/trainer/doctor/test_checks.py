@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from schemas import host_limits
 from schemas.errors import UsageError
 from tests.object_store import ObjectStore
 from trainer.checkpoint.host_blocks import SMALLEST_BLOCK, Group, block_sizes, needed_elements
@@ -96,11 +97,14 @@ def test_builds_of_torch_run_on_what_they_were_built_for(
 
 
 def test_limits_of_a_container_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    limit = tmp_path / "cpu.max"
-    for content, cores in (("150000 100000\n", 1.5), ("max 100000\n", None), ("", None)):
-        limit.write_text(content)
-        assert device.cgroup_cores(limit) == cores
-    assert device.cgroup_cores(tmp_path / "missing") is None
+    monkeypatch.setattr(host_limits, "CGROUP", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(64)), raising=False)
+    (tmp_path / "cpu.max").write_text("150000 100000\n")
+
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    finding = device.check_cores()
+    assert finding.state == "ok" and "limited to the time of 1.5; each rank uses" in finding.value
+    assert (finding.facts["usable"], finding.facts["quota"]) == (1, 1.5)
 
     monkeypatch.setenv("OMP_NUM_THREADS", "4096")
     finding = device.check_cores()

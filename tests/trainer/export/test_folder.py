@@ -127,16 +127,20 @@ SERVICES = [
 
 @pytest.mark.parametrize("settings", SERVICES, ids=lambda settings: settings.split("=")[0])
 def test_accounts_of_services_are_not_published(settings: str) -> None:
-    changes = [f"deepspeed.{settings}", "deepspeed.dump_state=false", "deepspeed.zero_optimization.sub_group_size=9"]
+    changes = [
+        f"deepspeed.{settings}",
+        "deepspeed.memory_breakdown=false",
+        "deepspeed.zero_optimization.sub_group_size=9",
+    ]
     recipe = load_recipe("tests/recipes/small_bert.toml", changes)
     text = public_recipe(recipe)
     assert "SECRET" not in text and "enabled" not in text
-    assert "dump_state = false" in text and "sub_group_size = 9" in text
+    assert "memory_breakdown = false" in text and "sub_group_size = 9" in text
 
     key = f"deepspeed.{settings.split('=')[0]}.api_key"
     assert public_changes([RecipeChange(step=2, key=key, before="SECRET", now="SECRET2")]) == []
     recorded = resuming.recorded_keys(recipe.model_dump())
-    assert "SECRET" not in str(recorded) and recorded["deepspeed.dump_state"] is False
+    assert "SECRET" not in str(recorded) and recorded["deepspeed.memory_breakdown"] is False
 
 
 def test_an_earlier_export_is_kept_unless_overwrite_is_given(exported, tmp_path: Path, capsys) -> None:

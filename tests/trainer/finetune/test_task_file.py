@@ -87,7 +87,10 @@ def test_every_default_is_written_out() -> None:
         ("data.columns.txt=a", "unknown key data.columns.txt. Did you mean data.columns.text?"),
         ("sourse=a", "expected section.key=value"),
         ("kind=pairs", "kind: expected 'sentence', 'pair', 'choice', 'tags' or 'span', found 'pairs'"),
-        ("data.labels=numbr", "data.labels: expected a list, or 'number', found 'numbr'. The names"),
+        (
+            "data.labels=numbr",
+            "data.labels: expected a list, or 'number', found 'numbr'. Did you mean number? The names",
+        ),
         (
             "kind=span",
             'data.format is "tsv", as the ending of a/train.tsv says, but a task of the kind span is read from SQuAD '

@@ -36,4 +36,5 @@ def test_the_counts_of_an_evaluation_follow_its_sums() -> None:
     values = [float(number) for number in range(SUMS + 4)]
     sums = EvaluationSums.from_values(values)
     assert sums.losses == LossSums.from_values(values[:SUMS])
-    assert sums.counts == EvaluationCounts(masked=SUMS, pairs=SUMS + 1, judged=SUMS + 2, unigram_sum=SUMS + 3)
+    assert sums.counts == EvaluationCounts(masked=SUMS, pairs=SUMS + 1, judged=SUMS + 2)
+    assert sums.unigram_sum == SUMS + 3

@@ -86,13 +86,13 @@ def test_values_that_are_missing_or_not_finite_are_left_out(tmp_path: Path) -> N
 def test_secrets_are_not_shown(tmp_path: Path) -> None:
     run = run_folder(tmp_path, 5)
     with (run / "recipe.toml").open("a") as file:
-        file.write('[deepspeed]\ndump_state = false\n[deepspeed.comet]\napi_key = "SECRET"\n')
+        file.write('[deepspeed]\nmemory_breakdown = false\n[deepspeed.comet]\napi_key = "SECRET"\n')
     key = RecipeChange(step=2, key="deepspeed.wandb.key", before="SECRET", now="SECRET2")
     rate = RecipeChange(step=2, key="optimizer.lr", before=0.1, now=0.2)
     write_report(str(run), [2], [key, rate])
     page = (run / "report.html").read_text()
     assert "SECRET" not in page
-    assert "dump_state = false" in page and "optimizer.lr" in page
+    assert "memory_breakdown = false" in page and "optimizer.lr" in page
 
 
 def test_a_run_without_metrics_has_no_report(tmp_path: Path) -> None:

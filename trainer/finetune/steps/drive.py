@@ -27,12 +27,12 @@ from trainer.config.schema import Recipe
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.preemption import StopRequest
 from trainer.distributed.process_group import start_distributed
-from trainer.finetune.agreement import agreed, read_on_all_ranks
 from trainer.finetune.files.read import read_task_data
 from trainer.finetune.fingerprint import fingerprint_of
 from trainer.finetune.identity import IDENTITY_FILE
 from trainer.finetune.opening import check_folder, open_tokenizer
 from trainer.finetune.run import Order, finetune
+from trainer.finetune.shared_inputs import agreed, read_on_all_ranks
 from trainer.finetune.steps.adapt import (
     JOB_TIMEOUT_SECONDS,
     AdaptStep,

@@ -1,4 +1,4 @@
-"""How much memory is available: on the machine, or in the smallest of the groups that this process is in."""
+"""How much memory and how many cores can be used: of the machine, or in the smallest of the groups of this process."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from schemas import host_memory
-from schemas.host_memory import available_bytes
+from schemas import host_limits
+from schemas.host_limits import available_bytes, core_quota, usable_cores
 
 MEMINFO = "MemTotal:       24000000 kB\nMemFree:         1000000 kB\nMemAvailable:    5000000 kB\n"
 MACHINE = 1024 * 5_000_000
@@ -16,8 +16,8 @@ UNLIMITED = 9223372036854771712  # in version 1
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(host_memory, "PROC", tmp_path / "proc")
-    monkeypatch.setattr(host_memory, "CGROUP", tmp_path / "cgroup")
+    monkeypatch.setattr(host_limits, "PROC", tmp_path / "proc")
+    monkeypatch.setattr(host_limits, "CGROUP", tmp_path / "cgroup")
     (tmp_path / "proc" / "self").mkdir(parents=True)
     (tmp_path / "cgroup").mkdir()
     (tmp_path / "proc" / "meminfo").write_text(MEMINFO)
@@ -31,6 +31,16 @@ def add_group(machine: Path, path: str, limit: int | str, used: int, cache: int 
     (group / f"memory.{names[0]}").write_text(f"{limit}\n")
     (group / f"memory.{names[1]}").write_text(f"{used}\n")
     (group / "memory.stat").write_text(f"anon 5\n{names[2]}inactive_file {cache}\n")
+
+
+def add_quota(machine: Path, path: str, time: int | str, period: int | str) -> None:
+    group = machine / "cgroup" / path
+    group.mkdir(parents=True, exist_ok=True)
+    if path.startswith("cpu"):
+        (group / "cpu.cfs_quota_us").write_text(f"{time}\n")
+        (group / "cpu.cfs_period_us").write_text(f"{period}\n")
+    else:
+        (group / "cpu.max").write_text(f"{time} {period}\n")
 
 
 @pytest.mark.parametrize("top", ["", "memory"])
@@ -72,3 +82,40 @@ def test_a_container_that_sees_its_own_group_as_the_top(machine: Path) -> None:
 def test_without_these_files_free_pages_count(machine: Path) -> None:
     (machine / "proc" / "meminfo").unlink()
     assert available_bytes() > 0
+
+
+@pytest.mark.parametrize(
+    ("time", "period", "quota", "cores"),
+    [
+        (150_000, 100_000, 1.5, 1),  # of 64 cores
+        (50_000, 100_000, 0.5, 1),
+        (1_000_000, 250_000, 4.0, 4),
+        (9_000_000, 100_000, 90.0, 64),
+        ("max", 100_000, None, 64),
+        (-1, 100_000, None, 64),
+        ("", "", None, 64),
+    ],
+)
+@pytest.mark.parametrize("top", ["", "cpu"])
+def test_the_time_of_a_group_limits_its_cores(
+    machine: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    top: str,
+    time: int | str,
+    period: int | str,
+    quota: float | None,
+    cores: int,
+) -> None:
+    monkeypatch.setattr(host_limits, "allowed_cores", lambda: 64)
+    add_quota(machine, top, time, period)
+    assert (core_quota(), usable_cores()) == (quota, cores)
+
+
+@pytest.mark.parametrize(("top", "line"), [("", "0::"), ("cpu", "4:cpuacct,cpu:")])
+def test_the_smallest_quota_of_nested_groups_counts(machine: Path, top: str, line: str) -> None:
+    assert core_quota() is None
+    (machine / "proc" / "self" / "cgroup").write_text(f"{line}/kubepods/pod7/container\n")
+    add_quota(machine, f"{top}/kubepods/pod7".lstrip("/"), 250_000, 100_000)
+    add_quota(machine, f"{top}/kubepods/pod7/container".lstrip("/"), 800_000, 100_000)
+    add_quota(machine, f"{top}/kubepods/pod8".lstrip("/"), 100, 100_000)  # of others
+    assert core_quota() == 2.5
