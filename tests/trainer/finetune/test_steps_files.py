@@ -14,8 +14,9 @@ import tomli_w
 from schemas.manifest import read_manifest
 from schemas.vocabulary import read_vocabulary
 from tests.trainer.finetune.adapting import SMALL, Adapting, results_of
-from trainer.finetune.steps.schema import TaskStepSection
+from trainer.finetune.steps.schema import FinetuneSection, TaskStepSection
 from trainer.finetune.steps.step_recipe import fitted, step_recipe, validated
+from trainer.finetune.steps.steps_file import continued_steps, read_steps
 from trainer.models.pretraining import build_model
 from trainer.models.warm_start import warm_start_model
 
@@ -218,3 +219,32 @@ def test_a_step_makes_no_more_passes_than_it_is_told(
     assert fitted(content, section)["run"]["max_steps"] == steps
     assert f"has {steps} updates of {batch} rows each, which change an encoder little. Raise its epochs" in caplog.text
     assert f"or set batch.global_batch={max(1, batch * steps // 100)} for 100 updates" in caplog.text
+
+
+def test_paths_of_steps_may_lie_in_the_home_folder(adapting: Adapting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(adapting.folder))
+    for name in ("a.txt", "b.txt"):
+        (adapting.folder / name).write_text("A sentence.\n")
+    adapting.steps["domain"]["corpus"] = ["~/a.txt,~/*.txt", f"file://{adapting.folder}/b.txt", "a.txt"]
+    adapting.steps["finetune"]["task"] = "~/task.toml"
+    path = adapting.flags()[1]
+
+    home = str(adapting.folder)
+    steps = read_steps(path, None)
+    assert steps.domain is not None
+    assert steps.domain.corpus == [f"{home}/a.txt,{home}/*.txt", f"{home}/b.txt", f"{home}/a.txt"]
+    assert steps.finetune.task == f"{home}/task.toml"
+
+
+def test_a_recipe_s_own_pairs_keep_their_weights_however_they_are_written(
+    encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    (tmp_path / "recipe.toml").write_text(
+        '[data]\npairs = ["~/a", "/b/"]\nweights = [0.9, 0.1]\n[run]\nmax_steps = 9\n'
+    )
+    task = FinetuneSection(task="task.toml")
+    steps = continued_steps(str(encoder("bert")), str(tmp_path / "recipe.toml"), [], task)
+    assert steps.domain is not None and isinstance(steps.domain.pairs, list)
+    content = step_recipe(steps.domain, str(encoder("bert")), steps.domain.pairs, "run")
+    assert content["data"] == {"pairs": ["/home/ada/a", "/b"], "weights": [0.9, 0.1]}

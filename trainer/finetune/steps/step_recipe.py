@@ -12,6 +12,7 @@ import tomli_w
 from schemas import storage
 from schemas.errors import UsageError
 from schemas.manifest import read_manifest
+from schemas.urls import normal
 from trainer.config.overrides import apply_override
 from trainer.config.parse import parse_recipe
 from trainer.config.schema import Recipe
@@ -74,7 +75,8 @@ def step_recipe(section: AdaptSection, folder: str, pairs: list[str], output: st
     content["model"]["init_from"] = folder
 
     data = content.get("data", {})
-    if data.get("pairs") not in (pairs, pairs[0]):
+    own = data.get("pairs", [])
+    if [normal(str(path)) for path in (own if isinstance(own, list) else [own])] != pairs:
         data = {key: value for key, value in data.items() if key not in OF_OTHER_PAIRS}
     content["data"] = data | {"pairs": pairs}
     content["run"] = content.get("run", {}) | {"output": output}
