@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
+import sysconfig
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -145,13 +148,20 @@ def compiles(recipe: Recipe, device: str) -> bool:
 
 
 def check_compiler(device: str) -> None:
-    """Raise UsageError if torch.compile would find no compiler: for C++ on a CPU, and for the C of Triton on a GPU."""
-    variable, usual = ("CXX", ["g++", "clang++"]) if device == "cpu" else ("CC", ["gcc", "clang"])
+    """Raise UsageError if torch.compile would lack a C++ compiler (on a GPU, a C compiler) or the headers of Python."""
+    variable, usual = ("CC", ["gcc", "clang"])
+    if device == "cpu":
+        variable, usual = ("CXX", ["clang++" if sys.platform == "darwin" else "g++"])
     programs = [os.environ[variable]] if variable in os.environ else usual
+    header = Path(sysconfig.get_path("include"), "Python.h")
+
+    fault = None if header.exists() else f"{header} does not exist"
     if not any(map(shutil.which, programs)):
+        fault = f"{' or '.join(programs)} is not on PATH"
+    if fault:
         raise UsageError(
-            f"engine.compile needs a compiler, and {' or '.join(programs)} is not on PATH. Install one (on Debian and "
-            "Ubuntu: apt-get install g++ python3-dev), or give --set engine.compile=false."
+            f"engine.compile needs a compiler and Python's headers, and {fault}. Install them (on Debian and Ubuntu: "
+            "apt-get install g++ python3-dev), or give --set engine.compile=false."
         )
 
 
