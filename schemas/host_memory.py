@@ -81,7 +81,7 @@ def _available_in(group: Path, version: _Version) -> Iterator[int]:
 def _text_of(path: Path) -> str:
     """Return a small file's text, empty if it cannot be read."""
     try:
-        return path.read_text().strip()
+        return path.read_text(encoding="utf-8").strip()
     except OSError:
         return ""
 

@@ -142,7 +142,7 @@ def check_cores() -> Finding:
 def cgroup_cores(limit_file: Path) -> float | None:
     """Return a container's CPU limit in cores (cpu.max of cgroup v2), None if there is no limit."""
     try:
-        quota, period = limit_file.read_text().split()
+        quota, period = limit_file.read_text(encoding="utf-8").split()
         return None if quota == "max" else int(quota) / int(period)
     except (OSError, ValueError):
         return None

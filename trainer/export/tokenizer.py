@@ -88,7 +88,7 @@ def _read_tokenizer_config(path: Path) -> dict[str, Any]:
         return {}
 
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict):
             raise ValueError("not an object")
     except ValueError as error:

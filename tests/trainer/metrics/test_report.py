@@ -109,6 +109,16 @@ def test_pages_name_no_folders_of_the_machine_and_no_credentials(path: str, show
     assert shown_path(path) == shown
 
 
+def test_files_are_utf_8_whatever_the_locale(tmp_path: Path, run) -> None:
+    folder = run_folder(tmp_path, 5)
+    (folder / "recipe.toml").write_text("[run]\noutput = 'caf\u00e9'\n", encoding="utf-8")
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    program = "import sys; from trainer.metrics.report import write_report; write_report(sys.argv[1], [])"
+    done = run("python", "-c", program, folder, **locale)
+    assert done.returncode == 0, done.stderr
+    assert "caf\u00e9" in (folder / "report.html").read_text(encoding="utf-8")
+
+
 def test_a_run_without_metrics_has_no_report(tmp_path: Path) -> None:
     write_report(str(tmp_path), [])
     assert not (tmp_path / "report.html").exists()
