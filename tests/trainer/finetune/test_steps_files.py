@@ -209,17 +209,13 @@ def test_the_model_of_a_folder_is_read_from_its_config(encoder, family: str) -> 
 
 
 @pytest.mark.parametrize(("epochs", "steps"), [(0.1, 1), (1, 1), (2, 3), (3, 4)])
-def test_a_step_makes_no_more_passes_than_it_is_told(
-    encoder, pairs: Path, caplog: pytest.LogCaptureFixture, epochs: float, steps: int
-) -> None:
+def test_a_step_makes_no_more_passes_than_it_is_told(encoder, pairs: Path, epochs: float, steps: int) -> None:
     """A batch has two thirds of the rows, so that a second step would begin a second pass."""
     batch = read_manifest(str(pairs), "pairs").totals["rows"] * 2 // 3
     section = TaskStepSection(recipe="adapt_task", epochs=epochs, set=[*SMALL, f"batch.global_batch={batch}"])
     content = step_recipe(section, str(encoder("bert")), [str(pairs)], "run")
     content["batch"]["micro_batch"] = batch
     assert fitted(content, section)["run"]["max_steps"] == steps
-    assert f"has {steps} updates of {batch} rows each, which change an encoder little. Raise its epochs" in caplog.text
-    assert f"or set batch.global_batch={max(1, batch * steps // 100)} for 100 updates" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["general", "task"])

@@ -20,6 +20,7 @@ from schemas.vocabulary import read_vocabulary
 from tests.small_models import FAMILIES, OWN_SIZES, SIZES, random_model, section, write_hf
 from trainer.config.load import load_recipe
 from trainer.data.fit import check_model_vocabulary
+from trainer.export.convert import export
 from trainer.models.hf_config import hf_config
 from trainer.models.hf_shape import model_of_folder
 from trainer.models.parts import parts_of
@@ -351,6 +352,9 @@ def test_a_folder_without_a_masked_lm_head_begins_at_the_frequencies_of_its_toke
     first = json.loads((out / "metrics.jsonl").read_text().splitlines()[0])
     assert first["mlm_loss"] < first["unigram_loss"] + 1
     torch.testing.assert_close(bias_V, ((counts_V + 1) / (counts_V + 1).sum()).log(), atol=1e-4, rtol=0)
+
+    assert "checked" in export(str(out), str(tmp_path / "exported"), 1)
+    assert json.loads((tmp_path / "exported/config.json").read_text())["vocab_size"] == vocabulary.size + spare
 
 
 def test_a_head_without_a_bias_does_not_begin_at_frequencies(training, vocab: Path, tmp_path: Path) -> None:

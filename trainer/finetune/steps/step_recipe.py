@@ -31,9 +31,6 @@ OF_OTHER_PAIRS = ("weights", "vocab", "statistics")
 
 DEFAULT_MAX_LENGTH = 128
 
-FEW_UPDATES = 100
-"""Below this number of updates a step warns that it has few. Chosen by hand, not measured."""
-
 
 def changed_content(section: AdaptSection) -> dict[str, Any]:
     """Return the content of a step's recipe with the step's `set` applied. Raises UsageError and StorageError."""
@@ -108,13 +105,6 @@ def fitted(content: dict[str, Any], section: AdaptSection) -> dict[str, Any]:
     steps = recipe.run.max_steps
     if section.epochs is not None:
         steps = min(steps, max(1, int(section.epochs * available / size)))
-    if steps < FEW_UPDATES:
-        key = "batch.global_batch" if unit == "rows" else "batch.global_tokens"
-        logger.warning(
-            "This step of continued pretraining has %d updates of %s %s each, which change an encoder little. Raise "
-            "its epochs or run.max_steps, or set %s=%d for %d updates on as much text.",
-            *(steps, f"{size:,}", unit, key, max(1, size * steps // FEW_UPDATES), FEW_UPDATES),
-        )
     return content | {"batch": batch, "run": content["run"] | {"max_steps": steps}}
 
 
