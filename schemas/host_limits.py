@@ -121,7 +121,7 @@ def _paths_of_groups() -> dict[str, str]:
 def _text_of(path: Path) -> str:
     """Return a small file's text, empty if it cannot be read."""
     try:
-        return path.read_text().strip()
+        return path.read_text(encoding="utf-8").strip()
     except OSError:
         return ""
 

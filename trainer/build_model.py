@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
+import sysconfig
 from collections.abc import Iterator
+from pathlib import Path
 
+import numpy as np
 import torch
 from deepspeed import DeepSpeedEngine
 from deepspeed.accelerator import get_accelerator
+from numpy.typing import NDArray
 from torch import Tensor
 
 from schemas.errors import UsageError
@@ -100,7 +105,7 @@ def initial_weights(recipe: Recipe, folders: list[PairFolder]) -> Iterator[tuple
 def fill_from_folder(model: PretrainingModel, recipe: Recipe, folders: list[PairFolder]) -> None:
     """Fill a model with the weights of model.init_from, or with tiles of those of model.tile_from, and log it.
 
-    A masked-LM head that the folder lacks begins as `begin_head` says.
+    A masked-LM head with a bias that the folder lacks begins as `begin_head` says.
     """
     vocabulary = folders[0].vocabulary
     if recipe.model.tile_from is not None:
@@ -114,21 +119,23 @@ def fill_from_folder(model: PretrainingModel, recipe: Recipe, folders: list[Pair
         begun_with = f"the weights of {source}"
 
     missing = f" They lack {', '.join(initialized)}, which start from random weights" if initialized else ""
-    if any(head == GENERATOR_FOLDER or head.endswith("mlm_head") for head in initialized):
+    lacks_head = any(head == GENERATOR_FOLDER or head.endswith("mlm_head") for head in initialized)
+    if lacks_head and model.mlm_head.bias is not None:
         counts_V = unigram_counts(folders, recipe.data.weights, statistics_of_rows(recipe, folders, begins=True))
-        begin_head(model.mlm_head, WordFrequencies(counts_V))
+        begin_head(model.mlm_head, model.mlm_head.bias, counts_V)
         missing += ", except that masked tokens are first predicted from how frequent they are in data.pairs"
     logger.info("Beginning with %s.%s", begun_with, missing and f"{missing}.")
 
 
 @torch.no_grad()
-def begin_head(head: MaskedLMHead, frequencies: WordFrequencies) -> None:
+def begin_head(head: MaskedLMHead, bias_R: Tensor, counts_V: NDArray[np.int64]) -> None:
     """Let a masked-LM head without trained weights begin with token frequencies, and with the encoder's own vectors.
 
+    bias_R: the head's, with a value for each row of the embeddings. Spare rows begin as tokens that never occur.
     docs/measurements.md compares this start with a drawn head.
     """
-    if head.bias is not None:
-        head.bias.copy_(-torch.from_numpy(frequencies.losses_V))
+    counts_R = np.pad(counts_V, (0, len(bias_R) - len(counts_V)))
+    bias_R.copy_(-torch.from_numpy(WordFrequencies(counts_R).losses_V))
     if head.dense is not None:
         add_identity_to_head(head.dense.weight)
 
@@ -141,13 +148,20 @@ def compiles(recipe: Recipe, device: str) -> bool:
 
 
 def check_compiler(device: str) -> None:
-    """Raise UsageError if torch.compile would find no compiler: for C++ on a CPU, and for the C of Triton on a GPU."""
-    variable, usual = ("CXX", ["g++", "clang++"]) if device == "cpu" else ("CC", ["gcc", "clang"])
+    """Raise UsageError if torch.compile would lack a C++ compiler (on a GPU, a C compiler) or the headers of Python."""
+    variable, usual = ("CC", ["gcc", "clang"])
+    if device == "cpu":
+        variable, usual = ("CXX", ["clang++" if sys.platform == "darwin" else "g++"])
     programs = [os.environ[variable]] if variable in os.environ else usual
+    header = Path(sysconfig.get_path("include"), "Python.h")
+
+    fault = None if header.exists() else f"{header} does not exist"
     if not any(map(shutil.which, programs)):
+        fault = f"{' or '.join(programs)} is not on PATH"
+    if fault:
         raise UsageError(
-            f"engine.compile needs a compiler, and {' or '.join(programs)} is not on PATH. Install one (on Debian and "
-            "Ubuntu: apt-get install g++ python3-dev), or give --set engine.compile=false."
+            f"engine.compile needs a compiler and Python's headers, and {fault}. Install them (on Debian and Ubuntu: "
+            "apt-get install g++ python3-dev), or give --set engine.compile=false."
         )
 
 

@@ -54,6 +54,6 @@ def record(run: str, choice: Choice) -> None:
 def _choices(run: str) -> list[Choice]:
     """Return all recorded choices. A damaged file counts as empty, so the choice is made again."""
     try:
-        return [Choice(**fields) for fields in json.loads((Path(run) / RECORD).read_text())]
+        return [Choice(**fields) for fields in json.loads((Path(run) / RECORD).read_text(encoding="utf-8"))]
     except (OSError, ValueError, TypeError):
         return []

@@ -4,9 +4,10 @@
                 does; it is halved each time that the pass runs out of memory.
     on a CPU    CPU_TOKENS, which keep all cores busy and a small machine's memory free.
 
-All ranks use the size that fits on the one with the least memory. The choice changes results by rounding, so it is
-recorded in RUN/micro_batches.json, and a run that resumes under the same circumstances uses the recorded choice. If
-training runs out of memory nevertheless, that is recorded as well, and the next start uses half.
+All ranks use the size that fits on the one with the least memory. The choice changes results by rounding and, with
+dropout, by its random masks, so it is recorded in RUN/micro_batches.json, and a run that resumes under the same
+circumstances uses the recorded choice. If training runs out of memory nevertheless, that is recorded as well, and the
+next start uses half.
 """
 
 from __future__ import annotations

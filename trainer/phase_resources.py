@@ -22,6 +22,7 @@ from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.process_group import device_of_rank
 from trainer.engine import build_engine
 from trainer.evaluate import Evaluation, open_evaluation
+from trainer.export.verify_rows import check_exportable
 from trainer.metrics.log import MetricsLog
 from trainer.metrics.monitors import Tell, name_run
 from trainer.metrics.unigram import TrainingText, open_frequencies, training_text
@@ -66,10 +67,13 @@ def open_engine(context: RunContext, phase: Phase, data: PhaseData, begins: bool
     # W&B reads the run's name from the environment while DeepSpeed builds the engine.
     run_on_rank_0(lambda: name_run(run_recipe.run.folder, run_recipe.deepspeed))
     model = build_initial_model(phase.recipe, data.folders)
-    engine = build_engine(model, phase.recipe, data.share)
     if begins:
         first = data.folders[0]
+        run_on_rank_0(lambda: check_exportable(first.folder, first.vocabulary, model.shape))
         warn_of_vocabulary(run_recipe, first.vocabulary, first.folder)
+
+    engine = build_engine(model, phase.recipe, data.share)
+    if begins:
         context.watchdog.at("drawing initial weights")
         fill_in_initial_weights(engine, run_recipe, data.folders)
     return engine

@@ -113,11 +113,25 @@ def test_a_gpu_without_bf16_is_refused(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(("device", "variable"), [("cpu", "CXX"), ("cuda", "CC")])
-def test_compiling_without_a_compiler_is_refused(device: str, variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiling_without_a_compiler_is_refused(
+    device: str, variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     check_compiler(device)
     monkeypatch.setenv(variable, "no-compiler")
     with pytest.raises(UsageError, match=r"no-compiler is not on PATH.* --set engine\.compile=false"):
         check_compiler(device)
+
+    monkeypatch.delenv(variable)
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
+    with pytest.raises(UsageError, match=rf"{tmp_path}/Python\.h does not exist.*python3-dev"):
+        check_compiler(device)
+
+
+def test_on_linux_torch_compile_looks_for_no_other_compiler_than_g(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda program: None if program == "g++" else f"/usr/bin/{program}")
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(UsageError, match=r"g\+\+ is not on PATH"):
+        check_compiler("cpu")
 
 
 @pytest.mark.parametrize(

@@ -202,7 +202,7 @@ def newest_sound(run: str, saved: SavedCheckpoints, fault_of: Callable[[Path], s
 def read_state(path: Path) -> TrainingState:
     """Return a checkpoint's state. Raises CheckpointError if state.json is missing or is not valid in this version."""
     try:
-        return TrainingState.model_validate_json((path / STATE).read_text())
+        return TrainingState.model_validate_json((path / STATE).read_text(encoding="utf-8"))
     except (OSError, ValidationError) as error:
         raise CheckpointError(
             f"{path / STATE} is not a state of this version: {error}. Resume with the version that wrote it."

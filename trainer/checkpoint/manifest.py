@@ -103,7 +103,7 @@ def remove_entry(folder: Path, name: str) -> None:
     if not (folder / MANIFEST).exists():
         return
 
-    manifest = json.loads((folder / MANIFEST).read_text())
+    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     entries = [entry for entry in manifest["files"] if entry["path"] != name]
     if len(entries) < len(manifest["files"]):
         _write(folder, manifest | {"files": entries})
@@ -135,7 +135,7 @@ def ranges_of(path: Path) -> list[HashedRange] | str:
     Raises CheckpointError for a checkpoint of a newer format.
     """
     try:
-        manifest = json.loads((path / MANIFEST).read_text())
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         version = manifest["format_version"]
         if "assembled" in manifest:
             return f"{path} is in parts, as several nodes wrote it to a URL: resume or export from the URL"

@@ -179,7 +179,7 @@ def parts_of_node(run: str, number: int) -> list[str]:
     names = []
     for folder in saved_parts(run):
         with contextlib.suppress(OSError):
-            if (folder / NODE).read_text() == str(number) and (folder / MANIFEST).exists():
+            if (folder / NODE).read_text(encoding="utf-8") == str(number) and (folder / MANIFEST).exists():
                 names.append(folder.name)
     return names
 

@@ -137,7 +137,7 @@ def unrecorded_recipe(run: str) -> dict[str, Any]:
     """
     path = Path(run) / "recipe.toml"
     try:
-        content = tomllib.loads(path.read_text())
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
         values = recorded_keys(with_former_defaults(content))
         history = _read_history(run)
     except (OSError, ValueError) as error:
@@ -170,7 +170,7 @@ def _read_history(run: str) -> list[RecipeChange]:
     path = Path(run) / HISTORY
     if not path.exists():
         return []
-    return [RecipeChange.model_validate_json(line) for line in path.read_text().splitlines()]
+    return [RecipeChange.model_validate_json(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def write_history(run: str, changes: list[RecipeChange]) -> None:

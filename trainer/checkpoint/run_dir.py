@@ -129,7 +129,7 @@ def _is_of_a_run(run: str, names: list[str]) -> bool:
     # A file that cannot be read, or is not text or JSON, is no evidence of a run.
     with contextlib.suppress(OSError, ValueError):
         lock = Path(run, RUN_LOCK_FILE)
-        text = lock.read_text() if lock.exists() else ""
+        text = lock.read_text(encoding="utf-8") if lock.exists() else ""
         if re.match(r"process \d+ on ", text):
             return True
         if not text and _is_of_a_run_killed_at_once(run, names):
@@ -137,7 +137,7 @@ def _is_of_a_run(run: str, names: list[str]) -> bool:
 
     for manifest in Path(run, layout.CHECKPOINTS_FOLDER).glob(f"step-*/{MANIFEST}"):
         with contextlib.suppress(OSError, ValueError):
-            if {"format_version", "files"} <= set(json.loads(manifest.read_text())):
+            if {"format_version", "files"} <= set(json.loads(manifest.read_text(encoding="utf-8"))):
                 return True
     return False
 

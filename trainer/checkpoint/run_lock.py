@@ -50,7 +50,7 @@ def hold(run: str, flag: str = "run.output") -> RunLock:
 
     Raises UsageError if a live run holds the folder, and OSError if it cannot be written.
     """
-    file = Path(run, RUN_LOCK_FILE).open("a+")  # noqa: SIM115 (open for as long as the run lasts)
+    file = Path(run, RUN_LOCK_FILE).open("a+", encoding="utf-8")  # noqa: SIM115 (open for as long as the run lasts)
     owner: _Owner | None = None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -159,7 +159,7 @@ class _Owner:
     def _try_to_create(self) -> bool:
         """Create the file and return True, or return False if it exists."""
         try:
-            with self._path.open("x") as file:
+            with self._path.open("x", encoding="utf-8") as file:
                 file.write(self._text())
         except FileExistsError:
             return False
@@ -212,10 +212,10 @@ class _Owner:
     def _rewrite(self) -> None:
         """Overwrite the text in place, so that the file is never empty. The new text is at least as long as the old."""
         try:
-            with self._path.open("r+") as file:
+            with self._path.open("r+", encoding="utf-8") as file:
                 file.write(self._text())
         except FileNotFoundError:
-            self._path.write_text(self._text())
+            self._path.write_text(self._text(), encoding="utf-8")
 
     def _end_process(self, text: str) -> None:
         """End the process at once: two runs that write into one folder would corrupt it."""
@@ -243,7 +243,7 @@ def _name_in(text: str | None) -> str:
 def _text_of(path: Path) -> str | None:
     """Return a file's text, or None if it cannot be read."""
     try:
-        return path.read_text()
+        return path.read_text(encoding="utf-8")
     except OSError:
         return None
 

@@ -14,8 +14,9 @@ from trainer.config.schema import Recipe
 def check_model_vocabulary(recipe: Recipe, vocabulary: Vocabulary, folder: str) -> None:
     """Raise DataError if the pairs' vocabulary does not fit the recipe's model."""
     vocab_size = recipe.model.vocab_size
-    # The rows of model.init_from, some of which may be spare, are compared when its weights are read.
-    if vocab_size is not None and vocab_size != vocabulary.size and recipe.model.init_from is None:
+    # The rows of a folder, some of which may be spare, are compared when its weights are read.
+    begins_with_folder = recipe.model.init_from is not None or recipe.model.tile_from is not None
+    if vocab_size is not None and vocab_size != vocabulary.size and not begins_with_folder:
         raise DataError(
             f"{folder} has a vocabulary of {vocabulary.size} tokens, but model.vocab_size is {vocab_size}. "
             f"Use --set model.vocab_size={vocabulary.size}, or pairs with a vocabulary of {vocab_size}."
@@ -24,7 +25,7 @@ def check_model_vocabulary(recipe: Recipe, vocabulary: Vocabulary, folder: str) 
     pad_id = vocabulary.special_id("pad")
     if recipe.model.family == "roberta" and pad_id != 1:
         advice = "Choose another model.family."
-        if recipe.model.init_from is None:
+        if not begins_with_folder:
             advice = (
                 "Build pairs with a vocabulary of `clozeline vocab --model bytebpe`, or choose another model.family."
             )

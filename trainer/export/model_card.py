@@ -77,7 +77,7 @@ def model_card(run: str, checkpoint: Path, recipe: Recipe, averaged: Sequence[in
         tokens=state.tokens,
         origin=origin_of(recipe),
         # Fingerprints identify the content that the model was trained on without naming a path.
-        pairs_fingerprints=[*state.earlier_data, *state.identity["data"]],
+        pairs_fingerprints=list(dict.fromkeys([*state.earlier_data, *state.identity["data"]])),
         vocabulary_fingerprint=state.identity["vocabulary"],
         metrics=last_metrics(run, state.step),
         recipe=public_recipe(recipe),

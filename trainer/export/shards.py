@@ -125,7 +125,7 @@ def write_weights(
         "metadata": {"total_parameters": elements, "total_size": _ELEMENT * elements},
         "weight_map": dict(sorted(file_of_tensor.items())),
     }
-    (folder / INDEX_FILE).write_text(json.dumps(index, indent=2) + "\n")
+    (folder / INDEX_FILE).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
 def _write_shard(file: TensorFile, shard: Shard, path: Path) -> None:

@@ -61,8 +61,8 @@ def exported_tokenizer_config(path: Path, shape: EncoderShape) -> dict[str, Any]
     model_max_length makes `truncation=True` cut rows to the model's maximum. token_type_ids are listed for models with
     segments; otherwise transformers would leave them out for ALBERT, and segment B would be read as segment A.
     """
-    content = _read_tokenizer_config(path)
-    config = portable_config(content) | {"tokenizer_class": TOKENIZER_CLASS}
+    config = portable_config(_read_tokenizer_config(path)) | {"tokenizer_class": TOKENIZER_CLASS}
+    config.pop("added_tokens_decoder", None)  # would undo what `with_training_rows` says of the mask
     if shape.two_streams:
         config["padding_side"] = "left"  # the last token of every row is [CLS], which a classifier reads
     config["model_max_length"] = shape.max_position_embeddings
@@ -88,7 +88,7 @@ def _read_tokenizer_config(path: Path) -> dict[str, Any]:
         return {}
 
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict):
             raise ValueError("not an object")
     except ValueError as error:

@@ -129,7 +129,7 @@ def _read_identity(output: Path) -> dict[str, str]:
         raise UsageError(f"--output {output} holds files that do not belong to a fine-tuning. Choose another folder.")
 
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(path.read_text(encoding="utf-8"))
         is_complete = all(isinstance(found[name], str) for name in NAMES)
         is_complete &= isinstance(json.loads(found.get(LABELS, "[]")), list)
     except (OSError, ValueError, TypeError, KeyError):
@@ -180,7 +180,7 @@ def _changed_labels(there: list[str], here: list[str]) -> str:
 def _changed_keys(output: Path, task: Task) -> str:
     """Return how the task in an output folder differs from this one, "" if the folder's task cannot be read."""
     try:
-        earlier = tomllib.loads((output / TASK_FILE).read_text())
+        earlier = tomllib.loads((output / TASK_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return ""
     return changes_of(earlier, tomllib.loads(dump_task(task)))

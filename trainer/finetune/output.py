@@ -62,7 +62,8 @@ def write_model(output: Path, model: Any, folder: str, kind: str, card: str) -> 
             model.save_pretrained(partial)
             open_tokenizer(folder, kind).save_pretrained(partial)
         config = partial / TOKENIZER_CONFIG
-        config.write_text(json.dumps(portable_config(json.loads(config.read_text())), indent=2, ensure_ascii=False))
+        content = portable_config(json.loads(config.read_bytes()))
+        config.write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")
         (partial / MODEL_CARD_FILE).write_text(card, encoding="utf-8")
         follow_umask(partial)
         shutil.rmtree(final, ignore_errors=True)

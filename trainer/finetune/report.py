@@ -25,7 +25,7 @@ SPREAD_COLUMNS = ("mean", "interval", "lower_quartile", "median", "upper_quartil
 
 def write_report(output: Path, results: dict[str, Any]) -> None:
     """Write OUTPUT/report.html from the content of results.json."""
-    task = (output / "task.toml").read_text()
+    task = (output / "task.toml").read_text(encoding="utf-8")
     storage.publish(str(output / REPORT_FILE), report(results, task).encode(), durable=False)
 
 

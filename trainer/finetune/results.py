@@ -42,7 +42,7 @@ def write_seed_result(folder: Path, result: SeedResult) -> None:
 def read_seed_result(folder: Path) -> SeedResult | None:
     """Return a seed's result, or None if the seed is not finished."""
     try:
-        return SeedResult(**json.loads((folder / RESULT_FILE).read_text()))
+        return SeedResult(**json.loads((folder / RESULT_FILE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from trainer.config.section import Section
+from trainer.config.section import Place, Section
 from trainer.finetune.task_defaults import fill_defaults
 
 Kind = Literal["sentence", "pair", "choice", "tags", "span"]
@@ -19,7 +19,7 @@ Format = Literal["jsonl", "json", "tsv", "csv", "squad", "conll", "c3"]
 Column = str | int
 Columns = Column | list[Column]
 
-Files = str | Annotated[list[str], Field(min_length=1)]
+Files = Place | Annotated[list[Place], Field(min_length=1)]
 """A file, or several."""
 
 NUMBER: Literal["number"] = "number"

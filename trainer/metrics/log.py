@@ -178,7 +178,7 @@ class MetricsLog:
         content = "".join(json.dumps(line) + "\n" for line in lines)
         storage.publish(str(path), content.encode())
 
-        self._file = path.open("a")
+        self._file = path.open("a", encoding="utf-8")
         self._tensorboard = TensorBoardWriter(self._run, lines)
 
     def _tell_monitors(self, line: dict[str, Any]) -> None:

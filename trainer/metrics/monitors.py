@@ -49,7 +49,7 @@ def name_run(run: str, settings: dict[str, Any]) -> None:
     path = Path(run, ID)
     if not path.exists():
         storage.publish(str(path), secrets.token_hex(8).encode())
-    os.environ.setdefault("WANDB_RUN_ID", path.read_text())
+    os.environ.setdefault("WANDB_RUN_ID", path.read_text(encoding="utf-8"))
     os.environ.setdefault("WANDB_RESUME", "allow")
 
 

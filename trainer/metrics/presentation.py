@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import PurePath
+from urllib.parse import urlsplit
 
 from trainer.logs import logger
 
@@ -27,5 +28,8 @@ def keep_running(what: str) -> Iterator[None]:
 
 
 def shown_path(path: str) -> str:
-    """Return a path as a page shows it: pages are shared, so of an absolute path only the last two parts."""
+    """Return a path as a page shows it, since pages are shared: the last two parts, or a URL without credentials."""
+    if "://" in path:
+        url = urlsplit(path)
+        return url._replace(netloc=url.netloc.rpartition("@")[2], query="", fragment="").geturl()
     return "/".join(PurePath(path).parts[-2:]) if PurePath(path).is_absolute() else path

@@ -111,7 +111,7 @@ class RankFile:
 def read_ranks(run: str) -> list[RankReport]:
     """Return the reports of RUN/ranks.json, an empty list if the file is missing or damaged."""
     try:
-        ranks = json.loads(Path(run, RANKS_FILE).read_text())["ranks"]
+        ranks = json.loads(Path(run, RANKS_FILE).read_text(encoding="utf-8"))["ranks"]
         return [RankReport(**rank) for rank in ranks]
     except (OSError, ValueError, TypeError, KeyError):
         return []

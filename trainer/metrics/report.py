@@ -45,7 +45,7 @@ def write_report(run: str, resumed_at: list[int], changes: Sequence[RecipeChange
 
 def report(run: str, lines: Metrics, resumed_at: list[int], changes: Sequence[RecipeChange] = ()) -> str:
     """Return the page. It depends on the arguments, on the run's recipe and on which checkpoints exist."""
-    recipe = tomllib.loads((Path(run) / "recipe.toml").read_text())
+    recipe = tomllib.loads((Path(run) / "recipe.toml").read_text(encoding="utf-8"))
 
     return render(
         "trainer.metrics",

@@ -223,7 +223,7 @@ def peak_memory() -> int:
         return int(accelerator.max_memory_allocated())
 
     if STATUS.exists():
-        for line in STATUS.read_text().splitlines():
+        for line in STATUS.read_text(encoding="utf-8").splitlines():
             if line.startswith("VmHWM:"):
                 return 1024 * int(line.split()[1])
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

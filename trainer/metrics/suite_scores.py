@@ -22,7 +22,7 @@ HELD_OUT_LOSS = "eval_mlm_loss"
 def read_scores(run: str) -> dict[str, list[dict[str, Any]]]:
     """Return the scores of a run's checkpoints by suite; empty if there are none or the file is damaged."""
     try:
-        content = json.loads((Path(run) / SCORES_FILE).read_text())
+        content = json.loads((Path(run) / SCORES_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

@@ -145,7 +145,7 @@ def are_of_rows(recorded: dict[str, Any], rows: dict[str, Any]) -> bool:
 def read_recorded(path: Path) -> dict[str, Any] | None:
     """Return the content of UNIGRAM_FILE, None if the file is missing or damaged."""
     try:
-        recorded = json.loads(path.read_text())
+        recorded = json.loads(path.read_text(encoding="utf-8"))
         is_whole = isinstance(recorded["made_from"], dict) and isinstance(recorded["counts"], list)
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -57,16 +57,16 @@ def write_encoder(folder: Path, output: Path) -> None:
     partial.mkdir(parents=True)
     save_file(weights, partial / WEIGHTS, metadata={"format": "pt"})
 
-    config = json.loads((folder / "config.json").read_text())
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     kept = {key: value for key, value in config.items() if key not in KEYS_OF_HEAD}
-    (partial / "config.json").write_text(json.dumps(kept, indent=2) + "\n")
+    (partial / "config.json").write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
 
     for path in sorted(folder.iterdir()):
         is_of_tokenizer = path.is_file() and path.suffix != ".safetensors" and path.name not in ("config.json", INDEX)
         if is_of_tokenizer:
             shutil.copyfile(path, partial / path.name)
 
-    (partial / SOURCE_FILE).write_text(json.dumps({"source": fingerprint_of(str(folder))}) + "\n")
+    (partial / SOURCE_FILE).write_text(json.dumps({"source": fingerprint_of(str(folder))}) + "\n", encoding="utf-8")
     follow_umask(partial)
     shutil.rmtree(output, ignore_errors=True)
     partial.rename(output)
@@ -82,7 +82,7 @@ def read_weights(folder: Path) -> dict[str, Any]:
     """Return all weights of a folder, which may be split over several files. Raises DataError if they are missing."""
     names = [WEIGHTS]
     if (folder / INDEX).is_file():
-        names = sorted(set(json.loads((folder / INDEX).read_text())["weight_map"].values()))
+        names = sorted(set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values()))
     if not (folder / names[0]).is_file():
         raise DataError(f"{folder} has no {names[0]}. Fine-tune it again.")
 

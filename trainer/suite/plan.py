@@ -205,7 +205,7 @@ def remove_if_of_another(output: Path, folder: str) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file, an empty one if the file is missing or damaged."""
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from trainer.config.section import Section
+from trainer.config.section import Place, Section
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
 """The pattern of valid names, which are also the names of folders."""
@@ -26,7 +26,7 @@ class SuiteTask(Section):
     """A task that encoders are fine-tuned on."""
 
     name: str = Field(pattern=f"^{NAME}$", description="The name of the task in tables, and of its folder.")
-    file: str = Field(min_length=1, description="The task file, relative to the suite file.")
+    file: Place = Field(min_length=1, description="The task file, relative to the suite file.")
     metric: str | None = Field(
         default=None, description="The metric to report, one of the task's own. If unset, the first one."
     )
@@ -47,7 +47,7 @@ class MinimalPairs(Section):
     """Pairs of an acceptable and an unacceptable sentence, scored without fine-tuning."""
 
     name: str = Field(pattern=f"^{NAME}$", description="The name in tables, and of its folder.")
-    files: str = Field(
+    files: Place = Field(
         min_length=1, description="The files, relative to --data. The last part of the path may have wildcards."
     )
     source: str | None = Field(default=None, description="Where the files can be had, for messages that miss them.")

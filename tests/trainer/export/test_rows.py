@@ -3,18 +3,18 @@
 import json
 import shutil
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
-from schemas.errors import CheckpointError
+from schemas.errors import CheckpointError, DataError
 from schemas.vocabulary import Vocabulary, read_vocabulary
 from tests.small_models import random_model, section
 from trainer.export.tokenizer import tokenizer_files
-from trainer.export.verify_rows import check_rows
+from trainer.export.verify_rows import check_exportable, check_rows
 from trainer.models.shape import EncoderShape
 
 VOCABULARIES = ("vocab", "byte_vocab", "unigram_vocab", "xlnet_vocab", "albert_vocab")
@@ -108,3 +108,91 @@ def test_a_published_mask_that_keeps_its_space_takes_it_in_the_export(byte_vocab
     (tmp_path / "hf").mkdir()
     found = exported(published, "roberta", tmp_path / "hf")
     check_rows(found.tokenizer, found.folder, found.vocabulary, found.shape)
+
+
+def changed(vocabulary_folder: Path, file: str, change: dict[str, Any], folder: Path) -> Path:
+    """Return a copy of a vocabulary whose file has other values, as a published tokenizer may."""
+    published = Path(shutil.copytree(vocabulary_folder, folder))
+    path = published / file
+    content = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(content | change))
+    return published
+
+
+def sequence(*steps: dict[str, Any]) -> dict[str, Any]:
+    return {"pre_tokenizer": {"type": "Sequence", "pretokenizers": list(steps)}}
+
+
+BYTES = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+MARKS = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": True}
+STRIPPED = {"normalizer": {"type": "Strip", "strip_left": True, "strip_right": True}}
+DIGITS = {"type": "Digits", "individual_digits": True}
+CUT = {"truncation": {"direction": "Right", "max_length": 8, "strategy": "LongestFirst", "stride": 0}}
+PADDED = {
+    "padding": {
+        "strategy": {"Fixed": 64},
+        "direction": "Right",
+        "pad_to_multiple_of": None,
+        "pad_id": 1,
+        "pad_type_id": 0,
+        "pad_token": "<pad>",
+    }
+}
+MASK_KEEPS_SPACE = {"content": "<mask>", "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "change"),
+    [
+        ("byte_vocab", "tokenizer.json", CUT | PADDED),
+        ("vocab", "tokenizer.json", CUT | PADDED),
+        ("byte_vocab", "tokenizer.json", {"pre_tokenizer": BYTES | {"add_prefix_space": False}}),
+        ("byte_vocab", "tokenizer_config.json", {"added_tokens_decoder": {"4": MASK_KEEPS_SPACE}}),
+    ],
+)
+def test_published_tokenizers_that_can_be_exported(
+    request, tmp_path: Path, name: str, file: str, change: dict[str, Any]
+) -> None:
+    published = changed(request.getfixturevalue(name), file, change, tmp_path / "vocabulary")
+    (tmp_path / "hf").mkdir()
+    found = exported(published, "bert", tmp_path / "hf")
+    check_exportable(str(tmp_path), found.vocabulary, found.shape)
+    check_rows(found.tokenizer, found.folder, found.vocabulary, found.shape)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("byte_vocab", sequence({"type": "Whitespace"}, BYTES)),
+        ("byte_vocab", STRIPPED),
+        ("unigram_vocab", sequence(MARKS, DIGITS)),
+        (
+            "unigram_vocab",
+            sequence({"type": "WhitespaceSplit"}, {"type": "Punctuation", "behavior": "Isolated"}, MARKS),
+        ),
+    ],
+)
+def test_a_tokenizer_that_cannot_be_exported_is_known_from_its_file(
+    request, tmp_path: Path, name: str, change: dict[str, Any]
+) -> None:
+    published = changed(request.getfixturevalue(name), "tokenizer.json", change, tmp_path / "vocabulary")
+    vocabulary = read_vocabulary(str(published))
+    shape = random_model(section("bert"), vocabulary).shape
+    with pytest.raises(DataError, match=r"an export of the model could not have: of .*, expected .*clozeline vocab"):
+        check_exportable(str(tmp_path), vocabulary, shape)
+
+
+def test_training_on_its_rows_is_refused_before_the_first_step(
+    training, command, text: Path, byte_vocab: Path, tmp_path: Path
+) -> None:
+    published = changed(byte_vocab, "tokenizer.json", STRIPPED, tmp_path / "published")
+    pairs = tmp_path / "pairs"
+    flags = ("--objective", "full_sentences", "--max_length", 32)
+    made = command("pairs", "--text", text, "--vocab", published, "--output", pairs, *flags)
+    assert made.returncode == 0, made.stderr
+
+    done = training.warm(1, tmp_path / "run", data__pairs=pairs, model__family="roberta")
+    assert done.returncode == 3, done.stderr
+    assert done.stderr.startswith(f"clozeline: {pairs} was made with a tokenizer that an export of the model could not")
+    assert "\n" not in done.stderr.strip()
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()

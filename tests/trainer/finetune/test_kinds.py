@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 import shutil
@@ -172,6 +173,48 @@ def test_windows_cover_the_context_and_find_every_answer(encoder, family: str) -
         for feature in pointed:
             first, last = (feature.part.characters_T2[place] for place in feature.target)
             assert CONTEXT[first[0] : last[1]].strip() == CONTEXT[begin:end]
+
+
+BYTES = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+OFFSETS: dict[str, tuple[str, dict]] = {
+    "leave out a word's first letter": (
+        "roberta",
+        {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Whitespace"}, BYTES]}},
+    ),
+    "begin with the space": (
+        "roberta",
+        {
+            "pre_tokenizer": BYTES | {"trim_offsets": False},
+            "post_processor": {
+                "type": "RobertaProcessing",
+                "sep": ["</s>", 2],
+                "cls": ["<s>", 0],
+                "trim_offsets": False,
+                "add_prefix_space": True,
+            },
+        },
+    ),
+    "leave out marks of direction": ("bert", {}),
+}
+
+
+@pytest.mark.parametrize("offsets", OFFSETS)
+def test_answers_are_whole_words_whatever_the_offsets(encoder, tmp_path: Path, offsets: str) -> None:
+    family, rules = OFFSETS[offsets]
+    folder = shutil.copytree(encoder(family), tmp_path / "encoder")
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | rules))
+    kind = kind_for(folder, "span", max_length=40, stride=12)
+
+    context = "The baker finds (with the cat) \u200f letters\u200f, \u2066mountains\u2069 and a river. " * 3
+    for word in ("letters", "mountains", "river", "cat", "baker", "(with"):
+        answer = Answer(word, context.index(word))
+        pointed = []
+        for feature in kind.features([SpanExample("0", "What is it?", context, (answer,), False)]):
+            first, last = (feature.part.characters_T2[place] for place in feature.target)
+            if first[0] != OUTSIDE:
+                pointed.append(context[first[0] : last[1]])
+        assert pointed and set(pointed) == {word}
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "electra", "modernbert"])

@@ -14,8 +14,10 @@ import tomli_w
 from schemas.manifest import read_manifest
 from schemas.vocabulary import read_vocabulary
 from tests.trainer.finetune.adapting import SMALL, Adapting, results_of
-from trainer.finetune.steps.schema import TaskStepSection
+from trainer.finetune.steps.drive import plan_of
+from trainer.finetune.steps.schema import FinetuneSection, TaskStepSection
 from trainer.finetune.steps.step_recipe import fitted, step_recipe, validated
+from trainer.finetune.steps.steps_file import continued_steps, read_steps
 from trainer.models.pretraining import build_model
 from trainer.models.warm_start import warm_start_model
 
@@ -207,14 +209,50 @@ def test_the_model_of_a_folder_is_read_from_its_config(encoder, family: str) -> 
 
 
 @pytest.mark.parametrize(("epochs", "steps"), [(0.1, 1), (1, 1), (2, 3), (3, 4)])
-def test_a_step_makes_no_more_passes_than_it_is_told(
-    encoder, pairs: Path, caplog: pytest.LogCaptureFixture, epochs: float, steps: int
-) -> None:
+def test_a_step_makes_no_more_passes_than_it_is_told(encoder, pairs: Path, epochs: float, steps: int) -> None:
     """A batch has two thirds of the rows, so that a second step would begin a second pass."""
     batch = read_manifest(str(pairs), "pairs").totals["rows"] * 2 // 3
     section = TaskStepSection(recipe="adapt_task", epochs=epochs, set=[*SMALL, f"batch.global_batch={batch}"])
     content = step_recipe(section, str(encoder("bert")), [str(pairs)], "run")
     content["batch"]["micro_batch"] = batch
     assert fitted(content, section)["run"]["max_steps"] == steps
-    assert f"has {steps} updates of {batch} rows each, which change an encoder little. Raise its epochs" in caplog.text
-    assert f"or set batch.global_batch={max(1, batch * steps // 100)} for 100 updates" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["general", "task"])
+def test_secrets_of_a_recipe_are_not_recorded(adapting: Adapting, name: str) -> None:
+    """They are in the recipe's own file alone. steps.json, from which messages of changes come, has none."""
+    recipe = str(Path("tests/recipes/small_bert.toml").absolute())
+    secret = ["deepspeed.comet.enabled=true", "deepspeed.comet.api_key=4f7a", "data.pairs=out/pairs"]
+    adapting.steps["general" if name == "general" else "task"] = {"recipe": recipe, "set": secret}
+    plan = plan_of(read_steps(adapting.flags()[1], None), adapting.output)
+    assert "global_batch" in json.dumps(plan.made_with[name])
+    assert "4f7a" not in json.dumps(plan.made_with)
+
+
+def test_paths_of_steps_may_lie_in_the_home_folder(adapting: Adapting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(adapting.folder))
+    for name in ("a.txt", "b.txt"):
+        (adapting.folder / name).write_text("A sentence.\n")
+    adapting.steps["domain"]["corpus"] = ["~/a.txt,~/*.txt", f"file://{adapting.folder}/b.txt", "a.txt"]
+    adapting.steps["finetune"]["task"] = "~/task.toml"
+    path = adapting.flags()[1]
+
+    home = str(adapting.folder)
+    steps = read_steps(path, None)
+    assert steps.domain is not None
+    assert steps.domain.corpus == [f"{home}/a.txt,{home}/*.txt", f"{home}/b.txt", f"{home}/a.txt"]
+    assert steps.finetune.task == f"{home}/task.toml"
+
+
+def test_a_recipe_s_own_pairs_keep_their_weights_however_they_are_written(
+    encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    (tmp_path / "recipe.toml").write_text(
+        '[data]\npairs = ["~/a", "/b/"]\nweights = [0.9, 0.1]\n[run]\nmax_steps = 9\n'
+    )
+    task = FinetuneSection(task="task.toml")
+    steps = continued_steps(str(encoder("bert")), str(tmp_path / "recipe.toml"), [], task)
+    assert steps.domain is not None and isinstance(steps.domain.pairs, list)
+    content = step_recipe(steps.domain, str(encoder("bert")), steps.domain.pairs, "run")
+    assert content["data"] == {"pairs": ["/home/ada/a", "/b"], "weights": [0.9, 0.1]}

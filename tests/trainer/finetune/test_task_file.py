@@ -10,6 +10,7 @@ import pytest
 import tomli_w
 
 from schemas.errors import UsageError
+from trainer.finetune.files.sets import example_sets
 from trainer.finetune.shipped import shipped_task_names
 from trainer.finetune.task import Task
 from trainer.finetune.task_file import TaskNames, data_folder, dump_task, read_task
@@ -61,6 +62,14 @@ def test_values_are_set_as_for_recipes(tmp_path: Path) -> None:
     assert (task.data.columns.text, task.data.columns.label) == (3, -1)
     assert (task.data.labels, task.training.null_threshold) == (("0", "true"), "best")
     assert read_task(task_file(tmp_path, PAIR), ["training.lr=1", "training.lr=none"]).training.lr == 2e-5
+
+
+def test_files_may_lie_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    content = PAIR | {"data": PAIR["data"] | {"train": ["~/a.tsv", "b.tsv"], "dev": "file:///c.tsv"}}
+    task = read_task(task_file(tmp_path, content), ["data.extra.hard=~/d.tsv"])
+    paths = [example_set.paths for example_set in example_sets(task, "folder")]
+    assert paths == [["/home/ada/a.tsv", "folder/b.tsv"], ["/c.tsv"], ["/home/ada/d.tsv"]]
 
 
 @pytest.mark.parametrize("name", shipped_task_names())

@@ -15,6 +15,7 @@ from trainer.config.changes import RecipeChange
 from trainer.metrics.charts import CHART_HEIGHT, MAX_POINTS, Line, chart, round_levels, thinned
 from trainer.metrics.log import NAMES
 from trainer.metrics.number_text import duration, short
+from trainer.metrics.presentation import shown_path
 from trainer.metrics.report import write_report
 
 NUMBERS = st.floats(-1e9, 1e9, allow_subnormal=False)
@@ -93,6 +94,29 @@ def test_secrets_are_not_shown(tmp_path: Path) -> None:
     page = (run / "report.html").read_text()
     assert "SECRET" not in page
     assert "memory_breakdown = false" in page and "optimizer.lr" in page
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("/home/ada/data/train.tsv", "data/train.tsv"),
+        ("data/train.tsv", "data/train.tsv"),
+        ("s3://bucket/glue/train.tsv", "s3://bucket/glue/train.tsv"),
+        ("https://ada:4f7a@host:8080/train.tsv?token=4f7a#4f7a", "https://host:8080/train.tsv"),
+    ],
+)
+def test_pages_name_no_folders_of_the_machine_and_no_credentials(path: str, shown: str) -> None:
+    assert shown_path(path) == shown
+
+
+def test_files_are_utf_8_whatever_the_locale(tmp_path: Path, run) -> None:
+    folder = run_folder(tmp_path, 5)
+    (folder / "recipe.toml").write_text("[run]\noutput = 'caf\u00e9'\n", encoding="utf-8")
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    program = "import sys; from trainer.metrics.report import write_report; write_report(sys.argv[1], [])"
+    done = run("python", "-c", program, folder, **locale)
+    assert done.returncode == 0, done.stderr
+    assert "caf\u00e9" in (folder / "report.html").read_text(encoding="utf-8")
 
 
 def test_a_run_without_metrics_has_no_report(tmp_path: Path) -> None:

@@ -17,11 +17,15 @@ from pipeline.vocab.letters import write_letter_vocabulary
 from schemas.errors import ClozelineError, DataError, UsageError
 from schemas.extension import Extension
 from schemas.vocabulary import read_vocabulary
-from tests.small_models import FAMILIES, random_model, section, write_hf
+from tests.small_models import FAMILIES, OWN_SIZES, SIZES, random_model, section, write_hf
+from trainer.config.load import load_recipe
+from trainer.data.fit import check_model_vocabulary
+from trainer.export.convert import export
 from trainer.models.hf_config import hf_config
 from trainer.models.hf_shape import model_of_folder
 from trainer.models.parts import parts_of
 from trainer.models.pretraining import PretrainingModel, build_model
+from trainer.models.tiling import tile_model
 from trainer.models.warm_start import warm_start
 
 
@@ -320,27 +324,47 @@ def test_runs_that_begin_with_a_folder(training, case, tmp_path: Path) -> None:
     assert not (tmp_path / "refused" / "metrics.jsonl").exists()
 
 
+@pytest.mark.parametrize("spare", [0, 8])
 def test_a_folder_without_a_masked_lm_head_begins_at_the_frequencies_of_its_tokens(
-    training, case, tmp_path: Path
+    training, vocab: Path, tmp_path: Path, spare: int
 ) -> None:
     """Encoders of sentence-transformers have no head. A drawn one alone would begin above the loss of guessing."""
-    rewrite(case.folder, LAYOUTS["bare encoder"][0])
-    shape = {"hidden_size": 48, "num_attention_heads": 3, "intermediate_size": 80, "num_hidden_layers": 4}
-    changes = {f"model__{name}": value for name, value in shape.items()}
+    vocabulary = read_vocabulary(str(vocab))
+    rows = f"vocab_size={vocabulary.size + spare}"
+    published = random_model(section("bert", rows), vocabulary)
+    folder = write_hf(published, vocabulary, tmp_path / "hf")
+    shutil.copy(vocab / "tokenizer.json", folder)
+    rewrite(folder, LAYOUTS["bare encoder"][0])
+
+    changes = dict(f"model.{size}".split("=") for size in (*SIZES, rows))
     out = tmp_path / "run"
-    done = training.warm(1, out, model__init_from=case.folder, optimizer__lr=1e-12, run__stop_at=1, **changes)
+    done = training.warm(1, out, model__init_from=folder, optimizer__lr=1e-12, run__stop_at=1, **changes)
     assert done.returncode == 0, done.stderr
     assert (
         "They lack mlm_head, pair_head, which start from random weights, except that masked tokens are first "
         "predicted from how frequent they are in data.pairs." in done.stdout
     )
 
-    counts_V = torch.tensor(json.loads((out / "unigram.json").read_text())["counts"])
+    # Spare rows stand for no token, so they begin as tokens that never occur.
+    counts_V = torch.tensor(json.loads((out / "unigram.json").read_text())["counts"] + [0] * spare)
     bias_V = load_file(out / "checkpoints/step-00000001/model.safetensors")["mlm_head.bias"]
     # Close to the loss of word frequencies, and not far above that of guessing.
     first = json.loads((out / "metrics.jsonl").read_text().splitlines()[0])
     assert first["mlm_loss"] < first["unigram_loss"] + 1
     torch.testing.assert_close(bias_V, ((counts_V + 1) / (counts_V + 1).sum()).log(), atol=1e-4, rtol=0)
+
+    assert "checked" in export(str(out), str(tmp_path / "exported"), 1)
+    assert json.loads((tmp_path / "exported/config.json").read_text())["vocab_size"] == vocabulary.size + spare
+
+
+def test_a_head_without_a_bias_does_not_begin_at_frequencies(training, vocab: Path, tmp_path: Path) -> None:
+    vocabulary = read_vocabulary(str(vocab))
+    folder = write_hf(random_model(section("eurobert"), vocabulary), vocabulary, tmp_path / "hf")
+    rewrite(folder, lambda t: {n: w for n, w in t.items() if n != "lm_head.weight"})
+    changes = dict(f"model.{size}".split("=") for size in (*SIZES, *OWN_SIZES["eurobert"], "family=eurobert"))
+    done = training.warm(1, tmp_path / "run", model__init_from=folder, run__stop_at=1, **changes)
+    assert done.returncode == 0, done.stderr
+    assert "They lack mlm_head, which start from random weights.\n" in done.stdout
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -393,17 +417,24 @@ def test_spare_rows_of_a_folder_are_kept(vocab: Path, tmp_path: Path, added: int
             assert torch.equal(weight[row], before[list(pieces)].mean(dim=0))
 
 
-def test_the_message_of_spare_rows_names_the_key_that_keeps_them(vocab: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", ["init_from", "tile_from"])
+def test_the_message_of_spare_rows_names_the_key_that_keeps_them(vocab: Path, tmp_path: Path, key: str) -> None:
     vocabulary = read_vocabulary(str(vocab))
     published = build_model(section("bert", f"vocab_size={vocabulary.size + 8}"), vocabulary.size, 3)
     folder = write_hf(published, vocabulary, tmp_path)
     shutil.copy(vocab / "tokenizer.json", folder)
-    fresh = build_model(section("bert"), vocabulary.size, 5)
+    fill = {"init_from": warm_start, "tile_from": tile_model}[key]
     with pytest.raises(UsageError, match="168 rows of embeddings for 160 tokens") as raised:
-        warm_start(fresh, str(folder), vocabulary)
-    advised = re.search(r"--set model\.(vocab_size=\d+)", str(raised.value))
+        fill(build_model(section("bert"), vocabulary.size, 5), str(folder), vocabulary)
+    advised = re.search(r"--set (model\.vocab_size=\d+)", str(raised.value))
     assert advised is not None
-    warm_start(build_model(section("bert", advised[1]), vocabulary.size, 5), str(folder), vocabulary)
+
+    changes = [f"model.{size}" for size in SIZES] + [advised[1], f"model.{key}={folder}"]
+    recipe = load_recipe("tests/recipes/small_bert.toml", changes)
+    check_model_vocabulary(recipe, vocabulary, "pairs")
+    fresh = build_model(recipe.model, vocabulary.size, 5)
+    assert fill(fresh, str(folder), vocabulary) == []
+    assert torch.equal(fresh.encoder.embeddings.token.weight, published.encoder.embeddings.token.weight)
 
 
 def test_an_extension_of_another_vocabulary_is_refused(case) -> None:

@@ -63,6 +63,14 @@ def test_data_are_found_beside_the_task_file_as_by_finetune(suite_file: Path) ->
     assert missing_files(suite, None) == []
 
 
+def test_files_may_lie_in_the_home_folder(suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(suite_file.parent))
+    elsewhere = tmp_path / "elsewhere.toml"
+    elsewhere.write_text(suite_file.read_text().replace('file = "', 'file = "~/').replace("pairs/*", "~/pairs/*"))
+    suite = open_suite(str(elsewhere), [], [])
+    assert missing_files(suite, None) == []
+
+
 def test_only_keeps_what_a_task_starts_from(suite_file: Path) -> None:
     suite = open_suite(str(suite_file), ["verbs"], [])
     assert [task.entry.name for task in suite.tasks] == ["subjects", "verbs"]

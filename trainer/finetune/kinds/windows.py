@@ -52,7 +52,14 @@ def begin_at_words(windows: list[NDArray[np.int32]], context: str) -> None:
         begins_M, token_ends_M = window_T2[covers_T].T
         free_M = ends_N[np.searchsorted(ends_N, begins_M, side="right") - 1]
         first_M = np.maximum(free_M, word_begins_W[np.searchsorted(word_ends_W, free_M, side="right")])
+        for place in np.flatnonzero(first_M < begins_M):
+            first_M[place] = _first_visible(context, first_M[place], begins_M[place])
         window_T2[covers_T, 0] = np.minimum(first_M, token_ends_M)
+
+
+def _first_visible(context: str, begin: int, end: int) -> int:
+    """Return the first place from `begin` on, at most `end`, with neither a space nor a control or format character."""
+    return next((place for place in range(begin, end) if context[place].isprintable() and context[place] != " "), end)
 
 
 def target_of(example: SpanExample, window: Window) -> tuple[int, int]:

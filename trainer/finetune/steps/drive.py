@@ -23,6 +23,7 @@ from schemas.manifest import read_manifest
 from trainer.checkpoint.output_folder import held
 from trainer.config.load import load_recipe
 from trainer.config.overrides import apply_override
+from trainer.config.public import without_secrets
 from trainer.config.schema import Recipe
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.preemption import StopRequest
@@ -150,7 +151,7 @@ def check_encoder(plan: Plan, folder: str) -> None:
 
 
 def made_with_of(plan: Plan) -> dict[str, MadeWith]:
-    """Return for each step the inputs that determine its result.
+    """Return for each step the inputs that determine its result, without secrets.
 
     "encoder" is a hash of the inputs of the step before it, so a change reaches all later steps.
     """
@@ -162,13 +163,13 @@ def made_with_of(plan: Plan) -> dict[str, MadeWith]:
         content = content_of_recipe(str(general.recipe))
         for change in general.set:
             apply_override(content, change)
-        before = made_with[GENERAL] = {"recipe": content}
+        before = made_with[GENERAL] = {"recipe": without_secrets(content)}
 
     for step in plan.adapt_steps:
         section = step.section
         before = made_with[step.name] = {
             "encoder": hash_of(before),
-            "recipe": changed_content(section) | {"epochs": section.epochs},
+            "recipe": without_secrets(changed_content(section)) | {"epochs": section.epochs},
             "text": text_identity(step),
             "way to make pairs": _without_workers(section.shard) | _without_workers(section.make_pairs),
         }

@@ -47,7 +47,7 @@ def run_job(words: list[str], stop: StopRequest, progress: Callable[[], None]) -
     Raises the error that the job reported. If this process is asked to stop, ends the job and raises PreemptedError.
     """
     command = [sys.executable, "-c", ENDS_WITH_PARENT, str(os.getpid()), *words]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, encoding="utf-8")
     assert process.stderr is not None
     messages: list[str] = []
     reader = Thread(target=_read_errors, args=(process.stderr, messages), daemon=True)

@@ -97,7 +97,7 @@ def _read(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        entries = json.loads(path.read_text())
+        entries = json.loads(path.read_text(encoding="utf-8"))
         for entry in entries.values():
             if not isinstance(entry["made_with"], dict) or not isinstance(entry["finished"], bool):
                 raise ValueError("an entry is not what this file has")

@@ -6,11 +6,15 @@ as with `clozeline train`.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
+from schemas.urls import normal
 from trainer.config.section import Place, Section
+
+Patterns = Annotated[str, AfterValidator(lambda text: ",".join(map(normal, text.split(","))))]
+"""File patterns with commas between them, each of which may begin with `~` or file://."""
 
 
 class ShardFlags(Section):
@@ -87,7 +91,7 @@ class GeneralSection(Section):
 class DomainSection(AdaptSection):
     """Continued pretraining on a domain's text."""
 
-    corpus: str | list[str] | None = Field(
+    corpus: Patterns | list[Patterns] | None = Field(
         default=None, description="Text files, or patterns of them, as `clozeline shard --input` takes them."
     )
     pairs: Place | list[Place] | None = Field(

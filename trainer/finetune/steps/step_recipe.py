@@ -12,6 +12,7 @@ import tomli_w
 from schemas import storage
 from schemas.errors import UsageError
 from schemas.manifest import read_manifest
+from schemas.urls import normal
 from trainer.config.overrides import apply_override
 from trainer.config.parse import parse_recipe
 from trainer.config.schema import Recipe
@@ -29,9 +30,6 @@ OF_OTHER_PAIRS = ("weights", "vocab", "statistics")
 """Keys of a recipe's [data] that apply only to the recipe's own data.pairs."""
 
 DEFAULT_MAX_LENGTH = 128
-
-FEW_UPDATES = 100
-"""Below this number of updates a step warns that it has few. Chosen by hand, not measured."""
 
 
 def changed_content(section: AdaptSection) -> dict[str, Any]:
@@ -74,7 +72,8 @@ def step_recipe(section: AdaptSection, folder: str, pairs: list[str], output: st
     content["model"]["init_from"] = folder
 
     data = content.get("data", {})
-    if data.get("pairs") not in (pairs, pairs[0]):
+    own = data.get("pairs", [])
+    if [normal(str(path)) for path in (own if isinstance(own, list) else [own])] != pairs:
         data = {key: value for key, value in data.items() if key not in OF_OTHER_PAIRS}
     content["data"] = data | {"pairs": pairs}
     content["run"] = content.get("run", {}) | {"output": output}
@@ -106,13 +105,6 @@ def fitted(content: dict[str, Any], section: AdaptSection) -> dict[str, Any]:
     steps = recipe.run.max_steps
     if section.epochs is not None:
         steps = min(steps, max(1, int(section.epochs * available / size)))
-    if steps < FEW_UPDATES:
-        key = "batch.global_batch" if unit == "rows" else "batch.global_tokens"
-        logger.warning(
-            "This step of continued pretraining has %d updates of %s %s each, which change an encoder little. Raise "
-            "its epochs or run.max_steps, or set %s=%d for %d updates on as much text.",
-            *(steps, f"{size:,}", unit, key, max(1, size * steps // FEW_UPDATES), FEW_UPDATES),
-        )
     return content | {"batch": batch, "run": content["run"] | {"max_steps": steps}}
 
 
