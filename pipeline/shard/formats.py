@@ -74,14 +74,9 @@ def find_format(file: InputFile, wanted: Format | Literal["auto"], encoding: str
         return open_head(file, head_bytes)
 
     found = detect_format(file.path, encoding, open_file, shown) if wanted == "auto" else wanted
-    if has_checked_encoding(found, encoding):
+    if found != "parquet":
         _check_encoding(shown, compression, encoding, open_file)
     return found
-
-
-def has_checked_encoding(found: Format, encoding: str) -> bool:
-    """Return whether `find_format` reads a file of this format to check that it is in the encoding."""
-    return found in ("text", "wikiextractor") if encoding == UTF8 else found != "parquet"
 
 
 def check_file(file: InputFile, wanted: Format | Literal["auto"], encoding: str) -> Format:

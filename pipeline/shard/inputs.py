@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pipeline.shard.cut_points import CELL_BYTES, FRAME_FORMATS
 from pipeline.shard.decompression import compression_of
 from pipeline.shard.encodings import UTF8, is_line_safe
-from pipeline.shard.formats import Format, check_file, find_format, has_checked_encoding, named_format
+from pipeline.shard.formats import Format, check_file, find_format, named_format
 from pipeline.shard.listing import InputFile, at_once
 from schemas import storage
 from schemas.errors import DataError
@@ -241,7 +241,7 @@ def with_format(piece: Piece) -> Piece:
     Raises DataError as `plan_splits` does. The head is remembered, so a worker that reads pieces of one file in a row
     makes one request for it, and none for a piece at the beginning of the file.
     """
-    if piece.format != "auto" and (piece.start > 0 or not has_checked_encoding(piece.format, piece.encoding)):
+    if piece.format != "auto" and (piece.start > 0 or piece.format == "parquet"):
         return piece
 
     found = find_format(piece.file, piece.format, piece.encoding, piece.display_path)

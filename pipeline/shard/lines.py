@@ -15,6 +15,7 @@ from pipeline.shard.ranges import open_range
 from schemas.errors import DataError
 
 _BLANKS = b" \t\r\n\v\f"
+_RETURN = ord("\r")
 # The end of a line is \n or \r\n, and \r where no \n follows, as on old Macs. In \r\r\n, the first \r is none.
 _LONE_RETURNS = re.compile(rb"\r+(?![\r\n])")
 _LINE = re.compile(rb"[^\n]*\n|[^\n]+")
@@ -55,14 +56,15 @@ def plain_lines(piece: Piece, limits: Limits) -> Iterator[Line]:
     damaged file.
     """
     line_safe = is_line_safe(piece.encoding)
+    is_cut, end = piece.is_cut, piece.end_of_records
 
     with _open_lines(piece, limits) as file:
         if line_safe and piece.start == 0:
             _refuse_wide_encoding(file, piece)
 
-        offset = first_line(file, piece) if piece.is_cut else _seek_line(file, piece.start)
+        offset = first_line(file, piece) if is_cut else _seek_line(file, piece.start)
         while line := file.readline(limits.document_bytes + 1):
-            is_later = is_later_line(file, offset) if piece.is_cut else offset >= piece.end_of_records
+            is_later = is_later_line(file, offset) if is_cut else offset >= end
             length = len(line)
             kept: bytes | None = line
 
@@ -77,22 +79,21 @@ def plain_lines(piece: Piece, limits: Limits) -> Iterator[Line]:
             if line_safe and kept is not None:
                 kept = to_utf8(kept, piece.encoding)
 
-            yield from _plain_ends(Line(offset, kept, is_later))
+            # As nearly all lines. To search for a number takes a fifth of the time that it takes to search for b"\r".
+            if kept is None or (_RETURN not in kept and (kept.isascii() or kept[0] not in _STARTS_OF_BLANKS)):
+                yield Line(offset, kept, is_later)
+            else:
+                yield from _with_plain_ends(kept, offset, is_later)
             offset += length
 
 
-def _plain_ends(line: Line) -> Iterator[Line]:
+def _with_plain_ends(data: bytes, offset: int, is_later: bool) -> Iterator[Line]:
     """Yield the lines that a line consists of if some ends are a lone CR, and blanks of Unicode as a blank line."""
-    offset, data, is_later = line
-    has_returns = data is not None and data.find(b"\r", 0, -2) >= 0
-    may_be_blank = data is not None and data[0] in _STARTS_OF_BLANKS and not data.isspace()
-    if data is None or not (has_returns or may_be_blank):
-        yield line
-        return
-
-    plain = _LONE_RETURNS.sub(lambda found: b"\n" * len(found[0]), data)
-    for part in [data] if plain == data else _LINE.findall(plain):
-        is_blank = not part.isspace() and _UNICODE_BLANK.fullmatch(part)
+    parts = [data]
+    if data.find(b"\r", 0, -2) >= 0 and _LONE_RETURNS.search(data):
+        parts = _LINE.findall(_LONE_RETURNS.sub(lambda found: b"\n" * len(found[0]), data))
+    for part in parts:
+        is_blank = not part.isascii() and _UNICODE_BLANK.fullmatch(part)
         yield Line(offset, b"\n" if is_blank else part, is_later)
         offset += len(part)
 

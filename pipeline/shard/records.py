@@ -44,6 +44,7 @@ TextLayout = Literal["blank_line", "line", "file"]
 DEFAULT_LIMITS = Limits()
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _END_TAG = b"</doc>"
+_LESS_THAN = ord("<")
 _EXCERPT_LINES = 3
 
 MAX_KEYS = 10
@@ -215,7 +216,7 @@ def wikiextractor_records(lines: Lines, is_file_start: bool, limits: Limits) -> 
     for line_offset, line, is_later in lines:
         if is_later and document is None and not is_outside:
             return
-        if document is not None and (line is None or b"<" not in line):  # as nearly all lines
+        if document is not None and (line is None or _LESS_THAN not in line):  # as nearly all lines
             document.add(line, line_offset)
             continue
 

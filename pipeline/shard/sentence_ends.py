@@ -27,7 +27,7 @@ _LONG_PARAGRAPH = 20_000
 """Characters above which marks are paired first: sentencex takes quadratic time for marks that are never closed."""
 
 # Three patterns, because Python searches for one character five times as fast as for any of three.
-_HIDDEN_ENDS = tuple(re.compile(rf"{end}(?= (?!\0))") for end in (r"\.", r"\?", "!"))
+_HIDDEN_ENDS = tuple((end, re.compile(rf"[{end}](?= (?!\0))")) for end in ".?!")
 
 _MARK = re.compile(
     r"``|''|[:;=][-^']?[()\[\]{}<>]"  # LaTeX's quotes and emoticons are no pairs
@@ -84,15 +84,16 @@ def cut_into_sentences(text: str, language: str) -> list[str]:
     marked = text
     if "\u201d" in text and "\u201c" not in text:
         marked = _SWEDISH_OPENING.sub("\u201c", text)  # ”so”
-    if _has_long_paragraph(text):
+    if len(text) > _LONG_PARAGRAPH and _has_long_paragraph(text):
         marked = with_paired_marks(marked)
 
     parts = _cut(text, marked, language)
-    # From the last, so that the places of the others stay.
-    for place in reversed(_places_of_hidden_ends(parts)):
-        plain = with_paired_marks(parts[place])
-        if plain != parts[place]:
-            parts[place : place + 1] = _whole(_cut(parts[place], plain, language))
+    if ". " in text or "? " in text or "! " in text:
+        # From the last, so that the places of the others stay.
+        for place in reversed(_places_of_hidden_ends(parts)):
+            plain = with_paired_marks(parts[place])
+            if plain != parts[place]:
+                parts[place : place + 1] = _whole(_cut(parts[place], plain, language))
     if language in _NO_END:
         parts = list(_joined(parts, _NO_END[language]))
 
@@ -128,10 +129,13 @@ def _places_of_hidden_ends(parts: list[str]) -> list[int]:
     """Return the indices of parts within which a sentence may end, as after an abbreviation or in quotation marks."""
     # One search over all parts takes less time than one in each. \0 is not in the text.
     joined = "\0".join(parts)
-    ends = sorted(found.start() for pattern in _HIDDEN_ENDS for found in pattern.finditer(joined))
+    ends = [found.start() for end, rule in _HIDDEN_ENDS if end in joined for found in rule.finditer(joined)]
+    if not ends:
+        return []
+
     places: dict[int, None] = {}
     place = 0
-    for begin, end in itertools.pairwise([0, *ends]):
+    for begin, end in itertools.pairwise([0, *sorted(ends)]):
         place += joined.count("\0", begin, end)
         places[place] = None
     return list(places)
@@ -150,31 +154,34 @@ def _whole(parts: list[str]) -> list[str]:
 
 def with_paired_marks(text: str) -> str:
     """Return a text of the same length in which marks without a partner within MAX_QUOTED characters are none."""
-    if _MARK.search(text) is None:
-        return text
-
-    characters = list(text)
+    changed: dict[int, str] = {}  # characters by place
     waiting: list[int] = []  # places of opening marks
 
     for found in _MARK.finditer(text):
         place = found.end() - 1
         while waiting and (place - waiting[0] > MAX_QUOTED or len(waiting) > _MAX_NESTED):
-            _make_plain(characters, waiting.pop(0))
+            _make_plain(text, changed, waiting.pop(0))
 
         kind = _kind_of_mark(text, place, len(found[0]), waiting)
         if kind == "opens":
             waiting.append(place)
         elif kind == "closes":
             while text[place] not in _CLOSED_BY[text[waiting[-1]]]:
-                _make_plain(characters, waiting.pop())
+                _make_plain(text, changed, waiting.pop())
             opener = waiting.pop()
             if text[place] == '"':
-                characters[opener], characters[place] = "\u201c\u201d"
+                changed[opener], changed[place] = "\u201c\u201d"
         elif kind == "plain":
-            _make_plain(characters, place)
+            _make_plain(text, changed, place)
 
     for place in waiting:
-        _make_plain(characters, place)
+        _make_plain(text, changed, place)
+    if not changed:
+        return text
+
+    characters = list(text)
+    for place, character in changed.items():
+        characters[place] = character
     return "".join(characters)
 
 
@@ -190,16 +197,17 @@ def _kind_of_mark(
         return "word"
 
     can_close = not (is_straight and before.isspace()) and not (mark in "\"'\u2019" and after.isalnum())
-    if can_close and any(mark in _CLOSED_BY[text[opener]] for opener in waiting):
+    if waiting and can_close and any(mark in _CLOSED_BY[text[opener]] for opener in waiting):
         return "closes"
 
     can_open = mark in _CLOSED_BY and not (is_straight and (before.isalnum() or not after.strip()))
     return "opens" if can_open else "plain"
 
 
-def _make_plain(characters: list[str], place: int) -> None:
-    follows_end = place > 0 and characters[place - 1] in _BEFORE_CLOSING
-    characters[place] = _PLAIN_AFTER_END if follows_end else _PLAIN
+def _make_plain(text: str, changed: dict[int, str], place: int) -> None:
+    before = changed.get(place - 1, text[place - 1 : place])
+    follows_end = before != "" and before in _BEFORE_CLOSING
+    changed[place] = _PLAIN_AFTER_END if follows_end else _PLAIN
 
 
 def _joined(parts: Iterable[str], no_end: re.Pattern[str]) -> Iterator[str]:

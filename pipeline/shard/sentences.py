@@ -8,6 +8,7 @@ after a heading. `newline` trusts the corpus: every line is one sentence.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from typing import Literal
@@ -18,7 +19,9 @@ Splitter = Literal["sentencex", "newline"]
 WRAP_WIDTH = 120  # characters; longer lines are paragraphs, not wrapped lines
 MIN_WRAP_WIDTH = 40  # characters; shorter lines are those of poems, lists and subtitles
 LINES_JOINED = "lines joined"
-_ENDS_OF_CODE = ";{}:"
+
+# What stands between a line and the next one that begins in lower case, by its last character; a space after any other.
+_BREAK_AFTER = {"-": "", **dict.fromkeys(";{}:", "\n")}  # a hyphenated word; code
 
 _SPACES = re.compile("  +")  # four times as fast as " {2,}": Python searches for two spaces, not for one
 
@@ -50,14 +53,14 @@ def paragraphs(text: str, counts: Counter[str] | None = None) -> list[str]:
 
         lines = block.split("\n")
         width = max(map(len, lines))
-        joined = lines if width > WRAP_WIDTH else unwrap(lines, width)
+        joined = lines if width > WRAP_WIDTH else unwrap(lines, width, not block.islower())
         found += joined
         if counts is not None and len(joined) < len(lines):
             counts[LINES_JOINED] += len(lines) - len(joined)
     return found
 
 
-def unwrap(lines: list[str], width: int) -> list[str]:
+def unwrap(lines: list[str], width: int, has_capitals: bool) -> list[str]:
     """Join the wrapped lines of a block whose longest line has `width` characters.
 
     A line is full if the first word of the next one would not have fit there. If most lines of a block are full, it is
@@ -66,32 +69,31 @@ def unwrap(lines: list[str], width: int) -> list[str]:
     at words.
     """
     texts = list(map(str.strip, lines))
-    full = [False] * (len(lines) - 1)
-    if width >= MIN_WRAP_WIDTH:
+    breaks = ["\n"] * (len(lines) - 1)
+    if has_capitals:
+        breaks = [
+            _BREAK_AFTER.get(previous[-1], " ") if text[:1].islower() and " " in previous else "\n"
+            for previous, text in itertools.pairwise(texts)
+        ]
+
+    if width >= MIN_WRAP_WIDTH and "\n" in breaks:
         # `lines` still have the spaces at their beginning. A first word fits if it ends within the free characters.
         full = [
-            len(text) >= (free := width - len(line.rstrip()))
-            and " " not in text[:free]
+            " " not in text[: (free := width - len(line.rstrip()))]
+            and len(text) >= free
             and " " in previous
             and text != ""
             for line, previous, text in zip(lines, texts, texts[1:], strict=False)
         ]
-        if 2 * full.count(True) < len(full):
-            full = [False] * len(full)
+        if 2 * full.count(True) >= len(full):
+            breaks = [" " if is_full and end == "\n" else end for is_full, end in zip(full, breaks, strict=True)]
 
-    begins_lower = [text[:1].islower() for text in texts]
-    if True in begins_lower:
-        whole = "".join(texts)
-        if whole == whole.lower():  # without capital letters, one in lower case means nothing
-            begins_lower = [False] * len(texts)
-    if True not in full and True not in begins_lower:
+    # Most blocks have breaks of one kind.
+    if breaks.count("\n") == len(breaks):
         return texts
-
-    parts = [texts[0]]
-    for is_full, is_lower, previous, text in zip(full, begins_lower[1:], texts, texts[1:], strict=False):
-        if not is_full and not (is_lower and " " in previous and previous[-1] not in _ENDS_OF_CODE):
-            parts.append("\n")
-        elif not is_lower or previous[-1] != "-":
-            parts.append(" ")
-        parts.append(text)
+    if breaks.count(" ") == len(breaks):
+        return [" ".join(texts)]
+    parts = [""] * (2 * len(texts) - 1)
+    parts[::2] = texts
+    parts[1::2] = breaks
     return "".join(parts).split("\n")

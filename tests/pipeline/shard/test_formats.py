@@ -190,12 +190,13 @@ def test_text_in_the_encoding_that_was_named_is_read(tmp_path: Path, text: str, 
         ("भारत एक देश है। यह बहुत बड़ा है।\n", "utf-7"),
     ],
 )
-@pytest.mark.parametrize("wanted", ["auto", "text"])
+@pytest.mark.parametrize("wanted", ["auto", "text", "jsonl"])
 def test_letters_hidden_in_ascii_are_refused_with_their_encoding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, encoding: str, wanted: Any
 ) -> None:
     path = tmp_path / "x.txt"
-    path.write_bytes(("Subject: none\n\n" + text * 3).encode(encoding))
+    lines = json.dumps({"text": text * 3}, ensure_ascii=False) if wanted == "jsonl" else "Subject: none\n\n" + text * 3
+    path.write_bytes(lines.encode(encoding))
     with pytest.raises(DataError, match=f"is {encoding.upper()}.*--encoding {encoding}"):
         plan_splits(matching_files(str(path)), wanted)
 
