@@ -1,7 +1,8 @@
 """Handles signals that ask a run to save and end.
 
-    SIGTERM, SIGUSR1   save the last complete step and exit with 75
-    SIGINT (Ctrl-C)    the same during training; at any other time, or a second time, exit at once with 130
+    SIGTERM, SIGUSR1   save the last complete step and exit with 75; a run of one process that does not train yet, and
+                       so has nothing to save, exits at once
+    SIGINT (Ctrl-C)    save, too, and exit with 75; if nothing trains, or a second time, exit at once with 130
 
 Slurm (--signal), Kubernetes, spot instances and torchrun send one of the first two, to one rank or to all, often twice.
 A terminal sends SIGINT to every process of the job, and launchers add a SIGTERM.
@@ -9,8 +10,8 @@ A terminal sends SIGINT to every process of the job, and launchers add a SIGTERM
 Two threads are involved. Python runs a signal handler in the main thread, between two bytecodes. The handler only notes
 the request, which the training loop reads between micro-batches (see stop_agreement.py). That is too late for an
 immediate exit, because the main thread may be blocked in a collective or compile an extension for minutes. So Python's
-C handler also writes the signal's number to a pipe (signal.set_wakeup_fd), and a daemon thread reads the pipe and acts
-on each SIGINT. Only that thread ends the process, with os._exit, and only for an interrupt.
+C handler also writes the signal's number to a pipe (signal.set_wakeup_fd), and a daemon thread reads the pipe. Only
+that thread ends the process at once, with os._exit. Of several ranks, one that ends alone would leave others waiting.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from threading import Thread
 from time import monotonic
 from typing import Any, NoReturn
 
+from schemas.errors import PreemptedError
+
+PREEMPTED = PreemptedError.exit_code
 INTERRUPTED = 130
 """Exit code of an interrupted command: 128 + SIGINT."""
 STOPPING = (signal.SIGTERM, signal.SIGUSR1)
@@ -80,27 +84,40 @@ class StopRequest:
         self.asked = True
 
     def _read_signals(self, reader: int) -> None:
-        """Read signal numbers, one byte each, until the pipe is closed, and act on each SIGINT."""
+        """Read signal numbers, one byte each, until the pipe is closed, and act on those that end the process."""
         while True:
             numbers = os.read(reader, 64)
             if not numbers:
                 break
+            if not self._is_training and is_alone() and any(number in numbers for number in STOPPING):
+                _end(f"asked to stop {self._moment()}", PREEMPTED)
             for _ in range(numbers.count(signal.SIGINT)):
                 self._interrupt()
         os.close(reader)
 
     def _interrupt(self) -> None:
-        now = monotonic()
-        if not self._has_trained:
-            _end("interrupted before training began. Nothing was lost; the same command starts again.")
         if not self._is_training:
-            _end("interrupted between two trainings. Nothing was lost; the same command continues.")
+            _end(f"interrupted {self._moment()}", INTERRUPTED)
 
+        now = monotonic()
         if self._interrupted_at is None:
             self._interrupted_at = now
             _say("interrupted: saving the last complete step. Interrupt again to end at once without saving.")
         elif now - self._interrupted_at >= SAME_REQUEST:
-            _end("interrupted again, ended without saving. The same command resumes from the last checkpoint.")
+            _end(
+                "interrupted again, ended without saving. The same command resumes from the last checkpoint.",
+                INTERRUPTED,
+            )
+
+    def _moment(self) -> str:
+        if self._has_trained:
+            return "between two trainings. Nothing was lost; the same command continues."
+        return "before training began. Nothing was lost; the same command starts again."
+
+
+def is_alone() -> bool:
+    """Return whether this process is the only rank, as its launcher says, if it has one."""
+    return os.environ.get("WORLD_SIZE", "1") == "1"
 
 
 def _do_nothing(number: int, frame: Any) -> None:
@@ -114,7 +131,7 @@ def _say(message: str) -> None:
             os.write(2, f"clozeline: {message}\n".encode())
 
 
-def _end(message: str) -> NoReturn:
+def _end(message: str, code: int) -> NoReturn:
     """End the process. Checkpoints are published by a rename, so cutting a save short leaves the older ones intact."""
     _say(message)
-    os._exit(INTERRUPTED)
+    os._exit(code)

@@ -18,7 +18,7 @@ from trainer.metrics.log import TIMED
 
 
 def wait_for(path: Path, process) -> None:
-    while process.poll() is None and not path.exists():
+    while process.poll() is None and not (path.exists() and path.stat().st_size):
         time.sleep(0.005)
 
 
@@ -26,7 +26,7 @@ def wait_for(path: Path, process) -> None:
     ("launcher", "rank"), [pytest.param("deepspeed", 1, marks=pytest.mark.thorough), ("python", 0)]
 )
 def test_a_signaled_run_saves_and_resumes(training, straight, tmp_path, launcher: str, rank: int) -> None:
-    """Once while the first steps are taken, once in warm-up, twice in a row."""
+    """Twice in a row while the first steps are taken, and once before there are any."""
     out = tmp_path / "run"
     process = training.start(launcher, out)
     wait_for(out / "metrics.jsonl", process)
@@ -45,8 +45,11 @@ def test_a_signaled_run_saves_and_resumes(training, straight, tmp_path, launcher
     while process.poll() is None and not listens(ranks[rank].pid):
         time.sleep(0.005)
     ranks[rank].send_signal(signal.SIGTERM)
+    asked_at = time.monotonic()
     told, _ = process.communicate()
     assert process.returncode == 75, told
+    if launcher == "python":
+        assert time.monotonic() - asked_at < 5 and "asked to stop before training began" in told
     done = training.run(launcher, out)
     assert done.returncode == 0, done.stderr
     if launcher == "deepspeed":
@@ -133,7 +136,8 @@ def listens(pid: int) -> bool:
     return bool(int(caught.split()[1], 16) & 1 << (signal.SIGUSR1 - 1))
 
 
-def test_a_request_is_noted_once_and_for_all() -> None:
+def test_a_request_of_one_of_several_ranks_is_noted_once_and_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
     before = [signal.getsignal(number) for number in LISTENED]
     try:
         stop = StopRequest().listen()
