@@ -128,6 +128,7 @@ def test_compiling_without_a_compiler_is_refused(
 
 
 def test_on_linux_torch_compile_looks_for_no_other_compiler_than_g(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.setattr("shutil.which", lambda program: None if program == "g++" else f"/usr/bin/{program}")
     monkeypatch.delenv("CXX", raising=False)
     with pytest.raises(UsageError, match=r"g\+\+ is not on PATH"):

@@ -235,6 +235,13 @@ def test_test_labels_for_some_examples_alone(tmp_path: Path) -> None:
     assert 'test.tsv line 3: unknown label "neutral"' in unknown
 
 
+def test_a_label_in_another_unicode_form_is_named_as_such(tmp_path: Path) -> None:
+    composed, decomposed = "caf\u00e9", "cafe\u0301"
+    train = f"text\tlabel\na\t{composed}\nb\tbar\n"
+    message = sentence_error(tmp_path, train, f"text\tlabel\na\t{decomposed}\n")
+    assert f"Did you mean {composed}? The two differ only in their Unicode form" in message
+
+
 def test_a_missing_file_is_named_with_its_source(tmp_path: Path) -> None:
     data = {"train": "RTE/train.tsv", "dev": "RTE/dev.tsv", "columns": COLUMNS}
     task = Task.model_validate({"name": "rte", "kind": "sentence", "source": "https://example.org", "data": data})
