@@ -66,6 +66,8 @@ class Loop:
         self.clock = StepClock(self.engine, self.context.watchdog)
         self.step_log = StepLog(self.context, self.phase, self.clock, self.examiner, self.metrics)
         self.micro_batches: list[PackedBatch] = []
+        if self.context.pace is not None:
+            self.context.pace.phase_begins()
 
     @property
     def run_recipe(self) -> Recipe:
@@ -84,8 +86,6 @@ class Loop:
         Raises PreemptedError after saving if a stop was requested, and StepsChangedError if the run's length changed.
         """
         self.context.stop.training_begins()
-        if self.context.pace is not None:
-            self.context.pace.phase_begins()
         self.saver.saved_step = state.step if state.step > 0 else None
         self.rerun_interrupted_evaluation(state)
         progress = Progress(state)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import asdict, replace
 from time import perf_counter
+from typing import Any
 
 from trainer.anomaly import AnomalyGuard, AnomalyHistory
 from trainer.checkpoint.resume import announce, resume
@@ -154,6 +155,14 @@ def train_phases(context: RunContext, phases: list[Phase]) -> int:
     return step
 
 
+def begun(state: TrainingState, context: RunContext, skipped_batches: int) -> TrainingState:
+    """Return the state from which this process trains: with further batches to skip, its threads and its speed."""
+    changes: dict[str, Any] = {"skipped_batches": state.skipped_batches + skipped_batches}
+    if context.pace is not None:
+        changes["speed"] = asdict(context.pace.speed)
+    return with_threads(state.model_copy(update=changes), cores_of_rank())
+
+
 def untrained(state: TrainingState, saved: TrainingState, context: RunContext) -> TrainingState:
     """Return the state of a run whose last step was reached before, and log that.
 
@@ -222,10 +231,7 @@ def run_phase(
 
         context.watchdog.at("loading the checkpoint")
         state = resume(engine, context.run_recipe, phase, data.folders, checkpoint)
-        state = state.model_copy(update={"skipped_batches": state.skipped_batches + skipped_batches})
-        state = with_threads(state, cores_of_rank())
-        if context.pace is not None:
-            state = state.model_copy(update={"speed": asdict(context.pace.speed)})
+        state = begun(state, context, skipped_batches)
         if checkpoint is not None:
             if state.step >= context.last_step:
                 state = untrained(state, checkpoint.state, context)
@@ -238,9 +244,9 @@ def run_phase(
             resources.callback(close_metrics, metrics)
 
         # The guard changes its copy of the history; the state keeps what the checkpoint holds.
-        history = state.anomaly.model_copy()
-        guard = AnomalyGuard(engine, context.run_recipe.anomaly, history, phase.recipe.optimizer.clip)
-
+        guard = AnomalyGuard(
+            engine, context.run_recipe.anomaly, state.anomaly.model_copy(), phase.recipe.optimizer.clip
+        )
         loop = Loop(context, phase, engine, data.stream, data.evaluation, guard, metrics, data.text)
         with noting_out_of_memory(phase.recipe, choice, device):
             return loop.run(state, min(phase.last_step, context.last_step))

@@ -102,6 +102,7 @@ def is_valid(value: Any, expected: str) -> bool:
         return isinstance(value, bool)
     if expected == TEXT:
         return isinstance(value, str)
+
     # TOML has no exponents in integers, so 5e8 is a float.
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and (expected != ABOVE_0 or value > 0) and 0 <= value <= sys.maxsize and value == value // 1

@@ -74,7 +74,7 @@ def parse_value(keys: list[str], value: str, schema: type[Section] = Recipe) -> 
     try:
         parsed = tomllib.loads(f"value = {value}")
     except tomllib.TOMLDecodeError:
-        check_bare(".".join(keys), value, takes_list(keys, schema))
+        check_bare(".".join(keys), value, takes_texts(keys, schema))
         return value
 
     # In a value with several lines, TOML may read the later lines as further keys.
@@ -110,10 +110,11 @@ def takes_text(keys: list[str], schema: type[Section] = Recipe) -> bool:
     return annotation is str or (str in alternatives and int not in alternatives)
 
 
-def takes_list(keys: list[str], schema: type[Section] = Recipe) -> bool:
-    """Return whether a key accepts a list."""
+def takes_texts(keys: list[str], schema: type[Section] = Recipe) -> bool:
+    """Return whether a key accepts a list of texts."""
     annotation = annotation_of(keys, schema)
-    return any(get_origin(kind) is list for kind in (annotation, *get_args(annotation)))
+    kinds = [kind for kind in (annotation, *get_args(annotation)) if get_origin(kind) in (list, tuple)]
+    return any(not {int, float} & set(get_args(kind)) for kind in kinds)
 
 
 def choices_of(keys: list[str], schema: type[Section] = Recipe) -> set[Any]:

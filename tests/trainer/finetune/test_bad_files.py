@@ -75,6 +75,11 @@ def test_an_unknown_label_that_looks_like_a_value(tmp_path: Path) -> None:
     assert "Did you mean" not in message
 
 
+def test_a_label_in_another_unicode_form(tmp_path: Path) -> None:
+    message = sentence_error(tmp_path, "text\tlabel\na\tcaf\u00e9\nb\ttea\n", "text\tlabel\na\tcafe\u0301\n")
+    assert "Did you mean caf\u00e9? The two differ only in their Unicode form" in message
+
+
 @pytest.mark.parametrize("label", ["nan", "inf", "three", "1,5", "true"])
 def test_a_regression_label_that_is_no_number(label: str, tmp_path: Path) -> None:
     message = sentence_error(tmp_path, f"text\tlabel\na\t1.5\nb\t{label}\n", labels="number")
