@@ -56,6 +56,7 @@ _BEFORE_CLOSING = ".!?\u2026\u201d"
 _PLAIN = "*"  # stands for a mark without a partner
 _PLAIN_AFTER_END = "\u201d"  # after a full stop, because sentencex leaves it with the sentence before
 
+_OPEN_AS_THEY_CLOSE = ("fi", "sv")  # ”so”, in these languages
 _SWEDISH_OPENING = re.compile(r"(?<![^\s(])\u201d(?=\S)")
 
 _TITLES = "Dr|Prof"
@@ -81,9 +82,7 @@ def cut_into_sentences(text: str, language: str) -> list[str]:
 
     text: paragraphs separated by a blank line.
     """
-    marked = text
-    if "\u201d" in text and "\u201c" not in text:
-        marked = _SWEDISH_OPENING.sub("\u201c", text)  # ”so”
+    marked = _with_opening_marks(text, language)
     if len(text) > _LONG_PARAGRAPH and _has_long_paragraph(text):
         marked = with_paired_marks(marked)
 
@@ -91,7 +90,7 @@ def cut_into_sentences(text: str, language: str) -> list[str]:
     if ". " in text or "? " in text or "! " in text:
         # From the last, so that the places of the others stay.
         for place in reversed(_places_of_hidden_ends(parts)):
-            plain = with_paired_marks(parts[place])
+            plain = with_paired_marks(_with_opening_marks(parts[place], language))
             if plain != parts[place]:
                 parts[place : place + 1] = _whole(_cut(parts[place], plain, language))
     if language in _NO_END:
@@ -100,6 +99,12 @@ def cut_into_sentences(text: str, language: str) -> list[str]:
     if not text.isascii() and any(mark in text for mark in _FULL_STOPS):
         parts = cut_after_full_stops(parts)
     return parts
+
+
+def _with_opening_marks(text: str, language: str) -> str:
+    if language not in _OPEN_AS_THEY_CLOSE or "\u201c" in text:
+        return text
+    return _SWEDISH_OPENING.sub("\u201c", text)
 
 
 def _has_long_paragraph(text: str) -> bool:

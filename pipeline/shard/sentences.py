@@ -46,7 +46,7 @@ def split_sentences(text: str, language: str, splitter: Splitter, counts: Counte
 def paragraphs(text: str, counts: Counter[str] | None = None) -> list[str]:
     """Return the paragraphs of a text, with wrapped lines joined by a space."""
     found: list[str] = []
-    for block in text.split("\n\n"):
+    for block in text.strip("\n").split("\n\n"):
         if "\n" not in block:
             found.append(block)
             continue

@@ -89,11 +89,14 @@ def test_quotations_stay_whole() -> None:
         "(It was late. We left.)",
     ]
     assert cut(" ".join(sentences)) == sentences
-    assert cut("Det regnar. \u201dKom hit.\u201d Hon gick.", "sv") == [
-        "Det regnar.",
-        "\u201dKom hit.\u201d",
-        "Hon gick.",
-    ]
+    swedish = ["Det regnar.", "\u201dKom hit. Nu.\u201d", "Hon gick."]
+    assert cut(" ".join(swedish), "sv") == cut(" ".join(swedish), "fi") == swedish
+
+
+def test_a_mark_opens_as_it_closes_in_swedish_and_finnish_alone() -> None:
+    text = "It is new. \u201dCome here.\u201d She left."
+    assert cut(text, "sv") == cut(text, "fi") == ["It is new.", "\u201dCome here.\u201d", "She left."]
+    assert cut(text, "en") == cut(text, "fr") == ["It is new. \u201d", "Come here.\u201d", "She left."]
 
 
 def test_a_long_quotation_is_cut_into_its_sentences() -> None:
@@ -155,6 +158,11 @@ def test_only_what_is_wrapped_is_joined() -> None:
         "The old man went home through the ring-streaked woods and thought of the time when Henry was young."
     ]
     assert counts == {LINES_JOINED: 2}
+
+
+def test_a_line_end_at_the_end_changes_nothing() -> None:
+    text = "The quick brown fox jumps over the lazy dog of\nHenry and sleeps.\nShort"
+    assert cut(f"{text}\n") == cut(text) == [text[:-6].replace("\n", " "), "Short"]
 
 
 def test_newline_trusts_the_corpus() -> None:
