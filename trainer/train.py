@@ -18,7 +18,7 @@ from trainer.checkpoint.state import FoundCheckpoint, TrainingState
 from trainer.config.phases import Phase, phase_after, phases_of
 from trainer.config.schema import Recipe
 from trainer.data.build import open_folders
-from trainer.distributed.busy_cores import with_threads
+from trainer.distributed.busy_cores import Threads, kept_threads
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.deepspeed_internals import release_engine_memory
 from trainer.distributed.preemption import StopRequest
@@ -50,7 +50,7 @@ def pretrain(recipe: Recipe, stop: StopRequest, profile_steps: int = 0) -> None:
     """
     started = perf_counter()
     start_distributed(recipe.engine.timeout_seconds, stop)
-    spare_busy_cores(may_change=True)
+    spare_busy_cores()
     warn_of_slow_precision(recipe.engine.precision)
 
     with open_run(recipe, stop, profile_steps) as context:
@@ -157,10 +157,12 @@ def train_phases(context: RunContext, phases: list[Phase]) -> int:
 
 def begun(state: TrainingState, context: RunContext, skipped_batches: int) -> TrainingState:
     """Return the state from which this process trains: with further batches to skip, its threads and its speed."""
-    changes: dict[str, Any] = {"skipped_batches": state.skipped_batches + skipped_batches}
+    threads = kept_threads(Threads(state.threads, state.cores), cores_of_rank())
+    changes: dict[str, Any] = {"threads": threads.number, "cores": threads.cores}
+    changes["skipped_batches"] = state.skipped_batches + skipped_batches
     if context.pace is not None:
         changes["speed"] = asdict(context.pace.speed)
-    return with_threads(state.model_copy(update=changes), cores_of_rank())
+    return state.model_copy(update=changes)
 
 
 def untrained(state: TrainingState, saved: TrainingState, context: RunContext) -> TrainingState:

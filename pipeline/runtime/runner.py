@@ -29,6 +29,7 @@ from pipeline.runtime.staging import Staging
 from pipeline.runtime.submitted_job import EngineError
 from pipeline.runtime.worker_environment import set_in_environment
 from schemas.errors import ClozelineError, StorageError, UsageError
+from schemas.host_limits import usable_cores
 
 DEFAULT_RUNNER = "FnApiRunner"
 """Beam's own local runner. Not DirectRunner: which runner that selects depends on the graph, and it may download a
@@ -68,7 +69,7 @@ def beam_options(arguments: list[str], known_flags: list[str], input_bytes: int)
     configures_workers = any(flag.startswith("--direct_") for flag in given)
     if standard.runner == DEFAULT_RUNNER and not configures_workers:
         is_large = input_bytes >= WORTH_A_PROCESS
-        options.view_as(DirectOptions).direct_num_workers = (os.cpu_count() or 1) if is_large else 1
+        options.view_as(DirectOptions).direct_num_workers = usable_cores() if is_large else 1
     set_engine_defaults(options, given)
     return options
 

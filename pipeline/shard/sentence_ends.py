@@ -4,6 +4,7 @@
   with the next one, however many sentences stand between. So a sentence in which others may lie is cut once more
   without the marks that have no partner within MAX_QUOTED characters.
 - A period after an ordinal number or a title ends nothing ("Die 1. Bundesliga", "M. Dupont").
+- English abbreviations are those of English alone (Swedish "Jag vet det. Sedan gick han." is two sentences).
 - Full stops of Chinese, Japanese, Khmer, Tibetan and Sinhala end a sentence, whatever comes next.
 
 All this only chooses where to cut: the parts are those of the text.
@@ -14,9 +15,12 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Literal
 
 import sentencex
+
+from pipeline.shard.languages import find_language
 
 MAX_QUOTED = 400
 """Characters within quotation marks or brackets that stay together. A longer quotation is cut into its sentences."""
@@ -59,6 +63,10 @@ _PLAIN_AFTER_END = "\u201d"  # after a full stop, because sentencex leaves it wi
 _OPEN_AS_THEY_CLOSE = ("fi", "sv")  # ”so”, in these languages
 _SWEDISH_OPENING = re.compile(r"(?<![^\s(])\u201d(?=\S)")
 
+_SMALL_WORD_BEFORE_CAPITAL = re.compile(r"\b([^\W\d_]{2,})(?=\. [\"'(\u201c\u201d\u2019\u00ab]?([^\W\d_]))")
+_SHORT = ("ca", "cf", "ed", "etc", "fig", "nr", "pp", "st", "tel", "vol", "vs")
+"""Abbreviations in lower case that stand before names and numbers in many languages."""
+
 _TITLES = "Dr|Prof"
 _ORDINAL = re.compile(rf"(?:^|[\s(])(?:\d{{1,2}}|{_TITLES})\. ?$")
 _WRITE_ORDINALS_WITH_A_PERIOD = (
@@ -82,7 +90,7 @@ def cut_into_sentences(text: str, language: str) -> list[str]:
 
     text: paragraphs separated by a blank line.
     """
-    marked = _with_opening_marks(text, language)
+    marked = _marked(text, language)
     if len(text) > _LONG_PARAGRAPH and _has_long_paragraph(text):
         marked = with_paired_marks(marked)
 
@@ -90,7 +98,7 @@ def cut_into_sentences(text: str, language: str) -> list[str]:
     if ". " in text or "? " in text or "! " in text:
         # From the last, so that the places of the others stay.
         for place in reversed(_places_of_hidden_ends(parts)):
-            plain = with_paired_marks(_with_opening_marks(parts[place], language))
+            plain = with_paired_marks(_marked(parts[place], language))
             if plain != parts[place]:
                 parts[place : place + 1] = _whole(_cut(parts[place], plain, language))
     if language in _NO_END:
@@ -101,10 +109,25 @@ def cut_into_sentences(text: str, language: str) -> list[str]:
     return parts
 
 
-def _with_opening_marks(text: str, language: str) -> str:
-    if language not in _OPEN_AS_THEY_CLOSE or "\u201c" in text:
-        return text
-    return _SWEDISH_OPENING.sub("\u201c", text)
+def _marked(text: str, language: str) -> str:
+    """Return a text of the same length that sentencex cuts by the rules of its language."""
+    if _inherits_english(language) and ". " in text:
+        text = _SMALL_WORD_BEFORE_CAPITAL.sub(_without_abbreviation, text)
+    if language in _OPEN_AS_THEY_CLOSE and "\u201c" not in text:
+        text = _SWEDISH_OPENING.sub("\u201c", text)
+    return text
+
+
+@cache
+def _inherits_english(language: str) -> bool:
+    return language != "en" and find_language(language).rules == "en"
+
+
+def _without_abbreviation(found: re.Match[str]) -> str:
+    """Return letters that abbreviate nothing for a word in lower case whose period ends a sentence."""
+    word, next_letter = found[1], found[2]
+    ends = word.islower() and next_letter.isupper() and word not in _SHORT
+    return "x" * len(word) if ends else word
 
 
 def _has_long_paragraph(text: str) -> bool:

@@ -17,7 +17,6 @@ from typing import NamedTuple
 import torch
 
 from schemas.host_limits import allowed_cores, core_quota
-from trainer.checkpoint.state import TrainingState
 from trainer.distributed.collectives import run_on_all_ranks
 from trainer.logs import logger
 
@@ -92,26 +91,6 @@ def take_free_cores(cores: int, ranks: int) -> None:
     )
 
 
-def warn_of_busy_cores(cores: int, ranks: int) -> None:
-    """Log a line if `take_free_cores` would take fewer threads. A collective call.
-
-    For a fine-tuning, which does not record its threads, and so must not change them before it continues.
-    """
-    load = limiting_load(cores, ranks)
-    if load is None:
-        return
-
-    logger.info(
-        "Other programs keep %.1f of the %d cores busy. This fine-tuning computes with %d threads, which wait for each "
-        "other, so steps may take many times longer. Start it again with %s=%d, which is faster then.",
-        load.busy,
-        load.cores,
-        torch.get_num_threads(),
-        VARIABLE,
-        load.threads,
-    )
-
-
 def limiting_load(cores: int, ranks: int) -> Load | None:
     """Return the load of the machine with the fewest free cores for each rank.
 
@@ -128,27 +107,31 @@ def limiting_load(cores: int, ranks: int) -> Load | None:
     return min(loads) if loads and may_choose() else None
 
 
-def with_threads(state: TrainingState, share: int) -> TrainingState:
-    """Return a run's state with its number of threads, and take no more than the run began with.
+class Threads(NamedTuple):
+    """What a run records. number: of a rank, 0 if none is recorded. cores: its share, without other programs."""
 
-    share: the cores of a rank, if no other program used them.
-    """
+    number: int
+    cores: int
+
+
+def kept_threads(began: Threads, share: int) -> Threads:
+    """Take no more threads than a run began with, and return what it records. share: this rank's share of the cores."""
     now = torch.get_num_threads()
-    if not state.threads or state.cores != share or not may_choose():
-        return state.model_copy(update={"threads": now, "cores": share})
+    if not began.number or began.cores != share or not may_choose():
+        return Threads(now, share)
 
-    if now > state.threads:
-        torch.set_num_threads(state.threads)
+    if now > began.number:
+        torch.set_num_threads(began.number)
         logger.info(
             "The run keeps the %s that it began with, so that losses stay the same to the last bit. %s=%d uses all "
             "free cores.",
-            threads_text(state.threads),
+            threads_text(began.number),
             VARIABLE,
             now,
         )
-    elif now < state.threads:
-        logger.info("The run began with %s. With %d, losses differ in rounding.", threads_text(state.threads), now)
-    return state
+    elif now < began.number:
+        logger.info("The run began with %s. With %d, losses differ in rounding.", threads_text(began.number), now)
+    return began
 
 
 def may_choose() -> bool:

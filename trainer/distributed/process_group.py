@@ -24,7 +24,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from schemas.errors import PreemptedError, UsageError
 from schemas.host_limits import allowed_cores, usable_cores
 from trainer.distributed.agreement import named
-from trainer.distributed.busy_cores import log_limit_of_threads, may_choose, take_free_cores, warn_of_busy_cores
+from trainer.distributed.busy_cores import log_limit_of_threads, may_choose, take_free_cores
 from trainer.distributed.deepspeed_internals import use_no_compiled_operators
 from trainer.distributed.heartbeats import address
 from trainer.distributed.preemption import StopRequest
@@ -98,13 +98,12 @@ def cores_of_rank() -> int:
     return max(1, usable_cores() // ranks_on_this_machine())
 
 
-def spare_busy_cores(may_change: bool) -> None:
-    """On a CPU, leave busy cores to other programs, or only log which they are. A collective call."""
+def spare_busy_cores() -> None:
+    """On a CPU, leave busy cores to other programs. A collective call."""
     accelerator: Any = get_accelerator()
     if accelerator.device_name() == "cpu":
         log_limit_of_threads(cores_of_rank())
-        act = take_free_cores if may_change else warn_of_busy_cores
-        act(allowed_cores(), ranks_on_this_machine())
+        take_free_cores(allowed_cores(), ranks_on_this_machine())
 
 
 def ranks_on_this_machine() -> int:

@@ -12,6 +12,7 @@ from typing import Any
 from schemas import storage
 from schemas.errors import UsageError
 from trainer.checkpoint.run_lock import LOCK_FILES
+from trainer.distributed.busy_cores import Threads
 from trainer.finetune.examples import TaskData
 from trainer.finetune.files.sets import named_files, set_names
 from trainer.finetune.fingerprint import fingerprint_of
@@ -120,6 +121,24 @@ def check_owner(output: Path, identity: dict[str, str], task: Task) -> None:
             f"--output {output} holds a fine-tuning with {' and '.join(differs)}. Undo the change to continue it, "
             "choose another --output, or remove that folder."
         )
+
+
+def threads_of(output: Path) -> Threads:
+    """Return the threads that the fine-tuning in a folder began with; none in a new folder.
+
+    They decide the last bits of results, so a fine-tuning that goes on keeps them. A folder that belongs to something
+    else is refused by `check_owner`.
+    """
+    try:
+        found = json.loads((output / IDENTITY_FILE).read_text(encoding="utf-8"))
+        return Threads(int(found["threads"]), int(found["cores"]))
+    except (OSError, ValueError, TypeError, KeyError):
+        return Threads(0, 0)
+
+
+def recorded(threads: Threads) -> dict[str, str]:
+    """Return the entries of identity.json that `threads_of` reads."""
+    return {"threads": str(threads.number), "cores": str(threads.cores)}
 
 
 def _read_identity(output: Path) -> dict[str, str]:

@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from schemas.errors import UsageError
+from trainer.distributed.busy_cores import kept_threads
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.preemption import StopRequest
-from trainer.distributed.process_group import device_of_rank, spare_busy_cores, start_distributed
+from trainer.distributed.process_group import cores_of_rank, device_of_rank, spare_busy_cores, start_distributed
 from trainer.distributed.stop_agreement import StopAgreement
 from trainer.distributed.watchdog import Watchdog
 from trainer.finetune.data_facts import log_data, paths_by_set
@@ -32,7 +33,7 @@ from trainer.finetune.determinism import make_deterministic
 from trainer.finetune.evaluation import ExampleSet, predict
 from trainer.finetune.examples import TaskData
 from trainer.finetune.files.read import read_task_data
-from trainer.finetune.identity import NAMES, identity_of
+from trainer.finetune.identity import NAMES, identity_of, recorded, threads_of
 from trainer.finetune.job import DEV, TEST, Job
 from trainer.finetune.kinds.kind import Kind
 from trainer.finetune.kinds.table import kind_of
@@ -76,11 +77,13 @@ def finetune(order: Order, stop_request: StopRequest) -> list[SeedResult]:
 
     make_deterministic()
     start_distributed(TIMEOUT_SECONDS, stop_request)
-    spare_busy_cores(may_change=False)
+    spare_busy_cores()
     with contextlib.ExitStack() as resources, watch_ranks(TIMEOUT_SECONDS) as watchdog:
         watchdog.at("comparing the files of all ranks")
         identity = agreed(lambda: identity_of(order.task, order.folder, inputs.data, order.random_weights), NAMES)
-        run_on_rank_0(lambda: resources.enter_context(claimed(Path(order.output), identity, order.task)))
+        output = Path(order.output)
+        threads = kept_threads(run_on_rank_0(lambda: threads_of(output)), cores_of_rank())
+        run_on_rank_0(lambda: resources.enter_context(claimed(output, identity | recorded(threads), order.task)))
 
         stop = resources.enter_context(contextlib.closing(StopAgreement(stop_request, 2 * TIMEOUT_SECONDS)))
         stop.training_begins()

@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from schemas.host_limits import usable_cores
+
 
 @dataclass(frozen=True)
 class Slot:
@@ -29,7 +31,7 @@ def slots(workers: int | None) -> list[Slot]:
 
     devices = gpus()
     if not devices:
-        return [Slot(environment) for _ in range(workers or available_cores())]
+        return [Slot(environment) for _ in range(workers or usable_cores())]
 
     found = []
     for number in range(workers or len(devices)):
@@ -50,10 +52,3 @@ def gpus() -> list[str]:
     # Do not ask CUDA: that would allocate GPU memory in this process, which computes nothing.
     names = [path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*")]
     return sorted(names, key=int)
-
-
-def available_cores() -> int:
-    """Return the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -2,6 +2,7 @@ import re
 from collections import Counter
 
 import pyarrow as pa
+import pytest
 import sentencex
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -91,6 +92,19 @@ def test_quotations_stay_whole() -> None:
     assert cut(" ".join(sentences)) == sentences
     swedish = ["Det regnar.", "\u201dKom hit. Nu.\u201d", "Hon gick."]
     assert cut(" ".join(swedish), "sv") == cut(" ".join(swedish), "fi") == swedish
+
+
+@pytest.mark.parametrize(
+    ("language", "sentences"),
+    [
+        ("sv", ["Jag vet det.", "Sedan gick han.", "Ring nr. Tre.", "Han sade \u201djag vet det. Kom nu\u201d."]),
+        ("nb", ["Hun s\u00e5 det.", "Han gikk."]),
+        ("vi", ["Con ma ma.", "Ng\u01b0\u1eddi \u0111i.", "\u201cT\u00f4i no. B\u00e0 v\u1ec1.\u201d", "R\u1ed3i."]),
+        ("en", ["I saw Det. Smith.", "He said no.", "Then he left."]),
+    ],
+)
+def test_english_abbreviations_are_those_of_english_alone(language: str, sentences: list[str]) -> None:
+    assert cut(" ".join(sentences), language) == sentences
 
 
 def test_a_mark_opens_as_it_closes_in_swedish_and_finnish_alone() -> None:

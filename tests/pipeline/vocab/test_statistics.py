@@ -11,10 +11,10 @@ from schemas.vocabulary import read_vocabulary
 
 
 def test_what_a_vocabulary_does_to_its_text(vocab: Path) -> None:
-    told = read_manifest(str(vocab), "vocab").statistics
-    assert told["coverage"] == 1.0 and told["unknown_words"] == 0
-    assert 1.0 <= told["tokens_per_word"] < 2.0
-    assert len(told["longest"][0]) >= len(told["longest"][-1])
+    reported = read_manifest(str(vocab), "vocab").statistics
+    assert reported["coverage"] == 1.0 and reported["unknown_words"] == 0
+    assert 1.0 <= reported["tokens_per_word"] < 2.0
+    assert len(reported["longest"][0]) >= len(reported["longest"][-1])
     data = (vocab / "tokenizer.json").read_bytes()
     rows = [("the", 0, 3), ("\u4e2d", 1, 1), ("the", 1, 1)]
     by_source = pa.Table.from_pylist([dict(zip(BY_SOURCE.names, row, strict=True)) for row in rows], BY_SOURCE)
@@ -27,10 +27,10 @@ def test_what_a_vocabulary_does_to_its_text(vocab: Path) -> None:
     assert (described["coverage"], described["unknown_words"], described["tokens_per_word"]) == (0.8, 1, 1.0)
     assert described["by_source"]["b"] == {"words": 2, "tokens_per_word": 1.0, "unknown_words": 1, "coverage": 0.5}
     assert described["unknown_character_share"] == round(1 / 13, 6)
-    assert sum(source["words"] for source in told["by_source"].values()) == told_words(vocab)
+    assert sum(source["words"] for source in reported["by_source"].values()) == reported_words(vocab)
 
 
-def told_words(vocab: Path) -> int:
+def reported_words(vocab: Path) -> int:
     return read_manifest(str(vocab), "vocab").totals["words"]
 
 

@@ -93,12 +93,12 @@ def test_places_that_merges_leave_free_go_to_characters() -> None:
 
 
 @pytest.mark.parametrize(
-    ("counts", "options", "told"),
+    ("counts", "options", "reason"),
     [
         ({"x" * 101: 3, "y" * 200: 1}, {}, "2 of 2 different words.*more than 100 characters.*--model unigram"),
         ({"x" * 101: 3, "ab": 1}, {"max_alphabet": 1}, "1 have a character.*bytebpe.*give more than --max_alphabet 1"),
     ],
 )
-def test_no_word_left_to_learn_from_says_why(counts: dict[str, int], options: dict[str, int], told: str) -> None:
-    with pytest.raises(DataError, match=told):
+def test_no_word_left_to_learn_from_says_why(counts: dict[str, int], options: dict[str, int], reason: str) -> None:
+    with pytest.raises(DataError, match=reason):
         train(list(counts), list(counts.values()), "wordpiece", 100, 2, **options)

@@ -13,9 +13,8 @@ import torch
 
 from schemas import host_limits
 from tests.trainer.one_rank import group_of_one
-from trainer.checkpoint.state import TrainingState
 from trainer.distributed import busy_cores
-from trainer.distributed.busy_cores import take_free_cores, threads_beside, warn_of_busy_cores, with_threads
+from trainer.distributed.busy_cores import Threads, kept_threads, take_free_cores, threads_beside
 from trainer.distributed.process_group import cores_of_rank, limit_cpu_threads, spare_busy_cores
 from trainer.doctor import device
 
@@ -63,18 +62,6 @@ def test_a_run_takes_the_cores_that_are_free(
 
 
 @pytest.mark.usefixtures("threads")
-@pytest.mark.parametrize(("busy", "told"), [(7.26, "Start it again with OMP_NUM_THREADS=1,"), (0.3, "")])
-def test_a_fine_tuning_keeps_its_threads_and_says_what_is_faster(
-    monkeypatch: pytest.MonkeyPatch, capsys, busy: float, told: str
-) -> None:
-    monkeypatch.setattr(busy_cores, "busy_cores", lambda: busy)
-    warn_of_busy_cores(cores=8, ranks=1)
-    assert torch.get_num_threads() == 8
-    printed = capsys.readouterr().out
-    assert told in printed and bool(printed) == bool(told)
-
-
-@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize(
     ("recorded", "cores", "used", "told"),
     [
@@ -88,12 +75,11 @@ def test_a_fine_tuning_keeps_its_threads_and_says_what_is_faster(
 def test_a_resume_takes_no_more_threads_than_the_run_began_with(
     capsys, recorded: int, cores: int, used: int, told: str
 ) -> None:
-    state = TrainingState(step=4, tokens=1, seconds=1.0, identity={}, threads=recorded, cores=cores)
-    resumed = with_threads(state, share=8)
+    resumed = kept_threads(Threads(recorded, cores), share=8)
     assert torch.get_num_threads() == used
     printed = capsys.readouterr().out
     assert told in printed and bool(printed) == bool(told)
-    assert resumed.threads == (recorded if told else 8) and resumed.cores == 8
+    assert resumed == (recorded if told else 8, 8)
 
 
 def test_only_cores_that_this_process_may_use_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +130,7 @@ def test_a_container_gets_threads_for_the_time_that_it_has(
 def begin() -> None:
     """What a start of training does about threads."""
     limit_cpu_threads(SimpleNamespace(device_name=lambda: "cpu"))
-    spare_busy_cores(may_change=True)
+    spare_busy_cores()
 
 
 @pytest.mark.usefixtures("threads", "container")

@@ -192,7 +192,7 @@ def test_slots_are_gpus_or_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in slots(3)] == ["2", "5", "2"]
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setattr("trainer.suite.slots.available_cores", lambda: 3)
+    monkeypatch.setattr("trainer.suite.slots.usable_cores", lambda: 3)
     assert [slot.environment["OMP_NUM_THREADS"] for slot in slots(None)] == ["1", "1", "1"]
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
     assert slots(1)[0].environment["OMP_NUM_THREADS"] == "4"
