@@ -34,15 +34,14 @@ def launch_flags(parsed: argparse.Namespace) -> list[str]:
     return flags
 
 
-def unknown_flags(unknown: list[str], known: list[str], what: str = "flag") -> UsageError:
+def unknown_flags(unknown: list[str], known: list[str]) -> UsageError:
     """Return the error for unknown flags, each with the nearest known one. Leaves out their values."""
-    if len(unknown) > 1 and not any(word.startswith("-") for word in unknown):
+    flags = [word for word in unknown if word.startswith("-")]
+    if not flags:
+        first = " ".join(unknown[:3]) + " ..." * (len(unknown) > 3)
         return UsageError(
-            f"{len(unknown)} unexpected arguments, the first: {unknown[0]}. If they come from a pattern, quote it so "
-            "that the shell does not expand it: 'folder/*.txt'."
+            f"unexpected arguments: {first}. If they come from a name with spaces or a pattern, quote it, so that the "
+            "shell does not split or expand it: 'folder/*.txt'."
         )
-    hints = []
-    for flag in [word for word in unknown if word.startswith("-")] or unknown:
-        name = flag.split("=")[0]
-        hints.append(f"Unknown {what} {flag}.{flag_hint(name, known)}")
+    hints = [f"Unknown flag {flag}.{flag_hint(flag.split('=')[0], known)}" for flag in flags]
     return UsageError("; ".join(hints))

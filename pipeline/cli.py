@@ -55,7 +55,7 @@ class Invocation:
     def refuse_other_arguments(self) -> None:
         """Raise UsageError if arguments are left over. For commands that accept none of Beam's flags."""
         if self.other_arguments:
-            raise unknown_flags(self.other_arguments, self.known_flags, what="argument")
+            raise unknown_flags(self.other_arguments, self.known_flags)
 
     def refuse_misspelled(self, missing: list[str]) -> None:
         """Raise UsageError if an unknown flag resembles one of the `missing` flags."""

@@ -87,7 +87,7 @@ def warning_lines(manifest: Manifest, text_layout: str) -> list[str]:
     are_small = mean_bytes < PARAGRAPH_BYTES and documents > MANY_PARAGRAPHS * files > 0
     if text_layout == "blank_line" and is_plain_text and are_small:
         warnings.append(
-            f"the input files hold {documents:,} documents of {mean_bytes:,.0f} bytes on average, because a blank line "
+            f"the text has {documents:,} documents of {mean_bytes:,.0f} bytes on average, because a blank line "
             "ends a document. If these are paragraphs, give --text_layout file, which makes each file a document."
         )
 

@@ -66,7 +66,7 @@ def unwritable(url: str, path: str, error: OSError, needed: int) -> StorageError
         free = shutil.disk_usage(existing_folder(os.path.dirname(path))).free
         return StorageError(
             f"The disk is full: {url} needs {needed:,} bytes and {free:,} are free. "
-            "Free some space and run the same command again; finished pieces are reused."
+            "Free some space and run the same command again, which continues."
         )
 
     reason = error.strerror or error

@@ -186,7 +186,7 @@ def warn_of_few_updates(phase: Phase) -> None:
     batch = phase.recipe.batch
     key = "global_batch" if batch.global_batch is not None else "global_tokens"
     reason = (
-        "they change the model little"
+        "so few teach a model little"
         if steps < FEW_UPDATES
         else "all of them belong to the warm-up of the learning rate"
     )

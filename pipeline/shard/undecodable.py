@@ -1,8 +1,8 @@
 """Counts bytes that are not in the encoding of their file, and refuses files that have too many.
 
-A few damaged bytes are removed and reported. Many of them mean that the file is in another encoding; the error then
-names the encoding that would fit. Files are cut into pieces, so each worker reports the pieces that it read, and a
-file's reports are added up once all are there. Workers refuse a file early if one piece alone has too many.
+A few damaged bytes are removed and reported. Many of them mean that the file is in another encoding, and so do some
+where another encoding fits; the error names it. Files are cut into pieces, so each worker reports the pieces that it
+read, and a file's reports are added up once all are there. Workers refuse a file early if one piece alone has too many.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from pipeline.shard.decompression import DECOMPRESSION_ERRORS, open_plain
 from pipeline.shard.encoding_guess import fitting_encodings
 from pipeline.shard.encodings import UTF8
 from pipeline.shard.inputs import COMPRESSED_WEIGHT, Piece
-from pipeline.shard.limits import MAX_RATIO
+from pipeline.shard.limits import MAX_RATIO, MAX_UNDECODABLE_RATIO
 from pipeline.shard.record import Record, Rejected, place_in_words
 from schemas.errors import DataError
 
 MIN_PLACES = 10
 """Minimum undecodable places for a file to be refused. A single bad byte in a small file does not fail a job."""
+
+RATIO_OF_OTHER = MAX_UNDECODABLE_RATIO / 20
+"""Undecodable share from which a file is refused if another encoding fits: books may have few letters beyond ASCII."""
 
 LISTED_FILES = 100  # in the manifest
 _SAMPLE_BYTES = 1 << 16  # the encoding is guessed from this many bytes
@@ -74,16 +77,12 @@ class UndecodableBytes:
     def report(self) -> Report:
         """Return what `plan_shards` needs to add up the pieces of a file.
 
-        If a file has too many undecodable bytes, so has at least one of its pieces. Only such a piece guesses the
-        encoding, because that reads part of the file again.
+        Only a piece with many undecodable bytes guesses the encoding, because that reads part of the file again.
         """
         piece = self.piece
         encoding = UTF8 if self._is_parquet() else piece.encoding
-        plain_bytes = self.size if self._is_size_unknown() else piece.end - piece.start
-        has_too_many = self.count > self.max_ratio * plain_bytes
-
         fitting: list[str] = []
-        if has_too_many and encoding == UTF8 and not self._is_parquet():
+        if self.count >= MIN_PLACES and encoding == UTF8 and not self._is_parquet():
             fitting = list(fitting_encodings(_sample(piece, self.first_offset)))
 
         report: Report = {
@@ -112,14 +111,16 @@ class UndecodableBytes:
 
 
 def refuse_undecodable(reports: Iterable[Report], max_ratio: float, corpus_size: int | None = None) -> None:
-    """Raise DataError for the first file, by name, with more than `max_ratio` undecodable bytes.
+    """Raise DataError for the first file, by name, with more than `max_ratio` undecodable bytes or in another encoding.
 
-    Files with fewer than MIN_PLACES pass, unless all files together have too many for a corpus of `corpus_size`
-    characters.
+    A `max_ratio` above the default allows other encodings, too, whose bytes are then removed. Files with fewer than
+    MIN_PLACES pass, unless all files together have too many for a corpus of `corpus_size` characters.
     """
     files = reports_by_file(reports)
     for file in files:
-        if _has_too_many(file["count"], file["size"], max_ratio):
+        is_in_other = file["fitting"] and max_ratio <= MAX_UNDECODABLE_RATIO
+        allowed = min(max_ratio, RATIO_OF_OTHER) if is_in_other else max_ratio
+        if _has_too_many(file["count"], file["size"], allowed):
             raise _too_many_error(file, max_ratio)
 
     if corpus_size is None:
@@ -172,7 +173,7 @@ def undecodable_statistics(reports: Iterable[Report]) -> Report | None:
 def _too_many_error(file: Report, max_ratio: float) -> DataError:
     fitting = file["fitting"]
     if fitting:
-        advice = f"It looks like {' or '.join(fitting)}: give --encoding {fitting[0]} to read it"
+        advice = f"The file looks like {' or '.join(fitting)}: give --encoding {fitting[0]} to read it"
         if len(fitting) > 1:
             advice += f", or --encoding {fitting[1]}"
     elif "unit" in file:
@@ -184,7 +185,7 @@ def _too_many_error(file: Report, max_ratio: float) -> DataError:
     # "At least", because reading stops as soon as there are too many.
     return DataError(
         f"{file['path']} is not {file['encoding'].upper()}: at least {file['count']:,} of about {file['size']:,} bytes "
-        f"cannot be decoded, the first at {place}, and --max_undecodable_ratio allows {max_ratio:.2%}. "
+        f"cannot be decoded, the first at {place}; --max_undecodable_ratio is {max_ratio:.2%}. "
         f"{advice}."
     )
 

@@ -203,6 +203,8 @@ def cutter_by_spelling(tokenizer_json: bytes, spelt_by: Model) -> Callable[[str]
     The word is spelled as in the count table of a `spelt_by` vocabulary, which may be of another model.
     """
     tokenizer = Tokenizer.from_str(tokenizer_json.decode())
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
     if spelt_by == "unigram":
         return lambda word: tokenizer.encode(word.removeprefix(SENTENCEPIECE_SPACE), add_special_tokens=False).tokens
 

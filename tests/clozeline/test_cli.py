@@ -73,10 +73,14 @@ def test_each_command_has_its_own_help(name: str) -> None:
         (["train", "--config", "bert-base"], "clozeline: --config bert-base does not exist. Did you mean bert_base?"),
         (["train", "--config", "tiny", "--set", "run.sead=1"], "clozeline: --set run.sead=1: unknown key run.sead."),
         (["train", "--config", "tiny", "--config", "a"], "clozeline: --config is given twice, as tiny and as a."),
+        (
+            ["train", "--config", "tiny", "--set", "run.seed=1", "--set", "run.seed = 2"],
+            "clozeline: --set run.seed is given twice, as run.seed=1 and as run.seed = 2. Give it once.",
+        ),
         (["pairs", "--text", "a", "--text=b"], "clozeline: --text is given twice, as a and as b. Give it once."),
         (
             ["vocab", "--text", "a", "b", "c", "--output", "x", "--model", "wordpiece", "--size", "9"],
-            "clozeline: 2 unexpected arguments, the first: b. If they come from a pattern, quote it",
+            "clozeline: unexpected arguments: b c. If they come from a name with spaces or a pattern, quote it",
         ),
         (["export", "run"], "clozeline: the following arguments are required: --output"),
     ],
@@ -88,6 +92,7 @@ def test_each_command_has_its_own_help(name: str) -> None:
         "recipe",
         "key",
         "repeated",
+        "repeated key",
         "repeated in two forms",
         "unquoted",
         "export",

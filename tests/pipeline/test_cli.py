@@ -67,7 +67,7 @@ def help_of(job: str) -> str:
         ("shard --input a --runner=X --seed 4", "required: --output. See"),
         ("shard --input pyproject.toml --output X --num_workers 2", "Use --direct_num_workers N"),
         ("shard --input pyproject.toml --output X --num_workers=2", "Use --direct_num_workers N"),
-        ("inspect a --row 3", "Unknown argument --row. Did you mean --rows?"),
+        ("inspect a --row 3", "Unknown flag --row. Did you mean --rows?"),
     ],
 )
 def test_flags_that_are_missing_misspelled_or_without_effect(command, arguments: str, told: str) -> None:

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from schemas import storage
+from schemas.urls import normal
 from trainer.config.section import Place, Section
 
 
@@ -28,11 +29,11 @@ class RunSection(Section):
     max_hours: float | None = Field(
         default=None,
         gt=0,
-        description="Length of the run in hours from its first start; max_steps is then only an upper bound. When the "
-        "run begins, a rehearsal measures the speed of training, for up to about 40 seconds or for three steps if they "
-        "take longer, and how long one whole evaluation and one checkpoint take. The number of steps that fits is then "
-        "fixed as max_steps, and again if the first steps of a start are much faster or slower. Cannot be combined "
-        "with phases or a batch ramp.",
+        description="Length of the run in hours from the start of the command; after a resume, what earlier commands "
+        "trained counts as well. max_steps is then only an upper bound. When the run begins, a rehearsal measures the "
+        "speed of training, for up to about 40 seconds or for three steps if they take longer, and how long one whole "
+        "evaluation and one checkpoint take. The number of steps that fits is then fixed as max_steps, and again if "
+        "the first steps of a start are much faster or slower. Cannot be combined with phases or a batch ramp.",
     )
     stop_at: int | None = Field(
         default=None,
@@ -53,7 +54,7 @@ class RunSection(Section):
         # The hash of the whole URL distinguishes runs of the same name in different buckets.
         url = self.output.rstrip("/")
         url_hash = storage.sha256(url.encode())[:12]
-        return str(Path(self.local).expanduser() / f"{Path(url).name}-{url_hash}")
+        return str(Path(normal(self.local)) / f"{Path(url).name}-{url_hash}")
 
 
 class EvaluationSection(Section):

@@ -101,7 +101,7 @@ TRIES: list[tuple[str, Make, int, list[str]]] = [
         "D-strings-not-utf-8",
         parquet({"a": pa.array([b"caf\xe9 " * 20] * 9).view(pa.string())}, ["text"]),
         3,
-        ["x.parquet is not UTF-8", "the first at row 0, and", "The texts of Parquet must be UTF-8"],
+        ["x.parquet is not UTF-8", "the first at row 0;", "The texts of Parquet must be UTF-8"],
     ),
     ("D-compressed", renamed(parquet({"a": ["A b."]}, ["text"]), "x.parquet.gz"), 3, ["Decompress it first"]),
     ("D-row-in-capitals", renamed(parquet({"a": [None]}, ["text"]), "x.PARQUET"), 3, ["at row 0 of"]),
@@ -284,7 +284,7 @@ def test_undecodable_bytes_are_counted_over_the_pieces_of_a_file(command, tmp_pa
     (tmp_path / "x.txt").write_bytes(data[:25_000] + b"\xff" * 60 + data[25_000:])
     shard_flags = ("shard", "--input", tmp_path / "x.txt", "--output", tmp_path / "out")
     done = command(*shard_flags)
-    assert done.returncode == 3 and "60 of about" in done.stderr and "first at byte 25,000," in done.stderr
+    assert done.returncode == 3 and "60 of about" in done.stderr and "first at byte 25,000;" in done.stderr
     assert command(*shard_flags, "--max_undecodable_ratio", 0.01).returncode == 0
 
 

@@ -40,6 +40,14 @@ def test_two_vocabularies_are_told_apart(command, vocab: Path, byte_vocab: Path,
     ids = content["model"]["vocab"]
     place = ids.pop("the")
     ids["qqq"] = place
+    content["padding"] = {
+        "strategy": {"Fixed": 9},
+        "direction": "Right",
+        "pad_id": 0,
+        "pad_type_id": 0,
+        "pad_token": "[PAD]",
+    }
+    content["padding"]["pad_to_multiple_of"] = None
     lines = "\n".join(compare_vocabularies((data, json.dumps(content).encode()), ("a", "b"), [("the", 5), ("cat", 2)]))
     assert "only in A   the" in lines and "only in B   qqq" in lines and "    the: the   |   t ##h" in lines
     done = command("inspect", vocab, byte_vocab)
