@@ -8,7 +8,6 @@ after a heading. `newline` trusts the corpus: every line is one sentence.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections import Counter
 from typing import Literal
@@ -69,21 +68,22 @@ def unwrap(lines: list[str], width: int, has_capitals: bool) -> list[str]:
     at words.
     """
     texts = list(map(str.strip, lines))
-    breaks = ["\n"] * (len(lines) - 1)
+    following = texts[1:]
+    breaks = ["\n"] * len(following)
     if has_capitals:
         breaks = [
             _BREAK_AFTER.get(previous[-1], " ") if text[:1].islower() and " " in previous else "\n"
-            for previous, text in itertools.pairwise(texts)
+            for previous, text in zip(texts, following, strict=False)
         ]
 
     if width >= MIN_WRAP_WIDTH and "\n" in breaks:
         # `lines` still have the spaces at their beginning. A first word fits if it ends within the free characters.
         full = [
-            " " not in text[: (free := width - len(line.rstrip()))]
-            and len(text) >= free
+            len(text) >= (free := width - len(line.rstrip()))
+            and " " not in text[:free]
             and " " in previous
             and text != ""
-            for line, previous, text in zip(lines, texts, texts[1:], strict=False)
+            for line, previous, text in zip(lines, texts, following, strict=False)
         ]
         if 2 * full.count(True) >= len(full):
             breaks = [" " if is_full and end == "\n" else end for is_full, end in zip(full, breaks, strict=True)]
