@@ -9,7 +9,7 @@ import argparse
 import sys
 from collections.abc import Callable
 
-from schemas.errors import ClozelineError, UsageError
+from schemas.errors import ClozelineError
 from schemas.one_line_parser import OneLineParser
 from schemas.terminal_text import terminal_safe
 from schemas.urls import normal
@@ -30,20 +30,20 @@ def command_parser(prog: str, description: str, epilog: str | None = None) -> On
 
 
 def add_set_flag(flags: argparse.ArgumentParser, metavar: str = "KEY=VALUE", help: str | None = None) -> None:
-    """Add --set, which may be repeated for other keys: `options.set` is a list of texts."""
+    """Add --set, which may be repeated: `options.set` is a list of texts."""
     flags.add_argument("--set", action=AddKey, default=[], metavar=metavar, help=help)
 
 
 class AddKey(argparse.Action):
-    """Appends KEY=VALUE to a list. Raises UsageError for a key that has another value there."""
+    """Appends KEY=VALUE to a list. A later value of a key replaces an earlier one, as scripts rely on, and says so."""
 
     def __call__(self, parser, namespace, values, option_string=None) -> None:  # type: ignore[override]
         given: list[str] = getattr(namespace, self.dest)
         key = str(values).partition("=")[0].strip()
-        for earlier in given:
-            if earlier.partition("=")[0].strip() == key and earlier != values:
-                raise UsageError(f"{option_string} {key} is given twice, as {earlier} and as {values}. Give it once.")
-        setattr(namespace, self.dest, [*given, values])
+        same = [earlier for earlier in given if earlier.partition("=")[0].strip() == key]
+        if same and same != [values] and rank_of_process() == 0:
+            print(f"clozeline: {option_string} {values} replaces {same[0]}.", file=sys.stderr)
+        setattr(namespace, self.dest, [*(earlier for earlier in given if earlier not in same), values])
 
 
 def add_launcher_flag(flags: argparse.ArgumentParser) -> None:

@@ -114,7 +114,7 @@ def test_a_run_that_is_killed_ends_with_the_same_results(
 
 def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + 400
-    while not path.exists():
+    while not (path.exists() and (path.is_dir() or path.stat().st_size)):
         assert time.monotonic() < deadline and process.poll() is None, process.communicate()
         time.sleep(0.005)
 

@@ -105,7 +105,7 @@ def test_changes_whose_value_is_a_url_reach_the_probe(tmp_path: Path) -> None:
     write_task(tmp_path, "task", "sentence", subject_lines)
     changes = [f"data.dev=file://{tmp_path}/task/dev.jsonl", "subjects:training.batch=2"]
     probe = open_probe(str(tmp_path / "task.toml"), str(tmp_path), changes)
-    assert probe.task.data.dev == f"file://{tmp_path}/task/dev.jsonl"
+    assert probe.task.data.dev == f"{tmp_path}/task/dev.jsonl"
 
     plan = Plan(None, [Encoder("first", "folder")], "", tmp_path / "out", 1, probe)
     [job] = jobs_of(plan)
