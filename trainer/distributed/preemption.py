@@ -39,6 +39,9 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.asked = False
+        self._is_alone = (
+            os.environ.get("WORLD_SIZE", "1") == "1"
+        )  # the only rank, as the launcher says, if there is one
         self._is_training = False
         self._has_trained = False
         self._interrupted_at: float | None = None
@@ -89,7 +92,7 @@ class StopRequest:
             numbers = os.read(reader, 64)
             if not numbers:
                 break
-            if not self._is_training and is_alone() and any(number in numbers for number in STOPPING):
+            if not self._is_training and self._is_alone and any(number in numbers for number in STOPPING):
                 _end(f"asked to stop {self._moment()}", PREEMPTED)
             for _ in range(numbers.count(signal.SIGINT)):
                 self._interrupt()
@@ -113,11 +116,6 @@ class StopRequest:
         if self._has_trained:
             return "between two trainings. Nothing was lost; the same command continues."
         return "before training began. Nothing was lost; the same command starts again."
-
-
-def is_alone() -> bool:
-    """Return whether this process is the only rank, as its launcher says, if it has one."""
-    return os.environ.get("WORLD_SIZE", "1") == "1"
 
 
 def _do_nothing(number: int, frame: Any) -> None:
