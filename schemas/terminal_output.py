@@ -1,6 +1,6 @@
 """stdout of every command: it may be a pipe that closes, a full disk, or a terminal that lacks letters.
 
-closed pipe (`clozeline recipes | head -1`)   the rest is dropped silently, and the command goes on
+closed pipe (`clozeline recipes | head -1`)   the rest is dropped silently, and the command continues
 full disk                                     StorageError, at once and again at the end
 letters that the encoding lacks               escapes such as \\u2581
 """

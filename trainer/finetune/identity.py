@@ -126,7 +126,7 @@ def check_owner(output: Path, identity: dict[str, str], task: Task) -> None:
 def threads_of(output: Path) -> Threads:
     """Return the threads that the fine-tuning in a folder began with; none in a new folder.
 
-    They decide the last bits of results, so a fine-tuning that goes on keeps them. A folder that belongs to something
+    They decide the last bits of results, so a fine-tuning that continues keeps them. A folder that belongs to something
     else is refused by `check_owner`.
     """
     try:

@@ -1,4 +1,4 @@
-"""Finds the parameters of a model that stack several matrices, each of which has a factor of its own."""
+"""Finds the parameters of a model that stack several matrices, each of which has its own factor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run by LAMB or StableAdamW goes on exactly after a stop, and on another number of ranks and another ZeRO stage."""
+"""A run by LAMB or StableAdamW continues exactly after a stop, on other numbers of ranks and ZeRO stages as well."""
 
 from pathlib import Path
 
