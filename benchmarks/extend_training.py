@@ -36,7 +36,7 @@ from tokenizers import Encoding, Tokenizer
 from schemas.manifest import read_manifest
 from schemas.vocabulary import TOKENIZER_FILE, read_vocabulary
 from trainer.build_model import initial_weights
-from trainer.checkpoint.layout import checkpoint_path
+from trainer.checkpoint.format import checkpoint_path
 from trainer.config.load import load_recipe
 from trainer.data.dataset import PairFolder
 from trainer.export.convert import read_model

@@ -18,10 +18,10 @@ import deepspeed
 import torch
 from training import bare, seconds
 
-from trainer.checkpoint import layout as checkpoints
+from trainer.checkpoint import format as checkpoints
 from trainer.checkpoint.background import BackgroundSaves
-from trainer.checkpoint.layout import TrainingState
-from trainer.checkpoint.node_folders import NodeFolders
+from trainer.checkpoint.run_folder import NodeFolders
+from trainer.checkpoint.state import TrainingState
 from trainer.config.load import load_recipe
 from trainer.config.schema import Recipe
 from trainer.data.rank_share import RankShare

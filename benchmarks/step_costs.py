@@ -32,7 +32,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.waits import Waits, counted_waits  # noqa: E402
 from trainer.anomaly import AnomalyGuard, AnomalyHistory  # noqa: E402
 from trainer.checkpoint.background import BackgroundSaves  # noqa: E402
-from trainer.checkpoint.node_folders import NodeFolders  # noqa: E402
+from trainer.checkpoint.run_folder import NodeFolders  # noqa: E402
 from trainer.config.load import load_recipe  # noqa: E402
 from trainer.config.phases import phases_of  # noqa: E402
 from trainer.config.schema import Recipe  # noqa: E402

@@ -27,8 +27,8 @@ from torch.nn.utils import clip_grad_norm_
 
 from trainer.anomaly import AnomalyGuard, AnomalyHistory
 from trainer.checkpoint.background import BackgroundSaves
-from trainer.checkpoint.layout import TrainingState
-from trainer.checkpoint.node_folders import NodeFolders
+from trainer.checkpoint.run_folder import NodeFolders
+from trainer.checkpoint.state import TrainingState
 from trainer.config.load import load_recipe
 from trainer.config.phases import phases_of
 from trainer.config.schema import Recipe
@@ -125,7 +125,7 @@ def make_loop(model: Model, stream: Stream, metrics: MetricsLog, watchdog: Watch
         stop=StopAgreement(StopRequest()),
         watchdog=watchdog,
         folders=NodeFolders([0]),
-        remote=None,
+        url=None,
         saves=BackgroundSaves(False),
     )
     return Loop(

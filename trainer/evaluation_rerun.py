@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from schemas.errors import ClozelineError
 from schemas.manifest import read_manifest
-from trainer.checkpoint.layout import add_evaluation, checkpoint_path, location, read_evaluation
+from trainer.checkpoint.format import add_evaluation, checkpoint_path, location, read_evaluation
 from trainer.checkpoint.state import FoundCheckpoint, TrainingState
 from trainer.config.phases import Phase, phase_after
 from trainer.config.schema import Recipe

@@ -11,7 +11,7 @@ from deepspeed import DeepSpeedEngine
 from schemas.errors import ClozelineError, PreemptedError
 from schemas.randomness import key
 from trainer.anomaly import AnomalyGuard
-from trainer.checkpoint.layout import TrainingState
+from trainer.checkpoint.state import TrainingState
 from trainer.config.phases import Phase
 from trainer.config.schema import Recipe
 from trainer.data.loader import Stream
@@ -248,7 +248,7 @@ class Loop:
         if state.examination_postponed and is_of_phase:
             cause = self.examiner.examine_state(state, figures, [])
         run_on_rank_0(partial(record_rerun, self.run_recipe.run.folder, step, figures, cause, self.metrics))
-        self.saver.publish(state)
+        self.saver.write_report(state)
 
     # Checkpoints
 

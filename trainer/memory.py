@@ -108,7 +108,7 @@ def saved_bytes(parameters: int) -> int:
     """Return the bytes of a checkpoint: the weights and moments in float32. A copy in host memory takes about as much.
 
     All ranks hold it together, in equal parts. The blocks of a copy exceed a part by less than one part in
-    WASTED_SHARE (trainer/checkpoint/host_blocks.py).
+    WASTED_SHARE (trainer/checkpoint/snapshot.py).
     """
     return 3 * FLOAT32_BYTES * parameters
 

@@ -10,9 +10,9 @@ import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
 
 from trainer.build_model import build_initial_model, fill_in_initial_weights, warn_of_vocabulary
-from trainer.checkpoint.layout import TrainingState
 from trainer.checkpoint.resume import write_history
-from trainer.checkpoint.run_dir import RECIPE, describe_run
+from trainer.checkpoint.run_folder import RECIPE, describe_run
+from trainer.checkpoint.state import TrainingState
 from trainer.config.phases import Phase
 from trainer.data.build import build_stream
 from trainer.data.dataset import PairFolder

@@ -28,7 +28,7 @@ from typing import Any
 
 from schemas import storage
 from schemas.errors import PreemptedError
-from trainer.checkpoint.layout import CHECKPOINTS_FOLDER
+from trainer.checkpoint.format import CHECKPOINTS_FOLDER
 from trainer.config.schema import Recipe
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.horizon import SECONDS, SHARE, WARM_STEPS, Speed

@@ -15,11 +15,10 @@ import torch.distributed as dist
 from schemas import storage
 from schemas.errors import ClozelineError
 from trainer.checkpoint.background import BackgroundSaves
-from trainer.checkpoint.left_parts import send_what_is_left
-from trainer.checkpoint.node_folders import NodeFolders, claim_folders
-from trainer.checkpoint.remote_parts import RemotePartOfRun, bring_newest
-from trainer.checkpoint.remote_sync import RemoteRun
-from trainer.checkpoint.sharded import find_checkpoint
+from trainer.checkpoint.publication import prune
+from trainer.checkpoint.read import find_checkpoint
+from trainer.checkpoint.remote import RunUrl
+from trainer.checkpoint.run_folder import NodeFolders, claim_folders
 from trainer.checkpoint.state import FoundCheckpoint
 from trainer.config.schema import Recipe
 from trainer.distributed.agreement import check_ranks_agree
@@ -41,8 +40,7 @@ class RunContext:
     last_step: the step at which this process ends training, which `run.stop_at` may place before `run.max_steps`.
     stop: whether to stop early, agreed on by all ranks.
     folders: which ranks see the same folder.
-    remote: copies the run to its URL; None on ranks that do not lead in their folder, and on all ranks if run.output is
-    a local folder.
+    url: the run's URL; None if run.output is a local folder.
     saves: the thread that saves checkpoints while training continues.
     profiler: records some steps, or none.
     pace: measures the steps of a run with run.max_hours.
@@ -53,7 +51,7 @@ class RunContext:
     stop: StopAgreement
     watchdog: Watchdog
     folders: NodeFolders
-    remote: RemoteRun | None
+    url: RunUrl | None
     saves: BackgroundSaves
     profiler: StepProfiler = field(default_factory=StepProfiler)
     pace: Pace | None = None
@@ -81,45 +79,34 @@ def open_run(run_recipe: Recipe, stop_request: StopRequest, profile_steps: int =
         folders = claim_folders(run_recipe.run.folder, is_remote, folder_resources)
 
         watchdog.at("bringing the run from its URL")
-        remote = open_remote(run_recipe, folders)
-        if remote is not None:
-            folder_resources.callback(remote.close)
+        url = open_url(run_recipe, folders)
 
         with (
-            ending_together(watchdog, remote),
+            ending_together(watchdog, url),
             contextlib.closing(StopAgreement(stop_request, 2 * timeout)) as stop,
             contextlib.closing(BackgroundSaves(run_recipe.checkpoint.background)) as saves,
             profiling(profile_steps, run_recipe.run.folder, dist.get_rank()) as profiler,
         ):
             last_step = last_step_of(run_recipe)
-            yield RunContext(run_recipe, last_step, stop, watchdog, folders, remote, saves, profiler)
+            yield RunContext(run_recipe, last_step, stop, watchdog, folders, url, saves, profiler)
 
 
 @contextlib.contextmanager
-def ending_together(watchdog: Watchdog, remote: RemoteRun | None) -> Iterator[None]:
+def ending_together(watchdog: Watchdog, url: RunUrl | None) -> Iterator[None]:
     """Let all ranks wait for the last copy to the URL, if they end together.
 
     Once one rank has exited, a launcher soon kills the others (torchrun after 30 seconds), which would cut off a copy.
-    The watchdog ends the wait if the copy does not advance for engine.timeout_seconds.
     """
     try:
         yield
     except ClozelineError as error:
-        if error.everywhere:
-            close_remote(watchdog, remote)
+        if error.everywhere and url is not None:
+            watchdog.at("copying to the run's URL")
+            run_on_rank_0(url.finish)
         raise
-    close_remote(watchdog, remote)
-
-
-def close_remote(watchdog: Watchdog, remote: RemoteRun | None) -> None:
-    """Wait until everything is at the URL. A collective call. Raises StorageError on every rank if that failed."""
-    watchdog.at("copying to the run's URL")
-    rank = dist.get_rank()
-
-    # Rank 0 last: if nodes have separate folders, it publishes what the others have uploaded.
-    run_on_all_ranks(lambda: remote.close() if remote is not None and rank > 0 else None)
-    run_on_rank_0(lambda: remote.close() if remote is not None else None)
-    run_on_rank_0(lambda: remote.check_published() if isinstance(remote, RemotePartOfRun) else None)
+    if url is not None:
+        watchdog.at("copying to the run's URL")
+        run_on_rank_0(url.finish)
 
 
 def last_step_of(run_recipe: Recipe) -> int:
@@ -154,28 +141,17 @@ def watch_ranks(timeout: float) -> Iterator[Watchdog]:
         watchdog.close(all_ranks_end)
 
 
-def open_remote(run_recipe: Recipe, folders: NodeFolders) -> RemoteRun | None:
-    """Return the object that copies a run folder to the run's URL, on the rank that leads there. A collective call.
+def open_url(run_recipe: Recipe, folders: NodeFolders) -> RunUrl | None:
+    """Return the run's URL, or None if run.output is a local folder. A collective call.
 
-    Returns None on other ranks, and on all ranks if run.output is a local folder. If all ranks share a folder, newer
-    checkpoints are fetched from the URL here; otherwise by `newest_checkpoint`.
+    Raises StorageError on every rank if a machine cannot write there.
     """
     run = run_recipe.run
     if storage.is_local(run.output):
         return None
-
-    rank = dist.get_rank()
-    keep = run_recipe.checkpoint.keep
-    timeout = run_recipe.engine.timeout_seconds
-    remote = RemoteRun(run.output, run.folder, keep, timeout)
-    if folders.several:
-        remote = RemotePartOfRun(run.output, run.folder, keep, timeout, folders.of_ranks[rank])
-
-    run_on_all_ranks(lambda: remote.fetch() if folders.leads(rank) else None)
-    leader = remote if folders.leads(rank) else None
-    if folders.several:
-        send_what_is_left(leader if isinstance(leader, RemotePartOfRun) else None, folders.of_ranks[rank])
-    return leader
+    url = RunUrl(run.output, run.folder, run_recipe.checkpoint.keep)
+    run_on_all_ranks(lambda: url.check() if folders.leads(dist.get_rank()) else None)
+    return url
 
 
 def newest_checkpoint(context: RunContext) -> FoundCheckpoint | None:
@@ -184,6 +160,13 @@ def newest_checkpoint(context: RunContext) -> FoundCheckpoint | None:
     Raises CheckpointError on every rank if there are checkpoints but none verifies.
     """
     context.watchdog.at("looking for a checkpoint")
-    if context.folders.several:
-        bring_newest(context.remote if isinstance(context.remote, RemotePartOfRun) else None)
-    return find_checkpoint(context.run_recipe.run.folder, context.folders)
+    run = context.run_recipe.run.folder
+    url = context.url
+    found = find_checkpoint(run, context.folders, url)
+    if found is not None and url is not None:
+        step = found.state.step
+        run_on_rank_0(lambda: url.begin_from(step))
+        leads = context.folders.leads(dist.get_rank())
+        keep = context.run_recipe.checkpoint.keep
+        run_on_all_ranks(lambda: prune(run, keep, step) if leads else None)
+    return found

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
 
 from schemas.errors import CheckpointError, StorageError
-from trainer.checkpoint.sharded import write_snapshot
+from trainer.checkpoint.format import add_evaluation
+from trainer.checkpoint.publication import prune
 from trainer.checkpoint.snapshot import Snapshot, snapshot_of
 from trainer.checkpoint.state import TrainingState
-from trainer.distributed.collectives import RankFailedError
+from trainer.checkpoint.write import write_snapshot
+from trainer.distributed.collectives import RankFailedError, run_on_rank_0
 from trainer.distributed.replica_check import check_replicas
 from trainer.logs import logger
 from trainer.metrics.presentation import keep_running
@@ -25,7 +30,7 @@ class Saver:
     """Saves the training state of one engine.
 
     writes_report: whether this rank writes report.html; rank 0 does.
-    saved_step: the step of the newest complete checkpoint, None in a run that has none yet.
+    saved_step: the step of the newest checkpoint that this run can resume from, None in a run that has none yet.
     """
 
     context: RunContext
@@ -36,56 +41,89 @@ class Saver:
     def save(self, state: TrainingState, metrics: dict[str, Any], must_save: bool) -> None:
         """Save a checkpoint of the weights after `state.step`. A collective call.
 
-        With `must_save`, the checkpoint exists on return, or StorageError is raised. Otherwise it is written in the
-        background if checkpoint.background is set, and a failure is only logged: training continues, and older
-        checkpoints are unchanged.
+        With `must_save`, the checkpoint exists on return, also at the run's URL, or StorageError is raised. Otherwise
+        it is written in the background if checkpoint.background is set, and a failure is only logged: training goes on,
+        and older checkpoints are unchanged. It is left out while the one before is still being uploaded.
 
         metrics: the figures of an evaluation of these weights, or empty.
         """
         step = state.step
+        is_remote = self.context.url is not None
+        if is_remote and not must_save and self.context.saves.is_busy():
+            logger.info("Step %d is not saved: the checkpoint before it is still on its way to the URL.", step)
+            return
         self.wait(step)
         self.context.watchdog.at(f"step {step}, saving")
         check_replicas(self.engine, step)
 
-        snapshot = snapshot_of(self.engine, state, metrics)
+        snapshot = snapshot_of(self.engine, state)
         copy = None if must_save else self.context.saves.copy(snapshot)
         if copy is None:
-            self._write(snapshot, must_save)
+            self._write(snapshot, metrics, must_save)
         else:
-            self.context.saves.start(f"saving step {step}", partial(self._write, copy, must_save))
+            self.context.saves.start(f"saving step {step}", partial(self._write, copy, metrics, must_save))
 
     def wait(self, step: int) -> None:
         """Wait until the save in progress, if there is one, has ended. step: where training is."""
         self.context.watchdog.at(f"step {step}, waiting for the last checkpoint")
         self.context.saves.wait()
 
-    def publish(self, state: TrainingState) -> None:
-        """Make the run's progress visible: write its report, and copy what is new to its URL."""
+    def write_report(self, state: TrainingState) -> None:
+        """Write the run's report, on rank 0."""
         if self.writes_report:
             with keep_running("report.html"):
                 write_report(self.context.run_recipe.run.folder, state.resumed_at, state.changes)
-        if self.context.remote is not None:
-            self.context.remote.follow()
 
-    def _write(self, snapshot: Snapshot, must_save: bool) -> None:
-        """Write and publish a checkpoint, in the main thread or in another one. A collective call."""
-        run_folder = self.context.run_recipe.run.folder
-        keep = self.context.run_recipe.checkpoint.keep
+    def _write(self, snapshot: Snapshot, metrics: dict[str, Any], must_save: bool) -> None:
+        """Write, publish and upload a checkpoint, in the main thread or in another one. A collective call."""
+        run = self.context.run_recipe.run
         step = snapshot.state.step
         try:
-            write_snapshot(snapshot, run_folder, keep, self.context.folders)
-            self.saved_step = step
+            folder = write_snapshot(snapshot, run.folder, self.context.folders)
+            run_on_rank_0(lambda: self._published(folder, step, metrics))
         except (CheckpointError, StorageError) as error:
-            reason = f"{error} Older checkpoints in {run_folder} are unchanged. Free disk space or check the disk"
+            reason = f"{error} Older checkpoints in {run.folder} are unchanged. Free disk space or check the disk"
             if must_save:
                 failure = StorageError(f"Step {step} could not be saved: {reason}, and start again.")
                 failure.everywhere = True
                 raise failure from error
             logger.info("Step %d was not saved, and training continues: %s.", step, reason)
+            return
         except RankFailedError as error:
             # A bug, which is raised on all ranks. Training can continue, and the next save may succeed.
             if must_save:
                 raise
             logger.error("Step %d was not saved, and training continues: %s", step, error)
+            return
 
-        self.publish(snapshot.state)
+        if not self.context.folders.several:
+            self.saved_step = step
+        self.write_report(snapshot.state)
+        self._upload(folder, step, must_save)
+
+    def _published(self, folder: Path, step: int, metrics: dict[str, Any]) -> None:
+        """Add an evaluation to a checkpoint that was just published, and remove old ones."""
+        if metrics:
+            add_evaluation(folder, metrics)
+        if not self.context.folders.several:
+            prune(self.context.run_recipe.run.folder, self.context.run_recipe.checkpoint.keep, step)
+
+    def _upload(self, folder: Path, step: int, must_save: bool) -> None:
+        """Copy a checkpoint to the run's URL, if there is one. A collective call."""
+        url = self.context.url
+        if url is None:
+            return
+        folders = self.context.folders
+        try:
+            url.send(folder, step)
+            self.saved_step = step
+        except StorageError as error:
+            if must_save:
+                advice = "resumes from the newest checkpoint there" if folders.several else "sends it from here"
+                failure = StorageError(f"Step {step} is not at {url.url}: {error} The same command {advice}.")
+                failure.everywhere = True
+                raise failure from error
+            logger.warning("%s Training continues, and the next checkpoint tries again.", error)
+        finally:
+            if folders.several and folders.leads(dist.get_rank()):
+                shutil.rmtree(folder, ignore_errors=True)

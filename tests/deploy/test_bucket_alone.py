@@ -20,7 +20,7 @@ STORE = KEYS | {"AWS_ENDPOINT_URL": f"http://{STORE_ADDRESS}:5000"}
 RUN = "s3://clozeline/run"
 STEPS = 80
 SETTINGS: dict[str, object] = {
-    # Large enough for both hosts to write some of a checkpoint (write_plan.py).
+    # Large enough for checkpoints to take a moment.
     "model.hidden_size": 256,
     "model.intermediate_size": 512,
     "model.hidden_dropout_prob": 0.0,  # dropout is drawn by rank
@@ -48,8 +48,8 @@ bucket = fsspec.filesystem("s3")
 bucket.mkdir("clozeline")
 bucket.put(sys.argv[1], "clozeline/pairs", recursive=True)
 """
-STEPS_AT_URL = "import sys; from trainer.checkpoint.layout import steps_saved; print(steps_saved(sys.argv[1]))"
-BRING = "import sys; from trainer.checkpoint.remote_sync import bring_run; bring_run(sys.argv[1], sys.argv[2], None)"
+STEPS_AT_URL = "import sys; from trainer.checkpoint.format import steps_saved; print(steps_saved(sys.argv[1]))"
+BRING = "import sys; from trainer.checkpoint.remote import bring_run; bring_run(sys.argv[1], sys.argv[2], None)"
 
 
 class Place:

@@ -7,14 +7,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from math import prod
 from pathlib import Path
 
 import psutil
 import pytest
-from safetensors.torch import load_file
+from torch import Tensor
 
 from tests.ports import free_port
 from tests.trainer.ranks import WarmRanks
+from trainer.checkpoint.rank_files import WEIGHTS, RankFiles
+from trainer.distributed.zero import MOMENTS
 from trainer.metrics.log import TIMED
 
 BIN = Path(sys.executable).parent
@@ -80,10 +83,6 @@ class Training:
             self._warm[ranks] = WarmRanks(ranks, self._logs)
         return self._warm[ranks].run(self.flags(out, **changes), faults)
 
-    def run_traced(self, ranks: int, out: Path, traces: Path, faults: str = "", **changes: object) -> Done:
-        """As `warm`; each rank lists what it writes into checkpoints in TRACES.RANK (see faults.py)."""
-        return self.warm(ranks, out, f"{faults},trace:{traces}", **changes)
-
     def close(self) -> None:
         for ranks in self._warm.values():
             ranks.close()
@@ -120,9 +119,16 @@ class Training:
 
     @staticmethod
     def tensors(out: Path, step: int) -> dict[str, list]:
-        """All weights and optimizer moments of a checkpoint."""
-        files = sorted((out / f"checkpoints/step-{step:08d}").glob("*.safetensors"))
-        return {f"{file.stem}/{name}": t.tolist() for file in files for name, t in load_file(file).items()}
+        """All weights and optimizer moments of a checkpoint, whatever ranks have written it."""
+        path = out / f"checkpoints/step-{step:08d}"
+        kinds = (WEIGHTS, *MOMENTS)
+        return {f"{kind}/{name}": tensor.tolist() for kind in kinds for name, tensor in saved(path, kind).items()}
+
+
+def saved(checkpoint: Path, kind: str = WEIGHTS) -> dict[str, Tensor]:
+    """The weights of a checkpoint, or one of their moments, by name."""
+    files = RankFiles(checkpoint)
+    return {name: files.read(name, 0, prod(shape), kind).view(shape) for name, shape in files.shapes.items()}
 
 
 def _is_rank(process: psutil.Process) -> bool:

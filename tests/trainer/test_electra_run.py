@@ -15,7 +15,7 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForPreTrainin
 
 from schemas.masking import KINDS
 from schemas.vocabulary import read_vocabulary
-from trainer.checkpoint.layout import checkpoint_path
+from trainer.checkpoint.format import checkpoint_path
 from trainer.config.load import load_recipe
 from trainer.data.build import open_folders
 from trainer.data.rank_share import RankShare

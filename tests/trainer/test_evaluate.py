@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import load_file
 
 from schemas.errors import ClozelineError
 from schemas.masking import KINDS, Masking, RowsToMask, draw_masks
 from schemas.randomness import key, numbers
-from trainer.checkpoint.layout import best_step, checkpoint_path, steps_saved
+from tests.trainer.conftest import saved
+from trainer.checkpoint.format import best_step, checkpoint_path, steps_saved
 from trainer.config.load import load_recipe
 from trainer.data.build import open_folders
 from trainer.data.collate import pack
@@ -142,7 +142,7 @@ def expected_figures(recipe_path: Path, step: int, held_out: Path) -> dict[str, 
     recipe = load_recipe(str(recipe_path), [])
     folder = PairFolder(str(held_out))
     model = build_model(recipe.model, folder.vocabulary.size, 0).eval()
-    model.load_state_dict(load_file(checkpoint_path(recipe.run.output, step) / "model.safetensors"))
+    model.load_state_dict(saved(checkpoint_path(recipe.run.output, step)))
     found: dict[str, NDArray[np.float64]] = {}
     for kind in KINDS:
         sums_4 = np.zeros(4)

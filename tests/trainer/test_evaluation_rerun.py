@@ -10,7 +10,7 @@ import pytest
 from schemas.errors import StorageError
 from schemas.manifest import read_manifest
 from tests.trainer.one_rank import group_of_one, small_recipe
-from trainer.checkpoint.layout import add_evaluation, checkpoint_path, read_evaluation
+from trainer.checkpoint.format import add_evaluation, checkpoint_path, read_evaluation
 from trainer.checkpoint.state import FoundCheckpoint, TrainingState
 from trainer.config.phases import phases_of
 from trainer.config.schema import PhaseSection, Recipe

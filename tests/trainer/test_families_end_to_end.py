@@ -15,7 +15,7 @@ import transformers
 from transformers import AutoTokenizer, pipeline
 
 from schemas.vocabulary import read_vocabulary
-from trainer.checkpoint.layout import checkpoint_path
+from trainer.checkpoint.format import checkpoint_path
 from trainer.config.load import load_recipe
 from trainer.export.convert import export, read_model
 from trainer.export.verify import one_row_batch

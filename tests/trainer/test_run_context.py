@@ -36,7 +36,7 @@ def test_a_run_ends_at_stop_at_or_at_its_last_step(settings: list[str], last_ste
 def test_a_folder_is_locked_until_the_run_is_closed(tmp_path: Path) -> None:
     recipe = small_recipe(f"run.output={tmp_path / 'run'}")
     with open_run(recipe, StopRequest()) as context:
-        assert context.run_recipe is recipe and context.remote is None
+        assert context.run_recipe is recipe and context.url is None
         with pytest.raises(UsageError), open_run(recipe, StopRequest()):
             pass
     with open_run(recipe, StopRequest()):

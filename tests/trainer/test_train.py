@@ -163,7 +163,7 @@ def test_another_run_s_checkpoint_is_refused_with_the_differences(training, stra
 def test_a_damaged_checkpoint_is_passed_over(training, straight, tmp_path) -> None:
     out = tmp_path / "run"
     shutil.copytree(straight, out)
-    newest = out / "checkpoints/step-00000012/model.safetensors"
+    newest = out / "checkpoints/step-00000012/rank-00001.safetensors"
     newest.write_bytes(newest.read_bytes()[:-1])
     done = training.warm(2, out)
     assert done.returncode == 0, done.stderr

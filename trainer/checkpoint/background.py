@@ -1,8 +1,8 @@
 """Saves in the background: a thread writes the checkpoint from a copy of the weights, while training continues.
 
-Training pauses only for the copy into host memory (snapshot.py). Then the save threads of all ranks together take the
-steps that sharded.py describes: write, read back, hash, publish. Their collective calls use a separate gloo group,
-because two threads cannot share a group: its calls must come in the same order on every rank.
+Training pauses only for the copy into host memory (snapshot.py). Then the save threads of all ranks together write,
+publish and upload it (write.py, remote.py). Their collective calls use a separate gloo group, because two threads
+cannot share a group: its calls must come in the same order on every rank.
 
 There is one save at a time. Call `wait` before the next save, and before anything that depends on which checkpoints
 exist. All ranks call `start` and `wait` at the same places of the training loop, so no rank waits for a thread that
@@ -74,6 +74,11 @@ class BackgroundSaves:
         assert self._thread is None, "one save at a time"
         self._thread = Thread(target=self._work, args=(place, save), name="checkpoint", daemon=True)
         self._thread.start()
+
+    def is_busy(self) -> bool:
+        """Return whether a save is in progress on any rank. A collective call."""
+        is_alive = self._thread is not None and self._thread.is_alive()
+        return any(run_on_all_ranks(lambda: is_alive))
 
     def wait(self) -> None:
         """Wait until no save is in progress. Raises the error of the last save, once."""

@@ -15,7 +15,6 @@ from trainer.config.changes import flatten, shown_value
 from trainer.config.model_section import START_KEYS
 from trainer.config.phases import MODEL_KEYS, Phase
 from trainer.config.schema import Recipe
-from trainer.config.training_sections import BERT_REPLACEMENT
 from trainer.data.dataset import PairFolder
 
 IDENTITY_OF_RUN = ("vocabulary", "seed", "model", "optimizer", "statistics")
@@ -31,7 +30,6 @@ _RECIPE_NAMES = {
     "batch_ramp": "batch.ramp_from and batch.ramp_steps",
     "steps_before": "the first step of this phase",
     "objective": "objective.kind",
-    "replacement": "masking.replacement",
     "phase_model": "the phase's model",
 }
 """The recipe's names for entries of an identity. `model` and `masking` are sections of the recipe with these names."""
@@ -42,41 +40,26 @@ def identity(recipe: Recipe, phase: Phase, folders: list[PairFolder]) -> dict[st
 
     recipe: of the whole run. folders: of the phase's pairs.
     """
-    return _of_newer_keys(recipe, phase) | {
+    of_phase = phase.recipe.model.model_dump(include=set(MODEL_KEYS))
+    of_run = recipe.model.model_dump(include=set(MODEL_KEYS))
+    return {
         "data": [folder.manifest.fingerprint for folder in folders],
         "weights": phase.recipe.data.weights,
         "vocabulary": folders[0].vocabulary.fingerprint,
         "seed": recipe.run.seed,
         "model": recipe.model.model_dump(exclude_none=True, exclude={*START_KEYS, "vocab_size"}),
+        "phase_model": {name: value for name, value in of_phase.items() if value != of_run[name]},
+        "objective": phase.recipe.objective.kind,
         "optimizer": phase.recipe.optimizer.kind,
-        "masking": phase.recipe.masking.model_dump(exclude={"replacement"}),
+        "masking": phase.recipe.masking.model_dump(),
         "global_batch": phase.recipe.batch.size,
         "batch_ramp": ramp_of(phase.recipe),
         "steps_before": phase.steps_before,
     }
 
 
-def _of_newer_keys(recipe: Recipe, phase: Phase) -> dict[str, Any]:
-    """Return entries for keys that earlier versions lacked, unless they have the values that those versions used.
-
-    So checkpoints of earlier versions, whose identities lack these entries, still compare as equal.
-    """
-    entries: dict[str, Any] = {}
-    if phase.recipe.objective.kind != "mlm":
-        entries["objective"] = phase.recipe.objective.kind
-    if phase.recipe.masking.replacement != BERT_REPLACEMENT:
-        entries["replacement"] = phase.recipe.masking.replacement
-
-    of_phase = phase.recipe.model.model_dump(include=set(MODEL_KEYS))
-    of_run = recipe.model.model_dump(include=set(MODEL_KEYS))
-    changed = {name: value for name, value in of_phase.items() if value != of_run[name]}
-    if changed:
-        entries["phase_model"] = changed
-    return entries
-
-
 def ramp_of(recipe: Recipe) -> list[int] | None:
-    """Return batch.ramp_from and batch.ramp_steps, or None without a ramp, as in checkpoints of earlier versions."""
+    """Return batch.ramp_from and batch.ramp_steps, or None without a ramp."""
     batch = recipe.batch
     if batch.ramp_from is None or batch.ramp_steps is None:
         return None

@@ -8,18 +8,16 @@ in the checkpoints, the report and RUN/recipe_history.jsonl.
 from __future__ import annotations
 
 import json
-import tomllib
 from pathlib import Path
 from typing import Any
 
 from deepspeed import DeepSpeedEngine
-from pydantic import ValidationError
 
 from schemas import storage
 from schemas.errors import DataError, StorageError
 from trainer.anomaly import AnomalyHistory
 from trainer.checkpoint.identity import IDENTITY_OF_RUN, check_unchanged, identity
-from trainer.checkpoint.loading import load_checkpoint
+from trainer.checkpoint.read import load_checkpoint
 from trainer.checkpoint.state import FoundCheckpoint, TrainingState
 from trainer.config.changes import RecipeChange, changes_between, flatten, shown_value
 from trainer.config.model_section import START_KEYS
@@ -70,7 +68,7 @@ def resume(
     check_unchanged(found.path, state, now, folder_names, compared)
     load_checkpoint(engine, found.path, state)
 
-    new_changes = _changes_since(state, recipe_values, recipe.run.folder)
+    new_changes = changes_between(without_secret_keys(state.recipe), recipe_values, state.step)
     update: dict[str, Any] = {
         "recipe": recipe_values,
         "folders": folder_names,
@@ -94,7 +92,7 @@ def identity_of_known_counts(recipe: Recipe, found: FoundCheckpoint | None) -> s
     if found is None:
         return identity_of_counts(recipe)
 
-    # None in a run that began without counts, or with a version that did not record them.
+    # None in a run that began without counts.
     recorded = found.state.identity.get("statistics")
     if recorded is None or recipe.data.statistics is None:
         return recorded
@@ -106,71 +104,9 @@ def identity_of_known_counts(recipe: Recipe, found: FoundCheckpoint | None) -> s
         return recorded
 
 
-# What changed
-
-
-def _changes_since(state: TrainingState, recipe_values: dict[str, Any], run: str) -> list[RecipeChange]:
-    """Return how the recipe differs from the one that the checkpoint was saved with. A collective call.
-
-    recipe_values: the recipe's values by full key. run: the run's local folder.
-    """
-    before = state.recipe
-    if not before:
-        # Checkpoints of the first version do not hold the recipe. All ranks take this branch together.
-        before = run_on_rank_0(lambda: unrecorded_recipe(run))
-    if not before:
-        return []
-    return changes_between(without_secret_keys(before), recipe_values, state.step)
-
-
 def recorded_keys(content: dict[str, Any]) -> dict[str, Any]:
     """Return a recipe's values by full key, without secrets, as checkpoints store them."""
     return without_secret_keys(flatten(content))
-
-
-def unrecorded_recipe(run: str) -> dict[str, Any]:
-    """Return the recipe's values by full key at the time when a run saved a checkpoint that does not hold them.
-
-    RUN/recipe.toml has them until the first resume overwrites it. After that, they are recovered by undoing the changes
-    listed in RUN/recipe_history.jsonl, the last one first. Logs a warning and returns an empty dict if one of the files
-    cannot be read.
-    """
-    path = Path(run) / "recipe.toml"
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-        values = recorded_keys(with_former_defaults(content))
-        history = _read_history(run)
-    except (OSError, ValueError) as error:
-        logger.warning("%s cannot be read (%s), so what changed in the recipe is not known.", path, error)
-        return {}
-
-    for change in reversed(history):
-        if change.before is None:
-            values.pop(change.key, None)
-        else:
-            values[change.key] = change.before
-    return values
-
-
-def with_former_defaults(content: dict[str, Any]) -> dict[str, Any]:
-    """Return a recipe's tables with the defaults that applied when the recipe was written.
-
-    schedule.decay_from was added later; before, every schedule decayed from the end of warm-up. "warmup" is still its
-    default, but the BERT, ALBERT and LAMB recipes now set "start", so the old value must be written out to be compared.
-    """
-    try:
-        return Recipe.model_validate(content).model_dump(exclude_none=True)
-    except ValidationError:
-        schedule = {"decay_from": "warmup"} | content.get("schedule", {})
-        return content | {"schedule": schedule}
-
-
-def _read_history(run: str) -> list[RecipeChange]:
-    """Return all changes, oldest first. Raises OSError or ValueError if the file is damaged."""
-    path = Path(run) / HISTORY
-    if not path.exists():
-        return []
-    return [RecipeChange.model_validate_json(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def write_history(run: str, changes: list[RecipeChange]) -> None:

@@ -4,13 +4,19 @@ A copy lets training change the weights while the checkpoint is written. The mem
 save and reused by every later one: allocating gigabytes of new pages takes longer than the copy itself, and pinned
 memory, which a GPU copies into at full speed, takes even longer.
 
+torch rounds every allocation of pinned memory up to a power of two (ATen/core/CachingHostAllocator.h), so 9 GB would
+take 16 GB. So the copies lie in a few large blocks whose sizes are powers of two: the binary digits of the total, which
+is rounded up to a multiple of the smallest block. A tensor that reaches the end of a block continues in the next one: a
+slice of a parameter is then copied as two slices.
+
 Suffixes: N float32 elements.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from deepspeed import DeepSpeedEngine
@@ -18,8 +24,7 @@ from deepspeed.accelerator import get_accelerator
 from torch import Tensor
 
 from schemas.host_limits import available_bytes
-from trainer.checkpoint.host_blocks import Group, Place, block_sizes, needed_elements, places_of
-from trainer.checkpoint.safetensors_io import Shapes
+from trainer.checkpoint.rank_files import Shapes
 from trainer.checkpoint.state import TrainingState
 from trainer.distributed.collectives import nodes_of_ranks, run_on_all_ranks
 from trainer.distributed.deepspeed_internals import full_shape_of, loss_scaler_state
@@ -33,6 +38,18 @@ from trainer.distributed.zero import (
 SHARE_OF_MEMORY = 0.8
 """The share of a machine's available memory that the copies of all its ranks may take together."""
 
+ALIGNMENT = 16
+"""Each copied tensor begins at a multiple of this: 64 bytes, the size of a cache line and of the widest vector load."""
+
+WASTED_SHARE = 32
+"""The blocks exceed the needed size by less than 1 / WASTED_SHARE of it, or by less than one SMALLEST_BLOCK."""
+
+SMALLEST_BLOCK = 1 << 14  # 64 KiB
+
+MOST_BLOCKS = 6
+"""The maximum number of blocks: the needed size is rounded up to at most 64 smallest blocks, and no number up to 64 has
+more than 6 binary ones."""
+
 _ELEMENT = 4  # bytes of a float32
 
 
@@ -40,25 +57,23 @@ _ELEMENT = 4  # bytes of a float32
 class Snapshot:
     """Everything that one rank needs to write a checkpoint.
 
-    state: with the optimizer's counts. shapes: of all weights. slices: what this rank writes. metrics: of the
-    evaluation of these weights, or empty. device: where tensors must be for the process group that exchanges them.
+    state: with the optimizer's counts. shapes: of all weights. slices: what this rank writes. device: where they are.
     """
 
     state: TrainingState
     shapes: Shapes
     slices: list[ParameterSlice]
-    metrics: dict[str, Any]
     device: torch.device
 
 
-def snapshot_of(engine: DeepSpeedEngine, state: TrainingState, metrics: dict[str, Any]) -> Snapshot:
+def snapshot_of(engine: DeepSpeedEngine, state: TrainingState) -> Snapshot:
     """Return a snapshot of the engine. Its tensors are views of the optimizer's own tensors, not copies."""
     counts = {"updates": updates_made(engine), "loss_scale": loss_scale_of(engine)}
     # Slices that all ranks hold (stage 0) are marked as written on one rank only.
     slices = [part for part in parameter_slices(engine) if part.written]
     device = torch.device(engine.device or "cpu")
     saved_state = state.model_copy(update=counts)
-    return Snapshot(saved_state, shapes_of(engine), slices, metrics, device)
+    return Snapshot(saved_state, shapes_of(engine), slices, device)
 
 
 def shapes_of(engine: DeepSpeedEngine) -> Shapes:
@@ -74,7 +89,7 @@ def loss_scale_of(engine: DeepSpeedEngine) -> dict[str, float]:
 
 
 class HostMemory:
-    """Memory for copies of one rank's snapshots (host_blocks.py). It holds one copy at a time."""
+    """Memory for copies of one rank's snapshots. It holds one copy at a time."""
 
     def __init__(self) -> None:
         self._blocks: list[Tensor] = []
@@ -132,6 +147,82 @@ class HostMemory:
 
         moments = dict(zip(part.moments, copies[1:], strict=True))
         return replace(part, start=part.start + place.start, weights=copies[0], moments=moments)
+
+
+# Where copies lie. Sizes and offsets are counts of float32 elements.
+
+
+class Group(NamedTuple):
+    """Tensors of equal length that are copied together: the weights of one parameter slice and their moments.
+
+    length: of each tensor. tensors: the number of tensors.
+    """
+
+    length: int
+    tensors: int
+
+
+class Place(NamedTuple):
+    """Where a part of a group is copied to.
+
+    group: the group's index. start, length: the elements of each of its tensors. block: the block's index.
+    offsets: for each tensor, where its part begins in the block.
+    """
+
+    group: int
+    start: int
+    length: int
+    block: int
+    offsets: tuple[int, ...]
+
+
+def needed_elements(groups: list[Group]) -> int:
+    """Return the total number of elements that the blocks need for copies of all groups, with each tensor aligned."""
+    copied = sum(group.tensors * _aligned(group.length) for group in groups)
+
+    # At the end of each block, the remainder may be too small for an aligned piece of every tensor of a group.
+    most_tensors = max((group.tensors for group in groups), default=0)
+    return copied + MOST_BLOCKS * ALIGNMENT * most_tensors
+
+
+def block_sizes(needed: int) -> list[int]:
+    """Return at most MOST_BLOCKS powers of two, the largest first, that together hold `needed` elements."""
+    # The largest power of two that fits into `needed` at least WASTED_SHARE times.
+    smallest = SMALLEST_BLOCK
+    while 2 * smallest * WASTED_SHARE <= needed:
+        smallest *= 2
+
+    count = max(1, -(-needed // smallest))
+    digits = range(count.bit_length() - 1, -1, -1)
+    return [smallest << digit for digit in digits if count >> digit & 1]
+
+
+def places_of(groups: list[Group], sizes: list[int]) -> Iterator[Place]:
+    """Yield the place of each part of each group, in order.
+
+    sizes: of the blocks. At most MOST_BLOCKS blocks with `needed_elements` in total always suffice.
+    """
+    block = 0
+    used = 0
+    for number, group in enumerate(groups):
+        start = 0
+        while start < group.length:
+            room = (sizes[block] - used) // group.tensors // ALIGNMENT * ALIGNMENT
+            if room == 0:
+                block += 1
+                used = 0
+                continue
+
+            length = min(group.length - start, room)
+            step = _aligned(length)
+            offsets = tuple(used + index * step for index in range(group.tensors))
+            yield Place(number, start, length, block, offsets)
+            start += length
+            used += group.tensors * step
+
+
+def _aligned(length: int) -> int:
+    return -(-length // ALIGNMENT) * ALIGNMENT
 
 
 def groups_of(snapshot: Snapshot) -> list[Group]:

@@ -61,8 +61,7 @@ def check_device_memory(recipe: Recipe, parameters: int, tokens: int) -> Finding
 def check_host_memory(parameters: int) -> Finding:
     """Compare the size of the copies for saving in the background with the host memory available for them."""
     from schemas.host_limits import available_bytes
-    from trainer.checkpoint.host_blocks import WASTED_SHARE
-    from trainer.checkpoint.snapshot import SHARE_OF_MEMORY
+    from trainer.checkpoint.snapshot import SHARE_OF_MEMORY, WASTED_SHARE
     from trainer.memory import saved_bytes
 
     needed = round(saved_bytes(parameters) * (1 + 1 / WASTED_SHARE))

@@ -1,4 +1,4 @@
-"""Averages the weights of a run's last checkpoints into one file, for `export --average K`.
+"""Writes the weights of a checkpoint into one file, or the mean of several, for `export --average K`.
 
 The mean of late checkpoints is closer to the center of the loss valley that a run moves in, so it often scores better
 than the last of them, especially before the learning rate has decayed (Izmailov et al., arXiv:1803.05407). NeoBERT was
@@ -23,9 +23,12 @@ from torch import Tensor
 
 from schemas import storage
 from schemas.errors import CheckpointError, StorageError, UsageError
-from trainer.checkpoint.layout import WEIGHTS_FILE, steps_saved
-from trainer.checkpoint.safetensors_io import TensorFile, layout_of
+from trainer.checkpoint.format import steps_saved
+from trainer.checkpoint.rank_files import RankFiles
+from trainer.checkpoint.safetensors_io import layout_of
 from trainer.export.folder import scratch_folder
+
+WEIGHTS_FILE = "model.safetensors"
 
 PIECE = 1 << 22
 """Elements that are averaged at once: 48 MiB with their float64 sums, whatever the number of checkpoints."""
@@ -66,40 +69,36 @@ def _kept_by(run: str) -> int:
 
 @contextlib.contextmanager
 def folder_of_weights(checkpoints: list[Path]) -> Iterator[Path]:
-    """Yield the folder of a single checkpoint, or a temporary folder whose weights file holds the mean of several.
+    """Yield a temporary folder whose file WEIGHTS_FILE holds the weights of a checkpoint, or the mean of several.
 
-    Raises CheckpointError if they are not of one model, and StorageError if the mean cannot be written.
+    Raises CheckpointError if they are not of one model, and StorageError if the file cannot be written.
     """
-    if len(checkpoints) == 1:
-        yield checkpoints[0]
-        return
-
     with scratch_folder() as folder:
+        files = [RankFiles(path) for path in checkpoints]
         try:
-            write_average(checkpoints, folder)
+            write_average(files, folder / WEIGHTS_FILE)
         except OSError as error:
-            needed = (checkpoints[-1] / WEIGHTS_FILE).stat().st_size
+            needed = 4 * sum(prod(shape) for shape in files[-1].shapes.values())
             raise StorageError(
-                f"The mean of {len(checkpoints)} checkpoints cannot be written to {folder.parent}: {error.strerror}. "
-                f"It needs {needed:,} bytes there, beside those of the export. Set TMPDIR to a folder with room."
+                f"The weights cannot be written to {folder.parent}: {error.strerror}. They need {needed:,} bytes "
+                "there, beside those of the export. Set TMPDIR to a folder with room."
             ) from error
         yield folder
 
 
-def write_average(checkpoints: list[Path], folder: Path) -> None:
-    """Write the mean weights of checkpoints into a folder, as a file named WEIGHTS_FILE.
+def write_average(files: list[RankFiles], path: Path) -> None:
+    """Write the mean weights of checkpoints into a safetensors file.
 
     Raises CheckpointError if they are not of one model, and OSError.
     """
-    with contextlib.ExitStack() as stack, (folder / WEIGHTS_FILE).open("wb") as target:
-        files = [stack.enter_context(TensorFile(path / WEIGHTS_FILE)) for path in checkpoints]
-        shapes = files[-1].shapes
-        for file in files:
-            if file.shapes != shapes:
-                raise CheckpointError(
-                    f"{file.path} holds other tensors than {files[-1].path}, so they have no mean. Average fewer."
-                )
+    shapes = files[-1].shapes
+    for one in files:
+        if one.shapes != shapes:
+            raise CheckpointError(
+                f"{one.folder} holds other tensors than {files[-1].folder}, so they have no mean. Average fewer."
+            )
 
+    with path.open("wb") as target:
         target.write(layout_of(shapes).header)
         for name, shape in shapes.items():
             size = prod(shape)
@@ -108,9 +107,9 @@ def write_average(checkpoints: list[Path], folder: Path) -> None:
                 target.write(mean_N.numpy().data)
 
 
-def _mean(files: list[TensorFile], name: str, start: int, count: int) -> Tensor:
-    """Return the mean of some elements of a tensor over all files, (N,) float32."""
+def _mean(files: list[RankFiles], name: str, start: int, count: int) -> Tensor:
+    """Return the mean of some elements of a parameter over all checkpoints, (N,) float32."""
     sum_N = torch.zeros(count, dtype=torch.float64)
-    for file in files:
-        sum_N += file.read(name, start, count)
+    for one in files:
+        sum_N += one.read(name, start, count)
     return (sum_N / len(files)).float()

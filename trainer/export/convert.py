@@ -23,13 +23,12 @@ from safetensors.torch import load_file
 from schemas import storage
 from schemas.vocabulary import VOCABULARY_FOLDER as VOCABULARY_FOLDER
 from schemas.vocabulary import Vocabulary, read_vocabulary
-from trainer.checkpoint.layout import CHECKPOINTS_FOLDER as CHECKPOINTS_FOLDER
-from trainer.checkpoint.layout import WEIGHTS_FILE, read_state
-from trainer.checkpoint.safetensors_io import TensorFile
+from trainer.checkpoint.format import CHECKPOINTS_FOLDER as CHECKPOINTS_FOLDER
+from trainer.checkpoint.format import read_state
 from trainer.config.load import load_recipe
 from trainer.config.phases import recipe_of_step
 from trainer.config.schema import Recipe
-from trainer.export.average import folder_of_weights, last_steps
+from trainer.export.average import WEIGHTS_FILE, folder_of_weights, last_steps
 from trainer.export.folder import VERSION_KEY, check_output, publish_export, room_errors_named, scratch_folder
 from trainer.export.model_card import model_card
 from trainer.export.shards import write_weights
@@ -115,7 +114,7 @@ def _source_text(run: str, checkpoint: Path, averaged: list[int]) -> str:
 def write_part(part: ModelPart, folder: Path, weights: Path, files: dict[str, bytes], max_shard_bytes: int) -> None:
     """Write a part of the model into its subfolder of the export's `folder`: its weights, then `files`.
 
-    weights: the checkpoint's file with the whole model. files: the content of other files, by name.
+    weights: the file with the whole model. files: the content of other files, by name.
     """
     part_folder = folder / part.subfolder
     part_folder.mkdir(exist_ok=True)
@@ -146,14 +145,11 @@ def _check_text(difference: float | None) -> str:
 def read_model(path: Path, recipe: Recipe, vocabulary: Vocabulary) -> PretrainingModel:
     """Return the model of a checkpoint, in float32. Its weights are pages of the memory-mapped file.
 
-    path: the folder with the weights file. Raises CheckpointError if that file is malformed.
+    path: the folder with the weights file.
     """
     # On the meta device, no memory is allocated for weights that load_state_dict replaces.
     model = empty_model(recipe.model, vocabulary.size, vocabulary.special_id("mask"))
 
-    # Opening a malformed file here raises a clear CheckpointError. load_file would raise something obscure.
-    with TensorFile(path / WEIGHTS_FILE):
-        pass
     model.assign_weights(load_file(path / WEIGHTS_FILE))
     return model.eval()
 

@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from schemas import storage
 from schemas.errors import DataError, StorageError, UsageError
 from schemas.vocabulary import TOKENIZER_FILES
-from trainer.checkpoint.url_checkpoints import upload_file
+from trainer.checkpoint.remote import upload_file
 from trainer.export.shards import INDEX_FILE, SINGLE_FILE
 from trainer.models.parts import GENERATOR_FOLDER
 from trainer.models.pretraining import PretrainingModel

@@ -13,7 +13,7 @@ from pathlib import Path
 import tomli_w
 
 from schemas.pages import render_markdown
-from trainer.checkpoint.layout import read_state
+from trainer.checkpoint.format import read_state
 from trainer.config.changes import RecipeChange, shown_value
 from trainer.config.public import changes_without_paths, changes_without_secrets, without_paths, without_secrets
 from trainer.config.schema import Recipe

@@ -10,8 +10,7 @@ from pathlib import Path
 from schemas import storage
 from schemas.errors import CheckpointError, UsageError
 from schemas.vocabulary import Vocabulary
-from trainer.checkpoint.identity import check_identity
-from trainer.checkpoint.layout import (
+from trainer.checkpoint.format import (
     best_step,
     checkpoint_path,
     fault_of_checkpoint,
@@ -19,7 +18,8 @@ from trainer.checkpoint.layout import (
     read_state,
     steps_saved,
 )
-from trainer.checkpoint.url_checkpoints import bring_checkpoint, bring_run
+from trainer.checkpoint.identity import check_identity
+from trainer.checkpoint.remote import bring_checkpoint, bring_run
 from trainer.config.changes import flatten
 from trainer.config.model_section import START_KEYS
 from trainer.config.schema import Recipe

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from schemas import storage
 from schemas.errors import StorageError, UsageError
 from schemas.permissions import follow_umask
-from trainer.checkpoint.output_folder import held
+from trainer.checkpoint.run_lock import held
 from trainer.export.tokenizer import TOKENIZER_CONFIG, portable_config
 from trainer.finetune.identity import IDENTITY_FILE, TASK_FILE, check_owner
 from trainer.finetune.model import restore_dropout

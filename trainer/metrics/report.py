@@ -16,7 +16,7 @@ import tomli_w
 from schemas import storage
 from schemas.masking import KINDS
 from schemas.pages import render
-from trainer.checkpoint.layout import best_step
+from trainer.checkpoint.format import best_step
 from trainer.config.changes import RecipeChange, shown_value
 from trainer.config.public import changes_without_secrets, without_secrets
 from trainer.loss_doctor.causes import advice

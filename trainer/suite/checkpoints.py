@@ -13,9 +13,8 @@ from typing import Any
 from schemas import storage
 from schemas.errors import UsageError
 from schemas.one_line_parser import OneLineParser
-from trainer.checkpoint.layout import checkpoint_path, read_state, steps_saved
-from trainer.checkpoint.manifest import MANIFEST
-from trainer.checkpoint.run_dir import RECIPE
+from trainer.checkpoint.format import MANIFEST, checkpoint_path, read_state, steps_saved
+from trainer.checkpoint.run_folder import RECIPE
 from trainer.command_line import exit_code_of
 from trainer.config.load import load_recipe
 from trainer.metrics.presentation import keep_running

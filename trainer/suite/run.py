@@ -16,7 +16,7 @@ from typing import Any
 
 from schemas import storage
 from schemas.errors import ClozelineError, UsageError
-from trainer.checkpoint.output_folder import held
+from trainer.checkpoint.run_lock import held
 from trainer.finetune.results import RESULTS_FILE
 from trainer.finetune.shipped import shipped_task_names
 from trainer.finetune.task_file import data_folder as folder_of_task

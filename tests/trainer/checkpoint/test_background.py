@@ -18,20 +18,23 @@ import torch
 
 from schemas.errors import StorageError
 from tests.trainer.one_rank import group_of_one, small_batch, small_engine, small_recipe
-from trainer.checkpoint import layout, sharded, snapshot
+from trainer.checkpoint import format as layout
+from trainer.checkpoint import snapshot
 from trainer.checkpoint.background import BackgroundSaves
-from trainer.checkpoint.manifest import fault_of_checkpoint
+from trainer.checkpoint.format import fault_of_checkpoint
+from trainer.checkpoint.run_folder import NodeFolders
 from trainer.checkpoint.snapshot import HostMemory, copied_bytes, fits, snapshot_of
 from trainer.checkpoint.state import TrainingState
+from trainer.checkpoint.write import write_snapshot
 
-TENSOR_FILES = ("model.safetensors", "exp_avg.safetensors", "exp_avg_sq.safetensors")
+ONE = NodeFolders([0])
 STATE = TrainingState(step=3, tokens=7, seconds=0.5, identity={"seed": 1})
 
 
 def saved_bytes(checkpoint: Path) -> dict[str, Any]:
     """Everything that a checkpoint holds, without the seconds that training took."""
     assert fault_of_checkpoint(checkpoint) is None
-    found: dict[str, Any] = {name: (checkpoint / name).read_bytes() for name in TENSOR_FILES}
+    found: dict[str, Any] = {path.name: path.read_bytes() for path in checkpoint.glob("rank-*")}
     found["state"] = json.loads((checkpoint / "state.json").read_text())
     found["state"].pop("seconds")
     found["state"].pop("recipe")
@@ -65,7 +68,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(training, foreground: Pa
 def test_a_save_waits_for_the_one_before(training, foreground: Path, tmp_path: Path) -> None:
     """Every step is saved, and the first two while the step after them computes."""
     changes = {"checkpoint__every": 1, "checkpoint__keep": 12}
-    done = training.warm(2, tmp_path, "hold:1:1:3,hold:1:4:5", **changes)
+    done = training.warm(2, tmp_path, "hold:1:1:3,hold:1:2:5", **changes)
     assert done.returncode == 0, done.stderr
     assert layout.steps_saved(str(tmp_path)) == list(range(1, 13))
     for step in (2, 4):
@@ -91,7 +94,7 @@ def test_a_stop_waits_for_the_save_in_progress_and_saves(training, foreground: P
 def test_a_kill_during_a_save_loses_that_save_alone(training, tmp_path: Path) -> None:
     """One rank, killed in step 10 while step 8 is written; resumed, it equals a run that was not."""
     out = tmp_path / "run"
-    faults = "hold:0:4:999,die:0:38:38"
+    faults = "hold:0:2:999,die:0:38:38"
     process = training.start_words(
         ["python", "-m", "tests.trainer.distributed.faulty_run", faults, *training.flags(out)]
     )
@@ -155,18 +158,18 @@ def train(engine: Any, number: int) -> None:
 def test_a_copy_keeps_what_was_there(tmp_path: Path, engine: Any) -> None:
     """Also in memory that an earlier copy has used."""
     saves = BackgroundSaves(enabled=True)
-    sharded.save_checkpoint(engine, str(tmp_path / "first"), STATE, 1, {})
-    first = saves.copy(snapshot_of(engine, STATE, {}))
+    write_snapshot(snapshot_of(engine, STATE), str(tmp_path / "first"), ONE)
+    first = saves.copy(snapshot_of(engine, STATE))
     train(engine, 1)
     assert first is not None
-    sharded.write_snapshot(first, str(tmp_path / "copied"), 1)
+    write_snapshot(first, str(tmp_path / "copied"), ONE)
 
-    sharded.save_checkpoint(engine, str(tmp_path / "second"), STATE, 1, {})
+    write_snapshot(snapshot_of(engine, STATE), str(tmp_path / "second"), ONE)
     memory = first.slices[0].weights.untyped_storage().data_ptr()
-    second = saves.copy(snapshot_of(engine, STATE, {}))
+    second = saves.copy(snapshot_of(engine, STATE))
     train(engine, 2)
     assert second is not None and second.slices[0].weights.untyped_storage().data_ptr() == memory
-    sharded.write_snapshot(second, str(tmp_path / "copied again"), 1)
+    write_snapshot(second, str(tmp_path / "copied again"), ONE)
 
     path = "checkpoints/step-00000003"
     assert saved_bytes(tmp_path / "first" / path) == saved_bytes(tmp_path / "copied" / path)
@@ -177,7 +180,7 @@ def test_a_copy_keeps_what_was_there(tmp_path: Path, engine: Any) -> None:
 def test_without_memory_for_a_copy_saves_are_made_as_before(
     engine: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    taken = snapshot_of(engine, STATE, {})
+    taken = snapshot_of(engine, STATE)
     monkeypatch.setattr(snapshot, "available_bytes", lambda: copied_bytes(taken))
     saves = BackgroundSaves(enabled=True)
     assert saves.copy(taken) is None and saves.copy(taken) is None
@@ -192,7 +195,7 @@ def test_memory_that_the_system_refuses_is_not_asked_for_again(engine: Any, monk
         raise RuntimeError("CUDA error: out of memory")
 
     memory = HostMemory()
-    taken = snapshot_of(engine, STATE, {})
+    taken = snapshot_of(engine, STATE)
     monkeypatch.setattr(snapshot.torch, "empty", refuse)
     assert not memory.is_ready(taken) and not memory.is_ready(taken) and len(calls) == 1
 

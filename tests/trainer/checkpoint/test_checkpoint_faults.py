@@ -10,15 +10,20 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from schemas.errors import CheckpointError
-from trainer.checkpoint import layout
-from trainer.checkpoint.layout import best_step, checkpoint_path, newest_sound_checkpoint, read_evaluation
-from trainer.checkpoint.loading import _check_finite
-from trainer.checkpoint.manifest import describe_file, fault_of_checkpoint, seal
-from trainer.checkpoint.safetensors_io import TensorFile
-from trainer.checkpoint.state import TrainingState
+from tests.trainer.checkpoint.saved import WEIGHTS_FILE, saved, seal
+from trainer.checkpoint.format import (
+    add_evaluation,
+    best_step,
+    checkpoint_path,
+    fault_of_checkpoint,
+    newest_sound_checkpoint,
+    read_evaluation,
+)
+from trainer.checkpoint.rank_files import RankFiles, write_rank_file
+from trainer.checkpoint.read import _check_finite
+from trainer.distributed.zero import MOMENTS, ParameterSlice
 from trainer.export import cli as export_cli
 
 SHAPES = {"a": (4, 3), "b": (5,), "c": (2, 2)}
@@ -33,76 +38,70 @@ def parts_of(data: bytes) -> tuple[dict[str, Any], bytes]:
     return json.loads(data[8 : 8 + length]), data[8 + length :]
 
 
-def changed(**values: object) -> Callable[[bytes], bytes]:
-    """The first tensor's entry in the header with other values."""
-
-    def change(data: bytes) -> bytes:
-        header, body = parts_of(data)
-        next(entry for name, entry in header.items() if name != "__metadata__").update(values)
-        return file_of(json.dumps(header).encode(), body)
-
-    return change
-
-
-def all_at_0(data: bytes) -> bytes:
+def without_first(data: bytes) -> bytes:
+    """A well-formed file that lacks a tensor."""
     header, body = parts_of(data)
-    for entry in header.values():
-        begin, end = entry["data_offsets"]
-        entry["data_offsets"] = [0, end - begin]
+    first = next(name for name in header if name != "__metadata__")
+    begin, end = header.pop(first)["data_offsets"]
+    for name, entry in header.items():
+        if name != "__metadata__":
+            entry["data_offsets"] = [offset - (end - begin) for offset in entry["data_offsets"]]
+    return file_of(json.dumps(header).encode(), body[end - begin :])
+
+
+def of_float16(data: bytes) -> bytes:
+    """A well-formed file whose first tensor is of another type."""
+    header, body = parts_of(data)
+    entry = next(entry for name, entry in header.items() if name != "__metadata__")
+    entry.update(dtype="F16", shape=[2 * entry["shape"][0]])
     return file_of(json.dumps(header).encode(), body)
 
 
-def with_gap(data: bytes) -> bytes:
+def without_shapes(data: bytes) -> bytes:
     header, body = parts_of(data)
-    last = max(header.values(), key=lambda entry: entry["data_offsets"])
-    last["data_offsets"] = [offset + 8 for offset in last["data_offsets"]]
-    return file_of(json.dumps(header).encode(), body + b"\0" * 8)
-
-
-def cut_body(data: bytes) -> bytes:
-    header, body = parts_of(data)
-    return file_of(json.dumps(header).encode(), body[: len(body) // 2])
-
-
-def longer_body(data: bytes) -> bytes:
-    return data + b"\0" * 4
+    del header["__metadata__"]
+    return file_of(json.dumps(header).encode(), body)
 
 
 def nested(data: bytes) -> bytes:
     return file_of(b'{"a":' * 50_000, b"")
 
 
-TENSOR_FILES = {
-    "P1-offsets-before-the-data": (changed(data_offsets=[-4000, 0]), "not whole numbers from 0"),
-    "P2-offsets-behind-the-file": (changed(data_offsets=[10**12, 10**12 + 4]), "has 4 bytes, expected 48"),
-    "P3-all-at-offset-0": (all_at_0, "overlap or leave a gap"),
-    "P4-dtype-F64": (changed(dtype="F64"), "is of type F64, expected F32"),
-    "P5-shape-1-1": (changed(shape=[1, 1]), "has 48 bytes, expected 4"),
-    "P6-body-cut": (cut_body, "bytes of data, expected"),
-    "P7-header-nested": (nested, "its header is nested too deeply"),
-    "P8-gap": (with_gap, "overlap or leave a gap"),
-    "P9-body-longer": (longer_body, "bytes of data, expected"),
-    "P10-shape-of-floats": (changed(shape=[4.0, 3.0]), "not whole numbers from 0"),
-    "P11-shape-of-booleans": (changed(shape=[True, 12]), "not whole numbers from 0"),
+MALFORMED: dict[str, Callable[[bytes], bytes]] = {
+    "cut": lambda data: data[: len(data) // 2],
+    "longer": lambda data: data + b"\0" * 4,
+    "nested": nested,
+    "empty": lambda data: b"",
+    "without shapes": without_shapes,
 }
 
 
-@pytest.mark.parametrize("name", TENSOR_FILES)
-def test_tensor_files(tmp_path: Path, name: str) -> None:
-    damage, message = TENSOR_FILES[name]
-    path = tmp_path / "model.safetensors"
-    save_file({key: torch.randn(shape) for key, shape in SHAPES.items()}, path)
+def write_all(path: Path) -> None:
+    """Write the file of a run's only rank."""
+    slices = []
+    for name, shape in SHAPES.items():
+        values_N = torch.randn(shape).flatten()
+        slices.append(ParameterSlice(name, 0, values_N, dict.fromkeys(MOMENTS, values_N), True))
+    write_rank_file(path, slices, SHAPES)
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_a_file_that_is_not_a_ranks_is_named(tmp_path: Path, name: str) -> None:
+    path = tmp_path / WEIGHTS_FILE
+    write_all(path)
+    RankFiles(tmp_path).read("a", 0, 12)
+    path.write_bytes(MALFORMED[name](path.read_bytes()))
+    with pytest.raises(CheckpointError, match=r"rank-00000\.safetensors is not the file of a rank"):
+        RankFiles(tmp_path)
+
+
+@pytest.mark.parametrize("damage", [without_first, of_float16])
+def test_elements_that_are_missing_are_named(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    path = tmp_path / WEIGHTS_FILE
+    write_all(path)
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(CheckpointError, match=r"model\.safetensors is not a safetensors file") as caught:
-        TensorFile(path)
-    assert message in str(caught.value)
-    assert caught.value.exit_code == 4
-
-
-def reseal(checkpoint: Path) -> None:
-    """The manifest vouches for what lies there."""
-    files = sorted(path for path in checkpoint.iterdir() if path.name != "manifest.json")
-    seal(checkpoint, [describe_file(checkpoint, path) for path in files])
+    with pytest.raises(CheckpointError, match="do not hold all of weights a in float32"):
+        RankFiles(tmp_path).read("a", 0, 12)
 
 
 @pytest.fixture(scope="module")
@@ -114,32 +113,30 @@ def half(training, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def nan_weights(checkpoint: Path) -> None:
-    path = checkpoint / "model.safetensors"
-    header, body = parts_of(path.read_bytes())
-    body = bytearray(body)
-    body[-4:] = b"\0\0\xc0\x7f"
-    path.write_bytes(file_of(json.dumps(header).encode(), bytes(body)))
-    reseal(checkpoint)
+def nan_weights(data: bytes) -> bytes:
+    return data[:-4] + b"\0\0\xc0\x7f"
 
 
-def overlapping(checkpoint: Path) -> None:
-    path = checkpoint / "exp_avg.safetensors"
-    path.write_bytes(all_at_0(path.read_bytes()))
-    reseal(checkpoint)
+def no_manifest(checkpoint: Path) -> None:
+    (checkpoint / "manifest.json").unlink()
 
 
-def wrong_type(checkpoint: Path) -> None:
-    path = checkpoint / "model.safetensors"
-    path.write_bytes(changed(dtype="F64")(path.read_bytes()))
-    reseal(checkpoint)
+def damaged(damage: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    """Damage for which the manifest vouches."""
+
+    def act(checkpoint: Path) -> None:
+        path = checkpoint / WEIGHTS_FILE
+        path.write_bytes(damage(path.read_bytes()))
+        seal(checkpoint)
+
+    return act
 
 
-RUNS = {
-    "L-no-manifest": (lambda checkpoint: (checkpoint / "manifest.json").unlink(), "has no manifest.json"),
-    "P-overlap-resumed": (overlapping, "overlap or leave a gap"),
-    "P-dtype-resumed": (wrong_type, "is of type F64, expected F32"),
-    "Q2-weights-not-finite": (nan_weights, "that are not finite"),
+RUNS: dict[str, tuple[Callable[[Path], None], str]] = {
+    "no manifest": (no_manifest, "has no manifest.json"),
+    "a tensor is missing": (damaged(without_first), "do not hold all of weights"),
+    "another type": (damaged(of_float16), "do not hold all of weights"),
+    "not finite": (damaged(nan_weights), "that are not finite"),
 }
 
 
@@ -158,23 +155,16 @@ def test_runs_are_not_started_again_from_damaged_checkpoints(training, half: Pat
     assert len(training.losses(out)) == 4
 
 
-@pytest.mark.parametrize("name", ["P-overlap-resumed", "P-dtype-resumed"])
-def test_exports_refuse_damaged_weights(half: Path, tmp_path: Path, name: str, capsys) -> None:
+@pytest.mark.parametrize("damage", [without_first, of_float16, nested])
+def test_exports_refuse_damaged_weights(half: Path, tmp_path: Path, damage: Callable[[bytes], bytes], capsys) -> None:
     out = Path(shutil.copytree(half, tmp_path / "run"))
-    path = out / "checkpoints/step-00000004/model.safetensors"
-    damages = {
-        "P-overlap-resumed": (all_at_0, "overlap"),
-        "P-dtype-resumed": (changed(dtype="F64"), "F64"),
-    }
-    damage, message = damages[name]
-    path.write_bytes(damage(path.read_bytes()))
-    reseal(path.parent)
+    damaged(damage)(out / "checkpoints/step-00000004")
     assert export_cli.main([str(out), "--output", str(tmp_path / "hf")]) == 4
     error = capsys.readouterr().err
-    assert error.startswith("clozeline: ") and message in error and error.count("\n") == 1
+    assert error.startswith("clozeline: ") and "step-00000004" in error and error.count("\n") == 1
 
 
-@pytest.mark.parametrize("file", ["exp_avg.safetensors", "manifest.json", "model.safetensors"])
+@pytest.mark.parametrize("file", ["state.json", "manifest.json", WEIGHTS_FILE])
 def test_an_export_does_not_pass_over_a_damaged_newest_checkpoint(
     half: Path, tmp_path: Path, file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -197,41 +187,18 @@ FIGURES = {
     "M-nested": b"[" * 100_000,
     "M-list": b"[1]",
     "M-boolean": b'{"eval_mlm_loss": true}',
-    "M-huge": b'{"eval_mlm_loss": 1' + b"0" * 400 + b"}",
     "M-not-utf8": b"\xff\xfe",
 }
 
 
-def saved(run: Path, step: int) -> Path:
-    path = checkpoint_path(str(run), step)
-    path.mkdir(parents=True)
-    (path / "model.safetensors").write_bytes(b"weights" * 100)
-    state = TrainingState(step=step, tokens=1, seconds=0.5, identity={})
-    (path / "state.json").write_text(state.model_dump_json())
-    reseal(path)
-    return path
-
-
 @pytest.mark.parametrize("name", FIGURES)
-@pytest.mark.parametrize("listed", [False, True], ids=["unlisted", "listed"])
-def test_an_evaluation_of_another_form_counts_as_none(tmp_path: Path, name: str, listed: bool) -> None:
-    """Also when the manifest lists it; written again it leaves the checkpoint whole."""
+def test_an_evaluation_of_another_form_counts_as_none(tmp_path: Path, name: str) -> None:
     checkpoint = saved(tmp_path, 6)
     (checkpoint / "evaluation.json").write_bytes(FIGURES[name])
-    if listed:
-        reseal(checkpoint)
     assert read_evaluation(str(checkpoint)) == {}
-    assert best_step(str(tmp_path)) is None
-    layout.add_evaluation(checkpoint, {"eval_mlm_loss": 2.0})
+    assert best_step(str(tmp_path)) is None and fault_of_checkpoint(checkpoint) is None
+    add_evaluation(checkpoint, {"eval_mlm_loss": 2.0})
     assert best_step(str(tmp_path)) == 6 and fault_of_checkpoint(checkpoint) is None
-
-
-def test_an_evaluation_that_is_a_folder_counts_as_none(tmp_path: Path) -> None:
-    checkpoint = saved(tmp_path, 6)
-    (checkpoint / "evaluation.json").mkdir()
-    assert read_evaluation(str(checkpoint)) == {} and best_step(str(tmp_path)) is None
-    layout.add_evaluation(checkpoint, {"eval_mlm_loss": 2.0})
-    assert best_step(str(tmp_path)) == 6
 
 
 def test_without_any_manifest_the_folders_are_named(tmp_path: Path) -> None:
@@ -254,5 +221,5 @@ def test_a_newer_folder_without_a_manifest_is_passed_over_and_named(tmp_path: Pa
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")], ids=str)
 def test_values_that_are_not_finite_are_named(tmp_path: Path, value: float) -> None:
-    with pytest.raises(CheckpointError, match=r"model\.safetensors holds values of bias that are not finite"):
-        _check_finite(tmp_path / "model.safetensors", "bias", torch.tensor([1.0, value]))
+    with pytest.raises(CheckpointError, match="holds bias that are not finite"):
+        _check_finite(tmp_path, "bias", torch.tensor([1.0, value]))

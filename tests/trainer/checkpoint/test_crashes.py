@@ -13,14 +13,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from trainer.checkpoint import layout
-from trainer.checkpoint.manifest import fault_of_checkpoint
+from trainer.checkpoint import format as layout
 
 SAVE = [  # what is there after each file operation of a save, in order
     "step-*.partial",
-    "step-*.partial/model.safetensors",
-    "step-*.partial/exp_avg.safetensors",
-    "step-*.partial/exp_avg_sq.safetensors",
+    "step-*.partial/rank-00000.safetensors",
+    "step-*.partial/rank-00001.safetensors",
     "step-*.partial/state.json",
     "step-*.partial/.manifest.json.*",
     "step-*.partial/manifest.json",
@@ -62,7 +60,7 @@ def crash(training, launcher: str, out: Path, at: str | float, whom: int | None,
 def check(out: Path) -> None:
     """Whatever was published verifies."""
     for step in layout.steps_saved(str(out)):
-        assert fault_of_checkpoint(layout.checkpoint_path(str(out), step)) is None
+        assert layout.fault_of_checkpoint(layout.checkpoint_path(str(out), step)) is None
 
 
 @pytest.mark.parametrize(

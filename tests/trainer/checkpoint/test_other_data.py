@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 from tests.damaged_folders import keep_40_rows
-from trainer.checkpoint.identity import identity
+from trainer.checkpoint.resume import identity
 from trainer.config.load import load_recipe
 from trainer.config.phases import phases_of
 from trainer.data.dataset import PairFolder

@@ -5,13 +5,11 @@ evaluations counted too. `nan` makes the loss NaN, `spike` the gradient 1000 tim
 weight, `stop` stops the process as SIGSTOP does, `die` kills it, `ask` sends it SIGTERM, `interrupt` SIGINT,
 `sluggish` makes it sleep for a quarter of a second, `exhaust` lets it ask for more memory than there is.
 
-Those of a disk count the files that the rank writes parts of, three a checkpoint: `damage` changes a byte of what the
-rank wrote into file FIRST to LAST once it is synced, `slow` makes each of its writes take a second, `full` refuses its
-writes as a full disk does. `hold:RANK:FILE:PASS` lets writes into that file wait until the rank's forward pass of that
-number, which comes only if training goes on meanwhile. `unreadable` fails what it reads of its own tensors to send it.
-`apart` puts the rank on a node of its own, `unwritable` refuses metrics.jsonl, `noflock` and `badflock` make its file
-locks fail as on file systems without them and on broken ones. `unreachable` takes the network from it that gloo would
-use.
+Those of a disk count the rank's files of checkpoints, one each: `full` refuses the writes into file FIRST to LAST as a
+full disk does. `hold:RANK:FILE:PASS` lets writes into that file wait until the rank's forward pass of that number,
+which comes only if training goes on meanwhile. `unwritable` refuses metrics.jsonl, `noflock` and `badflock` make its
+file locks fail as on file systems without them and on broken ones. `unreachable` takes the network from it that gloo
+would use.
 """
 
 from __future__ import annotations
@@ -23,13 +21,11 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from trainer.checkpoint.shared_writes import HeldBytes
 from trainer.models.pretraining import PretrainingModel
 
 SIGNALS = {"stop": signal.SIGSTOP, "die": signal.SIGKILL, "ask": signal.SIGTERM, "interrupt": signal.SIGINT}
@@ -52,53 +48,37 @@ def faulty(worded: str) -> Iterator[None]:
 
 @contextmanager
 def faulty_disk(faults: Faults) -> Iterator[None]:
-    """While it lasts, this rank's system calls have its faults, and what it writes into checkpoints is listed.
-
-    `trace:FILE` among the faults lists them in FILE.RANK: a line of file name, first byte and length for each write.
-    """
-    pwrite = os.pwrite
+    """While it lasts, this rank's system calls have its faults."""
+    os_write = os.write
     fsync = os.fsync
     flock = fcntl.flock
-    last: dict[int, tuple[int, int]] = {}
+    written: set[int] = set()
     synced = 0
-    listed = faults.trace
 
-    def write(handle: int, data: Any, at: int) -> int:
-        if faults.has("slow", synced + 1):
-            time.sleep(1)
+    def write(handle: int, data: Any) -> int:
+        nonlocal synced
+        if not os.readlink(f"/proc/self/fd/{handle}").endswith(".safetensors"):
+            return os_write(handle, data)
         faults.hold(synced + 1)
+        written.add(handle)
         if faults.has("full", synced + 1):
-            last[handle] = (at, 0)
+            synced += 1
+            written.remove(handle)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        done = pwrite(handle, data, at)
-        last[handle] = (at, done)
-        if listed:
-            name = Path(os.readlink(f"/proc/self/fd/{handle}"))
-            with Path(f"{listed}.{os.environ['RANK']}").open("a") as file:
-                file.write(f"{name.parent.name.split('.')[0]}/{name.name} {at} {done}\n")
-        return done
+        return os_write(handle, data)
 
     def sync(handle: int) -> None:
         nonlocal synced
         fsync(handle)
-        if handle in last:
+        if handle in written:
             synced += 1
-            at, length = last.pop(handle)
-            if faults.has("damage", synced):
-                pwrite(handle, b"\xaa", at + length // 2)
+            written.remove(handle)
 
     def lock(handle: Any, operation: int) -> None:
         for kind, number in (("noflock", errno.ENOSYS), ("badflock", errno.EIO)):
             if faults.has(kind, 1):
                 raise OSError(number, os.strerror(number))
         flock(handle, operation)
-
-    read = HeldBytes.read
-
-    def read_held(self: HeldBytes, begin: int, end: int) -> torch.Tensor:
-        if faults.has("unreadable", synced + 1):
-            raise RuntimeError("a copy from the device failed")
-        return read(self, begin, end)
 
     replace = os.replace
 
@@ -108,26 +88,19 @@ def faulty_disk(faults: Faults) -> Iterator[None]:
         replace(source, target)
 
     os.replace = rename
-    node = os.environ.get("CLOZELINE_NODE")
-    HeldBytes.read = read_held
-    os.pwrite = write
+    os.write = write
     os.fsync = sync
     fcntl.flock = lock
-    if faults.has("apart", 1):
-        os.environ["CLOZELINE_NODE"] = f"node of rank {os.environ['RANK']}"
     if faults.has("unreachable", 1):
         os.environ["GLOO_SOCKET_IFNAME"] = "none0"
     try:
         yield
     finally:
         os.environ.pop("GLOO_SOCKET_IFNAME", None)
-        os.pwrite = pwrite
+        os.write = os_write
         os.fsync = fsync
         fcntl.flock = flock
-        HeldBytes.read = read
         os.replace = replace
-        if node is None:
-            os.environ.pop("CLOZELINE_NODE", None)
 
 
 class Faults:
@@ -135,8 +108,6 @@ class Faults:
 
     def __init__(self, worded: str):
         parts = [fault.split(":") for fault in worded.split(",") if fault]
-        self.trace = next((part[1] for part in parts if part[0] == "trace"), None)
-        parts = [part for part in parts if part[0] != "trace"]
         mine = [(kind, int(first), int(last)) for kind, rank, first, last in parts if rank == os.environ["RANK"]]
         self._mine = [fault for fault in mine if fault[0] != "hold"]
         self._held_until = {file: forward for kind, file, forward in mine if kind == "hold"}

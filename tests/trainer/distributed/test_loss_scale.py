@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer.checkpoint import layout as checkpoints
-from trainer.checkpoint.manifest import describe_file, seal
+from tests.trainer.checkpoint.saved import seal
+from trainer.checkpoint import format as checkpoints
 
 STAGES = range(4)
 STEPS = 6
@@ -35,8 +35,7 @@ def with_scale(run: Path, scale: float, to: Path) -> Path:
     state = json.loads((folder / "state.json").read_text())
     state["loss_scale"]["cur_scale"] = scale
     (folder / "state.json").write_text(json.dumps(state))
-    files = [file for file in sorted(folder.iterdir()) if file.name != "manifest.json"]
-    seal(folder, [describe_file(folder, file) for file in files])
+    seal(folder)
     return to
 
 

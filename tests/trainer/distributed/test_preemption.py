@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.trainer.conftest import SHRUNK
-from trainer.checkpoint import layout as checkpoints
+from trainer.checkpoint import format as checkpoints
 from trainer.distributed.preemption import LISTENED, STOPPING, StopRequest
 from trainer.metrics.log import TIMED
 

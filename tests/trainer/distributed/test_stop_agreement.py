@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.checkpoint import layout as checkpoints
+from trainer.checkpoint import format as checkpoints
 from trainer.cli import check_launcher, main
 from trainer.distributed.preemption import StopRequest
 

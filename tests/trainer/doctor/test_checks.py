@@ -15,7 +15,7 @@ import torch
 from schemas import host_limits
 from schemas.errors import UsageError
 from tests.object_store import ObjectStore
-from trainer.checkpoint.host_blocks import SMALLEST_BLOCK, Group, block_sizes, needed_elements
+from trainer.checkpoint.snapshot import SMALLEST_BLOCK, Group, block_sizes, needed_elements
 from trainer.config.load import load_recipe
 from trainer.doctor import device, memory, micro_batch, network, packages, storage
 from trainer.doctor.device import has_kernels_for

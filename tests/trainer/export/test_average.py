@@ -12,7 +12,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForPreTraining
 
 from schemas.errors import CheckpointError
-from trainer.checkpoint.layout import checkpoint_path, steps_saved
+from tests.trainer.conftest import saved
+from trainer.checkpoint.format import checkpoint_path, steps_saved
+from trainer.checkpoint.rank_files import RankFiles
 from trainer.export import average
 from trainer.export.average import folder_of_weights, last_steps, write_average
 from trainer.export.cli import main
@@ -32,7 +34,7 @@ def trained(training, tmp_path_factory) -> Path:
 
 
 def weights_of(run: Path, step: int) -> dict[str, torch.Tensor]:
-    return load_file(checkpoint_path(str(run), step) / "model.safetensors")
+    return saved(checkpoint_path(str(run), step))
 
 
 def test_an_export_holds_the_mean_of_the_last_checkpoints(trained: Path, tmp_path: Path) -> None:
@@ -53,7 +55,8 @@ def test_an_export_holds_the_mean_of_the_last_checkpoints(trained: Path, tmp_pat
 @pytest.mark.parametrize("piece", [7, 1 << 22])
 def test_pieces_do_not_change_the_mean(trained: Path, tmp_path: Path, monkeypatch, piece: int) -> None:
     monkeypatch.setattr(average, "PIECE", piece)
-    write_average([checkpoint_path(str(trained), step) for step in (4, 5)], tmp_path)
+    files = [RankFiles(checkpoint_path(str(trained), step)) for step in (4, 5)]
+    write_average(files, tmp_path / "model.safetensors")
     found = load_file(tmp_path / "model.safetensors")
     before, after = weights_of(trained, 4), weights_of(trained, 5)
     assert found.keys() == after.keys()
@@ -98,9 +101,7 @@ def test_what_cannot_be_averaged_is_a_usage_error(
 def test_checkpoints_of_other_shapes_have_no_mean(trained: Path, tmp_path: Path) -> None:
     other = tmp_path / "step-00000001"
     other.mkdir()
-    tensors = weights_of(trained, 4)
-    name = "encoder.embeddings.token.weight"
-    save_file(tensors | {name: tensors[name][:-1].clone()}, other / "model.safetensors")
+    save_file({"weights/a/0": torch.zeros(2)}, other / "rank-00000.safetensors", {"shapes": '{"a": [2]}'})
     with (
         pytest.raises(CheckpointError, match=r"holds other tensors than .*, so they have no mean"),
         folder_of_weights([other, checkpoint_path(str(trained), 5)]),
@@ -111,7 +112,7 @@ def test_checkpoints_of_other_shapes_have_no_mean(trained: Path, tmp_path: Path)
 def test_a_damaged_checkpoint_is_not_averaged(trained: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(trained, run)
-    weights = checkpoint_path(str(run), 4) / "model.safetensors"
+    weights = checkpoint_path(str(run), 4) / "rank-00000.safetensors"
     weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0\1")
     with pytest.raises(CheckpointError, match=r"step-00000004 does not verify"):
         export(str(run), str(tmp_path / "hf"), None, writing=Writing(average=2))

@@ -19,9 +19,10 @@ from transformers import (
 from schemas.errors import CheckpointError
 from schemas.vocabulary import read_vocabulary
 from tests.small_models import FAMILIES, auto_class
-from trainer.checkpoint import layout as checkpoints
+from trainer.checkpoint import format as checkpoints
 from trainer.config.load import load_recipe
 from trainer.export import verify as export_check
+from trainer.export.average import folder_of_weights
 from trainer.export.cli import main
 from trainer.export.convert import Writing, export, read_model
 from trainer.export.model_card import last_metrics, model_card
@@ -50,7 +51,8 @@ def test_the_exported_model_is_ours_and_fills_blanks(trained, tmp_path: Path, fa
     assert {"config.json", "model.safetensors", "tokenizer.json", "README.md"} <= {path.name for path in hf.iterdir()}
     vocabulary = read_vocabulary(str(out / "vocabulary"))
     recipe = load_recipe(str(out / "recipe.toml"), [])
-    ours = read_model(checkpoints.checkpoint_path(str(out), 4), recipe, vocabulary)
+    with folder_of_weights([checkpoints.checkpoint_path(str(out), 4)]) as folder:
+        ours = read_model(folder, recipe, vocabulary)
 
     tokenizer = AutoTokenizer.from_pretrained(hf)
     theirs = auto_class(family).from_pretrained(hf).eval()
@@ -174,8 +176,11 @@ def test_a_damaged_export_is_found(trained, tmp_path: Path) -> None:
     save_file(weights | {a: weights[b], b: weights[a]}, tmp_path / "model.safetensors", {"format": "pt"})
     vocabulary = read_vocabulary(str(out / "vocabulary"))
     recipe = load_recipe(str(out / "recipe.toml"), [])
-    with pytest.raises(CheckpointError, match="logits differ"):
-        model = read_model(checkpoints.checkpoint_path(str(out), 4), recipe, vocabulary)
+    with (
+        pytest.raises(CheckpointError, match="logits differ"),
+        folder_of_weights([checkpoints.checkpoint_path(str(out), 4)]) as folder,
+    ):
+        model = read_model(folder, recipe, vocabulary)
         export_check.check_export(tmp_path, model, vocabulary, out / "vocabulary")
 
 

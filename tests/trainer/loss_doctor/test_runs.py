@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trainer.checkpoint.layout import checkpoint_path, read_state
+from trainer.checkpoint.format import checkpoint_path, read_state
 from trainer.metrics.log import TIMED
 
 STUCK = {

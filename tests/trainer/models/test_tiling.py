@@ -13,6 +13,7 @@ from torch import Tensor
 
 from schemas.vocabulary import read_vocabulary
 from tests.small_models import FAMILIES, SMALL_VOCABULARY, random_model, section, write_hf
+from tests.trainer.conftest import saved
 from tests.trainer.models.tiling_models import GROWN, fresh, large_section, small_section, weights, write_parts
 from trainer.models.pretraining import PretrainingModel, build_model
 from trainer.models.tiling import source_layer, tile_model, tile_places
@@ -198,9 +199,9 @@ def test_runs_that_begin_with_tiles(training, vocab: Path, tmp_path: Path) -> No
     begun = training.warm(2, out, **common, model__tile_from=folder, run__stop_at=1, engine__zero_stage=3)
     assert begun.returncode == 0, begun.stderr
     assert f"Beginning with tiles of the weights of {folder}." in begun.stdout
-    saved = load_file(out / "checkpoints/step-00000001/model.safetensors")
+    weights = saved(out / "checkpoints/step-00000001")
     for name, weight in expected.named_parameters():
-        torch.testing.assert_close(saved[name], weight.detach(), atol=1e-9, rtol=0)
+        torch.testing.assert_close(weights[name], weight.detach(), atol=1e-9, rtol=0)
 
     resumed = training.warm(1, out, **common, model__tile_from=tmp_path / "gone", run__stop_at=2)
     assert resumed.returncode == 0 and "Resuming from" in resumed.stdout, resumed.stderr

@@ -18,6 +18,7 @@ from schemas.errors import ClozelineError, DataError, UsageError
 from schemas.extension import Extension
 from schemas.vocabulary import read_vocabulary
 from tests.small_models import FAMILIES, OWN_SIZES, SIZES, random_model, section, write_hf
+from tests.trainer.conftest import saved
 from trainer.config.load import load_recipe
 from trainer.data.fit import check_model_vocabulary
 from trainer.export.convert import export
@@ -304,18 +305,18 @@ def test_runs_that_begin_with_a_folder(training, case, tmp_path: Path) -> None:
     shape = {"hidden_size": 48, "num_attention_heads": 3, "intermediate_size": 80, "num_hidden_layers": 4}
     common = {f"model__{name}": value for name, value in shape.items()} | {"optimizer__lr": 1e-12}
     out = tmp_path / "run"
-    begun = {"model__init_from": case.folder, "run__stop_at": 1}
+    first_step = {"model__init_from": case.folder, "run__stop_at": 1}
     message = ""
-    for changes in (begun, {"model__init_from": tmp_path / "gone", "run__stop_at": 2}):
+    for changes in (first_step, {"model__init_from": tmp_path / "gone", "run__stop_at": 2}):
         done = training.warm(1, out, **(common | changes))
         assert done.returncode == 0, done.stderr
         message += done.stdout
     assert f"Beginning with the weights of {case.folder}." in message and "Resuming from" in message
-    saved = load_file(out / "checkpoints/step-00000001/model.safetensors")
+    begun = saved(out / "checkpoints/step-00000001")
     for name, weight in state(case.published).items():
-        torch.testing.assert_close(saved[name], weight, atol=1e-9, rtol=0)
+        torch.testing.assert_close(begun[name], weight, atol=1e-9, rtol=0)
     for changes, code, why in (
-        (begun | {"model__num_hidden_layers": 3}, 2, "num_hidden_layers is 4, the recipe makes it 3"),
+        (first_step | {"model__num_hidden_layers": 3}, 2, "num_hidden_layers is 4, the recipe makes it 3"),
         ({"model__vocab_size": 30522}, 3, "model.vocab_size is 30522"),
         ({"model__family": "roberta"}, 3, "padding token is id 0, expected 1: roberta counts positions"),
     ):
@@ -347,7 +348,7 @@ def test_a_folder_without_a_masked_lm_head_begins_at_the_frequencies_of_its_toke
 
     # Spare rows stand for no token, so they begin as tokens that never occur.
     counts_V = torch.tensor(json.loads((out / "unigram.json").read_text())["counts"] + [0] * spare)
-    bias_V = load_file(out / "checkpoints/step-00000001/model.safetensors")["mlm_head.bias"]
+    bias_V = saved(out / "checkpoints/step-00000001")["mlm_head.bias"]
     # Close to the loss of word frequencies, and not far above that of guessing.
     first = json.loads((out / "metrics.jsonl").read_text().splitlines()[0])
     assert first["mlm_loss"] < first["unigram_loss"] + 1

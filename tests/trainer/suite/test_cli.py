@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.suite.conftest import subject_lines, write_task
-from trainer.checkpoint.output_folder import held
+from trainer.checkpoint.run_lock import held
 from trainer.suite.cli import main
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from schemas.errors import UsageError
 from schemas.manifest import read_manifest
-from trainer.checkpoint.output_folder import held
+from trainer.checkpoint.run_lock import held
 from trainer.config.load import load_recipe
 from trainer.config.overrides import apply_override
 from trainer.config.public import without_secrets

@@ -1,8 +1,11 @@
-"""The folder of a run: which process may write into it, and its files besides metrics and checkpoints.
+"""The folder of a run: which process may write into it, which ranks see the same one, and its files.
 
 A run writes into run.output only if the folder is new, empty or was written by a run, because it replaces files such as
 metrics.jsonl there. A folder counts as a run's if it has what only a run leaves: a lock file that names its process, or
 a checkpoint with our manifest.
+
+Usually all ranks share one folder. Without a shared file system, and with a URL as run.output, each machine has a
+separate folder: the first of its ranks claims it and is its leader, and checkpoints are whole only at the URL.
 """
 
 from __future__ import annotations
@@ -10,17 +13,22 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import secrets
+import socket
+from dataclasses import dataclass
 from pathlib import Path
+
+import torch.distributed as dist
 
 from schemas import storage, vocabulary
 from schemas.errors import StorageError, UsageError
-from trainer.checkpoint import layout, publication
-from trainer.checkpoint.manifest import MANIFEST
-from trainer.checkpoint.parts import PARTS_FOLDER
-from trainer.checkpoint.run_lock import OWNER, RUN_LOCK_FILE, RunLock, hold
+from trainer.checkpoint.format import CHECKPOINTS_FOLDER, MANIFEST, write_errors_of
+from trainer.checkpoint.publication import remove_partial
+from trainer.checkpoint.run_lock import OWNER, RUN_LOCK_FILE, HeldFolder, hold
 from trainer.config.schema import Recipe
 from trainer.config.text import dump_recipe
 from trainer.data.dataset import PairFolder
+from trainer.distributed.collectives import nodes_of_ranks, run_on_all_ranks, run_on_rank_0
 from trainer.metrics import tensorboard
 from trainer.metrics.unigram import UNIGRAM_FILE
 
@@ -38,15 +46,15 @@ FILES = (
     RUN_LOCK_FILE,
     OWNER,
 )
-WRITTEN_FOLDERS = (tensorboard.FOLDER, vocabulary.VOCABULARY_FOLDER, PARTS_FOLDER, "profile")
+WRITTEN_FOLDERS = (tensorboard.FOLDER, vocabulary.VOCABULARY_FOLDER, "profile")
 """Folders that training creates, and `claim` does not."""
-FOLDERS = (layout.CHECKPOINTS_FOLDER, *WRITTEN_FOLDERS)
+FOLDERS = (CHECKPOINTS_FOLDER, *WRITTEN_FOLDERS)
 
 _HARMLESS = re.compile(r"\..*|lost\+found|.*\.(log|out|err)")
 """Names that schedulers, shells and file systems may put into a folder before a run begins. A run leaves them alone."""
 
 
-def claim(run: str) -> RunLock:
+def claim(run: str) -> HeldFolder:
     """Lock the run's folder until the result is closed or the process ends. One rank per folder calls this.
 
     Raises UsageError if a live run holds the folder, if it holds other files than a run's, or if a path in it is of the
@@ -54,7 +62,7 @@ def claim(run: str) -> RunLock:
     """
     check_run_folder(run)
     try:
-        Path(run, layout.CHECKPOINTS_FOLDER).mkdir(parents=True, exist_ok=True)
+        Path(run, CHECKPOINTS_FOLDER).mkdir(parents=True, exist_ok=True)
         lock = hold(run)
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
         raise UsageError(f"run.output {run} cannot be a folder: {error.strerror}. Choose another path.") from error
@@ -64,7 +72,7 @@ def claim(run: str) -> RunLock:
             "another folder."
         ) from error
 
-    publication.remove_partial(run)
+    remove_partial(run)
     return lock
 
 
@@ -79,7 +87,7 @@ def remove_beginnings(run: str) -> None:
     """Remove what a run wrote into an unused folder, if it was refused or ended before training began.
 
     The process must still hold the folder, because the lock file is removed, too. Another process that is about to lock
-    that file notices this and tries again (run_lock.py).
+    that file notices this and tries again.
     """
     # The recipe is written when training begins, or downloaded from the run's URL. On a node with a separate folder,
     # other folders may show that training began.
@@ -88,7 +96,7 @@ def remove_beginnings(run: str) -> None:
 
     with contextlib.suppress(OSError):
         # This fails if there are checkpoints, and then nothing else is removed.
-        Path(run, layout.CHECKPOINTS_FOLDER).rmdir()
+        Path(run, CHECKPOINTS_FOLDER).rmdir()
         for name in FILES:
             if name != OWNER:  # the lock removes this file itself
                 Path(run, name).unlink(missing_ok=True)
@@ -135,7 +143,7 @@ def _is_of_a_run(run: str, names: list[str]) -> bool:
         if not text and _is_of_a_run_killed_at_once(run, names):
             return True
 
-    for manifest in Path(run, layout.CHECKPOINTS_FOLDER).glob(f"step-*/{MANIFEST}"):
+    for manifest in Path(run, CHECKPOINTS_FOLDER).glob(f"step-*/{MANIFEST}"):
         with contextlib.suppress(OSError, ValueError):
             if {"format_version", "files"} <= set(json.loads(manifest.read_text(encoding="utf-8"))):
                 return True
@@ -144,9 +152,9 @@ def _is_of_a_run(run: str, names: list[str]) -> bool:
 
 def _is_of_a_run_killed_at_once(run: str, names: list[str]) -> bool:
     """Return whether a folder holds only what `claim` creates first: an empty lock file and an empty folder."""
-    if not set(names) <= {RUN_LOCK_FILE, layout.CHECKPOINTS_FOLDER}:
+    if not set(names) <= {RUN_LOCK_FILE, CHECKPOINTS_FOLDER}:
         return False
-    return not storage.names(str(Path(run, layout.CHECKPOINTS_FOLDER)))
+    return not storage.names(str(Path(run, CHECKPOINTS_FOLDER)))
 
 
 def describe_run(recipe: Recipe, folder: PairFolder) -> None:
@@ -161,3 +169,88 @@ def describe_run(recipe: Recipe, folder: PairFolder) -> None:
     for name in storage.names(source):
         content = storage.read(storage.join(source, name))
         storage.publish(str(run / vocabulary.VOCABULARY_FOLDER / name), content)
+
+
+# Which ranks see the same folder
+
+
+@dataclass(frozen=True)
+class NodeFolders:
+    """Which ranks see the same run folder.
+
+    of_ranks: the number of the folder that each rank sees. Rank 0 sees folder 0.
+    """
+
+    of_ranks: list[int]
+
+    @property
+    def several(self) -> bool:
+        """Whether nodes have separate folders."""
+        return max(self.of_ranks) > 0
+
+    def leader(self, rank: int) -> int:
+        """Return the leader of the folder that a rank sees: the lowest rank that sees it."""
+        return self.of_ranks.index(self.of_ranks[rank])
+
+    def leads(self, rank: int) -> bool:
+        return self.leader(rank) == rank
+
+
+def claim_folders(run: str, is_remote: bool, resources: contextlib.ExitStack) -> NodeFolders:
+    """Lock the run's folder on every node until `resources` is closed. A collective call.
+
+    is_remote: run.output is a URL, so nodes may have separate folders.
+
+    Raises UsageError on every rank if a rank does not see the folder that it must share, and what `claim` raises.
+    """
+    rank = dist.get_rank()
+
+    def claim_until_closed(mark_name: str) -> None:
+        is_new = not Path(run).exists()
+        was_unused = is_unused(run)
+        lock = claim(run)
+
+        # Callbacks run in reverse order: if the start is refused, they leave the folder as it was.
+        if is_new:
+            resources.callback(remove_empty, run)
+        resources.callback(lock.close)
+        if was_unused:
+            resources.callback(remove_beginnings, run)
+
+        mark = Path(run, mark_name)
+        with write_errors_of(mark):
+            mark.touch()
+        resources.callback(mark.unlink, missing_ok=True)
+
+    # Rank 0 creates a mark, and ranks that see it share rank 0's folder. Its name is random, because a folder that is
+    # not shared may hold the mark of an earlier run. The dot keeps it from being mistaken for a user's file.
+    mark_name = run_on_rank_0(lambda: f".seen-{secrets.token_hex(8)}")
+    run_on_rank_0(lambda: claim_until_closed(mark_name))
+    sees_rank_0 = run_on_all_ranks(lambda: Path(run, mark_name).exists())
+
+    folders = NodeFolders(_numbers(sees_rank_0, nodes_of_ranks()))
+    if folders.several and is_remote:
+        run_on_all_ranks(lambda: claim_until_closed(mark_name) if rank > 0 and folders.leads(rank) else None)
+    run_on_all_ranks(lambda: _check_shared(run, mark_name, rank, folders.leader(rank) if is_remote else 0))
+
+    run_on_all_ranks(lambda: Path(run, mark_name).unlink(missing_ok=True) if folders.leads(rank) else None)
+    return folders
+
+
+def _numbers(sees_rank_0: list[bool], nodes: list[int]) -> list[int]:
+    """Return the number of each rank's folder: 0 if the rank sees rank 0's folder, otherwise one number per node."""
+    numbers: dict[int, int] = {}
+    folders = []
+    for sees, node in zip(sees_rank_0, nodes, strict=True):
+        folders.append(0 if sees else numbers.setdefault(node, len(numbers) + 1))
+    return folders
+
+
+def _check_shared(run: str, mark_name: str, rank: int, leader: int) -> None:
+    """Raise UsageError on a rank that does not see the mark in the folder of `leader`."""
+    if not Path(run, mark_name).exists():
+        raise UsageError(
+            f"Rank {rank} on {socket.gethostname()} does not see {run} of rank {leader}. Ranks write into one folder: "
+            "give one that all machines share as run.output, or a URL, with which each machine may have a folder of "
+            "its own (run.local)."
+        )

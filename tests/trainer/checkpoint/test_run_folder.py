@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import os
 from pathlib import Path
-from threading import Barrier, Thread
+from threading import Event
 
 import pytest
 
 from schemas.errors import ClozelineError, StorageError, UsageError
-from trainer.checkpoint import run_dir, run_lock
+from trainer.checkpoint import run_folder, run_lock
 from trainer.rehearsal import PROBE
 
 FOREIGN = {
@@ -60,7 +59,7 @@ def test_folders_are_refused_untouched(tmp_path: Path, name: str) -> None:
     run = make(tmp_path / "run", {path: text for path, text in files.items() if path not in without})
     before = content(run)
     with pytest.raises(UsageError) as caught:
-        run_dir.claim(str(run))
+        run_folder.claim(str(run))
     assert message in str(caught.value) and str(run) in str(caught.value)
     assert content(run) == before
 
@@ -86,35 +85,35 @@ ACCEPTED = {
 @pytest.mark.parametrize("name", ACCEPTED)
 def test_folders_of_runs_are_accepted(tmp_path: Path, name: str) -> None:
     run = make(tmp_path / "run", ACCEPTED[name])
-    lock = run_dir.claim(str(run))
+    lock = run_folder.claim(str(run))
     assert (run / "lock").read_text().startswith(f"process {os.getpid()} on ")
     with pytest.raises(UsageError, match="in use by a live run"):
-        run_dir.claim(str(run))
+        run_folder.claim(str(run))
     lock.close()
-    run_dir.claim(str(run)).close()
+    run_folder.claim(str(run)).close()
 
 
 def test_a_lock_file_that_was_removed_keeps_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A start that was refused removes its lock file just after another process has opened it."""
-    refused = run_dir.claim(str(tmp_path / "run"))
+    refused = run_folder.claim(str(tmp_path / "run"))
     flock = fcntl.flock
 
     def end_first(file: object, operation: int) -> None:
         monkeypatch.setattr(fcntl, "flock", flock)
-        run_dir.remove_beginnings(str(tmp_path / "run"))
+        run_folder.remove_beginnings(str(tmp_path / "run"))
         refused.close()
         flock(file, operation)  # type: ignore[arg-type]
 
     monkeypatch.setattr(fcntl, "flock", end_first)
-    lock = run_dir.claim(str(tmp_path / "run"))
+    lock = run_folder.claim(str(tmp_path / "run"))
     with pytest.raises(UsageError, match="in use by a live run"):
-        run_dir.claim(str(tmp_path / "run"))
+        run_folder.claim(str(tmp_path / "run"))
     lock.close()
 
 
 def test_what_an_unfinished_rehearsal_left_is_removed(tmp_path: Path) -> None:
     left = make(tmp_path / "run", {"lock": "process 7 on somewhere\n", f"checkpoints/{PROBE}": "x"})
-    run_dir.claim(str(left)).close()
+    run_folder.claim(str(left)).close()
     assert not list((left / "checkpoints").iterdir())
 
 
@@ -123,8 +122,8 @@ def test_what_a_run_has_begun_stays(tmp_path: Path) -> None:
         run = make(tmp_path / "-".join(files).replace("/", "-"), {"lock": "", "unigram.json": "{}"} | files)
         (run / "checkpoints").mkdir(exist_ok=True)
         before = content(run)
-        run_dir.remove_beginnings(str(run))
-        run_dir.remove_empty(str(run))
+        run_folder.remove_beginnings(str(run))
+        run_folder.remove_empty(str(run))
         assert content(run) == before
 
 
@@ -132,7 +131,7 @@ def test_a_folder_under_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for run in (tmp_path / "file", tmp_path / "file/run"):
         with pytest.raises(UsageError, match=r"run\.output .* cannot be a folder: "):
-            run_dir.claim(str(run))
+            run_folder.claim(str(run))
 
 
 def test_a_disk_that_refuses_is_a_storage_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,79 +140,49 @@ def test_a_disk_that_refuses_is_a_storage_error(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     with pytest.raises(StorageError, match="cannot be written: Read-only file system"):
-        run_dir.claim(str(tmp_path / "run"))
+        run_folder.claim(str(tmp_path / "run"))
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP], ids=errno.errorcode.get)
 def test_without_flock_a_file_holds_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys, number: int
 ) -> None:
+    """A live run keeps it; what a run has left that was killed is taken over."""
+
     def missing(file: object, operation: int) -> None:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(fcntl, "flock", missing)
-    monkeypatch.setattr(run_lock, "HEARTBEAT", 0.05)
+    monkeypatch.setattr(run_lock, "LEASE", 0.6)
     run = str(tmp_path / "run")
-    lock = run_dir.claim(run)
+    lock = run_folder.claim(run)
     assert "has no flock" in capsys.readouterr().err
+    left = (tmp_path / "run/lock.owner").read_text()
     with pytest.raises(UsageError, match=rf"in use by a live run \(process {os.getpid()} on "):
-        run_dir.claim(run)
+        run_folder.claim(run)
     lock.close()
     assert not (tmp_path / "run/lock.owner").exists()
-    (tmp_path / "run/lock.owner").write_text("process 1 on gone\nbeat 7\n")
-    run_dir.claim(run).close()
-
-
-def test_a_stale_owner_is_followed_by_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two processes find a file that nobody rewrites, at the same moment, ten times."""
-    monkeypatch.setattr(run_lock, "HEARTBEAT", 0.5)
-    held: dict[Path, list[run_lock._Owner]] = {}
-
-    def try_to_hold(run: Path, barrier: Barrier) -> None:
-        barrier.wait()
-        with contextlib.suppress(UsageError):
-            held[run].append(run_lock._Owner(str(run)))
-
-    threads = []
-    for number in range(10):
-        run = tmp_path / str(number)
-        run.mkdir()
-        (run / "lock.owner").write_text("process 1 on gone, 00\nbeat 7\n")
-        held[run] = []
-        barrier = Barrier(2)
-        threads += [Thread(target=try_to_hold, args=(run, barrier)) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    holders = [len(owners) for owners in held.values()]
-    assert holders == [1] * 10
-    for owners in held.values():
-        owners[0].close()
-
-
-def test_a_fresh_owner_is_not_taken_for_the_stale_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One process takes a stale file away and makes its own, just before another one does the same."""
-    monkeypatch.setattr(run_lock, "HEARTBEAT", 0.05)
-    first = run_lock._Owner(str(tmp_path))
-    first._remove_stale("process 1 on gone, 00\nbeat 7\n")
-    assert (tmp_path / "lock.owner").read_text().splitlines()[0] == first._name
-    assert [path.name for path in tmp_path.iterdir()] == ["lock.owner"]
-    first.close()
+    (tmp_path / "run/lock.owner").write_text(left)
+    run_folder.claim(run).close()
 
 
 def test_a_run_ends_when_another_one_is_the_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    """As after a process was frozen for longer than the lease lasts."""
+
+    def missing(file: object, operation: int) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
     codes: list[int] = []
-    monkeypatch.setattr(run_lock, "HEARTBEAT", 0.05)
-    monkeypatch.setattr(os, "_exit", codes.append)
-    owner = run_lock._Owner(str(tmp_path))
-    (tmp_path / "lock.owner").write_text("process 2 on other, 01\nbeat 1\n")
-    owner._thread.join(10)
+    ended = Event()
+    monkeypatch.setattr(fcntl, "flock", missing)
+    monkeypatch.setattr(run_lock, "LEASE", 0.3)
+    monkeypatch.setattr(os, "_exit", lambda code: (codes.append(code), ended.set()))
+    lock = run_folder.claim(str(tmp_path / "run"))
+    (tmp_path / "run/lock.owner").unlink()
+    assert ended.wait(10)
     assert codes == [2]
-    assert "lock.owner now names another run (process 2 on other, 01)" in capsys.readouterr().err
-    owner.close()
-    assert (tmp_path / "lock.owner").exists(), "it is the other's"
+    assert "This run no longer holds its folder (lock.owner: " in capsys.readouterr().err
+    lock.close()
 
 
 @pytest.mark.parametrize("fault", ["noflock", "badflock"])

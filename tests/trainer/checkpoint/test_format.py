@@ -6,37 +6,17 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import CheckpointError, StorageError
-from trainer.checkpoint import layout
-from trainer.checkpoint.identity import check_identity
-from trainer.checkpoint.layout import (
-    add_evaluation,
+from tests.trainer.checkpoint.saved import WEIGHTS_FILE, saved, written
+from trainer.checkpoint.format import (
     best_step,
     checkpoint_path,
+    fault_of_checkpoint,
     newest_sound_checkpoint,
+    read_state,
     steps_saved,
 )
-from trainer.checkpoint.manifest import describe_file, fault_of_checkpoint, seal
-from trainer.checkpoint.publication import begin, prune, publish_checkpoint
-from trainer.checkpoint.state import TrainingState
-
-
-def written(run: Path, step: int, loss: float | None = None) -> Path:
-    """A checkpoint's files as they are before publication."""
-    partial = begin(str(run), step)
-    (partial / "model.safetensors").write_bytes(b"weights" * 100)
-    state = TrainingState(step=step, tokens=1, seconds=0.5, identity={})
-    (partial / "state.json").write_text(state.model_dump_json())
-    if loss is not None:
-        add_evaluation(partial, {"eval_mlm_loss": loss})
-    return partial
-
-
-def saved(run: Path, step: int, loss: float | None = None) -> Path:
-    path = checkpoint_path(str(run), step)
-    partial = written(run, step, loss)
-    seal(partial, [describe_file(partial, file) for file in sorted(partial.iterdir())])
-    publish_checkpoint(partial, path)
-    return path
+from trainer.checkpoint.identity import check_identity
+from trainer.checkpoint.publication import prune, publish
 
 
 def test_published_checkpoints_verify_and_the_newest_is_taken(tmp_path: Path) -> None:
@@ -44,7 +24,7 @@ def test_published_checkpoints_verify_and_the_newest_is_taken(tmp_path: Path) ->
         assert fault_of_checkpoint(saved(tmp_path, step)) is None
     assert steps_saved(str(tmp_path)) == [9, 10, 20]
     assert newest_sound_checkpoint(str(tmp_path)) == (checkpoint_path(str(tmp_path), 20), [])
-    assert layout.read_state(checkpoint_path(str(tmp_path), 20)).step == 20
+    assert read_state(checkpoint_path(str(tmp_path), 20)).step == 20
 
 
 def test_an_unpublished_one_is_not_seen(tmp_path: Path) -> None:
@@ -56,7 +36,7 @@ def test_an_unpublished_one_is_not_seen(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", ["cut", "flip", "gone", "manifest"])
 def test_a_damaged_one_is_passed_over_and_named(tmp_path: Path, damage: str) -> None:
     saved(tmp_path, 10)
-    file = saved(tmp_path, 20) / ("manifest.json" if damage == "manifest" else "model.safetensors")
+    file = saved(tmp_path, 20) / ("manifest.json" if damage == "manifest" else WEIGHTS_FILE)
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     if damage == "cut":
@@ -88,10 +68,10 @@ def test_pruning_keeps_the_newest_that_are_whole(tmp_path: Path) -> None:
     for step in (10, 20, 30, 40):
         saved(tmp_path, step)
     written(tmp_path, 50)
-    (checkpoint_path(str(tmp_path), 30) / "model.safetensors").unlink()
+    (checkpoint_path(str(tmp_path), 30) / WEIGHTS_FILE).unlink()
     prune(str(tmp_path), keep=2, newest=40)
     assert names(tmp_path) == ["step-00000020", "step-00000030", "step-00000040"]
-    (checkpoint_path(str(tmp_path), 40) / "model.safetensors").unlink()
+    (checkpoint_path(str(tmp_path), 40) / WEIGHTS_FILE).unlink()
     prune(str(tmp_path), keep=1, newest=40)
     assert "step-00000020" in names(tmp_path), "the last whole one stays"
 
@@ -100,7 +80,7 @@ def test_what_a_run_has_passed_over_does_not_displace_what_it_saves(tmp_path: Pa
     """Step 30 has its full size and other contents, so the run resumes from 20, and is stopped and saves after 25."""
     for step in (20, 30):
         saved(tmp_path, step)
-    weights = checkpoint_path(str(tmp_path), 30) / "model.safetensors"
+    weights = checkpoint_path(str(tmp_path), 30) / WEIGHTS_FILE
     weights.write_bytes(weights.read_bytes()[::-1])
     saved(tmp_path, 25)
     prune(str(tmp_path), keep=1, newest=25)
@@ -109,7 +89,7 @@ def test_what_a_run_has_passed_over_does_not_displace_what_it_saves(tmp_path: Pa
 
 
 def test_saving_a_step_again_leaves_a_good_one_and_replaces_a_bad_one(tmp_path: Path) -> None:
-    weights = saved(tmp_path, 10) / "model.safetensors"
+    weights = saved(tmp_path, 10) / WEIGHTS_FILE
     inode = weights.stat().st_ino
     saved(tmp_path, 10)
     assert weights.stat().st_ino == inode, "there was no moment without it"
@@ -126,17 +106,10 @@ def test_a_newer_format_is_refused_and_not_passed_over(tmp_path: Path) -> None:
         newest_sound_checkpoint(str(tmp_path))
 
 
-@pytest.mark.parametrize("act", ["begin", "publish"])
-def test_a_disk_that_refuses_is_named(tmp_path: Path, act: str) -> None:
-    """A file where a folder should be stops even root, as a read-only disk stops others."""
-    partial = written(tmp_path, 10)
-    if act == "begin":
-        with pytest.raises(StorageError, match=r"step-00000020\..*could not be written: Not a directory"):
-            (tmp_path / "run").write_text("")
-            begin(str(tmp_path / "run"), 20)
-    else:
-        with pytest.raises(StorageError, match="could not be written: No such file or directory"):
-            publish_checkpoint(partial, tmp_path / "none" / "step-00000010")
+def test_a_disk_that_refuses_is_named(tmp_path: Path) -> None:
+    """A folder that is missing stops even root, as a read-only disk stops others."""
+    with pytest.raises(StorageError, match="could not be written: No such file or directory"):
+        publish(written(tmp_path, 10), tmp_path / "none" / "step-00000010")
 
 
 def test_the_best_one_stays_until_a_better_one_comes(tmp_path: Path) -> None:
@@ -144,7 +117,7 @@ def test_the_best_one_stays_until_a_better_one_comes(tmp_path: Path) -> None:
     run = str(tmp_path)
     kept = []
     for step, loss in enumerate([5.0, 3.0, None, 4.0, 3.0, 2.0, None, float("nan"), 9.0], start=1):
-        saved(tmp_path, step, loss)
+        saved(tmp_path, step, loss=loss)
         prune(run, keep=1, newest=step)
         kept.append((best_step(run), steps_saved(run)))
     assert kept == [
@@ -172,7 +145,7 @@ def test_the_loss_at_masks_decides_where_every_checkpoint_has_it(
 ) -> None:
     """The mean over all places falls from step to step here, as it does in a model that learns to copy."""
     for step, (mean, at_mask) in enumerate(zip((3.0, 2.0, 1.0), losses_at_mask, strict=True), start=1):
-        path = saved(tmp_path, step, mean)
+        path = saved(tmp_path, step, loss=mean)
         figures = {"eval_mlm_loss": mean} | ({} if at_mask is None else {"eval_mlm_loss_masked": at_mask})
         (path / "evaluation.json").write_text(json.dumps(figures))
     assert best_step(str(tmp_path)) == best
@@ -187,4 +160,4 @@ def test_every_difference_is_shown(tmp_path: Path) -> None:
 def test_a_state_of_another_form_is_refused(tmp_path: Path) -> None:
     (tmp_path / "state.json").write_text('{"step": 1}')
     with pytest.raises(CheckpointError, match="not a state of this version"):
-        layout.read_state(tmp_path)
+        read_state(tmp_path)

@@ -10,16 +10,18 @@ import pytest
 import torch
 
 from tests.trainer.one_rank import group_of_one
-from trainer.checkpoint.host_blocks import (
+from trainer.checkpoint.snapshot import (
     ALIGNMENT,
     MOST_BLOCKS,
     SMALLEST_BLOCK,
     Group,
+    HostMemory,
+    Snapshot,
     block_sizes,
+    copied_bytes,
     needed_elements,
     places_of,
 )
-from trainer.checkpoint.snapshot import HostMemory, Snapshot, copied_bytes
 from trainer.checkpoint.state import TrainingState
 from trainer.distributed.zero import ParameterSlice
 
@@ -88,7 +90,7 @@ def snapshot_with(lengths: list[int], seed: int) -> Snapshot:
         moments = {name: torch.randn(length) for name in names}
         slices.append(ParameterSlice(f"weight{index}", 7 * index, torch.randn(length), moments, True))
     state = TrainingState(step=1, tokens=1, seconds=1.0, identity={})
-    return Snapshot(state, {}, slices, {}, torch.device("cpu"))
+    return Snapshot(state, {}, slices, torch.device("cpu"))
 
 
 def joined(snapshot: Snapshot, like: Snapshot) -> list[ParameterSlice]:

@@ -1,0 +1,251 @@
+"""Saving and loading by a group of one rank, in this process; several ranks are tried in test_resume_matrix."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from schemas.errors import CheckpointError, StorageError
+from tests.trainer.one_rank import group_of_one, small_batch, small_engine, small_recipe
+from trainer.checkpoint import rank_files, read
+from trainer.checkpoint.format import checkpoint_path, fault_of_checkpoint, steps_saved
+from trainer.checkpoint.publication import prune
+from trainer.checkpoint.rank_files import WEIGHTS, RankFiles
+from trainer.checkpoint.read import find_checkpoint, load_checkpoint
+from trainer.checkpoint.run_folder import NodeFolders
+from trainer.checkpoint.snapshot import loss_scale_of, shapes_of, snapshot_of
+from trainer.checkpoint.state import TrainingState
+from trainer.checkpoint.write import write_snapshot
+from trainer.distributed.deepspeed_internals import loss_scaler_of
+from trainer.distributed.zero import MOMENTS, ParameterSlice, parameter_slices, updates_made
+
+KINDS = (WEIGHTS, *MOMENTS)
+ONE = NodeFolders([0])
+STATE = TrainingState(step=3, tokens=7, seconds=0.5, identity={"seed": 1})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def group() -> Iterator[None]:
+    with group_of_one():
+        yield
+
+
+def trained_engine(seed: int = 0, updates: int = 2) -> Any:
+    engine = small_engine(small_recipe("engine.zero_stage=0", "engine.precision=fp32"), seed=seed)
+    for number in range(updates):
+        losses = engine(small_batch(number))
+        engine.backward(losses.mlm_sum + losses.pair_sum)
+        engine.step()
+    return engine
+
+
+def held(engine: Any) -> dict[str, list[float]]:
+    """Everything that the engine's only rank holds, by the names in its file."""
+    found: dict[str, list[float]] = {}
+    for part in parameter_slices(engine):
+        for kind, values_N in {WEIGHTS: part.weights, **part.moments}.items():
+            found[f"{kind}/{part.name}/{part.start}"] = values_N.tolist()
+    return found
+
+
+def content(path: Path) -> dict[str, list[float]]:
+    return {name: tensor.tolist() for name, tensor in load_file(path / "rank-00000.safetensors").items()}
+
+
+def computed_with(engine: Any) -> dict[str, torch.Tensor]:
+    return {name: p.detach().clone() for name, p in engine.module.named_parameters()}
+
+
+@pytest.fixture(scope="module")
+def engines() -> dict[str, Any]:
+    """Two engines of one form with different weights."""
+    return {"first": trained_engine(), "second": trained_engine(seed=5, updates=1)}
+
+
+def save(engine: Any, run: Path, step: int = 3) -> Path:
+    return write_snapshot(snapshot_of(engine, STATE.model_copy(update={"step": step})), str(run), ONE)
+
+
+def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
+    engine = trained_engine()
+    expected = held(engine)
+
+    path = save(engine, tmp_path)
+
+    assert path == tmp_path / "checkpoints/step-00000003" and fault_of_checkpoint(path) is None
+    assert content(path) == expected
+    assert any(any(values) for name, values in expected.items() if name.startswith("exp_avg/"))
+    found = find_checkpoint(str(tmp_path), ONE)
+    assert found is not None and found == (path, STATE.model_copy(update={"updates": 2}), [])
+    listed = [entry["path"] for entry in json.loads((path / "manifest.json").read_text())["files"]]
+    assert listed == ["rank-00000.safetensors", "state.json"]
+
+    other = trained_engine(seed=5, updates=1)
+    assert held(other) != expected
+    load_checkpoint(other, path, found.state)
+    assert held(other) == expected and updates_made(other) == 2
+    torch.testing.assert_close(computed_with(other), computed_with(engine), rtol=0, atol=0)
+    engine.destroy()
+    other.destroy()
+
+
+def test_the_files_are_read_as_whole_parameters(tmp_path: Path, engines: dict[str, Any]) -> None:
+    files = RankFiles(save(engines["first"], tmp_path))
+    parameters = dict(engines["first"].module.named_parameters())
+    assert list(files.shapes) == list(parameters)
+    for name, parameter in parameters.items():
+        assert files.shapes[name] == parameter.shape
+        assert torch.equal(files.read(name, 0, parameter.numel()), parameter.detach().flatten())
+        middle = parameter.numel() // 2
+        assert torch.equal(files.read(name, middle, 1), parameter.detach().flatten()[middle : middle + 1])
+
+
+def halves(parts: list[ParameterSlice]) -> list[ParameterSlice]:
+    """The same elements in twice as many parts, as ranks hold them that cut tensors."""
+    cut = []
+    for part in parts:
+        middle = part.weights.numel() // 2
+        first = {key: values_N[:middle] for key, values_N in part.moments.items()}
+        second = {key: values_N[middle:] for key, values_N in part.moments.items()}
+        cut.append(ParameterSlice(part.name, part.start, part.weights[:middle], first, True))
+        cut.append(ParameterSlice(part.name, part.start + middle, part.weights[middle:], second, True))
+    return cut
+
+
+def test_a_file_does_not_depend_on_how_slices_are_cut(tmp_path: Path, engines: dict[str, Any]) -> None:
+    snapshot = snapshot_of(engines["first"], STATE)
+    whole = write_snapshot(snapshot, str(tmp_path / "whole"), ONE)
+    cut = write_snapshot(replace(snapshot, slices=halves(snapshot.slices)), str(tmp_path / "cut"), ONE)
+    name = "rank-00000.safetensors"
+    assert (whole / name).read_bytes() == (cut / name).read_bytes()
+
+
+def test_slices_that_begin_inside_a_parameter_are_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = trained_engine()
+    other = trained_engine(seed=5, updates=1)
+    path = save(engine, tmp_path)
+    monkeypatch.setattr(read, "parameter_slices", lambda engine: halves(parameter_slices(engine)))
+    load_checkpoint(other, path, STATE)
+    assert held(other) == held(engine)
+    engine.destroy()
+    other.destroy()
+
+
+def test_older_ones_are_removed_and_nothing_else_is_found(tmp_path: Path, engines: dict[str, Any]) -> None:
+    assert find_checkpoint(str(tmp_path), ONE) is None
+    for step in (1, 2, 3):
+        save(engines["first"], tmp_path, step)
+        prune(str(tmp_path), keep=2, newest=step)
+    assert steps_saved(str(tmp_path)) == [2, 3]
+    newest = checkpoint_path(str(tmp_path), 3)
+    (newest / "state.json").write_text("")
+    path, state, faults = find_checkpoint(str(tmp_path), ONE) or pytest.fail("nothing is found")
+    assert (path.name, state.step, faults) == ("step-00000002", 2, [f"{newest}/state.json was cut or changed"])
+
+
+@pytest.mark.parametrize("call", ["write", "fsync"])
+def test_a_save_that_fails_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engines: dict[str, Any], call: str
+) -> None:
+    save(engines["first"], tmp_path)
+
+    def refuse(*arguments: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, call, refuse)
+    with pytest.raises(StorageError, match=r"rank-00000\.safetensors could not be written: No space left on device"):
+        save(engines["first"], tmp_path, 4)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000003"]
+
+
+def test_writes_that_end_early_are_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engines: dict[str, Any]
+) -> None:
+    os_write = os.write
+    monkeypatch.setattr(os, "write", lambda handle, data: os_write(handle, data[:1001]))
+    path = save(engines["first"], tmp_path)
+    assert fault_of_checkpoint(path) is None and content(path) == held(engines["first"])
+
+
+def test_a_write_that_the_disk_loses_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engines: Any) -> None:
+    """The manifest has the hash of what was meant to be written."""
+    os_write = os.write
+    monkeypatch.setattr(os, "write", lambda handle, data: os_write(handle, bytes(len(data))))
+    path = save(engines["first"], tmp_path)
+    assert fault_of_checkpoint(path) == f"{path}/rank-00000.safetensors was cut or changed"
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, engines: dict[str, Any]) -> None:
+    path = save(engines["first"], tmp_path)
+    shapes = {name: list(shape) for name, shape in RankFiles(path).shapes.items()}
+    first = next(iter(shapes))
+    tensors = load_file(path / "rank-00000.safetensors")
+    shapes[first] = [2]
+    save_file(tensors, path / "rank-00000.safetensors", {"shapes": json.dumps(shapes)})
+    with pytest.raises(CheckpointError) as caught:
+        load_checkpoint(engines["second"], path, STATE)
+    assert str(caught.value) == f"{path} holds other tensors than this model. Use another run.output."
+
+
+def engine_with(optimizer: Any, fp16: bool = True) -> Any:
+    return SimpleNamespace(optimizer=optimizer, fp16_enabled=lambda: fp16)
+
+
+@pytest.mark.parametrize("name", ["loss_scaler", "loss_scale_config"])
+def test_the_loss_scale_is_saved_and_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Of the scaler's fields those that it has, by either name that DeepSpeed has for it."""
+    scaler = SimpleNamespace(cur_scale=256.0, cur_iter=7, last_overflow_iter=-1, other=3)
+    engine = engine_with(SimpleNamespace(**{name: scaler}))
+    assert loss_scale_of(engine) == {"cur_scale": 256.0, "cur_iter": 7, "last_overflow_iter": -1}
+    scaler.cur_hysteresis = 2
+    assert loss_scale_of(engine) == {
+        "cur_scale": 256.0,
+        "cur_iter": 7,
+        "last_overflow_iter": -1,
+        "cur_hysteresis": 2,
+    }
+    assert loss_scale_of(engine_with(SimpleNamespace(**{name: scaler}), fp16=False)) == {}
+    assert loss_scaler_of(engine_with(SimpleNamespace())) is None
+
+    done = []
+    monkeypatch.setattr(read, "parameter_slices", lambda engine: [])
+    monkeypatch.setattr(read, "_read", lambda *arguments: done.append("read"))
+    monkeypatch.setattr(read, "publish_weights", lambda engine: done.append("publish"))
+    monkeypatch.setattr(read, "set_updates_made", lambda engine, updates: done.append(updates))
+    saved = {"cur_scale": 64.0, "cur_iter": 9, "of another version": 1.0}
+    load_checkpoint(engine, tmp_path, STATE.model_copy(update={"loss_scale": saved, "updates": 5}))
+    assert (scaler.cur_scale, scaler.cur_iter, scaler.cur_hysteresis) == (64.0, 9, 2)
+    assert not hasattr(scaler, "of another version")
+    assert done == ["read", "publish", 5]
+
+
+def test_parameters_that_are_cut_keep_their_shape() -> None:
+    """In stage 3 a parameter is an empty stand-in that knows its shape."""
+    stand_in = torch.nn.Parameter(torch.empty(0))
+    stand_in.ds_shape = torch.Size([3, 2])  # type: ignore[attr-defined]
+    whole = torch.nn.Parameter(torch.zeros(2, 2))
+    engine: Any = SimpleNamespace(module=SimpleNamespace(named_parameters=lambda: [("a", stand_in), ("b", whole)]))
+    assert shapes_of(engine) == {"a": (3, 2), "b": (2, 2)}
+
+
+def test_a_header_is_what_safetensors_reads(tmp_path: Path) -> None:
+    """Of several kinds of sizes, none of them a multiple of the alignment."""
+    values_N = torch.arange(7.0)
+    tensors = {"weights/a/0": [values_N[:3], values_N[3:5]], "weights/b/2": [values_N[5:]]}
+    header = rank_files._header(tensors, {"a": (5,), "b": (4,)})
+    assert len(header) % 8 == 0
+    (tmp_path / "f").write_bytes(header + values_N.numpy().tobytes())
+    found = load_file(tmp_path / "f")
+    assert {name: tensor.tolist() for name, tensor in found.items()} == {
+        "weights/a/0": [0.0, 1.0, 2.0, 3.0, 4.0],
+        "weights/b/2": [5.0, 6.0],
+    }

@@ -1,0 +1,274 @@
+"""The format of a checkpoint on disk or at a URL, and how checkpoints are found.
+
+    RUN/checkpoints/step-00000100/
+        rank-00000.safetensors   the float32 weights and optimizer moments that rank 0 held; one file for each rank
+        state.json               progress and facts of the run, see state.py
+        manifest.json            size and SHA-256 of every file above, written last
+        evaluation.json          metrics on the held-out pairs, added later if these weights were evaluated
+
+Nothing depends on the number of ranks or the ZeRO stage that wrote a checkpoint (rank_files.py), so a run may resume
+with others.
+
+A folder is a checkpoint only if all its files agree with its manifest. The evaluation is not listed there: it only
+decides which checkpoint is the best, and readers treat a damaged one as missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator
+from math import isfinite
+from pathlib import Path
+from typing import Any, NamedTuple, TypedDict
+
+from pydantic import ValidationError
+
+from schemas import storage
+from schemas.errors import CheckpointError, DataError, StorageError, UsageError
+from trainer.checkpoint.state import TrainingState
+from trainer.distributed.watchdog import progress
+
+CHECKPOINTS_FOLDER = "checkpoints"
+STATE = "state.json"
+EVALUATION = "evaluation.json"
+MANIFEST = "manifest.json"
+CHECKPOINT_VERSION = 1
+
+_STEP_PREFIX = "step-"
+_HASH_CHUNK = 1 << 24  # bytes read at once
+
+
+class ManifestEntry(TypedDict):
+    """A file as the manifest lists it. path: relative to the checkpoint's folder."""
+
+    path: str
+    bytes: int
+    sha256: str
+
+
+class NewestCheckpoint(NamedTuple):
+    """The newest checkpoint that verifies, and what is wrong with newer ones."""
+
+    path: Path
+    faults: list[str]
+
+
+# Where checkpoints are
+
+
+def location(run: str, step: int) -> str:
+    """Return the folder of a checkpoint. `run` may be a URL."""
+    return storage.join(run, CHECKPOINTS_FOLDER, f"{_STEP_PREFIX}{step:08d}")
+
+
+def checkpoint_path(run: str, step: int) -> Path:
+    """Return the folder of a checkpoint of a local run."""
+    return Path(location(run, step))
+
+
+def steps_saved(run: str) -> list[int]:
+    """Return the steps that have a checkpoint with a manifest, oldest first. `run` may be a URL."""
+    names = storage.names(storage.join(run, CHECKPOINTS_FOLDER))
+    steps_of_names = [_step_of(name) for name in names]
+    steps = sorted(step for step in steps_of_names if step is not None)
+    return [step for step in steps if storage.exists(storage.join(location(run, step), MANIFEST))]
+
+
+def _step_of(folder_name: str) -> int | None:
+    """Return the step that a folder's name gives, or None for a partial folder or any other name."""
+    if not folder_name.startswith(_STEP_PREFIX):
+        return None
+    digits = folder_name.removeprefix(_STEP_PREFIX)
+    return int(digits) if digits.isdecimal() else None
+
+
+# The manifest
+
+
+def manifest_of(entries: list[ManifestEntry]) -> bytes:
+    """Return the content of a manifest."""
+    manifest = {"format_version": CHECKPOINT_VERSION, "files": entries}
+    return (json.dumps(manifest, indent=1) + "\n").encode()
+
+
+def describe(file: Path) -> ManifestEntry:
+    """Return a file's entry in the manifest. Reads all of the file."""
+    return {"path": file.name, "bytes": file.stat().st_size, "sha256": _sha256(file)}
+
+
+def listed_files(manifest: bytes, path: str) -> list[ManifestEntry]:
+    """Return the entries of a manifest, given its content. path: of the checkpoint.
+
+    Raises CheckpointError for a newer format, because falling back to an older checkpoint would lose training, and
+    ValueError, KeyError or TypeError if it is not a manifest.
+    """
+    content = json.loads(manifest)
+    version = content["format_version"]
+    if version > CHECKPOINT_VERSION:
+        raise CheckpointError(
+            f"{path} has format version {version}, but this Clozeline reads up to {CHECKPOINT_VERSION}. "
+            "Upgrade it to resume from this checkpoint."
+        )
+    return [{"path": entry["path"], "bytes": entry["bytes"], "sha256": entry["sha256"]} for entry in content["files"]]
+
+
+def fault_of_checkpoint(path: Path, share: tuple[int, int] = (0, 1)) -> str | None:
+    """Return what is wrong with a checkpoint, or None if every file agrees with the manifest.
+
+    share: (reader, readers). Of several readers, each compares the sizes of all files, but hashes only its own.
+    Raises CheckpointError for a checkpoint of a newer format.
+    """
+    fault = fault_of_sizes(path)
+    if fault is not None:
+        return fault
+
+    reader, readers = share
+    for entry in listed_files((path / MANIFEST).read_bytes(), str(path))[reader::readers]:
+        file = path / entry["path"]
+        try:
+            if _sha256(file) != entry["sha256"]:
+                return f"{file} was cut or changed"
+        except OSError as error:
+            return f"{file} cannot be read ({error!r})"
+    return None
+
+
+def fault_of_sizes(path: Path) -> str | None:
+    """Return what is wrong with a checkpoint's manifest or with the size of a file. Raises as `fault_of_checkpoint`."""
+    try:
+        for entry in listed_files((path / MANIFEST).read_bytes(), str(path)):
+            file = path / entry["path"]
+            if not file.exists():
+                return f"{file} is missing"
+            if file.stat().st_size != entry["bytes"]:
+                return f"{file} was cut or changed"
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        return f"{path / MANIFEST} cannot be read ({error!r})"
+    return None
+
+
+def _sha256(path: Path) -> str:
+    sha256 = hashlib.sha256()
+    with path.open("rb") as file:
+        while data := file.read(_HASH_CHUNK):
+            sha256.update(data)
+            progress()
+    return sha256.hexdigest()
+
+
+# Evaluations, which only decide which checkpoint is the best
+
+LOSSES_OF_BEST = ("eval_mlm_loss_masked", "eval_mlm_loss")
+"""Held-out losses by which the best checkpoint is chosen, in order of preference.
+
+80/10/10 masking leaves some tokens unchanged, and a model lowers its mean loss by copying them, so the loss at [MASK]
+comes first. Objectives without [MASK] have only the mean.
+"""
+
+
+def best_step(run: str) -> int | None:
+    """Return the step of the checkpoint with the lowest held-out loss, or None if none was evaluated.
+
+    The loss is the first of LOSSES_OF_BEST that all evaluated checkpoints have. The earliest step wins a tie. `run` may
+    be a URL.
+    """
+    evaluations = {step: read_evaluation(location(run, step)) for step in steps_saved(run)}
+    evaluated = {step: figures for step, figures in evaluations.items() if _is_loss(figures.get("eval_mlm_loss"))}
+    if not evaluated:
+        return None
+
+    def is_in_all(name: str) -> bool:
+        return all(_is_loss(figures.get(name)) for figures in evaluated.values())
+
+    loss = next(filter(is_in_all, LOSSES_OF_BEST))
+    return min(evaluated, key=lambda step: (evaluated[step][loss], step))
+
+
+def _is_loss(value: Any) -> bool:
+    return type(value) is float and isfinite(value)
+
+
+def read_evaluation(folder: str) -> dict[str, Any]:
+    """Return a checkpoint's evaluation metrics by name, or an empty dict if it was not evaluated.
+
+    A damaged file counts as no evaluation. `folder` may be a URL.
+    """
+    try:
+        metrics = json.loads(storage.read(storage.join(folder, EVALUATION)), parse_int=float)
+    except (DataError, UsageError, ValueError, RecursionError):
+        return {}
+
+    if not isinstance(metrics, dict):
+        return {}
+    return metrics if all(value is None or type(value) is float for value in metrics.values()) else {}
+
+
+def add_evaluation(folder: Path, metrics: dict[str, Any]) -> None:
+    """Write evaluation metrics into a checkpoint's folder. Raises StorageError."""
+    with write_errors_of(folder):
+        storage.publish(str(folder / EVALUATION), json.dumps(metrics).encode())
+
+
+# Reading
+
+
+def newest_sound_checkpoint(run: str) -> NewestCheckpoint | None:
+    """Return the newest checkpoint of a local run that verifies, or None if nothing was ever published.
+
+    Raises CheckpointError if there are checkpoints but none verifies: silently starting over would lose the run.
+    """
+    faults: list[str] = []
+    for step in reversed(steps_saved(run)):
+        path = checkpoint_path(run, step)
+        fault = fault_of_checkpoint(path)
+        if fault is None:
+            return NewestCheckpoint(path, [*unsealed(run, newer_than=step), *faults])
+        faults.append(fault)
+
+    faults += unsealed(run)
+    if faults:
+        raise none_verifies(run, faults)
+    return None
+
+
+def unsealed(run: str, newer_than: int = -1) -> list[str]:
+    """Return the faults of the folders of a local run that have the name of a checkpoint after a step, but no manifest.
+
+    A save never leaves such a folder, so someone removed the manifest or copied only part of the folder.
+    """
+    faults = []
+    for path in sorted(Path(run, CHECKPOINTS_FOLDER).glob(f"{_STEP_PREFIX}*")):
+        step = _step_of(path.name)
+        if step is not None and step > newer_than and not (path / MANIFEST).exists():
+            faults.append(f"{path} has no {MANIFEST}")
+    return faults
+
+
+def none_verifies(run: str, faults: list[str]) -> CheckpointError:
+    """Return the error of a run that has checkpoints of which none verifies."""
+    return CheckpointError(
+        f"No checkpoint of {run} verifies: {'; '.join(faults)}. Restore the missing files, or start a new run "
+        "with another run.output."
+    )
+
+
+def read_state(path: Path) -> TrainingState:
+    """Return a checkpoint's state. Raises CheckpointError if state.json is missing or is not valid in this version."""
+    try:
+        return TrainingState.model_validate_json((path / STATE).read_text(encoding="utf-8"))
+    except (OSError, ValidationError) as error:
+        raise CheckpointError(
+            f"{path / STATE} is not a state of this version: {error}. Resume with the version that wrote it."
+        ) from error
+
+
+@contextlib.contextmanager
+def write_errors_of(path: Path) -> Iterator[None]:
+    """Turn an OSError or StorageError of the block into a StorageError that says that `path` could not be written."""
+    try:
+        yield
+    except (OSError, StorageError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise StorageError(f"{path} could not be written: {reason}.") from error
