@@ -15,13 +15,7 @@ class Progress:
     def __init__(self, state: TrainingState):
         self._state = state
         self.meter = Meter(state.tokens, state.seconds)
-        self.examined_step = state.examined_step
-        """The step after which the loss doctor last examined the run, 0 if it has not yet."""
-        self.examination_postponed = False
-        """Whether the examination after the last step waits for the rerun of its evaluation."""
-
-        # The sums that a postponed examination needs have already been logged.
-        self.interval = Interval() if state.examination_postponed else state.interval.model_copy(deep=True)
+        self.interval = state.interval.model_copy(deep=True)
 
     def add(self, result: StepResult) -> None:
         """Count a step."""
@@ -34,14 +28,6 @@ class Progress:
         self.interval = Interval()
         return means
 
-    def postpone_examination(self, step: int) -> None:
-        """Leave the examination that is due after `step` to the rerun of its evaluation.
-
-        The interval must not end then, because the examination needs it. The run is saved, and takes no further step.
-        """
-        self.examined_step = step
-        self.examination_postponed = True
-
     def state_at(self, step: int, history: AnomalyHistory) -> TrainingState:
         """Return a copy of the state to save after `step`. Training changes the original while the copy is written."""
         progress = {
@@ -49,8 +35,6 @@ class Progress:
             "tokens": self.meter.tokens,
             "seconds": self.meter.seconds,
             "anomaly": history.model_copy(deep=True),
-            "examined_step": self.examined_step,
-            "examination_postponed": self.examination_postponed,
             "interval": self.interval.model_copy(deep=True),
         }
         return self._state.model_copy(update=progress)

@@ -12,7 +12,7 @@ Metrics = list[dict[str, Any]]
 """The lines of metrics.jsonl."""
 
 CAUSE = "loss_doctor"
-"""The one metric that is text: why the loss is stuck at that of word frequencies (trainer/loss_doctor/causes.py)."""
+"""The one metric that is text: why the loss is stuck at that of word frequencies (trainer/metrics/plateau.py)."""
 
 
 def read_metrics(run: str) -> Metrics:

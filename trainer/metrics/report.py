@@ -19,8 +19,8 @@ from schemas.pages import render
 from trainer.checkpoint.layout import best_step
 from trainer.config.changes import RecipeChange, shown_value
 from trainer.config.public import changes_without_secrets, without_secrets
-from trainer.loss_doctor.causes import advice
 from trainer.metrics.number_text import duration, or_dash, short
+from trainer.metrics.plateau import ADVICE
 from trainer.metrics.ranks import RankReport, ratio_to_median, read_ranks
 from trainer.metrics.read import CAUSE, Metrics, read_metrics
 from trainer.metrics.run_charts import run_charts
@@ -126,7 +126,7 @@ def _last_evaluation(lines: Metrics) -> EvaluationTable | None:
 
 @dataclass(frozen=True)
 class Note:
-    """The loss doctor's result after `step`: the likely cause of a loss at the baseline of word frequencies."""
+    """Why the loss after `step` was no better than that of word frequencies alone."""
 
     step: int
     cause: str
@@ -134,12 +134,12 @@ class Note:
 
 
 def _last_note(lines: Metrics) -> Note | None:
-    """Return the loss doctor's newest result, None if it found nothing."""
+    """Return the newest one, None if the loss was never found at that of word frequencies."""
     told = [line for line in lines if line.get(CAUSE) is not None]
     if not told:
         return None
     cause = told[-1][CAUSE]
-    return Note(told[-1]["step"], cause.replace("_", " "), advice(cause))
+    return Note(told[-1]["step"], cause.replace("_", " "), ADVICE.get(cause, ""))
 
 
 def _rows_of_ranks(reports: list[RankReport]) -> list[list[str]]:

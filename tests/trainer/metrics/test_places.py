@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from tests.trainer.one_rank import VOCABULARY, small_batch, small_recipe
-from trainer.checkpoint.state import TrainingState
-from trainer.metrics.interval import Interval
 from trainer.metrics.places import PLACE_NAMES, place_means, place_sums
 from trainer.models.batch import IGNORE_INDEX, PackedBatch
 from trainer.models.place_kinds import PLACE_KINDS
@@ -115,10 +113,3 @@ def test_kinds_without_places_have_no_mean() -> None:
     means = place_means(place_sums([6.0, 1, 4, 0, 0, 0, 0, 0, 0]))
     assert tuple(means) == PLACE_NAMES
     assert list(means.values()) == [1.5, None, None, 0.25]
-
-
-def test_a_checkpoint_from_before_the_kinds_still_resumes() -> None:
-    interval = Interval().model_dump()
-    del interval["by_place"]
-    state = TrainingState.model_validate({"step": 1, "tokens": 2, "seconds": 3, "identity": {}, "interval": interval})
-    assert state.interval == Interval() and state.examined_step == 0
