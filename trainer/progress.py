@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from trainer.anomaly import AnomalyHistory
 from trainer.checkpoint.state import TrainingState
-from trainer.metrics.interval import Interval
 from trainer.metrics.meter import Meter
-from trainer.step_result import StepResult
+from trainer.metrics.sums import Interval, StepResult
 
 
 class Progress:
@@ -19,7 +18,7 @@ class Progress:
 
     def add(self, result: StepResult) -> None:
         """Count a step."""
-        self.meter.add(int(result.counts.tokens))
+        self.meter.add(int(result.sums.tokens))
         self.interval.add(result)
 
     def end_interval(self) -> dict[str, float | None]:

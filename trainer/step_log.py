@@ -13,11 +13,11 @@ from trainer.logs import logger
 from trainer.metrics.log import Figures, MetricsLog
 from trainer.metrics.plateau import Plateau
 from trainer.metrics.step_clock import StepClock
+from trainer.metrics.sums import StepResult
 from trainer.models.batch import PackedBatch
 from trainer.optim.lr_schedule import learning_rate_in
 from trainer.progress import Progress
 from trainer.run_context import RunContext
-from trainer.step_result import StepResult
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from trainer.anomaly import AnomalyHistory
 from trainer.config.changes import RecipeChange
-from trainer.metrics.interval import Interval
+from trainer.metrics.sums import Interval
 
 
 class TrainingState(BaseModel):

@@ -1,7 +1,7 @@
 """Writes metrics.jsonl, the record of a run from which reports and other displays are made.
 
 The file has one JSON object per line and one line per logged step, without gaps or repeats over resumes. Losses,
-accuracies, grad_norm and padding_fraction are means since the previous line (interval.py). tokens_per_second,
+accuracies, grad_norm and padding_fraction are means since the previous line (sums.py). tokens_per_second,
 loader_stall_fraction, mfu and hfu are rates over the same time (meter.py, utilization.py). lr is that of the last step.
 tokens and seconds are totals of the run.
 step_seconds is measured over the same steps (step_clock.py). slowest_rank, slowest_ratio and peak_memory_bytes compare
@@ -21,11 +21,10 @@ from tqdm import tqdm
 
 from schemas import storage
 from trainer.logs import logger
-from trainer.metrics.interval import REPLACED_TOKEN_NAMES
-from trainer.metrics.places import PLACE_NAMES
 from trainer.metrics.presentation import keep_running
 from trainer.metrics.ranks import RankFile, rank_figures
 from trainer.metrics.read import CAUSE, METRICS_FILE, read_lines, read_metrics, skipped_note
+from trainer.metrics.sums import PLACE_NAMES, REPLACED_TOKEN_NAMES
 from trainer.metrics.tensorboard import TensorBoardWriter
 
 if TYPE_CHECKING:
