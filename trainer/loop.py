@@ -22,9 +22,9 @@ from trainer.evaluate import Evaluation, EvaluationResult
 from trainer.evaluation_rerun import evaluation_is_missing, record_rerun
 from trainer.logs import logger
 from trainer.lookahead import Lookahead
+from trainer.metrics.clock import StepClock
 from trainer.metrics.log import Figures, MetricsLog
 from trainer.metrics.plateau import Plateau
-from trainer.metrics.step_clock import StepClock
 from trainer.models.batch import PackedBatch
 from trainer.optim.lr_schedule import learning_rate_in, set_learning_rate
 from trainer.pace import StepsChangedError
@@ -60,7 +60,7 @@ class Loop:
         self.lookahead = Lookahead(self.stream)
         self.saver = Saver(self.context, self.engine, writes_report=self.metrics is not None)
         self.plateau = Plateau(self.context, self.phase, self.engine, self.guard, self.evaluation, self.unigram_loss)
-        self.clock = StepClock(self.engine, self.context.watchdog)
+        self.clock = StepClock(self.engine)
         self.step_log = StepLog(self.context, self.phase, self.clock, self.plateau, self.metrics)
         self.micro_batches: list[PackedBatch] = []
         if self.context.pace is not None:

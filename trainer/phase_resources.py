@@ -26,7 +26,7 @@ from trainer.export.verify_rows import check_exportable
 from trainer.metrics.log import MetricsLog
 from trainer.metrics.monitors import Tell, name_run
 from trainer.metrics.unigram import open_frequencies
-from trainer.metrics.utilization import utilization_of
+from trainer.metrics.utilization import mfu_of_one_token
 from trainer.run_context import RunContext
 
 
@@ -95,8 +95,8 @@ def open_metrics(
         if state.step < context.last_step or not (Path(run.folder) / RECIPE).exists():
             describe_run(context.run_recipe, folders[0])
         write_history(run.folder, state.changes)
-        utilization = utilization_of(phase.recipe, folders, dist.get_world_size())
-        metrics = MetricsLog(run.folder, state.step, run.max_steps, utilization, tell_monitors)
+        mfu = mfu_of_one_token(phase.recipe, folders, dist.get_world_size())
+        metrics = MetricsLog(run.folder, state.step, run.max_steps, mfu, tell_monitors)
         metrics.objective = phase.recipe.objective.kind
         opened.append(metrics)
 

@@ -10,9 +10,9 @@ from trainer.config.phases import Phase
 from trainer.due import line_is_due
 from trainer.evaluate import EvaluationResult
 from trainer.logs import logger
+from trainer.metrics.clock import StepClock
 from trainer.metrics.log import Figures, MetricsLog
 from trainer.metrics.plateau import Plateau
-from trainer.metrics.step_clock import StepClock
 from trainer.metrics.sums import StepResult
 from trainer.models.batch import PackedBatch
 from trainer.optim.lr_schedule import learning_rate_in
@@ -61,12 +61,12 @@ class StepLog:
         if self.metrics is None:
             return
 
-        position = {"step": step, "lr": learning_rate_in(self.phase, step)}
+        position = {"step": step, "lr": learning_rate_in(self.phase, step), "step_seconds": measured.step_seconds}
         # The time of the step and of its evaluation, without the part of the next step that is already computed.
         ended_at = min(measured.ended_at + evaluation.seconds, perf_counter())
         rates = progress.meter.read(ended_at, measured.stalled_seconds)
         try:
-            self.metrics.log(figures | position | rates, measured)
+            self.metrics.log(figures | position | rates, measured.ranks)
         except (OSError, StorageError) as error:
             # The line is kept, and written with a later one once there is room again.
             output = run_recipe.run.output
