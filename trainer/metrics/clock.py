@@ -25,6 +25,7 @@ from deepspeed.accelerator import get_accelerator
 from trainer.distributed.collectives import run_on_all_ranks
 from trainer.distributed.host_copy import HostCopy
 from trainer.metrics.ranks import RankReport
+from trainer.step import to_device
 
 STATUS = Path("/proc/self/status")
 """Linux only: holds the peak of the process's resident memory, VmHWM, in kB."""
@@ -51,7 +52,11 @@ class StepClock:
         """A collective call."""
         self._device = torch.device(engine.device or "cpu")
         self._hosts = run_on_all_ranks(socket.gethostname)
-        self._gathered: tuple[int, HostCopy] | None = None
+
+        # The last logged line: what this rank measured for it, until it is gathered; then that of all ranks.
+        self._line_step = 0
+        self._measured: list[float] | None = None
+        self._gathered: HostCopy | None = None
 
         # Since the last logged line: steps and their seconds, and the begins and ends of their forward passes. The
         # passes of the step in progress are kept apart.
@@ -81,9 +86,10 @@ class StepClock:
         self._step_began = perf_counter()
 
     def step_ended(self, stalled_seconds: float) -> float:
-        """Note that a step's update was started, and return how many seconds the step took.
+        """Note that a step's update was started, and return how many seconds the step took. A collective call.
 
-        stalled_seconds: how long this process has waited for data so far.
+        What the ranks measured for a line is gathered here and not while it is logged, because a rank whose data cannot
+        be read logs its last line alone. stalled_seconds: how long this process has waited for data so far.
         """
         seconds = perf_counter() - self._step_began
         self._steps += 1
@@ -92,13 +98,18 @@ class StepClock:
         self._passes += self._passes_of_step
         self._passes_of_step = []
         self._step_end = self._mark()
+        if self._measured is not None:
+            own_N = to_device(torch.tensor(self._measured, dtype=torch.float64), self._device)
+            all_RN = [torch.empty_like(own_N) for _ in self._hosts]
+            dist.all_gather(all_RN, own_N)
+            self._gathered = HostCopy(torch.cat(all_RN))
+            self._measured = None
         return seconds
 
     def end_interval(self, step: int) -> MeasuredInterval:
-        """Return what was measured up to the end of `step` since the last call. A collective call.
+        """Return what was measured up to the end of `step` since the last call.
 
-        The results of the step must be on the host. What the ranks measured is gathered now, and read at the next call,
-        which then has nothing to wait for.
+        The results of the step must be on the host.
         """
         steps = max(self._steps, 1)
         step_seconds = self._step_seconds / steps
@@ -111,25 +122,20 @@ class StepClock:
         self._step_seconds = 0.0
         self._passes = []
         self._stalled_before = self._stalled
-        ranks = self._gather(step, [step_seconds, own_seconds, float(peak_memory())])
+        ranks = self._reports()
+        self._line_step = step
+        self._measured = [step_seconds, own_seconds, float(peak_memory())]
         return MeasuredInterval(step_seconds, ranks, self._known_at, self._stalled)
 
-    def _gather(self, step: int, own: list[float]) -> list[RankReport]:
-        """Begin to gather the numbers of all ranks, and return those of the call before."""
-        before = self._gathered
-        own_N = torch.tensor(own, dtype=torch.float64).to(self._device, non_blocking=True)
-        all_RN = [torch.empty_like(own_N) for _ in self._hosts]
-        dist.all_gather(all_RN, own_N)
-        self._gathered = (step, HostCopy(torch.cat(all_RN)))
-        if before is None:
+    def _reports(self) -> list[RankReport]:
+        """Return what all ranks measured for the last line, empty if there was none."""
+        if self._gathered is None:
             return []
-
-        step_before, copy = before
-        values = iter(copy.read())
-        numbers = zip(values, values, values, strict=True)
+        values = iter(self._gathered.read())
+        numbers = zip(self._hosts, zip(values, values, values, strict=True), strict=True)
         return [
-            RankReport(step_before, step_seconds, own_seconds, int(memory), rank, host)
-            for rank, (host, (step_seconds, own_seconds, memory)) in enumerate(zip(self._hosts, numbers, strict=True))
+            RankReport(self._line_step, step_seconds, own_seconds, int(memory), rank, host)
+            for rank, (host, (step_seconds, own_seconds, memory)) in enumerate(numbers)
         ]
 
     def _before_pass(self, engine: Any, inputs: Any) -> None:
