@@ -12,7 +12,7 @@ import torch
 
 from schemas.errors import PreemptedError
 from trainer.cli import main
-from trainer.profile import MAX_RANKS, WARM_UP_STEPS, StepProfiler, check_whole, profiling
+from trainer.profile import MAX_RANKS, WARM_UP_STEPS, StepProfiler, profiling
 
 RECIPE = ["--config", "tests/recipes/small_bert.toml", "--set", "data.pairs=/none"]
 
@@ -48,7 +48,7 @@ def test_two_ranks_write_traces_and_train_as_without(training, tmp_path: Path) -
         assert operators.count("aten::linear") % 6 == 0 and operators.count("aten::linear") > 0
 
     table = (out / "profile/rank-00000-steps-000005-000007.txt").read_text()
-    assert table in done.stdout and "aten::" in table and "calls a step" in table.splitlines()[0]
+    assert table in done.stdout and "aten::" in table and "# of Calls" in table
     assert "Profile of steps 5 to 7: " in done.stdout
 
     assert training.losses(out) == training.losses(plain)
@@ -111,14 +111,3 @@ def test_a_folder_that_cannot_be_written_is_one_line_and_training_continues(tmp_
 
     told = capsys.readouterr().out
     assert told.count("could not be written (FileExistsError: ") == 1 and told.count("\n") == 1
-
-
-def test_a_trace_that_a_full_disk_cut_is_noticed(tmp_path: Path) -> None:
-    trace = tmp_path / "trace.json"
-    with pytest.raises(OSError, match=r"the trace was cut, and .* MB are free"):
-        check_whole(trace)
-    trace.write_text('{"traceEvents": [{"name": "a"}, {"na')
-    with pytest.raises(OSError, match="the trace was cut"):
-        check_whole(trace)
-    trace.write_text('{"traceEvents": []\n}\n')
-    check_whole(trace)

@@ -29,7 +29,7 @@ from trainer.config.schema import Recipe
 from trainer.config.text import dump_recipe
 from trainer.data.dataset import PairFolder
 from trainer.distributed.collectives import nodes_of_ranks, run_on_all_ranks, run_on_rank_0
-from trainer.metrics import tensorboard
+from trainer.metrics.monitors import TENSORBOARD_FOLDER
 from trainer.metrics.unigram import UNIGRAM_FILE
 
 RECIPE = "recipe.toml"
@@ -46,7 +46,7 @@ FILES = (
     RUN_LOCK_FILE,
     OWNER,
 )
-WRITTEN_FOLDERS = (tensorboard.FOLDER, vocabulary.VOCABULARY_FOLDER, "profile")
+WRITTEN_FOLDERS = (TENSORBOARD_FOLDER, vocabulary.VOCABULARY_FOLDER, "profile")
 """Folders that training creates, and `claim` does not."""
 FOLDERS = (CHECKPOINTS_FOLDER, *WRITTEN_FOLDERS)
 
