@@ -95,7 +95,7 @@ def timed_save(
     state = TrainingState(step=step, tokens=0, seconds=0.0, identity={})
     started = time.perf_counter()
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
-        saver.save(state, {}, must_save=False)
+        saver.save(state, must_save=False)
     stalled = time.perf_counter() - started
 
     steps = [0.0]

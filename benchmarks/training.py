@@ -37,7 +37,6 @@ from trainer.distributed.preemption import StopRequest
 from trainer.distributed.process_group import start_distributed
 from trainer.distributed.stop_agreement import StopAgreement
 from trainer.distributed.watchdog import Watchdog
-from trainer.evaluate import EvaluationResult
 from trainer.loop import Loop
 from trainer.metrics.log import MetricsLog
 from trainer.models.batch import PackedBatch
@@ -69,15 +68,15 @@ def bare(engine: deepspeed.DeepSpeedEngine, steps: list[list[PackedBatch]]) -> N
 def ours(loop: Loop, first: int, last: int) -> None:
     """Take our loop's steps: read and mask rows, sum losses, set the learning rate, run the guard, log metrics."""
     state = TrainingState(step=first - 1, tokens=0, seconds=0.0, identity={})
-    progress = Progress(state)
+    progress = Progress(loop.run_recipe, loop.phase, state, loop.clock, loop.plateau, loop.metrics)
 
     for step in range(first, last + 1):
         was_computed = loop.compute_step(step, skipped_batches=0, is_last=step == last)
         assert was_computed, "no stop was requested"
-        loop.settle(progress, EvaluationResult())
+        loop.settle(progress)
         loop.stepper.update()
         loop.clock.step_ended(loop.stream.stalled_seconds)
-    loop.settle(progress, EvaluationResult())
+    loop.settle(progress)
 
 
 def seconds(work: Callable[[], object]) -> float:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from trainer.checkpoint.format import location, read_evaluation
 from trainer.config.phases import Phase
 from trainer.config.schema import Recipe
+from trainer.distributed.collectives import run_on_rank_0
 
 
 def evaluation_is_due(run_recipe: Recipe, phase: Phase, step: int) -> bool:
@@ -14,11 +16,17 @@ def evaluation_is_due(run_recipe: Recipe, phase: Phase, step: int) -> bool:
     return step % section.every == 0 or step in (phase.steps_before, phase.last_step)
 
 
-def line_is_due(run_recipe: Recipe, phase: Phase, step: int) -> bool:
-    """Return whether metrics.jsonl has a line for a step."""
+def is_evaluated(run_recipe: Recipe, phase: Phase, step: int) -> bool:
+    """Return whether the checkpoint of `step` has the evaluation that is due after it, if one is. A collective call."""
+    if not evaluation_is_due(run_recipe, phase, step):
+        return True
+    return run_on_rank_0(lambda: bool(read_evaluation(location(run_recipe.run.folder, step))))
+
+
+def line_is_due(run_recipe: Recipe, step: int) -> bool:
+    """Return whether metrics.jsonl has a line with the training losses up to a step."""
     run = run_recipe.run
-    ends_interval = step == 1 or step % run.log_every == 0 or step == run.max_steps
-    return ends_interval or evaluation_is_due(run_recipe, phase, step)
+    return step == 1 or step % run.log_every == 0 or step == run.max_steps
 
 
 def something_may_be_due(run_recipe: Recipe, phase: Phase, step: int) -> bool:

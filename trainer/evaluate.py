@@ -13,7 +13,7 @@ They come with the baseline on the same labels: the loss of a model that only kn
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from time import perf_counter
 
 import torch
@@ -43,22 +43,6 @@ EVALUATION_SEED = 0
 """The seed of the order and the masks of held-out rows. It does not depend on the run's seed."""
 
 MASK_PROB = 0.15
-
-
-@dataclass(frozen=True)
-class EvaluationResult:
-    """The figures of an evaluation, by the names of metrics.jsonl.
-
-    Figures are empty if no evaluation was due, or if it was interrupted because a stop was requested.
-    """
-
-    figures: Figures = field(default_factory=dict)
-    interrupted: bool = False
-
-    @property
-    def seconds(self) -> float:
-        """How long the evaluation took; 0 if there was none."""
-        return self.figures.get("eval_seconds") or 0.0
 
 
 @dataclass(frozen=True)
@@ -136,8 +120,8 @@ class Evaluation:
             places = min(places, recipe.evaluation.batches * share.size)
         return batch_bounds(places, share.size)
 
-    def measure(self, engine: DeepSpeedEngine, stop_requested: Callable[[], bool]) -> EvaluationResult:
-        """Evaluate the engine's weights. A collective call.
+    def measure(self, engine: DeepSpeedEngine, stop_requested: Callable[[], bool]) -> Figures | None:
+        """Evaluate the engine's weights. Returns None if a stop was requested meanwhile. A collective call.
 
         The figures are `eval_NAME` with the run's own kind of masking, `eval_KIND_NAME` with each kind if there are
         several, `eval_unigram_loss`, the loss of word frequencies alone on the labels of `eval_mlm_loss`, and
@@ -149,7 +133,7 @@ class Evaluation:
         with torch.compiler.set_stance("force_eager"):
             sums = self._sums(engine, stop_requested)
         if sums is None:
-            return EvaluationResult(interrupted=True)
+            return None
 
         dist.all_reduce(sums)
         values_by_kind = zip(self._kinds, sums.tolist(), strict=True)
@@ -171,7 +155,7 @@ class Evaluation:
             sums_of_run = sums_by_kind[self._kind]
             result["eval_unigram_loss"] = sums_of_run.unigram_sum / sums_of_run.predicted
         result["eval_seconds"] = perf_counter() - started
-        return EvaluationResult(result)
+        return result
 
     def first_batch(self) -> list[PackedBatch]:
         """Return this rank's micro-batches of the first batch of rows, with the run's own kind of masking."""

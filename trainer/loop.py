@@ -1,4 +1,4 @@
-"""The training loop of one phase: read a batch, take a step, evaluate, log, save."""
+"""The training loop of one phase: read a batch, take a step, log, save, evaluate."""
 
 from __future__ import annotations
 
@@ -15,15 +15,13 @@ from trainer.checkpoint.state import TrainingState
 from trainer.config.phases import Phase
 from trainer.config.schema import Recipe
 from trainer.data.loader import Stream
-from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.replica_check import check_replicas
-from trainer.due import evaluation_is_due, something_may_be_due
-from trainer.evaluate import Evaluation, EvaluationResult
-from trainer.evaluation_rerun import evaluation_is_missing, record_rerun
+from trainer.due import evaluation_is_due, is_evaluated, something_may_be_due
+from trainer.evaluate import Evaluation
 from trainer.logs import logger
 from trainer.lookahead import Lookahead
 from trainer.metrics.clock import StepClock
-from trainer.metrics.log import Figures, MetricsLog
+from trainer.metrics.log import MetricsLog
 from trainer.metrics.plateau import Plateau
 from trainer.models.batch import PackedBatch
 from trainer.optim.lr_schedule import learning_rate_in, set_learning_rate
@@ -32,7 +30,6 @@ from trainer.progress import Progress
 from trainer.run_context import RunContext
 from trainer.save import Saver
 from trainer.step import Stepper, seed_dropout
-from trainer.step_log import StepLog
 
 
 @dataclass
@@ -61,7 +58,6 @@ class Loop:
         self.saver = Saver(self.context, self.engine, writes_report=self.metrics is not None)
         self.plateau = Plateau(self.context, self.phase, self.engine, self.guard, self.evaluation, self.unigram_loss)
         self.clock = StepClock(self.engine)
-        self.step_log = StepLog(self.context, self.phase, self.clock, self.plateau, self.metrics)
         self.micro_batches: list[PackedBatch] = []
         if self.context.pace is not None:
             self.context.pace.phase_begins()
@@ -84,9 +80,9 @@ class Loop:
         """
         self.context.stop.training_begins()
         self.saver.saved_step = state.step if state.step > 0 else None
-        self.rerun_interrupted_evaluation(state)
-        progress = Progress(state)
-        evaluation = EvaluationResult()
+        progress = Progress(self.run_recipe, self.phase, state, self.clock, self.plateau, self.metrics)
+        if not is_evaluated(self.run_recipe, self.phase, state.step):
+            self.evaluate(state.step, progress)
 
         for step in range(state.step + 1, last_step + 1):
             is_last = step == last_step
@@ -95,38 +91,37 @@ class Loop:
                 self.saver.wait(step)
                 return step - 1
             if not is_computed:
-                self.save_before_stop(step - 1, progress, evaluation)
+                self.save_before_stop(step - 1, progress)
                 raise self.preempted(step - 1)
 
             self.stepper.update()
             seconds = self.clock.step_ended(self.stream.stalled_seconds)
             self.context.profiler.step_ended(step)
 
-            evaluation = EvaluationResult()
             if is_last or self.may_follow_up(step):
-                evaluation = self.follow_up(step, progress, is_last)
+                self.follow_up(step, progress, is_last)
                 if self.guard.wants_rollback:
                     self.saver.wait(step)
                     return step
             if not is_last:
-                self.change_length_if_due(step, seconds, progress, evaluation)
+                self.change_length_if_due(step, seconds, progress)
 
         return None
 
-    def change_length_if_due(self, step: int, seconds: float, progress: Progress, evaluation: EvaluationResult) -> None:
+    def change_length_if_due(self, step: int, seconds: float, progress: Progress) -> None:
         """Save and raise StepsChangedError if run.max_hours holds another number of steps than was planned."""
         pace = self.context.pace
         if pace is None or not pace.add(seconds, step, self.run_recipe):
             return
 
         # A series of skipped steps would be a bad place to resume from, so the next look decides.
-        self.settle(progress, EvaluationResult())
+        self.settle(progress)
         if self.guard.history.consecutive_skips:
             return
 
         steps = pace.look(step, self.run_recipe)
         if steps is not None:
-            self.save_before_stop(step, progress, evaluation)
+            self.save_before_stop(step, progress)
             raise StepsChangedError(steps)
 
     def compute_and_settle(self, step: int, skipped_batches: int, progress: Progress, is_last: bool) -> bool:
@@ -135,38 +130,35 @@ class Loop:
             is_computed = self.compute_step(step, skipped_batches, is_last)
         except ClozelineError:
             # For example, data that cannot be read. The step before is complete and still has to be logged.
-            self.settle(progress, EvaluationResult())
+            self.settle(progress)
             raise
 
-        self.settle(progress, EvaluationResult())
+        self.settle(progress)
         return is_computed
 
     def may_follow_up(self, step: int) -> bool:
         """Return whether something may have to be done after a step before the next one begins."""
         return something_may_be_due(self.run_recipe, self.phase, step) or self.plateau.is_due(step)
 
-    def follow_up(self, step: int, progress: Progress, is_last: bool) -> EvaluationResult:
-        """Evaluate, log, compare the replicas and save, whichever of these are due after `step`.
+    def follow_up(self, step: int, progress: Progress, is_last: bool) -> None:
+        """Log, compare the replicas, save and evaluate, whichever of these are due after `step`.
 
-        If the guard wants a rollback after the step is logged, replicas are not compared and nothing is saved. Raises
-        PreemptedError, after saving, if the evaluation was interrupted.
+        If the guard wants a rollback after the step is logged, none of the others is done. Raises PreemptedError, after
+        saving, if the evaluation was interrupted.
         """
-        evaluation = self.evaluate_if_due(step)
-        progress.meter.skip(evaluation.seconds)
-        self.settle(progress, evaluation)
+        self.settle(progress)
         if self.guard.wants_rollback:
-            return evaluation
+            return
 
         # Saving compares the replicas, too.
-        must_save = is_last or evaluation.interrupted
-        if must_save or self.checkpoint_is_due(step):
-            self.save_progress(step, progress, evaluation, must_save)
+        if is_last or self.checkpoint_is_due(step):
+            self.saver.save(progress.state_at(step, self.guard.history), must_save=is_last)
         elif step % self.run_recipe.anomaly.replica_check_every == 0:
             check_replicas(self.engine, step)
 
-        if evaluation.interrupted:
-            raise self.preempted(step)
-        return evaluation
+        # The checkpoint exists before its evaluation, so a kill costs the evaluation alone, and a resume repeats it.
+        if evaluation_is_due(self.run_recipe, self.phase, step):
+            self.evaluate(step, progress)
 
     def compute_step(self, step: int, skipped_batches: int, is_last: bool = False) -> bool:
         """Do everything in a step that comes before its update. Returns False if the ranks agreed to abandon it.
@@ -192,12 +184,11 @@ class Loop:
         self.stepper.exchange(None if is_last else self.lookahead.look(number + 1))
         return True
 
-    def settle(self, progress: Progress, evaluation: EvaluationResult) -> None:
+    def settle(self, progress: Progress) -> None:
         """Count and log the newest step that `Stepper.update` completed, unless this was done already."""
         result = self.stepper.settle()
         if result is not None:
-            progress.add(result)
-            self.step_log.add(result, progress, evaluation, self.micro_batches)
+            progress.add(result, self.micro_batches)
 
     def leaves_step(self, step: int) -> bool:
         """Return whether all ranks abandon the step before its next micro-batch. A collective call."""
@@ -215,34 +206,25 @@ class Loop:
 
     # Evaluation
 
-    def evaluate_if_due(self, step: int) -> EvaluationResult:
-        """Evaluate the held-out data if `step` is one after which that is due. A collective call."""
-        if self.evaluation is None or not evaluation_is_due(self.run_recipe, self.phase, step):
-            return EvaluationResult()
-        return self.evaluation.measure(self.engine, partial(self.leaves_evaluation, step))
+    def evaluate(self, step: int, progress: Progress) -> None:
+        """Evaluate the held-out data after `step`, and record the figures. A collective call.
+
+        Raises PreemptedError, after saving, if a stop was requested meanwhile.
+        """
+        assert self.evaluation is not None  # evaluation.pairs is set
+        result = self.evaluation.measure(self.engine, partial(self.leaves_evaluation, step))
+        if result is None:
+            self.save_before_stop(step, progress)
+            raise self.preempted(step)
+
+        progress.add_evaluation(step, result)
+        self.saver.add_evaluation(step, result)
+        self.saver.write_report(progress.state)
 
     def leaves_evaluation(self, step: int) -> bool:
         """Return whether all ranks abandon the evaluation before its next batch. A collective call."""
         self.context.watchdog.at(f"step {step}, evaluating")
         return self.context.stop.leaves_step()
-
-    def rerun_interrupted_evaluation(self, state: TrainingState) -> None:
-        """Evaluate the checkpoint that the run resumes from, if a signal interrupted its evaluation."""
-        step = state.step
-        if not evaluation_is_missing(self.run_recipe, self.phase, step):
-            return
-
-        evaluation = self.evaluate_if_due(step)
-        if evaluation.interrupted:
-            raise self.preempted(step)
-
-        figures = evaluation.figures
-        is_of_phase = step > self.phase.steps_before
-        cause: Figures = {}
-        if is_of_phase and self.plateau.is_due(step):
-            cause = self.plateau.examine(step, state.tokens, figures, [])
-        run_on_rank_0(partial(record_rerun, self.run_recipe.run.folder, step, figures, cause, self.metrics))
-        self.saver.write_report(state)
 
     # Checkpoints
 
@@ -252,13 +234,8 @@ class Loop:
         is_between_skips = self.guard.history.consecutive_skips > 0
         return step % self.run_recipe.checkpoint.every == 0 and not is_between_skips
 
-    def save_before_stop(self, step: int, progress: Progress, evaluation: EvaluationResult) -> None:
-        """Save the last complete step before a stop, unless its checkpoint exists already."""
+    def save_before_stop(self, step: int, progress: Progress) -> None:
+        """Save the last complete step before a stop, unless its checkpoint exists already. A collective call."""
         self.saver.wait(step)
         if self.saver.saved_step != step:
-            self.save_progress(step, progress, evaluation, must_save=True)
-
-    def save_progress(self, step: int, progress: Progress, evaluation: EvaluationResult, must_save: bool) -> None:
-        """Save a checkpoint after `step`, as `Saver.save` does. A collective call."""
-        state = progress.state_at(step, self.guard.history)
-        self.saver.save(state, evaluation.figures, must_save)
+            self.saver.save(progress.state_at(step, self.guard.history), must_save=True)

@@ -20,6 +20,7 @@ from trainer.data.loader import Stream
 from trainer.data.rank_share import RankShare, share_of
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.process_group import device_of_rank
+from trainer.due import is_evaluated
 from trainer.engine import build_engine
 from trainer.evaluate import Evaluation, open_evaluation
 from trainer.export.verify_rows import check_exportable
@@ -89,6 +90,8 @@ def open_metrics(
     run = context.run_recipe.run
     opened: list[MetricsLog] = []
 
+    evaluated = is_evaluated(context.run_recipe, phase, state.step)
+
     # run_on_rank_0 sends what it returns to all ranks. The log holds open files, so it is kept in a list instead.
     def write_and_open() -> None:
         # A run that is over keeps the recipe that its steps used.
@@ -96,7 +99,7 @@ def open_metrics(
             describe_run(context.run_recipe, folders[0])
         write_history(run.folder, state.changes)
         mfu = mfu_of_one_token(phase.recipe, folders, dist.get_world_size())
-        metrics = MetricsLog(run.folder, state.step, run.max_steps, mfu, tell_monitors)
+        metrics = MetricsLog(run.folder, state.step, run.max_steps, mfu, tell_monitors, evaluated)
         metrics.objective = phase.recipe.objective.kind
         opened.append(metrics)
 

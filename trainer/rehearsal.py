@@ -151,10 +151,10 @@ def time_evaluation(loop: Loop) -> float:
     """Return the seconds of one evaluation, 0 if the run has none."""
     if loop.evaluation is None:
         return 0.0
-    result = loop.evaluation.measure(loop.engine, partial(loop.leaves_evaluation, 0))
-    if result.interrupted:
+    figures = loop.evaluation.measure(loop.engine, partial(loop.leaves_evaluation, 0))
+    if figures is None:
         raise preempted(loop)
-    return result.seconds
+    return figures["eval_seconds"]
 
 
 def time_save(loop: Loop, recipe: Recipe) -> float:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
 
+from schemas import storage
 from schemas.errors import CheckpointError, StorageError
-from trainer.checkpoint.format import add_evaluation
+from trainer.checkpoint.format import EVALUATION, add_evaluation, checkpoint_path, location
 from trainer.checkpoint.publication import prune
 from trainer.checkpoint.snapshot import Snapshot, snapshot_of
 from trainer.checkpoint.state import TrainingState
@@ -20,6 +21,7 @@ from trainer.checkpoint.write import write_snapshot
 from trainer.distributed.collectives import RankFailedError, run_on_rank_0
 from trainer.distributed.replica_check import check_replicas
 from trainer.logs import logger
+from trainer.metrics.log import Figures
 from trainer.metrics.presentation import keep_running
 from trainer.metrics.report import write_report
 from trainer.run_context import RunContext
@@ -29,7 +31,7 @@ from trainer.run_context import RunContext
 class Saver:
     """Saves the training state of one engine.
 
-    writes_report: whether this rank writes report.html; rank 0 does.
+    writes_report: whether this rank writes report.html and evaluation.json; rank 0 does.
     saved_step: the step of the newest checkpoint that this run can resume from, None in a run that has none yet.
     """
 
@@ -38,14 +40,16 @@ class Saver:
     writes_report: bool
     saved_step: int | None = None
 
-    def save(self, state: TrainingState, metrics: dict[str, Any], must_save: bool) -> None:
+    def __post_init__(self) -> None:
+        # An evaluation that waits until the checkpoint of its step is written: the step and the figures.
+        self._evaluation: tuple[int, Figures] | None = None
+
+    def save(self, state: TrainingState, must_save: bool) -> None:
         """Save a checkpoint of the weights after `state.step`. A collective call.
 
         With `must_save`, the checkpoint exists on return, also at the run's URL, or StorageError is raised. Otherwise
         it is written in the background if checkpoint.background is set, and a failure is only logged: training goes on,
         and older checkpoints are unchanged. It is left out while the one before is still being uploaded.
-
-        metrics: the figures of an evaluation of these weights, or empty.
         """
         step = state.step
         is_remote = self.context.url is not None
@@ -59,14 +63,39 @@ class Saver:
         snapshot = snapshot_of(self.engine, state)
         copy = None if must_save else self.context.saves.copy(snapshot)
         if copy is None:
-            self._write(snapshot, metrics, must_save)
+            self._write(snapshot, must_save)
         else:
-            self.context.saves.start(f"saving step {step}", partial(self._write, copy, metrics, must_save))
+            self.context.saves.start(f"saving step {step}", partial(self._write, copy, must_save))
 
     def wait(self, step: int) -> None:
         """Wait until the save in progress, if there is one, has ended. step: where training is."""
         self.context.watchdog.at(f"step {step}, waiting for the last checkpoint")
         self.context.saves.wait()
+        self._write_evaluation()
+
+    def add_evaluation(self, step: int, figures: Figures) -> None:
+        """Add an evaluation of the weights after `step` to their checkpoint, once that is written, if it is."""
+        self._evaluation = (step, figures)
+        if not self.context.saves.is_running:
+            self._write_evaluation()
+
+    def _write_evaluation(self) -> None:
+        """Write the evaluation that waits, and remove checkpoints that are no longer the best. Errors are logged."""
+        if self._evaluation is None or not self.writes_report:
+            return
+        step, figures = self._evaluation
+        self._evaluation = None
+        if step != self.saved_step:
+            return
+
+        run = self.context.run_recipe.run
+        with keep_running(EVALUATION):
+            if self.context.url is not None and self.context.folders.several:
+                url = storage.join(location(self.context.url.url, step), EVALUATION)
+                storage.publish(url, json.dumps(figures).encode())
+            else:
+                add_evaluation(checkpoint_path(run.folder, step), figures)
+                prune(run.folder, self.context.run_recipe.checkpoint.keep, step)
 
     def write_report(self, state: TrainingState) -> None:
         """Write the run's report, on rank 0."""
@@ -74,13 +103,14 @@ class Saver:
             with keep_running("report.html"):
                 write_report(self.context.run_recipe.run.folder, state.resumed_at, state.changes)
 
-    def _write(self, snapshot: Snapshot, metrics: dict[str, Any], must_save: bool) -> None:
+    def _write(self, snapshot: Snapshot, must_save: bool) -> None:
         """Write, publish and upload a checkpoint, in the main thread or in another one. A collective call."""
         run = self.context.run_recipe.run
         step = snapshot.state.step
         try:
             folder = write_snapshot(snapshot, run.folder, self.context.folders)
-            run_on_rank_0(lambda: self._published(folder, step, metrics))
+            if not self.context.folders.several:
+                run_on_rank_0(lambda: prune(run.folder, self.context.run_recipe.checkpoint.keep, step))
         except (CheckpointError, StorageError) as error:
             reason = f"{error} Older checkpoints in {run.folder} are unchanged. Free disk space or check the disk"
             if must_save:
@@ -100,13 +130,6 @@ class Saver:
             self.saved_step = step
         self.write_report(snapshot.state)
         self._upload(folder, step, must_save)
-
-    def _published(self, folder: Path, step: int, metrics: dict[str, Any]) -> None:
-        """Add an evaluation to a checkpoint that was just published, and remove old ones."""
-        if metrics:
-            add_evaluation(folder, metrics)
-        if not self.context.folders.several:
-            prune(self.context.run_recipe.run.folder, self.context.run_recipe.checkpoint.keep, step)
 
     def _upload(self, folder: Path, step: int, must_save: bool) -> None:
         """Copy a checkpoint to the run's URL, if there is one. A collective call."""

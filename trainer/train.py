@@ -12,6 +12,8 @@ from dataclasses import asdict, replace
 from time import perf_counter
 from typing import Any
 
+from schemas.errors import ClozelineError
+from schemas.manifest import read_manifest
 from trainer.anomaly import AnomalyGuard, AnomalyHistory
 from trainer.checkpoint.resume import announce, resume
 from trainer.checkpoint.state import FoundCheckpoint, TrainingState
@@ -23,8 +25,8 @@ from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.deepspeed_internals import release_engine_memory
 from trainer.distributed.preemption import StopRequest
 from trainer.distributed.process_group import cores_of_rank, device_of_rank, spare_busy_cores, start_distributed
+from trainer.due import is_evaluated
 from trainer.engine import warn_of_slow_precision
-from trainer.evaluation_rerun import phase_to_resume
 from trainer.horizon import Speed, fixed_steps, steps_of_checkpoint, with_steps
 from trainer.logs import logger
 from trainer.loop import Loop
@@ -141,7 +143,7 @@ def train_phases(context: RunContext, phases: list[Phase]) -> int:
         skipped_batches = rollback.skipped_batches if rollback.to_step == step else 0
 
         # In this process, no phase has ended without its evaluation.
-        phase = phase_after(phases, step) if has_trained else phase_to_resume(context.run_recipe, phases, checkpoint)
+        phase = phase_after(phases, step) if has_trained else phase_to_train(context.run_recipe, phases, checkpoint)
         # False if the last checkpoint of the previous phase did not verify, because training then repeats part of it.
         follows_on = has_trained and bad_step is None and 0 < step == phase.steps_before
         if follows_on:
@@ -153,6 +155,33 @@ def train_phases(context: RunContext, phases: list[Phase]) -> int:
         step = max(step, min(phase.last_step, context.last_step))
 
     return step
+
+
+def phase_to_train(run_recipe: Recipe, phases: list[Phase], checkpoint: FoundCheckpoint | None) -> Phase:
+    """Return the phase of the next step, or the one before it to make its last evaluation, which a stop cut short.
+
+    The kind of masks and the word frequencies may be others in the next phase. If the rows of the one before are gone,
+    or held-out pairs were given only now, the evaluation is made in the next phase. A collective call.
+    """
+    if checkpoint is None:
+        return phases[0]
+    state = checkpoint.state
+    phase = phase_after(phases, state.step)
+    was_due = state.step == phase.steps_before > 0 and state.recipe.get("evaluation.pairs") is not None
+    if not was_due or is_evaluated(run_recipe, phase, state.step):
+        return phase
+
+    ended = phases[phases.index(phase) - 1]
+    return ended if run_on_rank_0(lambda: rows_are_there(ended, state)) else phase
+
+
+def rows_are_there(phase: Phase, state: TrainingState) -> bool:
+    """Return whether the pairs of a phase can be read, and are those that the checkpoint was trained on."""
+    try:
+        found = [read_manifest(folder, "pairs").fingerprint for folder in phase.recipe.data.folders]
+    except ClozelineError:
+        return False
+    return found == state.identity.get("data")
 
 
 def begun(state: TrainingState, context: RunContext, skipped_batches: int) -> TrainingState:

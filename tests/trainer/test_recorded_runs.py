@@ -85,9 +85,12 @@ def plain(run, pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def numbers_of(run: Path) -> list[str]:
-    """Return NUMBERS for each line of the metrics; Python writes every bit of a float."""
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [" ".join(str(line.get(name)) for name in NUMBERS) for line in lines]
+    """Return NUMBERS for each logged step; Python writes every bit of a float."""
+    by_step: dict[int, dict] = {}
+    for text in (run / "metrics.jsonl").read_text().splitlines():
+        line = json.loads(text)
+        by_step[line["step"]] = by_step.get(line["step"], {}) | line
+    return [" ".join(str(line.get(name)) for name in NUMBERS) for line in by_step.values()]
 
 
 def hashes_of(folder: Path) -> dict[str, str]:

@@ -75,10 +75,14 @@ class BackgroundSaves:
         self._thread = Thread(target=self._work, args=(place, save), name="checkpoint", daemon=True)
         self._thread.start()
 
+    @property
+    def is_running(self) -> bool:
+        """Whether this rank's thread is saving."""
+        return self._thread is not None and self._thread.is_alive()
+
     def is_busy(self) -> bool:
         """Return whether a save is in progress on any rank. A collective call."""
-        is_alive = self._thread is not None and self._thread.is_alive()
-        return any(run_on_all_ranks(lambda: is_alive))
+        return any(run_on_all_ranks(lambda: self.is_running))
 
     def wait(self) -> None:
         """Wait until no save is in progress. Raises the error of the last save, once."""

@@ -18,7 +18,7 @@ from trainer.config.changes import RecipeChange, shown_value
 from trainer.config.public import changes_without_paths, changes_without_secrets, without_paths, without_secrets
 from trainer.config.schema import Recipe
 from trainer.logs import logger
-from trainer.metrics.log import Figures, read_lines, skipped_note
+from trainer.metrics.log import Figures, is_evaluation, read_lines, skipped_note
 from trainer.metrics.sums import REPLACED_TOKEN_NAMES
 from trainer.models.families import FAMILIES
 from trainer.models.hf_tables import ARCHITECTURES, AUTO_CLASSES
@@ -105,14 +105,19 @@ def last_metrics(run: str, step: int) -> LastMetrics:
     if not lines:
         return LastMetrics(note="None were logged.")
 
-    last = lines[-1]
-    evaluations = [line for line in lines if "eval_mlm_loss" in line]
-    if not evaluations:
-        return LastMetrics(last["step"], _present(last, SHOWN))
+    trained: Figures = {}
+    evaluation: Figures = {}
+    for line in lines:
+        if is_evaluation(line):
+            evaluation = line
+        else:
+            trained = line
+    if not evaluation:
+        return LastMetrics(trained["step"], _present(trained, SHOWN))
 
-    evaluation = evaluations[-1]
     held_out = _present(evaluation, SHOWN_OF_EVALUATIONS)
-    return LastMetrics(last["step"], _present(last, SHOWN), evaluation["step"], held_out)
+    step = trained.get("step", evaluation["step"])
+    return LastMetrics(step, _present(trained, SHOWN), evaluation["step"], held_out)
 
 
 def _present(line: Figures, names: Sequence[str]) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """Writes and reads metrics.jsonl, the record of a run from which reports and other displays are made.
 
-The file has one JSON object per line and one line per logged step, without gaps or repeats over resumes. Losses,
+The file has one JSON object per line, without gaps or repeats over resumes: one line for each logged step, and one for
+each evaluation, which follows the line of its step. Losses,
 accuracies, grad_norm and padding_fraction are means since the previous line (sums.py). tokens_per_second,
 loader_stall_fraction and mfu are rates over the same time (clock.py, utilization.py). lr is that of the last step.
 tokens and seconds are totals of the run. step_seconds is measured over the same steps (clock.py). slowest_rank,
@@ -57,8 +58,10 @@ NAMES = [
 
 OPTIONAL_NAMES = (*PLACE_NAMES, "unigram_loss", *REPLACED_TOKEN_NAMES, CAUSE)
 """Metrics that follow those of NAMES in lines that have them: if tokens are masked, if word frequencies are known, in
-runs of ELECTRA, and if the loss is no better than word frequencies alone. Lines with an evaluation also have its
-`eval_*` metrics."""
+runs of ELECTRA, and if the loss is no better than word frequencies alone."""
+
+EVALUATED_NAMES = ("step", "tokens", "seconds")
+"""The metrics of the line of an evaluation, before its `eval_*` metrics and CAUSE if it has one."""
 
 Figures = dict[str, Any]
 """Values by the name of a metric: numbers or None, except that CAUSE has the name of a cause."""
@@ -91,10 +94,12 @@ class MetricsLog:
         max_steps: int,
         mfu_of_one_token: float | None = None,
         tell: Callable[[dict[str, Any]], None] = lambda line: None,
+        is_evaluated: bool = True,
     ):
         """Open the metrics of a run that continues after `from_step`.
 
-        Lines of later steps are dropped, because those steps will be taken again.
+        Lines of later steps are dropped, because those steps will be taken again. is_evaluated: False if the evaluation
+        of `from_step` will be made again, too.
 
         mfu_of_one_token: per second; None if the devices' peak FLOPs are unknown. tell: called with every new line.
         """
@@ -109,7 +114,8 @@ class MetricsLog:
         lines, skipped = read_lines(run)
         if skipped:
             logger.info("%s", skipped_note(run, skipped))
-        self._open([line for line in lines if line["step"] <= from_step])
+        last_evaluated = from_step if is_evaluated else from_step - 1
+        self._open([line for line in lines if line["step"] <= (last_evaluated if is_evaluation(line) else from_step)])
 
         # tqdm draws on stderr.
         self._bar = tqdm(total=max_steps, initial=from_step, unit="step") if sys.stderr.isatty() else None
@@ -120,7 +126,7 @@ class MetricsLog:
             self._bar.update()
 
     def log(self, values: dict[str, Any], ranks: list[RankReport]) -> None:
-        """Write and show a line. values: all metrics but mfu and those that compare ranks, and an evaluation's if any.
+        """Write and show a line. values: all metrics but mfu and those that compare ranks.
 
         Raises OSError if the disk cannot take the line. The line stays buffered, and is written with a later one.
         """
@@ -128,31 +134,22 @@ class MetricsLog:
         values = values | {"mfu": mfu} | rank_figures(ranks)
         self._ranks.add(ranks)
 
-        evaluation = {name: value for name, value in values.items() if name.startswith("eval_")}
         optional = {name: values[name] for name in OPTIONAL_NAMES if name in values}
-        line = _finite({name: values[name] for name in NAMES} | optional | evaluation)
+        self._write({name: values[name] for name in NAMES} | optional)
+        self._show(values)
+
+    def log_evaluation(self, values: dict[str, Any]) -> None:
+        """Write and show the line of an evaluation. values: EVALUATED_NAMES and its figures. Raises as `log` does."""
+        self._write({name: values[name] for name in EVALUATED_NAMES} | values)
+        _show_evaluation(values["step"], values)
+
+    def _write(self, values: dict[str, Any]) -> None:
+        line = _finite(values)
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
-
         self._tensorboard.add(line)
-        self._tell_monitors(line)
-        self._show(values)
-        if evaluation:
-            _show_evaluation(values["step"], evaluation)
-
-    def amend(self, step: int, figures: dict[str, Any]) -> None:
-        """Add an evaluation's figures and CAUSE, if any, to the line of `step` if it is the last. Rewrites the file."""
-        lines = read_metrics(self._run)
-        if not lines or lines[-1]["step"] != step:
-            return
-
-        lines[-1] = _in_order(lines[-1] | _finite(figures))
-        self._file.close()
-        self._tensorboard.close()
-        self._open(lines)
-
-        self._tell_monitors(figures | {"step": step})
-        _show_evaluation(step, figures)
+        with keep_running("A line for DeepSpeed's monitors"):
+            self._tell(line)
 
     def close(self) -> None:
         """Close the files and the progress bar."""
@@ -170,10 +167,6 @@ class MetricsLog:
 
         self._file = path.open("a", encoding="utf-8")
         self._tensorboard = TensorBoardWriter(self._run, lines)
-
-    def _tell_monitors(self, line: dict[str, Any]) -> None:
-        with keep_running("A line for DeepSpeed's monitors"):
-            self._tell(line)
 
     def _show(self, values: dict[str, Any]) -> None:
         losses = (
@@ -217,9 +210,9 @@ def _show_evaluation(step: int, figures: dict[str, Any]) -> None:
         logger.info("step %d  held out: %s%s", step, masked_lm, _other_heads(figures, "eval_"))
 
 
-def _in_order(line: dict[str, Any]) -> dict[str, Any]:
-    """Return a line with its metrics in the order of `MetricsLog.log`: those of an evaluation come last."""
-    return {name: line[name] for name in (*NAMES, *OPTIONAL_NAMES) if name in line} | line
+def is_evaluation(line: dict[str, Any]) -> bool:
+    """Return whether a line of metrics.jsonl is that of an evaluation."""
+    return "eval_mlm_loss" in line
 
 
 def _finite(values: dict[str, Any]) -> dict[str, Any]:

@@ -76,8 +76,10 @@ class TensorBoardWriter:
 
 def tagged(line: dict[str, Any]) -> Iterator[tuple[str, float]]:
     """Yield each number of a line with its name, which begins with `eval/` in an evaluation."""
+    # The line of an evaluation repeats totals of the line before it.
+    repeated = {"step", "tokens", "seconds"} if "eval_mlm_loss" in line else {"step"}
     for name, value in line.items():
-        if name != "step" and value is not None and not isinstance(value, str):
+        if name not in repeated and value is not None and not isinstance(value, str):
             yield name.replace("eval_", "eval/"), value
 
 

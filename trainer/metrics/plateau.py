@@ -116,11 +116,16 @@ class Plateau:
         """The evaluation whose loss decides, if any. Evaluations mask tokens, which a causal LM does not learn."""
         return None if self.phase.recipe.objective.kind == "clm" else self.evaluation
 
+    @property
+    def is_of_held_out(self) -> bool:
+        """Whether the held-out loss decides."""
+        return self.held_out is not None
+
     def is_due(self, step: int) -> bool:
         """Return whether the loss after `step` is compared with that of word frequencies."""
         recipe = self.context.run_recipe
-        is_held_out = self.held_out is not None
-        has_loss = (evaluation_is_due if is_held_out else line_is_due)(recipe, self.phase, step)
+        is_held_out = self.is_of_held_out
+        has_loss = evaluation_is_due(recipe, self.phase, step) if is_held_out else line_is_due(recipe, step)
         first = first_comparison(self.phase)
         if self.baseline is None or step < first or not has_loss:
             return False

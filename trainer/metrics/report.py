@@ -24,7 +24,7 @@ from schemas.pages import render
 from trainer.checkpoint.format import best_step
 from trainer.config.changes import RecipeChange, shown_value
 from trainer.config.public import changes_without_secrets, without_secrets
-from trainer.metrics.log import CAUSE, Metrics, read_metrics
+from trainer.metrics.log import CAUSE, Metrics, is_evaluation, read_metrics
 from trainer.metrics.plateau import ADVICE
 from trainer.metrics.presentation import duration, or_dash
 from trainer.metrics.ranks import RankReport, ratio_to_median, read_ranks
@@ -137,7 +137,7 @@ def report(run: str, lines: Metrics, resumed_at: list[int], changes: Sequence[Re
 
 def _figures(run: str, lines: Metrics) -> dict[str, str]:
     """Return the key figures of the run, as texts by name."""
-    last = lines[-1]
+    last = next((line for line in reversed(lines) if not is_evaluation(line)), lines[-1])
     rates = [line["tokens_per_second"] for line in lines if line.get("tokens_per_second") is not None]
     figures = {
         "steps": f"{last['step']:,}",
@@ -235,7 +235,7 @@ def _rows_of_ranks(reports: list[RankReport]) -> list[list[str]]:
 
 
 def _evaluations(lines: Metrics) -> Metrics:
-    return [line for line in lines if "eval_mlm_loss" in line]
+    return [line for line in lines if is_evaluation(line)]
 
 
 def _rows_of_changes(changes: Sequence[RecipeChange]) -> list[list[str]]:

@@ -94,8 +94,12 @@ def test_a_signal_in_an_evaluation_stops_it_and_it_is_rerun_on_resume(
 
 def metrics(out: Path) -> dict[int, dict]:
     """What a run logged at each step, but for times."""
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return {line["step"]: {name: v for name, v in line.items() if name not in TIMED} for line in lines}
+    found: dict[int, dict] = {}
+    for text in (out / "metrics.jsonl").read_text().splitlines():
+        line = json.loads(text)
+        values = {name: v for name, v in line.items() if name not in TIMED}
+        found[line["step"]] = found.get(line["step"], {}) | values
+    return found
 
 
 @pytest.mark.thorough

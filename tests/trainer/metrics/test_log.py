@@ -15,6 +15,23 @@ def line(step: int, **more: float | None) -> dict:
     return dict.fromkeys(NAMES, float(step)) | {"step": step, "mfu": None} | more
 
 
+def evaluated(step: int, **more: float | None) -> dict:
+    figures = dict.fromkeys(("eval_mlm_loss", "eval_mlm_accuracy", "eval_perplexity"), 0.5)
+    return {"step": step, "tokens": 100, "seconds": 1.0} | figures | more
+
+
+def test_an_evaluation_that_is_made_again_has_one_line(tmp_path: Path) -> None:
+    """As after a kill between the line of the evaluation and its file in the checkpoint."""
+    for is_evaluated, lines in ((True, 2), (False, 1)):
+        run = tmp_path / str(is_evaluated)
+        metrics = MetricsLog(str(run), 0, 10)
+        metrics.log(line(1), [])
+        metrics.log_evaluation(evaluated(1))
+        metrics.close()
+        MetricsLog(str(run), 1, 10, is_evaluated=is_evaluated).close()
+        assert len(read_metrics(str(run))) == lines
+
+
 def run_resumed(run: Path) -> None:
     """Steps 1 to 5, of which the last one is cut short by a kill, then on from 3."""
     metrics = MetricsLog(str(run), 0, 10)
@@ -26,17 +43,18 @@ def run_resumed(run: Path) -> None:
     path.write_text(path.read_text()[:-9])
 
     metrics = MetricsLog(str(run), 3, 10)
-    evaluated = dict.fromkeys(("eval_mlm_loss", "eval_mlm_accuracy", "eval_perplexity"), 0.5)
-    metrics.log(line(4, **evaluated, eval_pair_accuracy=None), [])
+    metrics.log(line(4), [])
+    metrics.log_evaluation(evaluated(4, eval_pair_accuracy=None))
     metrics.close()
 
 
-def test_lines_are_unbroken_and_hold_the_evaluation(tmp_path: Path, capsys) -> None:
+def test_lines_are_unbroken_and_evaluations_have_their_own(tmp_path: Path, capsys) -> None:
     run_resumed(tmp_path)
     found = read_metrics(str(tmp_path))
-    assert [entry["step"] for entry in found] == [1, 2, 3, 4]
-    assert list(found[0]) == NAMES and list(found[3])[: len(NAMES)] == NAMES
-    assert found[3]["eval_mlm_loss"] == 0.5 and found[3]["eval_pair_accuracy"] is None
+    assert [entry["step"] for entry in found] == [1, 2, 3, 4, 4]
+    assert list(found[0]) == NAMES and list(found[3]) == NAMES
+    assert list(found[4])[:3] == ["step", "tokens", "seconds"] and "loss" not in found[4]
+    assert found[4]["eval_mlm_loss"] == 0.5 and found[4]["eval_pair_accuracy"] is None
     told = capsys.readouterr().out
     assert "step 4  held out: mlm 0.5000 (accuracy 0.500, perplexity 0.5)\n" in told
 
@@ -56,8 +74,7 @@ def test_the_terminal_shows_the_heads_that_there_are(tmp_path: Path, capsys) -> 
 
 def test_the_terminal_shows_the_held_out_loss_at_mask_beside_word_frequencies(tmp_path: Path, capsys) -> None:
     metrics = MetricsLog(str(tmp_path), 0, 10)
-    evaluated = dict.fromkeys(("eval_mlm_loss", "eval_mlm_accuracy", "eval_perplexity"), 0.5)
-    metrics.log(line(1, **evaluated, eval_mlm_loss_masked=5.6923, eval_unigram_loss=6.0362), [])
+    metrics.log_evaluation(evaluated(1, eval_mlm_loss_masked=5.6923, eval_unigram_loss=6.0362))
     metrics.close()
     assert "perplexity 0.5)  at [MASK] 5.6923  word frequencies alone 6.0362\n" in capsys.readouterr().out
 
@@ -67,8 +84,8 @@ def test_the_terminal_names_the_objective_of_the_loss(tmp_path: Path, capsys) ->
     metrics = MetricsLog(str(tmp_path), 0, 10)
     metrics.log(line(1), [])
     metrics.objective = "clm"
-    evaluated = dict.fromkeys(("eval_mlm_loss", "eval_mlm_accuracy", "eval_perplexity"), 0.5)
-    metrics.log(line(2, **evaluated), [])
+    metrics.log(line(2), [])
+    metrics.log_evaluation(evaluated(2))
     metrics.close()
 
     shown = [told for told in capsys.readouterr().out.splitlines() if told.startswith("step ")]
@@ -112,7 +129,9 @@ def test_tensorboard_is_rewritten_after_a_resume(tmp_path: Path) -> None:
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     truth = [json.loads(text) for text in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [(event.step, event.value) for event in events.Scalars("loss")] == [(x["step"], x["loss"]) for x in truth]
+    assert [(event.step, event.value) for event in events.Scalars("loss")] == [
+        (x["step"], x["loss"]) for x in truth if "loss" in x
+    ]
     assert [(event.step, event.value) for event in events.Scalars("eval/mlm_loss")] == [(4, 0.5)]
     assert "mfu" not in events.Tags()["scalars"]
 
