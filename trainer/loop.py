@@ -22,9 +22,9 @@ from trainer.evaluate import Evaluation, EvaluationResult
 from trainer.evaluation_rerun import evaluation_is_missing, record_rerun
 from trainer.logs import logger
 from trainer.lookahead import Lookahead
-from trainer.metrics.clock import StepClock
 from trainer.metrics.log import Figures, MetricsLog
 from trainer.metrics.plateau import Plateau
+from trainer.metrics.speed import StepClock
 from trainer.models.batch import PackedBatch
 from trainer.optim.lr_schedule import learning_rate_in, set_learning_rate
 from trainer.pace import StepsChangedError

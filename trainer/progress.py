@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainer.anomaly import AnomalyHistory
 from trainer.checkpoint.state import TrainingState
-from trainer.metrics.clock import Meter
+from trainer.metrics.speed import Meter
 from trainer.metrics.sums import Interval, StepResult
 
 

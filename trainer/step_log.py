@@ -10,9 +10,9 @@ from trainer.config.phases import Phase
 from trainer.due import line_is_due
 from trainer.evaluate import EvaluationResult
 from trainer.logs import logger
-from trainer.metrics.clock import StepClock
 from trainer.metrics.log import Figures, MetricsLog
 from trainer.metrics.plateau import Plateau
+from trainer.metrics.speed import StepClock
 from trainer.metrics.sums import StepResult
 from trainer.models.batch import PackedBatch
 from trainer.optim.lr_schedule import learning_rate_in

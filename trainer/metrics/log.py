@@ -2,8 +2,8 @@
 
 The file has one JSON object per line and one line per logged step, without gaps or repeats over resumes. Losses,
 accuracies, grad_norm and padding_fraction are means since the previous line (sums.py). tokens_per_second,
-loader_stall_fraction and mfu are rates over the same time (clock.py, utilization.py). lr is that of the last step.
-tokens and seconds are totals of the run. step_seconds is measured over the same steps (clock.py). slowest_rank,
+loader_stall_fraction and mfu are rates over the same time (speed.py). lr is that of the last step.
+tokens and seconds are totals of the run. step_seconds is measured over the same steps (speed.py). slowest_rank,
 slowest_ratio and peak_memory_bytes compare what all ranks measured up to the line before (ranks.py).
 """
 
