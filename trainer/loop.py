@@ -20,9 +20,9 @@ from trainer.due import evaluation_is_due, is_evaluated, something_may_be_due
 from trainer.evaluate import Evaluation
 from trainer.logs import logger
 from trainer.lookahead import Lookahead
-from trainer.metrics.clock import StepClock
 from trainer.metrics.log import MetricsLog
 from trainer.metrics.plateau import Plateau
+from trainer.metrics.speed import StepClock
 from trainer.models.batch import PackedBatch
 from trainer.optim.lr_schedule import learning_rate_in, set_learning_rate
 from trainer.pace import StepsChangedError

@@ -26,8 +26,8 @@ from trainer.evaluate import Evaluation, open_evaluation
 from trainer.export.verify_rows import check_exportable
 from trainer.metrics.log import MetricsLog
 from trainer.metrics.monitors import Tell, name_run
+from trainer.metrics.speed import mfu_of_one_token
 from trainer.metrics.unigram import open_frequencies
-from trainer.metrics.utilization import mfu_of_one_token
 from trainer.run_context import RunContext
 
 

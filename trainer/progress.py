@@ -13,9 +13,9 @@ from trainer.config.phases import Phase
 from trainer.config.schema import Recipe
 from trainer.due import line_is_due
 from trainer.logs import logger
-from trainer.metrics.clock import Meter, StepClock
 from trainer.metrics.log import Figures, MetricsLog
 from trainer.metrics.plateau import Plateau
+from trainer.metrics.speed import Meter, StepClock
 from trainer.metrics.sums import Interval, StepResult
 from trainer.models.batch import PackedBatch
 from trainer.optim.lr_schedule import learning_rate_in

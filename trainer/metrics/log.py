@@ -3,8 +3,8 @@
 The file has one JSON object per line, without gaps or repeats over resumes: one line for each logged step, and one for
 each evaluation, which follows the line of its step. Losses,
 accuracies, grad_norm and padding_fraction are means since the previous line (sums.py). tokens_per_second,
-loader_stall_fraction and mfu are rates over the same time (clock.py, utilization.py). lr is that of the last step.
-tokens and seconds are totals of the run. step_seconds is measured over the same steps (clock.py). slowest_rank,
+loader_stall_fraction and mfu are rates over the same time (speed.py). lr is that of the last step.
+tokens and seconds are totals of the run. step_seconds is measured over the same steps (speed.py). slowest_rank,
 slowest_ratio and peak_memory_bytes compare what all ranks measured up to the line before (ranks.py).
 """
 

@@ -9,7 +9,7 @@ last bit.
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from math import exp, isfinite
 from typing import Any
 
@@ -67,7 +67,7 @@ class Sums:
     unigram_sum: float = 0.0
 
     def __add__(self, other: Sums) -> Sums:
-        return Sums(*(own + others for own, others in zip(astuple(self), astuple(other), strict=True)))
+        return Sums(*(own + others for own, others in zip(vars(self).values(), vars(other).values(), strict=True)))
 
     def means(self, detects_replaced: bool) -> dict[str, float | None]:
         """Return losses and accuracies by their names in metrics.jsonl, None where nothing was counted.

@@ -7,8 +7,8 @@ from time import perf_counter
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from trainer.metrics.clock import Meter
 from trainer.metrics.log import NAMES, MetricsLog, read_metrics
+from trainer.metrics.speed import Meter
 
 
 def line(step: int, **more: float | None) -> dict:

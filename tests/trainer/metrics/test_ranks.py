@@ -14,9 +14,9 @@ from torch import nn
 
 from tests.trainer.one_rank import group_of_one
 from trainer.metrics import ranks
-from trainer.metrics.clock import StepClock
 from trainer.metrics.ranks import RankFile, RankReport, rank_figures, ratio_to_median, read_ranks
 from trainer.metrics.report import report
+from trainer.metrics.speed import StepClock
 
 
 def reports(*own_seconds: float, step: int = 7) -> list[RankReport]:

@@ -1,4 +1,6 @@
-"""Measures how long a run and its steps take on this rank, without waiting for the device.
+"""Measures how fast a run trains: its rates, the seconds of its steps, and its share of the devices' peak.
+
+Nothing here waits for the device.
 
 Ranks wait for each other in every step, so the seconds of a whole step are nearly the same on all of them, and do not
 show which rank the others wait for. What differs is a rank's own seconds: those of its forward passes, which contain no
@@ -22,9 +24,13 @@ import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
 from deepspeed.accelerator import get_accelerator
 
+from trainer.config.schema import Recipe
+from trainer.data.dataset import PairFolder
 from trainer.distributed.collectives import run_on_all_ranks
 from trainer.distributed.host_copy import HostCopy
 from trainer.metrics.ranks import RankReport
+from trainer.models.families import encoder_shape
+from trainer.models.flops import flops_per_token, peak_flops
 from trainer.step import to_device
 
 STATUS = Path("/proc/self/status")
@@ -222,3 +228,36 @@ def peak_memory() -> int:
         peak = next(line for line in STATUS.read_text(encoding="utf-8").splitlines() if line.startswith("VmHWM:"))
         return 1024 * int(peak.split()[1])
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def mfu_of_one_token(recipe: Recipe, folders: list[PairFolder], world_size: int) -> float | None:
+    """Return the model FLOPs utilization (trainer/models/flops.py) at one real token per second over all devices.
+
+    None if their peak is not known: on CPUs, on unknown GPUs, and in fp32.
+    """
+    accelerator = get_accelerator()
+    is_cuda = accelerator is not None and accelerator.device_name() == "cuda"
+    if not is_cuda or recipe.engine.precision == "fp32":
+        return None
+
+    peak = peak_flops(torch.cuda.get_device_name())
+    if peak is None:
+        return None
+
+    shape = encoder_shape(recipe.model, folders[0].vocabulary.size)
+    predicted = 1.0 if recipe.objective.kind == "clm" else recipe.masking.prob
+    return flops_per_token(shape, mean_seen(folders), predicted) / (world_size * peak)
+
+
+def mean_seen(folders: list[PairFolder]) -> float:
+    """Return how many tokens a token attends to on average.
+
+    Each of a row's n tokens attends to n, so this is the sum of squared lengths divided by the sum of lengths.
+    """
+    tokens = 0
+    squares = 0
+    for folder in folders:
+        for length, rows in enumerate(folder.manifest.statistics["lengths"]):
+            tokens += length * rows
+            squares += length * length * rows
+    return squares / tokens

@@ -1,0 +1,47 @@
+"""Charts: few round levels, thinned lines that keep their extremes, and nothing outside of its chart."""
+
+from __future__ import annotations
+
+import re
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas.charts import CHART_HEIGHT, MAX_POINTS, Line, chart, round_levels, short, thinned
+from schemas.pages import render
+
+NUMBERS = st.floats(-1e9, 1e9, allow_subnormal=False)
+
+
+@given(NUMBERS, NUMBERS)
+def test_levels_are_few_round_and_hold_all_values(a: float, b: float) -> None:
+    low, high = sorted([a, b])
+    levels = round_levels(low, high)
+    slack = 1e-6 * max(abs(low), abs(high), 1e-12)
+    assert 2 <= len(levels) <= 6
+    assert levels[0] <= low + slack and high - slack <= levels[-1]
+    assert levels == sorted(set(levels))
+
+
+@given(st.lists(NUMBERS, min_size=1, max_size=3 * MAX_POINTS), st.integers(1, MAX_POINTS))
+def test_thinning_keeps_extremes_and_order(values: list[float], most: int) -> None:
+    lots = thinned(list(enumerate(values)), most)
+    assert len(lots) <= most
+    assert min(lot[1] for lot in lots) == min(values) and max(lot[3] for lot in lots) == max(values)
+    assert [lot[0] for lot in lots] == sorted(lot[0] for lot in lots)
+    if len(values) <= most:
+        assert [lot[2] for lot in lots] == values
+
+
+@settings(deadline=None)  # the first example compiles the template
+@given(st.lists(st.tuples(st.integers(1, 10**6), NUMBERS), min_size=1, unique_by=lambda point: point[0]))
+def test_lines_lie_inside_their_chart(points: list[tuple[int, float]]) -> None:
+    points = sorted(points)
+    laid_out = chart("Loss", [Line("<name>", "blue", points)], points[-1][0], [], short)
+    drawn = render("trainer.metrics", "chart.html", chart=laid_out)
+    assert "&lt;name&gt;" in drawn and "<name>" not in drawn
+    places = re.findall(r'<polyline class="blue" points="([^"]*)"', drawn)[-1].split()
+    assert len(places) == len(points)
+    for place in places:
+        x, y = map(float, place.split(","))
+        assert 0 <= x <= 1000 and -0.1 <= y <= CHART_HEIGHT + 0.1
