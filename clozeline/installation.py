@@ -34,9 +34,10 @@ OUR_PACKAGES = ("schemas", "pipeline", "trainer")
 
 EXTRAS = {
     "pipeline": ("apache_beam", "orjson", "sentencex", "tokenizers", "tqdm", "zstandard"),
-    "trainer": ("deepspeed", "psutil", "safetensors", "scipy", "tensorboard", "tomli_w", "torch", "tqdm"),
+    "trainer": ("deepspeed", "filelock", "psutil", "safetensors", "scipy", "tensorboard", "tomli_w", "torch", "tqdm"),
     "finetune": (
         "deepspeed",
+        "filelock",
         "psutil",
         "safetensors",
         "scipy",
@@ -46,7 +47,7 @@ EXTRAS = {
         "tqdm",
         "transformers",
     ),
-    "export": ("safetensors", "tomli_w", "torch", "tqdm", "transformers"),
+    "export": ("filelock", "safetensors", "tomli_w", "torch", "tqdm", "transformers"),
     "chinese": ("jieba",),
     "s3": ("s3fs",),
     "gcs": ("gcsfs",),
