@@ -36,7 +36,6 @@ from trainer.models.init_weights import drawn_weights
 from trainer.models.parts import GENERATOR_FOLDER
 from trainer.models.pretraining import MaskedLMHead, PretrainingModel, build_model, empty_model
 from trainer.models.starting_weights import (
-    TextCounts,
     add_identity_to_head,
     ignored_keys,
     needs_statistics,
@@ -92,9 +91,7 @@ def initial_weights(recipe: Recipe, folders: list[PairFolder]) -> Iterator[tuple
     if recipe.model.init_from is None and recipe.model.tile_from is None:
         shapes = empty_model(recipe.model, vocabulary.size, vocabulary.special_id("mask"))
         drawn = drawn_weights(shapes, shapes.shape, recipe.model.initializer_range, recipe.run.seed)
-        text: TextCounts | None = None
-        if needs_statistics(recipe.model):
-            text = TextCounts(statistics_for(recipe, folders), vocabulary.is_special_V)
+        text = statistics_for(recipe, folders) if needs_statistics(recipe.model) else None
         return with_starting_weights(drawn, shapes.shape, recipe, text)
 
     model = build_model(recipe.model, vocabulary.size, recipe.run.seed, vocabulary.special_id("mask"))

@@ -29,8 +29,6 @@ FAMILIES_WITH = {
 
 DRAWN_STARTS = {
     "initial_embeddings": "random",
-    "initial_output_bias": "zero",
-    "initial_positions": "random",
     "initial_attention": "random",
     "initial_head": "random",
 }
