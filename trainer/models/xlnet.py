@@ -26,7 +26,6 @@ from torch.utils.checkpoint import checkpoint
 
 from trainer.models.batch import PackedBatch
 from trainer.models.encoder import Embedding, LayerNorm
-from trainer.models.flash import AttendPacked
 from trainer.models.shape import EncoderShape
 from trainer.models.xlnet_attention import Grid, RelativeTerms, attend_relatively, grids_of
 
@@ -193,9 +192,6 @@ class TwoStreamEncoder(nn.Module):
 
     def compile_parts(self, backend: str = "inductor") -> None:
         """Do nothing: the number of targets, and on CPUs the number of grids, differs between batches."""
-
-    def use_flash(self, flash: AttendPacked) -> None:
-        """Do nothing: flash attention cannot add a bias to the scores."""
 
 
 def distance_vectors(longest: int, like: Tensor) -> Tensor:
