@@ -218,7 +218,7 @@ def largest_micro_batch(shape: EncoderShape, parameters: int, recipe: Recipe, ra
 
 
 def score_bytes(shape: EncoderShape, predicted: float, value_bytes: int) -> float:
-    """Return the bytes that a layer of XLNet keeps of one token's scores: a bias for each head and key of the longest row.
+    """Return the bytes that an XLNet layer keeps of a token's scores: a bias for each head and key of the longest row.
 
     predicted: the share of tokens that are targets. value_bytes: bytes of one value.
     """
