@@ -30,9 +30,10 @@ from trainer.distributed.initial_weights import send_weights
 from trainer.logs import logger
 from trainer.metrics.unigram import WordFrequencies, statistics_of_rows, unigram_counts
 from trainer.models.attention import choose_flash, kernel_for
+from trainer.models.electra import GENERATOR_FOLDER
 from trainer.models.encoder import Encoder
+from trainer.models.hf_load import warm_start_model
 from trainer.models.init_weights import drawn_weights
-from trainer.models.parts import GENERATOR_FOLDER
 from trainer.models.pretraining import MaskedLMHead, PretrainingModel, build_model, empty_model
 from trainer.models.starting_weights import (
     add_identity_to_head,
@@ -41,7 +42,6 @@ from trainer.models.starting_weights import (
     with_starting_weights,
 )
 from trainer.models.tiling import tile_model
-from trainer.models.warm_start import warm_start_model
 from trainer.models.xlnet import TwoStreamEncoder
 from trainer.trial_pass import DTYPES
 

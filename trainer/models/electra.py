@@ -4,10 +4,15 @@ Both are trained together, from scratch, on the sum of two losses (arXiv:2003.10
 masked-LM loss alone, because no gradient of the discriminator's loss passes through the sampled tokens. The two share
 their token, position and segment embeddings and the norm after them. Only the discriminator is used afterwards.
 
+The two are exported to separate Hugging Face folders: the discriminator to the folder itself, as transformers'
+ElectraForPreTraining, and the generator to a subfolder, as ElectraForMaskedLM. Both hold the shared embeddings.
+
 Shape suffixes: T tokens, K masked tokens, D the discriminator's hidden size, V vocabulary.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +24,8 @@ from trainer.models.pretraining import Losses, Predictions, PretrainingModel, pr
 from trainer.models.replaced_tokens import replace_tokens, sample_from_softmax
 from trainer.models.shape import EncoderShape
 from trainer.models.xlnet import TwoStreamEncoder
+
+GENERATOR_FOLDER = "generator"
 
 
 class Discriminator(nn.Module):
@@ -108,3 +115,34 @@ def generator_of(model: ReplacedTokenModel) -> PretrainingModel:
     generator.encoder = model.encoder
     generator.mlm_head = model.mlm_head
     return generator.train(model.training)
+
+
+PartModel = PretrainingModel | Discriminator
+
+
+@dataclass(frozen=True)
+class ModelPart:
+    """A part of a model.
+
+    subfolder: where it lies in the Hugging Face folder; empty for the folder itself. model: shares its weights with
+    the whole model. names: from the part's parameter names to those of the whole model.
+    """
+
+    subfolder: str
+    model: PartModel
+    names: dict[str, str]
+
+
+def parts_of(model: PretrainingModel) -> list[ModelPart]:
+    """Return a model's parts. The first one's folder contains the folders of the others."""
+    by_subfolder: dict[str, PartModel] = {"": model}
+    if isinstance(model, ReplacedTokenModel):
+        by_subfolder = {"": model.discriminator, GENERATOR_FOLDER: generator_of(model)}
+
+    # Shared weights have one name in the whole model.
+    name_of = {id(parameter): name for name, parameter in model.named_parameters()}
+    parts = []
+    for subfolder, part in by_subfolder.items():
+        names = {name: name_of[id(parameter)] for name, parameter in part.named_parameters()}
+        parts.append(ModelPart(subfolder, part, names))
+    return parts

@@ -40,7 +40,8 @@ import torch
 from torch import Tensor, nn
 
 from schemas.vocabulary import Vocabulary
-from trainer.models.parts import GENERATOR_FOLDER
+from trainer.models.electra import GENERATOR_FOLDER
+from trainer.models.hf_load import warm_start_model
 from trainer.models.pretraining import PretrainingModel, model_of
 from trainer.models.shape import EncoderShape
 from trainer.models.tiling_shapes import (
@@ -51,7 +52,6 @@ from trainer.models.tiling_shapes import (
     shape_of_folder,
     shapes_of_part,
 )
-from trainer.models.warm_start import warm_start_model
 
 IN_LAYER = re.compile(r"(.*encoder\.layers\.)(\d+)(\..*)")
 """The name of a layer's weight, in three groups: before the layer's number, the number, and after it."""

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from schemas.errors import DataError, UsageError
+from trainer.models.electra import GENERATOR_FOLDER
 from trainer.models.hf_files import read_config
-from trainer.models.parts import GENERATOR_FOLDER
 from trainer.models.shape import EncoderShape
 
 GROWING_SIZES = (

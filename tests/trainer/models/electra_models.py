@@ -17,7 +17,7 @@ from trainer.data.loader import BatchFormat, MaskingSchedule, Stream
 from trainer.data.mixture import build_sources
 from trainer.data.rank_share import RankShare
 from trainer.models.batch import PackedBatch
-from trainer.models.parts import parts_of
+from trainer.models.electra import parts_of
 
 PARTS = ("discriminator", "generator")
 

@@ -15,10 +15,9 @@ from schemas.errors import UsageError
 from tests.small_models import random_model, section
 from tests.trainer.models.electra_models import electra, electra_case, one_row, shared_table
 from trainer.config.load import load_recipe
-from trainer.models.electra import ReplacedTokenModel
+from trainer.models.electra import ReplacedTokenModel, parts_of
 from trainer.models.families import encoder_shape
 from trainer.models.flops import ExecutedWork, executed_flops, flops_per_token
-from trainer.models.parts import parts_of
 from trainer.models.pretraining import Losses, build_model
 
 

@@ -29,7 +29,7 @@ from trainer.data.padding import pad_to_shape, shape_for
 from trainer.data.rank_share import RankShare
 from trainer.models.batch import PackedBatch
 from trainer.models.families import encoder_shape
-from trainer.models.hf_convert import constant_tensors, from_hf, to_hf
+from trainer.models.hf_names import constant_tensors, from_hf, to_hf
 from trainer.models.pretraining import PretrainingModel, build_model
 
 

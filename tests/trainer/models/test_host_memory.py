@@ -14,8 +14,7 @@ from trainer.config.overview import stated_parameters
 from trainer.config.schema import ModelSection
 from trainer.config.shipped import recipe_names
 from trainer.models.families import encoder_shape
-from trainer.models.hf_config import hf_config
-from trainer.models.hf_tables import AUTO_CLASSES
+from trainer.models.hf_config import AUTO_CLASSES, hf_config
 from trainer.models.host_memory import check_memory, fewest_parameters, minimum_parameters
 from trainer.models.pretraining import model_of
 

@@ -11,8 +11,8 @@ from tests.small_models import as_theirs, random_model, section, write_hf
 from tests.trainer.models.test_attention import LENGTHS, batch_of
 from trainer.config.load import load_recipe
 from trainer.models.families import encoder_shape
+from trainer.models.hf_load import warm_start
 from trainer.models.pretraining import PretrainingModel, build_model
-from trainer.models.warm_start import warm_start
 
 SHARINGS = ("all", "attention", "feed_forward", "none")
 

@@ -13,7 +13,7 @@ from tests.small_models import FAMILIES, SMALL_VOCABULARY, random_model
 from tests.trainer.models.test_attention import batch_of
 from tests.trainer.models.tiling_models import fresh, multiple_section, small_section, weights, write_parts
 from trainer.models.batch import PackedBatch
-from trainer.models.parts import parts_of
+from trainer.models.electra import parts_of
 from trainer.models.pretraining import PretrainingModel
 from trainer.models.tiling import shares, tile_model, tile_places
 

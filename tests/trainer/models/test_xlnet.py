@@ -20,9 +20,9 @@ from trainer.data.padding import BatchShape, pad_to_shape
 from trainer.data.permuted import pack_permuted
 from trainer.models import xlnet_attention
 from trainer.models.batch import PackedBatch
-from trainer.models.hf_convert import from_hf, to_hf
+from trainer.models.hf_load import warm_start
+from trainer.models.hf_names import from_hf, to_hf
 from trainer.models.pretraining import PretrainingModel, build_model
-from trainer.models.warm_start import warm_start
 
 ROWS = [(10, 9), (6, 0), (20, 17), (7, 30), (4, 4), (12, 1)]
 

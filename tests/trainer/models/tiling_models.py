@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tests.small_models import SMALL_VOCABULARY, section, write_hf
 from trainer.config.schema import ModelSection
-from trainer.models.parts import parts_of
+from trainer.models.electra import parts_of
 from trainer.models.pretraining import PretrainingModel, build_model
 
 GROWN = ["hidden_size=80", "num_attention_heads=5", "intermediate_size=131", "num_hidden_layers=10"]

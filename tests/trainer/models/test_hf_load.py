@@ -21,12 +21,11 @@ from tests.small_models import FAMILIES, OWN_SIZES, SIZES, random_model, section
 from trainer.config.load import load_recipe
 from trainer.data.fit import check_model_vocabulary
 from trainer.export.convert import export
-from trainer.models.hf_config import hf_config
-from trainer.models.hf_shape import model_of_folder
-from trainer.models.parts import parts_of
+from trainer.models.electra import parts_of
+from trainer.models.hf_config import hf_config, model_of_folder
+from trainer.models.hf_load import warm_start
 from trainer.models.pretraining import PretrainingModel, build_model
 from trainer.models.tiling import tile_model
-from trainer.models.warm_start import warm_start
 
 
 def state(model: PretrainingModel) -> dict[str, torch.Tensor]:
