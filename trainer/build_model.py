@@ -106,7 +106,7 @@ def fill_from_folder(model: PretrainingModel, recipe: Recipe, folders: list[Pair
     vocabulary = folders[0].vocabulary
     if recipe.model.tile_from is not None:
         source = recipe.model.tile_from
-        initialized = tile_model(model, source, vocabulary)
+        initialized = tile_model(model, recipe.model, source, vocabulary)
         begun_with = f"tiles of the weights of {source}"
     else:
         source = recipe.model.init_from
