@@ -17,9 +17,9 @@ from trainer.memory import count_parameters, held_bytes
 from trainer.models import attention
 from trainer.models.batch import PackedBatch
 from trainer.models.families import encoder_shape
-from trainer.models.init_weights import initialize
 from trainer.models.pretraining import PretrainingModel
 from trainer.models.shape import EncoderShape
+from trainer.models.starting_weights import initialize
 from trainer.trial_pass import Trial, free_memory, meta_model
 
 pytestmark = pytest.mark.gpu

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from schemas.errors import UsageError
 from trainer.config.schema import ModelSection
-from trainer.models.generator_shape import GENERATOR_SIZE, generator_sizes
+from trainer.models.families import GENERATOR_SIZE, generator_sizes
 
 ROTATED_FAMILIES = ("modernbert", "eurobert", "esm", "nomic_bert", "gte")
 

@@ -19,9 +19,9 @@ from torch.nn import functional as F
 from trainer.models.batch import IGNORE_INDEX, PackedBatch
 from trainer.models.encoder import ACTIVATIONS, Encoder, build_norm
 from trainer.models.families import encoder_shape
-from trainer.models.init_weights import initialize
 from trainer.models.place_kinds import PLACE_SUMS
 from trainer.models.shape import EncoderShape
+from trainer.models.starting_weights import initialize
 from trainer.models.xlnet import TwoStreamEncoder
 
 if TYPE_CHECKING:

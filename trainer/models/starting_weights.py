@@ -1,4 +1,10 @@
-"""Starting weights computed from the training text before the first step: its co-occurrences of words.
+"""Initial weights: drawn from a seed, with the distributions of the published models, or computed from the text.
+
+BERT, ALBERT (google-research/bert and albert) and ModernBERT draw matrices from a normal distribution truncated at two
+standard deviations. RoBERTa, Megatron-BERT (fairseq, Megatron-LM) and the others use an untruncated one. Megatron-BERT
+and ModernBERT divide the standard deviation of the matrices that add to the residual stream by sqrt(2 * layers), so
+that the stream's variance does not grow with depth (arXiv:1909.08053). ELECTRA draws like BERT, except for two matrices
+(families.py). Norms begin with weights of one. All biases are zero, except XLNet's attention biases, which are drawn.
 
 A small masked LM spends its first thousands of steps on what can be counted in seconds: which words occur near each
 other. The model.initial_* keys replace randomly drawn weights, one tensor at a time:
@@ -20,8 +26,9 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from schemas.randomness import key
 from schemas.statistics import TokenStatistics
 from trainer.models.shape import EncoderShape
 
@@ -31,6 +38,12 @@ if TYPE_CHECKING:
 
 Weights = Iterator[tuple[str, Tensor]]
 """The name and the float32 values of every parameter, in the order of the model."""
+
+RESIDUAL_MATRICES = ("attention.out", "down")
+"""Name endings of the matrices whose output is added to the residual stream."""
+
+DRAWN_WEIGHTS = ("q", "k", "v", "o", "r", "r_w_bias", "r_r_bias", "r_s_bias", "seg_embed", "mask_emb")
+"""XLNet's weights that are not in torch modules. All are drawn, biases included, as in zihangdai/xlnet, modeling.py."""
 
 TOKENS = ("encoder.embeddings.token.weight", "mlm_head.decoder.weight")
 """The parameters that get the token vectors: the embeddings, and the projection of a head that is not tied."""
@@ -43,6 +56,54 @@ hand; no other value was measured."""
 
 RANDOM_IN_HEAD = 0.3
 """The factor for the drawn matrix of an identity head before the identity is added. Chosen by hand, too."""
+
+
+@torch.no_grad()
+def initialize(model: nn.Module, shape: EncoderShape, std: float, seed: int) -> None:
+    """Fill in all weights, in place. They depend only on the seed, the shape and `std`."""
+    drawn = drawn_weights(model, shape, std, seed)
+    for (_, values), parameter in zip(drawn, model.parameters(), strict=True):
+        parameter.copy_(values)
+
+
+@torch.no_grad()
+def drawn_weights(model: nn.Module, shape: EncoderShape, std: float, seed: int) -> Iterator[tuple[str, Tensor]]:
+    """Yield the name and the initial values of every parameter, in float32, in the order of the model.
+
+    Only the model's names and shapes are read, so it may be on the meta device. A single generator draws all matrices,
+    so the values also depend on the order in which they are drawn.
+    """
+    generator = torch.Generator().manual_seed(key(seed, "initial weights") >> 1)  # torch takes 63 bits
+
+    for name, module in model.named_modules():
+        for kind, parameter in module.named_parameters(recurse=False):
+            is_matrix = isinstance(module, nn.Linear | nn.Embedding) and kind == "weight"
+            if is_matrix or kind in DRAWN_WEIGHTS:
+                values = torch.empty(parameter.shape)
+                _draw(values, name, shape, std, generator)
+            elif isinstance(module, nn.LayerNorm | nn.RMSNorm) and kind == "weight":
+                values = torch.ones(parameter.shape)
+            else:
+                assert kind == "bias", f"no initial values are known for {name}.{kind}"
+                values = torch.zeros(parameter.shape)
+            yield f"{name}.{kind}", values
+
+
+def _draw(values: Tensor, name: str, shape: EncoderShape, std: float, generator: torch.Generator) -> None:
+    """Draw the values of the module `name`, in place."""
+    if shape.scaled_residuals and name.endswith(RESIDUAL_MATRICES):
+        std = std / (2 * shape.num_hidden_layers) ** 0.5
+
+    if name.endswith(shape.glorot):
+        nn.init.xavier_uniform_(values, generator=generator)
+    elif shape.truncated is not None:
+        bound = shape.truncated * std
+        nn.init.trunc_normal_(values, std=std, a=-bound, b=bound, generator=generator)
+    else:
+        nn.init.normal_(values, std=std, generator=generator)
+
+
+# Weights that are computed from the training text, or the identity
 
 
 def needs_statistics(model: ModelSection) -> bool:

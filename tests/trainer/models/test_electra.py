@@ -14,11 +14,10 @@ from tests.small_models import padded, random_model, write_hf
 from tests.trainer.models.electra_models import electra, electra_case, one_row, shared_table
 from trainer.data.padding import pad_to_shape, shape_for
 from trainer.models.batch import PackedBatch
-from trainer.models.electra import GENERATOR_FOLDER, parts_of
+from trainer.models.electra import GENERATOR_FOLDER, parts_of, replace_tokens, sample_from_softmax
 from trainer.models.hf_load import warm_start_model
 from trainer.models.hf_names import to_hf
 from trainer.models.pretraining import build_model
-from trainer.models.replaced_tokens import replace_tokens, sample_from_softmax
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from trainer.data.mixture import build_sources
 from trainer.data.padding import pad_to_shape, shape_for
 from trainer.data.rank_share import RankShare
 from trainer.models.batch import PackedBatch
-from trainer.models.replaced_tokens import replace_tokens, sample_from_softmax
+from trainer.models.electra import replace_tokens, sample_from_softmax
 
 
 @pytest.fixture(scope="module")

@@ -19,9 +19,8 @@ from trainer.config.load import load_recipe
 from trainer.config.schema import ModelSection, Recipe
 from trainer.models.encoder import Attention
 from trainer.models.families import encoder_shape
-from trainer.models.init_weights import drawn_weights
 from trainer.models.pretraining import model_of
-from trainer.models.starting_weights import ignored_keys, make_identity, with_starting_weights
+from trainer.models.starting_weights import drawn_weights, ignored_keys, make_identity, with_starting_weights
 
 VOCABULARY_SIZE = 40
 SPECIALS = 5
