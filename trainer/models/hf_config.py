@@ -6,8 +6,9 @@ with what the recipe would write.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from schemas.errors import DataError, UsageError
 from schemas.vocabulary import Vocabulary
@@ -49,70 +50,137 @@ AUTO_CLASSES = {
 }
 """For each family, the Auto class that loads its folders."""
 
-# Keys of config.json, with the fields of EncoderShape whose values they have.
 
-_SIZES = {
+class Special(NamedTuple):
+    """The id of a special token."""
+
+    role: Literal["pad", "unk", "cls", "sep", "mask"]
+
+
+class Constant(NamedTuple):
+    """A value that is the same for every shape of a family."""
+
+    value: Any
+
+
+Entry = str | Special | Constant | Callable[[EncoderShape], Any]
+"""Where a key's value comes from. A text names a field of EncoderShape, and most of these fields are read back."""
+
+ACTIVATION_NAMES = {"gelu": "gelu", "gelu_tanh": "gelu_new", "silu": "silu"}
+
+
+def _activation(shape: EncoderShape) -> str:
+    return ACTIVATION_NAMES[shape.activation]
+
+
+def _groups(shape: EncoderShape) -> int:
+    # transformers can only share whole layers. Layers that share a sublayer are exported as separate layers.
+    return shape.num_hidden_groups if shape.sharing == "all" else shape.num_hidden_layers
+
+
+def _rotation(shape: EncoderShape) -> dict[str, Any]:
+    return {"rope_type": "default", "rope_theta": shape.rope_base}
+
+
+def _window_base(shape: EncoderShape) -> float | None:
+    return shape.rope_base if shape.window_rope_base is None else shape.window_rope_base
+
+
+def _rotations(shape: EncoderShape) -> dict[str, Any]:
+    in_windows = {"rope_type": "default", "rope_theta": _window_base(shape)}
+    return {"full_attention": _rotation(shape), "sliding_attention": in_windows}
+
+
+def _layer_types(shape: EncoderShape) -> list[str]:
+    windows = [shape.window_of(layer) for layer in range(shape.num_hidden_layers)]
+    return ["full_attention" if window is None else "sliding_attention" for window in windows]
+
+
+_SIZES: dict[str, Entry] = {
     "vocab_size": "vocab_size",
     "hidden_size": "hidden_size",
     "num_hidden_layers": "num_hidden_layers",
     "num_attention_heads": "num_attention_heads",
     "intermediate_size": "intermediate_size",
     "max_position_embeddings": "positions",
+    "pad_token_id": Special("pad"),
     "tie_word_embeddings": "tied",
 }
-_DROPOUTS = {
+_BERT: dict[str, Entry] = {
+    **_SIZES,
+    "type_vocab_size": "type_vocab_size",
+    "hidden_act": _activation,
     "hidden_dropout_prob": "hidden_dropout_prob",
     "attention_probs_dropout_prob": "attention_probs_dropout_prob",
-}
-_BERT = {
-    **_SIZES,
-    **_DROPOUTS,
-    "type_vocab_size": "type_vocab_size",
-    "hidden_act": "activation",
     "layer_norm_eps": "norm_eps",
 }
+_FIRST_AND_LAST: dict[str, Entry] = {"bos_token_id": Special("cls"), "eos_token_id": Special("sep")}
 
-KEYS: dict[str, dict[str, str]] = {
-    "bert": _BERT,
-    "roberta": _BERT,
-    "albert": _BERT | {"embedding_size": "embedding_size"},
+KEYS: dict[str, dict[str, Entry]] = {
+    "bert": _BERT,  # published configs have neither of _FIRST_AND_LAST
+    "roberta": {**_BERT, **_FIRST_AND_LAST},
+    "albert": {
+        **_BERT,
+        **_FIRST_AND_LAST,
+        "embedding_size": "embedding_size",
+        "num_hidden_groups": _groups,
+        "inner_group_num": Constant(1),
+    },
     "megatron-bert": _BERT,
     "modernbert": {
         **_SIZES,
-        "hidden_activation": "activation",
-        "classifier_activation": "activation",
+        **_FIRST_AND_LAST,
+        "cls_token_id": Special("cls"),
+        "sep_token_id": Special("sep"),
+        "hidden_activation": _activation,
+        "classifier_activation": _activation,
         "norm_eps": "norm_eps",
         "norm_bias": "norm_bias",
         "attention_bias": "attention_bias",
         "mlp_bias": "up_bias",
         "classifier_bias": "head_dense_bias",
+        # As in the published config.json. transformers' default is "cls", a token that masked LM never trains.
+        "classifier_pooling": Constant("mean"),
         "decoder_bias": "decoder_bias",
         "embedding_dropout": "hidden_dropout_prob",
+        "mlp_dropout": Constant(0.0),
         "attention_dropout": "attention_probs_dropout_prob",
         "local_attention": "window",
+        "layer_types": _layer_types,
+        "rope_parameters": _rotations,
+        # The same settings under the keys of transformers 4.
         "global_attn_every_n_layers": "global_every",
+        "global_rope_theta": "rope_base",
+        "local_rope_theta": _window_base,
     },
     "eurobert": {
         **_SIZES,
+        **_FIRST_AND_LAST,
+        "mask_token_id": Special("mask"),
         "num_key_value_heads": "num_key_value_heads",
         "head_dim": "head_size",
-        "hidden_act": "activation",
+        "hidden_act": _activation,
         "rms_norm_eps": "norm_eps",
         "attention_bias": "attention_bias",
         "mlp_bias": "up_bias",
         "attention_dropout": "attention_probs_dropout_prob",
+        "rope_parameters": _rotation,
     },
     "esm": {
         **_SIZES,
-        **_DROPOUTS,
+        **_FIRST_AND_LAST,
+        "mask_token_id": Special("mask"),
+        "hidden_dropout_prob": "hidden_dropout_prob",
+        "attention_probs_dropout_prob": "attention_probs_dropout_prob",
         "layer_norm_eps": "norm_eps",
+        "position_embedding_type": Constant("rotary"),
         "rope_theta": "rope_base",
         "emb_layer_norm_before": "embedding_norm",
         "token_dropout": "rescale_masked",
     },
-    "nomic_bert": _BERT,
-    "gte": _BERT,
-    "electra": _BERT | {"embedding_size": "embedding_size"},
+    "nomic_bert": {**_BERT, "rope_parameters": _rotation},
+    "gte": {**_BERT, **_FIRST_AND_LAST, "rope_parameters": _rotation},
+    "electra": {**_SIZES, "embedding_size": "embedding_size", **_BERT},
     "xlnet": {
         "vocab_size": "vocab_size",
         "d_model": "hidden_size",
@@ -120,99 +188,47 @@ KEYS: dict[str, dict[str, str]] = {
         "n_head": "num_attention_heads",
         "d_head": "head_size",
         "d_inner": "intermediate_size",
-        "ff_activation": "activation",
+        "ff_activation": _activation,
         "layer_norm_eps": "norm_eps",
         "dropout": "hidden_dropout_prob",
+        "attn_type": Constant("bi"),
+        "untie_r": Constant(True),
+        "bi_data": Constant(False),
+        "clamp_len": Constant(-1),
+        "same_length": Constant(False),
+        # The model was trained without memory.
+        "mem_len": Constant(None),
+        "reuse_len": Constant(None),
+        "use_mems_eval": Constant(False),
+        "use_mems_train": Constant(False),
+        "summary_type": Constant("last"),
+        "pad_token_id": Special("pad"),
+        **_FIRST_AND_LAST,
         "tie_word_embeddings": "tied",
     },
 }
-
-CONSTANTS: dict[str, dict[str, Any]] = {
-    # As in the published config.json. transformers' default is "cls", a token that masked LM never trains.
-    "modernbert": {"classifier_pooling": "mean", "mlp_dropout": 0.0},
-    "esm": {"position_embedding_type": "rotary"},
-    # A model that was trained without memory.
-    "xlnet": {
-        "attn_type": "bi",
-        "untie_r": True,
-        "bi_data": False,
-        "clamp_len": -1,
-        "same_length": False,
-        "mem_len": None,
-        "reuse_len": None,
-        "use_mems_eval": False,
-        "use_mems_train": False,
-        "summary_type": "last",
-    },
-}
-"""Keys whose values are the same for every shape of a family."""
-
-SpecialIds = dict[str, Literal["pad", "unk", "cls", "sep", "mask"]]
-
-_FIRST_AND_LAST: SpecialIds = {"bos_token_id": "cls", "eos_token_id": "sep"}
-
-SPECIAL_IDS: dict[str, SpecialIds] = {
-    "roberta": _FIRST_AND_LAST,
-    "albert": _FIRST_AND_LAST,
-    "modernbert": {**_FIRST_AND_LAST, "cls_token_id": "cls", "sep_token_id": "sep"},
-    "eurobert": {**_FIRST_AND_LAST, "mask_token_id": "mask"},
-    "esm": {**_FIRST_AND_LAST, "mask_token_id": "mask"},
-    "gte": _FIRST_AND_LAST,
-    "xlnet": _FIRST_AND_LAST,
-}
-"""Keys with ids of special tokens, besides pad_token_id; BERT's published configs have none."""
-
-ACTIVATION_NAMES = {"gelu": "gelu", "gelu_tanh": "gelu_new", "silu": "silu"}
-
-LONGEST_WITHOUT_POSITIONS = 512
-"""Maximum tokens in a row if config.json has no limit: for XLNet, whose positions are relative."""
+"""For each family, the keys of config.json in the order in which they are written."""
 
 
 def hf_config(shape: EncoderShape, vocabulary: Vocabulary) -> dict[str, Any]:
     """Return the content of config.json for the family's class in transformers."""
+
+    def value_of(entry: Entry) -> Any:
+        if isinstance(entry, str):
+            return getattr(shape, entry)
+        if isinstance(entry, Special):
+            return vocabulary.special_id(entry.role)
+        return entry.value if isinstance(entry, Constant) else entry(shape)
+
     family = "electra" if shape.family == "electra_generator" else shape.family
-    config: dict[str, Any] = {"architectures": [ARCHITECTURES[shape.family]], "model_type": family}
-    for theirs, ours in KEYS[family].items():
-        value = getattr(shape, ours)
-        config[theirs] = ACTIVATION_NAMES[value] if ours == "activation" else value
-
-    special_ids: SpecialIds = {"pad_token_id": "pad", **SPECIAL_IDS.get(family, {})}
-    config |= {theirs: vocabulary.special_id(role) for theirs, role in special_ids.items()}
-    return config | CONSTANTS.get(family, {}) | _groups(shape) | _rotations(shape)
-
-
-def _groups(shape: EncoderShape) -> dict[str, Any]:
-    """Return ALBERT's groups. transformers can only share whole layers; others are exported as separate layers."""
-    if shape.family != "albert":
-        return {}
-    groups = shape.num_hidden_groups if shape.sharing == "all" else shape.num_hidden_layers
-    return {"num_hidden_groups": groups, "inner_group_num": 1}
-
-
-def _rotations(shape: EncoderShape) -> dict[str, Any]:
-    """Return the RoPE bases, and ModernBERT's windows. ESM's only key is in the table."""
-    if shape.rope_base is None or shape.family == "esm":
-        return {}
-    everywhere = {"rope_type": "default", "rope_theta": shape.rope_base}
-    if shape.family != "modernbert":
-        return {"rope_parameters": everywhere}
-
-    window_base = shape.rope_base if shape.window_rope_base is None else shape.window_rope_base
-    windows = [shape.window_of(layer) is not None for layer in range(shape.num_hidden_layers)]
-    return {
-        "layer_types": ["sliding_attention" if has_window else "full_attention" for has_window in windows],
-        "rope_parameters": {
-            "full_attention": everywhere,
-            "sliding_attention": {"rope_type": "default", "rope_theta": window_base},
-        },
-        # The same settings under the keys of transformers 4.
-        "global_rope_theta": shape.rope_base,
-        "local_rope_theta": window_base,
-    }
+    config = {"architectures": [ARCHITECTURES[shape.family]], "model_type": family}
+    return config | {key: value_of(entry) for key, entry in KEYS[family].items()}
 
 
 # Read back
 
+LONGEST_WITHOUT_POSITIONS = 512
+"""Maximum tokens in a row if config.json has no limit: for XLNet, whose positions are relative."""
 
 REQUIRED = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
 READ = (*REQUIRED, "num_key_value_heads", "embedding_size", "window", "global_every", "tied", "norm_eps")
@@ -235,9 +251,9 @@ def model_of_folder(folder: str) -> dict[str, Any]:
     model: dict[str, Any] = {"family": family}
     for theirs, ours in KEYS[family].items():
         if ours in REQUIRED:
-            model[ours] = _size(config, theirs, folder)
-        elif ours in READ and family in FAMILIES_WITH.get(ours, FAMILIES) and config.get(theirs) is not None:
-            model[ours] = config[theirs]
+            model[str(ours)] = _size(config, theirs, folder)
+        elif ours in READ and family in FAMILIES_WITH.get(str(ours), FAMILIES) and config.get(theirs) is not None:
+            model[str(ours)] = config[theirs]
 
     model["max_position_embeddings"] = LONGEST_WITHOUT_POSITIONS
     if family != "xlnet":  # RoBERTa's position table begins with two rows that no token uses
