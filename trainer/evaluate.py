@@ -13,7 +13,7 @@ They come with the baseline on the same labels: the loss of a model that only kn
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from time import perf_counter
 
 import torch
@@ -31,12 +31,13 @@ from trainer.data.loader import CPU, BatchFormat, MaskingSchedule, Stream
 from trainer.data.mixture import Source, build_sources
 from trainer.data.rank_share import RankShare
 from trainer.logs import logger
-from trainer.metrics.held_out import NAMES_BY_KIND, EvaluationCounts, EvaluationSums, check_any_masked, figures
 from trainer.metrics.log import Figures
+from trainer.metrics.sums import NAMES_BY_KIND, Sums, check_any_predicted, evaluation_figures
 from trainer.metrics.unigram import WordFrequencies
 from trainer.models.batch import IGNORE_INDEX, PackedBatch
 from trainer.models.families import FAMILIES
 from trainer.models.pretraining import SUMS, PretrainingModel
+from trainer.step import host_counts
 
 EVALUATION_SEED = 0
 """The seed of the order and the masks of held-out rows. It does not depend on the run's seed."""
@@ -114,6 +115,7 @@ class Evaluation:
         self._kind: Kind = recipe.masking.kind
         self._kinds: tuple[Kind, ...] = KINDS if recipe.evaluation.all_kinds else (self._kind,)
         self._folder = folder.folder
+        self._detects_replaced = needs_draws(recipe)
         self._losses_V: Tensor | None = None
         if frequencies is not None:
             self._losses_V = torch.from_numpy(frequencies.losses_V).to(device, torch.float64)
@@ -121,7 +123,7 @@ class Evaluation:
         # Batches are not padded to one shape: nothing is kept for gradients, so they may be larger than in training.
         permuted = FAMILIES[recipe.model.family].two_streams
         schedule = KindsInTurn(Masking(self._kind, MASK_PROB), permuted=permuted, kinds=self._kinds)
-        batch_format = BatchFormat(device=device, has_draws=needs_draws(recipe))
+        batch_format = BatchFormat(device=device, has_draws=self._detects_replaced)
         bounds = self._bounds_of(recipe, sources[0], share)
         self._batches = len(bounds) * len(self._kinds)
         self._stream = HeldOutStream(sources, bounds, schedule, share, batch_format)
@@ -151,9 +153,14 @@ class Evaluation:
 
         dist.all_reduce(sums)
         values_by_kind = zip(self._kinds, sums.tolist(), strict=True)
-        sums_by_kind = {kind: EvaluationSums.from_values(values) for kind, values in values_by_kind}
-        check_any_masked(sums_by_kind, self._folder)
-        by_kind = {kind: figures(sums_of_kind) for kind, sums_of_kind in sums_by_kind.items()}
+        sums_by_kind = {kind: Sums(*values) for kind, values in values_by_kind}
+        for kind, sums_of_kind in sums_by_kind.items():
+            check_any_predicted(
+                sums_of_kind,
+                f"evaluation.pairs {self._folder} has no token that masks of kind {kind} can be drawn on: its rows "
+                "hold only unknown words. Use a vocabulary that covers the text, or hold out other text.",
+            )
+        by_kind = {kind: evaluation_figures(total, self._detects_replaced) for kind, total in sums_by_kind.items()}
 
         result: Figures = {f"eval_{name}": value for name, value in by_kind[self._kind].items()}
         if len(self._kinds) > 1:
@@ -162,7 +169,7 @@ class Evaluation:
 
         if self._losses_V is not None:
             sums_of_run = sums_by_kind[self._kind]
-            result["eval_unigram_loss"] = sums_of_run.unigram_sum / sums_of_run.counts.masked
+            result["eval_unigram_loss"] = sums_of_run.unigram_sum / sums_of_run.predicted
         result["eval_seconds"] = perf_counter() - started
         return EvaluationResult(result)
 
@@ -183,12 +190,12 @@ class Evaluation:
     def _sums(self, engine: DeepSpeedEngine, stop_requested: Callable[[], bool]) -> Tensor | None:
         """Return this rank's sums, float64, or None if evaluation was interrupted.
 
-        A row for each kind of masking has the values that `EvaluationSums.from_values` takes.
+        A row for each kind of masking has the fields of `Sums`.
         """
         device = torch.device(engine.device or "cpu")
         model: PretrainingModel = engine.module  # type: ignore[assignment]
-        counts = torch.zeros(len(self._kinds), len(EvaluationCounts._fields), dtype=torch.float64)
-        sums = torch.zeros(len(self._kinds), SUMS + counts.shape[1] + 1, dtype=torch.float64, device=device)
+        sums = torch.zeros(len(self._kinds), len(fields(Sums)), dtype=torch.float64, device=device)
+        counts = torch.zeros(len(self._kinds), sums.shape[1] - SUMS - 1, dtype=torch.float64)
 
         engine.eval()
         try:
@@ -201,12 +208,7 @@ class Evaluation:
                     losses = engine(micro_batch)
                     sums[index, :SUMS] += losses.stacked()
                     sums[index, -1] += self._unigram_sum(micro_batch)
-                    counts_of_batch = EvaluationCounts(
-                        masked=micro_batch.predicted,
-                        pairs=model.labeled_pairs(micro_batch),
-                        judged=micro_batch.tokens if losses.rtd_sum is not None else 0,
-                    )
-                    counts[index] += torch.tensor(counts_of_batch, dtype=torch.float64)
+                counts[index] += host_counts(model, micro_batches)
         finally:
             engine.train()
 

@@ -22,10 +22,9 @@ from trainer.evaluate import Evaluation, EvaluationResult
 from trainer.evaluation_rerun import evaluation_is_missing, record_rerun
 from trainer.logs import logger
 from trainer.lookahead import Lookahead
-from trainer.loss_doctor.examiner import LossExaminer
+from trainer.metrics.clock import StepClock
 from trainer.metrics.log import Figures, MetricsLog
-from trainer.metrics.step_clock import StepClock
-from trainer.metrics.unigram import TrainingText
+from trainer.metrics.plateau import Plateau
 from trainer.models.batch import PackedBatch
 from trainer.optim.lr_schedule import learning_rate_in, set_learning_rate
 from trainer.pace import StepsChangedError
@@ -43,8 +42,8 @@ class Loop:
     Two recipes apply. The run's recipe (`context.run_recipe`) says when to log, save and evaluate. The phase's recipe
     (`phase.recipe`) has the phase's data, batches and learning rate.
 
-    evaluation: None if the run has no held-out data. metrics: None on ranks other than 0. training_text: facts about
-    the phase's rows that the loss doctor uses, or None.
+    evaluation: None if the run has no held-out data. metrics: None on ranks other than 0. unigram_loss: the
+    loss of word frequencies alone on the phase's text, None if it is not known.
     """
 
     context: RunContext
@@ -54,17 +53,15 @@ class Loop:
     evaluation: Evaluation | None
     guard: AnomalyGuard
     metrics: MetricsLog | None
-    training_text: TrainingText | None = None
+    unigram_loss: float | None = None
 
     def __post_init__(self) -> None:
         self.stepper = Stepper(self.engine, self.guard)
         self.lookahead = Lookahead(self.stream)
         self.saver = Saver(self.context, self.engine, writes_report=self.metrics is not None)
-        self.examiner = LossExaminer(
-            self.context, self.phase, self.engine, self.guard, self.evaluation, self.training_text
-        )
-        self.clock = StepClock(self.engine, self.context.watchdog)
-        self.step_log = StepLog(self.context, self.phase, self.clock, self.examiner, self.metrics)
+        self.plateau = Plateau(self.context, self.phase, self.engine, self.guard, self.evaluation, self.unigram_loss)
+        self.clock = StepClock(self.engine)
+        self.step_log = StepLog(self.context, self.phase, self.clock, self.plateau, self.metrics)
         self.micro_batches: list[PackedBatch] = []
         if self.context.pace is not None:
             self.context.pace.phase_begins()
@@ -106,7 +103,7 @@ class Loop:
             self.context.profiler.step_ended(step)
 
             evaluation = EvaluationResult()
-            if is_last or self.may_follow_up(step, progress):
+            if is_last or self.may_follow_up(step):
                 evaluation = self.follow_up(step, progress, is_last)
                 if self.guard.wants_rollback:
                     self.saver.wait(step)
@@ -144,9 +141,9 @@ class Loop:
         self.settle(progress, EvaluationResult())
         return is_computed
 
-    def may_follow_up(self, step: int, progress: Progress) -> bool:
+    def may_follow_up(self, step: int) -> bool:
         """Return whether something may have to be done after a step before the next one begins."""
-        return something_may_be_due(self.run_recipe, self.phase, step) or self.examiner.is_due(step, progress)
+        return something_may_be_due(self.run_recipe, self.phase, step) or self.plateau.is_due(step)
 
     def follow_up(self, step: int, progress: Progress, is_last: bool) -> EvaluationResult:
         """Evaluate, log, compare the replicas and save, whichever of these are due after `step`.
@@ -230,10 +227,7 @@ class Loop:
         return self.context.stop.leaves_step()
 
     def rerun_interrupted_evaluation(self, state: TrainingState) -> None:
-        """Evaluate the checkpoint that the run resumes from, if a signal interrupted its evaluation.
-
-        The loss doctor examines the loss as it would have done then.
-        """
+        """Evaluate the checkpoint that the run resumes from, if a signal interrupted its evaluation."""
         step = state.step
         if not evaluation_is_missing(self.run_recipe, self.phase, step):
             return
@@ -245,8 +239,8 @@ class Loop:
         figures = evaluation.figures
         is_of_phase = step > self.phase.steps_before
         cause: Figures = {}
-        if state.examination_postponed and is_of_phase:
-            cause = self.examiner.examine_state(state, figures, [])
+        if is_of_phase and self.plateau.is_due(step):
+            cause = self.plateau.examine(step, state.tokens, figures, [])
         run_on_rank_0(partial(record_rerun, self.run_recipe.run.folder, step, figures, cause, self.metrics))
         self.saver.publish(state)
 

@@ -25,20 +25,20 @@ from trainer.evaluate import Evaluation, open_evaluation
 from trainer.export.verify_rows import check_exportable
 from trainer.metrics.log import MetricsLog
 from trainer.metrics.monitors import Tell, name_run
-from trainer.metrics.unigram import TrainingText, open_frequencies, training_text
-from trainer.metrics.utilization import utilization_of
+from trainer.metrics.unigram import open_frequencies
+from trainer.metrics.utilization import mfu_of_one_token
 from trainer.run_context import RunContext
 
 
 @dataclass(frozen=True)
 class PhaseData:
-    """The data that one rank reads in one phase."""
+    """The data that one rank reads in one phase, and the loss of word frequencies alone on its text, if known."""
 
     folders: list[PairFolder]
     share: RankShare
     stream: Stream
     evaluation: Evaluation | None
-    text: TrainingText | None
+    unigram_loss: float | None
 
 
 def open_data(phase: Phase, folders: list[PairFolder], resources: contextlib.ExitStack, begins: bool) -> PhaseData:
@@ -53,7 +53,7 @@ def open_data(phase: Phase, folders: list[PairFolder], resources: contextlib.Exi
     if evaluation is not None:
         resources.callback(evaluation.close)
 
-    return PhaseData(folders, share, stream, evaluation, training_text(folders, frequencies))
+    return PhaseData(folders, share, stream, evaluation, None if frequencies is None else frequencies.loss)
 
 
 def open_engine(context: RunContext, phase: Phase, data: PhaseData, begins: bool) -> DeepSpeedEngine:
@@ -95,8 +95,8 @@ def open_metrics(
         if state.step < context.last_step or not (Path(run.folder) / RECIPE).exists():
             describe_run(context.run_recipe, folders[0])
         write_history(run.folder, state.changes)
-        utilization = utilization_of(phase.recipe, folders, dist.get_world_size())
-        metrics = MetricsLog(run.folder, state.step, run.max_steps, utilization, tell_monitors)
+        mfu = mfu_of_one_token(phase.recipe, folders, dist.get_world_size())
+        metrics = MetricsLog(run.folder, state.step, run.max_steps, mfu, tell_monitors)
         metrics.objective = phase.recipe.objective.kind
         opened.append(metrics)
 

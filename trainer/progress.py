@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from trainer.anomaly import AnomalyHistory
 from trainer.checkpoint.state import TrainingState
-from trainer.metrics.interval import Interval
-from trainer.metrics.meter import Meter
-from trainer.step_result import StepResult
+from trainer.metrics.clock import Meter
+from trainer.metrics.sums import Interval, StepResult
 
 
 class Progress:
@@ -15,17 +14,11 @@ class Progress:
     def __init__(self, state: TrainingState):
         self._state = state
         self.meter = Meter(state.tokens, state.seconds)
-        self.examined_step = state.examined_step
-        """The step after which the loss doctor last examined the run, 0 if it has not yet."""
-        self.examination_postponed = False
-        """Whether the examination after the last step waits for the rerun of its evaluation."""
-
-        # The sums that a postponed examination needs have already been logged.
-        self.interval = Interval() if state.examination_postponed else state.interval.model_copy(deep=True)
+        self.interval = state.interval.model_copy(deep=True)
 
     def add(self, result: StepResult) -> None:
         """Count a step."""
-        self.meter.add(int(result.counts.tokens))
+        self.meter.add(int(result.sums.tokens))
         self.interval.add(result)
 
     def end_interval(self) -> dict[str, float | None]:
@@ -34,14 +27,6 @@ class Progress:
         self.interval = Interval()
         return means
 
-    def postpone_examination(self, step: int) -> None:
-        """Leave the examination that is due after `step` to the rerun of its evaluation.
-
-        The interval must not end then, because the examination needs it. The run is saved, and takes no further step.
-        """
-        self.examined_step = step
-        self.examination_postponed = True
-
     def state_at(self, step: int, history: AnomalyHistory) -> TrainingState:
         """Return a copy of the state to save after `step`. Training changes the original while the copy is written."""
         progress = {
@@ -49,8 +34,6 @@ class Progress:
             "tokens": self.meter.tokens,
             "seconds": self.meter.seconds,
             "anomaly": history.model_copy(deep=True),
-            "examined_step": self.examined_step,
-            "examination_postponed": self.examination_postponed,
             "interval": self.interval.model_copy(deep=True),
         }
         return self._state.model_copy(update=progress)

@@ -139,12 +139,12 @@ def take_steps(loop: Loop, done: int, steps: int) -> float:
         if not loop.compute_step(step, skipped_batches=0, is_last=step == last):
             raise preempted(loop)
         result = loop.stepper.settle()
-        tokens += result.counts.tokens if result is not None else 0.0
+        tokens += result.sums.tokens if result is not None else 0.0
         loop.stepper.update()
         loop.clock.step_ended(loop.stream.stalled_seconds)
 
     result = loop.stepper.settle()
-    return tokens + (result.counts.tokens if result is not None else 0.0)
+    return tokens + (result.sums.tokens if result is not None else 0.0)
 
 
 def time_evaluation(loop: Loop) -> float:

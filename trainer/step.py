@@ -28,8 +28,8 @@ Dropout is seeded by (seed, step, rank), so no random state has to be saved.
 A step can end between two micro-batches: after a stop signal there may be no time to finish a long one
 (trainer/distributed/stop_agreement.py).
 
-On the device, the sums of a step are one float64 vector in the order of `Losses.stacked`, and its counts one in the
-order of BatchCounts.
+On the device, the sums of a step are one float64 vector, and its counts another one: the fields of Sums
+(trainer/metrics/sums.py) that a step has, in their order.
 """
 
 from __future__ import annotations
@@ -49,10 +49,9 @@ from trainer.distributed.deepspeed_internals import norms_stay_on_device
 from trainer.distributed.gradients import gradient_divisor
 from trainer.distributed.host_copy import HostCopy
 from trainer.distributed.loss_scale import loss_scale
-from trainer.metrics.loss_sums import LossSums
+from trainer.metrics.sums import StepResult, Sums, check_any_predicted
 from trainer.models.batch import PackedBatch
-from trainer.models.pretraining import SUMS
-from trainer.step_result import BatchCounts, StepResult, check_masked, normalized_loss
+from trainer.models.pretraining import SUMS, PretrainingModel
 
 
 @dataclass
@@ -151,21 +150,17 @@ class Stepper:
         self._unsettled = None
 
         values = unsettled.values.read()
-        sums = LossSums.from_values(values[:SUMS])
-        counts = BatchCounts(*values[SUMS:-2])
+        sums = Sums(*values[:-2])
         norm, bad = values[-2:]
-        check_masked(counts, unsettled.step)
-
-        loss = normalized_loss(sums.mlm_sum, sums.pair_sum, self._rtd_weight * sums.rtd_sum, counts)
-        return StepResult(
-            step=unsettled.step,
-            counts=counts,
-            loss=loss,
-            grad_norm=norm,
-            fault=self._guard.settle(loss, norm, bool(bad), unsettled.was_judged),
-            rtd_weight=self._rtd_weight,
-            **sums._asdict(),
+        check_any_predicted(
+            sums,
+            f"The batch of step {unsettled.step} has no masked token: its rows hold only unknown words, or their "
+            "stored masks are empty. Use a vocabulary that covers the text, or rebuild the pairs.",
         )
+
+        loss = sums.loss(self._rtd_weight)
+        fault = self._guard.settle(loss, norm, bool(bad), unsettled.was_judged)
+        return StepResult(unsettled.step, sums, loss, norm, fault, self._rtd_weight)
 
     def update(self) -> None:
         """Update the weights, unless the step is bad, and start copying the step's values to the host."""
@@ -175,7 +170,7 @@ class Stepper:
         # Nothing is read from the device here, so these are tensors.
         masked, pairs, tokens = step.counts[:3].clamp(min=1)
         mlm_sum, _, pair_sum, _, rtd_sum, *_ = step.loss_sums
-        self._guard.expect(mlm_sum / masked + pair_sum / pairs + self._rtd_weight * rtd_sum / tokens)
+        self._guard.expect(mlm_sum / masked + pair_sum / pairs + self._rtd_weight * (rtd_sum / tokens))
         with norms_stay_on_device(self._engine):
             self._engine.step()
 
@@ -198,17 +193,21 @@ class Stepper:
 
 
 def count_batch(engine: DeepSpeedEngine, micro_batches: list[PackedBatch]) -> Tensor:
-    """Return the counts of this rank's micro-batches, (4,) float64 on its device, in the order of BatchCounts."""
+    """Return the counts of this rank's micro-batches, (4,) float64 on its device, in the order of `Sums`."""
     model: Any = engine.module
+    return to_device(host_counts(model, micro_batches), torch.device(engine.device or "cpu"))
+
+
+def host_counts(model: PretrainingModel, micro_batches: list[PackedBatch]) -> Tensor:
+    """Return the counts of micro-batches, (4,) float64 on the host, in the order of `Sums`."""
     counts = [
         sum(micro_batch.predicted for micro_batch in micro_batches),
         sum(model.labeled_pairs(micro_batch) for micro_batch in micro_batches),
         sum(micro_batch.tokens for micro_batch in micro_batches),
         sum(len(micro_batch.ids_T) for micro_batch in micro_batches),
     ]
-
     # float64 holds counts exactly up to 2 ** 53, float32 only up to 2 ** 24.
-    return to_device(torch.tensor(counts, dtype=torch.float64), torch.device(engine.device or "cpu"))
+    return torch.tensor(counts, dtype=torch.float64)
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:

@@ -10,14 +10,14 @@ from trainer.config.phases import Phase
 from trainer.due import line_is_due
 from trainer.evaluate import EvaluationResult
 from trainer.logs import logger
-from trainer.loss_doctor.examiner import LossExaminer
+from trainer.metrics.clock import StepClock
 from trainer.metrics.log import Figures, MetricsLog
-from trainer.metrics.step_clock import StepClock
+from trainer.metrics.plateau import Plateau
+from trainer.metrics.sums import StepResult
 from trainer.models.batch import PackedBatch
 from trainer.optim.lr_schedule import learning_rate_in
 from trainer.progress import Progress
 from trainer.run_context import RunContext
-from trainer.step_result import StepResult
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class StepLog:
     context: RunContext
     phase: Phase
     clock: StepClock
-    examiner: LossExaminer
+    plateau: Plateau
     metrics: MetricsLog | None
 
     def add(
@@ -39,7 +39,7 @@ class StepLog:
     ) -> None:
         """Log a step that made no update, and the means since the last line if a line is due after this step.
 
-        micro_batches: as in `LossExaminer.examine`.
+        micro_batches: as in `Plateau.examine`.
         """
         step = result.step
         if self.metrics is not None:
@@ -52,42 +52,23 @@ class StepLog:
             return
 
         # Every rank ends its interval, because checkpoints hold it; rank 0 writes the line.
-        figures = self._end_interval(step, progress, evaluation, micro_batches)
+        figures: Figures = progress.end_interval() | evaluation.figures
+        if self.plateau.baseline is not None:
+            figures["unigram_loss"] = self.plateau.baseline
+        if self.plateau.is_due(step):
+            figures |= self.plateau.examine(step, progress.meter.tokens, figures, micro_batches)
         measured = self.clock.end_interval(step)
-        if step == run_recipe.run.max_steps and self.examiner.is_still_at_baseline(figures, step):
-            logger.info(
-                "%s: the run ends with a loss that does not beat word frequencies alone, so its model is of no use "
-                "yet. See docs/troubleshooting.md, A loss that does not fall.",
-                run_recipe.run.output,
-            )
         if self.metrics is None:
             return
 
-        position = {"step": step, "lr": learning_rate_in(self.phase, step)}
+        position = {"step": step, "lr": learning_rate_in(self.phase, step), "step_seconds": measured.step_seconds}
         # The time of the step and of its evaluation, without the part of the next step that is already computed.
         ended_at = min(measured.ended_at + evaluation.seconds, perf_counter())
         rates = progress.meter.read(ended_at, measured.stalled_seconds)
         try:
-            self.metrics.log(figures | position | rates, measured)
+            self.metrics.log(figures | position | rates, measured.ranks)
         except (OSError, StorageError) as error:
             # The line is kept, and written with a later one once there is room again.
             output = run_recipe.run.output
             reason = error.strerror if isinstance(error, OSError) else error
             logger.info("%s: metrics.jsonl cannot be written: %s. Training continues.", output, reason)
-
-    def _end_interval(
-        self, step: int, progress: Progress, evaluation: EvaluationResult, micro_batches: list[PackedBatch]
-    ) -> Figures:
-        """Return the figures of a line, with an examination if one is due, and begin a new interval. A collective call.
-
-        The interval does not end if an examination has to wait for an interrupted evaluation.
-        """
-        figures: Figures = progress.interval.means() | self.examiner.baseline_figures() | evaluation.figures
-        if self.examiner.is_due(step, progress):
-            if self.examiner.must_wait(evaluation):
-                progress.postpone_examination(step)
-                return figures
-            figures |= self.examiner.examine(step, figures, progress, micro_batches)
-
-        progress.end_interval()
-        return figures

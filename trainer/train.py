@@ -249,6 +249,6 @@ def run_phase(
         guard = AnomalyGuard(
             engine, context.run_recipe.anomaly, state.anomaly.model_copy(), phase.recipe.optimizer.clip
         )
-        loop = Loop(context, phase, engine, data.stream, data.evaluation, guard, metrics, data.text)
+        loop = Loop(context, phase, engine, data.stream, data.evaluation, guard, metrics, data.unigram_loss)
         with noting_out_of_memory(phase.recipe, choice, device):
             return loop.run(state, min(phase.last_step, context.last_step))

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from schemas.pages import Level
+from schemas.charts import Level, round_levels, short
 
 BINS = 64
 """Maximum bars of a histogram."""
@@ -183,19 +183,10 @@ def _histogram_bar(lengths_and_count: tuple[int, int, int], ceiling: float, long
 
 
 def _levels(ceiling: float) -> list[Level]:
-    """Return two to five levels at round counts: multiples of 1, 2 or 5 times a power of ten."""
-    steps = (digit * 10**power for power in range(20) for digit in (1, 2, 5))
-    step = next(step for step in steps if ceiling / step <= 4)
-    counts = range(0, int(ceiling) + 1, step)
-    return [Level(HISTOGRAM_HEIGHT * (1 - count / ceiling), _short(count)) for count in counts]
-
-
-def _short(count: int) -> str:
-    """Return a round count with its unit. Example: `_short(20000)` -> `"20k"`."""
-    for unit, name in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
-        if count >= unit:
-            return f"{count / unit:g}{name}"
-    return str(count)
+    """Return two to five levels at round counts."""
+    # From a ceiling of 4 on, levels are whole numbers.
+    counts = [count for count in round_levels(0, max(ceiling, 4)) if count <= ceiling]
+    return [Level(HISTOGRAM_HEIGHT * (1 - count / ceiling), short(count)) for count in counts]
 
 
 def bars(counts: Counts, whole: int) -> list[Bar]:

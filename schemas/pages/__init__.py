@@ -10,16 +10,8 @@ style.css. The templates of one page are in `templates/` next to the module that
 from __future__ import annotations
 
 from functools import cache
-from typing import NamedTuple
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
-
-
-class Level(NamedTuple):
-    """A horizontal line of a chart: its distance from the top in pixels, and its label."""
-
-    y: float
-    label: str
 
 
 def render(package: str, template: str, **values: object) -> str:

@@ -77,6 +77,6 @@ def test_a_rerun_whose_line_cannot_be_written_is_repeated(recipe: Recipe) -> Non
     assert read_evaluation(str(path)) == {}
 
     metrics = Amended()
-    record_rerun(recipe.run.folder, 8, FIGURES, {"loss_doctor": "masks"}, cast(MetricsLog, metrics))
-    assert metrics.figures == FIGURES | {"loss_doctor": "masks"}
+    record_rerun(recipe.run.folder, 8, FIGURES, {"loss_doctor": "copying"}, cast(MetricsLog, metrics))
+    assert metrics.figures == FIGURES | {"loss_doctor": "copying"}
     assert read_evaluation(str(path)) == FIGURES

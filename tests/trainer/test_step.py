@@ -15,10 +15,10 @@ from tests.trainer.one_rank import VOCABULARY, group_of_one, small_batch, small_
 from trainer import step as steps
 from trainer.anomaly import AnomalyGuard, AnomalyHistory
 from trainer.distributed.zero import basic_optimizer
+from trainer.metrics.sums import StepResult, Sums, check_any_predicted
 from trainer.models.batch import PackedBatch
 from trainer.models.pretraining import build_model
 from trainer.step import Stepper, count_batch, seed_dropout
-from trainer.step_result import BatchCounts, StepResult, check_masked
 
 RECIPE = small_recipe("engine.zero_stage=0", "engine.precision=fp32")
 BATCHES = [small_batch(1, masked=5), small_batch(2, rows=3, length=7, masked=4), small_batch(3, rows=1, masked=2)]
@@ -76,10 +76,10 @@ def plain_loss(model: Any, batch: PackedBatch) -> Tensor:
     return mlm_sum / batch.predicted + pair_sum / batch.paired
 
 
-def plain_gradient(batches: list[PackedBatch], counts: BatchCounts) -> dict[str, Tensor]:
+def plain_gradient(batches: list[PackedBatch], sums: Sums) -> dict[str, Tensor]:
     model = build_model(RECIPE.model, VOCABULARY, seed=0)
     mlm_sum, _, pair_sum, _ = plain_sums(model, batches)
-    (mlm_sum / counts.masked + pair_sum / max(counts.pairs, 1)).backward()
+    (mlm_sum / sums.predicted + pair_sum / max(sums.pairs, 1)).backward()
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
@@ -87,7 +87,6 @@ def plain_gradient(batches: list[PackedBatch], counts: BatchCounts) -> dict[str,
 def test_a_step_is_the_gradient_of_the_whole_batch(monkeypatch: pytest.MonkeyPatch, ranks: int) -> None:
     """However it is cut. With more ranks of the same batches sums and counts grow, and DeepSpeed divides by them."""
     engine = small_engine(RECIPE, micro_batches=3)
-    counts = BatchCounts(masked=11.0 * ranks, pairs=6.0 * ranks, tokens=57.0 * ranks, computed=57.0 * ranks)
     expected_sums = ranks * plain_sums(engine.module, BATCHES).detach()
     monkeypatch.setattr(steps, "dist", SimpleNamespace(all_reduce=lambda tensor: tensor.mul_(ranks)))
     monkeypatch.setattr(engine, "world_size", ranks)
@@ -105,14 +104,17 @@ def test_a_step_is_the_gradient_of_the_whole_batch(monkeypatch: pytest.MonkeyPat
     stepper.update()
     result = stepper.settle()
 
-    assert result is not None and result.step == 7 and result.fault is None and result.counts == counts
-    found = [result.mlm_sum, result.mlm_correct, result.pair_sum, result.pair_correct]
+    assert result is not None and result.step == 7 and result.fault is None
+    sums = result.sums
+    counts = [sums.predicted, sums.pairs, sums.tokens, sums.computed]
+    assert counts == [11.0 * ranks, 6.0 * ranks, 57.0 * ranks, 57.0 * ranks]
+    found = [sums.mlm_sum, sums.mlm_correct, sums.pair_sum, sums.pair_correct]
     assert found == pytest.approx(expected_sums.tolist(), rel=1e-12)
-    assert result.loss == pytest.approx(result.mlm_sum / counts.masked + result.pair_sum / counts.pairs, rel=1e-12)
+    assert result.loss == pytest.approx(sums.mlm_sum / sums.predicted + sums.pair_sum / sums.pairs, rel=1e-12)
     assert guard.events == [result.loss, "update"] and stepper.settle() is None
 
     # DeepSpeed would divide this gradient, the sum of `ranks` equal ones, by the ranks that are not here.
-    gradient = {name: ranks * part for name, part in plain_gradient(BATCHES, counts).items()}
+    gradient = {name: ranks * part for name, part in plain_gradient(BATCHES, sums).items()}
     torch.testing.assert_close(guard.gradient, gradient, rtol=1e-4, atol=1e-7)
     norm = torch.cat([part.flatten() for part in gradient.values()]).norm()
     assert result.grad_norm == pytest.approx(float(norm), rel=1e-4)
@@ -131,9 +133,9 @@ def test_each_step_has_the_counts_of_its_own_batch() -> None:
         following = [BATCHES[1]] if step == 0 else None
         results.append(whole_step(stepper, step, [batch], following))
 
-    assert [result.counts.masked for result in results] == [5, 4, 2]
-    assert [result.counts.pairs for result in results] == [2, 3, 1]
-    assert [result.counts.tokens for result in results] == [24, 21, 12]
+    assert [result.sums.predicted for result in results] == [5, 4, 2]
+    assert [result.sums.pairs for result in results] == [2, 3, 1]
+    assert [result.sums.tokens for result in results] == [24, 21, 12]
     for result, batch in zip(results, BATCHES, strict=True):
         assert result.loss == pytest.approx(float(plain_loss(engine.module, batch)), rel=1e-6)
     engine.destroy()
@@ -172,7 +174,7 @@ def test_the_scale_of_fp16_multiplies_the_gradient(monkeypatch: pytest.MonkeyPat
 
     result = whole_step(Stepper(engine, guard), 1, BATCHES[:1])
 
-    gradient = {name: 8 * part for name, part in plain_gradient(BATCHES[:1], result.counts).items()}
+    gradient = {name: 8 * part for name, part in plain_gradient(BATCHES[:1], result.sums).items()}
     torch.testing.assert_close(guard.gradient, gradient, rtol=1e-4, atol=1e-6)
     engine.destroy()
 
@@ -204,14 +206,11 @@ def test_large_counts_are_exact() -> None:
     assert count_batch(engine, [large])[2] == 2**24 + 1
 
 
-def test_a_batch_without_masks_is_named() -> None:
-    check_masked(BatchCounts(1, 0, 9, 9), 7)
-    with pytest.raises(DataError) as caught:
-        check_masked(BatchCounts(0, 4, 9, 9), 7)
-    assert str(caught.value) == (
-        "The batch of step 7 has no masked token: its rows hold only unknown words, or their stored masks "
-        "are empty. Use a vocabulary that covers the text, or rebuild the pairs."
-    )
+def test_a_batch_without_masks_ends_all_ranks() -> None:
+    check_any_predicted(Sums(predicted=1, tokens=9), "nothing to predict")
+    with pytest.raises(DataError, match="nothing to predict") as caught:
+        check_any_predicted(Sums(pairs=4, tokens=9), "nothing to predict")
+    assert caught.value.everywhere
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda", "another"])

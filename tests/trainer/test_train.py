@@ -37,7 +37,6 @@ def test_what_a_run_leaves(straight: Path, pairs: Path) -> None:
         "loader_stall_fraction",
         "mfu",
         "seconds",
-        "hfu",
         "step_seconds",
         "slowest_rank",
         "slowest_ratio",

@@ -21,7 +21,7 @@ from trainer.checkpoint.run_lock import OWNER, RUN_LOCK_FILE, RunLock, hold
 from trainer.config.schema import Recipe
 from trainer.config.text import dump_recipe
 from trainer.data.dataset import PairFolder
-from trainer.metrics import tensorboard
+from trainer.metrics.monitors import TENSORBOARD_FOLDER
 from trainer.metrics.unigram import UNIGRAM_FILE
 
 RECIPE = "recipe.toml"
@@ -38,7 +38,7 @@ FILES = (
     RUN_LOCK_FILE,
     OWNER,
 )
-WRITTEN_FOLDERS = (tensorboard.FOLDER, vocabulary.VOCABULARY_FOLDER, PARTS_FOLDER, "profile")
+WRITTEN_FOLDERS = (TENSORBOARD_FOLDER, vocabulary.VOCABULARY_FOLDER, PARTS_FOLDER, "profile")
 """Folders that training creates, and `claim` does not."""
 FOLDERS = (layout.CHECKPOINTS_FOLDER, *WRITTEN_FOLDERS)
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from trainer.anomaly import AnomalyHistory
 from trainer.config.changes import RecipeChange
-from trainer.metrics.interval import Interval
+from trainer.metrics.sums import Interval
 
 
 class TrainingState(BaseModel):
@@ -45,14 +45,6 @@ class TrainingState(BaseModel):
 
     # Sums since the last logged line, so that the next line equals that of an uninterrupted run.
     interval: Interval = Interval()
-
-    # The step after which the loss was last compared with that of word frequencies alone, or 0 if it never was. It is
-    # this step also if its evaluation was interrupted, and the comparison waits for the rerun.
-    examined_step: int = 0
-
-    # Whether the loss after this step still has to be examined, because a stop interrupted the evaluation. `interval`
-    # then holds the sums of the line that was logged after this step, which the examination needs.
-    examination_postponed: bool = False
 
     # On a CPU, the threads of a rank, on which the last bits of losses depend, and its share of the cores.
     threads: int = 0

@@ -118,10 +118,3 @@ class Recipe(Section):
         if self.objective.kind == "clm":
             return 1.0
         return max(self.masking.prob, self.masking.final_prob or 0.0)
-
-    @property
-    def least_predicted_share(self) -> float:
-        """The share of tokens that are predicted, at the step at which it is smallest."""
-        if self.objective.kind == "clm":
-            return 1.0
-        return min(self.masking.prob, self.masking.final_prob or 1.0)

@@ -18,8 +18,8 @@ from trainer.config.changes import RecipeChange, shown_value
 from trainer.config.public import changes_without_paths, changes_without_secrets, without_paths, without_secrets
 from trainer.config.schema import Recipe
 from trainer.logs import logger
-from trainer.metrics.interval import REPLACED_TOKEN_NAMES
 from trainer.metrics.log import Figures, read_lines, skipped_note
+from trainer.metrics.sums import REPLACED_TOKEN_NAMES
 from trainer.models.families import FAMILIES
 from trainer.models.hf_config import ARCHITECTURES, AUTO_CLASSES
 

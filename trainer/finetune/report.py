@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from schemas import storage
+from schemas.charts import COLORS, Chart, Line, chart, short
 from schemas.pages import render
 from trainer.finetune.data_facts import shown_labels
 from trainer.finetune.job import DEV, TEST
 from trainer.finetune.results import Spread
-from trainer.metrics.charts import COLORS, Chart, Line, chart
-from trainer.metrics.number_text import duration, short
-from trainer.metrics.presentation import shown_path
+from trainer.metrics.presentation import duration, shown_path
 
 REPORT_FILE = "report.html"
 

@@ -31,7 +31,7 @@ from trainer.finetune.scores import finished, score
 from trainer.finetune.seed_files import STATE_FOLDER, remove_weights, save_weights, weights_of_epoch, write_metrics
 from trainer.finetune.seed_state import load_state, read_state, save_state
 from trainer.logs import logger
-from trainer.metrics.number_text import duration
+from trainer.metrics.presentation import duration
 
 MAX_GRADIENT_NORM = 1.0
 

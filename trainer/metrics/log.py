@@ -1,11 +1,10 @@
-"""Writes metrics.jsonl, the record of a run from which reports and other displays are made.
+"""Writes and reads metrics.jsonl, the record of a run from which reports and other displays are made.
 
 The file has one JSON object per line and one line per logged step, without gaps or repeats over resumes. Losses,
-accuracies, grad_norm and padding_fraction are means since the previous line (interval.py). tokens_per_second,
-loader_stall_fraction, mfu and hfu are rates over the same time (meter.py, utilization.py). lr is that of the last step.
-tokens and seconds are totals of the run.
-step_seconds is measured over the same steps (step_clock.py). slowest_rank, slowest_ratio and peak_memory_bytes compare
-the last reports of all ranks (ranks.py).
+accuracies, grad_norm and padding_fraction are means since the previous line (sums.py). tokens_per_second,
+loader_stall_fraction and mfu are rates over the same time (clock.py, utilization.py). lr is that of the last step.
+tokens and seconds are totals of the run. step_seconds is measured over the same steps (clock.py). slowest_rank,
+slowest_ratio and peak_memory_bytes compare what all ranks measured up to the line before (ranks.py).
 """
 
 from __future__ import annotations
@@ -15,23 +14,24 @@ import sys
 from collections.abc import Callable
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tqdm import tqdm
 
 from schemas import storage
 from trainer.logs import logger
-from trainer.metrics.interval import REPLACED_TOKEN_NAMES
-from trainer.metrics.places import PLACE_NAMES
+from trainer.metrics.monitors import TensorBoardWriter
 from trainer.metrics.presentation import keep_running
-from trainer.metrics.ranks import RankFile, rank_figures
-from trainer.metrics.read import CAUSE, METRICS_FILE, read_lines, read_metrics, skipped_note
-from trainer.metrics.tensorboard import TensorBoardWriter
+from trainer.metrics.ranks import RankFile, RankReport, rank_figures
+from trainer.metrics.sums import PLACE_NAMES, REPLACED_TOKEN_NAMES
 
-if TYPE_CHECKING:
-    # These modules import torch and DeepSpeed, which readers of metrics do not need.
-    from trainer.metrics.step_clock import MeasuredInterval
-    from trainer.metrics.utilization import Utilization
+METRICS_FILE = "metrics.jsonl"
+
+CAUSE = "loss_doctor"
+"""The one metric that is text: why the loss is stuck at that of word frequencies (trainer/metrics/plateau.py)."""
+
+Metrics = list[dict[str, Any]]
+"""The lines of metrics.jsonl."""
 
 NAMES = [
     "step",
@@ -48,7 +48,6 @@ NAMES = [
     "loader_stall_fraction",
     "mfu",
     "seconds",
-    "hfu",
     "step_seconds",
     "slowest_rank",
     "slowest_ratio",
@@ -69,7 +68,6 @@ TIMED = (
     "loader_stall_fraction",
     "mfu",
     "seconds",
-    "hfu",
     "step_seconds",
     "slowest_rank",
     "slowest_ratio",
@@ -91,20 +89,20 @@ class MetricsLog:
         run: str,
         from_step: int,
         max_steps: int,
-        utilization: Utilization | None = None,
+        mfu_of_one_token: float | None = None,
         tell: Callable[[dict[str, Any]], None] = lambda line: None,
     ):
         """Open the metrics of a run that continues after `from_step`.
 
         Lines of later steps are dropped, because those steps will be taken again.
 
-        utilization: None if the devices' peak FLOPs are unknown. tell: called with every new line.
+        mfu_of_one_token: per second; None if the devices' peak FLOPs are unknown. tell: called with every new line.
         """
         self.objective = "mlm"
         """The name of the loss on the terminal: the phase's objective.kind. In metrics.jsonl it is always mlm_*."""
 
         self._run = run
-        self._utilization = utilization
+        self._mfu_of_one_token = mfu_of_one_token
         self._tell = tell
         self._ranks = RankFile(run)
 
@@ -121,14 +119,14 @@ class MetricsLog:
         if self._bar is not None:
             self._bar.update()
 
-    def log(self, values: dict[str, Any], measured: MeasuredInterval) -> None:
-        """Write and show a line. values: the metrics that `measured` does not have, and those of an evaluation if any.
+    def log(self, values: dict[str, Any], ranks: list[RankReport]) -> None:
+        """Write and show a line. values: all metrics but mfu and those that compare ranks, and an evaluation's if any.
 
         Raises OSError if the disk cannot take the line. The line stays buffered, and is written with a later one.
         """
-        values = values | self._utilizations(values["tokens_per_second"], measured)
-        values |= {"step_seconds": measured.step_seconds} | rank_figures(measured.ranks)
-        self._ranks.add(measured.ranks)
+        mfu = None if self._mfu_of_one_token is None else values["tokens_per_second"] * self._mfu_of_one_token
+        values = values | {"mfu": mfu} | rank_figures(ranks)
+        self._ranks.add(ranks)
 
         evaluation = {name: value for name, value in values.items() if name.startswith("eval_")}
         optional = {name: values[name] for name in OPTIONAL_NAMES if name in values}
@@ -163,14 +161,6 @@ class MetricsLog:
         self._tensorboard.close()
         if self._bar is not None:
             self._bar.close()
-
-    def _utilizations(self, tokens_per_second: float, measured: MeasuredInterval) -> dict[str, float | None]:
-        if self._utilization is None:
-            return {"mfu": None, "hfu": None}
-        return {
-            "mfu": self._utilization.mfu(tokens_per_second),
-            "hfu": self._utilization.hfu(tokens_per_second, measured.work),
-        }
 
     def _open(self, lines: list[dict[str, Any]]) -> None:
         """Rewrite metrics.jsonl and TensorBoard's copy with these lines, and leave both open for more."""
@@ -246,3 +236,56 @@ def _digits(value: float | None, digits: int) -> str:
     if value is None or not isfinite(value):
         return "-"
     return f"{value:.{digits}f}"
+
+
+def read_metrics(run: str) -> Metrics:
+    """Return the lines of a run's metrics, as `read_lines` does."""
+    lines, _ = read_lines(run)
+    return lines
+
+
+def read_lines(run: str) -> tuple[Metrics, int]:
+    """Return the lines of a run's metrics, and how many lines of the file were skipped because they are not metrics.
+
+    A line is a JSON object with an integer step, whose other values are numbers or null, except for CAUSE. A killed run
+    may leave a last line without a line feed. It is returned if it is complete, and otherwise not counted as skipped.
+    """
+    path = Path(run) / METRICS_FILE
+    if not path.exists():
+        return [], 0
+
+    *ended, unfinished = path.read_text(errors="replace").split("\n")
+    parsed = [_parse(text) for text in ended]
+    lines = [line for line in parsed if line is not None]
+    skipped = len(parsed) - len(lines)
+
+    last_line = _parse(unfinished)
+    if last_line is not None:
+        lines.append(last_line)
+    return lines, skipped
+
+
+def skipped_note(run: str, skipped: int) -> str:
+    """Return a sentence about the lines that `read_lines` skipped."""
+    return f"{Path(run) / METRICS_FILE}: {skipped:,} lines that are not metrics were skipped."
+
+
+def _parse(text: str) -> dict[str, Any] | None:
+    """Return a line of metrics, or None if the text is not one."""
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+    # In Python, a bool is also an int, but in a line of metrics it is neither a step nor a number.
+    if not isinstance(line, dict) or type(line.get("step")) is not int:
+        return None
+    if all(_is_metric(name, value) for name, value in line.items()):
+        return line
+    return None
+
+
+def _is_metric(name: str, value: Any) -> bool:
+    if name == CAUSE:
+        return value is None or isinstance(value, str)
+    return value is None or type(value) in (int, float)

@@ -1,24 +1,29 @@
-"""Sends metrics to W&B and the other monitors of DeepSpeed that a recipe's [deepspeed] table enables.
+"""Shows the lines of metrics.jsonl elsewhere: in TensorBoard, and in W&B and the other monitors of DeepSpeed.
 
-They get the lines of metrics.jsonl. DeepSpeed itself is kept from sending anything, because the loss that it would
-report is scaled for its gradients. A run has one id over all its resumes, and W&B ignores steps that it already has, so
-its curves never go back.
+DeepSpeed's monitors are those that a recipe's [deepspeed] table enables. DeepSpeed itself is kept from sending
+anything, because the loss that it would report is scaled for its gradients. A run has one id over all its resumes, and
+W&B ignores steps that it already has, so its curves never go back.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
-
-from deepspeed import DeepSpeedEngine
+from typing import TYPE_CHECKING, Any
 
 from schemas import storage
 from schemas.errors import UsageError
-from trainer.metrics.read import CAUSE
+from trainer.metrics.presentation import keep_running
+
+if TYPE_CHECKING:
+    # Readers of metrics need no DeepSpeed.
+    from deepspeed import DeepSpeedEngine
+
+TENSORBOARD_FOLDER = "tensorboard"
 
 ID = "run_id"
 """The file of a run folder that holds the run's id for W&B."""
@@ -28,6 +33,52 @@ PACKAGES = {"wandb": "wandb", "comet": "comet_ml"}
 
 Tell = Callable[[dict[str, Any]], None]
 """Receives a line of the metrics."""
+
+
+class TensorBoardWriter:
+    """Writes the metrics to RUN/tensorboard. Errors are logged and never end a run.
+
+    The copy is rewritten from metrics.jsonl whenever a run is opened, because steps that are taken again after a resume
+    would otherwise make curves go back and forth.
+    """
+
+    def __init__(self, run: str, lines: Iterable[dict[str, Any]]):
+        """Replace the copy by one that holds `lines` of the metrics."""
+        self._folder = Path(run) / TENSORBOARD_FOLDER
+        self._writer: Any = None
+
+        with keep_running(str(self._folder)):
+            # Imported here because it takes a second, which most commands need not wait for.
+            from torch.utils.tensorboard import SummaryWriter
+
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._writer = SummaryWriter(str(self._folder))
+            for line in lines:
+                self._add(line)
+            self._writer.flush()
+
+    def add(self, line: dict[str, Any]) -> None:
+        """Add a line of the metrics, if the folder can be written."""
+        if self._writer is not None:
+            with keep_running(str(self._folder)):
+                self._add(line)
+
+    def close(self) -> None:
+        """Flush the buffers and close the files."""
+        if self._writer is not None:
+            with keep_running(str(self._folder)):
+                self._writer.close()
+
+    def _add(self, line: dict[str, Any]) -> None:
+        for tag, value in tagged(line):
+            self._writer.add_scalar(tag, value, line["step"], line.get("seconds"))
+
+
+def tagged(line: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yield each number of a line with its name, which begins with `eval/` in an evaluation."""
+    for name, value in line.items():
+        if name != "step" and value is not None and not isinstance(value, str):
+            yield name.replace("eval_", "eval/"), value
 
 
 def name_run(run: str, settings: dict[str, Any]) -> None:
@@ -66,11 +117,7 @@ def monitors_of(engine: DeepSpeedEngine) -> Tell:
     monitor.enabled = False
 
     def tell(line: dict[str, Any]) -> None:
-        events = []
-        for name, value in line.items():
-            if value is not None and name not in ("step", CAUSE):
-                events.append((name.replace("eval_", "eval/"), value, line["step"]))
-        monitor.write_events(events)
+        monitor.write_events([(tag, value, line["step"]) for tag, value in tagged(line)])
 
     return tell
 

@@ -1,9 +1,10 @@
-"""For what only displays a run (report, model card, TensorBoard): keeps the run going if it fails, and shows paths."""
+"""For what only displays a run (report, model card, TensorBoard): keeps the run going if it fails; formats values."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from math import isfinite
 from pathlib import PurePath
 from urllib.parse import urlsplit
 
@@ -33,3 +34,21 @@ def shown_path(path: str) -> str:
         url = urlsplit(path)
         return url._replace(netloc=url.netloc.rpartition("@")[2], query="", fragment="").geturl()
     return "/".join(PurePath(path).parts[-2:]) if PurePath(path).is_absolute() else path
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as text in at most two units. Example: `duration(3725)` -> `"1 h 2 min"`."""
+    minutes, seconds_left = divmod(round(seconds), 60)
+    hours, minutes_left = divmod(minutes, 60)
+    if hours > 0:
+        return f"{hours:,} h {minutes_left} min"
+    if minutes > 0:
+        return f"{minutes} min {seconds_left} s"
+    return f"{seconds_left} s"
+
+
+def or_dash(value: float | None, text_of: Callable[[float], str]) -> str:
+    """Return a number as `text_of` formats it, or "-" if it is missing or not finite."""
+    if value is None or not isfinite(value):
+        return "-"
+    return text_of(value)

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from statistics import median_low
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from schemas import storage
 from trainer.logs import logger
@@ -29,7 +29,7 @@ SLOW_INTERVALS = 3
 
 
 class RankReport(NamedTuple):
-    """What a rank measured over its last log interval, which ended after `step`.
+    """What a rank measured over a log interval, which ended after `step`.
 
     step_seconds: mean of a whole step, which includes waiting for other ranks. own_seconds: mean of the step's forward
     passes and of waiting for data, without other ranks. peak_memory_bytes: so far, of its device or, on a CPU, of its
@@ -40,18 +40,13 @@ class RankReport(NamedTuple):
     step_seconds: float
     own_seconds: float
     peak_memory_bytes: int
-    rank: int = 0
-    host: str = ""
+    rank: int
+    host: str
 
 
-def reports_of(messages: list[dict[str, Any]]) -> list[RankReport]:
-    """Return the reports of the ranks that have sent one, by rank. messages: as Watchdog.reports returns them."""
-    return [RankReport(**message) for message in messages if "step" in message]
-
-
-def slowest_of(reports: list[RankReport]) -> RankReport | None:
-    """Return the report with the most own seconds, None without reports."""
-    return max(reports, key=lambda report: report.own_seconds, default=None)
+def slowest_of(reports: list[RankReport]) -> RankReport:
+    """Return the report with the most own seconds."""
+    return max(reports, key=lambda report: report.own_seconds)
 
 
 def ratio_to_median(report: RankReport, reports: list[RankReport]) -> float | None:
@@ -65,9 +60,9 @@ def ratio_to_median(report: RankReport, reports: list[RankReport]) -> float | No
 
 def rank_figures(reports: list[RankReport]) -> dict[str, float | None]:
     """Return the metrics that compare ranks, None for those that are not known yet."""
-    slowest = slowest_of(reports)
-    if slowest is None:
+    if not reports:
         return {"slowest_rank": None, "slowest_ratio": None, "peak_memory_bytes": None}
+    slowest = slowest_of(reports)
     return {
         "slowest_rank": slowest.rank,
         "slowest_ratio": ratio_to_median(slowest, reports),
@@ -82,19 +77,19 @@ class RankFile:
         self._path = Path(run, RANKS_FILE)
         self._reports: list[RankReport] = []
         self._written_at = -WRITE_EVERY
-        self._written_ranks = 0
-        self._notice = SlowRankNotice()
+
+        # For the line in the log: the slow rank of the last reports, and in how many in a row it was that.
+        self._slow_rank: int | None = None
+        self._slow_reports = 0
+        self._named: set[int] = set()
 
     def add(self, reports: list[RankReport]) -> None:
-        """Note the newest reports: log a rank that is slow, and write the file unless that was done a moment ago.
-
-        If there are more reports than in the file, it is written right away: reports arrive with heartbeats, and a
-        short run may end soon.
-        """
-        self._notice.add(reports)
-        is_larger = len(reports) > self._written_ranks
+        """Name a rank that stays slow in the log, and write the reports unless that was done a moment ago."""
+        if not reports:
+            return
         self._reports = reports
-        if is_larger or monotonic() - self._written_at >= WRITE_EVERY:
+        self._name_slow_rank()
+        if monotonic() - self._written_at >= WRITE_EVERY:
             self.write()
 
     def write(self) -> None:
@@ -102,10 +97,26 @@ class RankFile:
         if not self._reports:
             return
         self._written_at = monotonic()
-        self._written_ranks = len(self._reports)
         ranks = [report._asdict() for report in self._reports]
         with keep_running(RANKS_FILE):
             storage.publish(str(self._path), json.dumps({"ranks": ranks}, indent=1).encode(), durable=False)
+
+    def _name_slow_rank(self) -> None:
+        slowest = slowest_of(self._reports)
+        ratio = ratio_to_median(slowest, self._reports) or 1.0
+        slow_rank = slowest.rank if ratio >= SLOW_RATIO else None
+        self._slow_reports = self._slow_reports + 1 if slow_rank == self._slow_rank else 1
+        self._slow_rank = slow_rank
+
+        if slow_rank is not None and self._slow_reports >= SLOW_INTERVALS and slow_rank not in self._named:
+            self._named.add(slow_rank)
+            logger.info(
+                "Rank %d on %s is slow: its forward passes and its waiting for data take %.1f times as long as the "
+                "median rank's, and all ranks wait for it. Check that machine.",
+                slow_rank,
+                slowest.host,
+                ratio,
+            )
 
 
 def read_ranks(run: str) -> list[RankReport]:
@@ -115,37 +126,3 @@ def read_ranks(run: str) -> list[RankReport]:
         return [RankReport(**rank) for rank in ranks]
     except (OSError, ValueError, TypeError, KeyError):
         return []
-
-
-class SlowRankNotice:
-    """Names a rank in the log, once, if its reports keep showing that it is slow."""
-
-    def __init__(self) -> None:
-        self._last: RankReport | None = None
-        self._reports_in_a_row = 0
-        self._named: set[int] = set()
-
-    def add(self, reports: list[RankReport]) -> None:
-        """Note the newest reports of all ranks."""
-        slowest = slowest_of(reports)
-        if slowest is None or slowest == self._last:
-            return  # no new report: log intervals may be shorter than the time between heartbeats
-
-        ratio = ratio_to_median(slowest, reports) or 1.0
-        if ratio < SLOW_RATIO:
-            self._reports_in_a_row = 0
-        elif self._last is not None and self._last.rank == slowest.rank:
-            self._reports_in_a_row += 1
-        else:
-            self._reports_in_a_row = 1
-        self._last = slowest
-
-        if self._reports_in_a_row >= SLOW_INTERVALS and slowest.rank not in self._named:
-            self._named.add(slowest.rank)
-            logger.info(
-                "Rank %d on %s is slow: its forward passes and its waiting for data take %.1f times as long as the "
-                "median rank's, and all ranks wait for it. Check that machine.",
-                slowest.rank,
-                slowest.host,
-                ratio,
-            )

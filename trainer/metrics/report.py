@@ -1,35 +1,107 @@
 """Writes report.html: a run on one page, drawn from its metrics, with marks where it was resumed.
 
-This module computes the content of the page; templates/report.html has its form.
+This module computes the content of the page; templates/report.html has its form. The scores of suites on the run's
+checkpoints are drawn over training hours. `clozeline suite RUN --checkpoints all` writes them to RUN/suite_scores.json:
+for each suite a list of {step, hours, scores by task}.
 """
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from statistics import median
+from typing import Any, NamedTuple
 
 import tomli_w
 
 from schemas import storage
+from schemas.charts import COLORS, Chart, Line, TextOf, chart, chart_over_hours, percent, short
 from schemas.masking import KINDS
 from schemas.pages import render
 from trainer.checkpoint.layout import best_step
 from trainer.config.changes import RecipeChange, shown_value
 from trainer.config.public import changes_without_secrets, without_secrets
-from trainer.loss_doctor.causes import advice
-from trainer.metrics.number_text import duration, or_dash, short
+from trainer.metrics.log import CAUSE, Metrics, read_metrics
+from trainer.metrics.plateau import ADVICE
+from trainer.metrics.presentation import duration, or_dash
 from trainer.metrics.ranks import RankReport, ratio_to_median, read_ranks
-from trainer.metrics.read import CAUSE, Metrics, read_metrics
-from trainer.metrics.run_charts import run_charts
-from trainer.metrics.suite_scores import charts_over_hours
 
 REPORT_FILE = "report.html"
 
 RANK_ROWS = 8
 """The most ranks in the table, the slowest first."""
+
+CHARTS: tuple[tuple[str, dict[str, str], TextOf], ...] = (
+    (
+        "Loss",
+        {
+            "mlm_loss": "masked LM",
+            "pair_loss": "pairs",
+            "eval_mlm_loss": "masked LM, held out",
+            "eval_pair_loss": "pairs, held out",
+            "unigram_loss": "word frequencies alone",
+        },
+        short,
+    ),
+    (
+        "Loss by what the model sees at a masked place",
+        {
+            "mlm_loss_masked": "[MASK]",
+            "mlm_loss_kept": "the token itself",
+            "mlm_loss_random": "another token",
+            "eval_mlm_loss_masked": "[MASK], held out",
+            "unigram_loss": "word frequencies alone",
+            "eval_unigram_loss": "word frequencies alone, held out",
+        },
+        short,
+    ),
+    (
+        "Loss of replaced-token detection",
+        {"rtd_loss": "all tokens", "eval_rtd_loss": "all tokens, held out"},
+        short,
+    ),
+    (
+        "Loss on held-out pairs, by kind of mask",
+        {f"eval_{kind}_mlm_loss": kind.replace("_", " ") for kind in KINDS},
+        short,
+    ),
+    ("Learning rate", {"lr": "of each update"}, short),
+    ("Gradient norm", {"grad_norm": "before clipping"}, short),
+    ("Tokens per second", {"tokens_per_second": "all ranks, without padding"}, short),
+    (
+        "Accuracy",
+        {
+            "mlm_accuracy": "masked LM",
+            "pair_accuracy": "pairs",
+            "eval_mlm_accuracy": "masked LM, held out",
+            "eval_pair_accuracy": "pairs, held out",
+            "mlm_accuracy_masked": "masked LM, at [MASK]",
+        },
+        percent,
+    ),
+    (
+        "Accuracy of replaced-token detection",
+        {
+            "rtd_accuracy": "right",
+            "eval_rtd_accuracy": "right, held out",
+            "replaced_fraction": "replaced tokens",
+            "eval_replaced_fraction": "replaced tokens, held out",
+        },
+        percent,
+    ),
+    ("Padding", {"padding_fraction": "share of all computed tokens"}, percent),
+    ("Waiting for data", {"loader_stall_fraction": "share of the time"}, percent),
+    ("Utilization of the devices", {"mfu": "by the model (MFU)"}, percent),
+    ("Seconds a step", {"step_seconds": "without evaluations and checkpoints"}, short),
+    ("Slowest rank", {"slowest_ratio": "its own seconds over the median rank's"}, short),
+    ("Peak memory", {"peak_memory_bytes": "bytes, of the rank with the most"}, short),
+)
+"""The charts: a title, what each metric is called there, and how its values are formatted."""
+
+SCORES_FILE = "suite_scores.json"
 
 
 def write_report(run: str, resumed_at: list[int], changes: Sequence[RecipeChange] = ()) -> None:
@@ -93,8 +165,7 @@ def _figures(run: str, lines: Metrics) -> dict[str, str]:
     return figures
 
 
-@dataclass(frozen=True)
-class EvaluationTable:
+class EvaluationTable(NamedTuple):
     """The figures of an evaluation after `step`, with the run's own masks, and with each kind that was measured."""
 
     step: int
@@ -124,9 +195,8 @@ def _last_evaluation(lines: Metrics) -> EvaluationTable | None:
     return EvaluationTable(line["step"], rows)
 
 
-@dataclass(frozen=True)
-class Note:
-    """The loss doctor's result after `step`: the likely cause of a loss at the baseline of word frequencies."""
+class Note(NamedTuple):
+    """Why the loss after `step` was no better than that of word frequencies alone."""
 
     step: int
     cause: str
@@ -134,12 +204,12 @@ class Note:
 
 
 def _last_note(lines: Metrics) -> Note | None:
-    """Return the loss doctor's newest result, None if it found nothing."""
+    """Return the newest one, None if the loss was never found at that of word frequencies."""
     told = [line for line in lines if line.get(CAUSE) is not None]
     if not told:
         return None
     cause = told[-1][CAUSE]
-    return Note(told[-1]["step"], cause.replace("_", " "), advice(cause))
+    return Note(told[-1]["step"], cause.replace("_", " "), ADVICE.get(cause, ""))
 
 
 def _rows_of_ranks(reports: list[RankReport]) -> list[list[str]]:
@@ -173,3 +243,65 @@ def _rows_of_changes(changes: Sequence[RecipeChange]) -> list[list[str]]:
     return [
         [f"{change.step + 1:,}", change.key, shown_value(change.before), shown_value(change.now)] for change in changes
     ]
+
+
+def run_charts(lines: Metrics, resumed_at: Sequence[int]) -> list[Chart]:
+    """Return the charts of CHARTS that have something to show. Values that are missing or not finite are left out."""
+    charts = []
+    for title, metrics, text_of in CHARTS:
+        # Each metric has a fixed color, so that a metric without values does not change the colors of the others.
+        drawn = []
+        for (metric, name), color in zip(metrics.items(), COLORS, strict=False):
+            points = [(line["step"], line[metric]) for line in lines if is_number(line.get(metric))]
+            if points:
+                drawn.append(Line(name, color, points))
+        if drawn:
+            charts.append(chart(title, drawn, lines[-1]["step"], resumed_at, text_of))
+    return charts
+
+
+def read_scores(run: str) -> dict[str, list[dict[str, Any]]]:
+    """Return the scores of a run's checkpoints by suite; empty if there are none or the file is damaged."""
+    try:
+        content = json.loads((Path(run) / SCORES_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def charts_over_hours(run: str, lines: Metrics) -> list[Chart]:
+    """Return the chart of the held-out loss and those of the suites' scores; an empty list if no suite was run."""
+    suites = read_scores(run)
+    if not suites:
+        return []
+
+    losses = [
+        (line["seconds"] / 3600, line["eval_mlm_loss"])
+        for line in lines
+        if is_number(line.get("seconds")) and is_number(line.get("eval_mlm_loss"))
+    ]
+    drawn = [chart_over_hours("Held-out loss over hours", [Line("masked LM", "blue", losses)], short)] if losses else []
+
+    for suite, scored in suites.items():
+        lines_of_suite = score_lines(scored)
+        # No more lines in a chart than there are colors.
+        for start in range(0, len(lines_of_suite), len(COLORS)):
+            part = lines_of_suite[start : start + len(COLORS)]
+            drawn.append(chart_over_hours(f"Scores of {suite} over hours", part, "{:.4f}".format))
+    return drawn
+
+
+def score_lines(scored: Sequence[dict[str, Any]]) -> list[Line]:
+    """Return a line for each task over the hours of the checkpoints."""
+    known = [line for line in scored if is_number(line.get("hours"))]
+    names = list(dict.fromkeys(name for line in known for name in line["scores"]))
+    lines = []
+    for number, name in enumerate(names):
+        points = [(line["hours"], line["scores"][name]) for line in known if name in line["scores"]]
+        lines.append(Line(name, COLORS[number % len(COLORS)], points))
+    return lines
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value is a finite number."""
+    return type(value) in (int, float) and isfinite(value)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import errno
 import json
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -70,14 +69,6 @@ class WordFrequencies:
         return float(self.counts_V @ self.losses_V / self.counts_V.sum())
 
 
-@dataclass(frozen=True)
-class TrainingText:
-    """Facts about the rows of a phase: how often each token occurs, and how many tokens all rows have."""
-
-    frequencies: WordFrequencies
-    tokens: int
-
-
 def open_frequencies(recipe: Recipe, folders: list[PairFolder], begins: bool) -> WordFrequencies | None:
     """Return the frequencies of a phase's training text, None if no token could be counted. A collective call.
 
@@ -86,13 +77,6 @@ def open_frequencies(recipe: Recipe, folders: list[PairFolder], begins: bool) ->
     """
     counts_V = run_on_rank_0(lambda: recorded_counts(recipe, folders, begins))
     return WordFrequencies(counts_V) if counts_V.any() else None
-
-
-def training_text(folders: list[PairFolder], frequencies: WordFrequencies | None) -> TrainingText | None:
-    """Return the facts about the rows of some folders, None without word frequencies."""
-    if frequencies is None:
-        return None
-    return TrainingText(frequencies, sum(folder.manifest.totals["tokens"] for folder in folders))
 
 
 def recorded_counts(recipe: Recipe, folders: list[PairFolder], begins: bool) -> Ints:

@@ -1,8 +1,6 @@
-"""Computes how much of the devices' peak FLOPs a phase uses: MFU and HFU (trainer/models/flops.py defines both)."""
+"""Computes which share of the devices' peak FLOPs a phase uses for its model: MFU (trainer/models/flops.py)."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import torch
 from deepspeed.accelerator import get_accelerator
@@ -10,41 +8,14 @@ from deepspeed.accelerator import get_accelerator
 from trainer.config.schema import Recipe
 from trainer.data.dataset import PairFolder
 from trainer.models.families import encoder_shape
-from trainer.models.flops import ExecutedWork, executed_flops, flops_per_token, peak_flops
-from trainer.models.shape import EncoderShape
+from trainer.models.flops import flops_per_token, peak_flops
 
 
-@dataclass(frozen=True)
-class Utilization:
-    """The cost of a phase's tokens, and the peak of its devices.
+def mfu_of_one_token(recipe: Recipe, folders: list[PairFolder], world_size: int) -> float | None:
+    """Return the MFU of a phase at one real token per second over all devices.
 
-    mean_seen: how many tokens a real token attends to on average. masked: the share of tokens that are predicted.
-    peak: FLOPs per second of all devices together. recompute: engine.recompute.
+    None if their peak is not known: on CPUs, on unknown GPUs, and in fp32.
     """
-
-    shape: EncoderShape
-    mean_seen: float
-    masked: float
-    peak: float
-    recompute: bool = False
-
-    def mfu(self, tokens_per_second: float) -> float:
-        """Return the model FLOPs utilization. tokens_per_second: real tokens, over all devices."""
-        return tokens_per_second * flops_per_token(self.shape, self.mean_seen, self.masked) / self.peak
-
-    def hfu(self, tokens_per_second: float, work: ExecutedWork) -> float | None:
-        """Return the hardware FLOPs utilization, None if nothing was computed.
-
-        work: of one rank. It is similar on the others, because rows are assigned to ranks evenly (data/rank_share.py).
-        """
-        if work.tokens == 0:
-            return None
-        executed_per_token = executed_flops(self.shape, work, self.mean_seen, self.recompute) / work.tokens
-        return tokens_per_second * executed_per_token / self.peak
-
-
-def utilization_of(recipe: Recipe, folders: list[PairFolder], world_size: int) -> Utilization | None:
-    """Return the utilization of a phase, None if the peak is not known: on CPUs, on unknown GPUs, and in fp32."""
     accelerator = get_accelerator()
     is_cuda = accelerator is not None and accelerator.device_name() == "cuda"
     if not is_cuda or recipe.engine.precision == "fp32":
@@ -55,9 +26,8 @@ def utilization_of(recipe: Recipe, folders: list[PairFolder], world_size: int) -
         return None
 
     shape = encoder_shape(recipe.model, folders[0].vocabulary.size)
-    seen = mean_seen(folders)
     predicted = 1.0 if recipe.objective.kind == "clm" else recipe.masking.prob
-    return Utilization(shape, seen, predicted, world_size * peak, recipe.engine.recompute)
+    return flops_per_token(shape, mean_seen(folders), predicted) / (world_size * peak)
 
 
 def mean_seen(folders: list[PairFolder]) -> float:
@@ -68,9 +38,7 @@ def mean_seen(folders: list[PairFolder]) -> float:
     tokens = 0
     squares = 0
     for folder in folders:
-        rows_by_length = folder.manifest.statistics["lengths"]
-        for length, rows in enumerate(rows_by_length):
+        for length, rows in enumerate(folder.manifest.statistics["lengths"]):
             tokens += length * rows
             squares += length * length * rows
-
     return squares / tokens

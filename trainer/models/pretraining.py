@@ -34,7 +34,7 @@ class Losses(NamedTuple):
     mlm_sum, mlm_correct: cross-entropy and number of correct predictions over masked tokens. pair_sum, pair_correct:
     the same over sequences with a pair label. rtd_sum, rtd_correct: the same for replaced-token detection, over all
     real tokens. replaced: how many of these were replaced. These three are None except in ELECTRA. places_33: loss,
-    correct predictions and count (columns as in PlaceSums) of the masked tokens by what the model sees there (rows as
+    correct predictions and count of the masked tokens by what the model sees there (rows as
     in PLACE_KINDS), without a gradient. None if the objective does not use [MASK].
     """
 

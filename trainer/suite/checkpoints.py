@@ -18,10 +18,9 @@ from trainer.checkpoint.manifest import MANIFEST
 from trainer.checkpoint.run_dir import RECIPE
 from trainer.command_line import exit_code_of
 from trainer.config.load import load_recipe
+from trainer.metrics.log import read_metrics
 from trainer.metrics.presentation import keep_running
-from trainer.metrics.read import read_metrics
-from trainer.metrics.report import write_report
-from trainer.metrics.suite_scores import SCORES_FILE, read_scores
+from trainer.metrics.report import SCORES_FILE, read_scores, write_report
 from trainer.suite.encoders import Encoder
 from trainer.suite.plan import Plan
 from trainer.suite.scheduler import Job

@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from schemas.charts import COLORS, Chart, Line, chart
 from schemas.pages import render
-from trainer.metrics.charts import COLORS, Chart, Line, chart
-from trainer.metrics.number_text import duration
-from trainer.metrics.presentation import shown_path
+from trainer.metrics.presentation import duration, shown_path
 from trainer.suite.links import Link
 from trainer.suite.plan import PROBE, job_name
 from trainer.suite.table import (

@@ -17,7 +17,7 @@ from pathlib import Path
 from time import monotonic, sleep
 
 from trainer.logs import logger
-from trainer.metrics.number_text import duration
+from trainer.metrics.presentation import duration
 from trainer.suite.child import PARENT
 from trainer.suite.slots import Slot
 from trainer.suite.stop import Stop

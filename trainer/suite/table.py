@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.metrics.number_text import duration
+from trainer.metrics.presentation import duration
 from trainer.suite.outcomes import Cell, best_label
 
 AVERAGE = "average"

@@ -19,9 +19,9 @@ from tests.trainer.one_rank import group_of_one, small_batch, small_engine, smal
 from tests.trainer.ranks import environments
 from trainer.anomaly import AnomalyGuard, AnomalyHistory
 from trainer.distributed.zero import basic_optimizer, parameter_slices
+from trainer.metrics.sums import StepResult
 from trainer.optim.lr_schedule import set_learning_rate
 from trainer.step import Stepper
-from trainer.step_result import StepResult
 
 WAITS = Path("tests/trainer/distributed/step_waits.py")
 OPTIMIZERS = ["adamw", "lamb", "stable_adamw"]

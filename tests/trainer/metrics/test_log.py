@@ -7,12 +7,8 @@ from time import perf_counter
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from trainer.metrics.clock import Meter
 from trainer.metrics.log import NAMES, MetricsLog, read_metrics
-from trainer.metrics.meter import Meter
-from trainer.metrics.step_clock import MeasuredInterval
-from trainer.models.flops import ExecutedWork
-
-UNMEASURED = MeasuredInterval(None, ExecutedWork(), [])
 
 
 def line(step: int, **more: float | None) -> dict:
@@ -23,7 +19,7 @@ def run_resumed(run: Path) -> None:
     """Steps 1 to 5, of which the last one is cut short by a kill, then on from 3."""
     metrics = MetricsLog(str(run), 0, 10)
     for step in range(1, 6):
-        metrics.log(line(step), UNMEASURED)
+        metrics.log(line(step), [])
     metrics.close()
 
     path = run / "metrics.jsonl"
@@ -31,7 +27,7 @@ def run_resumed(run: Path) -> None:
 
     metrics = MetricsLog(str(run), 3, 10)
     evaluated = dict.fromkeys(("eval_mlm_loss", "eval_mlm_accuracy", "eval_perplexity"), 0.5)
-    metrics.log(line(4, **evaluated, eval_pair_accuracy=None), UNMEASURED)
+    metrics.log(line(4, **evaluated, eval_pair_accuracy=None), [])
     metrics.close()
 
 
@@ -47,9 +43,9 @@ def test_lines_are_unbroken_and_hold_the_evaluation(tmp_path: Path, capsys) -> N
 
 def test_the_terminal_shows_the_heads_that_there_are(tmp_path: Path, capsys) -> None:
     metrics = MetricsLog(str(tmp_path), 0, 10)
-    metrics.log(line(1, pair_accuracy=None), UNMEASURED)
-    metrics.log(line(2, pair_accuracy=None, rtd_loss=0.25, rtd_accuracy=0.75, replaced_fraction=0.1), UNMEASURED)
-    metrics.log(line(3, pair_accuracy=0.5), UNMEASURED)
+    metrics.log(line(1, pair_accuracy=None), [])
+    metrics.log(line(2, pair_accuracy=None, rtd_loss=0.25, rtd_accuracy=0.75, replaced_fraction=0.1), [])
+    metrics.log(line(3, pair_accuracy=0.5), [])
     metrics.close()
 
     first, second, third = [shown for shown in capsys.readouterr().out.splitlines() if shown.startswith("step ")]
@@ -61,7 +57,7 @@ def test_the_terminal_shows_the_heads_that_there_are(tmp_path: Path, capsys) -> 
 def test_the_terminal_shows_the_held_out_loss_at_mask_beside_word_frequencies(tmp_path: Path, capsys) -> None:
     metrics = MetricsLog(str(tmp_path), 0, 10)
     evaluated = dict.fromkeys(("eval_mlm_loss", "eval_mlm_accuracy", "eval_perplexity"), 0.5)
-    metrics.log(line(1, **evaluated, eval_mlm_loss_masked=5.6923, eval_unigram_loss=6.0362), UNMEASURED)
+    metrics.log(line(1, **evaluated, eval_mlm_loss_masked=5.6923, eval_unigram_loss=6.0362), [])
     metrics.close()
     assert "perplexity 0.5)  at [MASK] 5.6923  word frequencies alone 6.0362\n" in capsys.readouterr().out
 
@@ -69,16 +65,24 @@ def test_the_terminal_shows_the_held_out_loss_at_mask_beside_word_frequencies(tm
 def test_the_terminal_names_the_objective_of_the_loss(tmp_path: Path, capsys) -> None:
     """The keys of metrics.jsonl stay, and held-out figures are of masked LM in every phase."""
     metrics = MetricsLog(str(tmp_path), 0, 10)
-    metrics.log(line(1), UNMEASURED)
+    metrics.log(line(1), [])
     metrics.objective = "clm"
     evaluated = dict.fromkeys(("eval_mlm_loss", "eval_mlm_accuracy", "eval_perplexity"), 0.5)
-    metrics.log(line(2, **evaluated), UNMEASURED)
+    metrics.log(line(2, **evaluated), [])
     metrics.close()
 
     shown = [told for told in capsys.readouterr().out.splitlines() if told.startswith("step ")]
     assert [("  mlm " in told, "  clm " in told) for told in shown[:2]] == [(True, False), (False, True)]
     assert "held out: mlm" in shown[2]
     assert read_metrics(str(tmp_path))[1]["mlm_loss"] == 2.0
+
+
+def test_the_model_s_share_of_the_peak_follows_from_the_rate_and_is_null_without_a_peak(tmp_path: Path) -> None:
+    for run, mfu_of_one_token, mfu in (("gpu", 2e-4, 0.05), ("cpu", None, None)):
+        metrics = MetricsLog(str(tmp_path / run), 0, 10, mfu_of_one_token)
+        metrics.log(line(1, tokens_per_second=250.0), [])
+        metrics.close()
+        assert read_metrics(str(tmp_path / run))[0]["mfu"] == mfu
 
 
 def test_time_that_was_skipped_is_in_no_rate() -> None:

@@ -1,4 +1,4 @@
-"""Which rank is the slowest: measured on each, told through the watchdog, named with its host."""
+"""Which rank is the slowest: measured on each, gathered at a logged line, named with its host."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from time import perf_counter
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
+from tests.trainer.one_rank import group_of_one
 from trainer.metrics import ranks
-from trainer.metrics.ranks import RankFile, RankReport, SlowRankNotice, rank_figures, ratio_to_median, read_ranks
+from trainer.metrics.clock import StepClock
+from trainer.metrics.ranks import RankFile, RankReport, rank_figures, ratio_to_median, read_ranks
 from trainer.metrics.report import report
-from trainer.metrics.step_clock import DevicePassTimer, HostPassTimer
 
 
 def reports(*own_seconds: float, step: int = 7) -> list[RankReport]:
@@ -50,16 +53,16 @@ def test_the_ratio_is_to_the_lower_median() -> None:
     assert rank_figures(reports(0.0, 0.0))["slowest_ratio"] is None
 
 
-def test_a_rank_is_named_once_and_only_if_it_stays_slow(capsys: pytest.CaptureFixture[str]) -> None:
-    notice = SlowRankNotice()
+def test_a_rank_is_named_once_and_only_if_it_stays_slow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = RankFile(str(tmp_path))
     for step in (1, 2):
-        notice.add(reports(1.0, 1.0, 5.0, step=step))
-    notice.add(reports(1.0, 1.0, 5.0, step=2))  # read again
-    notice.add(reports(1.0, 1.0, 1.1, step=3))
+        file.add(reports(1.0, 1.0, 5.0, step=step))
+    for step in (3, 4, 5):
+        file.add(reports(1.0, 1.0, 1.1, step=step))
     assert capsys.readouterr().out == ""
 
-    for step in range(4, 12):
-        notice.add(reports(1.0, 1.0, 5.0, step=step))
+    for step in range(6, 12):
+        file.add(reports(1.0, 1.0, 5.0, step=step))
     told = capsys.readouterr().out
     assert told.startswith("Rank 2 on h0 is slow: ") and "5.0 times as long" in told and told.count("\n") == 1
 
@@ -90,26 +93,6 @@ def test_the_report_shows_the_slowest_ranks(tmp_path: Path) -> None:
     assert "<td>20</td>" in page and "<td>2.50</td>" in page and page.count("<td>h") == 8
 
 
-def test_passes_are_counted_by_whole_steps() -> None:
-    timer = HostPassTimer()
-    timer.pass_begins()
-    timer.pass_ends()
-    assert timer.seconds_per_step() is None
-    timer.step_ended()
-    assert timer.seconds_per_step() is not None
-    assert timer.seconds_per_step() is None
-
-
-def test_a_step_ends_when_its_update_was_made() -> None:
-    timer = HostPassTimer()
-    before = perf_counter()
-    timer.step_ended()
-    after = perf_counter()
-    timer.pass_begins()
-    timer.pass_ends()
-    assert before <= timer.ended_at() <= after
-
-
 class Event:
     """An event of a device's queue, passed when `done` reaches its place in the queue; each takes 10 ms."""
 
@@ -126,54 +109,70 @@ class Event:
     def synchronize(self) -> None:
         Event.done = max(Event.done, self.place)
 
-    def query(self) -> bool:
-        return self.place <= Event.done
-
     def elapsed_time(self, end: Any) -> float:
-        assert end.query(), "torch raises where the device has not passed the event"
+        assert end.place <= Event.done, "torch raises where the device has not passed the event"
         return 10.0 * (end.place - self.place)
 
 
-def device_timer(monkeypatch: pytest.MonkeyPatch) -> DevicePassTimer:
-    """A timer of a device that has passed the timer's first event, at place 1."""
-    monkeypatch.setattr("torch.cuda.Event", Event)
+def clock_of(monkeypatch: pytest.MonkeyPatch, device: str = "cpu") -> tuple[StepClock, Any]:
+    """A clock, and a stand-in of the engine that it observes, in a group of one rank."""
     monkeypatch.setattr(Event, "recorded", 0)
     monkeypatch.setattr(Event, "done", 0)
-    return DevicePassTimer()
+    monkeypatch.setattr("torch.cuda.Event", Event)
+    engine: Any = nn.Identity()
+    engine.device = device
+    clock = StepClock(engine)
+    clock._gather = lambda step, own: [RankReport(step, own[0], own[1], int(own[2]), 0, "")]  # type: ignore[method-assign]
+    return clock, engine
 
 
-def test_a_device_is_never_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two passes a step; of the second step the device has done the first pass alone."""
-    timer = device_timer(monkeypatch)
-    monkeypatch.delattr(Event, "synchronize")
-    for _ in range(2):
-        for _ in range(2):
-            timer.pass_begins()
-            timer.pass_ends()
-        timer.step_ended()
-
-    assert timer.seconds_per_step() is None
-    Event.done = 8
-    assert timer.seconds_per_step() == pytest.approx(0.020)
-    assert timer.seconds_per_step() is None
-    Event.done = 10
-    assert timer.seconds_per_step() == pytest.approx(0.020)
+def test_a_rank_s_own_seconds_are_those_of_its_passes_and_of_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a device, whose passes take 10 ms each here: two in each step. The next step's are not waited for."""
+    with group_of_one():
+        clock, engine = clock_of(monkeypatch, "cuda")
+        for step in (1, 2, 3):
+            clock.step_begins()
+            for _ in range(2):
+                engine(torch.zeros(1))
+            if step == 3:
+                Event.done = 11
+                break
+            clock.step_ended(stalled_seconds=0.5 * step)
+        (report,) = clock.end_interval(2).ranks
+    assert report.own_seconds == pytest.approx(0.020 + 0.5) and 0 < report.step_seconds < 1
 
 
-def test_a_device_says_when_it_ended_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the host's clock, although the host asks later; now if the device is still at it."""
-    before = perf_counter()
-    timer = device_timer(monkeypatch)
-    after = perf_counter()
-    for _ in range(2):
-        timer.pass_begins()
-        timer.pass_ends()
-        timer.step_ended()
-        Event.done += 3
-        before += 0.030
-        after += 0.030
-        assert before <= timer.ended_at() <= after
+def test_evaluations_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with group_of_one():
+        clock, engine = clock_of(monkeypatch)
+        engine.eval()(torch.zeros(1))
+        clock.step_ended(stalled_seconds=0.0)
+        (report,) = clock.end_interval(1).ranks
+    assert report.own_seconds == 0
 
-    timer.step_ended()
-    before = perf_counter()
-    assert before <= timer.ended_at() <= perf_counter()
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_end_of_a_step_is_known_by_the_host_s_clock(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    """On a device each event takes 10 ms, of which there is one at the end of each step."""
+    with group_of_one():
+        before = perf_counter()
+        clock, _engine = clock_of(monkeypatch, device)
+        clock.step_ended(0.0)
+        after = perf_counter()
+        Event.done += 1
+        queued = 0.010 if device == "cuda" else 0.0
+        assert before + queued <= clock.end_interval(1).ended_at <= after + queued + 1e-3
+
+
+def test_the_ranks_of_a_line_are_those_of_the_line_before() -> None:
+    """They are gathered while the next steps are computed, so that no line waits for them."""
+    with group_of_one():
+        engine: Any = nn.Identity()
+        engine.device = "cpu"
+        clock = StepClock(engine)
+        clock.step_ended(1.0)
+        assert clock.end_interval(5).ranks == []
+        clock.step_ended(3.0)
+        (report,) = clock.end_interval(10).ranks
+    assert (report.step, report.own_seconds, report.rank, report.host) == (5, 1.0, 0, socket.gethostname())
+    assert report.peak_memory_bytes > 10**7

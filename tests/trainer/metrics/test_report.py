@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from schemas.charts import CHART_HEIGHT, MAX_POINTS, Line, chart, round_levels, short, thinned
 from schemas.masking import KINDS
 from schemas.pages import render
 from trainer.config.changes import RecipeChange
-from trainer.metrics.charts import CHART_HEIGHT, MAX_POINTS, Line, chart, round_levels, thinned
 from trainer.metrics.log import NAMES
-from trainer.metrics.number_text import duration, short
-from trainer.metrics.presentation import shown_path
+from trainer.metrics.presentation import duration, shown_path
 from trainer.metrics.report import write_report
 
 NUMBERS = st.floats(-1e9, 1e9, allow_subnormal=False)

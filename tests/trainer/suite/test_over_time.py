@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from schemas.charts import Line, chart_over_hours
 from schemas.errors import UsageError
 from tests.trainer.suite.conftest import minimal_pairs, write_lines
-from trainer.metrics.charts import Line, chart_over_hours
-from trainer.metrics.suite_scores import charts_over_hours, read_scores
+from trainer.metrics.report import charts_over_hours, read_scores
 from trainer.suite import checkpoints
 from trainer.suite.checkpoints import encoders_of_run, hours_of, steps_of
 from trainer.suite.cli import main

@@ -1,4 +1,6 @@
-"""Lays out line charts over a run's steps, or its hours; schemas/pages/chart.html draws them as SVG.
+"""Lays out line charts over a run's steps, or its hours; pages/chart.html draws them as SVG.
+
+The levels of an axis and the text of its numbers are also those of the data card's histograms.
 
 The SVG's horizontal positions are in percent and its vertical ones in pixels, so that text keeps its size on a phone.
 The points of a line cannot be given in percent, so lines are in an inner SVG that is 1000 units wide and stretched.
@@ -10,8 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, floor, log10
 from typing import Literal, NamedTuple
-
-from schemas.pages import Level
 
 CHART_HEIGHT = 200
 """The height of a chart above its axis, in pixels."""
@@ -31,6 +31,13 @@ COLORS: tuple[Color, ...] = ("blue", "orange", "green", "purple", "gray", "red")
 
 TextOf = Callable[[float], str]
 """Formats a value as text."""
+
+
+class Level(NamedTuple):
+    """A horizontal line of a chart: its distance from the top in pixels, and its label."""
+
+    y: float
+    label: str
 
 
 @dataclass(frozen=True)
@@ -197,3 +204,16 @@ def _drawn(line: Line, scale: Scale, text_of: TextOf) -> DrawnLine:
         dots = [Dot(scale.percent(step), scale.y(value), step, text_of(value)) for step, value in line.points]
 
     return DrawnLine(line.name, line.color, " ".join(means), band, dots)
+
+
+def short(value: float) -> str:
+    """Return a number with three significant digits. Example: `short(12345)` -> `"12.3k"`."""
+    for unit, name in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= unit:
+            return f"{value / unit:.3g}{name}"
+    return f"{value:.3g}"
+
+
+def percent(share: float) -> str:
+    """Return a share of one in percent with three significant digits. Example: `percent(0.12345)` -> `"12.3%"`."""
+    return f"{100 * share:.3g}%"
