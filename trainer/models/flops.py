@@ -1,28 +1,23 @@
-"""Counts the operations of training and the peak of a device, from which MFU and HFU are computed.
+"""The operations of training a model and the peak of a device, from which MFU is computed.
 
-Both are the share of the devices' peak operations per second (`PEAKS`) that training reaches:
+MFU, model FLOPs utilization (Chowdhery et al., arXiv:2204.02311, appendix B), is the share of the devices' peak
+operations per second (`PEAKS`) that training reaches:
 
     MFU = tokens per second * flops_per_token / (devices * peak)
-    HFU = tokens per second * executed_flops / real tokens among them / (devices * peak)
 
-MFU, model FLOPs utilization (Chowdhery et al., arXiv:2204.02311, appendix B), counts the operations of the model as it
-is defined, forward and backward. It does not subtract what a trainer saves (the last layer where nothing reads it), or
-add what it does twice (recomputed layers) or for nothing (padding), so that different trainers can be compared.
+It counts the matrix multiplications of the model as it is defined, forward and backward. It does not subtract what a
+trainer saves (the last layer where nothing reads it), or add what it does twice (recomputed layers) or for nothing
+(padding), so that different trainers can be compared.
 
-HFU, hardware FLOPs utilization (the same appendix; Korthikanti et al., arXiv:2205.05198, section 6.3), counts the
-operations that are executed, with padding and recomputed layers and without what is saved. Here the last layer is
-computed at about one token in six, so without padding HFU is lower than MFU by up to 2.6 % (24 layers) or 5.2 % (12
-layers).
-
-Both count only matrix multiplications, as is usual.
+A test compares the formulas with what torch counts in each family's modules. Counting at the start of a run instead
+would take 0.3 to 1 second, on rows of whole lengths only.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from trainer.models.batch import PackedBatch
 from trainer.models.shape import EncoderShape
 
 PEAKS = {
@@ -77,37 +72,6 @@ SEGMENT_VECTORS = 2
 """XLNet's vectors of seg_embed, each of which a query is multiplied with."""
 
 
-@dataclass
-class ExecutedWork:
-    """Sums over the micro-batches of one rank.
-
-    tokens: without padding. computed: tokens with padding. padding_pairs: over tokens of padding, the number of tokens
-    that each attends to. sequences: with those of padding. predicted: places at which the masked-LM head is computed,
-    with padding. targets: the same without padding. distances: 2 L per micro-batch, which XLNet projects.
-    """
-
-    tokens: int = 0
-    computed: int = 0
-    padding_pairs: int = 0
-    sequences: int = 0
-    predicted: int = 0
-    targets: int = 0
-    distances: int = 0
-
-    def add(self, batch: PackedBatch) -> None:
-        """Add a micro-batch. Reads only sizes that the host knows, so a GPU is not waited for."""
-        computed = len(batch.ids_T)
-        self.tokens += batch.tokens
-        self.computed += computed
-        self.sequences += len(batch.sequence_starts_S)
-        self.predicted += len(batch.masked_positions_K)
-        self.targets += batch.predicted
-        self.distances += 2 * batch.longest
-
-        # Padding forms separate sequences of at most this length (trainer/data/padding.py).
-        self.padding_pairs += (computed - batch.tokens) * batch.longest
-
-
 def flops_per_token(shape: EncoderShape, mean_seen: float, masked: float) -> float:
     """Return the floating-point operations of training on one token, forward and backward.
 
@@ -145,83 +109,6 @@ def _two_stream_flops_per_token(shape: EncoderShape, mean_seen: float, predicted
     query = 2 * D * D + feed_forward + of_a_query  # no keys and values
     head = D * shape.vocab_size
     return 6 * (shape.num_hidden_layers * (content + predicted * query) + predicted * head)
-
-
-def executed_flops(shape: EncoderShape, work: ExecutedWork, mean_seen: float, recompute: bool) -> float:
-    """Return the floating-point operations that training on these micro-batches executes.
-
-    mean_seen: as in `flops_per_token`, of real tokens. recompute: layers are computed a second time (engine.recompute).
-    """
-    if shape.two_streams:
-        return _two_stream_executed_flops(shape, work, mean_seen, recompute)
-    if shape.generator is not None:
-        generator = executed_flops(shape.generator, work, mean_seen, recompute)
-        return generator + _executed_in_discriminator(shape, work, mean_seen, recompute)
-
-    D = shape.hidden_size
-    projections = _projections(shape)
-    after_attention = D * D + _feed_forward(shape)
-
-    # The pair head reads the first token of each sequence, and the masked-LM head the masked tokens. In the last layer,
-    # everything after attention is computed only for these rows (trainer/models/encoder.py).
-    first_tokens = work.sequences if shape.pair_head else 0
-    rows = first_tokens + work.predicted
-
-    whole_layers = (shape.num_hidden_layers - 1) * (projections + after_attention) * work.computed
-    last_layer = projections * work.computed + after_attention * rows
-    padding = work.computed - work.tokens
-    attention = work.tokens * attention_products(shape, mean_seen)
-    if padding:
-        attention += padding * attention_products(shape, work.padding_pairs / padding)
-    layers = whole_layers + last_layer + attention
-
-    widening = _widening(shape) * work.computed
-    heads = work.predicted * _masked_lm_head(shape) + first_tokens * (D * D + 2 * D)
-
-    # Each product is a multiplication and an addition, once forward and twice backward.
-    executed = 6 * (layers + widening + heads)
-    if not recompute:
-        return executed
-
-    # torch stops recomputing a layer once it has every tensor that the backward pass reads. If the layer ends with a
-    # plain addition, the last product is not needed and is skipped.
-    repeated = layers
-    if shape.pre_norm and not shape.hidden_dropout_prob:
-        repeated -= D * shape.intermediate_size * ((shape.num_hidden_layers - 1) * work.computed + rows)
-    return executed + 2 * repeated
-
-
-def _two_stream_executed_flops(shape: EncoderShape, work: ExecutedWork, mean_seen: float, recompute: bool) -> float:
-    """Return the operations that training on these micro-batches executes; parameters as in executed_flops.
-
-    In the last layer, the content stream computes only keys and values. Each query is multiplied with all 2 L distances
-    of its row, although it needs only L of them.
-    """
-    D = shape.hidden_size
-    feed_forward = 2 * D * shape.intermediate_size
-    content_pairs = work.tokens * mean_seen + work.padding_pairs
-    query_pairs = work.targets * mean_seen
-
-    content = (4 * D * D + feed_forward + SEGMENT_VECTORS * D) * work.computed + 4 * D * content_pairs
-    query = (2 * D * D + feed_forward + SEGMENT_VECTORS * D) * work.targets + 4 * D * query_pairs
-    last_layer = 2 * D * D * work.computed + query
-    layers = (shape.num_hidden_layers - 1) * (content + query) + last_layer
-
-    # Sines and cosines get no gradient, so projecting them takes two products (forward, weight gradient), not three.
-    distances = shape.num_hidden_layers * D * D * work.distances
-    head = D * shape.vocab_size * work.predicted
-    executed = 6 * (layers + head) + 4 * distances
-    return executed + 2 * (layers + distances) if recompute else executed
-
-
-def _executed_in_discriminator(shape: EncoderShape, work: ExecutedWork, mean_seen: float, recompute: bool) -> float:
-    """Return the operations of ELECTRA's discriminator, whose last layer and head are computed at all tokens."""
-    D = shape.hidden_size
-    rest_of_last_layer = (D * D + _feed_forward(shape)) * work.computed
-
-    unread = replace(work, predicted=0)  # the masked-LM head is the generator's
-    layers = executed_flops(replace(shape, generator=None), unread, mean_seen, recompute)
-    return layers + (8 if recompute else 6) * rest_of_last_layer + _detection_flops(shape) * work.computed
 
 
 def _detection_flops(shape: EncoderShape) -> float:

@@ -29,10 +29,10 @@ import torch
 from torch import Tensor, nn
 
 from schemas.randomness import key
-from schemas.statistics import TokenStatistics
 from trainer.models.shape import EncoderShape
 
 if TYPE_CHECKING:
+    from schemas.statistics import TokenStatistics
     from trainer.config.schema import ModelSection, Recipe
     from trainer.models.word_vectors import WordVectors
 

@@ -12,8 +12,6 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from schemas.errors import DataError, UsageError
 from schemas.masking import Masking
@@ -28,7 +26,6 @@ from trainer.data.rank_share import RankShare
 from trainer.models.batch import PackedBatch
 from trainer.models.electra import GENERATOR_FOLDER, ReplacedTokenModel, parts_of, replace_tokens, sample_from_softmax
 from trainer.models.families import encoder_shape
-from trainer.models.flops import ExecutedWork, executed_flops, flops_per_token
 from trainer.models.hf_load import warm_start_model
 from trainer.models.hf_names import to_hf
 from trainer.models.pretraining import Losses, build_model
@@ -370,27 +367,6 @@ def test_initial_weights_are_those_of_google_s_code() -> None:
     assert float(model.discriminator.prediction.weight.abs().max()) == pytest.approx((6 / 49) ** 0.5, rel=0.1)
     for weight in (model.discriminator.dense.weight, model.mlm_head.dense.weight, shared_table(model)):
         assert 0.9 * small < float(weight.abs().max()) <= small
-
-
-@pytest.mark.parametrize("recompute", [False, True])
-def test_executed_operations_are_those_that_torch_counts(case, recompute: bool) -> None:
-    model = random_model(electra(), case.vocabulary).train()
-    for encoder in model.encoders():
-        encoder.recompute = recompute
-    rows = [one_row(case.batch, s) for s in range(12)]
-    work = ExecutedWork()
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        for row in rows:
-            work.add(row)
-            model(row).total().backward()
-
-    lengths = [row.tokens for row in rows]
-    mean_seen = sum(length**2 for length in lengths) / sum(lengths)
-    executed = executed_flops(model.shape, work, mean_seen, recompute)
-    assert executed == pytest.approx(counter.get_total_flops(), rel=0.005)
-    if not recompute:
-        masked = case.batch.predicted / case.batch.tokens
-        assert executed < flops_per_token(model.shape, mean_seen, masked) * case.batch.tokens
 
 
 def test_a_sum_of_losses_has_all_that_a_model_has() -> None:

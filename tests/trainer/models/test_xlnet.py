@@ -10,8 +10,6 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from schemas.errors import UsageError
 from schemas.masking import KINDS, Masking
@@ -26,7 +24,6 @@ from trainer.memory import activation_bytes, working_bytes
 from trainer.models import xlnet_attention
 from trainer.models.batch import PackedBatch
 from trainer.models.families import encoder_shape
-from trainer.models.flops import ExecutedWork, executed_flops, flops_per_token
 from trainer.models.hf_load import warm_start
 from trainer.models.hf_names import from_hf, to_hf
 from trainer.models.pretraining import PretrainingModel, build_model
@@ -303,34 +300,6 @@ def test_published_parameter_counts(name: str) -> None:
     counts = tuple(sum(p.numel() for p in part.parameters()) for part in (model.encoder, model))
     assert counts == COUNTS[name]
     assert sum(p.numel() for p in theirs.parameters()) == counts[1]
-
-
-@pytest.mark.parametrize("recompute", [False, True])
-@pytest.mark.parametrize("is_filled", [False, True])
-def test_executed_operations_are_those_that_torch_counts(vocab: Path, is_filled: bool, recompute: bool) -> None:
-    length = 24
-    vocabulary = read_vocabulary(str(vocab))
-    batch = random_batch(vocabulary, [(12, 9)] * 4)
-    if is_filled:
-        shape = BatchShape(tokens=6 * length, sequences=7, masked=24, longest=length)
-        batch = pad_to_shape(batch, shape, 0)
-    model = build_model(section("xlnet"), vocabulary.size, seed=0).train()
-    model.encoder.recompute = recompute
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        model(batch).mlm_sum.backward()
-
-    work = ExecutedWork()
-    work.add(batch)
-    executed = executed_flops(model.shape, work, mean_seen=length, recompute=recompute)
-    assert executed == pytest.approx(counter.get_total_flops(), rel=0.005)
-
-
-def test_the_second_stream_and_relative_positions_cost_a_fifth() -> None:
-    """XLNet-base beside BERT-base on rows of 512: half as many scores again, and a sixth of the tokens twice."""
-    bert = load_recipe("bert_base", []).model
-    xlnet = load_recipe("xlnet_base", []).model
-    costs = [flops_per_token(encoder_shape(model, 32_000), 512, 1 / 6) for model in (xlnet, bert)]
-    assert 1.15 < costs[0] / costs[1] < 1.25
 
 
 def test_memory_counts_scores_and_targets() -> None:
