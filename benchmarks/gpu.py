@@ -35,9 +35,9 @@ from trainer.models.batch import IGNORE_INDEX, PackedBatch  # noqa: E402
 from trainer.models.families import encoder_shape  # noqa: E402
 from trainer.models.flops import flops_per_token, peak_flops  # noqa: E402
 from trainer.models.hf_config import hf_config  # noqa: E402
-from trainer.models.init_weights import initialize  # noqa: E402
 from trainer.models.pretraining import PretrainingModel  # noqa: E402
 from trainer.models.shape import EncoderShape  # noqa: E402
+from trainer.models.starting_weights import initialize  # noqa: E402
 
 ROWS = {"128": (128, 128), "512": (512, 512), "1 to 507": (1, 507)}
 MASKED = 0.15

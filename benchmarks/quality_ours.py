@@ -49,7 +49,6 @@ Settings = dict[str, Any]
 DRAWN: Settings = {
     "model.initial_embeddings": "none",
     "model.initial_embedding_std": "none",
-    "model.initial_output_bias": "none",
     "model.initial_attention": "none",
     "model.initial_head": "none",
 }
@@ -74,7 +73,6 @@ PARTS: dict[str, Settings] = {
     "drawn_embeddings": {"model.initial_embeddings": "none", "model.initial_embedding_std": "none"},
     "drawn_attention": {"model.initial_attention": "none"},
     "drawn_head": {"model.initial_head": "none"},
-    "no_bias": {"model.initial_output_bias": "none"},
     "averaged": {"checkpoint.keep": 5},
 }
 """What may stand behind a name and a plus instead of KEY=VALUE. Wider models need lower learning rates."""

@@ -25,10 +25,10 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from trainer.config.load import load_recipe  # noqa: E402
+from trainer.models.attention import Rotation, rotation_of  # noqa: E402
 from trainer.models.batch import PackedBatch, SequenceOffsets  # noqa: E402
 from trainer.models.encoder import Attention, Layer  # noqa: E402
 from trainer.models.families import encoder_shape  # noqa: E402
-from trainer.models.rotary import Rotation, rotation_of  # noqa: E402
 from trainer.models.shape import EncoderShape  # noqa: E402
 
 MODERNBERT_BASE = [

@@ -14,9 +14,8 @@ from schemas.vocabulary import SPECIALS, Vocabulary
 from trainer.config.load import load_recipe
 from trainer.config.schema import ModelSection
 from trainer.models.batch import PackedBatch
-from trainer.models.hf_config import hf_config
-from trainer.models.hf_convert import constant_tensors, to_hf
-from trainer.models.hf_tables import AUTO_CLASSES
+from trainer.models.hf_config import AUTO_CLASSES, hf_config
+from trainer.models.hf_names import constant_tensors, to_hf
 from trainer.models.pretraining import PretrainingModel, build_model
 
 FAMILIES = ["bert", "roberta", "albert", "megatron-bert", "modernbert", "eurobert", "esm", "nomic_bert", "gte"]

@@ -14,7 +14,7 @@ from tests.small_models import alone
 from trainer.data.pair_rows import PairRows
 from trainer.data.permuted import pack_permuted
 from trainer.models.batch import IGNORE_INDEX, PackedBatch
-from trainer.models.xlnet_hf import permutation_inputs
+from trainer.models.xlnet import permutation_inputs
 
 SPANS = Masking("ngram", 1 / 6)
 

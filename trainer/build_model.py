@@ -29,21 +29,19 @@ from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.initial_weights import send_weights
 from trainer.logs import logger
 from trainer.metrics.unigram import WordFrequencies, statistics_of_rows, unigram_counts
-from trainer.models.attention import kernel_for
+from trainer.models.attention import choose_flash, kernel_for
+from trainer.models.electra import GENERATOR_FOLDER
 from trainer.models.encoder import Encoder
-from trainer.models.flash_choice import FlashUse, choose_flash
-from trainer.models.init_weights import drawn_weights
-from trainer.models.parts import GENERATOR_FOLDER
+from trainer.models.hf_load import warm_start_model
 from trainer.models.pretraining import MaskedLMHead, PretrainingModel, build_model, empty_model
 from trainer.models.starting_weights import (
-    TextCounts,
     add_identity_to_head,
+    drawn_weights,
     ignored_keys,
     needs_statistics,
     with_starting_weights,
 )
 from trainer.models.tiling import tile_model
-from trainer.models.warm_start import warm_start_model
 from trainer.models.xlnet import TwoStreamEncoder
 from trainer.trial_pass import DTYPES
 
@@ -63,7 +61,7 @@ def build_initial_model(recipe: Recipe, folders: list[PairFolder]) -> Pretrainin
     for encoder in model.encoders():
         encoder.recompute = recipe.engine.recompute
         if device_name() == "cuda":
-            choose_attention(encoder, recipe.engine.precision)
+            log_attention(encoder, recipe.engine.precision)
     if compiles(recipe, device_name()):
         check_compiler(device_name())
         model.compile_parts()
@@ -92,9 +90,7 @@ def initial_weights(recipe: Recipe, folders: list[PairFolder]) -> Iterator[tuple
     if recipe.model.init_from is None and recipe.model.tile_from is None:
         shapes = empty_model(recipe.model, vocabulary.size, vocabulary.special_id("mask"))
         drawn = drawn_weights(shapes, shapes.shape, recipe.model.initializer_range, recipe.run.seed)
-        text: TextCounts | None = None
-        if needs_statistics(recipe.model):
-            text = TextCounts(statistics_for(recipe, folders), vocabulary.is_special_V)
+        text = statistics_for(recipe, folders) if needs_statistics(recipe.model) else None
         return with_starting_weights(drawn, shapes.shape, recipe, text)
 
     model = build_model(recipe.model, vocabulary.size, recipe.run.seed, vocabulary.special_id("mask"))
@@ -110,7 +106,7 @@ def fill_from_folder(model: PretrainingModel, recipe: Recipe, folders: list[Pair
     vocabulary = folders[0].vocabulary
     if recipe.model.tile_from is not None:
         source = recipe.model.tile_from
-        initialized = tile_model(model, source, vocabulary)
+        initialized = tile_model(model, recipe.model, source, vocabulary)
         begun_with = f"tiles of the weights of {source}"
     else:
         source = recipe.model.init_from
@@ -165,27 +161,19 @@ def check_compiler(device: str) -> None:
         )
 
 
-def choose_attention(encoder: Encoder | TwoStreamEncoder, precision: str) -> None:
-    """Make an encoder use the fastest attention kernel that this rank's GPU supports, and log which one it is."""
+def log_attention(encoder: Encoder | TwoStreamEncoder, precision: str) -> None:
+    """Log which attention kernel an encoder uses on this rank's GPU, after choosing the fastest flash attention."""
     if isinstance(encoder, TwoStreamEncoder):
         logger.info("Attention: a padded grid; flash attention does not add relative positions.")
         return
 
     shape = encoder.shape
-    device = torch.device("cuda", torch.cuda.current_device())
-    like = torch.zeros((), dtype=DTYPES[precision], device=device)
-
-    capability = torch.cuda.get_device_capability(device)
-    if kernel_for(device.type, like.dtype, shape.head_size, capability) != "packed":
+    capability = torch.cuda.get_device_capability()
+    if kernel_for("cuda", DTYPES[precision], shape.head_size, capability) != "packed":
         logger.info("Attention: a padded grid; flash attention is for 16 bits, on GPUs from A100 on.")
         return
 
-    rules = {layer.attention.rule() for layer in encoder.layers}  # type: ignore[union-attr, operator]
-    kernel = choose_flash(FlashUse(tuple(rules), shape.projected_heads, shape.head_size, like))
-    encoder.use_flash(kernel.attend)
-    logger.info("Attention: %s.", kernel.name)
-    for fault in kernel.faults:
-        logger.info("Attention: not used: %s.", fault)
+    logger.info("Attention: %s.", choose_flash(shape.attention_probs_dropout_prob))
 
 
 def warn_of_vocabulary(recipe: Recipe, vocabulary: Vocabulary, folder: str) -> None:

@@ -14,7 +14,6 @@ from torch import nn
 
 from trainer.config.schema import Recipe
 from trainer.models.shape import EncoderShape
-from trainer.models.xlnet_flops import score_bytes
 
 RANKS = (1, 8)
 """World sizes for which memory per rank is reported."""
@@ -216,3 +215,12 @@ def largest_micro_batch(shape: EncoderShape, parameters: int, recipe: Recipe, ra
     room = (1 - SAFETY_MARGIN) * free_bytes - held_bytes(parameters, recipe, ranks)
     tokens = int(room // (activation_bytes(shape, recipe) + working_bytes(shape, recipe)))
     return max(0, min(tokens, MOST_TOKENS))
+
+
+def score_bytes(shape: EncoderShape, predicted: float, value_bytes: int) -> float:
+    """Return the bytes that an XLNet layer keeps of a token's scores: a bias for each head and key of the longest row.
+
+    predicted: the share of tokens that are targets. value_bytes: bytes of one value.
+    """
+    keys = shape.max_position_embeddings
+    return (1 + predicted) * shape.num_attention_heads * keys * value_bytes

@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from tests.gpu.conftest import DRY
-from trainer.build_model import choose_attention
+from trainer.build_model import log_attention
 from trainer.config.load import load_recipe
 from trainer.data.padding import pad_to_shape, shape_for
 from trainer.memory import count_parameters, held_bytes
 from trainer.models import attention
 from trainer.models.batch import PackedBatch
 from trainer.models.families import encoder_shape
-from trainer.models.init_weights import initialize
 from trainer.models.pretraining import PretrainingModel
 from trainer.models.shape import EncoderShape
+from trainer.models.starting_weights import initialize
 from trainer.trial_pass import Trial, free_memory, meta_model
 
 pytestmark = pytest.mark.gpu
@@ -108,7 +108,7 @@ def test_a_gpu_computes_what_a_cpu_computes(device, reference, dtype: torch.dtyp
     model = copy.deepcopy(on_cpu).to(device, dtype)
     if not DRY:
         for encoder in model.encoders():
-            choose_attention(encoder, PRECISIONS[dtype])
+            log_attention(encoder, PRECISIONS[dtype])
     if compiled:
         model.compile_parts(backend="aot_eager" if DRY else "inductor")
     check_close(loss_and_gradient(model, batch.to(device)), expected, TOLERANCES[dtype])

@@ -29,8 +29,8 @@ from trainer.distributed.empty_model import DTYPES, allocate
 from trainer.distributed.initial_weights import send_weights
 from trainer.distributed.zero import parameter_slices
 from trainer.engine import build_engine, deepspeed_config
-from trainer.models.init_weights import drawn_weights
 from trainer.models.pretraining import PretrainingModel, build_model, empty_model
+from trainer.models.starting_weights import drawn_weights
 
 TINY = "tests/recipes/small_bert.toml"
 SMALL = ["model.hidden_size=32", "model.intermediate_size=64", "batch.global_batch=16", "batch.micro_batch=4"]

@@ -25,8 +25,7 @@ from trainer.export.verify import one_row_batch
 from trainer.memory import RANKS, activation_bytes, state_bytes
 from trainer.models.families import encoder_shape
 from trainer.models.flops import flops_per_token
-from trainer.models.hf_config import hf_config
-from trainer.models.hf_tables import AUTO_CLASSES
+from trainer.models.hf_config import AUTO_CLASSES, hf_config
 
 TINY = "tests/recipes/small_bert.toml"
 RECIPES = [name for name in recipe_names() if "H100" in recipe_comment(name, "Hardware")]

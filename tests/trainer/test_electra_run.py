@@ -22,7 +22,7 @@ from trainer.data.rank_share import RankShare
 from trainer.evaluate import open_evaluation
 from trainer.export.convert import Writing, export, read_model
 from trainer.export.verify import one_row_batch
-from trainer.models.parts import parts_of
+from trainer.models.electra import parts_of
 from trainer.models.pretraining import SUMS
 
 STEPS = 50

@@ -20,8 +20,8 @@ from trainer.config.load import load_recipe
 from trainer.export.convert import export, read_model
 from trainer.export.verify import one_row_batch
 from trainer.export.xlnet import logit_pairs
-from trainer.models.hf_tables import AUTO_CLASSES
-from trainer.models.parts import ModelPart, parts_of
+from trainer.models.electra import ModelPart, parts_of
+from trainer.models.hf_config import AUTO_CLASSES
 
 STEPS = 50
 KILLED_AFTER = 25

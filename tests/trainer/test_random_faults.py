@@ -158,7 +158,7 @@ def targets(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         return train(out, model__init_from=folder, run__stop_at=3)
 
     def start_from(statistics: Path, out: Path) -> Outcome:
-        start = {"model__initial_embeddings": "cooccurrence", "model__initial_output_bias": "unigram"}
+        start = {"model__initial_embeddings": "cooccurrence"}
         return train(out, data__statistics=statistics, run__stop_at=3, **start)
 
     def recipe_at(folder: Path, out: Path) -> Outcome:

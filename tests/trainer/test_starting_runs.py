@@ -13,8 +13,6 @@ from schemas.manifest import read_manifest
 STARTS = {
     "model__initial_embeddings": "cooccurrence",
     "model__initial_embedding_std": 0.15,
-    "model__initial_output_bias": "unigram",
-    "model__initial_positions": "sinusoidal",
     "model__initial_attention": "identity",
     "model__initial_head": "identity",
 }
@@ -85,20 +83,6 @@ def test_what_a_run_has_sampled_is_recorded(training, command, pairs: Path, tmp_
     assert command("statistics", "--pairs", pairs, "--output", counted).returncode == 0
     done = training.warm(1, out, **changes, data__statistics=counted)
     assert done.returncode == 4 and "data.statistics was a sample of 8,000,000 tokens" in done.stderr, done.stderr
-
-
-def test_the_first_loss_is_that_of_word_frequencies(training, tmp_path: Path) -> None:
-    """With the bias alone; drawn weights begin at the logarithm of the vocabulary's size, or above."""
-    drawn, started = tmp_path / "drawn", tmp_path / "started"
-    changes = {**NO_DROPOUT, "run__max_steps": 2, "schedule__warmup_steps": 1, "optimizer__lr": 1e-9}
-    changes["model__initializer_range"] = 0.001
-    assert training.warm(1, drawn, **changes).returncode == 0
-    assert training.warm(1, started, **changes, model__initial_output_bias="unigram").returncode == 0
-    assert losses(started)[0] < losses(drawn)[0] - 0.3
-
-    # A batch has other words than the whole text, so the two are not equal.
-    first_line = json.loads((started / "metrics.jsonl").read_text().splitlines()[0])
-    assert first_line["mlm_loss"] == pytest.approx(first_line["unigram_loss"], abs=0.2)
 
 
 def test_missing_statistics_are_one_line(training, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """The table [model]: the shape of the network, and the weights that a new run starts from.
 
-An initial_* key has no effect if the family lacks those weights, such as position embeddings in a family with RoPE.
+An initial_* key has no effect if the family lacks those weights, such as a dense layer in the head.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ START_KEYS = frozenset(
         "tile_from",
         "initial_embeddings",
         "initial_embedding_std",
-        "initial_output_bias",
-        "initial_positions",
         "initial_attention",
         "initial_head",
     }
@@ -162,17 +160,6 @@ class ModelSection(Section):
         le=10,
         description='With initial_embeddings "cooccurrence": the standard deviation of the embeddings; '
         "initializer_range if unset.",
-    )
-    initial_output_bias: Literal["zero", "unigram"] = Field(
-        default="zero",
-        description='Bias of the masked-LM head that a new run starts from. "unigram": the logarithm of each token\'s '
-        "frequency in the training text, so that the first loss is that of word frequencies alone where the other "
-        "weights are random and small.",
-    )
-    initial_positions: Literal["random", "sinusoidal"] = Field(
-        default="random",
-        description='Position embeddings that a new run starts from, in families that learn them. "sinusoidal": sines '
-        "and cosines (arXiv:1706.03762), by which tokens at equal distances are equally similar.",
     )
     initial_attention: Literal["random", "identity"] = Field(
         default="random",

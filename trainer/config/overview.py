@@ -1,8 +1,8 @@
 """Summaries of the shipped recipes, for `clozeline recipes` and for the table in docs/recipes.md.
 
-Sizes, objectives and lengths are computed from the recipes themselves. Two facts have no key and come from the comment
-at the top of a recipe: how its pairs are made (`# Pairs: --objective nsp ...`), and the hardware and time that it needs
-(`# Hardware: 8 H100, 7 days`).
+Objectives and lengths are computed from the recipes themselves. Three facts have no key and come from the comment at
+the top of a recipe: its size (`# Parameters: 110,106,428, heads included`), how its pairs are made (`# Pairs:
+--objective nsp ...`), and the hardware and time that it needs (`# Hardware: 8 H100, 7 days`).
 
 Nothing here imports torch, so that the list appears at once.
 """
@@ -16,8 +16,7 @@ from trainer.config.load import load_recipe
 from trainer.config.phases import phases_of
 from trainer.config.schema import Recipe
 from trainer.config.shipped import recipe_comment, recipe_description, recipe_names
-from trainer.models.families import FAMILIES, encoder_shape
-from trainer.models.parameter_count import count_model
+from trainer.models.families import FAMILIES
 
 HARDWARE_NOTE = (
     "Hardware: GPUs of 80 GB, and the days that they take at 40% of an H100's peak (989 TFLOPS). Small models "
@@ -32,7 +31,7 @@ HEADER = ("name", "parameters", "objective", "pairs", "hardware")
 
 @dataclass(frozen=True)
 class RecipeSummary:
-    """One shipped recipe in words. parameters: with the heads; None if the recipe does not set model.vocab_size."""
+    """One shipped recipe in words. parameters: with the heads; None if its comment does not say how many."""
 
     name: str
     description: str
@@ -56,11 +55,10 @@ def summary(name: str) -> RecipeSummary:
     """Return the summary of a shipped recipe. Raises UsageError if there is none of this name."""
     recipe = load_recipe(name, [])
     phases = [phase.recipe for phase in phases_of(recipe)]
-    size = recipe.model.vocab_size
     return RecipeSummary(
         name=name,
         description=recipe_description(name),
-        parameters=None if size is None else count_model(encoder_shape(recipe.model, size)),
+        parameters=stated_parameters(name),
         objective=objective_text(phases, pairs_objective(name)),
         pairs=f"{pairs_objective(name)}, {lengths_text(phases)} tokens",
         hardware=recipe_comment(name, "Hardware"),
@@ -71,6 +69,12 @@ def pairs_objective(name: str) -> str:
     """Return the --objective that a shipped recipe's pairs are made with, or nsp if its comment names none."""
     found = re.search(r"--objective (\w+)", recipe_comment(name, "Pairs"))
     return found[1] if found else "nsp"
+
+
+def stated_parameters(name: str) -> int | None:
+    """Return the number of parameters that a shipped recipe's comment states, or None without one."""
+    found = re.match(r"[\d,]+\d", recipe_comment(name, "Parameters"))
+    return int(found[0].replace(",", "")) if found else None
 
 
 def objective_text(phases: list[Recipe], pairs: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from schemas.errors import UsageError
 from trainer.config.schema import ModelSection
-from trainer.models.generator_shape import GENERATOR_SIZE, generator_sizes
+from trainer.models.families import GENERATOR_SIZE, generator_sizes
 
 ROTATED_FAMILIES = ("modernbert", "eurobert", "esm", "nomic_bert", "gte")
 
@@ -29,8 +29,6 @@ FAMILIES_WITH = {
 
 DRAWN_STARTS = {
     "initial_embeddings": "random",
-    "initial_output_bias": "zero",
-    "initial_positions": "random",
     "initial_attention": "random",
     "initial_head": "random",
 }

@@ -19,7 +19,6 @@ PRECISIONS = ("fp32", "bf16", "fp16")
 HEAD_SIZE = 64
 """The size of an attention head if no recipe is given, which is that of all published BERTs."""
 
-HEADS = 12
 """The number of heads in the check of flash attention, which does not affect its result."""
 
 
@@ -186,9 +185,7 @@ def check_attention(plan: Plan) -> Finding:
     """Say which attention kernel training will use, and why."""
     import torch
 
-    from trainer.models.attention import capability_of, kernel_for
-    from trainer.models.attention_rule import AttentionRule
-    from trainer.models.flash_choice import FlashUse, choose_flash
+    from trainer.models.attention import capability_of, choose_flash, kernel_for
 
     recipe = plan.recipe
     precision = recipe.engine.precision if recipe is not None else "bf16"
@@ -200,13 +197,8 @@ def check_attention(plan: Plan) -> Finding:
     facts: dict[str, Any] = {"kernel": kernel, "precision": precision, "head_size": head_size}
     if kernel == "packed":
         dropout = recipe.model.attention_probs_dropout_prob if recipe is not None else 0.0
-        like = torch.empty(0, dtype=dtype_of(precision), device=device)
-        flash = choose_flash(FlashUse((AttentionRule(HEADS, dropout),), 3 * HEADS, head_size, like))
-        facts |= {"implementation": flash.name, "faults": list(flash.faults)}
-        value = f"{flash.name}, on packed rows ({case})"
-        if flash.faults:
-            return Finding("attention", "warning", value, f"Not used: {'; '.join(flash.faults)}.", facts)
-        return Finding("attention", "ok", value, facts=facts)
+        facts["implementation"] = choose_flash(dropout)
+        return Finding("attention", "ok", f"{facts['implementation']}, on packed rows ({case})", facts=facts)
     if kernel == "padded" and device.type == "cuda":
         advice = "Flash attention needs bf16 or fp16, compute capability 8.0 and heads of a multiple of 8 up to 192."
         return Finding("attention", "warning", f"padded rows, which is slower ({case})", advice, facts)

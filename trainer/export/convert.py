@@ -42,9 +42,8 @@ from trainer.export.source import (
 from trainer.export.tokenizer import tokenizer_files
 from trainer.export.verify import check_export
 from trainer.export.writing import Writing as Writing
-from trainer.models.hf_config import hf_config
-from trainer.models.hf_tables import AUTO_CLASSES
-from trainer.models.parts import ModelPart, PartModel, parts_of
+from trainer.models.electra import ModelPart, PartModel, parts_of
+from trainer.models.hf_config import AUTO_CLASSES, hf_config
 from trainer.models.pretraining import PretrainingModel, empty_model
 
 

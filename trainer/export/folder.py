@@ -23,7 +23,7 @@ from schemas.errors import DataError, StorageError, UsageError
 from schemas.vocabulary import TOKENIZER_FILES
 from trainer.checkpoint.remote import upload_file
 from trainer.export.shards import INDEX_FILE, SINGLE_FILE
-from trainer.models.parts import GENERATOR_FOLDER
+from trainer.models.electra import GENERATOR_FOLDER
 from trainer.models.pretraining import PretrainingModel
 
 EXPORT_FILES = {"config.json", SINGLE_FILE, INDEX_FILE, "README.md"} | TOKENIZER_FILES

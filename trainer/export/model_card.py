@@ -21,7 +21,7 @@ from trainer.logs import logger
 from trainer.metrics.log import Figures, is_evaluation, read_lines, skipped_note
 from trainer.metrics.sums import REPLACED_TOKEN_NAMES
 from trainer.models.families import FAMILIES
-from trainer.models.hf_tables import ARCHITECTURES, AUTO_CLASSES
+from trainer.models.hf_config import ARCHITECTURES, AUTO_CLASSES
 
 TEMPLATE = "model_card.md.jinja"
 PIPELINES = {"AutoModelForCausalLM": "text-generation"}

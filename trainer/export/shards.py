@@ -21,9 +21,8 @@ from typing import IO
 from torch import Tensor
 
 from trainer.checkpoint.safetensors_io import Shapes, TensorFile, layout_of
-from trainer.models.hf_convert import constant_tensors, hf_parts
+from trainer.models.hf_names import constant_tensors, hf_parts, their_dimensions
 from trainer.models.shape import EncoderShape
-from trainer.models.xlnet_hf import their_dimensions
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"

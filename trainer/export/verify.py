@@ -24,8 +24,8 @@ from schemas.vocabulary import Vocabulary
 from trainer.export.verify_rows import check_rows
 from trainer.export.xlnet import logit_pairs
 from trainer.models.batch import PackedBatch
-from trainer.models.hf_tables import AUTO_CLASSES
-from trainer.models.parts import PartModel
+from trainer.models.electra import PartModel
+from trainer.models.hf_config import AUTO_CLASSES
 from trainer.models.pretraining import PretrainingModel
 
 LARGEST_DIFFERENCE = 1e-4

@@ -14,7 +14,7 @@ from torch import Tensor
 from schemas.randomness import permutation
 from trainer.models.batch import PackedBatch
 from trainer.models.pretraining import PretrainingModel
-from trainer.models.xlnet_hf import permutation_inputs
+from trainer.models.xlnet import permutation_inputs
 
 
 @torch.inference_mode()

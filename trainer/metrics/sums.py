@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from schemas.errors import DataError
 
 PLACE_NAMES = ("mlm_loss_masked", "mlm_loss_kept", "mlm_loss_random", "mlm_accuracy_masked")
-"""The metrics by what the model sees in the place of a token to predict (models/place_kinds.py)."""
+"""The metrics by what the model sees in the place of a token to predict (PLACE_KINDS)."""
 
 REPLACED_TOKEN_NAMES = ("rtd_loss", "rtd_accuracy", "replaced_fraction")
 """The metrics that only a run with replaced-token detection has: means over all tokens. replaced_fraction is the share

@@ -17,11 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from trainer.models.attention import attend
-from trainer.models.attention_rule import AttentionRule
+from trainer.models.attention import AttentionRule, Rotation, attend, rotate, rotation_of
 from trainer.models.batch import PackedBatch, SequenceOffsets
-from trainer.models.flash import AttendPacked, attend_with_torch
-from trainer.models.rotary import Rotation, rotate, rotation_of
 from trainer.models.shape import Activation, EncoderShape
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
@@ -116,16 +113,12 @@ def rescale_masked(x_TE: Tensor, is_masked_T: Tensor, offsets: SequenceOffsets) 
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention: every token attends to all tokens of the same sequence, or to those near it.
-
-    flash: the implementation of flash attention to use on devices that support it (flash.py).
-    """
+    """Multi-head self-attention: every token attends to all tokens of the same sequence, or to those near it."""
 
     def __init__(self, shape: EncoderShape, window: int | None):
         super().__init__()
         self.shape = shape
         self.window = window
-        self.flash: AttendPacked = attend_with_torch
         self.qkv = nn.Linear(shape.hidden_size, shape.projected_heads * shape.head_size, bias=shape.attention_bias)
         self.out = nn.Linear(shape.hidden_size, shape.hidden_size, bias=shape.attention_bias)
 
@@ -142,7 +135,7 @@ class Attention(nn.Module):
         if rotation is not None:
             rotated = self.shape.num_attention_heads + self.shape.num_key_value_heads
             qkv_TNd = rotate(qkv_TNd, rotated, rotation)
-        y_TD = attend(qkv_TNd, offsets, self.rule(offsets.causal), self.flash)
+        y_TD = attend(qkv_TNd, offsets, self.rule(offsets.causal))
         return self.out(select_rows(y_TD, rows_R))
 
 
@@ -264,11 +257,6 @@ class Encoder(nn.Module):
         self.embeddings.compile(dynamic=False, backend=backend)
         for layer in self.layers:
             layer.compile(dynamic=False, backend=backend)
-
-    def use_flash(self, flash: AttendPacked) -> None:
-        """Make every layer use this implementation of flash attention."""
-        for layer in self.layers:
-            layer.attention.flash = flash  # type: ignore[union-attr, assignment]
 
     def pool(self, first_SD: Tensor) -> Tensor:
         """Return one vector per sequence, (S, D), given the last layer's output at its first token, (S, D)."""

@@ -1,148 +1,296 @@
-"""Builds the config.json of a shape, as the family's class in Hugging Face transformers reads it."""
+"""A family's config.json in Hugging Face transformers, written from a shape and read into the keys of [model].
+
+One table holds the names for both directions. What reading does not find out, such as an activation, `hf_load` compares
+with what the recipe would write.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
+from schemas.errors import DataError, UsageError
 from schemas.vocabulary import Vocabulary
-from trainer.models.hf_tables import ARCHITECTURES
-from trainer.models.shape import Activation, EncoderShape
-from trainer.models.xlnet_hf import xlnet_config
+from trainer.config.validate_model import FAMILIES_WITH
+from trainer.models.electra import GENERATOR_FOLDER
+from trainer.models.families import FAMILIES
+from trainer.models.hf_files import read_config, read_tokens
+from trainer.models.shape import EncoderShape
 
-ACTIVATION_NAMES: dict[Activation, str] = {"gelu": "gelu", "gelu_tanh": "gelu_new", "silu": "silu"}
+ARCHITECTURES = {
+    "bert": "BertForPreTraining",
+    "roberta": "RobertaForMaskedLM",
+    "albert": "AlbertForPreTraining",
+    "megatron-bert": "MegatronBertForPreTraining",
+    "modernbert": "ModernBertForMaskedLM",
+    "eurobert": "EuroBertForMaskedLM",
+    "esm": "EsmForMaskedLM",
+    "nomic_bert": "NomicBertForMaskedLM",
+    "gte": "GteForMaskedLM",
+    "electra": "ElectraForPreTraining",
+    "electra_generator": "ElectraForMaskedLM",
+    "xlnet": "XLNetLMHeadModel",
+}
+"""For each family, the class that has all of our heads."""
+
+AUTO_CLASS_OF_HEADS = {
+    "ForPreTraining": "AutoModelForPreTraining",
+    "ForMaskedLM": "AutoModelForMaskedLM",
+    "LMHeadModel": "AutoModelForCausalLM",
+}
+"""The Auto class that loads an architecture, by the end of the architecture's name.
+
+AutoModelForPreTraining does not support most families that have only a masked-LM head.
+"""
+
+AUTO_CLASSES = {
+    family: next(auto for ending, auto in AUTO_CLASS_OF_HEADS.items() if architecture.endswith(ending))
+    for family, architecture in ARCHITECTURES.items()
+}
+"""For each family, the Auto class that loads its folders."""
+
+
+class Special(NamedTuple):
+    """The id of a special token."""
+
+    role: Literal["pad", "unk", "cls", "sep", "mask"]
+
+
+class Constant(NamedTuple):
+    """A value that is the same for every shape of a family."""
+
+    value: Any
+
+
+Entry = str | Special | Constant | Callable[[EncoderShape], Any]
+"""Where a key's value comes from. A text names a field of EncoderShape, and most of these fields are read back."""
+
+ACTIVATION_NAMES = {"gelu": "gelu", "gelu_tanh": "gelu_new", "silu": "silu"}
+
+
+def _activation(shape: EncoderShape) -> str:
+    return ACTIVATION_NAMES[shape.activation]
+
+
+def _groups(shape: EncoderShape) -> int:
+    # transformers can only share whole layers. Layers that share a sublayer are exported as separate layers.
+    return shape.num_hidden_groups if shape.sharing == "all" else shape.num_hidden_layers
+
+
+def _rotation(shape: EncoderShape) -> dict[str, Any]:
+    return {"rope_type": "default", "rope_theta": shape.rope_base}
+
+
+def _window_base(shape: EncoderShape) -> float | None:
+    return shape.rope_base if shape.window_rope_base is None else shape.window_rope_base
+
+
+def _rotations(shape: EncoderShape) -> dict[str, Any]:
+    in_windows = {"rope_type": "default", "rope_theta": _window_base(shape)}
+    return {"full_attention": _rotation(shape), "sliding_attention": in_windows}
+
+
+def _layer_types(shape: EncoderShape) -> list[str]:
+    windows = [shape.window_of(layer) for layer in range(shape.num_hidden_layers)]
+    return ["full_attention" if window is None else "sliding_attention" for window in windows]
+
+
+_SIZES: dict[str, Entry] = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "num_hidden_layers": "num_hidden_layers",
+    "num_attention_heads": "num_attention_heads",
+    "intermediate_size": "intermediate_size",
+    "max_position_embeddings": "positions",
+    "pad_token_id": Special("pad"),
+    "tie_word_embeddings": "tied",
+}
+_BERT: dict[str, Entry] = {
+    **_SIZES,
+    "type_vocab_size": "type_vocab_size",
+    "hidden_act": _activation,
+    "hidden_dropout_prob": "hidden_dropout_prob",
+    "attention_probs_dropout_prob": "attention_probs_dropout_prob",
+    "layer_norm_eps": "norm_eps",
+}
+_FIRST_AND_LAST: dict[str, Entry] = {"bos_token_id": Special("cls"), "eos_token_id": Special("sep")}
+
+KEYS: dict[str, dict[str, Entry]] = {
+    "bert": _BERT,  # published configs have neither of _FIRST_AND_LAST
+    "roberta": {**_BERT, **_FIRST_AND_LAST},
+    "albert": {
+        **_BERT,
+        **_FIRST_AND_LAST,
+        "embedding_size": "embedding_size",
+        "num_hidden_groups": _groups,
+        "inner_group_num": Constant(1),
+    },
+    "megatron-bert": _BERT,
+    "modernbert": {
+        **_SIZES,
+        **_FIRST_AND_LAST,
+        "cls_token_id": Special("cls"),
+        "sep_token_id": Special("sep"),
+        "hidden_activation": _activation,
+        "classifier_activation": _activation,
+        "norm_eps": "norm_eps",
+        "norm_bias": "norm_bias",
+        "attention_bias": "attention_bias",
+        "mlp_bias": "up_bias",
+        "classifier_bias": "head_dense_bias",
+        # As in the published config.json. transformers' default is "cls", a token that masked LM never trains.
+        "classifier_pooling": Constant("mean"),
+        "decoder_bias": "decoder_bias",
+        "embedding_dropout": "hidden_dropout_prob",
+        "mlp_dropout": Constant(0.0),
+        "attention_dropout": "attention_probs_dropout_prob",
+        "local_attention": "window",
+        "layer_types": _layer_types,
+        "rope_parameters": _rotations,
+        # The same settings under the keys of transformers 4.
+        "global_attn_every_n_layers": "global_every",
+        "global_rope_theta": "rope_base",
+        "local_rope_theta": _window_base,
+    },
+    "eurobert": {
+        **_SIZES,
+        **_FIRST_AND_LAST,
+        "mask_token_id": Special("mask"),
+        "num_key_value_heads": "num_key_value_heads",
+        "head_dim": "head_size",
+        "hidden_act": _activation,
+        "rms_norm_eps": "norm_eps",
+        "attention_bias": "attention_bias",
+        "mlp_bias": "up_bias",
+        "attention_dropout": "attention_probs_dropout_prob",
+        "rope_parameters": _rotation,
+    },
+    "esm": {
+        **_SIZES,
+        **_FIRST_AND_LAST,
+        "mask_token_id": Special("mask"),
+        "hidden_dropout_prob": "hidden_dropout_prob",
+        "attention_probs_dropout_prob": "attention_probs_dropout_prob",
+        "layer_norm_eps": "norm_eps",
+        "position_embedding_type": Constant("rotary"),
+        "rope_theta": "rope_base",
+        "emb_layer_norm_before": "embedding_norm",
+        "token_dropout": "rescale_masked",
+    },
+    "nomic_bert": {**_BERT, "rope_parameters": _rotation},
+    "gte": {**_BERT, **_FIRST_AND_LAST, "rope_parameters": _rotation},
+    "electra": {**_SIZES, "embedding_size": "embedding_size", **_BERT},
+    "xlnet": {
+        "vocab_size": "vocab_size",
+        "d_model": "hidden_size",
+        "n_layer": "num_hidden_layers",
+        "n_head": "num_attention_heads",
+        "d_head": "head_size",
+        "d_inner": "intermediate_size",
+        "ff_activation": _activation,
+        "layer_norm_eps": "norm_eps",
+        "dropout": "hidden_dropout_prob",
+        "attn_type": Constant("bi"),
+        "untie_r": Constant(True),
+        "bi_data": Constant(False),
+        "clamp_len": Constant(-1),
+        "same_length": Constant(False),
+        # The model was trained without memory.
+        "mem_len": Constant(None),
+        "reuse_len": Constant(None),
+        "use_mems_eval": Constant(False),
+        "use_mems_train": Constant(False),
+        "summary_type": Constant("last"),
+        "pad_token_id": Special("pad"),
+        **_FIRST_AND_LAST,
+        "tie_word_embeddings": "tied",
+    },
+}
+"""For each family, the keys of config.json in the order in which they are written."""
 
 
 def hf_config(shape: EncoderShape, vocabulary: Vocabulary) -> dict[str, Any]:
     """Return the content of config.json for the family's class in transformers."""
-    if shape.two_streams:
-        return xlnet_config(shape, vocabulary)
 
-    config: dict[str, Any] = {
-        "architectures": [ARCHITECTURES[shape.family]],
-        "model_type": shape.family,
-        "vocab_size": shape.vocab_size,
-        "hidden_size": shape.hidden_size,
-        "num_hidden_layers": shape.num_hidden_layers,
-        "num_attention_heads": shape.num_attention_heads,
-        "intermediate_size": shape.intermediate_size,
-        "max_position_embeddings": shape.positions,
-        "pad_token_id": vocabulary.special_id("pad"),
-        "tie_word_embeddings": shape.tied,
+    def value_of(entry: Entry) -> Any:
+        if isinstance(entry, str):
+            return getattr(shape, entry)
+        if isinstance(entry, Special):
+            return vocabulary.special_id(entry.role)
+        return entry.value if isinstance(entry, Constant) else entry(shape)
+
+    family = "electra" if shape.family == "electra_generator" else shape.family
+    config = {"architectures": [ARCHITECTURES[shape.family]], "model_type": family}
+    return config | {key: value_of(entry) for key, entry in KEYS[family].items()}
+
+
+# Read back
+
+LONGEST_WITHOUT_POSITIONS = 512
+"""Maximum tokens in a row if config.json has no limit: for XLNet, whose positions are relative."""
+
+REQUIRED = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
+READ = (*REQUIRED, "num_key_value_heads", "embedding_size", "window", "global_every", "tied", "norm_eps")
+"""Keys of [model] with the names of fields in KEYS. Those of FAMILIES_WITH are read for their families only."""
+
+
+def model_of_folder(folder: str) -> dict[str, Any]:
+    """Return the keys of [model] that build a folder's model, without dropout; vocab_size only if rows are spare.
+
+    Raises UsageError if there is no config.json or the trainer lacks its family, and DataError if a size is missing.
+    """
+    config = read_config(folder)
+    family = config.get("model_type")
+    if family not in FAMILIES:
+        raise UsageError(
+            f"{folder} is of the family {family!r}, which the trainer does not have, so its pretraining cannot be "
+            f"continued. Families: {', '.join(FAMILIES)}."
+        )
+
+    model: dict[str, Any] = {"family": family}
+    for theirs, ours in KEYS[family].items():
+        if ours in REQUIRED:
+            model[str(ours)] = _size(config, theirs, folder)
+        elif ours in READ and family in FAMILIES_WITH.get(str(ours), FAMILIES) and config.get(theirs) is not None:
+            model[str(ours)] = config[theirs]
+
+    model["max_position_embeddings"] = LONGEST_WITHOUT_POSITIONS
+    if family != "xlnet":  # RoBERTa's position table begins with two rows that no token uses
+        positions = _size(config, "max_position_embeddings", folder)
+        model["max_position_embeddings"] = positions - FAMILIES[family].first_position
+
+    tokens = read_tokens(folder)
+    if tokens is not None and config.get("vocab_size", 0) > len(tokens):
+        model["vocab_size"] = config["vocab_size"]
+
+    model |= _rope_bases(config, family)
+    if family == "albert":
+        groups = config.get("num_hidden_groups", 1)
+        shares_nothing = groups == config["num_hidden_layers"] > 1
+        model |= {"sharing": "none"} if shares_nothing else {"num_hidden_groups": groups}
+
+    generator = Path(folder) / GENERATOR_FOLDER
+    if family == "electra" and generator.is_dir():  # without one, the default size applies
+        width = _size(read_config(str(generator)), "hidden_size", str(generator))
+        model["generator_size"] = width / model["hidden_size"]
+    return model
+
+
+def _size(config: dict[str, Any], name: str, folder: str) -> int:
+    value = config.get(name)
+    if type(value) is not int or value < 1:
+        raise DataError(f"{folder}/config.json: {name} must be a whole number above 0, found {value!r}.")
+    return value
+
+
+def _rope_bases(config: dict[str, Any], family: str) -> dict[str, Any]:
+    """Return the RoPE bases, which transformers 5 and 4 keep under different keys."""
+    parameters = config.get("rope_parameters") or {}
+    everywhere = parameters.get("full_attention", parameters).get("rope_theta")
+    in_windows = parameters.get("sliding_attention", {}).get("rope_theta")
+    bases = {
+        "rope_base": everywhere or config.get("global_rope_theta") or config.get("rope_theta"),
+        "window_rope_base": in_windows or config.get("local_rope_theta"),
     }
-    return config | FAMILY_KEYS[shape.family](shape, vocabulary)
-
-
-def _bert_keys(shape: EncoderShape, vocabulary: Vocabulary) -> dict[str, Any]:
-    config: dict[str, Any] = {
-        "type_vocab_size": shape.type_vocab_size,
-        "hidden_act": ACTIVATION_NAMES[shape.activation],
-        "hidden_dropout_prob": shape.hidden_dropout_prob,
-        "attention_probs_dropout_prob": shape.attention_probs_dropout_prob,
-        "layer_norm_eps": shape.norm_eps,
-    }
-    if shape.family in ("roberta", "albert", "gte"):  # BERT's published configs have neither
-        config |= _first_and_last(vocabulary)
-    return config
-
-
-def _albert_keys(shape: EncoderShape, vocabulary: Vocabulary) -> dict[str, Any]:
-    # transformers can only share whole layers. Layers that share a sublayer are exported as separate layers.
-    has_groups = shape.sharing == "all"
-    groups = {
-        "embedding_size": shape.embedding_size,
-        "num_hidden_groups": shape.num_hidden_groups if has_groups else shape.num_hidden_layers,
-        "inner_group_num": 1,
-    }
-    return _bert_keys(shape, vocabulary) | groups
-
-
-def _modernbert_keys(shape: EncoderShape, vocabulary: Vocabulary) -> dict[str, Any]:
-    window_base = shape.rope_base if shape.window_rope_base is None else shape.window_rope_base
-    windows = [shape.window_of(layer) is not None for layer in range(shape.num_hidden_layers)]
-    return {
-        **_first_and_last(vocabulary),
-        "cls_token_id": vocabulary.special_id("cls"),
-        "sep_token_id": vocabulary.special_id("sep"),
-        "hidden_activation": ACTIVATION_NAMES[shape.activation],
-        "classifier_activation": ACTIVATION_NAMES[shape.activation],
-        "norm_eps": shape.norm_eps,
-        "norm_bias": shape.norm_bias,
-        "attention_bias": shape.attention_bias,
-        "mlp_bias": shape.up_bias,
-        "classifier_bias": shape.head_dense_bias,
-        # As in the published config.json. transformers' default is "cls", a token that masked LM never trains.
-        "classifier_pooling": "mean",
-        "decoder_bias": shape.decoder_bias,
-        "embedding_dropout": shape.hidden_dropout_prob,
-        "mlp_dropout": 0.0,
-        "attention_dropout": shape.attention_probs_dropout_prob,
-        "local_attention": shape.window,
-        "layer_types": ["sliding_attention" if has_window else "full_attention" for has_window in windows],
-        "rope_parameters": {
-            "full_attention": {"rope_type": "default", "rope_theta": shape.rope_base},
-            "sliding_attention": {"rope_type": "default", "rope_theta": window_base},
-        },
-        # The same settings under the keys of transformers 4.
-        "global_attn_every_n_layers": shape.global_every,
-        "global_rope_theta": shape.rope_base,
-        "local_rope_theta": window_base,
-    }
-
-
-def _eurobert_keys(shape: EncoderShape, vocabulary: Vocabulary) -> dict[str, Any]:
-    return {
-        **_first_and_last(vocabulary),
-        "mask_token_id": vocabulary.special_id("mask"),
-        "num_key_value_heads": shape.num_key_value_heads,
-        "head_dim": shape.head_size,
-        "hidden_act": ACTIVATION_NAMES[shape.activation],
-        "rms_norm_eps": shape.norm_eps,
-        "attention_bias": shape.attention_bias,
-        "mlp_bias": shape.up_bias,
-        "attention_dropout": shape.attention_probs_dropout_prob,
-        "rope_parameters": {"rope_type": "default", "rope_theta": shape.rope_base},
-    }
-
-
-def _esm_keys(shape: EncoderShape, vocabulary: Vocabulary) -> dict[str, Any]:
-    return {
-        **_first_and_last(vocabulary),
-        "mask_token_id": vocabulary.special_id("mask"),
-        "hidden_dropout_prob": shape.hidden_dropout_prob,
-        "attention_probs_dropout_prob": shape.attention_probs_dropout_prob,
-        "layer_norm_eps": shape.norm_eps,
-        "position_embedding_type": "rotary",
-        "rope_theta": shape.rope_base,
-        "emb_layer_norm_before": shape.embedding_norm,
-        "token_dropout": shape.rescale_masked,
-    }
-
-
-def _rotated_bert_keys(shape: EncoderShape, vocabulary: Vocabulary) -> dict[str, Any]:
-    rope = {"rope_parameters": {"rope_type": "default", "rope_theta": shape.rope_base}}
-    return _bert_keys(shape, vocabulary) | rope
-
-
-def _electra_keys(shape: EncoderShape, vocabulary: Vocabulary) -> dict[str, Any]:
-    return {"model_type": "electra", "embedding_size": shape.embedding_size} | _bert_keys(shape, vocabulary)
-
-
-def _first_and_last(vocabulary: Vocabulary) -> dict[str, int]:
-    """Return the ids of the tokens that begin and end a row."""
-    return {"bos_token_id": vocabulary.special_id("cls"), "eos_token_id": vocabulary.special_id("sep")}
-
-
-FAMILY_KEYS: dict[str, Callable[[EncoderShape, Vocabulary], dict[str, Any]]] = {
-    "bert": _bert_keys,
-    "roberta": _bert_keys,
-    "albert": _albert_keys,
-    "megatron-bert": _bert_keys,
-    "modernbert": _modernbert_keys,
-    "eurobert": _eurobert_keys,
-    "esm": _esm_keys,
-    "nomic_bert": _rotated_bert_keys,
-    "gte": _rotated_bert_keys,
-    "electra": _electra_keys,
-    "electra_generator": _electra_keys,
-}
+    return {name: base for name, base in bases.items() if base is not None and family in FAMILIES_WITH[name]}

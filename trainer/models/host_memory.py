@@ -7,7 +7,6 @@ import os
 from schemas.errors import UsageError
 from trainer.config.schema import ModelSection, Recipe
 from trainer.models.families import encoder_shape
-from trainer.models.parameter_count import count_model
 
 WEIGHT_BYTES = 4  # the optimizer keeps float32 weights, whatever engine.precision is
 
@@ -20,8 +19,12 @@ def check_memory(recipe: Recipe, path: str) -> None:
     path: names the recipe in the message.
     """
     model = recipe.model
-    needed_bytes = WEIGHT_BYTES * minimum_parameters(model)
     available_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+    # Modules are built, without memory, only for sizes that are not absurd: building a billion layers would take days.
+    needed_bytes = WEIGHT_BYTES * fewest_parameters(model)
+    if needed_bytes <= available_bytes:
+        needed_bytes = WEIGHT_BYTES * minimum_parameters(model)
     if needed_bytes <= available_bytes:
         return
 
@@ -33,6 +36,24 @@ def check_memory(recipe: Recipe, path: str) -> None:
     )
 
 
+def fewest_parameters(model: ModelSection) -> int:
+    """Return a number of parameters that every model of these sizes exceeds.
+
+    Counts the embeddings, and of each group of layers the two matrices that every family has.
+    """
+    shape = encoder_shape(model, model.vocab_size or 1)
+    has_positions = shape.rope_base is None and not shape.two_streams
+    embeddings = shape.vocab_size + (shape.positions if has_positions else 0)
+    rows = shape.hidden_size + shape.intermediate_size
+    return embeddings * shape.embedding_size + shape.num_hidden_groups * rows * shape.hidden_size
+
+
 def minimum_parameters(model: ModelSection) -> int:
     """Return the number of parameters of a [model]. Without vocab_size, a vocabulary of one token is assumed."""
-    return count_model(encoder_shape(model, model.vocab_size or 1))
+    import torch
+
+    from trainer.models.pretraining import model_of  # imports torch, which takes a second
+
+    with torch.device("meta"):
+        built = model_of(encoder_shape(model, model.vocab_size or 1))
+    return sum(parameter.numel() for parameter in built.parameters())

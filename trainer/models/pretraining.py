@@ -19,13 +19,23 @@ from torch.nn import functional as F
 from trainer.models.batch import IGNORE_INDEX, PackedBatch
 from trainer.models.encoder import ACTIVATIONS, Encoder, build_norm
 from trainer.models.families import encoder_shape
-from trainer.models.init_weights import initialize
-from trainer.models.place_kinds import PLACE_SUMS
 from trainer.models.shape import EncoderShape
+from trainer.models.starting_weights import initialize
 from trainer.models.xlnet import TwoStreamEncoder
 
 if TYPE_CHECKING:
     from trainer.config.schema import ModelSection
+
+PLACE_KINDS = ("masked", "kept", "random")
+"""What the model sees at a token to predict: [MASK], the token itself, or a random other token.
+
+Under 80/10/10 a model first learns to copy the kept tokens. The mean over all places then falls while nothing is
+learned from context, and only `mlm_loss_masked` tells the two apart. Only masked LMs have these kinds, and ELECTRA's
+generator: causal language modeling and XLNet never put another token in the place of one to predict.
+"""
+
+PLACE_SUMS = 3 * len(PLACE_KINDS)
+"""The number of sums over all kinds: of each the loss, correct predictions and number of places."""
 
 
 class Losses(NamedTuple):

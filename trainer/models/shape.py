@@ -144,6 +144,11 @@ class EncoderShape(FamilyTraits):
         return self.num_attention_heads + 2 * self.num_key_value_heads
 
     @property
+    def queries_of_key(self) -> int:
+        """The number of heads of queries that share a head of keys and values."""
+        return self.num_attention_heads // self.num_key_value_heads
+
+    @property
     def layers_per_group(self) -> int:
         """The number of consecutive layers in a group."""
         return self.num_hidden_layers // self.num_hidden_groups

@@ -1,11 +1,15 @@
-"""Starting weights computed from the training text before the first step: its word frequencies and co-occurrences.
+"""Initial weights: drawn from a seed, with the distributions of the published models, or computed from the text.
 
-A small masked LM spends its first thousands of steps on what can be counted in seconds: how frequent each word is, and
-which words occur near each other. The model.initial_* keys replace randomly drawn weights, one tensor at a time:
+BERT, ALBERT (google-research/bert and albert) and ModernBERT draw matrices from a normal distribution truncated at two
+standard deviations. RoBERTa, Megatron-BERT (fairseq, Megatron-LM) and the others use an untruncated one. Megatron-BERT
+and ModernBERT divide the standard deviation of the matrices that add to the residual stream by sqrt(2 * layers), so
+that the stream's variance does not grow with depth (arXiv:1909.08053). ELECTRA draws like BERT, except for two matrices
+(families.py). Norms begin with weights of one. All biases are zero, except XLNet's attention biases, which are drawn.
 
-initial_output_bias = "unigram"          the head predicts word frequencies
+A small masked LM spends its first thousands of steps on what can be counted in seconds: which words occur near each
+other. The model.initial_* keys replace randomly drawn weights, one tensor at a time:
+
 initial_embeddings = "cooccurrence"      words that occur near the same words have similar vectors (word_vectors.py)
-initial_positions = "sinusoidal"         tokens at equal distances have equally similar positions
 initial_attention = "identity"           one layer adds to each token the mean of the tokens around it
 initial_head = "identity"                the masked-LM head compares what it is given with the vectors of all words
 
@@ -13,35 +17,37 @@ Together they are a continuous bag of words (Mikolov et al., arXiv:1301.3781) wh
 of the words around a masked token predicts it. Training continues from there. Nothing else about the model changes.
 docs/measurements.md shows what each part gains, and for how many steps the gain lasts.
 
-Shape suffixes: V vocabulary, D hidden size, E embedding size, P positions.
+Shape suffixes: V vocabulary, D hidden size, E embedding size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
-from schemas.statistics import TokenStatistics
+from schemas.randomness import key
 from trainer.models.shape import EncoderShape
 
 if TYPE_CHECKING:
+    from schemas.statistics import TokenStatistics
     from trainer.config.schema import ModelSection, Recipe
     from trainer.models.word_vectors import WordVectors
 
 Weights = Iterator[tuple[str, Tensor]]
 """The name and the float32 values of every parameter, in the order of the model."""
 
+RESIDUAL_MATRICES = ("attention.out", "down")
+"""Name endings of the matrices whose output is added to the residual stream."""
+
+DRAWN_WEIGHTS = ("q", "k", "v", "o", "r", "r_w_bias", "r_r_bias", "r_s_bias", "seg_embed", "mask_emb")
+"""XLNet's weights that are not in torch modules. All are drawn, biases included, as in zihangdai/xlnet, modeling.py."""
+
 TOKENS = ("encoder.embeddings.token.weight", "mlm_head.decoder.weight")
 """The parameters that get the token vectors: the embeddings, and the projection of a head that is not tied."""
 
-POSITIONS = "encoder.embeddings.position.weight"
-OUTPUT_BIAS = "mlm_head.bias"
 HEAD = "mlm_head.dense.weight"
 
 IDENTITY_QUERY_SCALE = 0.5
@@ -51,21 +57,58 @@ hand; no other value was measured."""
 RANDOM_IN_HEAD = 0.3
 """The factor for the drawn matrix of an identity head before the identity is added. Chosen by hand, too."""
 
-LONGEST_WAVE = 10_000
-"""The longest wavelength of sinusoidal positions is 2 pi times as many tokens (Vaswani et al., arXiv:1706.03762)."""
+
+@torch.no_grad()
+def initialize(model: nn.Module, shape: EncoderShape, std: float, seed: int) -> None:
+    """Fill in all weights, in place. They depend only on the seed, the shape and `std`."""
+    drawn = drawn_weights(model, shape, std, seed)
+    for (_, values), parameter in zip(drawn, model.parameters(), strict=True):
+        parameter.copy_(values)
 
 
-@dataclass(frozen=True)
-class TextCounts:
-    """Counts of the training text. is_special_V: (V,) bool, True for special tokens, which are never predicted."""
+@torch.no_grad()
+def drawn_weights(model: nn.Module, shape: EncoderShape, std: float, seed: int) -> Iterator[tuple[str, Tensor]]:
+    """Yield the name and the initial values of every parameter, in float32, in the order of the model.
 
-    statistics: TokenStatistics
-    is_special_V: NDArray[np.bool_]
+    Only the model's names and shapes are read, so it may be on the meta device. A single generator draws all matrices,
+    so the values also depend on the order in which they are drawn.
+    """
+    generator = torch.Generator().manual_seed(key(seed, "initial weights") >> 1)  # torch takes 63 bits
+
+    for name, module in model.named_modules():
+        for kind, parameter in module.named_parameters(recurse=False):
+            is_matrix = isinstance(module, nn.Linear | nn.Embedding) and kind == "weight"
+            if is_matrix or kind in DRAWN_WEIGHTS:
+                values = torch.empty(parameter.shape)
+                _draw(values, name, shape, std, generator)
+            elif isinstance(module, nn.LayerNorm | nn.RMSNorm) and kind == "weight":
+                values = torch.ones(parameter.shape)
+            else:
+                assert kind == "bias", f"no initial values are known for {name}.{kind}"
+                values = torch.zeros(parameter.shape)
+            yield f"{name}.{kind}", values
+
+
+def _draw(values: Tensor, name: str, shape: EncoderShape, std: float, generator: torch.Generator) -> None:
+    """Draw the values of the module `name`, in place."""
+    if shape.scaled_residuals and name.endswith(RESIDUAL_MATRICES):
+        std = std / (2 * shape.num_hidden_layers) ** 0.5
+
+    if name.endswith(shape.glorot):
+        nn.init.xavier_uniform_(values, generator=generator)
+    elif shape.truncated is not None:
+        bound = shape.truncated * std
+        nn.init.trunc_normal_(values, std=std, a=-bound, b=bound, generator=generator)
+    else:
+        nn.init.normal_(values, std=std, generator=generator)
+
+
+# Weights that are computed from the training text, or the identity
 
 
 def needs_statistics(model: ModelSection) -> bool:
     """Return whether a new run with this [model] needs statistics of its text."""
-    return model.initial_embeddings == "cooccurrence" or model.initial_output_bias == "unigram"
+    return model.initial_embeddings == "cooccurrence"
 
 
 def ignored_keys(model: ModelSection, shape: EncoderShape, sizes: Mapping[str, torch.Size]) -> dict[str, str]:
@@ -75,11 +118,6 @@ def ignored_keys(model: ModelSection, shape: EncoderShape, sizes: Mapping[str, t
     """
     no_weights = f"{model.family} has no such weights"
     reasons: dict[str, str] = {}
-    if OUTPUT_BIAS not in sizes:
-        reasons["initial_output_bias"] = no_weights
-    if POSITIONS not in sizes:
-        reasons["initial_positions"] = no_weights
-
     if not any(name.endswith("attention.qkv.weight") for name in sizes):
         reasons["initial_attention"] = no_weights
     elif not values_are_whole(shape):
@@ -90,8 +128,7 @@ def ignored_keys(model: ModelSection, shape: EncoderShape, sizes: Mapping[str, t
     elif sizes[HEAD][0] != sizes[HEAD][1]:
         reasons["initial_head"] = f"the matrix in the head of {model.family} is not square"
 
-    unchanged = ("zero", "random")
-    return {key: reason for key, reason in reasons.items() if getattr(model, key) not in unchanged}
+    return {key: reason for key, reason in reasons.items() if getattr(model, key) != "random"}
 
 
 def values_are_whole(shape: EncoderShape) -> bool:
@@ -99,7 +136,7 @@ def values_are_whole(shape: EncoderShape) -> bool:
     return shape.num_key_value_heads == shape.num_attention_heads
 
 
-def with_starting_weights(drawn: Weights, shape: EncoderShape, recipe: Recipe, text: TextCounts | None) -> Weights:
+def with_starting_weights(drawn: Weights, shape: EncoderShape, recipe: Recipe, text: TokenStatistics | None) -> Weights:
     """Return an iterator over the name and values of all weights of step 0: those drawn, unless [model] replaces them.
 
     The replacements also depend on run.seed. text: None only if the recipe does not need counts (`needs_statistics`).
@@ -114,7 +151,7 @@ def with_starting_weights(drawn: Weights, shape: EncoderShape, recipe: Recipe, t
 class StartingWeights:
     """Replaces drawn weights as [model] says. Keys for weights that the family does not have have no effect."""
 
-    def __init__(self, shape: EncoderShape, recipe: Recipe, text: TextCounts | None):
+    def __init__(self, shape: EncoderShape, recipe: Recipe, text: TokenStatistics | None):
         model = recipe.model
         self.model = model
         self.shape = shape
@@ -125,14 +162,8 @@ class StartingWeights:
             from trainer.models.word_vectors import word_vectors  # imports scipy, which few runs need
 
             assert text is not None
-            triples = text.statistics.cooccurrences()
-            context_weights_V = text.statistics.context_weights_V
-            self.vectors = word_vectors(triples, context_weights_V, shape.embedding_size, recipe.run.seed)
-
-        self.bias_V: Tensor | None = None
-        if model.initial_output_bias == "unigram":
-            assert text is not None
-            self.bias_V = log_frequencies(text)
+            triples = text.cooccurrences()
+            self.vectors = word_vectors(triples, text.context_weights_V, shape.embedding_size, recipe.run.seed)
 
         self.attention: str | None = None
         if model.initial_attention == "identity" and values_are_whole(shape):
@@ -144,10 +175,6 @@ class StartingWeights:
             # A token without a vector, such as [MASK], keeps the embedding that was drawn.
             has_vector_V = self.vectors.has_vector_V
             values[has_vector_V] = self.vectors.vectors_VE[has_vector_V] * self.std
-        elif self.bias_V is not None and name == OUTPUT_BIAS:
-            return self.bias_V
-        elif self.model.initial_positions == "sinusoidal" and name == POSITIONS:
-            values[self.shape.first_position :] = sinusoids(self.shape) * self.model.initializer_range
         elif self.model.initial_head == "identity" and name == HEAD:
             add_identity_to_head(values)
         elif self.attention is not None and self.attention in name:
@@ -164,32 +191,11 @@ def identity_layer(shape: EncoderShape) -> int:
     return windowed[0] if windowed else 0
 
 
-def log_frequencies(text: TextCounts) -> Tensor:
-    """Return (V,) float32: the natural logarithm of each token's share of all labels, with 1 added to every count.
-
-    Special tokens are never labels, so their counts are replaced by 0. [UNK] may be frequent.
-    """
-    counts_V = text.statistics.unigrams_V.astype(np.float64)
-    counts_V[text.is_special_V] = 0
-    smoothed_V = torch.from_numpy(counts_V + 1)
-    return (smoothed_V / smoothed_V.sum()).log().float()
-
-
 def add_identity_to_head(values: Tensor) -> None:
     """Shrink the drawn matrix of a masked-LM head in place, and add the identity. One that is not square stays."""
     if values.shape[0] == values.shape[1]:
         values *= RANDOM_IN_HEAD
         values += torch.eye(len(values))
-
-
-def sinusoids(shape: EncoderShape) -> Tensor:
-    """Return (P, E) float32: for each position the sines, then the cosines, of wavelengths that grow geometrically."""
-    width = shape.embedding_size
-    positions_P = torch.arange(shape.max_position_embeddings, dtype=torch.float64)
-    frequencies = LONGEST_WAVE ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
-
-    angles = torch.outer(positions_P, frequencies)
-    return torch.cat([angles.sin(), angles.cos()], dim=1)[:, :width].float()
 
 
 def make_identity(name: str, values: Tensor) -> None:

@@ -26,7 +26,6 @@ from torch.utils.checkpoint import checkpoint
 
 from trainer.models.batch import PackedBatch
 from trainer.models.encoder import Embedding, LayerNorm
-from trainer.models.flash import AttendPacked
 from trainer.models.shape import EncoderShape
 from trainer.models.xlnet_attention import Grid, RelativeTerms, attend_relatively, grids_of
 
@@ -194,9 +193,6 @@ class TwoStreamEncoder(nn.Module):
     def compile_parts(self, backend: str = "inductor") -> None:
         """Do nothing: the number of targets, and on CPUs the number of grids, differs between batches."""
 
-    def use_flash(self, flash: AttendPacked) -> None:
-        """Do nothing: flash attention cannot add a bias to the scores."""
-
 
 def distance_vectors(longest: int, like: Tensor) -> Tensor:
     """Return (P, D): the vectors of the distances L - 1 down to -L, sines before cosines, in the dtype of `like`.
@@ -208,3 +204,15 @@ def distance_vectors(longest: int, like: Tensor) -> Tensor:
     exponents = torch.arange(0, width, 2, device=like.device).float() / width
     angles = distances_P[:, None] * (1.0 / LOWEST_FREQUENCY**exponents)
     return torch.cat([angles.sin(), angles.cos()], dim=1).to(like.dtype)
+
+
+def permutation_inputs(order_L: Tensor, targets_K: Tensor) -> dict[str, Tensor]:
+    """Return XLNet's `perm_mask` (1, L, L) and `target_mapping` (1, K, L), float32, of one row.
+
+    order_L: as `PackedBatch.order_T`. targets_K: the positions of the targets. A 1 in perm_mask hides key j (last
+    dimension) from query i. transformers still lets each token of the content stream see itself.
+    """
+    is_visible_LL = order_L[None, :] < order_L.clamp(min=0)[:, None]
+    target_mapping_KL = torch.zeros(len(targets_K), len(order_L))
+    target_mapping_KL[torch.arange(len(targets_K)), targets_K] = 1.0
+    return {"perm_mask": (~is_visible_LL).float()[None], "target_mapping": target_mapping_KL[None]}

@@ -18,7 +18,7 @@ from tests.small_models import FAMILIES, section
 from trainer.export import shards
 from trainer.export.shards import Source, cut_into_shards, sources_of, write_weights
 from trainer.models.families import encoder_shape
-from trainer.models.hf_convert import constant_tensors, to_hf
+from trainer.models.hf_names import constant_tensors, to_hf
 from trainer.models.pretraining import build_model
 from trainer.models.shape import EncoderShape
 

@@ -1,4 +1,4 @@
-"""Flash attention's operators on a CPU, for tests: with the schemas, checks and results of the packages' own."""
+"""Flash attention's operators on a CPU, for tests: with the schemas, checks and results of torch's own."""
 
 from __future__ import annotations
 
@@ -112,65 +112,5 @@ def torch_flash() -> Iterator[list[float]]:
     library.impl("_flash_attention_backward", backward, "CPU")
     try:
         yield seen
-    finally:
-        library._destroy()
-
-
-# From hopper/flash_api.cpp of the package, without the arguments that are never given here.
-FLASH_3_FORWARD = (
-    "fwd(Tensor q, Tensor k, Tensor v, Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_k=None, int? max_seqlen_q=None, "
-    "int? max_seqlen_k=None, float? softmax_scale=None, bool is_causal=False, int window_size_left=-1, "
-    "int window_size_right=-1, int num_splits=0) "
-    "-> (Tensor, Tensor, Tensor, Tensor)"
-)
-FLASH_3_BACKWARD = (
-    "bwd(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor softmax_lse, Tensor(a!)? dq=None, "
-    "Tensor(b!)? dk=None, Tensor(c!)? dv=None, Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_k=None, "
-    "int? max_seqlen_q=None, int? max_seqlen_k=None, float? softmax_scale=None, bool is_causal=False, "
-    "int window_size_left=-1, int window_size_right=-1, bool deterministic=False) -> Tensor"
-)
-
-
-@contextmanager
-def flash_3() -> Iterator[None]:
-    """The two operators of FlashAttention-3, with the checks of its C++ on layouts and types."""
-    no_seed = torch.zeros(2)
-
-    def check(q, k, v, ends) -> None:
-        assert ends.dtype == torch.int32 and ends.is_contiguous()
-        for tensor in (q, k, v):
-            assert tensor.stride(-1) == 1 and len(tensor) == len(q)
-
-    def call_of(ends, settings: tuple) -> Call:
-        _scale, is_causal, window_size_left = settings[:3]
-        return Call(ends, 0.0, no_seed, (None if window_size_left < 0 else window_size_left, is_causal))
-
-    # torch gives all arguments in the order of the schema, those with defaults only if they are others.
-    defaults = (None, False, -1)
-
-    def forward(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *settings):
-        check(q, k, v, cu_seqlens_q)
-        out = packed_forward(q, k, v, call_of(cu_seqlens_q, settings + defaults[len(settings) :])).to(q)
-        sums = torch.zeros(q.shape[1], q.shape[0])
-        return out, sums, torch.empty(0), torch.empty(0)
-
-    def backward(
-        dout, q, k, v, out, softmax_lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *settings
-    ):
-        check(q, k, v, cu_seqlens_q)
-        assert dout.is_contiguous() and out.is_contiguous() and softmax_lse.dtype == torch.float32
-        found = packed_backward(dout, q, k, v, call_of(cu_seqlens_q, settings + defaults[len(settings) :]))
-        for given, gradient in zip((dq, dk, dv), found, strict=True):
-            assert given.stride(-1) == 1 and given.dtype == q.dtype
-            given.copy_(gradient)
-        return softmax_lse.clone()
-
-    library = torch.library.Library("flash_attn_3", "DEF")
-    library.define(FLASH_3_FORWARD)
-    library.define(FLASH_3_BACKWARD)
-    library.impl("fwd", forward, "CPU")
-    library.impl("bwd", backward, "CPU")
-    try:
-        yield
     finally:
         library._destroy()

@@ -12,11 +12,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tests.small_models import SMALL_VOCABULARY, random_model, section
 from tests.trainer.models.flash_stand_ins import torch_flash
 from trainer.models import attention
-from trainer.models.attention import attend_one_by_one, attend_padded, kernel_for
-from trainer.models.attention_rule import AttentionRule, split_heads
+from trainer.models.attention import (
+    AttentionRule,
+    attend_in_windows,
+    attend_one_by_one,
+    attend_packed,
+    attend_padded,
+    choose_flash,
+    kernel_for,
+    split_heads,
+)
 from trainer.models.batch import PackedBatch, SequenceOffsets
-from trainer.models.flash import attend_with_torch
-from trainer.models.windows import attend_in_windows
 
 LENGTHS = [5, 9, 1, 7]
 
@@ -41,10 +47,6 @@ def batch_of(lengths: list[int], empty: int = 0) -> PackedBatch:
         predicted=2,
         paired=len(lengths),
     )
-
-
-def attend_packed(qkv_TNd: Tensor, offsets: SequenceOffsets, rule: AttentionRule) -> Tensor:
-    return attend_with_torch(qkv_TNd, offsets.ends_S1, offsets.longest, rule)
 
 
 def attend_in_blocks(qkv_TNd: Tensor, offsets: SequenceOffsets, rule: AttentionRule) -> Tensor:
@@ -165,6 +167,20 @@ def test_every_kernel_drops_attention_weights(flash, kernel) -> None:
     assert float((mean - plain).norm() / plain.norm()) < 0.1
 
 
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_model_computes_the_same_with_the_packed_kernel_as_one_by_one(flash, monkeypatch, recompute: bool) -> None:
+    small = section("bert", "attention_probs_dropout_prob=0.0", "hidden_dropout_prob=0.0")
+    model = random_model(small, SMALL_VOCABULARY).train()
+    model.encoder.recompute = recompute
+    found = []
+    for kernel in ("packed", "one by one"):
+        monkeypatch.setattr(attention, "kernel_for", lambda *_, kernel=kernel: kernel)
+        loss = model(batch_of(LENGTHS, empty=2)).mlm_sum
+        gradients = torch.autograd.grad(loss, list(model.encoder.layers.parameters()))
+        found.append(torch.cat([loss.detach()[None], *[gradient.flatten() for gradient in gradients]]))
+    torch.testing.assert_close(*found, atol=1e-5, rtol=1e-5)
+
+
 def test_a_model_gives_the_packed_kernel_its_dropout(flash, monkeypatch) -> None:
     """The rate of the recipe in training, none in evaluation."""
     monkeypatch.setattr(attention, "kernel_for", lambda *_: "packed")
@@ -267,3 +283,21 @@ KERNELS = [
 @pytest.mark.parametrize(("device", "dtype", "head", "capability", "kernel"), KERNELS)
 def test_flash_attention_is_only_asked_for_what_it_can_do(device, dtype, head, capability, kernel) -> None:
     assert kernel_for(device, dtype, head, capability) == kernel
+
+
+def test_flash_attention_3_is_used_where_torch_can(monkeypatch) -> None:
+    """On an H100 with the package, without dropout; a package that fails is named and torch's own kernel stays."""
+    activated = []
+    monkeypatch.setattr(torch.nn.attention, "activate_flash_attention_impl", activated.append, raising=False)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    assert choose_flash(0.0) == "FlashAttention-2 of torch", "the package is not installed"
+
+    monkeypatch.setattr(attention, "FLASH_3_MODULE", "torch")
+    assert choose_flash(0.1) == "FlashAttention-2 of torch" and activated == []
+    assert choose_flash(0.0) == "FlashAttention-3" and activated == ["FA3"]
+
+    monkeypatch.setattr(torch.nn.attention, "activate_flash_attention_impl", int)
+    assert choose_flash(0.0).startswith("FlashAttention-2 of torch; not FlashAttention-3, because of ValueError: ")
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
+    assert choose_flash(0.0) == "FlashAttention-2 of torch"

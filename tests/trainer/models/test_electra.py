@@ -1,24 +1,74 @@
-"""ELECTRA's two parts against transformers' own, the loss of both together, and published weights."""
+"""ELECTRA against transformers and published numbers: both parts, drawn replacements, weights and costs."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
-from schemas.errors import DataError
-from tests.small_models import padded, random_model, write_hf
-from tests.trainer.models.electra_models import electra, electra_case, one_row, shared_table
+from schemas.errors import DataError, UsageError
+from schemas.masking import Masking
+from tests.small_models import alone, as_theirs, padded, random_model, section, write_hf
+from trainer.config.load import load_recipe
+from trainer.config.schema import ModelSection
+from trainer.data.dataset import PairFolder
+from trainer.data.loader import BatchFormat, MaskingSchedule, Stream
+from trainer.data.mixture import build_sources
 from trainer.data.padding import pad_to_shape, shape_for
+from trainer.data.rank_share import RankShare
 from trainer.models.batch import PackedBatch
-from trainer.models.hf_convert import to_hf
-from trainer.models.parts import GENERATOR_FOLDER, parts_of
-from trainer.models.pretraining import build_model
-from trainer.models.replaced_tokens import replace_tokens, sample_from_softmax
-from trainer.models.warm_start import warm_start_model
+from trainer.models.electra import GENERATOR_FOLDER, ReplacedTokenModel, parts_of, replace_tokens, sample_from_softmax
+from trainer.models.families import encoder_shape
+from trainer.models.hf_load import warm_start_model
+from trainer.models.hf_names import to_hf
+from trainer.models.pretraining import Losses, build_model
+
+PARTS = ("discriminator", "generator")
+
+
+def electra(*changes: str) -> ModelSection:
+    """The generator's width is the embeddings', so it alone has no projection."""
+    return section("electra", "embedding_size=16", "generator_size=0.33333", *changes)
+
+
+def drawn(pairs: Path, share: RankShare, step: int = 0) -> list[PackedBatch]:
+    """One rank's part of a global batch of twelve rows, with draws."""
+    sources = build_sources([PairFolder(str(pairs))], None, 0, False)
+    stream = Stream(sources, share, MaskingSchedule(Masking()), 0, BatchFormat(has_draws=True))
+    try:
+        return stream.batch(step)
+    finally:
+        stream.close()
+
+
+def electra_case(pairs: Path, folder: Path) -> SimpleNamespace:
+    """A model, its parts here and in transformers, and a batch of twelve rows."""
+    vocabulary = PairFolder(str(pairs)).vocabulary
+    model: Any = random_model(electra(), vocabulary)
+    batch = drawn(pairs, RankShare(0, 1, 1, 12))[0]
+    parts = dict(zip(PARTS, parts_of(model), strict=True))
+    theirs = {name: as_theirs(part.model, vocabulary, folder / name) for name, part in parts.items()}  # type: ignore[arg-type]
+    pad = vocabulary.special_id("pad")
+    return SimpleNamespace(model=model, batch=batch, parts=parts, theirs=theirs, vocabulary=vocabulary, pad=pad)
+
+
+def one_row(batch: PackedBatch, s: int) -> PackedBatch:
+    """The batch of one row alone, with its draws."""
+    assert batch.draws_K is not None
+    is_in_row_K = batch.sequence_T[batch.masked_positions_K] == s
+    return replace(alone(batch, s), draws_K=batch.draws_K[is_in_row_K])
+
+
+def shared_table(model: Any) -> Tensor:
+    """The embeddings that both parts share."""
+    return model.encoder.embeddings.token.weight
 
 
 @pytest.fixture(scope="module")
@@ -175,3 +225,171 @@ def test_the_loss_is_the_mean_over_real_tokens(case) -> None:
         for logit, is_replaced in zip(logits_T, replaced_T, strict=True)
     ]
     assert float(case.model(case.batch).rtd_sum) == pytest.approx(float(sum(by_hand)), rel=1e-5)
+
+
+@pytest.mark.parametrize("vocabulary", [7, 64, 200])
+def test_draws_have_the_distribution_of_the_softmax(vocabulary: int) -> None:
+    """Pearson's chi-square of 200,000 draws, with a fixed seed: below the 99.9 % quantile, by Wilson and Hilferty."""
+    generator = torch.Generator().manual_seed(vocabulary)
+    logits_V = 1.5 * torch.randn(vocabulary, generator=generator)
+    logits_V[3] = -torch.inf  # as padding of the vocabulary has
+    draws = 200_000
+    draws_K = torch.randint(1 << 63 - 1, (draws,), generator=generator) * 2 + 1
+
+    ids_K = torch.cat([sample_from_softmax(logits_V.expand(20_000, -1), part_K) for part_K in draws_K.split(20_000)])
+    found_V = torch.bincount(ids_K, minlength=vocabulary).double()
+    expected_V = draws * logits_V.double().softmax(0)
+    assert len(found_V) == vocabulary and found_V[3] == 0
+
+    possible_V = expected_V > 0
+    statistic = float(((found_V - expected_V)[possible_V] ** 2 / expected_V[possible_V]).sum())
+    freedom = int(possible_V.sum()) - 1
+    assert statistic < freedom * (1 - 2 / (9 * freedom) + 3.09 * (2 / (9 * freedom)) ** 0.5) ** 3
+
+
+def test_draws_equal_a_plain_loop() -> None:
+    """Which goes through the blocks of a row, and through the tokens of one, until a running sum passes the draw."""
+    generator = torch.Generator().manual_seed(0)
+    logits_KV = torch.randn(50, 300, generator=generator)
+    draws_K = torch.randint((1 << 63) - 1, (50,), generator=generator)
+
+    def choose(weights: list[float], share: float) -> int:
+        total = 0.0
+        for place, weight in enumerate(weights):
+            total += weight
+            if total > share * sum(weights):
+                return place
+        raise AssertionError
+
+    expected = []
+    for logits_V, draw in zip(logits_KV, draws_K.tolist(), strict=True):
+        weights = logits_V.double().softmax(0).tolist()
+        blocks = [weights[start : start + 64] for start in range(0, 300, 64)]
+        block = choose([sum(block) for block in blocks], (draw >> 32) / 2**31)
+        expected.append(64 * block + choose(blocks[block], (draw % 2**31) / 2**31))
+    assert sample_from_softmax(logits_KV, draws_K).tolist() == expected
+
+
+def test_logits_that_are_not_finite_give_a_loss_that_is_not_finite(case) -> None:
+    """And no index that a table of embeddings lacks."""
+    model = random_model(electra(), case.vocabulary)
+    with torch.no_grad():
+        model.encoder.embeddings.norm.weight.fill_(torch.nan)  # type: ignore[union-attr, operator]
+    assert model(case.batch).total().isnan()
+
+
+def test_a_token_drawn_as_it_was_is_not_replaced(case) -> None:
+    """Every other masked token is drawn right. Masked places that only pad the batch replace nothing."""
+    filled = pad_to_shape(case.batch, shape_for(512, 25.0, 32, 0.15, padded=False), case.pad)
+    sampled_K = filled.labels_K.clone()
+    sampled_K[::2] += 1
+    seen, replaced_T = replace_tokens(filled, sampled_K)
+
+    masked = case.batch.predicted
+    positions_K = case.batch.masked_positions_K
+    assert replaced_T.nonzero().flatten().tolist() == positions_K[::2].tolist()
+    assert torch.equal(seen.ids_T[positions_K], sampled_K[:masked])
+    others_T = torch.ones_like(replaced_T).scatter(0, positions_K, False)
+    assert torch.equal(seen.ids_T[others_T], filled.ids_T[others_T])
+
+
+def replaced_rows(model: Any, batches: list[PackedBatch]) -> dict[bytes, bytes]:
+    """For each row, by its tokens: what the discriminator sees of it."""
+    rows = {}
+    for batch in batches:
+        logits_KV, _ = model.logits(batch)
+        assert batch.draws_K is not None
+        seen, replaced_T = replace_tokens(batch, sample_from_softmax(logits_KV, batch.draws_K))
+        original_T = batch.ids_T.scatter(0, batch.masked_positions_K, batch.labels_K)
+        assert torch.equal(replaced_T, seen.ids_T != original_T)
+        for s in range(len(batch.sequence_starts_S)):
+            row = batch.sequence_T == s
+            rows[original_T[row].numpy().tobytes()] = seen.ids_T[row].numpy().tobytes()
+    return rows
+
+
+def test_draws_depend_on_the_row_alone(case, pairs: Path) -> None:
+    """One micro-batch, four, or three ranks with two each, and a stream that begins later see the same tokens."""
+    found = []
+    for world_size, pieces in ((1, 1), (1, 4), (3, 2)):
+        shares = [RankShare(rank, world_size, pieces, 12) for rank in range(world_size)]
+        found.append(replaced_rows(case.model, [batch for share in shares for batch in drawn(pairs, share, step=1)]))
+    assert len(found[0]) == 12 and found[0] == found[1] == found[2]
+
+
+def test_draws_change_with_the_epoch(pairs: Path) -> None:
+    rows = PairFolder(str(pairs)).manifest.totals["rows"]
+    share = RankShare(0, 1, 1, rows)
+    first, again, second = (drawn(pairs, share, step)[0].draws_K for step in (0, 0, 1))
+    assert first is not None and again is not None and second is not None
+    assert torch.equal(first, again) and not set(first.tolist()) & set(second.tolist())
+    assert int(first.min()) >= 0 and np.mean(first.double().numpy() / 2**63) == pytest.approx(0.5, abs=0.02)
+
+
+def test_only_electra_s_batches_have_draws(pairs: Path) -> None:
+    sources = build_sources([PairFolder(str(pairs))], None, 0, False)
+    stream = Stream(sources, RankShare(0, 1, 1, 12), MaskingSchedule(Masking()), 0)
+    plain = stream.batch(0)[0]
+    stream.close()
+    other = drawn(pairs, RankShare(0, 1, 1, 12))[0]
+    assert plain.draws_K is None and "draws_K" not in plain.tensors()
+    assert all(torch.equal(tensor, other.tensors()[name]) for name, tensor in plain.tensors().items())
+
+
+PUBLISHED = {
+    "electra_small": (13_483_008, 13_549_057, 4_620_026),
+    "electra_base": (108_891_648, 109_483_009, 33_740_602),
+}
+"""transformers' ElectraModel and ElectraForPreTraining of the published config.json, 14M and 110M in the README of
+google-research/electra; and ElectraForMaskedLM of the paper's generator, which has no published folder."""
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_parameter_counts(name: str) -> None:
+    recipe = load_recipe(name, [])
+    with torch.device("meta"):
+        model = ReplacedTokenModel(encoder_shape(recipe.model, recipe.model.vocab_size or 0))
+    discriminator, generator = parts_of(model)
+    modules = (discriminator.model.encoder, discriminator.model, generator.model)
+    assert tuple(sum(p.numel() for p in module.parameters()) for module in modules) == PUBLISHED[name]
+
+    shared = model.encoder.embeddings
+    assert model.discriminator.encoder.embeddings is shared
+    total = sum(p.numel() for p in model.parameters())
+    assert total == sum(PUBLISHED[name][1:]) - sum(p.numel() for p in shared.parameters())
+
+
+def test_initial_weights_are_those_of_google_s_code() -> None:
+    """Truncated at two standard deviations, but the projection and the last matrix are Glorot's."""
+    model: Any = build_model(section("electra", "embedding_size=32"), 700, 1)
+    small, large = 2 * 0.05, (6 / (48 + 32)) ** 0.5
+    assert float(model.discriminator.encoder.widen.weight.abs().max()) == pytest.approx(large, rel=0.02)
+    assert float(model.discriminator.prediction.weight.abs().max()) == pytest.approx((6 / 49) ** 0.5, rel=0.1)
+    for weight in (model.discriminator.dense.weight, model.mlm_head.dense.weight, shared_table(model)):
+        assert 0.9 * small < float(weight.abs().max()) <= small
+
+
+def test_a_sum_of_losses_has_all_that_a_model_has() -> None:
+    one = torch.tensor(1.0)
+    assert Losses(one, one, one, one).stacked().tolist() == [1, 1, 1, 1] + [0] * 12
+    assert Losses(one, one, one, one).total() == 2 and Losses(one, one, one, one, one, one, one).total() == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["family=electra", "generator_size=0.001"], "a generator of width 0 with 1 heads"),
+        (["family=electra", "generator_size=0.41", "num_attention_heads=8"], "a generator of width 52 with 3 heads"),
+        (["generator_size=0.5"], r'model\.generator_size belongs to "electra"; model\.family is "bert"'),
+        (["discriminator_weight=3"], r'model\.discriminator_weight belongs to "electra"'),
+    ],
+)
+def test_a_generator_that_cannot_be_built_is_refused(changes: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        load_recipe("tests/recipes/small_bert.toml", [f"model.{change}" for change in changes])
+
+
+def test_a_causal_phase_is_refused() -> None:
+    settings = ["model.family=electra", "objective.kind=clm"]
+    with pytest.raises(UsageError, match=r'objective.kind "clm" is not for model.family "electra"'):
+        load_recipe("tests/recipes/small_bert.toml", settings)

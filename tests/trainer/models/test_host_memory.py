@@ -1,31 +1,104 @@
-"""No model that fits into memory is refused."""
+"""Numbers of parameters against what was published, and no model that fits into memory is refused."""
 
 from __future__ import annotations
 
 import pytest
+import torch
+import transformers
+from transformers import AutoConfig
 
+from schemas.errors import UsageError
+from tests.small_models import SMALL_VOCABULARY
 from trainer.config.load import load_recipe
+from trainer.config.overview import stated_parameters
+from trainer.config.schema import ModelSection
 from trainer.config.shipped import recipe_names
 from trainer.models.families import encoder_shape
-from trainer.models.host_memory import minimum_parameters
-from trainer.models.parameter_count import count_model
+from trainer.models.hf_config import AUTO_CLASSES, hf_config
+from trainer.models.host_memory import check_memory, fewest_parameters, minimum_parameters
+from trainer.models.pretraining import model_of
 
-SHARED_KEYS = ["model.num_attention_heads=12", "model.num_key_value_heads=1"]
+PUBLISHED = {
+    "modernbert_base": (149_014_272, 149_655_232),
+    "modernbert_large": (394_781_696, 395_881_664),
+    "modernbert_zh": (376_759_296, 377_841_664),
+    "ettin_17m": (16_797_440, 16_913_600),
+    "ettin_32m": (31_883_136, 32_081_344),
+    "ettin_68m": (68_144_640, 68_457_664),
+    "ettin_150m": (149_014_272, 149_655_232),
+    "mmbert_small": (140_493_696, 140_897_536),
+    "mmbert_base": (306_939_648, 307_786_240),
+    "neobert": (221_665_536, 245_106_432),
+    "eurobert_210m": (211_766_016, 310_266_624),
+    "esm2_8m": (7_408_960, 7_512_353),
+    "esm2_35m": (33_269_280, 33_501_153),
+    "esm2_150m": (147_728_000, 148_139_553),
+    "nomic_bert": (136_731_648, 137_354_304),
+    "electra_small": (13_483_008, 14_196_219),
+    "electra_base": (108_891_648, 119_386_427),
+    "xlnet_base": (116_718_336, 116_750_336),
+    "xlnet_large": (360_268_800, 360_300_800),
+}
+"""The encoder that is used afterwards, and all that is trained. Older families are in test_encoder.py."""
+
+
+def model_section(name: str, *changes: str) -> ModelSection:
+    return load_recipe(name, [*changes]).model
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_encoders_have_as_many_parameters_as_published(name: str) -> None:
+    model = model_section(name)
+    with torch.device("meta"):
+        encoder = model_of(encoder_shape(model, model.vocab_size or 1)).encoders()[0]
+    counted = sum(parameter.numel() for parameter in encoder.parameters())
+    assert (counted, minimum_parameters(model)) == PUBLISHED[name]
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_recipes_state_how_many_parameters_they_have(name: str) -> None:
+    model = model_section(name)
+    assert stated_parameters(name) == (None if model.vocab_size is None else minimum_parameters(model))
+
+
+@pytest.mark.parametrize("name", ["modernbert_base", "eurobert_210m", "esm2_8m", "nomic_bert", "xlnet_base"])
+def test_transformers_models_have_as_many(name: str) -> None:
+    """Besides what pretraining does not have: ESM's head for contacts of amino acids."""
+    model = model_section(name)
+    shape = encoder_shape(model, model.vocab_size or 1)
+    settings = hf_config(shape, SMALL_VOCABULARY)
+    config = AutoConfig.for_model(settings.pop("model_type"), **settings)
+    with torch.device("meta"):
+        theirs = getattr(transformers, AUTO_CLASSES[shape.family]).from_config(config)
+
+    names = [name for name, _ in theirs.named_parameters() if "contact_head" not in name]
+    assert sum(theirs.get_parameter(name).numel() for name in names) == minimum_parameters(model)
 
 
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
         *((name, []) for name in recipe_names()),
-        ("eurobert_210m", SHARED_KEYS),
-        ("albert_base", ["model.sharing=none"]),
+        ("eurobert_210m", ["model.num_attention_heads=12", "model.num_key_value_heads=1"]),
+        *(("albert_base", [f"model.sharing={sharing}"]) for sharing in ("none", "attention", "feed_forward")),
         ("modernbert_base", ["model.max_position_embeddings=1000000"]),  # rotations need no table of positions
     ],
 )
 def test_no_more_weights_are_counted_than_there_are(name: str, changes: list[str]) -> None:
     """Otherwise a model that fits would be refused. Without a vocabulary, at least its layers count."""
-    model = load_recipe(name, changes).model
-    size = model.vocab_size or 30522
-    exact = count_model(encoder_shape(model, size))
-    assert minimum_parameters(model.model_copy(update={"vocab_size": size})) == exact
-    assert 0 < minimum_parameters(model.model_copy(update={"vocab_size": None})) < exact
+    model = model_section(name, *changes)
+    assert 0 < fewest_parameters(model) < minimum_parameters(model)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "model.num_hidden_layers=1000000000",
+        "model.hidden_size=100000000000",
+        "model.vocab_size=1000000000000000000",
+        "model.max_position_embeddings=1000000000000000",
+    ],
+)
+def test_absurd_sizes_are_refused_at_once(change: str) -> None:
+    with pytest.raises(UsageError, match=r"small: the weights of model\.num_hidden_layers"):
+        check_memory(load_recipe("tests/recipes/small_bert.toml", [change]), "small")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import log
 
 import numpy as np
 import pytest
@@ -20,9 +19,8 @@ from trainer.config.load import load_recipe
 from trainer.config.schema import ModelSection, Recipe
 from trainer.models.encoder import Attention
 from trainer.models.families import encoder_shape
-from trainer.models.init_weights import drawn_weights
 from trainer.models.pretraining import model_of
-from trainer.models.starting_weights import TextCounts, ignored_keys, make_identity, sinusoids, with_starting_weights
+from trainer.models.starting_weights import drawn_weights, ignored_keys, make_identity, with_starting_weights
 
 VOCABULARY_SIZE = 40
 SPECIALS = 5
@@ -63,10 +61,7 @@ def drawn_and_changed(model: ModelSection) -> tuple[dict[str, Tensor], dict[str,
     recipe = recipe_of(model)
     plain = {name: values.clone() for name, values in drawn_weights(empty, shape, 0.05, recipe.run.seed)}
     drawn = drawn_weights(empty, shape, 0.05, recipe.run.seed)
-    is_special_V = np.arange(VOCABULARY_SIZE) < SPECIALS
-    is_special_V.flags.writeable = False  # like a vocabulary's own array
-    text = TextCounts(SmallStatistics(), is_special_V)
-    return plain, dict(with_starting_weights(drawn, shape, recipe, text))
+    return plain, dict(with_starting_weights(drawn, shape, recipe, SmallStatistics()))
 
 
 def changed_names(model: ModelSection) -> set[str]:
@@ -81,7 +76,7 @@ def test_nothing_is_said_on_the_console() -> None:
     was_told = torch.is_warn_always_enabled()
     torch.set_warn_always(True)
     try:
-        changed_names(section("modernbert", "initial_output_bias=unigram"))
+        changed_names(section("modernbert", "initial_embeddings=cooccurrence"))
     finally:
         torch.set_warn_always(was_told)
 
@@ -106,28 +101,13 @@ def test_embeddings_are_replaced_where_tokens_co_occur(family: str) -> None:
         assert float(changed[name][SPECIALS:-1].std()) == pytest.approx(0.3, rel=1e-5)
 
 
-@pytest.mark.parametrize("family", [family for family in [*FAMILIES, "electra", "xlnet"] if family != "eurobert"])
-def test_the_bias_is_the_logarithm_of_frequencies(family: str) -> None:
-    model = section(family, "initial_output_bias=unigram")
-    assert changed_names(model) == {"mlm_head.bias"}
-
-    _, changed = drawn_and_changed(model)
-    counts = SmallStatistics().unigrams_V + 1
-    counts[:SPECIALS] = 1  # unknown words are counted, but never predicted
-    for token in range(VOCABULARY_SIZE):
-        expected = log(counts[token] / counts.sum())
-        assert float(changed["mlm_head.bias"][token]) == pytest.approx(expected, abs=1e-6)
-
-
 @pytest.mark.parametrize(
     ("family", "change", "reason"),
     [
-        ("eurobert", "initial_output_bias=unigram", "eurobert has no such weights"),
         ("eurobert", "initial_attention=identity", "the attention heads of eurobert share keys and values"),
         ("eurobert", "initial_head=identity", "eurobert has no such weights"),
         ("albert", "initial_head=identity", "the matrix in the head of albert is not square"),
         ("xlnet", "initial_attention=identity", "xlnet has no such weights"),
-        ("modernbert", "initial_positions=sinusoidal", "modernbert has no such weights"),
     ],
 )
 def test_what_a_family_does_not_have_is_left_out_and_named(family: str, change: str, reason: str) -> None:
@@ -137,15 +117,7 @@ def test_what_a_family_does_not_have_is_left_out_and_named(family: str, change: 
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "electra", "xlnet"])
-@pytest.mark.parametrize(
-    "change",
-    [
-        "initial_output_bias=unigram",
-        "initial_positions=sinusoidal",
-        "initial_attention=identity",
-        "initial_head=identity",
-    ],
-)
+@pytest.mark.parametrize("change", ["initial_attention=identity", "initial_head=identity"])
 def test_a_key_is_named_as_ignored_exactly_if_it_changes_nothing(family: str, change: str) -> None:
     model = section(family, change)
     assert (ignored(model) == {}) == (changed_names(model) != set())
@@ -156,26 +128,6 @@ def ignored(model: ModelSection) -> dict[str, str]:
     with torch.device("meta"):
         empty = model_of(shape)
     return ignored_keys(model, shape, {name: values.shape for name, values in empty.named_parameters()})
-
-
-@pytest.mark.parametrize("family", ["bert", "roberta", "albert", "megatron-bert", "electra"])
-def test_sinusoids_are_equally_similar_at_equal_distances(family: str) -> None:
-    model = section(family, "initial_positions=sinusoidal")
-    assert changed_names(model) == {"encoder.embeddings.position.weight"}
-
-    shape = encoder_shape(model, VOCABULARY_SIZE)
-    waves_PE = sinusoids(shape)
-    similarity_PP = waves_PE @ waves_PE.T
-    for distance in (1, 7, 30):
-        at_distance = similarity_PP.diagonal(distance)
-        assert torch.allclose(at_distance, at_distance[:1].expand_as(at_distance), atol=1e-4)
-
-    # RoBERTa reserves the first two rows.
-    drawn, changed = drawn_and_changed(model)
-    reserved = shape.first_position
-    table = "encoder.embeddings.position.weight"
-    assert torch.equal(changed[table][:reserved], drawn[table][:reserved])
-    assert torch.equal(changed[table][reserved:], waves_PE * model.initializer_range)
 
 
 @pytest.mark.parametrize("family", [family for family in [*FAMILIES, "electra"] if family != "eurobert"])

@@ -30,9 +30,9 @@ from trainer.finetune.steps.jobs import run_job
 from trainer.finetune.steps.schema import AdaptSection
 from trainer.finetune.steps.step_recipe import fitted, max_length_of, step_recipe, validated, write_recipe
 from trainer.finetune.steps.text import json_lines
+from trainer.models.hf_config import model_of_folder
 from trainer.models.hf_files import read_config
-from trainer.models.hf_shape import model_of_folder
-from trainer.models.published_checks import check_published_vocabulary
+from trainer.models.hf_load import check_published_vocabulary
 from trainer.run_context import watch_ranks
 from trainer.train import pretrain
 

@@ -20,7 +20,7 @@ from trainer.config.validate import check_recipe
 from trainer.finetune.steps.schema import AdaptSection
 from trainer.finetune.steps.steps_file import content_of_recipe
 from trainer.logs import logger
-from trainer.models.hf_shape import model_of_folder
+from trainer.models.hf_config import model_of_folder
 from trainer.models.host_memory import check_memory
 
 KEPT_OF_MODEL = ("hidden_dropout_prob", "attention_probs_dropout_prob")

@@ -20,14 +20,14 @@ from schemas.vocabulary import read_vocabulary
 from tests.small_models import FAMILIES, OWN_SIZES, SIZES, random_model, section, write_hf
 from tests.trainer.conftest import saved
 from trainer.config.load import load_recipe
+from trainer.config.schema import ModelSection
 from trainer.data.fit import check_model_vocabulary
 from trainer.export.convert import export
-from trainer.models.hf_config import hf_config
-from trainer.models.hf_shape import model_of_folder
-from trainer.models.parts import parts_of
+from trainer.models.electra import parts_of
+from trainer.models.hf_config import hf_config, model_of_folder
+from trainer.models.hf_load import warm_start
 from trainer.models.pretraining import PretrainingModel, build_model
 from trainer.models.tiling import tile_model
-from trainer.models.warm_start import warm_start
 
 
 def state(model: PretrainingModel) -> dict[str, torch.Tensor]:
@@ -424,17 +424,24 @@ def test_the_message_of_spare_rows_names_the_key_that_keeps_them(vocab: Path, tm
     published = build_model(section("bert", f"vocab_size={vocabulary.size + 8}"), vocabulary.size, 3)
     folder = write_hf(published, vocabulary, tmp_path)
     shutil.copy(vocab / "tokenizer.json", folder)
-    fill = {"init_from": warm_start, "tile_from": tile_model}[key]
+
+    def fill(described: ModelSection) -> PretrainingModel:
+        model = build_model(described, vocabulary.size, 5)
+        if key == "init_from":
+            assert warm_start(model, str(folder), vocabulary) == []
+        else:
+            assert tile_model(model, described, str(folder), vocabulary) == []
+        return model
+
     with pytest.raises(UsageError, match="168 rows of embeddings for 160 tokens") as raised:
-        fill(build_model(section("bert"), vocabulary.size, 5), str(folder), vocabulary)
+        fill(section("bert"))
     advised = re.search(r"--set (model\.vocab_size=\d+)", str(raised.value))
     assert advised is not None
 
     changes = [f"model.{size}" for size in SIZES] + [advised[1], f"model.{key}={folder}"]
     recipe = load_recipe("tests/recipes/small_bert.toml", changes)
     check_model_vocabulary(recipe, vocabulary, "pairs")
-    fresh = build_model(recipe.model, vocabulary.size, 5)
-    assert fill(fresh, str(folder), vocabulary) == []
+    fresh = fill(recipe.model)
     assert torch.equal(fresh.encoder.embeddings.token.weight, published.encoder.embeddings.token.weight)
 
 
