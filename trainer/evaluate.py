@@ -7,7 +7,7 @@ divided by their counts at the end, so the figures depend on the model's weights
 Batches are prepared in the background, and the host reads nothing from the device before the end.
 
 They come with the baseline on the same labels: the loss of a model that only knows word frequencies
-(metrics/unigram.py).
+(data/counts.py).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from schemas.errors import DataError, UsageError
 from schemas.masking import KINDS, Kind, Masking
 from trainer.config.schema import MaskingSection, Recipe
 from trainer.data.build import needs_draws, open_folder
+from trainer.data.counts import WordFrequencies
 from trainer.data.dataset import PairFolder
 from trainer.data.fit import check_rows
 from trainer.data.loader import CPU, BatchFormat, MaskingSchedule, Stream
@@ -33,7 +34,6 @@ from trainer.data.rank_share import RankShare
 from trainer.logs import logger
 from trainer.metrics.held_out import NAMES_BY_KIND, EvaluationCounts, EvaluationSums, check_any_masked, figures
 from trainer.metrics.log import Figures
-from trainer.metrics.unigram import WordFrequencies
 from trainer.models.batch import IGNORE_INDEX, PackedBatch
 from trainer.models.families import FAMILIES
 from trainer.models.pretraining import SUMS, PretrainingModel

@@ -14,6 +14,7 @@ from trainer.anomaly import AnomalyGuard
 from trainer.checkpoint.layout import TrainingState
 from trainer.config.phases import Phase
 from trainer.config.schema import Recipe
+from trainer.data.counts import TrainingText
 from trainer.data.loader import Stream
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.replica_check import check_replicas
@@ -25,7 +26,6 @@ from trainer.lookahead import Lookahead
 from trainer.loss_doctor.examiner import LossExaminer
 from trainer.metrics.log import Figures, MetricsLog
 from trainer.metrics.step_clock import StepClock
-from trainer.metrics.unigram import TrainingText
 from trainer.models.batch import PackedBatch
 from trainer.optim.lr_schedule import learning_rate_in, set_learning_rate
 from trainer.pace import StepsChangedError

@@ -15,6 +15,7 @@ from trainer.checkpoint.resume import write_history
 from trainer.checkpoint.run_dir import RECIPE, describe_run
 from trainer.config.phases import Phase
 from trainer.data.build import build_stream
+from trainer.data.counts import TrainingText, open_training_text
 from trainer.data.dataset import PairFolder
 from trainer.data.loader import Stream
 from trainer.data.rank_share import RankShare, share_of
@@ -25,7 +26,6 @@ from trainer.evaluate import Evaluation, open_evaluation
 from trainer.export.verify_rows import check_exportable
 from trainer.metrics.log import MetricsLog
 from trainer.metrics.monitors import Tell, name_run
-from trainer.metrics.unigram import TrainingText, open_frequencies, training_text
 from trainer.metrics.utilization import utilization_of
 from trainer.run_context import RunContext
 
@@ -48,12 +48,13 @@ def open_data(phase: Phase, folders: list[PairFolder], resources: contextlib.Exi
     stream = build_stream(phase.recipe, folders, share, device_of_rank())
     resources.callback(stream.close)
 
-    frequencies = open_frequencies(phase.recipe, folders, begins)
+    text = open_training_text(phase.recipe, folders, begins)
+    frequencies = None if text is None else text.frequencies
     evaluation = open_evaluation(phase.recipe, folders, share, frequencies, device_of_rank())
     if evaluation is not None:
         resources.callback(evaluation.close)
 
-    return PhaseData(folders, share, stream, evaluation, training_text(folders, frequencies))
+    return PhaseData(folders, share, stream, evaluation, text)
 
 
 def open_engine(context: RunContext, phase: Phase, data: PhaseData, begins: bool) -> DeepSpeedEngine:

@@ -20,9 +20,9 @@ from trainer.checkpoint.parts import PARTS_FOLDER
 from trainer.checkpoint.run_lock import OWNER, RUN_LOCK_FILE, RunLock, hold
 from trainer.config.schema import Recipe
 from trainer.config.text import dump_recipe
+from trainer.data.counts import UNIGRAM_FILE
 from trainer.data.dataset import PairFolder
 from trainer.metrics import tensorboard
-from trainer.metrics.unigram import UNIGRAM_FILE
 
 RECIPE = "recipe.toml"
 

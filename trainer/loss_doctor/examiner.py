@@ -10,13 +10,13 @@ from deepspeed import DeepSpeedEngine
 from trainer.anomaly import AnomalyGuard
 from trainer.checkpoint.state import TrainingState
 from trainer.config.phases import Phase, phases_of
+from trainer.data.counts import TrainingText
 from trainer.due import evaluation_is_due, line_is_due
 from trainer.evaluate import Evaluation, EvaluationResult
 from trainer.logs import logger
 from trainer.loss_doctor import examination
 from trainer.loss_doctor.examination import ExaminedLoss
 from trainer.metrics.log import Figures
-from trainer.metrics.unigram import TrainingText
 from trainer.models.batch import PackedBatch
 from trainer.optim.lr_schedule import learning_rate_of
 from trainer.progress import Progress
