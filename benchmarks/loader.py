@@ -187,8 +187,8 @@ def be_many(folder: Path) -> None:
 
 def used_shared_memory() -> int:
     """Return the bytes in /dev/shm that runs of this user share."""
-    folders = Path("/dev/shm").glob(f"clozeline-{os.getuid()}-*")
-    return sum(path.stat().st_size for folder in folders for path in folder.rglob("*.arrays"))
+    folders = Path("/dev/shm").glob(f"clozeline-shards-{os.getuid()}-*")
+    return sum(path.stat().st_size for folder in folders for path in folder.glob("*.shard"))
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.ragged import offsets_of
-from tests.trainer.data.shared_blocks.ranks import made_shard
+from tests.trainer.data.node_cache.ranks import made_shard
 from trainer.data.block import Block
 from trainer.data.pair_rows import join_rows
 from trainer.data.rank_share import RankShare, assign_rows

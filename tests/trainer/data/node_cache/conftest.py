@@ -10,9 +10,9 @@ import s3fs
 
 from schemas.manifest import Shard
 from tests.object_store import ObjectStore
-from tests.trainer.data.shard_cache.shards import DATA, FOLDER, SHARDS, SIZE, Make
-from trainer.data.shard_cache import cache
-from trainer.data.shard_cache.cache import ShardCache
+from tests.trainer.data.node_cache.shards import DATA, FOLDER, SHARDS, SIZE, Make
+from trainer.data import remote
+from trainer.data.remote import RemoteShards
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +31,7 @@ def store(server: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[Obje
     """The server without faults, where s3:// of this process and its children leads; tries follow at once."""
     for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(cache, "WAITS", (0.01,) * 4)
+    monkeypatch.setattr(remote, "WAITS", (0.01,) * 4)
     s3fs.S3FileSystem.clear_instance_cache()
     server.reset()
     yield server
@@ -41,10 +41,10 @@ def store(server: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[Obje
 @pytest.fixture
 def make(store: ObjectStore, tmp_path: Path) -> Iterator[Make]:
     """Caches in tmp_path/cache, by default with room for all shards."""
-    made: list[ShardCache] = []
+    made: list[RemoteShards] = []
 
-    def call(room: int = 4, place: Path = tmp_path / "cache", shards: list[Shard] = SHARDS) -> ShardCache:
-        made.append(ShardCache(FOLDER, shards, str(place), room * SIZE))
+    def call(room: int = 4, place: Path = tmp_path / "cache", shards: list[Shard] = SHARDS) -> RemoteShards:
+        made.append(RemoteShards(FOLDER, shards, str(place), room * SIZE))
         return made[-1]
 
     yield call

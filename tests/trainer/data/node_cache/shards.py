@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from schemas.manifest import Shard
-from trainer.data.shard_cache.cache import ShardCache
+from trainer.data.remote import RemoteShards
 
 SIZE = 96 << 10
 FOLDER = "s3://corpora/pairs"
@@ -19,19 +19,15 @@ SHARDS = [
     Shard(path=f"{i}.arrow", rows=1, tokens=1, bytes=SIZE, sha256=hashlib.sha256(data).hexdigest(), fingerprint="")
     for i, data in enumerate(DATA)
 ]
-NAMES = [f"{shard.sha256}.arrow" for shard in SHARDS]
+NAMES = [f"{shard.sha256}.shard" for shard in SHARDS]
 """The shards' copies."""
 
-Make = Callable[..., ShardCache]
+Make = Callable[..., RemoteShards]
 """The fixture `make`."""
 
 
 def held(place: Path) -> list[str]:
     return sorted(os.listdir(place))
-
-
-def read(copies: ShardCache, shard: Shard) -> bytes:
-    return Path(copies.path(shard)).read_bytes()
 
 
 def until(condition: Callable[[], object], seconds: float = 20) -> None:

@@ -1,4 +1,4 @@
-"""Processes that share blocks as the ranks of a node do, and what they decode: made-up rows, each decoding noted."""
+"""Processes that share shards as the ranks of a node do, and what they decode: made-up rows, each decoding noted."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import numpy as np
 from schemas.ragged import offsets_of
 from schemas.randomness import numbers
 from trainer.data.pair_rows import PairRows, ShardRows, StoredMasks
-from trainer.data.shared_blocks.node_blocks import NodeBlocks, to_arrays
-from trainer.data.shared_blocks.node_folder import NodeFolder
+from trainer.data.shared import SharedShards, to_arrays
 
 SHARDS = 8
+KEYS = [f"{place}" * 64 for place in range(1, SHARDS + 1)]
 FORK = multiprocessing.get_context("fork")
 
 
@@ -53,8 +53,8 @@ def noted(log: Path) -> list[int]:
     return sorted(int(line.split()[0]) for line in log.read_text().splitlines()) if log.exists() else []
 
 
-def enter(root: Path, local_rank: int, run: str = "run") -> NodeBlocks:
-    return NodeBlocks(NodeFolder(run, str(root)), local_rank)
+def enter(root: Path, local_rank: int, run: str = "run") -> SharedShards:
+    return SharedShards(run, local_rank, str(root))
 
 
 def assert_are_made(shards: list[ShardRows], masks: int = 0) -> None:
