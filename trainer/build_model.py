@@ -23,8 +23,7 @@ from schemas.errors import UsageError
 from schemas.vocabulary import Vocabulary
 from trainer.config.schema import Recipe
 from trainer.data.counts import WordFrequencies, statistics_for, unigram_counts
-from trainer.data.dataset import PairFolder
-from trainer.data.fit import check_model_vocabulary
+from trainer.data.folder import PairFolder, check_model_vocabulary
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.initial_weights import send_weights
 from trainer.logs import logger

@@ -24,13 +24,11 @@ from torch import Tensor
 from schemas.errors import DataError, UsageError
 from schemas.masking import KINDS, Kind, Masking
 from trainer.config.schema import MaskingSection, Recipe
-from trainer.data.build import needs_draws, open_folder
 from trainer.data.counts import WordFrequencies
-from trainer.data.dataset import PairFolder
-from trainer.data.fit import check_rows
-from trainer.data.loader import CPU, BatchFormat, MaskingSchedule, Stream
-from trainer.data.mixture import Source, build_sources
-from trainer.data.rank_share import RankShare
+from trainer.data.folder import PairFolder, check_rows, open_folder
+from trainer.data.order import Source, build_sources
+from trainer.data.share import RankShare
+from trainer.data.stream import CPU, BatchFormat, MaskingSchedule, Stream, needs_draws
 from trainer.logs import logger
 from trainer.metrics.held_out import NAMES_BY_KIND, EvaluationCounts, EvaluationSums, check_any_masked, figures
 from trainer.metrics.log import Figures

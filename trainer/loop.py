@@ -15,14 +15,13 @@ from trainer.checkpoint.layout import TrainingState
 from trainer.config.phases import Phase
 from trainer.config.schema import Recipe
 from trainer.data.counts import TrainingText
-from trainer.data.loader import Stream
+from trainer.data.stream import Stream
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.replica_check import check_replicas
 from trainer.due import evaluation_is_due, something_may_be_due
 from trainer.evaluate import Evaluation, EvaluationResult
 from trainer.evaluation_rerun import evaluation_is_missing, record_rerun
 from trainer.logs import logger
-from trainer.lookahead import Lookahead
 from trainer.loss_doctor.examiner import LossExaminer
 from trainer.metrics.log import Figures, MetricsLog
 from trainer.metrics.step_clock import StepClock
@@ -58,7 +57,6 @@ class Loop:
 
     def __post_init__(self) -> None:
         self.stepper = Stepper(self.engine, self.guard)
-        self.lookahead = Lookahead(self.stream)
         self.saver = Saver(self.context, self.engine, writes_report=self.metrics is not None)
         self.examiner = LossExaminer(
             self.context, self.phase, self.engine, self.guard, self.evaluation, self.training_text
@@ -182,7 +180,7 @@ class Loop:
         # Batches count from the phase's first step. Batches that a rollback skipped shift all later ones.
         number = step - 1 - self.phase.steps_before + skipped_batches
         watchdog.at(f"step {step}, reading data")
-        micro_batches = self.lookahead.batch(number)
+        micro_batches = self.stream.batch(number)
         self.micro_batches = micro_batches
         set_learning_rate(self.engine.optimizer, learning_rate_in(self.phase, step))
 
@@ -192,7 +190,7 @@ class Loop:
             return False
 
         watchdog.at(f"step {step}, reading data of the next one")
-        self.stepper.exchange(None if is_last else self.lookahead.look(number + 1))
+        self.stepper.exchange(None if is_last else self.stream.peek(number + 1))
         return True
 
     def settle(self, progress: Progress, evaluation: EvaluationResult) -> None:

@@ -14,11 +14,10 @@ from trainer.checkpoint.layout import TrainingState
 from trainer.checkpoint.resume import write_history
 from trainer.checkpoint.run_dir import RECIPE, describe_run
 from trainer.config.phases import Phase
-from trainer.data.build import build_stream
 from trainer.data.counts import TrainingText, open_training_text
-from trainer.data.dataset import PairFolder
-from trainer.data.loader import Stream
-from trainer.data.rank_share import RankShare, share_of
+from trainer.data.folder import PairFolder
+from trainer.data.share import RankShare, share_of
+from trainer.data.stream import Stream, build_stream
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.process_group import device_of_rank
 from trainer.engine import build_engine

@@ -21,7 +21,7 @@ from trainer.checkpoint.run_lock import OWNER, RUN_LOCK_FILE, RunLock, hold
 from trainer.config.schema import Recipe
 from trainer.config.text import dump_recipe
 from trainer.data.counts import UNIGRAM_FILE
-from trainer.data.dataset import PairFolder
+from trainer.data.folder import PairFolder
 from trainer.metrics import tensorboard
 
 RECIPE = "recipe.toml"

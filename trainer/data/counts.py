@@ -48,7 +48,7 @@ from schemas.statistics import (
 )
 from schemas.vocabulary import Vocabulary
 from trainer.config.schema import Recipe
-from trainer.data.dataset import PairFolder
+from trainer.data.folder import PairFolder
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.watchdog import progress
 from trainer.logs import logger

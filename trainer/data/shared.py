@@ -32,7 +32,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from trainer.data.node_cache import NodeCache, release_lock, take_lock
-from trainer.data.pair_rows import PairRows, ShardRows, StoredMasks
+from trainer.data.rows import PairRows, ShardRows, StoredMasks
 from trainer.logs import EVERY_RANK, logger
 
 SHARED_MEMORY = "/dev/shm"

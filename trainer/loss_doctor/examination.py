@@ -23,7 +23,7 @@ from torch import Tensor
 
 from trainer.config.phases import Phase
 from trainer.config.schema import Recipe
-from trainer.data.build import shown_shares
+from trainer.data.stream import shown_shares
 from trainer.loss_doctor.causes import Measurements, likely_cause, worded
 from trainer.loss_doctor.effective_rank import effective_rank, second_moments
 from trainer.metrics.interval import Interval
@@ -172,7 +172,7 @@ def rank_at_masked_places(engine: DeepSpeedEngine, micro_batches: list[PackedBat
     vectors: list[Tensor] = []
 
     # Added up in the order of the micro-batches, so that the sum is the same to the last bit each time. It becomes a
-    # matrix with the first of them: every rank has at least one (data/rank_share.py).
+    # matrix with the first of them: every rank has at least one (data/share.py).
     moments_DD = torch.zeros((), dtype=torch.float64, device=device)
 
     def keep(_: Any, inputs: tuple[Tensor, ...]) -> None:

@@ -8,7 +8,7 @@ import torch
 from deepspeed.accelerator import get_accelerator
 
 from trainer.config.schema import Recipe
-from trainer.data.dataset import PairFolder
+from trainer.data.folder import PairFolder
 from trainer.models.families import encoder_shape
 from trainer.models.flops import ExecutedWork, executed_flops, flops_per_token, peak_flops
 from trainer.models.shape import EncoderShape
@@ -35,7 +35,7 @@ class Utilization:
     def hfu(self, tokens_per_second: float, work: ExecutedWork) -> float | None:
         """Return the hardware FLOPs utilization, None if nothing was computed.
 
-        work: of one rank. It is similar on the others, because rows are assigned to ranks evenly (data/rank_share.py).
+        work: of one rank. It is similar on the others, because rows are assigned to ranks evenly (data/share.py).
         """
         if work.tokens == 0:
             return None

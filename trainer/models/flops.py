@@ -101,7 +101,7 @@ class ExecutedWork:
         self.targets += batch.predicted
         self.distances += 2 * batch.longest
 
-        # Padding forms separate sequences of at most this length (trainer/data/padding.py).
+        # Padding forms separate sequences of at most this length (trainer/data/batches.py).
         self.padding_pairs += (computed - batch.tokens) * batch.longest
 
 

@@ -2,7 +2,7 @@
 
 The tokens are drawn from the generator's softmax. google-research/electra adds Gumbel noise to every logit and takes
 the largest, which needs a random number for each token of the vocabulary. Inverting the cumulative distribution gives
-the same distribution from a single number, which comes with the batch (trainer/data/replacement_draws.py). So a draw
+the same distribution from a single number, which comes with the batch (trainer/data/batches.py). So a draw
 depends only on the row, its epoch and the position.
 
 Shape suffixes: T tokens, K masked tokens, P vocabulary with padding, B blocks of the vocabulary, W tokens of a block,

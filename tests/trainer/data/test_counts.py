@@ -32,7 +32,7 @@ from trainer.data.counts import (
     statistics_for,
     unigram_counts,
 )
-from trainer.data.dataset import PairFolder
+from trainer.data.folder import PairFolder
 from trainer.models.word_vectors import cooccurrence_matrix, ppmi
 
 TINY = "tests/recipes/small_bert.toml"

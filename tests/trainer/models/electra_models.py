@@ -12,10 +12,10 @@ from torch import Tensor
 from schemas.masking import Masking
 from tests.small_models import alone, as_theirs, random_model, section
 from trainer.config.schema import ModelSection
-from trainer.data.dataset import PairFolder
-from trainer.data.loader import BatchFormat, MaskingSchedule, Stream
-from trainer.data.mixture import build_sources
-from trainer.data.rank_share import RankShare
+from trainer.data.folder import PairFolder
+from trainer.data.order import build_sources
+from trainer.data.share import RankShare
+from trainer.data.stream import BatchFormat, MaskingSchedule, Stream
 from trainer.models.batch import PackedBatch
 from trainer.models.parts import parts_of
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from schemas.errors import DataError
 from tests.small_models import padded, random_model, write_hf
 from tests.trainer.models.electra_models import electra, electra_case, one_row, shared_table
-from trainer.data.padding import pad_to_shape, shape_for
+from trainer.data.batches import pad_to_shape, shape_for
 from trainer.models.batch import PackedBatch
 from trainer.models.hf_convert import to_hf
 from trainer.models.parts import GENERATOR_FOLDER, parts_of

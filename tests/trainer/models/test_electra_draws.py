@@ -13,11 +13,11 @@ import torch
 from schemas.masking import Masking
 from tests.small_models import random_model
 from tests.trainer.models.electra_models import drawn, electra, electra_case
-from trainer.data.dataset import PairFolder
-from trainer.data.loader import MaskingSchedule, Stream
-from trainer.data.mixture import build_sources
-from trainer.data.padding import pad_to_shape, shape_for
-from trainer.data.rank_share import RankShare
+from trainer.data.batches import pad_to_shape, shape_for
+from trainer.data.folder import PairFolder
+from trainer.data.order import build_sources
+from trainer.data.share import RankShare
+from trainer.data.stream import MaskingSchedule, Stream
 from trainer.models.batch import PackedBatch
 from trainer.models.replaced_tokens import replace_tokens, sample_from_softmax
 

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tests.small_models import FAMILIES, section
 from tests.trainer.one_rank import VOCABULARY, small_batch
 from trainer.config.load import load_recipe
-from trainer.data.padding import BatchShape, pad_to_shape
+from trainer.data.batches import BatchShape, pad_to_shape
 from trainer.models.batch import PackedBatch
 from trainer.models.families import encoder_shape
 from trainer.models.flops import ExecutedWork, attention_products, executed_flops, flops_per_token, peak_flops

@@ -19,7 +19,7 @@ from schemas.extension import Extension
 from schemas.vocabulary import read_vocabulary
 from tests.small_models import FAMILIES, OWN_SIZES, SIZES, random_model, section, write_hf
 from trainer.config.load import load_recipe
-from trainer.data.fit import check_model_vocabulary
+from trainer.data.folder import check_model_vocabulary
 from trainer.export.convert import export
 from trainer.models.hf_config import hf_config
 from trainer.models.hf_shape import model_of_folder

@@ -16,8 +16,7 @@ from schemas.masking import KINDS, Masking
 from schemas.vocabulary import read_vocabulary
 from tests.small_models import as_theirs, random_model, section, write_hf
 from tests.xlnet_batches import keys, random_batch, random_rows, single, singles, their_inputs
-from trainer.data.padding import BatchShape, pad_to_shape
-from trainer.data.permuted import pack_permuted
+from trainer.data.batches import BatchShape, pack_permuted, pad_to_shape
 from trainer.models import xlnet_attention
 from trainer.models.batch import PackedBatch
 from trainer.models.hf_convert import from_hf, to_hf

@@ -16,7 +16,7 @@ from schemas.vocabulary import read_vocabulary
 from tests.small_models import section
 from tests.xlnet_batches import random_batch
 from trainer.config.load import load_recipe
-from trainer.data.padding import BatchShape, pad_to_shape
+from trainer.data.batches import BatchShape, pad_to_shape
 from trainer.memory import activation_bytes, working_bytes
 from trainer.models.families import encoder_shape
 from trainer.models.flops import ExecutedWork, executed_flops, flops_per_token

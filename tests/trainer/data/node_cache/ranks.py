@@ -14,7 +14,7 @@ import numpy as np
 
 from schemas.ragged import offsets_of
 from schemas.randomness import numbers
-from trainer.data.pair_rows import PairRows, ShardRows, StoredMasks
+from trainer.data.rows import PairRows, ShardRows, StoredMasks
 from trainer.data.shared import SharedShards, to_arrays
 
 SHARDS = 8

@@ -31,11 +31,10 @@ from tests.trainer.data.node_cache.ranks import (
 from tests.trainer.data.node_cache.shards import until
 from tests.trainer.data.node_cache.test_node_cache import mounted
 from trainer.data import shared
-from trainer.data.block import Block
-from trainer.data.dataset import PairFolder
-from trainer.data.mixture import order_of
+from trainer.data.folder import PairFolder
 from trainer.data.node_cache import HOST, take_lock
-from trainer.data.pair_rows import ShardRows
+from trainer.data.order import order_of
+from trainer.data.rows import Block, ShardRows
 from trainer.data.shared import SharedShards, map_arrays, open_shared, to_arrays, to_record, write_record
 
 

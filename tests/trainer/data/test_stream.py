@@ -1,7 +1,13 @@
+"""The micro-batches of each step: which rows, which masks, on which rank, in which form, and read early."""
+
+from __future__ import annotations
+
 import hashlib
 import json
+import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -12,14 +18,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas import shards
-from schemas.errors import DataError
+from schemas.errors import ClozelineError, DataError
 from schemas.manifest import read_manifest
 from schemas.masking import KINDS, Kind, Masking
-from trainer.data.dataset import PairFolder
-from trainer.data.loader import BatchFormat, MaskingSchedule, Stream
-from trainer.data.mixture import build_sources, rows_of_step
-from trainer.data.padding import BatchShape, shape_for
-from trainer.data.rank_share import RankShare, assign_rows
+from trainer.config.load import load_recipe
+from trainer.data.batches import BatchShape, shape_for
+from trainer.data.folder import PairFolder, open_folders
+from trainer.data.order import build_sources, rows_of_step
+from trainer.data.share import RankShare, assign_rows
+from trainer.data.stream import BatchFormat, MaskingSchedule, Stream, build_stream
 from trainer.models.batch import IGNORE_INDEX, PackedBatch
 
 
@@ -288,3 +295,105 @@ def test_causal_batches_predict_each_next_token(pairs: Path) -> None:
         assert (batch.sequence_T[positions_K] == batch.sequence_T[positions_K + 1]).all()
         assert batch.predicted == batch.tokens - 24
         assert not (batch.ids_T[: batch.tokens] == folder.vocabulary.special_id("mask")).any()
+
+
+# Read early
+
+
+OURS = torch.device("cuda", 3)
+
+
+class Runtime:
+    """The current device of each thread, 0 in a new one, and all devices that were ever made current."""
+
+    def __init__(self) -> None:
+        self._current = threading.local()
+        self.touched: set[int] = set()
+
+    def set_device(self, device: torch.device | int) -> None:
+        self._current.index = device if isinstance(device, int) else device.index
+        self.touched.add(self._current.index)
+
+    @contextmanager
+    def stream(self, stream: Copies) -> Iterator[None]:
+        """As torch.cuda.stream: it ends by setting the device that was current before."""
+        before = getattr(self._current, "index", 0)
+        self.set_device(stream.device)
+        yield
+        self.set_device(before)
+
+
+class Copies:
+    def __init__(self, device: torch.device):
+        self.device = device
+
+    def record_event(self) -> None:
+        return None
+
+
+@pytest.fixture
+def runtime(monkeypatch) -> Runtime:
+    made = Runtime()
+    monkeypatch.setattr(torch.cuda, "Stream", Copies)
+    monkeypatch.setattr(torch.cuda, "stream", made.stream)
+    monkeypatch.setattr(torch.cuda, "set_device", made.set_device)
+    monkeypatch.setattr(PackedBatch, "pinned", lambda self: self)
+    monkeypatch.setattr(PackedBatch, "to", lambda self, device: self)
+    return made
+
+
+def test_the_loader_s_thread_sets_no_other_device(runtime: Runtime, pairs: Path) -> None:
+    sources = build_sources([PairFolder(str(pairs))], None, 3, False)
+    stream = Stream(sources, RankShare(0, 1, 1, 24), MaskingSchedule(Masking()), 3, BatchFormat(device=OURS))
+    for step in range(3):
+        stream.batch(step)
+    stream.close()
+    assert runtime.touched == {OURS.index}
+
+
+def test_the_trace_shows_the_device_of_a_thread_that_was_not_set(runtime: Runtime) -> None:
+    def copy() -> None:
+        with torch.cuda.stream(torch.cuda.Stream(OURS)):  # type: ignore[arg-type]
+            pass
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(copy).result()
+    assert runtime.touched == {0, OURS.index}
+
+
+# The stream of a recipe
+
+
+TOKENS = ["batch.global_batch=none", "batch.micro_batch=none", "batch.global_tokens=600", "batch.micro_tokens=100"]
+
+
+def build(pairs: object, *changes: str) -> None:
+    """As far as a run goes before it builds its model."""
+    recipe = load_recipe("tests/recipes/small_bert.toml", [f"data.pairs={pairs}", *changes])
+    folders = open_folders(recipe)
+    build_stream(recipe, folders, RankShare(0, 1, 1, recipe.batch.size)).close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "message"),
+    [
+        (["masking.stored=true", "masking.prob=0.15"], 3, "holds no masks for masking.stored"),
+        (["batch.global_batch=8000000"], 3, "fewer than one global batch of 8,000,000"),
+        (["model.max_position_embeddings=16"], 3, "rows of up to 32 tokens, but model.max_position_embeddings is 16"),
+        (TOKENS, 2, "Give at least 128"),
+        (["data.pairs=[]"], 2, "names no folder"),
+    ],
+)
+def test_what_does_not_fit_is_refused(pairs: Path, changes: list[str], code: int, message: str) -> None:
+    build(pairs)
+    with pytest.raises(ClozelineError, match=message) as caught:
+        build(pairs, *changes)
+    assert caught.value.exit_code == code
+
+
+def test_folders_of_different_vocabularies_are_refused(command, text, byte_vocab, pairs, tmp_path) -> None:
+    made = ("--text", text, "--vocab", byte_vocab, "--output", tmp_path / "b", "--objective", "nsp", "--max_length", 32)
+    assert command("pairs", *made).returncode == 0
+    with pytest.raises(ClozelineError, match="Rebuild one with the other's") as caught:
+        build(f'["{pairs}", "{tmp_path / "b"}"]')
+    assert caught.value.exit_code == 3

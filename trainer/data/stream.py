@@ -1,8 +1,11 @@
 """Streams one rank's micro-batches: finds the rows of global batch k, takes this rank's share, and masks them.
 
-The rows of global batch k follow from its number (mixture.py, sampler.py), so a run resumes by asking for the next one.
-The world size decides which rank gets which rows (rank_share.py), and nothing else: masks are drawn from each row's own
-key.
+The rows of global batch k follow from its number (order.py), so a run resumes by asking for the next one. The world
+size decides which rank gets which rows (share.py), and nothing else: masks are drawn from each row's own key.
+
+Batches are copied to a GPU before they are needed, from pinned memory, while the GPU computes. The thread that prepares
+a step also starts its copies, on a CUDA stream used for nothing else. The thread that trains only makes its own stream
+wait for them. At any time one step is in use and the next one is being copied.
 
 Shape suffixes: B rows, K masked tokens.
 """
@@ -17,20 +20,27 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from schemas.errors import ClozelineError, DataError
 from schemas.masking import Masking, Masks, RowsToMask, draw_masks
 from schemas.ragged import offsets_of
 from schemas.randomness import U64
 from schemas.vocabulary import Vocabulary
-from trainer.data.collate import pack, pack_causal
-from trainer.data.mixture import Source, SourceRows, rows_between
-from trainer.data.padding import BatchShape, pad_to_shape
-from trainer.data.pair_rows import PairRows, join_masks, join_rows
-from trainer.data.permuted import pack_permuted
-from trainer.data.prefetch import DeviceFeed, SentBatches
-from trainer.data.rank_share import RankShare, assign_rows
-from trainer.data.replacement_draws import with_replacement_draws
-from trainer.data.sop import redraw_order
+from trainer.config.schema import Recipe
+from trainer.data.batches import (
+    BatchShape,
+    pack,
+    pack_causal,
+    pack_permuted,
+    pad_to_shape,
+    shape_of,
+    with_replacement_draws,
+)
+from trainer.data.folder import PairFolder
+from trainer.data.order import Source, SourceRows, build_sources, rows_between
+from trainer.data.rows import PairRows, join_masks, join_rows, redraw_order
+from trainer.data.share import RankShare, assign_rows
 from trainer.models.batch import PackedBatch
+from trainer.models.families import FAMILIES
 
 Ints = NDArray[np.int64]
 CPU = torch.device("cpu")
@@ -43,7 +53,7 @@ class MaskingSchedule:
     The masked share of drawn masks changes linearly from masking.prob at step 0 to `final_prob` at `last_step`, and
     then stays there; with None it is constant.
 
-    permuted: nothing is masked; tokens are predicted in a random order, and rows end with [CLS] (permuted.py).
+    permuted: nothing is masked; tokens are predicted in a random order, and rows end with [CLS] (`pack_permuted`).
     """
 
     masking: Masking
@@ -91,10 +101,71 @@ class ChosenRows:
     keys_B: U64
 
 
+@dataclass(frozen=True)
+class SentBatches:
+    """Micro-batches whose copies have been started.
+
+    arrival: the CUDA event after the last copy; None on a CPU, where nothing is copied.
+    """
+
+    batches: list[PackedBatch]
+    arrival: torch.Event | None
+
+
+class DeviceFeed:
+    """Copies micro-batches to one device."""
+
+    def __init__(self, device: torch.device):
+        self._device = device
+        self._copy_stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def adopt_thread(self) -> None:
+        """Make this device the current one of the calling thread. Call it once in a thread that calls `send`.
+
+        torch.cuda.stream ends by setting the thread's previous device again. In a new thread that is GPU 0, where every
+        rank of the node would then have a CUDA context: half a gigabyte each.
+        """
+        if self._copy_stream is not None:
+            torch.cuda.set_device(self._device)
+
+    def send(self, batches: list[PackedBatch]) -> SentBatches:
+        """Start the copies and return without waiting. torch keeps the pinned memory until they have ended."""
+        if self._copy_stream is None:
+            return SentBatches(batches, None)
+
+        with torch.cuda.stream(self._copy_stream):
+            sent = [batch.pinned().to(self._device) for batch in batches]
+            return SentBatches(sent, self._copy_stream.record_event())
+
+    def receive(self, sent: SentBatches) -> list[PackedBatch]:
+        """Return the batches for use on the caller's current CUDA stream, which waits for them; the caller does not."""
+        if sent.arrival is None:
+            return sent.batches
+
+        current_stream = torch.cuda.current_stream(self._device)
+        current_stream.wait_event(sent.arrival)
+
+        # The memory was allocated on the copy stream. Tell torch's allocator that another stream uses it, too, so that
+        # it is not reused while that stream still computes.
+        for batch in sent.batches:
+            for tensor in batch.tensors().values():
+                tensor.record_stream(current_stream)
+        return sent.batches
+
+
+@dataclass(frozen=True)
+class Peeked:
+    """A step's micro-batches that were read early, or the error with which reading them failed."""
+
+    step: int
+    batches: list[PackedBatch]
+    error: ClozelineError | None
+
+
 class Stream:
     """The batches of one rank by step. Any step can be requested; the next one is prepared in the background.
 
-    Steps count from 0 at the beginning of the phase, where batches may be smaller (ramp.py).
+    Steps count from 0 at the beginning of the phase, where batches may be smaller (share.py).
     """
 
     def __init__(
@@ -116,6 +187,7 @@ class Stream:
         self._expect_batches()
 
         self._feed = DeviceFeed(batch_format.device)
+        self._peeked: Peeked | None = None
         self._prepared: dict[int, Future[SentBatches]] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="stream", initializer=self._feed.adopt_thread)
 
@@ -129,8 +201,28 @@ class Stream:
             places = -(-self._share.size * source.weight // total_weight)
             source.folder.expect_blocks(source.order.blocks_touched(places))
 
+    def peek(self, step: int) -> list[PackedBatch]:
+        """Return the micro-batches that `batch` will return for `step`; an empty list if they cannot be read.
+
+        The error is raised by `batch`, in the step's own turn, so the step before it can complete and be saved.
+        """
+        batches: list[PackedBatch] = []
+        error = None
+        try:
+            batches = self.batch(step)
+        except ClozelineError as reason:
+            error = reason
+        self._peeked = Peeked(step, batches, error)
+        return batches
+
     def batch(self, step: int) -> list[PackedBatch]:
         """Return this rank's micro-batches of global batch `step`, counted from 0. Raises what reading them raised."""
+        peeked, self._peeked = self._peeked, None
+        if peeked is not None and peeked.step == step:
+            if peeked.error is not None:
+                raise peeked.error
+            return peeked.batches
+
         future = self._prepared.pop(step, None)
         if future is None:
             future = self._thread.submit(self._prepare, step)
@@ -240,3 +332,51 @@ def _choose_rows(parts: list[SourceRows], row_numbers: Ints) -> list[ChosenRows]
         if len(rows_B):
             chosen.append(ChosenRows(part, rows_B, part.keys(rows_B)))
     return chosen
+
+
+# The stream of a recipe
+
+
+def build_stream(recipe: Recipe, folders: list[PairFolder], share: RankShare, device: torch.device = CPU) -> Stream:
+    """Return the stream of one rank, with its batches on `device`.
+
+    Raises UsageError or DataError if folders, weights and batch do not fit together.
+    """
+    by_tokens = recipe.batch.global_tokens is not None
+    sources = build_sources(folders, recipe.data.weights, recipe.run.seed, by_tokens)
+    check_size(folders, recipe, share)
+
+    section = recipe.masking
+    traits = FAMILIES[recipe.model.family]
+    masking = Masking(section.kind, section.prob, section.max_predictions, shown_shares(section.replacement))
+    schedule = MaskingSchedule(
+        masking, section.stored, section.final_prob, recipe.run.max_steps, permuted=traits.two_streams
+    )
+    is_causal = recipe.objective.kind == "clm"
+    batch_format = BatchFormat(shape_of(folders, recipe, share), device, is_causal, needs_draws(recipe))
+    return Stream(sources, share, schedule, recipe.run.seed, batch_format)
+
+
+def shown_shares(replacement: str) -> tuple[float, float]:
+    """Return masking.replacement as `Masking.shown`: the shares of masked tokens shown as [MASK] and unchanged.
+
+    Example: `shown_shares("80/10/10")` -> `(0.8, 0.1)`.
+    """
+    masked, kept, _random = (int(percent) / 100 for percent in replacement.split("/"))
+    return masked, kept
+
+
+def needs_draws(recipe: Recipe) -> bool:
+    """Return whether the model draws replacements of masked tokens."""
+    return FAMILIES[recipe.model.family].replaced_tokens
+
+
+def check_size(folders: list[PairFolder], recipe: Recipe, share: RankShare) -> None:
+    """Raise DataError if all folders together do not fill one global batch, so rows would repeat within a step."""
+    unit = "rows" if recipe.batch.global_tokens is None else "tokens"
+    available = sum(folder.manifest.totals[unit] for folder in folders)
+    if available < share.size:
+        raise DataError(
+            f"{', '.join(folder.folder for folder in folders)}: {available:,} {unit}, fewer than one global batch of "
+            f"{share.size:,}. Use more text, --dupe_factor, or a smaller batch."
+        )

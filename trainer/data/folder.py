@@ -4,7 +4,7 @@ No row is used before its shard has the size and the hash that the manifest stat
 only values in range. Every shard is checked each time it is decoded, once an epoch: this takes 5 nanoseconds a token
 and also finds a shard that was replaced during a run.
 
-The sampler (sampler.py) decides which blocks global batch k needs. While a batch is made from one block, a background
+order.py decides which blocks global batch k needs. While a batch is made from one block, a background
 thread reads the next ones. The ranks of one node together decode each shard once (shared.py), and download it once
 (remote.py).
 """
@@ -18,13 +18,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pyarrow as pa
 
 from schemas import shards, storage
+from schemas.errors import DataError, UsageError
 from schemas.manifest import Manifest, Shard, read_manifest, read_shard_bytes
 from schemas.row_checks import PairLimits, check_pairs, check_row_count, read_pairs_vocabulary
-from schemas.vocabulary import Vocabulary
-from trainer.data.block import Block
-from trainer.data.pair_rows import ShardRows, rows_from_table, stored_masks_from_table
+from schemas.vocabulary import Vocabulary, read_vocabulary
+from trainer.config.schema import Recipe
 from trainer.data.remote import RemoteShards
+from trainer.data.rows import Block, ShardRows, rows_from_table, stored_masks_from_table
 from trainer.data.shared import open_shared
+from trainer.logs import logger
 
 CACHE_FOLDER = "~/.cache/clozeline"
 CACHE_BYTES = 50 * 10**9
@@ -167,3 +169,104 @@ class PairFolder:
         if shard.sha256 not in self._verified_shards:
             shards.check_fingerprint(table, path, shard.fingerprint)
             self._verified_shards.add(shard.sha256)
+
+
+# The folders of a recipe
+
+
+BYTES_PER_GIGABYTE = 10**9
+
+
+def open_folders(recipe: Recipe) -> list[PairFolder]:
+    """Open the folders of data.pairs, and check them against the recipe's vocabulary and model.
+
+    Raises UsageError if data.pairs names no folder, and DataError if a folder does not fit.
+    """
+    folders = [open_folder(recipe, folder) for folder in recipe.data.folders]
+    if not folders:
+        raise UsageError("data.pairs names no folder. Give one that `clozeline pairs` wrote.")
+
+    if recipe.data.vocab is not None:
+        check_data_vocabulary(folders[0], recipe.data.vocab)
+    for folder in folders:
+        check_rows(recipe, folder.manifest, folder.folder)
+    warn_of_mixed_labels(folders)
+    return folders
+
+
+def warn_of_mixed_labels(folders: list[PairFolder]) -> None:
+    """Log a warning if the pair labels of two folders mean different things."""
+    objectives = {folder.manifest.options["objective"]: folder.folder for folder in folders}
+    if {"nsp", "sop"} <= set(objectives):
+        logger.warning(
+            "%s has pairs for nsp and %s for sop: one head learns that label 1 means a random second segment and that "
+            "it means swapped ones. Build both with the same --objective, unless that is meant.",
+            objectives["nsp"],
+            objectives["sop"],
+        )
+
+
+def open_folder(recipe: Recipe, folder: str) -> PairFolder:
+    """Open a folder of pairs as a run of this recipe reads it: through the recipe's cache, and once per node."""
+    cache_bytes = int(recipe.data.cache_gigabytes * BYTES_PER_GIGABYTE)
+    return PairFolder(folder, recipe.data.cache, cache_bytes, run=recipe.run.output)
+
+
+def check_data_vocabulary(folder: PairFolder, path: str) -> None:
+    """Raise DataError if the folder was built with another vocabulary than the one at `path`."""
+    expected = read_vocabulary(path)
+    if expected.fingerprint != folder.vocabulary.fingerprint:
+        raise DataError(
+            f"{folder.folder} was built with vocabulary {folder.vocabulary.fingerprint} ({folder.vocabulary.size} "
+            f"tokens), but data.vocab {path} is {expected.fingerprint} ({expected.size} tokens). "
+            "Rebuild the pairs with it, or remove data.vocab."
+        )
+
+
+def check_model_vocabulary(recipe: Recipe, vocabulary: Vocabulary, folder: str) -> None:
+    """Raise DataError if the pairs' vocabulary does not fit the recipe's model."""
+    vocab_size = recipe.model.vocab_size
+    # The rows of a folder, some of which may be spare, are compared when its weights are read.
+    begins_with_folder = recipe.model.init_from is not None or recipe.model.tile_from is not None
+    if vocab_size is not None and vocab_size != vocabulary.size and not begins_with_folder:
+        raise DataError(
+            f"{folder} has a vocabulary of {vocabulary.size} tokens, but model.vocab_size is {vocab_size}. "
+            f"Use --set model.vocab_size={vocabulary.size}, or pairs with a vocabulary of {vocab_size}."
+        )
+
+    pad_id = vocabulary.special_id("pad")
+    if recipe.model.family == "roberta" and pad_id != 1:
+        advice = "Choose another model.family."
+        if not begins_with_folder:
+            advice = (
+                "Build pairs with a vocabulary of `clozeline vocab --model bytebpe`, or choose another model.family."
+            )
+        raise DataError(
+            f"{folder} has a vocabulary whose padding token is id {pad_id}, expected 1: roberta counts positions from "
+            f"that id, so it cannot be trained with another one. {advice}"
+        )
+
+
+def check_rows(recipe: Recipe, manifest: Manifest, folder: str) -> None:
+    """Check that a folder's rows are what the model, the masks and the batches need.
+
+    Raises DataError, or UsageError if batch.micro_tokens is too small for them.
+    """
+    longest = int(manifest.options["max_length"])
+    if longest > recipe.model.max_position_embeddings:
+        raise DataError(
+            f"{folder} has rows of up to {longest} tokens, but model.max_position_embeddings is "
+            f"{recipe.model.max_position_embeddings}. Raise it, or rebuild the pairs with a smaller --max_length."
+        )
+
+    if recipe.masking.stored and not manifest.options.get("static_masks"):
+        raise DataError(
+            f"{folder} holds no masks for masking.stored. Rebuild it with --static_masks K, or remove masking.stored."
+        )
+
+    batch = recipe.batch
+    if batch.global_tokens and isinstance(batch.micro_tokens, int) and batch.micro_tokens < 4 * longest:
+        raise UsageError(
+            f"batch.micro_tokens {batch.micro_tokens} is too few for rows of up to {longest} tokens. "
+            f"Give at least {4 * longest}."
+        )
