@@ -29,7 +29,6 @@ Shape suffixes: B rows, N all rows of a block or a range.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -295,49 +294,22 @@ def apportion(weights: list[int], n: int) -> list[int]:
     """Divide the first n places of the stream among sources with these positive weights (Webster's method).
 
     Row j of a source is due at time (2j - 1) / (2 * weight); among equal times, the source with the lower number comes
-    first. The counts are those of the n earliest rows, so they never fall as n grows. Costs O(k log k) for k sources,
-    whatever n is.
+    first. The counts are those of the n earliest rows, so they never fall as n grows, and the cost does not depend on n.
     Example: `apportion([2, 1], 4)` -> `[3, 1]`.
     """
     # Each share, rounded half up, is the number of rows due by time n / total. Their sum misses n by at most k / 2.
     total = sum(weights)
     counts = [(2 * n * weight + total) // (2 * total) for weight in weights]
-    missing = n - sum(counts)
+    sources = range(len(weights))
 
-    if missing > 0:
-        _add_earliest(counts, weights, missing)
-    elif missing < 0:
-        _drop_latest(counts, weights, -missing)
+    while sum(counts) < n:
+        earliest = min(sources, key=lambda i: (_due(counts[i] + 1, weights[i]), i))
+        counts[earliest] += 1
+    while sum(counts) > n:
+        # A source without rows is never the latest, because its row number 0 is due before the beginning.
+        latest = max(sources, key=lambda i: (_due(counts[i], weights[i]), i))
+        counts[latest] -= 1
     return counts
-
-
-def _add_earliest(counts: list[int], weights: list[int], number: int) -> None:
-    """Add to `counts` the `number` earliest rows that are not counted yet."""
-    # A heap of each source's next row; equal times are ordered by the source's number.
-    upcoming = []
-    for i, weight in enumerate(weights):
-        upcoming.append((_due(counts[i] + 1, weight), i))
-    heapq.heapify(upcoming)
-
-    # Count the earliest row, and replace it by the next one of its source.
-    for _ in range(number):
-        _, i = upcoming[0]
-        counts[i] += 1
-        heapq.heapreplace(upcoming, (_due(counts[i] + 1, weights[i]), i))
-
-
-def _drop_latest(counts: list[int], weights: list[int], number: int) -> None:
-    """Remove from `counts` the `number` latest of the rows that are counted."""
-    # Negated, because a heap yields its smallest element; a source without rows is never the latest.
-    latest = []
-    for i, weight in enumerate(weights):
-        latest.append((-_due(counts[i], weight), -i))
-    heapq.heapify(latest)
-
-    for _ in range(number):
-        i = -latest[0][1]
-        counts[i] -= 1
-        heapq.heapreplace(latest, (-_due(counts[i], weights[i]), -i))
 
 
 def _due(j: int, weight: int) -> Fraction:

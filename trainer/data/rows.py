@@ -157,18 +157,6 @@ def stored_masks_from_table(table: pa.Table, variants: int) -> StoredMasks:
 # Blocks
 
 
-@dataclass(frozen=True)
-class RowsOfShards:
-    """Some rows of a block, sorted by shard.
-
-    rows_by_shard: for each shard that holds any of the rows: (its place in the block, the rows' numbers within it).
-    place_of_B: for each row, in the order asked for, its place among the sorted rows.
-    """
-
-    rows_by_shard: list[tuple[int, Ints]]
-    place_of_B: Ints
-
-
 class Block:
     """All rows of several shards, end to end in the order of the shards."""
 
@@ -195,20 +183,20 @@ class Block:
 
     def take(self, rows_B: Ints) -> PairRows:
         """Return the rows with these numbers, in this order."""
-        wanted = self._by_shard(rows_B)
-        taken = [self.shards[shard].rows.take(rows) for shard, rows in wanted.rows_by_shard]
+        rows_by_shard, place_of_B = self._by_shard(rows_B)
+        taken = [self.shards[shard].rows.take(rows) for shard, rows in rows_by_shard]
 
         joined = join_rows(taken)
-        return joined if len(taken) == 1 else joined.take(wanted.place_of_B)
+        return joined if len(taken) == 1 else joined.take(place_of_B)
 
     def take_masks(self, rows_B: Ints, variant: int) -> Masks:
         """Return one stored variant of each of these rows; positions count from the row's first token.
 
         Raises ValueError if the rows carry no masks. `variant` is taken modulo the number of stored variants.
         """
-        wanted = self._by_shard(rows_B)
+        rows_by_shard, place_of_B = self._by_shard(rows_B)
         parts = []
-        for shard, rows in wanted.rows_by_shard:
+        for shard, rows in rows_by_shard:
             stored = self.shards[shard].stored
             if stored is None:
                 raise ValueError("these rows carry no masks")
@@ -216,9 +204,13 @@ class Block:
 
         # Bring the rows' lists back into the order in which the rows were asked for.
         joined = join_masks(parts)
-        return StoredMasks(1, joined.positions_K, joined.seen_K, joined.offsets_B1).take(wanted.place_of_B, 0)
+        return StoredMasks(1, joined.positions_K, joined.seen_K, joined.offsets_B1).take(place_of_B, 0)
 
-    def _by_shard(self, rows_B: Ints) -> RowsOfShards:
+    def _by_shard(self, rows_B: Ints) -> tuple[list[tuple[int, Ints]], Ints]:
+        """Return for each shard that holds any of the rows its place in the block and the rows' numbers within it.
+
+        Also returns where each row, in the order asked for, is among the rows sorted by shard.
+        """
         # After a sort by shard, the rows of shard s are by_shard_B[bounds_S1[s] : bounds_S1[s + 1]].
         shard_B, row_B = self.identities(rows_B)
         by_shard_B = np.argsort(shard_B, kind="stable")
@@ -233,7 +225,7 @@ class Block:
         # The inverse of the sort.
         place_of_B = np.empty_like(by_shard_B)
         place_of_B[by_shard_B] = np.arange(len(by_shard_B))
-        return RowsOfShards(rows_by_shard, place_of_B)
+        return rows_by_shard, place_of_B
 
 
 # The order of segments

@@ -153,15 +153,6 @@ class DeviceFeed:
         return sent.batches
 
 
-@dataclass(frozen=True)
-class Peeked:
-    """A step's micro-batches that were read early, or the error with which reading them failed."""
-
-    step: int
-    batches: list[PackedBatch]
-    error: ClozelineError | None
-
-
 class Stream:
     """The batches of one rank by step. Any step can be requested; the next one is prepared in the background.
 
@@ -187,7 +178,7 @@ class Stream:
         self._expect_batches()
 
         self._feed = DeviceFeed(batch_format.device)
-        self._peeked: Peeked | None = None
+        self._peeked: dict[int, Future[list[PackedBatch]]] = {}
         self._prepared: dict[int, Future[SentBatches]] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="stream", initializer=self._feed.adopt_thread)
 
@@ -206,22 +197,20 @@ class Stream:
 
         The error is raised by `batch`, in the step's own turn, so the step before it can complete and be saved.
         """
-        batches: list[PackedBatch] = []
-        error = None
+        read: Future[list[PackedBatch]] = Future()
         try:
-            batches = self.batch(step)
-        except ClozelineError as reason:
-            error = reason
-        self._peeked = Peeked(step, batches, error)
-        return batches
+            read.set_result(self.batch(step))
+        except ClozelineError as error:
+            read.set_exception(error)
+        self._peeked = {step: read}
+        return [] if read.exception() is not None else read.result()
 
     def batch(self, step: int) -> list[PackedBatch]:
         """Return this rank's micro-batches of global batch `step`, counted from 0. Raises what reading them raised."""
-        peeked, self._peeked = self._peeked, None
-        if peeked is not None and peeked.step == step:
-            if peeked.error is not None:
-                raise peeked.error
-            return peeked.batches
+        peeked = self._peeked.get(step)
+        self._peeked = {}
+        if peeked is not None:
+            return peeked.result()
 
         future = self._prepared.pop(step, None)
         if future is None:
@@ -293,29 +282,24 @@ class Stream:
         if self._schedule.permuted:
             return pack_permuted(rows, keys_B, self._schedule.at(step), self._vocabulary)
 
-        masks = self._masks(chosen, rows, step)
+        masks = self._masks(chosen, rows, keys_B, step)
         batch = replace(pack(rows, masks), mask_id=self._vocabulary.special_id("mask"))
         return with_replacement_draws(batch, rows, masks, keys_B) if self._has_draws else batch
 
-    def _masks(self, chosen: list[ChosenRows], rows: PairRows, step: int) -> Masks:
-        return self._stored_masks(chosen, rows) if self._schedule.stored else self._drawn_masks(chosen, rows, step)
+    def _masks(self, chosen: list[ChosenRows], rows: PairRows, keys_B: U64, step: int) -> Masks:
+        """Return the masks of a micro-batch's rows: drawn from their keys, or those that the rows carry.
 
-    def _drawn_masks(self, chosen: list[ChosenRows], rows: PairRows, step: int) -> Masks:
-        keys_B = np.concatenate([one.keys_B for one in chosen])
-        return draw_masks(
-            RowsToMask(rows.ids_T, rows.offsets_B1, rows.word_starts_T, keys_B),
-            self._schedule.at(step),
-            self._vocabulary,
-        )
+        Of stored masks, epoch e takes variant number e modulo the number of variants.
+        """
+        if not self._schedule.stored:
+            to_mask = RowsToMask(rows.ids_T, rows.offsets_B1, rows.word_starts_T, keys_B)
+            return draw_masks(to_mask, self._schedule.at(step), self._vocabulary)
 
-    def _stored_masks(self, chosen: list[ChosenRows], rows: PairRows) -> Masks:
-        """Return the masks that the rows carry: in epoch e, variant number e modulo the number of stored variants."""
         masks = join_masks([one.part.block.take_masks(one.rows_B, one.part.row_range.epoch) for one in chosen])
 
         # Stored positions count from the row's first token, those of a batch from the batch's.
-        counts_B = np.diff(masks.offsets_B1)
-        positions_K = masks.positions_K + np.repeat(rows.offsets_B1[:-1], counts_B)
-        return replace(masks, positions_K=positions_K)
+        first_tokens_K = np.repeat(rows.offsets_B1[:-1], np.diff(masks.offsets_B1))
+        return replace(masks, positions_K=masks.positions_K + first_tokens_K)
 
 
 def _choose_rows(parts: list[SourceRows], row_numbers: Ints) -> list[ChosenRows]:
