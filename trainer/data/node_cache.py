@@ -25,7 +25,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import IO
 
 ABANDONED_SECONDS = 600.0
 """Seconds without a write after which another host's partial file is abandoned."""
@@ -113,24 +112,26 @@ class NodeCache:
                 _unlink(path)
                 release_lock(handle)
 
-    def add(self, key: str, size: int, write: Callable[[IO[bytes]], object]) -> None:
-        """Make a file of `size` bytes, whose lock is held; `write` writes them. Removes other files to make room.
+    def add(self, key: str, data: bytes | memoryview) -> None:
+        """Make a file, whose lock is held. Removes other files to make room. Raises OSError.
 
-        If that is not enough, it waits for files that other processes are writing. Raises OSError.
+        If that is not enough, it waits for files that other processes are writing. The file may be gone right after.
         """
         partial = os.path.join(self.folder, f"{key}.{HOST}.partial")
         for left in (partial, self.path(key)):
             _unlink(left)
 
         pause = SHORTEST_PAUSE
-        while not self._reserve(partial, size):
+        while not self._reserve(partial, memoryview(data).nbytes):
             self._pause(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
         try:
             # The file is not synced to disk: readers must check what a crash of the machine may have damaged.
             with open(partial, "r+b") as file:
-                write(file)
-            with self.lock(FOLDER_LOCK):
+                file.write(data)
+
+            # On a disk that hides the locks of other hosts, one of them may have removed the partial file.
+            with self.lock(FOLDER_LOCK), contextlib.suppress(FileNotFoundError):
                 os.replace(partial, self.path(key))
         except BaseException:
             with contextlib.suppress(OSError):

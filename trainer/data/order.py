@@ -294,7 +294,7 @@ def apportion(weights: list[int], n: int) -> list[int]:
     """Divide the first n places of the stream among sources with these positive weights (Webster's method).
 
     Row j of a source is due at time (2j - 1) / (2 * weight); among equal times, the source with the lower number comes
-    first. The counts are those of the n earliest rows, so they never fall as n grows, and the cost does not depend on n.
+    first. The counts are those of the n earliest rows, so they never fall as n grows. The cost does not depend on n.
     Example: `apportion([2, 1], 4)` -> `[3, 1]`.
     """
     # Each share, rounded half up, is the number of rows due by time n / total. Their sum misses n by at most k / 2.

@@ -174,7 +174,7 @@ class RemoteShards:
                     ) from error
             self._pause(wait)
 
-        self._cache.add(shard.sha256, len(data), lambda file: file.write(data))
+        self._cache.add(shard.sha256, data)
         return data
 
     def _try_download(self, shard: Shard) -> bytes:

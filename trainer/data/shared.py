@@ -24,8 +24,8 @@ import shutil
 import stat
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import IO, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -56,8 +56,6 @@ TOO_LITTLE_MEMORY = (
     f"{SHARED_MEMORY})."
 )
 TOO_MANY_FILES = "Raise the limit of open files (ulimit -n; docker: --ulimit nofile=65536)."
-
-Arrays = Mapping[str, NDArray[Any]]
 
 Decode = Callable[[int], ShardRows]
 """Returns the rows of one shard of a block, by its place in the block. Raises DataError."""
@@ -159,8 +157,11 @@ class SharedShards:
         path = self._cache.find(key)
         if path is None:
             return None
-        with contextlib.suppress(FileNotFoundError):
-            return from_arrays(map_arrays(path))
+
+        # Python's mmap keeps a file descriptor open for each map, Arrow's does not. Hundreds of shards may be in
+        # memory, and the usual limit is 1,024 descriptors per process.
+        with contextlib.suppress(FileNotFoundError), pa.memory_map(path, "r") as file:
+            return from_buffer(file.read_buffer())
         return None
 
     def _shared(self, key: str, shard: ShardRows) -> ShardRows:
@@ -168,15 +169,12 @@ class SharedShards:
         if not self.is_shared:
             return shard
 
-        record = to_record(to_arrays(shard))
-        measured = pa.MockOutputStream()
-        write_record(measured, record)
-        size = measured.size()
+        data = to_buffer(shard)
         try:
-            self._check_room(size)
-            bound = max(self._cache.max_bytes, self._kept_shards * size)
+            self._check_room(data.size)
+            bound = max(self._cache.max_bytes, self._kept_shards * data.size)
             self._cache.max_bytes = self._cache.window_bytes = bound
-            self._cache.add(key, size, lambda file: write_record(file, record))
+            self._cache.add(key, memoryview(data))
             return self._mapped(key) or shard
         except OSError as error:
             self._give_up(error)
@@ -297,7 +295,7 @@ def _check_private(path: str) -> None:
 # Files
 
 
-def to_arrays(shard: ShardRows) -> Arrays:
+def to_arrays(shard: ShardRows) -> dict[str, NDArray[Any]]:
     """Return a shard's rows and stored masks as plain arrays, by name."""
     arrays = {**vars(shard.rows)}
     if shard.stored is not None:
@@ -307,47 +305,36 @@ def to_arrays(shard: ShardRows) -> Arrays:
     return arrays
 
 
-def from_arrays(arrays: Arrays) -> ShardRows:
-    """Return the shard that `to_arrays` turned into these arrays."""
-    of_rows = {name: array for name, array in arrays.items() if not name.startswith("mask_")}
-    rows = PairRows(**of_rows)
-    if "mask_offsets" not in arrays:
-        return ShardRows(rows)
+def to_buffer(shard: ShardRows) -> pa.Buffer:
+    """Return a shard as an Arrow file of one row, in which each array is a list.
 
-    offsets = arrays["mask_offsets"]
-    variants = (len(offsets) - 1) // max(len(rows.labels_B), 1)
-    return ShardRows(rows, StoredMasks(variants, arrays["mask_positions"], arrays["mask_tokens"], offsets))
-
-
-def to_record(arrays: Arrays) -> pa.RecordBatch:
-    """Return arrays as one Arrow row, in which each is a list. Arrow stores booleans in bits, so they become uint8."""
+    Arrow stores booleans in bits, so they become uint8.
+    """
     columns = {}
-    for name, array in arrays.items():
+    for name, array in to_arrays(shard).items():
         values = pa.array(array.view(np.uint8) if array.dtype == np.bool_ else array)
         columns[name] = pa.LargeListArray.from_arrays(pa.array([0, len(values)]), values)
-    return pa.record_batch(columns)
 
-
-def write_record(file: IO[bytes] | pa.NativeFile, record: pa.RecordBatch) -> None:
-    """Write an Arrow file that `map_arrays` reads."""
+    record = pa.record_batch(columns)
+    file = pa.BufferOutputStream()
     with pa.ipc.new_file(file, record.schema) as writer:
         writer.write_batch(record)
+    return file.getvalue()
 
 
-def map_arrays(path: str) -> Arrays:
-    """Return the arrays of a file, read-only. They stay valid when the file is removed.
-
-    Raises OSError if the file cannot be opened, and ValueError if it is incomplete.
-    """
-    # Python's mmap keeps a file descriptor open for each map, Arrow's does not. Hundreds of shards may be in memory,
-    # and the usual limit is 1,024 descriptors per process.
-    with pa.memory_map(path, "r") as file:
-        memory = file.read_buffer()
-    with pa.ipc.open_file(memory) as reader:
+def from_buffer(buffer: pa.Buffer) -> ShardRows:
+    """Return the shard that `to_buffer` turned into this file. Its arrays are read-only, and parts of the buffer."""
+    with pa.ipc.open_file(buffer) as reader:
         record = reader.get_batch(0)
 
     arrays = {}
     for name, column in zip(record.schema.names, record.columns, strict=True):
         values = column.values.to_numpy()
         arrays[name] = values.view(np.bool_) if values.dtype == np.uint8 else values
-    return arrays
+
+    masks = {name.removeprefix("mask_"): arrays.pop(name) for name in list(arrays) if name.startswith("mask_")}
+    rows = PairRows(**arrays)
+    if not masks:
+        return ShardRows(rows)
+    variants = (len(masks["offsets"]) - 1) // max(len(rows.labels_B), 1)
+    return ShardRows(rows, StoredMasks(variants, **masks))

@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO
 
 import pytest
 
@@ -87,21 +86,21 @@ def test_an_open_file_outlives_its_removal(tmp_path: Path) -> None:
     cache = NodeCache(str(tmp_path), 2, time.sleep)
     first, second = "a" * 64, "b" * 64
     with cache.lock(first):
-        cache.add(first, 2, lambda file: file.write(b"12"))
+        cache.add(first, b"12")
     with open(cache.path(first), "rb") as file:
         with cache.lock(second):
-            cache.add(second, 2, lambda file: file.write(b"34"))
+            cache.add(second, b"34")
         assert cache.find(first) is None and file.read() == b"12"
 
 
-def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    def fail(file: IO[bytes]) -> None:
-        file.write(b"1")
+def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
         raise OSError("no")
 
     cache = NodeCache(str(tmp_path), 2, time.sleep)
+    monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(OSError, match="no"), cache.lock("a" * 64):
-        cache.add("a" * 64, 2, fail)
+        cache.add("a" * 64, b"12")
     assert held(tmp_path) == []
 
 

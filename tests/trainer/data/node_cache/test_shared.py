@@ -35,7 +35,7 @@ from trainer.data.folder import PairFolder
 from trainer.data.node_cache import HOST, take_lock
 from trainer.data.order import order_of
 from trainer.data.rows import Block, ShardRows
-from trainer.data.shared import SharedShards, map_arrays, open_shared, to_arrays, to_record, write_record
+from trainer.data.shared import SharedShards, open_shared, to_arrays
 
 
 def read_all(root: Path, local_rank: int, log: Path, barrier: Any) -> None:
@@ -246,23 +246,18 @@ def test_no_more_shards_are_kept_than_ranks_may_need(tmp_path: Path) -> None:
 
 def test_maps_hold_no_descriptors_and_end_with_their_arrays(tmp_path: Path) -> None:
     """Hundreds of shards are in memory at once, and a process has 1,024 descriptors unless told otherwise."""
-    path = tmp_path / "arrays"
-    with path.open("wb") as file:
-        write_record(file, to_record({"ids": np.arange(100)}))
+    shards = enter(tmp_path, 0)
 
     def descriptors() -> int:
-        # Threads of earlier tests may close descriptors of other files at the same time.
         opened = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
-        return opened.count(str(path.resolve()))
+        return sum(path.startswith(shards.folder) and path.endswith(".shard") for path in opened)
 
     def maps() -> int:
-        return Path("/proc/self/maps").read_text().count(str(path))
+        return Path("/proc/self/maps").read_text().count(shards.folder)
 
-    with path.open():
-        assert descriptors() == 1
-    mapped = [map_arrays(str(path)) for _ in range(50)]
-    assert descriptors() == 0 and maps() == 50
-    assert mapped[-1]["ids"].sum() == 4950
+    mapped = [shards.read(KEYS, made_shard) for _ in range(10)]
+    assert descriptors() == 0 and maps() == 10 * SHARDS
+    assert_are_made(mapped[-1])
     mapped.clear()
     assert maps() == 0
 
