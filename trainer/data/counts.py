@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -79,29 +78,24 @@ UNIGRAM_FILE = "unigram.json"
 # The sample
 
 
-class MixtureShare(NamedTuple):
-    """What a sample takes from one folder: `tokens` of its tokens, each counted `times` times."""
+def sample(
+    folders: list[PairFolder], weights: list[float] | None, tokens: int, skip_damaged: bool = False
+) -> Iterator[tuple[Iterator[pa.Table], int]]:
+    """Yield for each folder its sampled rows, and how many times each of them counts.
 
-    tokens: int
-    times: int
-
-
-def mixture_shares(folders: list[PairFolder], weights: list[float] | None, tokens: int) -> list[MixtureShare]:
-    """Divide a sample of `tokens` tokens, or of all tokens if there are fewer, by the weights of the mixture.
-
-    Training repeats a folder that is smaller than its share, so its counts are multiplied by the nearest whole number.
-    Without weights, each folder's share is proportional to its size.
+    `tokens` tokens, or all if there are fewer, are divided by the weights of the mixture, by default in proportion to
+    the folders' sizes. Training repeats a folder that is smaller than its share, so its counts are multiplied by the
+    nearest whole number.
     """
     sizes = [folder.manifest.totals["tokens"] for folder in folders]
     if weights is None:
         weights = [float(size) for size in sizes]
 
-    sample = min(tokens, sum(sizes))
-    shares = []
-    for size, weight in zip(sizes, weights, strict=True):
-        share = int(sample * weight / sum(weights))
-        shares.append(MixtureShare(min(share, size), max(1, round(share / max(size, 1)))))
-    return shares
+    total = min(tokens, sum(sizes))
+    for folder, size, weight in zip(folders, sizes, weights, strict=True):
+        share = int(total * weight / sum(weights))
+        times = max(1, round(share / max(size, 1)))
+        yield sampled_tables(folder, min(share, size), skip_damaged), times
 
 
 def sampled_tables(folder: PairFolder, tokens: int, skip_damaged: bool = False) -> Iterator[pa.Table]:
@@ -216,11 +210,11 @@ def count_sample(folders: list[PairFolder], weights: list[float] | None) -> Samp
     counting = counting_of(vocabulary, WINDOW)
     unigrams_V = np.zeros(vocabulary.size, dtype=np.int64)
     parts = [NO_COOCCURRENCES]
-    for folder, share in zip(folders, mixture_shares(folders, weights, SAMPLED_TOKENS), strict=True):
-        for rows in blocks_of(sampled_tables(folder, share.tokens), WINDOW):
-            unigrams_V += share.times * count_unigrams(rows, counting)
+    for tables, times in sample(folders, weights, SAMPLED_TOKENS):
+        for rows in blocks_of(tables, WINDOW):
+            unigrams_V += times * count_unigrams(rows, counting)
             first, second, weight = count_cooccurrences(rows, counting)
-            parts.append(Cooccurrences(first, second, share.times * weight))
+            parts.append(Cooccurrences(first, second, times * weight))
             progress()
 
     summed = add_up(joined(parts), vocabulary.size)
@@ -333,8 +327,8 @@ def sampled_unigrams(folders: list[PairFolder], weights: list[float] | None) -> 
     """
     size = folders[0].vocabulary.size
     counts_V = np.zeros(size, dtype=np.int64)
-    for folder, share in zip(folders, mixture_shares(folders, weights, BASELINE_TOKENS), strict=True):
-        for rows in sampled_tables(folder, share.tokens, skip_damaged=True):
+    for tables, times in sample(folders, weights, BASELINE_TOKENS, skip_damaged=True):
+        for rows in tables:
             ids_T = rows["input_ids"].combine_chunks().flatten().to_numpy()
-            counts_V += share.times * np.bincount(ids_T, minlength=size)
+            counts_V += times * np.bincount(ids_T, minlength=size)
     return counts_V

@@ -272,22 +272,13 @@ def order_of(folder: PairFolder, seed: int, by_tokens: bool) -> Order:
     return Order(rows_per_shard, fingerprint, seed, tokens_per_shard, row_lengths)
 
 
-def rows_of_step(sources: list[Source], step: int, size: int) -> list[tuple[int, int]]:
-    """Return each source's part of global batch `step`, counted from 0, if all batches have `size` places."""
-    return rows_between(sources, step * size, (step + 1) * size)
-
-
 def rows_between(sources: list[Source], first: int, last: int) -> list[tuple[int, int]]:
     """Return each source's part of the stream's places `first` to `last` - 1.
 
     A part is (first, last) as well: places of the source's own order.
     """
-    return list(zip(rows_per_source(sources, first), rows_per_source(sources, last), strict=True))
-
-
-def rows_per_source(sources: list[Source], n: int) -> list[int]:
-    """Return how many of the stream's first n places each source has given."""
-    return apportion([source.weight for source in sources], n)
+    weights = [source.weight for source in sources]
+    return list(zip(apportion(weights, first), apportion(weights, last), strict=True))
 
 
 def apportion(weights: list[int], n: int) -> list[int]:

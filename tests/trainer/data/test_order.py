@@ -25,9 +25,14 @@ from trainer.data.order import (
     build_sources,
     integer_weights,
     order_of,
-    rows_of_step,
+    rows_between,
 )
 from trainer.data.rows import Block, PairRows, ShardRows
+
+
+def rows_of_step(sources: list[Source], step: int, size: int) -> list[tuple[int, int]]:
+    """Return each source's part of global batch `step`, if all batches have `size` places."""
+    return rows_between(sources, step * size, (step + 1) * size)
 
 
 def rows_at(order: Order, start: int, count: int, rows: list[int]) -> np.ndarray:

@@ -24,7 +24,7 @@ from schemas.masking import KINDS, Kind, Masking
 from trainer.config.load import load_recipe
 from trainer.data.batches import BatchShape, shape_for
 from trainer.data.folder import PairFolder, open_folders
-from trainer.data.order import build_sources, rows_of_step
+from trainer.data.order import build_sources, rows_between
 from trainer.data.share import RankShare, assign_rows
 from trainer.data.stream import BatchFormat, MaskingSchedule, Stream, build_stream
 from trainer.models.batch import IGNORE_INDEX, PackedBatch
@@ -172,7 +172,7 @@ def test_sources_keep_their_weights_exactly(pairs: Path, command, text, vocab, t
     seen = [0, 0]
     with streaming([pairs, tmp_path / "p"], size=size, by_tokens=by_tokens, weights=weights) as one:
         for step in range(40):
-            for source, (first, last) in enumerate(rows_of_step(one._sources, step, size)):
+            for source, (first, last) in enumerate(rows_between(one._sources, step * size, (step + 1) * size)):
                 seen[source] += last - first
                 assert last >= first
             assert abs(seen[0] - 0.7 * size * (step + 1)) < 1 and sum(seen) == size * (step + 1)
