@@ -38,7 +38,7 @@ from schemas.vocabulary import TOKENIZER_FILE, read_vocabulary
 from trainer.build_model import initial_weights
 from trainer.checkpoint.format import checkpoint_path
 from trainer.config.load import load_recipe
-from trainer.data.dataset import PairFolder
+from trainer.data.folder import PairFolder
 from trainer.export.convert import read_model
 from trainer.models.batch import IGNORE_INDEX, PackedBatch
 from trainer.models.pretraining import PretrainingModel, empty_model

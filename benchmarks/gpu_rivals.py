@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.gpu_rows import Form, Inputs, Step, cut, rows_of_steps, step_of  # noqa: E402
-from trainer.data.dataset import PairFolder  # noqa: E402
+from trainer.data.folder import PairFolder  # noqa: E402
 
 TakeStep = Callable[[list[Inputs]], None]
 """Makes one update of the weights from the micro-batches of a step."""

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from schemas.vocabulary import Vocabulary
-from trainer.data.dataset import PairFolder
-from trainer.data.mixture import order_of
-from trainer.data.pair_rows import PairRows, join_rows
+from trainer.data.folder import PairFolder
+from trainer.data.order import order_of
+from trainer.data.rows import PairRows, join_rows
 from trainer.models.batch import IGNORE_INDEX
 
 MASKED = 0.15

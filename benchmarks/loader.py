@@ -28,11 +28,10 @@ from loader_corpus import make_corpus, repeat_shards
 from schemas.masking import Masking
 from trainer.config.load import load_recipe
 from trainer.config.schema import Recipe
-from trainer.data.build import build_stream, open_folders
-from trainer.data.dataset import PairFolder
-from trainer.data.loader import MaskingSchedule, Stream
-from trainer.data.mixture import build_sources
-from trainer.data.rank_share import RankShare
+from trainer.data.folder import PairFolder, open_folders
+from trainer.data.order import build_sources
+from trainer.data.share import RankShare
+from trainer.data.stream import MaskingSchedule, Stream, build_stream
 
 ROWS_PER_RANK = 256
 
@@ -187,8 +186,8 @@ def be_many(folder: Path) -> None:
 
 def used_shared_memory() -> int:
     """Return the bytes in /dev/shm that runs of this user share."""
-    folders = Path("/dev/shm").glob(f"clozeline-{os.getuid()}-*")
-    return sum(path.stat().st_size for folder in folders for path in folder.rglob("*.arrays"))
+    folders = Path("/dev/shm").glob(f"clozeline-shards-{os.getuid()}-*")
+    return sum(path.stat().st_size for folder in folders for path in folder.glob("*.shard"))
 
 
 def main() -> None:

@@ -25,10 +25,10 @@ from transformers import BertConfig, BertForPreTraining
 
 from schemas.masking import Masking
 from trainer.config.schema import ModelSection
-from trainer.data.dataset import PairFolder
-from trainer.data.loader import MaskingSchedule, Stream
-from trainer.data.mixture import build_sources
-from trainer.data.rank_share import RankShare
+from trainer.data.folder import PairFolder
+from trainer.data.order import build_sources
+from trainer.data.share import RankShare
+from trainer.data.stream import MaskingSchedule, Stream
 from trainer.models.batch import PackedBatch
 from trainer.models.pretraining import build_model
 

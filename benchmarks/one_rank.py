@@ -11,10 +11,9 @@ from pathlib import Path
 import deepspeed
 
 from trainer.config.schema import Recipe
-from trainer.data.build import build_stream, open_folders
-from trainer.data.dataset import PairFolder
-from trainer.data.loader import Stream
-from trainer.data.rank_share import RankShare, share_of
+from trainer.data.folder import PairFolder, open_folders
+from trainer.data.share import RankShare, share_of
+from trainer.data.stream import Stream, build_stream
 from trainer.engine import build_engine
 from trainer.models.batch import PackedBatch
 from trainer.models.pretraining import build_model

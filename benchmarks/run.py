@@ -36,10 +36,10 @@ from schemas import shards
 from schemas.manifest import read_manifest
 from schemas.masking import KINDS, Kind, Masking
 from schemas.vocabulary import COUNTS_FILE
-from trainer.data.dataset import PairFolder
-from trainer.data.loader import MaskingSchedule, Stream
-from trainer.data.mixture import build_sources
-from trainer.data.rank_share import RankShare
+from trainer.data.folder import PairFolder
+from trainer.data.order import build_sources
+from trainer.data.share import RankShare
+from trainer.data.stream import MaskingSchedule, Stream
 
 Timed = Callable[[], object]
 BATCHES = 1000  # of 32,768 tokens: several epochs, so that opening and reading shards counts as much as in a run

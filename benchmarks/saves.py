@@ -24,7 +24,7 @@ from trainer.checkpoint.run_folder import NodeFolders
 from trainer.checkpoint.state import TrainingState
 from trainer.config.load import load_recipe
 from trainer.config.schema import Recipe
-from trainer.data.rank_share import RankShare
+from trainer.data.share import RankShare
 from trainer.distributed.preemption import StopRequest
 from trainer.distributed.process_group import start_distributed
 from trainer.distributed.stop_agreement import StopAgreement

@@ -36,8 +36,8 @@ from trainer.checkpoint.run_folder import NodeFolders  # noqa: E402
 from trainer.config.load import load_recipe  # noqa: E402
 from trainer.config.phases import phases_of  # noqa: E402
 from trainer.config.schema import Recipe  # noqa: E402
-from trainer.data.loader import Stream  # noqa: E402
-from trainer.data.rank_share import RankShare  # noqa: E402
+from trainer.data.share import RankShare  # noqa: E402
+from trainer.data.stream import Stream  # noqa: E402
 from trainer.distributed.preemption import StopRequest  # noqa: E402
 from trainer.distributed.process_group import start_distributed  # noqa: E402
 from trainer.distributed.stop_agreement import StopAgreement  # noqa: E402

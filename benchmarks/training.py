@@ -32,7 +32,7 @@ from trainer.checkpoint.state import TrainingState
 from trainer.config.load import load_recipe
 from trainer.config.phases import phases_of
 from trainer.config.schema import Recipe
-from trainer.data.loader import Stream
+from trainer.data.stream import Stream
 from trainer.distributed.preemption import StopRequest
 from trainer.distributed.process_group import start_distributed
 from trainer.distributed.stop_agreement import StopAgreement

@@ -18,7 +18,7 @@ import pytest
 from schemas import manifest, shards, storage
 from schemas.errors import ClozelineError, DataError
 from schemas.manifest import Shard
-from trainer.data.dataset import PairFolder
+from trainer.data.folder import PairFolder
 
 Fields = dict[str, Any]
 

@@ -11,8 +11,8 @@ from schemas.masking import Masking
 from schemas.ragged import offsets_of
 from schemas.vocabulary import Vocabulary
 from tests.small_models import alone
-from trainer.data.pair_rows import PairRows
-from trainer.data.permuted import pack_permuted
+from trainer.data.batches import pack_permuted
+from trainer.data.rows import PairRows
 from trainer.models.batch import IGNORE_INDEX, PackedBatch
 from trainer.models.xlnet import permutation_inputs
 

@@ -22,13 +22,11 @@ from torch import Tensor
 from schemas.errors import UsageError
 from schemas.vocabulary import Vocabulary
 from trainer.config.schema import Recipe
-from trainer.data.dataset import PairFolder
-from trainer.data.fit import check_model_vocabulary
-from trainer.data.statistics import statistics_for
+from trainer.data.counts import WordFrequencies, statistics_for, unigram_counts
+from trainer.data.folder import PairFolder, check_model_vocabulary
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.initial_weights import send_weights
 from trainer.logs import logger
-from trainer.metrics.unigram import WordFrequencies, statistics_of_rows, unigram_counts
 from trainer.models.attention import choose_flash, kernel_for
 from trainer.models.electra import GENERATOR_FOLDER
 from trainer.models.encoder import Encoder
@@ -117,7 +115,7 @@ def fill_from_folder(model: PretrainingModel, recipe: Recipe, folders: list[Pair
     missing = f" They lack {', '.join(initialized)}, which start from random weights" if initialized else ""
     lacks_head = any(head == GENERATOR_FOLDER or head.endswith("mlm_head") for head in initialized)
     if lacks_head and model.mlm_head.bias is not None:
-        counts_V = unigram_counts(folders, recipe.data.weights, statistics_of_rows(recipe, folders, begins=True))
+        counts_V = unigram_counts(recipe, folders, begins=True)
         begin_head(model.mlm_head, model.mlm_head.bias, counts_V)
         missing += ", except that masked tokens are first predicted from how frequent they are in data.pairs"
     logger.info("Beginning with %s.%s", begun_with, missing and f"{missing}.")

@@ -16,7 +16,7 @@ from schemas.vocabulary import VOCABULARY_FOLDER, read_vocabulary
 from trainer.batch_limits import needed_tokens, smallest_micro_batch
 from trainer.config.phases import phases_of
 from trainer.config.schema import Recipe
-from trainer.data.fit import check_model_vocabulary, check_rows
+from trainer.data.folder import check_model_vocabulary, check_rows
 from trainer.memory import (
     RANKS,
     activation_bytes,

@@ -17,7 +17,7 @@ from torch import nn
 
 from schemas.errors import UsageError
 from trainer.config.schema import EngineSection, Recipe
-from trainer.data.rank_share import RankShare
+from trainer.data.share import RankShare
 from trainer.distributed.bf16_updates import BUCKET_ELEMENTS, replace_bf16_updates
 from trainer.distributed.deepspeed_internals import has_float32_copies
 from trainer.distributed.empty_model import allocate, is_empty

@@ -7,7 +7,7 @@ divided by their counts at the end, so the figures depend on the model's weights
 Batches are prepared in the background, and the host reads nothing from the device before the end.
 
 They come with the baseline on the same labels: the loss of a model that only knows word frequencies
-(metrics/unigram.py).
+(data/counts.py).
 """
 
 from __future__ import annotations
@@ -24,16 +24,14 @@ from torch import Tensor
 from schemas.errors import DataError, UsageError
 from schemas.masking import KINDS, Kind, Masking
 from trainer.config.schema import MaskingSection, Recipe
-from trainer.data.build import needs_draws, open_folder
-from trainer.data.dataset import PairFolder
-from trainer.data.fit import check_rows
-from trainer.data.loader import CPU, BatchFormat, MaskingSchedule, Stream
-from trainer.data.mixture import Source, build_sources
-from trainer.data.rank_share import RankShare
+from trainer.data.counts import WordFrequencies
+from trainer.data.folder import PairFolder, check_rows, open_folder
+from trainer.data.order import Source, build_sources
+from trainer.data.share import RankShare
+from trainer.data.stream import CPU, BatchFormat, MaskingSchedule, Stream, needs_draws
 from trainer.logs import logger
 from trainer.metrics.log import Figures
 from trainer.metrics.sums import NAMES_BY_KIND, Sums, check_any_predicted, evaluation_figures
-from trainer.metrics.unigram import WordFrequencies
 from trainer.models.batch import IGNORE_INDEX, PackedBatch
 from trainer.models.families import FAMILIES
 from trainer.models.pretraining import SUMS, PretrainingModel

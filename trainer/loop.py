@@ -14,12 +14,11 @@ from trainer.anomaly import AnomalyGuard
 from trainer.checkpoint.state import TrainingState
 from trainer.config.phases import Phase
 from trainer.config.schema import Recipe
-from trainer.data.loader import Stream
+from trainer.data.stream import Stream
 from trainer.distributed.replica_check import check_replicas
 from trainer.due import evaluation_is_due, is_evaluated, something_may_be_due
 from trainer.evaluate import Evaluation
 from trainer.logs import logger
-from trainer.lookahead import Lookahead
 from trainer.metrics.log import MetricsLog
 from trainer.metrics.plateau import Plateau
 from trainer.metrics.speed import StepClock
@@ -54,7 +53,6 @@ class Loop:
 
     def __post_init__(self) -> None:
         self.stepper = Stepper(self.engine, self.guard)
-        self.lookahead = Lookahead(self.stream)
         self.saver = Saver(self.context, self.engine, writes_report=self.metrics is not None)
         self.plateau = Plateau(self.context, self.phase, self.engine, self.guard, self.evaluation, self.unigram_loss)
         self.clock = StepClock(self.engine)
@@ -171,7 +169,7 @@ class Loop:
         # Batches count from the phase's first step. Batches that a rollback skipped shift all later ones.
         number = step - 1 - self.phase.steps_before + skipped_batches
         watchdog.at(f"step {step}, reading data")
-        micro_batches = self.lookahead.batch(number)
+        micro_batches = self.stream.batch(number)
         self.micro_batches = micro_batches
         set_learning_rate(self.engine.optimizer, learning_rate_in(self.phase, step))
 
@@ -181,7 +179,7 @@ class Loop:
             return False
 
         watchdog.at(f"step {step}, reading data of the next one")
-        self.stepper.exchange(None if is_last else self.lookahead.look(number + 1))
+        self.stepper.exchange(None if is_last else self.stream.peek(number + 1))
         return True
 
     def settle(self, progress: Progress) -> None:

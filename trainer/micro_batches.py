@@ -26,7 +26,7 @@ from schemas.host_limits import available_bytes
 from trainer.batch_limits import needed_tokens, smallest_micro_batch
 from trainer.config.phases import Phase
 from trainer.config.schema import Recipe
-from trainer.data.dataset import PairFolder
+from trainer.data.folder import PairFolder
 from trainer.distributed.collectives import run_on_all_ranks, run_on_rank_0
 from trainer.logs import logger
 from trainer.memory import count_parameters, held_bytes, largest_micro_batch

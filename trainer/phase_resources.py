@@ -14,10 +14,10 @@ from trainer.checkpoint.resume import write_history
 from trainer.checkpoint.run_folder import RECIPE, describe_run
 from trainer.checkpoint.state import TrainingState
 from trainer.config.phases import Phase
-from trainer.data.build import build_stream
-from trainer.data.dataset import PairFolder
-from trainer.data.loader import Stream
-from trainer.data.rank_share import RankShare, share_of
+from trainer.data.counts import open_frequencies
+from trainer.data.folder import PairFolder
+from trainer.data.share import RankShare, share_of
+from trainer.data.stream import Stream, build_stream
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.process_group import device_of_rank
 from trainer.due import is_evaluated
@@ -27,7 +27,6 @@ from trainer.export.verify_rows import check_exportable
 from trainer.metrics.log import MetricsLog
 from trainer.metrics.monitors import Tell, name_run
 from trainer.metrics.speed import mfu_of_one_token
-from trainer.metrics.unigram import open_frequencies
 from trainer.run_context import RunContext
 
 

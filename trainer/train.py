@@ -19,7 +19,7 @@ from trainer.checkpoint.resume import announce, resume
 from trainer.checkpoint.state import FoundCheckpoint, TrainingState
 from trainer.config.phases import Phase, phase_after, phases_of
 from trainer.config.schema import Recipe
-from trainer.data.build import open_folders
+from trainer.data.folder import open_folders
 from trainer.distributed.busy_cores import Threads, kept_threads
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.deepspeed_internals import release_engine_memory

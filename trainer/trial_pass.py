@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from trainer.config.schema import Recipe
-from trainer.data.padding import pad_to_shape, shape_for
+from trainer.data.batches import pad_to_shape, shape_for
 from trainer.models.batch import PackedBatch
 from trainer.models.pretraining import PretrainingModel, model_of
 from trainer.models.shape import EncoderShape

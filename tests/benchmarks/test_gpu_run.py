@@ -17,10 +17,10 @@ from benchmarks.gpu_cases import CASES, cases_of
 from benchmarks.gpu_pairs import spread_lengths, write_pairs
 from benchmarks.gpu_rows import Form, Inputs, cut, rows_of_steps, step_of
 from schemas.masking import Masking
-from trainer.data.dataset import PairFolder
-from trainer.data.loader import MaskingSchedule, Stream
-from trainer.data.mixture import build_sources
-from trainer.data.rank_share import RankShare
+from trainer.data.folder import PairFolder
+from trainer.data.order import build_sources
+from trainer.data.share import RankShare
+from trainer.data.stream import MaskingSchedule, Stream
 from trainer.models.batch import IGNORE_INDEX, PackedBatch
 
 

@@ -13,7 +13,7 @@ from schemas import FORMAT_VERSION, shards
 from schemas.manifest import read_manifest
 from schemas.vocabulary import read_vocabulary
 from tests.golden.write import NEWEST, commands
-from trainer.data.dataset import PairFolder
+from trainer.data.folder import PairFolder
 
 V1 = Path(__file__).parent / "v1"
 RIVER = ["A river runs through the town.", "Boats follow it to the sea.", "Nobody counts them."]

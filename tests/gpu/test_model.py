@@ -12,7 +12,7 @@ from torch import Tensor
 from tests.gpu.conftest import DRY
 from trainer.build_model import log_attention
 from trainer.config.load import load_recipe
-from trainer.data.padding import pad_to_shape, shape_for
+from trainer.data.batches import pad_to_shape, shape_for
 from trainer.memory import count_parameters, held_bytes
 from trainer.models import attention
 from trainer.models.batch import PackedBatch

@@ -21,7 +21,7 @@ from tests.damaged_folders import (
     write_fields,
 )
 from trainer.config.load import load_recipe
-from trainer.data.build import open_folders
+from trainer.data.folder import open_folders
 
 HOSTILE_NAMES = [
     "../victim.arrow",

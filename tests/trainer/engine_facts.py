@@ -23,7 +23,7 @@ from trainer import build_model as build_model_module
 from trainer import phase_resources as training
 from trainer.cli import main as train
 from trainer.config.load import load_recipe
-from trainer.data.rank_share import RankShare
+from trainer.data.share import RankShare
 from trainer.distributed.deepspeed_internals import is_partitioned
 from trainer.distributed.empty_model import DTYPES, allocate
 from trainer.distributed.initial_weights import send_weights

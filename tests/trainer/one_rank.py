@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from trainer.config.load import load_recipe
 from trainer.config.schema import Recipe
-from trainer.data.rank_share import RankShare
+from trainer.data.share import RankShare
 from trainer.engine import build_engine
 from trainer.models.batch import PackedBatch
 from trainer.models.pretraining import build_model

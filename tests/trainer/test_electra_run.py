@@ -17,8 +17,8 @@ from schemas.masking import KINDS
 from schemas.vocabulary import read_vocabulary
 from trainer.checkpoint.format import checkpoint_path
 from trainer.config.load import load_recipe
-from trainer.data.build import open_folders
-from trainer.data.rank_share import RankShare
+from trainer.data.folder import open_folders
+from trainer.data.share import RankShare
 from trainer.evaluate import open_evaluation
 from trainer.export.convert import Writing, export, read_model
 from trainer.export.verify import one_row_batch

@@ -19,10 +19,9 @@ from schemas.randomness import key, numbers
 from tests.trainer.conftest import saved
 from trainer.checkpoint.format import best_step, checkpoint_path, steps_saved
 from trainer.config.load import load_recipe
-from trainer.data.build import open_folders
-from trainer.data.collate import pack
-from trainer.data.dataset import PairFolder
-from trainer.data.rank_share import RankShare
+from trainer.data.batches import pack
+from trainer.data.folder import PairFolder, open_folders
+from trainer.data.share import RankShare
 from trainer.evaluate import EVALUATION_SEED, MASK_PROB, Evaluation, batch_bounds, open_evaluation
 from trainer.metrics.log import TIMED, is_evaluation
 from trainer.models.batch import PackedBatch

@@ -13,7 +13,7 @@ from tests.trainer.one_rank import group_of_one
 from trainer.config.load import load_recipe
 from trainer.config.phases import phases_of
 from trainer.config.schema import Recipe
-from trainer.data.build import open_folders
+from trainer.data.folder import open_folders
 from trainer.micro_batch_record import RECORD, Choice, record, recorded
 from trainer.micro_batches import CPU_TOKENS, Rows, circumstances, known_choice, with_micro_batches
 

@@ -16,8 +16,9 @@ from trainer.batch_limits import needed_tokens, row_micro_batches, smallest_micr
 from trainer.config.load import load_recipe
 from trainer.config.phases import phases_of
 from trainer.config.schema import BatchSection, Recipe
-from trainer.data.build import build_stream, open_folders
-from trainer.data.rank_share import assign_rows, share_of
+from trainer.data.folder import open_folders
+from trainer.data.share import assign_rows, share_of
+from trainer.data.stream import build_stream
 from trainer.distributed import collectives
 from trainer.distributed.collectives import RankFailedError
 from trainer.memory import MOST_TOKENS, count_parameters, held_bytes, largest_micro_batch

@@ -18,12 +18,12 @@ from schemas.vocabulary import read_vocabulary
 from tests.conftest import Command, rows
 from trainer.build_model import warn_of_vocabulary
 from trainer.config.load import load_recipe
-from trainer.data.dataset import PairFolder
-from trainer.data.loader import MaskingSchedule, Stream
-from trainer.data.mixture import build_sources
-from trainer.data.pair_rows import PairRows
-from trainer.data.permuted import first_token_last
-from trainer.data.rank_share import RankShare
+from trainer.data.batches import first_token_last
+from trainer.data.folder import PairFolder
+from trainer.data.order import build_sources
+from trainer.data.rows import PairRows
+from trainer.data.share import RankShare
+from trainer.data.stream import MaskingSchedule, Stream
 
 XLNET = {
     "model__family": "xlnet",

@@ -15,7 +15,7 @@ from trainer.config.changes import flatten, shown_value
 from trainer.config.model_section import START_KEYS
 from trainer.config.phases import MODEL_KEYS, Phase
 from trainer.config.schema import Recipe
-from trainer.data.dataset import PairFolder
+from trainer.data.folder import PairFolder
 
 IDENTITY_OF_RUN = ("vocabulary", "seed", "model", "optimizer", "statistics")
 """The entries of an identity that hold for the whole run; the others belong to a phase."""

@@ -24,9 +24,9 @@ from trainer.config.model_section import START_KEYS
 from trainer.config.phases import Phase
 from trainer.config.public import changes_without_secrets, without_secret_keys
 from trainer.config.schema import Recipe
-from trainer.data.dataset import PairFolder
-from trainer.data.ramp import places_before
-from trainer.data.statistics import identity_of_counts
+from trainer.data.counts import identity_of_counts
+from trainer.data.folder import PairFolder
+from trainer.data.share import places_before
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.logs import logger
 

@@ -27,10 +27,10 @@ from trainer.checkpoint.publication import remove_partial
 from trainer.checkpoint.run_lock import OWNER, RUN_LOCK_FILE, HeldFolder, hold
 from trainer.config.schema import Recipe
 from trainer.config.text import dump_recipe
-from trainer.data.dataset import PairFolder
+from trainer.data.counts import UNIGRAM_FILE
+from trainer.data.folder import PairFolder
 from trainer.distributed.collectives import nodes_of_ranks, run_on_all_ranks, run_on_rank_0
 from trainer.metrics.monitors import TENSORBOARD_FOLDER
-from trainer.metrics.unigram import UNIGRAM_FILE
 
 RECIPE = "recipe.toml"
 

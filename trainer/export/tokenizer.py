@@ -19,7 +19,7 @@ from typing import Any
 from schemas import storage
 from schemas.errors import DataError
 from schemas.vocabulary import SENTENCEPIECE_SPACE, TOKENIZER_FILE, Vocabulary, parse_vocabulary
-from trainer.data.permuted import CLASSIFIER_SEGMENT
+from trainer.data.batches import CLASSIFIER_SEGMENT
 from trainer.models.shape import EncoderShape
 
 TOKENIZER_CONFIG = "tokenizer_config.json"

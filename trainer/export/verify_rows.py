@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from schemas import storage
 from schemas.errors import CheckpointError, DataError
 from schemas.vocabulary import TOKENIZER_FILE, VOCABULARY_FOLDER, Vocabulary
-from trainer.data.permuted import CLASSIFIER_SEGMENT
+from trainer.data.batches import CLASSIFIER_SEGMENT
 from trainer.export.tokenizer import with_training_rows
 from trainer.models.shape import EncoderShape
 

@@ -25,7 +25,7 @@ from deepspeed import DeepSpeedEngine
 from deepspeed.accelerator import get_accelerator
 
 from trainer.config.schema import Recipe
-from trainer.data.dataset import PairFolder
+from trainer.data.folder import PairFolder
 from trainer.distributed.collectives import run_on_all_ranks
 from trainer.distributed.host_copy import HostCopy
 from trainer.metrics.ranks import RankReport

@@ -30,7 +30,7 @@ class PackedBatch:
     masked_positions_K: the tokens to predict, as indices into ids_T.
     labels_K: their true ids.
     pair_labels_S: 0 or 1, or IGNORE_INDEX without a pair label.
-    tokens, predicted, paired: how many tokens, labels and pair labels are real. The rest is padding (data/padding.py):
+    tokens, predicted, paired: how many tokens, labels and pair labels are real. The rest is padding (data/batches.py):
         its tokens form separate sequences, and its labels are IGNORE_INDEX.
     causal: a token attends only to itself and to earlier tokens of its sequence.
     draws_K: random numbers in [0, 2**63), from which ELECTRA's replacement tokens are sampled; None in other models.

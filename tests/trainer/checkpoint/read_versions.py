@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from schemas.errors import ClozelineError
-from trainer.data.dataset import PairFolder
+from trainer.data.folder import PairFolder
 
 
 def outcome(pairs: Path, block: int) -> tuple[int, str]:

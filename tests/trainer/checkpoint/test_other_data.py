@@ -7,7 +7,7 @@ from tests.damaged_folders import keep_40_rows
 from trainer.checkpoint.resume import identity
 from trainer.config.load import load_recipe
 from trainer.config.phases import phases_of
-from trainer.data.dataset import PairFolder
+from trainer.data.folder import PairFolder
 
 
 def test_a_run_does_not_resume_on_other_rows(training, pairs: Path, tmp_path: Path) -> None:

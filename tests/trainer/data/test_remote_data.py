@@ -28,7 +28,7 @@ def test_a_run_from_a_store_that_fails_twice_equals_one_from_a_disk(training, st
     assert training.losses(tmp_path / "s3") == training.losses(tmp_path / "disk")
     names = sorted(path.name for path in (tmp_path / "c").iterdir())
     shards = json.loads((pairs / "manifest.json").read_text())["shards"]
-    assert names == sorted(f"{shard['sha256']}.arrow" for shard in shards)  # copies, and nothing left over
+    assert names == sorted(f"{shard['sha256']}.shard" for shard in shards)  # copies, and nothing left over
 
 
 def test_a_store_that_refuses_ends_the_run_with_its_address(training, store, tmp_path) -> None:

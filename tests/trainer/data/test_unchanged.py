@@ -14,10 +14,10 @@ import pytest
 
 from schemas.masking import Masking
 from tests.trainer.data.generated_pairs import Generated, write_pairs
-from trainer.data.dataset import PairFolder
-from trainer.data.loader import MaskingSchedule, Stream
-from trainer.data.mixture import build_sources
-from trainer.data.rank_share import RankShare
+from trainer.data.folder import PairFolder
+from trainer.data.order import build_sources
+from trainer.data.share import RankShare
+from trainer.data.stream import MaskingSchedule, Stream
 from trainer.models.batch import PackedBatch
 
 LARGE = Generated((37, 0, 61, 90, 12, 48, 55, 70, 3, 81, 29, 44, 0, 66, 58, 21, 77, 9, 33), seed=1)

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from trainer.config.load import load_recipe
 from trainer.config.schema import Recipe
-from trainer.data.rank_share import RankShare
+from trainer.data.share import RankShare
 from trainer.distributed.deepspeed_internals import basic_optimizer, full_shape_of
 from trainer.distributed.gradients import gradient_divisor
 from trainer.distributed.loss_scale import loss_scale

@@ -18,11 +18,11 @@ from schemas.masking import Masking
 from tests.small_models import alone, as_theirs, padded, random_model, section, write_hf
 from trainer.config.load import load_recipe
 from trainer.config.schema import ModelSection
-from trainer.data.dataset import PairFolder
-from trainer.data.loader import BatchFormat, MaskingSchedule, Stream
-from trainer.data.mixture import build_sources
-from trainer.data.padding import pad_to_shape, shape_for
-from trainer.data.rank_share import RankShare
+from trainer.data.batches import pad_to_shape, shape_for
+from trainer.data.folder import PairFolder
+from trainer.data.order import build_sources
+from trainer.data.share import RankShare
+from trainer.data.stream import BatchFormat, MaskingSchedule, Stream
 from trainer.models.batch import PackedBatch
 from trainer.models.electra import GENERATOR_FOLDER, ReplacedTokenModel, parts_of, replace_tokens, sample_from_softmax
 from trainer.models.families import encoder_shape

@@ -25,11 +25,11 @@ from tests.small_models import (
 from tests.trainer.models.test_attention import LENGTHS, batch_of
 from trainer.build_model import notes
 from trainer.config.load import load_recipe
-from trainer.data.dataset import PairFolder
-from trainer.data.loader import MaskingSchedule, Stream
-from trainer.data.mixture import build_sources
-from trainer.data.padding import pad_to_shape, shape_for
-from trainer.data.rank_share import RankShare
+from trainer.data.batches import pad_to_shape, shape_for
+from trainer.data.folder import PairFolder
+from trainer.data.order import build_sources
+from trainer.data.share import RankShare
+from trainer.data.stream import MaskingSchedule, Stream
 from trainer.models.batch import PackedBatch
 from trainer.models.families import encoder_shape
 from trainer.models.hf_load import warm_start

@@ -21,7 +21,7 @@ from tests.small_models import FAMILIES, OWN_SIZES, SIZES, random_model, section
 from tests.trainer.conftest import saved
 from trainer.config.load import load_recipe
 from trainer.config.schema import ModelSection
-from trainer.data.fit import check_model_vocabulary
+from trainer.data.folder import check_model_vocabulary
 from trainer.export.convert import export
 from trainer.models.electra import parts_of
 from trainer.models.hf_config import hf_config, model_of_folder

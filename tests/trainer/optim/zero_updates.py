@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from trainer.anomaly import AnomalyGuard, AnomalyHistory
 from trainer.config.load import load_recipe
 from trainer.config.schema import Recipe
-from trainer.data.rank_share import RankShare
+from trainer.data.share import RankShare
 from trainer.distributed.gradients import gradient_divisor
 from trainer.distributed.process_group import start_distributed
 from trainer.engine import build_engine

@@ -1,0 +1,211 @@
+"""Shards of a store: each downloaded once, ahead, and checked; which failures are tried again and which end at once."""
+
+import errno
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import aiohttp
+import botocore.exceptions
+import pytest
+
+from schemas.errors import ClozelineError, DataError, StorageError, UsageError
+from tests.object_store import ObjectStore
+from tests.trainer.data.node_cache.shards import DATA, FOLDER, NAMES, SHARDS, SIZE, Make, held, until
+from trainer.data import remote
+from trainer.data.remote import RemoteShards
+
+
+def test_a_shard_is_fetched_once_and_shared_by_content(store: ObjectStore, make: Make, tmp_path: Path) -> None:
+    copies = make()
+    assert [copies.read(shard) for shard in SHARDS] == DATA
+    elsewhere = [replace(shard, path="renamed.arrow") for shard in SHARDS]
+    assert [make(shards=elsewhere).read(shard) for shard in elsewhere] == DATA
+    assert [store.count(shard.path) for shard in SHARDS] == [1, 1, 1, 1]
+    assert held(tmp_path / "cache") == sorted(NAMES)
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut"])
+def test_a_copy_that_was_changed_on_disk_is_fetched_again(
+    store: ObjectStore, make: Make, tmp_path: Path, damage: str
+) -> None:
+    copies = make()
+    copies.read(SHARDS[0])
+    path = tmp_path / "cache" / NAMES[0]
+    data = bytearray(DATA[0])
+    data[SIZE // 2] ^= 16
+    path.write_bytes(data if damage == "flip" else data[:-1])
+    assert copies.read(SHARDS[0]) == DATA[0]
+    assert store.count("0.arrow") == 2
+
+
+def test_fetched_ahead_in_order_as_far_as_it_fits(store: ObjectStore, make: Make, tmp_path: Path) -> None:
+    copies = make(room=3)
+    copies.read(SHARDS[3])
+    copies.fetch_ahead([SHARDS[2], SHARDS[1], SHARDS[0], SHARDS[3]])  # the fourth would push out the first
+    until(lambda: held(tmp_path / "cache") == sorted(NAMES[:3]))
+    time.sleep(0.1)
+    gets = [path for method, path in store.requests if method == "GET" and ".arrow" in path]
+    assert [path[-7:] for path in gets] == ["3.arrow", "2.arrow", "1.arrow", "0.arrow"]
+    assert [copies.read(shard) for shard in SHARDS[:3]] == DATA[:3]
+    assert len(gets) == sum(method == "GET" and ".arrow" in path for method, path in store.requests)
+
+
+def test_new_wishes_replace_old_ones(store: ObjectStore, make: Make, tmp_path: Path) -> None:
+    store.fail("slow", "0.arrow", times=1)
+    copies = make()
+    copies.fetch_ahead(SHARDS[:3])
+    until(lambda: store.count("0.arrow"))
+    copies.fetch_ahead([SHARDS[3]])
+    store.released.set()
+    until(lambda: held(tmp_path / "cache") == sorted([NAMES[0], NAMES[3]]))
+    assert store.count("1.arrow") == 0
+
+
+def test_an_error_ahead_is_raised_once_for_its_own_shard(store: ObjectStore, make: Make) -> None:
+    store.fail(403, "0.arrow", times=1)
+    copies = make()
+    copies.fetch_ahead(SHARDS[:2])
+    until(lambda: store.count("1.arrow"))
+    copies.fetch_ahead(SHARDS[:2])  # asked for again before anybody was told
+    assert copies.read(SHARDS[1]) == DATA[1]
+    with pytest.raises(StorageError, match=r"pairs/0\.arrow.*credentials"):
+        copies.read(SHARDS[0])
+    assert copies.read(SHARDS[0]) == DATA[0]
+
+
+def test_who_waits_for_a_fetch_ahead_gets_its_error(store: ObjectStore, make: Make, monkeypatch) -> None:
+    monkeypatch.setattr(remote, "WAITS", (0.3,))
+    store.fail(503, "0.arrow", times=2)
+    copies = make()
+    copies.fetch_ahead(SHARDS[:1])
+    until(lambda: store.count("0.arrow"))
+    with pytest.raises(StorageError, match="2 tries"):
+        copies.read(SHARDS[0])
+    assert store.count("0.arrow") == 2
+
+
+def test_closing_stops_a_fetch_and_leaves_nothing(store: ObjectStore, make: Make, monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(remote, "WAITS", (60.0,))
+    store.fail(503, "0.arrow")
+    copies = make()
+    copies.fetch_ahead(SHARDS)
+    until(lambda: store.count("0.arrow"))
+    begun = time.monotonic()
+    copies.close()
+    assert time.monotonic() - begun < 2
+    assert held(tmp_path / "cache") == []
+
+
+@pytest.mark.parametrize("method", ["HEAD", "GET"])
+def test_two_failures_are_survived(store: ObjectStore, make: Make, method: str) -> None:
+    store.fail(503, "0.arrow", times=2, method=method)
+    assert make().read(SHARDS[0]) == DATA[0]
+    assert store.count("0.arrow", method) == 3
+
+
+def test_a_connection_cut_mid_body_is_survived(store: ObjectStore, make: Make) -> None:
+    store.fail("cut", "0.arrow", times=2)
+    assert make().read(SHARDS[0]) == DATA[0]
+
+
+def test_failures_without_end_are_an_error_with_url_tries_and_cause(store: ObjectStore, make: Make, tmp_path) -> None:
+    store.fail(503, "0.arrow")
+    with pytest.raises(StorageError, match=r"s3://corpora/pairs/0\.arrow.* 5 tries.*OSError.* no\b"):
+        make().read(SHARDS[0])
+    assert store.count("0.arrow") == 5
+    assert held(tmp_path / "cache") == []
+
+
+@pytest.mark.parametrize("method", ["HEAD", "GET"])
+@pytest.mark.parametrize(("status", "says"), [(403, "credentials"), (404, "does not exist")])
+def test_what_will_not_pass_ends_at_once(store: ObjectStore, make: Make, status: int, says: str, method: str) -> None:
+    store.fail(status, "0.arrow", method=method)
+    if status == 404:
+        store.fail(status, "list-type")  # s3fs looks for a folder of that name before it gives up
+    kind = DataError if status == 404 else StorageError
+    with pytest.raises(kind, match=rf"s3://corpora/pairs/0\.arrow.*{says}"):
+        make().read(SHARDS[0])
+    assert store.count("0.arrow", method) == 1
+
+
+def test_wrong_bytes_once_are_fetched_again_and_twice_are_an_error(store: ObjectStore, make: Make, tmp_path) -> None:
+    store.fail("flip", "0.arrow", times=1)
+    store.fail("flip", "1.arrow")
+    copies = make()
+    assert copies.read(SHARDS[0]) == DATA[0]
+    with pytest.raises(DataError, match=r"1\.arrow has sha256 .*manifest says"):
+        copies.read(SHARDS[1])
+    assert [store.count("0.arrow"), store.count("1.arrow")] == [2, 2]
+    for size, says in ((SIZE + 1, f"has {SIZE:,} bytes"), (SIZE - 1, "has more bytes")):
+        with pytest.raises(DataError, match=says):
+            make().read(replace(SHARDS[2], bytes=size))
+    assert held(tmp_path / "cache") == [NAMES[0]]
+
+
+@pytest.mark.parametrize("method", ["HEAD", "GET"])
+def test_a_store_that_hangs_costs_a_bounded_time(store, make: Make, monkeypatch, method: str) -> None:
+    monkeypatch.setattr(remote, "STORE_TIMEOUT", 1.0)
+    store.fail("hang", "0.arrow", times=1, method=method)
+    assert make().read(SHARDS[0]) == DATA[0]
+    monkeypatch.setattr(remote, "STORE_TIMEOUT", 0.2)
+    store.fail("hang", "1.arrow", method=method)
+    begun = time.monotonic()
+    with pytest.raises(StorageError, match=r"1\.arrow.* 5 tries.*no answer for 0\.2 seconds"):
+        make().read(SHARDS[1])
+    assert 1.0 < time.monotonic() - begun < 3
+
+
+class HttpError(Exception):
+    """As gcsfs has it."""
+
+    def __init__(self, code: int):
+        self.code = code
+
+
+PASSING = [
+    TimeoutError(),
+    ConnectionResetError(),
+    OSError(errno.EBUSY, "reduce your request rate"),
+    botocore.exceptions.EndpointConnectionError(endpoint_url="x"),
+    botocore.exceptions.NoCredentialsError(),
+    aiohttp.ServerDisconnectedError(),
+    HttpError(429),
+]
+LASTING = [FileNotFoundError(), PermissionError()]
+
+
+@pytest.mark.parametrize("error", PASSING + LASTING, ids=repr)
+def test_which_errors_of_stores_may_pass(error: Exception, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(remote, "WAITS", (0.0,))
+    copies = RemoteShards("memory://pairs", SHARDS, str(tmp_path), SIZE)
+    tries = []
+
+    def fail(*_: object, **__: object) -> None:
+        tries.append(1)
+        raise error
+
+    monkeypatch.setattr(copies._store, "open", fail)
+    with pytest.raises(ClozelineError, match=r"memory://pairs/0\.arrow") as caught:
+        copies.read(SHARDS[0])
+    assert caught.value.exit_code == (3 if isinstance(error, FileNotFoundError) else 5)
+    assert len(tries) == (2 if error in PASSING else 1)
+
+
+def test_what_is_no_folder_of_this_machine_is_a_usage_error(store: ObjectStore, make: Make, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(UsageError, match=f"{place} cannot be used"):
+            make(place=place)
+    with pytest.raises(UsageError, match="is not local"):
+        RemoteShards(FOLDER, SHARDS, "s3://corpora/cache", 1 << 20)
+
+
+def test_a_shard_larger_than_the_cache_is_a_usage_error(store: ObjectStore, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"0\.arrow has 98,304 bytes.*may hold 98,303"):
+        RemoteShards(FOLDER, SHARDS, str(tmp_path), SIZE - 1)
+
+
+def test_a_hash_that_is_no_sha256_is_refused(make: Make) -> None:
+    with pytest.raises(DataError, match="which is not a SHA-256 hash"):
+        make(shards=[replace(SHARDS[0], sha256="abc")])

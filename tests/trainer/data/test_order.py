@@ -1,0 +1,467 @@
+"""The order of rows, which follows by arithmetic: of one folder, and of a mixture of several."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas.errors import DataError
+from schemas.ragged import offsets_of
+from schemas.randomness import key, numbers, permutation
+from trainer.data import order as order_module
+from trainer.data.order import (
+    Order,
+    RowRange,
+    Source,
+    SourceRows,
+    apportion,
+    build_sources,
+    integer_weights,
+    order_of,
+    rows_between,
+)
+from trainer.data.rows import Block, PairRows, ShardRows
+
+
+def rows_of_step(sources: list[Source], step: int, size: int) -> list[tuple[int, int]]:
+    """Return each source's part of global batch `step`, if all batches have `size` places."""
+    return rows_between(sources, step * size, (step + 1) * size)
+
+
+def rows_at(order: Order, start: int, count: int, rows: list[int]) -> np.ndarray:
+    """(count, 3): epoch, shard and row in the shard of the rows at some places."""
+    found = [np.zeros((0, 3), dtype=np.int64)]
+    for row_range in order.row_ranges(start, start + count):
+        block = [(row_range.epoch, shard, row) for shard in row_range.shards for row in range(rows[shard])]
+        found.append(np.array(block, dtype=np.int64).reshape(-1, 3)[row_range.rows_N])
+    return np.concatenate(found)
+
+
+SHARDS = st.lists(st.integers(0, 30), min_size=1, max_size=30).filter(any)
+
+
+@given(rows=SHARDS, seed=st.integers(0, 9))
+@settings(max_examples=100, deadline=None)
+def test_an_epoch_holds_every_row_once(rows: list[int], seed: int) -> None:
+    order = Order(rows, "f", seed)
+    for epoch in (0, 1):
+        places = rows_at(order, epoch * order.epoch_size, order.epoch_size, rows)
+        assert (places[:, 0] == epoch).all()
+        expected = [(shard, row) for shard, n in enumerate(rows) for row in range(n)]
+        assert sorted(map(tuple, places[:, 1:].tolist())) == expected
+
+
+@given(rows=SHARDS, cuts=st.lists(st.integers(1, 40), min_size=1, max_size=8))
+@settings(max_examples=100, deadline=None)
+def test_any_place_can_be_asked_for(rows: list[int], cuts: list[int]) -> None:
+    """In pieces, backwards and by an object that has seen nothing: always the same sequence."""
+    whole = rows_at(Order(rows, "f", 0), 0, sum(cuts), rows)
+    starts = np.cumsum([0, *cuts])
+    fresh = Order(rows, "f", 0)
+    for i in reversed(range(len(cuts))):
+        assert (rows_at(fresh, int(starts[i]), cuts[i], rows) == whole[starts[i] : starts[i + 1]]).all()
+
+
+def test_seed_data_and_epoch_change_the_order() -> None:
+    def first(seed: int, fingerprint: str, epoch: int) -> list:
+        rows = [50, 60, 70]
+        return rows_at(Order(rows, fingerprint, seed), epoch * 180, 180, rows)[:, 1:].tolist()
+
+    orders = [first(0, "f", 0), first(1, "f", 0), first(0, "g", 0), first(0, "f", 1)]
+    assert len({str(order) for order in orders}) == 4
+
+
+def test_the_order_is_what_it_was() -> None:
+    """A resumed run depends on it: a change here is a change of major version."""
+    assert rows_at(Order([3, 2, 4], "fingerprint", 7), 0, 12, [3, 2, 4]).tolist() == GOLDEN
+
+
+def test_a_reader_needs_one_block_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(order_module, "BLOCK_SHARDS", 2)
+    shards = rows_at(Order([10] * 8, "f", 0), 0, 80, [10] * 8)[:, 1]
+    assert all(len(set(shards[i : i + 20].tolist())) == 2 for i in range(0, 80, 20))
+
+
+@given(rows=SHARDS, size=st.integers(1, 200), seed=st.integers(0, 5))
+@settings(max_examples=100, deadline=None)
+def test_batches_of_tokens_hold_every_row_once_an_epoch(rows: list[int], size: int, seed: int) -> None:
+    """Cut anywhere by tokens: each row is in one batch, which exceeds its size by less than a row."""
+    lengths = [np.random.default_rng(shard).integers(5, 40, n) for shard, n in enumerate(rows)]
+    tokens = [int(part.sum()) for part in lengths]
+    order = Order(rows, "f", seed, tokens, lambda block: np.concatenate([lengths[shard] for shard in block]))
+    seen = []
+    first = 0
+    while first < 2 * order.epoch_size:
+        batch = rows_at(order, first, min(size, 2 * order.epoch_size - first), rows).tolist()
+        assert sum(lengths[shard][row] for _, shard, row in batch) < size + 40
+        seen += batch
+        first += size
+    assert sorted(seen) == [[epoch, shard, row] for epoch in (0, 1) for shard, n in enumerate(rows) for row in range(n)]
+
+
+PlainRow = tuple[int, tuple[int, ...], int, int]
+"""(epoch, shards of the block, number of the row in the block, place in the epoch where the row begins)."""
+
+
+def plain_epoch(rows: list[int], seed: int, epoch: int, lengths: list[list[int]] | None) -> list[PlainRow]:
+    """An epoch's rows, block by block; a row takes one place, or as many as it has tokens."""
+    shard_order = permutation(len(rows), key(seed, "f", "shard order", epoch)).tolist()
+    made: list[PlainRow] = []
+    place = 0
+    for first_shard in range(0, len(rows), 8):
+        shards = tuple(shard_order[first_shard : first_shard + 8])
+        numbers = [(shard, row) for shard in shards for row in range(rows[shard])]
+        row_key = key(seed, "f", "row order", epoch, first_shard // 8)
+        for number in permutation(len(numbers), row_key).tolist():
+            made.append((epoch, shards, number, place))
+            shard, row = numbers[number]
+            place += 1 if lengths is None else lengths[shard][row]
+
+    return made
+
+
+def assert_equal_to_plain(order: Order, epochs: list[list[PlainRow]], first: int, last: int) -> None:
+    """One range for each block that the places touch, each with the rows that begin in them."""
+    expected = {}
+    for number, epoch_rows in enumerate(epochs):
+        for epoch, shards, row, begin in epoch_rows:
+            if first <= number * order.epoch_size + begin < last:
+                expected.setdefault((epoch, shards), []).append(row)
+
+    row_ranges = list(order.row_ranges(first, last))
+
+    found = {(s.epoch, s.shards): s.rows_N.tolist() for s in row_ranges if len(s.rows_N)}
+    assert found == expected
+    assert list(found) == list(expected)
+    assert len({(s.epoch, s.shards) for s in row_ranges}) == len(row_ranges)
+
+
+@pytest.mark.parametrize("unit", ["rows", "tokens"])
+@given(rows=SHARDS, seed=st.integers(0, 9), data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_the_order_equals_the_plain_algorithm(unit: str, rows: list[int], seed: int, data: st.DataObject) -> None:
+    """Whatever range of the sequence is asked for, over the ends of blocks and epochs."""
+    lengths = [np.random.default_rng(shard).integers(5, 40, n).tolist() for shard, n in enumerate(rows)]
+    if unit == "rows":
+        order = Order(rows, "f", seed)
+        epochs = [plain_epoch(rows, seed, epoch, None) for epoch in range(3)]
+    else:
+        tokens = [sum(part) for part in lengths]
+        order = Order(rows, "f", seed, tokens, lambda block: np.array([n for shard in block for n in lengths[shard]]))
+        epochs = [plain_epoch(rows, seed, epoch, lengths) for epoch in range(3)]
+
+    first = data.draw(st.integers(0, 2 * order.epoch_size))
+    last = data.draw(st.integers(first, 3 * order.epoch_size))
+
+    assert_equal_to_plain(order, epochs, first, last)
+    assert_equal_to_plain(order, epochs, 0, 3 * order.epoch_size)
+
+
+@pytest.mark.parametrize("shards", [1, 7, 8, 9, 16, 17])
+def test_the_block_after_a_stretch_is_the_next_to_be_read(shards: int) -> None:
+    """Within an epoch, and from an epoch's last block to the next one's first."""
+    order = Order([3] * shards, "f", 1)
+    row_ranges = list(order.row_ranges(0, 4 * order.epoch_size))
+
+    assert len(row_ranges) == 4 * -(-shards // 8)
+    for row_range, following in pairwise(row_ranges):
+        assert order.blocks_after(row_range, 1) == [following.shards]
+
+
+def test_blocks_past_the_end_are_empty() -> None:
+    order = Order([3] * 9, "f", 1)
+
+    assert [len(order.block(0, block)) for block in range(3)] == [8, 1, 0]
+    assert sorted(order.block(0, 0) + order.block(0, 1)) == list(range(9))
+    assert order.block(0, 0) != order.block(1, 0)
+    assert list(order.row_ranges(5, 5)) == []
+
+
+def test_the_order_of_shards_is_computed_once_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With many shards it costs more than the rest of a batch."""
+    shuffled: list[int] = []
+
+    def counted(n: int, seed: int) -> np.ndarray:
+        shuffled.append(n)
+        return permutation(n, seed)
+
+    monkeypatch.setattr(order_module, "permutation", counted)
+    order = Order([10] * 50, "f", 0)
+    for start in range(0, 1000, 10):
+        for row_range in order.row_ranges(start, start + 10):
+            order.blocks_after(row_range, 1)
+    assert shuffled.count(50) == 3  # two epochs, and the first block of the next
+
+
+GOLDEN = [
+    [0, 0, 2],
+    [0, 1, 0],
+    [0, 2, 1],
+    [0, 2, 3],
+    [0, 2, 0],
+    [0, 1, 1],
+    [0, 0, 0],
+    [0, 2, 2],
+    [0, 0, 1],
+    [1, 2, 0],
+    [1, 0, 1],
+    [1, 2, 1],
+]
+
+
+# Mixtures
+
+
+FIVE_FOLDERS = [9_000_000, 5_000_000, 2_000_000, 1_000_000, 3_000]
+
+
+def mixture(sizes: list[int]) -> list[Source]:
+    """Sources weighted by their numbers of rows, each with its own order and no folder behind it."""
+    nothing: Any = None
+    return [Source(nothing, Order([size], f"source {i}", 0), size) for i, size in enumerate(sizes)]
+
+
+def largest_deviation(weight: Fraction, sources: int) -> Fraction:
+    """The bound on how far a source of the Webster sequence is from its share, in rows."""
+    return (1 + weight * (sources - 2)) / 2
+
+
+def rows_served(source: Source, first: int, last: int) -> list[int]:
+    """The rows of one source at the places `first` to `last` - 1 of its own sequence."""
+    found = [row_range.rows_N for row_range in source.order.row_ranges(first, last)]
+    return np.concatenate(found).tolist() if found else []
+
+
+def test_five_folders_fill_every_batch_exactly() -> None:
+    """The smallest folder gives one row in 5,667; its count once fell between two batches and rows were repeated."""
+    sources = mixture(FIVE_FOLDERS)
+    total = sum(FIVE_FOLDERS)
+    wrong_sizes = 0
+    served_by_smallest = 0
+    furthest = 0.0
+
+    for step in range(20_000):
+        bounds = rows_of_step(sources, step, 256)
+        wrong_sizes += sum(last - first for first, last in bounds if last > first) != 256
+        first, last = bounds[-1]
+        served_by_smallest += max(last - first, 0)
+        seen = [last for _, last in bounds]
+        shares = [size * 256 * (step + 1) / total for size in FIVE_FOLDERS]
+        furthest = max(furthest, *(abs(count - share) for count, share in zip(seen, shares, strict=True)))
+
+    assert (wrong_sizes, served_by_smallest) == (0, seen[-1])
+    assert furthest < largest_deviation(Fraction(max(FIVE_FOLDERS), total), 5)
+
+
+@given(
+    sizes=st.lists(st.sampled_from([1, 2, 3, 7, 40, 41, 1000, 99_991]), min_size=3, max_size=6),
+    size=st.integers(1, 300),
+    start=st.integers(0, 2000),
+)
+@settings(max_examples=80, deadline=None)
+def test_counts_never_fall_and_stay_close_to_the_weights(sizes: list[int], size: int, start: int) -> None:
+    sources = mixture(sizes)
+    total = sum(sizes)
+    end_before = [last for _, last in rows_of_step(sources, start, size)]
+
+    for step in range(start + 1, start + 20):
+        bounds = rows_of_step(sources, step, size)
+        assert [first for first, _ in bounds] == end_before
+        assert all(first <= last for first, last in bounds)
+        assert sum(last - first for first, last in bounds) == size
+        end_before = [last for _, last in bounds]
+
+        for count, rows in zip(end_before, sizes, strict=True):
+            weight = Fraction(rows, total)
+            share = weight * size * (step + 1)
+            assert abs(count - share) <= largest_deviation(weight, len(sizes))
+
+
+@given(sizes=st.lists(st.integers(1, 40), min_size=3, max_size=6), size=st.integers(1, 50))
+@settings(max_examples=40, deadline=None)
+def test_every_row_is_served_once_an_epoch(sizes: list[int], size: int) -> None:
+    """Two epochs of the mixture, batch by batch, hold two epochs of each source."""
+    sources = mixture(sizes)
+    steps = -(-2 * sum(sizes) // size)
+    served: list[list[int]] = [[] for _ in sizes]
+
+    for step in range(steps):
+        for source, rows, (first, last) in zip(sources, served, rows_of_step(sources, step, size), strict=True):
+            rows += rows_served(source, first, last)
+
+    for rows, count in zip(served, sizes, strict=True):
+        assert sorted(rows[:count]) == list(range(count))
+        assert sorted(rows[count : 2 * count]) == list(range(count))
+
+
+def test_any_step_can_be_asked_for() -> None:
+    """A resumed run asks for one step only, however far it is."""
+    sources = mixture(FIVE_FOLDERS)
+    far = 10**12
+    before = rows_of_step(sources, far - 1, 256)
+    after = rows_of_step(sources, far, 256)
+    assert [last for _, last in before] == [first for first, _ in after]
+    assert sum(last for _, last in after) == 256 * (far + 1)
+
+
+@pytest.mark.parametrize("sizes", [[1], [7, 3], [1, 1], [9_000_000, 3_000], [5, 3]])
+def test_one_or_two_folders_are_mixed_as_before(sizes: list[int]) -> None:
+    """Largest remainders and Webster's method agree on one or two sources, so older runs resume at the same rows."""
+    sources = mixture(sizes)
+    total = sum(sizes)
+    for n in [*range(1, 500), 10**9 + 7]:
+        counts = [last for _, last in rows_of_step(sources, n - 1, 1)]
+        whole = [n * rows // total for rows in sizes]
+        remainders = sorted(range(len(sizes)), key=lambda i: (-(n * sizes[i] % total), i))
+        for i in remainders[: n - sum(whole)]:
+            whole[i] += 1
+        assert counts == whole
+
+
+def test_given_weights_are_taken_as_they_are_written() -> None:
+    """0.1 is one tenth: after ten places each source has given exactly its share."""
+    weights = integer_weights([], [0.1, 0.2, 0.7], by_tokens=False)
+    assert weights == [1, 2, 7]
+    assert apportion(weights, 10**15) == [10**14, 2 * 10**14, 7 * 10**14]
+    assert sum(apportion(integer_weights([], [1e-300, 1e300, 3.5], by_tokens=False), 1000)) == 1000
+
+
+# The rows of a mixture
+
+
+class Folder:
+    """A folder of pairs of three shards; row i of shard s has 3 + (s + i) % 4 tokens."""
+
+    def __init__(self, name: str = "a", vocabulary: str = "one", rows: tuple[int, ...] = (4, 2, 5)):
+        self.folder = name
+        self.vocabulary = SimpleNamespace(fingerprint=vocabulary, size=100 + len(vocabulary))
+        self.counts = rows
+        shards = [
+            SimpleNamespace(rows=count, tokens=int(self._lengths(i).sum()), fingerprint=f"{name}{i}")
+            for i, count in enumerate(rows)
+        ]
+        totals = {"rows": sum(rows), "tokens": sum(shard.tokens for shard in shards)}
+        self.manifest = SimpleNamespace(shards=shards, totals=totals, fingerprint=name)
+        self.asked: list[tuple[int, ...]] = []
+        self.blocks_ahead = 2
+
+    def _lengths(self, shard: int) -> np.ndarray:
+        return 3 + (shard + np.arange(self.counts[shard])) % 4
+
+    def read_ahead(self, blocks: list[tuple[int, ...]]) -> None:
+        self.asked += blocks
+
+    def block(self, shards: tuple[int, ...]) -> Block:
+        nothing: Any = None
+        lengths = [self._lengths(shard) for shard in shards]
+        return Block([ShardRows(PairRows(nothing, nothing, offsets_of(n), nothing, nothing)) for n in lengths])
+
+
+def folder(*arguments: Any, **named: Any) -> Any:
+    return Folder(*arguments, **named)
+
+
+def test_a_part_has_the_lengths_and_keys_of_its_rows() -> None:
+    held = folder("a")
+    order = Order([4, 2, 5], "a", 9)
+    row_range = RowRange(3, 0, (2, 0), np.array([7, 0, 5, 8]))
+    order.blocks_after = lambda one, count: [("after", one, count)]  # type: ignore[assignment]
+
+    part = SourceRows.of(Source(held, order, 1), row_range, 11)
+
+    assert (part.folder, part.row_range) == (held, row_range)
+    shard_B, row_B = part.block.identities(np.arange(9))
+    assert (shard_B.tolist(), row_B.tolist()) == ([0] * 5 + [1] * 4, [0, 1, 2, 3, 4, 0, 1, 2, 3])
+    assert held.asked == [("after", row_range, 2)]
+    assert part.shard_keys.dtype == np.uint64
+    assert part.shard_keys.tolist() == [key(11, "mask", 3, "a2"), key(11, "mask", 3, "a0")]
+    identities = [(0, 2), (2, 0), (0, 0), (0, 3)]
+    assert part.lengths().tolist() == [3 + (shard + row) % 4 for shard, row in identities]
+    expected = [numbers(np.uint64(key(11, "mask", 3, f"a{shard}")), row).item() for shard, row in identities]
+    assert part.keys(row_range.rows_N).tolist() == expected
+    assert part.keys(np.array([8, 2])).tolist() == [expected[3], numbers(part.shard_keys[0], 2).item()]
+
+
+@pytest.mark.parametrize("by_tokens", [False, True])
+def test_sources_are_weighted_by_their_size_unless_asked(by_tokens: bool) -> None:
+    first = folder("a")
+    second = folder("b", rows=(6, 1))
+    sizes = [11, 7] if not by_tokens else [first.manifest.totals["tokens"], second.manifest.totals["tokens"]]
+
+    sources = build_sources([first, second], None, 5, by_tokens)
+
+    assert [source.folder for source in sources] == [first, second]
+    assert [source.weight for source in sources] == sizes == [source.order.epoch_size for source in sources]
+    assert [source.weight for source in build_sources([first, second], [0.25, 1], 5, by_tokens)] == [1, 4]
+    with pytest.raises(ValueError):
+        build_sources([first, second], [1.0], 5, by_tokens)
+
+
+@pytest.mark.parametrize("by_tokens", [False, True])
+def test_an_order_is_of_the_folder_and_the_seed(by_tokens: bool) -> None:
+    held = folder("a")
+    order = order_of(held, 5, by_tokens)
+    tokens = [shard.tokens for shard in held.manifest.shards]
+    lengths_N = held.block((0, 1, 2)).lengths_N
+    expected = (
+        Order([4, 2, 5], "a", 5, tokens, lambda shards: held.block(shards).lengths_N)
+        if by_tokens
+        else Order([4, 2, 5], "a", 5)
+    )
+    assert order.epoch_size == (lengths_N.sum() if by_tokens else 11)
+
+    def rows(one: Order) -> list[tuple[int, tuple[int, ...], list[int]]]:
+        return [(s.epoch, s.shards, s.rows_N.tolist()) for s in one.row_ranges(3, 2 * one.epoch_size - 1)]
+
+    assert rows(order) == rows(expected)
+    assert rows(order) != rows(order_of(held, 6, by_tokens))
+
+
+def test_folders_that_do_not_fit_are_named() -> None:
+    with pytest.raises(DataError) as caught:
+        build_sources([folder("a"), folder("b"), folder("c", "other")], None, 0, False)
+    assert str(caught.value) == (
+        "c has vocabulary other (105 tokens), but a has one (103 tokens). Rebuild one with the other's vocabulary."
+    )
+    with pytest.raises(DataError, match=r"^b holds no rows to train on\. Rebuild it from more text\.$"):
+        build_sources([folder("a"), folder("b", rows=(0,))], None, 0, False)
+
+
+@given(
+    weights=st.lists(st.integers(1, 12), min_size=1, max_size=7),
+    n=st.integers(0, 60),
+    step=st.integers(0, 9),
+    size=st.integers(1, 9),
+)
+@settings(max_examples=150, deadline=None)
+def test_places_are_those_of_the_earliest_rows(weights: list[int], n: int, step: int, size: int) -> None:
+    """Of all rows of all sources sorted by the times at which they are due, ties by the source's number."""
+    due = sorted(
+        (Fraction(2 * j - 1, 2 * weight), i) for i, weight in enumerate(weights) for j in range(1, max(n, 90) + 1)
+    )
+
+    def counts(first: int) -> list[int]:
+        given_rows = [i for _, i in due[:first]]
+        return [given_rows.count(i) for i in range(len(weights))]
+
+    assert apportion(weights, n) == counts(n)
+    nothing: Any = None
+    sources = [Source(nothing, nothing, weight) for weight in weights]
+    assert rows_of_step(sources, step, size) == list(zip(counts(step * size), counts((step + 1) * size), strict=True))
+
+
+@given(st.lists(st.integers(1, 50_000), min_size=1, max_size=5))
+@settings(max_examples=60, deadline=None)
+def test_weights_keep_their_proportions(thousandths: list[int]) -> None:
+    decimals = [number / 1000 for number in thousandths]
+    exact = [Fraction(str(weight)) for weight in decimals]
+    whole = integer_weights([], decimals, by_tokens=False)
+    assert all(isinstance(weight, int) for weight in whole)
+    assert [weight * exact[0] for weight in whole] == [whole[0] * weight for weight in exact]

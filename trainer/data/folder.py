@@ -1,0 +1,272 @@
+"""Reads the rows of a folder of pairs, a block of shards at a time.
+
+No row is used before its shard has the size and the hash that the manifest states, opens as Arrow, validates, and holds
+only values in range. Every shard is checked each time it is decoded, once an epoch: this takes 5 nanoseconds a token
+and also finds a shard that was replaced during a run.
+
+order.py decides which blocks global batch k needs. While a batch is made from one block, a background
+thread reads the next ones. The ranks of one node together decode each shard once (shared.py), and download it once
+(remote.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pyarrow as pa
+
+from schemas import shards, storage
+from schemas.errors import DataError, UsageError
+from schemas.manifest import Manifest, Shard, read_manifest, read_shard_bytes
+from schemas.row_checks import PairLimits, check_pairs, check_row_count, read_pairs_vocabulary
+from schemas.vocabulary import Vocabulary, read_vocabulary
+from trainer.config.schema import Recipe
+from trainer.data.remote import RemoteShards
+from trainer.data.rows import Block, ShardRows, rows_from_table, stored_masks_from_table
+from trainer.data.shared import open_shared
+from trainer.logs import logger
+
+CACHE_FOLDER = "~/.cache/clozeline"
+CACHE_BYTES = 50 * 10**9
+
+
+class PairFolder:
+    """A finished folder of pairs: its manifest, its vocabulary, and the rows of its shards."""
+
+    def __init__(self, folder: str, cache: str = CACHE_FOLDER, cache_bytes: int = CACHE_BYTES, run: str | None = None):
+        """Open a folder. Shards of a remote one (s3://, gs://) are copied to the folder `cache`, up to `cache_bytes`.
+
+        run: any name. Ranks of a node that pass the same one share what they read; with None, nothing is shared.
+        Raises DataError if the folder is not finished, or its vocabulary is not the one its manifest names.
+        """
+        self.folder = folder
+        self.manifest: Manifest = read_manifest(folder, "pairs")
+        self.vocabulary: Vocabulary = read_pairs_vocabulary(folder, self.manifest)
+        self._limits = PairLimits.of(self.manifest, self.vocabulary)
+
+        # The sha256 of each shard whose rows were found to have the fingerprint that the manifest states.
+        self._verified_shards: set[str] = set()
+
+        self._remote: RemoteShards | None = None
+        if not storage.is_local(folder):
+            self._remote = RemoteShards(folder, self.manifest.shards, cache, cache_bytes)
+
+        self.blocks_ahead = 1
+        """How many blocks are read ahead: as many as a global batch touches."""
+
+        # Folders that hold other rows, or rows that are checked differently, share nothing.
+        identity = json.dumps([run, folder, self.manifest.fingerprint, self.manifest.options], sort_keys=True)
+        self._shared = None if run is None else open_shared(identity)
+        self._blocks: OrderedDict[tuple[int, ...], Future[Block]] = OrderedDict()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="blocks")
+
+    @property
+    def max_length(self) -> int:
+        """The largest number of tokens that a row may have."""
+        return int(self.manifest.options["max_length"])
+
+    @property
+    def objective(self) -> str:
+        """How the rows were made: nsp, sop, full_sentences or doc_sentences."""
+        return str(self.manifest.options["objective"])
+
+    @property
+    def static_masks(self) -> int:
+        """The number of masks that each row carries."""
+        return int(self.manifest.options.get("static_masks", 0))
+
+    def block(self, shard_numbers: tuple[int, ...]) -> Block:
+        """Return all rows of these shards, in order. Waits until they are read. Raises DataError."""
+        self.read_ahead([shard_numbers])
+        return self._blocks[shard_numbers].result()
+
+    def expect_blocks(self, per_batch: int) -> None:
+        """Prepare for batches that touch up to `per_batch` blocks: read that many ahead, and keep them until used."""
+        self.blocks_ahead = max(self.blocks_ahead, per_batch)
+        if self._shared is not None:
+            # One rank may read ahead for the next step while another one is a step behind, so they differ by two steps.
+            # Three steps touch at most one block more than three times the number that one step touches.
+            self._shared.kept_blocks = self.blocks_ahead + (3 * self.blocks_ahead + 1)
+
+    def read_ahead(self, blocks: list[tuple[int, ...]]) -> None:
+        """Start reading these blocks in the background, in this order, unless they are in memory or being read."""
+        for shard_numbers in blocks:
+            if shard_numbers not in self._blocks:
+                self._blocks[shard_numbers] = self._thread.submit(self.decode_block, shard_numbers)
+                self._fetch_unread()
+            self._blocks.move_to_end(shard_numbers)
+
+        # Those that are read ahead, the one in use, and one before it.
+        while len(self._blocks) > self.blocks_ahead + 2:
+            _, dropped = self._blocks.popitem(last=False)
+            dropped.cancel()
+
+    def _fetch_unread(self) -> None:
+        """Start fetching the shards of a remote folder that are still to be read, in the order of reading."""
+        if self._remote is None:
+            return
+        unread = [block for block, reading in self._blocks.items() if not reading.done()]
+        self._remote.fetch_ahead([self.manifest.shards[number] for block in unread for number in block])
+
+    def close(self) -> None:
+        """Stop the background threads, and release what is shared with other ranks. May be called again."""
+        if self._remote is not None:
+            self._remote.close()
+        if self._shared is not None:
+            self._shared.stop_waiting()
+        self._thread.shutdown(cancel_futures=True)
+
+        self._blocks.clear()
+        if self._shared is not None:
+            self._shared.close()
+            self._shared = None
+
+    def decode_block(self, shard_numbers: tuple[int, ...]) -> Block:
+        """Read these shards in the calling thread, or map those that other ranks of the node have decoded.
+
+        Raises DataError as `read_shard` does.
+        """
+        if self._shared is None:
+            return Block([self._rows_of_shard(number) for number in shard_numbers])
+
+        keys = [self.manifest.shards[number].sha256 for number in shard_numbers]
+        return Block(self._shared.read(keys, lambda place: self._rows_of_shard(shard_numbers[place])))
+
+    def _rows_of_shard(self, number: int) -> ShardRows:
+        table = self.read_shard(number)
+        stored_masks = None
+        if self.static_masks > 0:
+            stored_masks = stored_masks_from_table(table, self.static_masks)
+        return ShardRows(rows_from_table(table), stored_masks)
+
+    def read_shard(self, number: int) -> pa.Table:
+        """Return the rows of one shard. Raises DataError naming the shard and what is wrong with it."""
+        shard = self.manifest.shards[number]
+        path = storage.join(self.folder, shard.path)
+        schema = shards.pairs_schema(self.vocabulary.size, self.static_masks > 0)
+
+        data = self._read_bytes(shard)
+        batches = shards.decode_table(data, path, schema)
+        table = batches.combine_chunks()  # once here, not each time that a column is read
+
+        check_row_count(table, path, shard.rows)
+        check_pairs(table, path, self._limits)
+        self._check_fingerprint(batches, shard, path)
+        return table
+
+    def _read_bytes(self, shard: Shard) -> bytes:
+        if self._remote is None:
+            return read_shard_bytes(self.folder, shard)
+        return self._remote.read(shard)
+
+    def _check_fingerprint(self, table: pa.Table, shard: Shard, path: str) -> None:
+        """Raise DataError if the rows are not those that the manifest's fingerprint names.
+
+        This is checked once for each sha256, because equal bytes hold equal rows.
+        """
+        if shard.sha256 not in self._verified_shards:
+            shards.check_fingerprint(table, path, shard.fingerprint)
+            self._verified_shards.add(shard.sha256)
+
+
+# The folders of a recipe
+
+
+BYTES_PER_GIGABYTE = 10**9
+
+
+def open_folders(recipe: Recipe) -> list[PairFolder]:
+    """Open the folders of data.pairs, and check them against the recipe's vocabulary and model.
+
+    Raises UsageError if data.pairs names no folder, and DataError if a folder does not fit.
+    """
+    folders = [open_folder(recipe, folder) for folder in recipe.data.folders]
+    if not folders:
+        raise UsageError("data.pairs names no folder. Give one that `clozeline pairs` wrote.")
+
+    if recipe.data.vocab is not None:
+        check_data_vocabulary(folders[0], recipe.data.vocab)
+    for folder in folders:
+        check_rows(recipe, folder.manifest, folder.folder)
+    warn_of_mixed_labels(folders)
+    return folders
+
+
+def warn_of_mixed_labels(folders: list[PairFolder]) -> None:
+    """Log a warning if the pair labels of two folders mean different things."""
+    objectives = {folder.manifest.options["objective"]: folder.folder for folder in folders}
+    if {"nsp", "sop"} <= set(objectives):
+        logger.warning(
+            "%s has pairs for nsp and %s for sop: one head learns that label 1 means a random second segment and that "
+            "it means swapped ones. Build both with the same --objective, unless that is meant.",
+            objectives["nsp"],
+            objectives["sop"],
+        )
+
+
+def open_folder(recipe: Recipe, folder: str) -> PairFolder:
+    """Open a folder of pairs as a run of this recipe reads it: through the recipe's cache, and once per node."""
+    cache_bytes = int(recipe.data.cache_gigabytes * BYTES_PER_GIGABYTE)
+    return PairFolder(folder, recipe.data.cache, cache_bytes, run=recipe.run.output)
+
+
+def check_data_vocabulary(folder: PairFolder, path: str) -> None:
+    """Raise DataError if the folder was built with another vocabulary than the one at `path`."""
+    expected = read_vocabulary(path)
+    if expected.fingerprint != folder.vocabulary.fingerprint:
+        raise DataError(
+            f"{folder.folder} was built with vocabulary {folder.vocabulary.fingerprint} ({folder.vocabulary.size} "
+            f"tokens), but data.vocab {path} is {expected.fingerprint} ({expected.size} tokens). "
+            "Rebuild the pairs with it, or remove data.vocab."
+        )
+
+
+def check_model_vocabulary(recipe: Recipe, vocabulary: Vocabulary, folder: str) -> None:
+    """Raise DataError if the pairs' vocabulary does not fit the recipe's model."""
+    vocab_size = recipe.model.vocab_size
+    # The rows of a folder, some of which may be spare, are compared when its weights are read.
+    begins_with_folder = recipe.model.init_from is not None or recipe.model.tile_from is not None
+    if vocab_size is not None and vocab_size != vocabulary.size and not begins_with_folder:
+        raise DataError(
+            f"{folder} has a vocabulary of {vocabulary.size} tokens, but model.vocab_size is {vocab_size}. "
+            f"Use --set model.vocab_size={vocabulary.size}, or pairs with a vocabulary of {vocab_size}."
+        )
+
+    pad_id = vocabulary.special_id("pad")
+    if recipe.model.family == "roberta" and pad_id != 1:
+        advice = "Choose another model.family."
+        if not begins_with_folder:
+            advice = (
+                "Build pairs with a vocabulary of `clozeline vocab --model bytebpe`, or choose another model.family."
+            )
+        raise DataError(
+            f"{folder} has a vocabulary whose padding token is id {pad_id}, expected 1: roberta counts positions from "
+            f"that id, so it cannot be trained with another one. {advice}"
+        )
+
+
+def check_rows(recipe: Recipe, manifest: Manifest, folder: str) -> None:
+    """Check that a folder's rows are what the model, the masks and the batches need.
+
+    Raises DataError, or UsageError if batch.micro_tokens is too small for them.
+    """
+    longest = int(manifest.options["max_length"])
+    if longest > recipe.model.max_position_embeddings:
+        raise DataError(
+            f"{folder} has rows of up to {longest} tokens, but model.max_position_embeddings is "
+            f"{recipe.model.max_position_embeddings}. Raise it, or rebuild the pairs with a smaller --max_length."
+        )
+
+    if recipe.masking.stored and not manifest.options.get("static_masks"):
+        raise DataError(
+            f"{folder} holds no masks for masking.stored. Rebuild it with --static_masks K, or remove masking.stored."
+        )
+
+    batch = recipe.batch
+    if batch.global_tokens and isinstance(batch.micro_tokens, int) and batch.micro_tokens < 4 * longest:
+        raise UsageError(
+            f"batch.micro_tokens {batch.micro_tokens} is too few for rows of up to {longest} tokens. "
+            f"Give at least {4 * longest}."
+        )

@@ -1,1 +1,0 @@
-"""Local copies of remote shards, shared by all processes of a machine."""

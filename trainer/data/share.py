@@ -1,0 +1,212 @@
+"""One rank's part of every global batch: how many micro-batches it computes, and which rows are in each of them.
+
+Rows are assigned to all micro-batches of all ranks by length, so that every rank computes nearly the same number of
+tokens. The world size decides which rank gets which rows, and nothing else.
+
+A batch size ramp begins a phase with smaller batches. The size grows linearly with the batch's number from
+batch.ramp_from to the full size, which it has from batch number batch.ramp_steps on (counted from 0). Sizes are
+multiples of the greatest common divisor of ramp_from and the full size. Example: a ramp from 768 to 4,608 rows in 10
+steps has 768, 768, 1,536, 1,536, 2,304, 2,304, 3,072, 3,072, 3,840, 3,840 rows, then 4,608. Both the size and the place
+of a batch follow from its number and the recipe alone, so a run resumes by arithmetic, on any number of ranks.
+
+ModernBERT's and cramming's batches grow like this (arXiv:2412.13663, arXiv:2212.14034), with the same number of steps
+at each size. For a ramp that is stated in tokens, such as ModernBERT's over 50 billion, set
+steps = tokens / mean batch in tokens.
+
+Shape suffix: B rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import accumulate
+from math import gcd
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.errors import DataError, UsageError
+from trainer.batch_limits import divide_rounding_up, row_micro_batches, token_micro_batches
+from trainer.config.schema import BatchSection, Recipe
+from trainer.data.folder import PairFolder
+
+Ints = NDArray[np.int64]
+
+
+# The ramp
+
+
+class BatchRamp:
+    """The sizes of a phase's first batches, and how many micro-batches each rank divides each of them into."""
+
+    def __init__(self, sizes: Sequence[int], micro_batches: Sequence[int]):
+        """sizes: rows or tokens of each batch, over all ranks. micro_batches: of each batch, on each rank."""
+        self._batches = list(zip(sizes, micro_batches, strict=True))
+        self._places = [0, *accumulate(sizes)]
+
+    def batch(self, number: int) -> tuple[int, int] | None:
+        """Return the size of a batch and its micro-batches on each rank, or None after the ramp."""
+        return self._batches[number] if number < len(self._batches) else None
+
+    def first_place(self, number: int, full_size: int) -> int:
+        """Return the place in the data at which batch `number` begins, if batches after the ramp have the full size."""
+        in_ramp = min(number, len(self._batches))
+        return self._places[in_ramp] + (number - in_ramp) * full_size
+
+    @property
+    def distinct(self) -> list[tuple[int, int]]:
+        """Each distinct size with its number of micro-batches, in ascending order."""
+        return sorted(set(self._batches))
+
+
+def ramp_sizes(batch: BatchSection) -> tuple[int, ...]:
+    """Return the sizes of the batches before the first full one; empty without a ramp."""
+    if batch.ramp_from is None or batch.ramp_steps is None:
+        return ()
+    return _growing_sizes(batch.ramp_from, batch.size, batch.ramp_steps)
+
+
+@lru_cache
+def _growing_sizes(first: int, full: int, steps: int) -> tuple[int, ...]:
+    unit = gcd(first, full)
+    units_to_grow = (full - first) // unit
+    return tuple(first + unit * (units_to_grow * number // steps) for number in range(steps))
+
+
+def places_before(batch: BatchSection, number: int) -> int:
+    """Return how many rows or tokens the batches before batch `number` of a phase hold."""
+    sizes = ramp_sizes(batch)
+    in_ramp = min(number, len(sizes))
+    return sum(sizes[:in_ramp]) + (number - in_ramp) * batch.size
+
+
+@dataclass(frozen=True)
+class RankShare:
+    """One rank's part of every global batch.
+
+    micro_batches: how many of them this rank computes in a step. size: rows or tokens of the whole global batch.
+    ramp: the smaller batches at the beginning of a phase, None if all batches have the same size.
+    """
+
+    rank: int
+    world_size: int
+    micro_batches: int
+    size: int
+    ramp: BatchRamp | None = None
+
+    def at(self, number: int) -> RankShare:
+        """Return this rank's part of global batch `number`, counted from 0. The result's `ramp` is None."""
+        ramped = self.ramp.batch(number) if self.ramp is not None else None
+        if ramped is None:
+            return replace(self, ramp=None)
+        size, micro_batches = ramped
+        return RankShare(self.rank, self.world_size, micro_batches, size)
+
+    def first_place(self, number: int) -> int:
+        """Return the place in the data at which global batch `number` begins."""
+        if self.ramp is None:
+            return number * self.size
+        return self.ramp.first_place(number, self.size)
+
+    @property
+    def micro_batches_per_step(self) -> int:
+        """The number of micro-batches of a global batch, over all ranks."""
+        return self.world_size * self.micro_batches
+
+
+# How many micro-batches
+
+
+def share_of(recipe: Recipe, rank: int, world_size: int, folders: Sequence[PairFolder] = ()) -> RankShare:
+    """Return this rank's share of a phase's global batches.
+
+    folders: the phase's, which state their longest rows; without them, model.max_position_embeddings is used. Raises
+    UsageError if the global batch cannot be divided as the recipe says, and ValueError if batch.micro_tokens is "auto".
+    """
+    batch = recipe.batch
+    longest = [folder.max_length for folder in folders] or [recipe.model.max_position_embeddings]
+    if batch.chooses_micro_batch:
+        raise ValueError("batch.micro_tokens has no number yet; see trainer/micro_batches.py.")
+
+    rows_at_once = (batch.micro_batch or 1) * world_size
+    if batch.micro_batch and batch.size % rows_at_once:
+        raise UsageError(
+            f"batch.global_batch {batch.size} cannot be cut into micro-batches of {batch.micro_batch} rows on "
+            f"{world_size} ranks. Make it a multiple of {rows_at_once}, or count in tokens (global_tokens, "
+            "micro_tokens)."
+        )
+
+    sizes = ramp_sizes(batch)
+    ramp = None
+    if sizes:
+        micro_batches_of = {size: micro_batches_of_size(batch, size, longest, world_size) for size in set(sizes)}
+        check_ramp_start(batch, min(sizes), micro_batches_of[min(sizes)] * world_size)
+        ramp = BatchRamp(sizes, [micro_batches_of[size] for size in sizes])
+    return RankShare(rank, world_size, micro_batches_of_size(batch, batch.size, longest, world_size), batch.size, ramp)
+
+
+def micro_batches_of_size(batch: BatchSection, size: int, longest: Sequence[int], world_size: int) -> int:
+    """Return how many micro-batches each rank divides a global batch of `size` rows or tokens into, at least 1."""
+    if batch.global_tokens and isinstance(batch.micro_tokens, int):
+        return token_micro_batches(size, batch.micro_tokens, longest, world_size)
+    if batch.micro_batch is None and isinstance(batch.micro_tokens, int):
+        return row_micro_batches(size, batch.micro_tokens, max(longest), world_size)
+
+    # If a ramp's size is not a multiple of what all ranks compute at once, micro-batches are smaller than the limit.
+    return divide_rounding_up(size, (batch.micro_batch or 1) * world_size)
+
+
+def check_ramp_start(batch: BatchSection, rows: int, micro_batches: int) -> None:
+    """Raise UsageError if the ramp's smallest batch, counted in rows, has no row for some of its micro-batches."""
+    if batch.global_batch and rows < micro_batches:
+        raise UsageError(
+            f"batch.ramp_from {rows} is too few rows for {micro_batches} micro-batches, one or more a rank. Raise it, "
+            "or use fewer ranks."
+        )
+
+
+# Which rows
+
+
+def assign_rows(lengths_B: NDArray[np.integer], share: RankShare) -> list[Ints]:
+    """Return the row numbers of each of this rank's micro-batches, in ascending order. lengths_B: tokens of each row.
+
+    Rows are sorted by length and assigned to all micro-batches back and forth, so the micro-batches' tokens differ by
+    less than the longest row. Raises DataError if there are fewer rows than micro-batches.
+
+    Example: with rows sorted as a b c d e f g and three micro-batches, the rounds are (a b c), (f e d), (g - -), and
+    the micro-batches hold a f g, b e, and c d.
+    """
+    micro_batches = share.micro_batches_per_step
+    if len(lengths_B) < micro_batches:
+        raise DataError(
+            f"A global batch of {len(lengths_B)} rows cannot be divided into {micro_batches} micro-batches. "
+            "Enlarge the batch, or use fewer ranks or larger micro-batches."
+        )
+
+    # Row number i of the sorted rows is in round i // micro_batches. Every other round runs backwards: otherwise the
+    # first micro-batch would get the longest row of every round.
+    longest_first = sort_longest_first(lengths_B)
+    round_starts = np.arange(0, len(lengths_B), micro_batches)
+    runs_backwards = np.arange(len(round_starts)) % 2 == 1
+
+    # A rank takes every world_size-th micro-batch. The last round may be too short to give it another row.
+    assigned = []
+    for micro_batch in range(share.rank, micro_batches, share.world_size):
+        places = round_starts + np.where(runs_backwards, micro_batches - 1 - micro_batch, micro_batch)
+        assigned.append(np.sort(longest_first[places[places < len(lengths_B)]]))
+    return assigned
+
+
+def sort_longest_first(lengths_B: NDArray[np.integer]) -> Ints:
+    """Return the rows' numbers sorted by descending length, rows of equal length by ascending number.
+
+    Every rank sorts all rows of every global batch, so this has to be fast. numpy uses a radix sort for 16-bit
+    integers, which is 15 times as fast as its sort for wider ones.
+    """
+    missing_B = lengths_B.max() - lengths_B
+    if missing_B.max() < 1 << 16:
+        missing_B = missing_B.astype(np.uint16)
+    return np.argsort(missing_B, kind="stable")

@@ -1,0 +1,340 @@
+"""Decoded shards that the ranks of a node share: each is decoded once, by whichever rank comes to it first.
+
+    /dev/shm/clozeline-shards-<user>-<hash>/     mode 0700; every rank that uses it holds a shared lock on it
+
+There is a folder for each run and folder of pairs, named after both. It is a NodeCache of files of plain arrays, which
+every rank maps read-only, bounded by the number of shards that all ranks may need at the moment. The last rank to leave
+removes it. A killed run leaves it behind; the next start of any run of the same user removes every folder that is not
+in use.
+
+Ranks neither send messages nor divide the work in advance. Rank i of a node begins with shard i of a block and wraps
+around; shards that another rank is decoding are left for the end. If that rank dies, its lock becomes free, and the
+next rank decodes the shard. If it fails with an error, the next rank decodes the shard and meets the same error.
+
+The rows that a rank gets depend on the shards alone. Which rank decoded them only affects when they arrive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import shutil
+import stat
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from trainer.data.node_cache import NodeCache, release_lock, take_lock
+from trainer.data.rows import PairRows, ShardRows, StoredMasks
+from trainer.logs import EVERY_RANK, logger
+
+SHARED_MEMORY = "/dev/shm"
+"""A file system in memory, on Linux. Containers get 64 MB of it by default."""
+
+FREE_SHARE = 4
+FREE_BYTES = 4 * 10**9
+"""1 / FREE_SHARE of shared memory stays free, or FREE_BYTES if that is less, because NCCL and gloo use it, too."""
+
+PREFIX = "clozeline-shards-"
+ENTER_SECONDS = 10.0
+SHORTEST_PAUSE = 0.005
+LONGEST_PAUSE = 0.04
+"""Seconds between two checks for shards that other ranks are decoding. Decoding one takes 0.02 seconds or more."""
+
+SAID = "not_shared"
+"""A folder that exists once a rank has logged that it cannot share."""
+
+TOO_LITTLE_MEMORY = (
+    "Give the container more shared memory (docker: --shm-size; Kubernetes: an emptyDir with medium Memory at "
+    f"{SHARED_MEMORY})."
+)
+TOO_MANY_FILES = "Raise the limit of open files (ulimit -n; docker: --ulimit nofile=65536)."
+
+Decode = Callable[[int], ShardRows]
+"""Returns the rows of one shard of a block, by its place in the block. Raises DataError."""
+
+
+class SharedShards:
+    """The decoded shards of one folder of pairs that the ranks of a node share in a run.
+
+    Several threads may use it at the same time.
+    """
+
+    def __init__(self, name: str, local_rank: int, root: str = SHARED_MEMORY):
+        """Enter the folder of `name`, which may be any text, in the file system `root`.
+
+        Removes what killed runs left. Raises OSError if `root` does not exist or does not support locks, or if other
+        users can access the folder.
+        """
+        self._local_rank = local_rank
+        self._root = root
+        self._closing = threading.Event()
+
+        self.kept_blocks = 5
+        """The most blocks that all ranks together may need at the moment: see `PairFolder.expect_blocks`."""
+
+        self._kept_shards = 1
+
+        self.is_shared = True
+        """Whether this rank still shares shards. After the first failure it decodes all further ones for itself."""
+
+        prefix = f"{PREFIX}{os.getuid()}-"
+        _remove_abandoned(root, prefix)
+        self.folder = os.path.join(root, prefix + hashlib.sha256(name.encode()).hexdigest()[:32])
+        self._use = _enter(self.folder)
+        try:
+            _check_private(self.folder)
+            self._cache = NodeCache(self.folder, 0, self._pause)
+        except OSError:
+            release_lock(self._use)
+            raise
+
+    def read(self, keys: list[str], decode: Decode) -> list[ShardRows]:
+        """Return the shards of a block, each decoded by this rank or by another one. keys: the shards' sha256.
+
+        Waits for other ranks where necessary. Raises what `decode` raises, and RuntimeError after `stop_waiting`.
+        """
+        self._kept_shards = max(self._kept_shards, self.kept_blocks * len(keys))
+        shards: dict[int, ShardRows] = {}
+        left = [(place + self._local_rank) % len(keys) for place in range(len(keys))]
+        pause = SHORTEST_PAUSE
+        while left:
+            busy = []
+            for place in left:
+                shard = self._try_shard(keys[place], place, decode)
+                if shard is None:
+                    busy.append(place)
+                else:
+                    shards[place] = shard
+
+            # Other ranks are decoding all that is left.
+            if busy and len(busy) == len(left):
+                self._pause(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+            left = busy
+        return [shards[place] for place in range(len(keys))]
+
+    def stop_waiting(self) -> None:
+        """Wake threads that wait for shards which other ranks are decoding. They raise a RuntimeError."""
+        self._closing.set()
+
+    def close(self) -> None:
+        """Leave the folder, and remove it if nobody else uses it. Arrays that were mapped stay valid."""
+        # Released first: if the last two ranks both kept their shared locks, neither would get the exclusive one.
+        release_lock(self._use)
+        with contextlib.suppress(OSError):
+            _remove_unused(self.folder)
+
+    def _pause(self, seconds: float) -> None:
+        if self._closing.wait(seconds):
+            raise RuntimeError("the shared shards were closed while a thread was waiting for one")
+
+    def _try_shard(self, key: str, place: int, decode: Decode) -> ShardRows | None:
+        """Return a shard, decoded earlier or now by this rank; None while another rank is decoding it."""
+        with contextlib.ExitStack() as held:
+            shard = None
+            try:
+                if self.is_shared:
+                    shard = self._mapped(key)
+                if self.is_shared and shard is None:
+                    if not held.enter_context(self._cache.lock(key, wait=False)):
+                        return None
+                    shard = self._mapped(key)  # another rank may have added it before we had the lock
+            except OSError as error:
+                self._give_up(error)
+
+            return self._shared(key, decode(place)) if shard is None else shard
+
+    def _mapped(self, key: str) -> ShardRows | None:
+        """Return a shard that a rank has added; None if there is none."""
+        path = self._cache.find(key)
+        if path is None:
+            return None
+
+        # Python's mmap keeps a file descriptor open for each map, Arrow's does not. Hundreds of shards may be in
+        # memory, and the usual limit is 1,024 descriptors per process.
+        with contextlib.suppress(FileNotFoundError), pa.memory_map(path, "r") as file:
+            return from_buffer(file.read_buffer())
+        return None
+
+    def _shared(self, key: str, shard: ShardRows) -> ShardRows:
+        """Add a shard and return it mapped from the folder, or unchanged if that cannot be done."""
+        if not self.is_shared:
+            return shard
+
+        data = to_buffer(shard)
+        try:
+            self._check_room(data.size)
+            bound = max(self._cache.max_bytes, self._kept_shards * data.size)
+            self._cache.max_bytes = self._cache.window_bytes = bound
+            self._cache.add(key, memoryview(data))
+            return self._mapped(key) or shard
+        except OSError as error:
+            self._give_up(error)
+            return shard
+
+    def _check_room(self, needed: int) -> None:
+        """Raise OSError if `needed` bytes do not fit, or would leave too little shared memory free."""
+        space = os.statvfs(self._root)
+        free = space.f_bavail * space.f_frsize
+        total = space.f_blocks * space.f_frsize
+        if free - needed < min(total // FREE_SHARE, FREE_BYTES):
+            room = f"{self._root} has {free / 1e6:,.0f} MB free of {total / 1e6:,.0f} MB"
+            raise OSError(errno.ENOSPC, room)
+
+    def _give_up(self, reason: OSError) -> None:
+        """Stop sharing on this rank, and log the reason unless another rank of the node has done so."""
+        if self.is_shared and self._is_first_to_say():
+            log_not_shared(reason)
+        self.is_shared = False
+
+    def _is_first_to_say(self) -> bool:
+        """Return whether this rank is the first one of the node that asks."""
+        try:
+            # A folder rather than a file, because creating one needs no file descriptor, and those may have run out.
+            os.mkdir(os.path.join(self.folder, SAID))
+        except FileExistsError:
+            return False
+        except OSError:
+            return self._local_rank == 0
+        return True
+
+
+def open_shared(name: str) -> SharedShards | None:
+    """Return the shards that the ranks of this node share under a name, which is the same on all of them.
+
+    Returns None if the node has one rank, or no memory that its ranks can share, which is logged once per node.
+    """
+    if local_ranks() < 2:
+        return None
+
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    try:
+        return SharedShards(name, local_rank, SHARED_MEMORY)
+    except OSError as error:
+        if local_rank == 0:
+            log_not_shared(error)
+        return None
+
+
+def local_ranks() -> int:
+    """Return the number of ranks on this node: torchrun's LOCAL_WORLD_SIZE, DeepSpeed's LOCAL_SIZE, or all ranks."""
+    for name in ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "WORLD_SIZE"):
+        if name in os.environ:
+            return int(os.environ[name])
+    return 1
+
+
+def log_not_shared(reason: OSError) -> None:
+    """Log on this rank that shards are not shared, and what to do."""
+    path = f"{reason.filename}: " if reason.filename else ""
+    is_about_files = reason.errno in (errno.EMFILE, errno.ENFILE)
+    logger.info(
+        "Ranks of this node cannot share decoded shards: %s. Each rank reads all shards itself, which takes more CPU "
+        "time and memory. %s",
+        f"{path}{reason.strerror or reason}",
+        TOO_MANY_FILES if is_about_files else TOO_LITTLE_MEMORY,
+        extra=EVERY_RANK,
+    )
+
+
+# The folder
+
+
+def _enter(path: str) -> int:
+    """Create a folder if needed and hold a shared lock on it. Returns the lock's file descriptor.
+
+    Raises OSError: a TimeoutError if another process has been removing the folder for ENTER_SECONDS.
+    """
+    deadline = time.monotonic() + ENTER_SECONDS
+    while time.monotonic() < deadline:
+        # The folder may be removed between any two of these calls; then it is created again.
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+        with contextlib.suppress(FileNotFoundError):
+            handle = take_lock(path, shared=True, is_folder=True)
+            if handle is not None:
+                return handle
+        time.sleep(SHORTEST_PAUSE)
+    raise TimeoutError(f"{path} has been locked for {ENTER_SECONDS:g} seconds")
+
+
+def _remove_unused(path: str) -> None:
+    """Remove a folder if nobody uses it."""
+    with contextlib.suppress(FileNotFoundError, PermissionError):
+        handle = take_lock(path, is_folder=True)
+        if handle is not None:
+            try:
+                shutil.rmtree(path)
+            finally:
+                release_lock(handle)
+
+
+def _remove_abandoned(root: str, prefix: str) -> None:
+    """Remove the folders of `root` whose names begin with `prefix` and that nobody uses."""
+    for entry in os.scandir(root):
+        if entry.name.startswith(prefix) and entry.is_dir(follow_symlinks=False):
+            _remove_unused(entry.path)
+
+
+def _check_private(path: str) -> None:
+    """Raise PermissionError unless only this user can access the folder, because ranks trust what they find there."""
+    found = os.lstat(path)
+    is_private = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+    if not is_private:
+        raise PermissionError(f"{path} belongs to another user, or others can write into it")
+
+
+# Files
+
+
+def to_arrays(shard: ShardRows) -> dict[str, NDArray[Any]]:
+    """Return a shard's rows and stored masks as plain arrays, by name."""
+    arrays = {**vars(shard.rows)}
+    if shard.stored is not None:
+        arrays["mask_positions"] = shard.stored.positions
+        arrays["mask_tokens"] = shard.stored.tokens
+        arrays["mask_offsets"] = shard.stored.offsets
+    return arrays
+
+
+def to_buffer(shard: ShardRows) -> pa.Buffer:
+    """Return a shard as an Arrow file of one row, in which each array is a list.
+
+    Arrow stores booleans in bits, so they become uint8.
+    """
+    columns = {}
+    for name, array in to_arrays(shard).items():
+        values = pa.array(array.view(np.uint8) if array.dtype == np.bool_ else array)
+        columns[name] = pa.LargeListArray.from_arrays(pa.array([0, len(values)]), values)
+
+    record = pa.record_batch(columns)
+    file = pa.BufferOutputStream()
+    with pa.ipc.new_file(file, record.schema) as writer:
+        writer.write_batch(record)
+    return file.getvalue()
+
+
+def from_buffer(buffer: pa.Buffer) -> ShardRows:
+    """Return the shard that `to_buffer` turned into this file. Its arrays are read-only, and parts of the buffer."""
+    with pa.ipc.open_file(buffer) as reader:
+        record = reader.get_batch(0)
+
+    arrays = {}
+    for name, column in zip(record.schema.names, record.columns, strict=True):
+        values = column.values.to_numpy()
+        arrays[name] = values.view(np.bool_) if values.dtype == np.uint8 else values
+
+    masks = {name.removeprefix("mask_"): arrays.pop(name) for name in list(arrays) if name.startswith("mask_")}
+    rows = PairRows(**arrays)
+    if not masks:
+        return ShardRows(rows)
+    variants = (len(masks["offsets"]) - 1) // max(len(rows.labels_B), 1)
+    return ShardRows(rows, StoredMasks(variants, **masks))

@@ -1,1 +1,0 @@
-"""Decoded shards in shared memory, read and checked once per node instead of once per rank."""
