@@ -24,7 +24,7 @@ import torch
 from transformers import BertConfig, BertForPreTraining
 
 from schemas.masking import Masking
-from trainer.config.schema import ModelSection
+from trainer.config.sections import ModelSection
 from trainer.data.dataset import PairFolder
 from trainer.data.loader import MaskingSchedule, Stream
 from trainer.data.mixture import build_sources

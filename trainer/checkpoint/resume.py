@@ -21,11 +21,15 @@ from trainer.anomaly import AnomalyHistory
 from trainer.checkpoint.identity import IDENTITY_OF_RUN, check_unchanged, identity
 from trainer.checkpoint.loading import load_checkpoint
 from trainer.checkpoint.state import FoundCheckpoint, TrainingState
-from trainer.config.changes import RecipeChange, changes_between, flatten, shown_value
-from trainer.config.model_section import START_KEYS
 from trainer.config.phases import Phase
-from trainer.config.public import changes_without_secrets, without_secret_keys
+from trainer.config.record import (
+    RecipeChange,
+    changes_between,
+    flatten,
+    shown_value,
+)
 from trainer.config.schema import Recipe
+from trainer.config.sections import START_KEYS
 from trainer.data.dataset import PairFolder
 from trainer.data.ramp import places_before
 from trainer.data.statistics import identity_of_counts
@@ -52,7 +56,7 @@ def resume(
     if counts is not None:
         now["statistics"] = counts
 
-    recipe_values = recorded_keys(recipe.model_dump(exclude_none=True))
+    recipe_values = flatten(recipe.model_dump(exclude_none=True))
     folder_names = [folder.folder for folder in folders]
     if found is None:
         return TrainingState(
@@ -120,12 +124,7 @@ def _changes_since(state: TrainingState, recipe_values: dict[str, Any], run: str
         before = run_on_rank_0(lambda: unrecorded_recipe(run))
     if not before:
         return []
-    return changes_between(without_secret_keys(before), recipe_values, state.step)
-
-
-def recorded_keys(content: dict[str, Any]) -> dict[str, Any]:
-    """Return a recipe's values by full key, without secrets, as checkpoints store them."""
-    return without_secret_keys(flatten(content))
+    return changes_between(before, recipe_values, state.step)
 
 
 def unrecorded_recipe(run: str) -> dict[str, Any]:
@@ -138,7 +137,7 @@ def unrecorded_recipe(run: str) -> dict[str, Any]:
     path = Path(run) / "recipe.toml"
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
-        values = recorded_keys(with_former_defaults(content))
+        values = flatten(with_former_defaults(content))
         history = _read_history(run)
     except (OSError, ValueError) as error:
         logger.warning("%s cannot be read (%s), so what changed in the recipe is not known.", path, error)
@@ -199,7 +198,7 @@ def announce(phase: Phase, state: TrainingState, found: FoundCheckpoint, resumes
         logger.info("Resuming from %s: step %d, %s %s.", found.path, state.step, unit, f"{position:,}")
 
     new_changes = state.changes[len(found.state.changes) :]
-    for change in changes_without_secrets(new_changes):
+    for change in new_changes:
         _announce_change(change, state.step + 1)
 
 

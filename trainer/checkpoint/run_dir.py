@@ -18,8 +18,8 @@ from trainer.checkpoint import layout, publication
 from trainer.checkpoint.manifest import MANIFEST
 from trainer.checkpoint.parts import PARTS_FOLDER
 from trainer.checkpoint.run_lock import OWNER, RUN_LOCK_FILE, RunLock, hold
+from trainer.config.record import dump_recipe
 from trainer.config.schema import Recipe
-from trainer.config.text import dump_recipe
 from trainer.data.dataset import PairFolder
 from trainer.metrics import tensorboard
 from trainer.metrics.unigram import UNIGRAM_FILE

@@ -20,9 +20,9 @@ from trainer.checkpoint.layout import (
     steps_saved,
 )
 from trainer.checkpoint.url_checkpoints import bring_checkpoint, bring_run
-from trainer.config.changes import flatten
-from trainer.config.model_section import START_KEYS
+from trainer.config.record import flatten
 from trainer.config.schema import Recipe
+from trainer.config.sections import START_KEYS
 
 
 def check_saved(run: str, step: int | None) -> None:

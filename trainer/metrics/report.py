@@ -17,8 +17,7 @@ from schemas import storage
 from schemas.masking import KINDS
 from schemas.pages import render
 from trainer.checkpoint.layout import best_step
-from trainer.config.changes import RecipeChange, shown_value
-from trainer.config.public import changes_without_secrets, without_secrets
+from trainer.config.record import RecipeChange, shown_value
 from trainer.loss_doctor.causes import advice
 from trainer.metrics.number_text import duration, or_dash, short
 from trainer.metrics.ranks import RankReport, ratio_to_median, read_ranks
@@ -57,8 +56,8 @@ def report(run: str, lines: Metrics, resumed_at: list[int], changes: Sequence[Re
         evaluation=_last_evaluation(lines),
         note=_last_note(lines),
         ranks=_rows_of_ranks(read_ranks(run)),
-        changes=_rows_of_changes(changes_without_secrets(changes)),
-        recipe=tomli_w.dumps(without_secrets(recipe)),
+        changes=_rows_of_changes(changes),
+        recipe=tomli_w.dumps(recipe),
         charts_over_hours=charts_over_hours(run, lines),
     )
 

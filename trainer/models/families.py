@@ -24,7 +24,7 @@ from trainer.models.generator_shape import with_generator
 from trainer.models.shape import EncoderShape, FamilyTraits
 
 if TYPE_CHECKING:
-    from trainer.config.schema import ModelSection
+    from trainer.config.sections import ModelSection
 
 ALBERT_EMBEDDING_SIZE = 128
 ALBERT_GROUPS = 1

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from schemas.errors import DataError, UsageError
-from trainer.config.validate_model import FAMILIES_WITH
+from trainer.config.validate import FAMILIES_WITH
 from trainer.models.families import FAMILIES
 from trainer.models.hf_files import read_config, read_tokens
 from trainer.models.parts import GENERATOR_FOLDER

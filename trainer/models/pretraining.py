@@ -25,7 +25,7 @@ from trainer.models.shape import EncoderShape
 from trainer.models.xlnet import TwoStreamEncoder
 
 if TYPE_CHECKING:
-    from trainer.config.schema import ModelSection
+    from trainer.config.sections import ModelSection
 
 
 class Losses(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from trainer.config.schema import OptimizerSection
+from trainer.config.sections import OptimizerSection
 from trainer.distributed.deepspeed_internals import full_shape_of
 from trainer.optim.lamb import Lamb
 from trainer.optim.stable_adamw import StableAdamW

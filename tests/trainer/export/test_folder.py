@@ -12,13 +12,9 @@ from schemas.errors import StorageError, UsageError
 from schemas.vocabulary import read_vocabulary
 from tests.conftest import rows
 from tests.small_models import FAMILIES, auto_class
-from trainer.checkpoint import resume as resuming
-from trainer.config.changes import RecipeChange
-from trainer.config.load import load_recipe
 from trainer.export import folder as export_folder
 from trainer.export.cli import main
 from trainer.export.convert import export
-from trainer.export.model_card import public_changes, public_recipe
 from trainer.models.families import FAMILIES as FAMILIES_TRAITS
 
 SHORT = {"run__max_steps": 2, "checkpoint__every": 1, "run__log_every": 1, "schedule__warmup_steps": 1}
@@ -89,58 +85,6 @@ def test_the_config_is_as_the_published_ones(exported, family: str) -> None:
     assert config["dtype"] == "float32"
     assert {"transformers_version", "clozeline_version"} <= config.keys()
     assert AutoConfig.from_pretrained(exported[family]).dtype == torch.float32
-
-
-def test_the_public_recipe_holds_no_place(tmp_path: Path) -> None:
-    """In [[phases]], run.local and [deepspeed] either."""
-    phase = '[[phases]]\nsteps = 4\ndata = { pairs = "/secret/a" }\nbatch = { global_batch = 32, micro_batch = 16 }\n'
-    config = tmp_path / "recipe.toml"
-    config.write_text(Path("tests/recipes/small_bert.toml").read_text() + phase)
-    recipe = load_recipe(
-        str(config),
-        [
-            "run.max_steps=4",
-            "schedule.warmup_steps=1",
-            "run.local=/secret/b",
-            'deepspeed.tensorboard={job_name="b", output_path="/secret/c"}',
-            "deepspeed.zero_optimization.sub_group_size=4096",
-            'data.pairs=["/secret/d", "s3://secret/e"]',
-        ],
-    )
-    text = public_recipe(recipe)
-    assert "secret" not in text and "~" not in text
-    assert "steps = 4" in text and "global_batch = 32" in text and "sub_group_size = 4096" in text
-
-    moved = RecipeChange(step=2, key="phases.1.data.pairs", before="a", now="b")
-    faster = RecipeChange(step=2, key="optimizer.lr", before=1, now=2)
-    assert public_changes([moved]) == []
-    assert public_changes([moved, faster]) == [faster]
-
-
-SERVICES = [
-    'comet={enabled=true, api_key="SECRET"}',
-    'wandb={enabled=true, team="SECRET"}',
-    'tensorboard={enabled=true, job_name="SECRET"}',
-    'csv_monitor={enabled=true, job_name="SECRET"}',
-]
-
-
-@pytest.mark.parametrize("settings", SERVICES, ids=lambda settings: settings.split("=")[0])
-def test_accounts_of_services_are_not_published(settings: str) -> None:
-    changes = [
-        f"deepspeed.{settings}",
-        "deepspeed.memory_breakdown=false",
-        "deepspeed.zero_optimization.sub_group_size=9",
-    ]
-    recipe = load_recipe("tests/recipes/small_bert.toml", changes)
-    text = public_recipe(recipe)
-    assert "SECRET" not in text and "enabled" not in text
-    assert "memory_breakdown = false" in text and "sub_group_size = 9" in text
-
-    key = f"deepspeed.{settings.split('=')[0]}.api_key"
-    assert public_changes([RecipeChange(step=2, key=key, before="SECRET", now="SECRET2")]) == []
-    recorded = resuming.recorded_keys(recipe.model_dump())
-    assert "SECRET" not in str(recorded) and recorded["deepspeed.memory_breakdown"] is False
 
 
 def test_an_earlier_export_is_kept_unless_overwrite_is_given(exported, tmp_path: Path, capsys) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from schemas.masking import Masking
 from tests.small_models import alone, as_theirs, random_model, section
-from trainer.config.schema import ModelSection
+from trainer.config.sections import ModelSection
 from trainer.data.dataset import PairFolder
 from trainer.data.loader import BatchFormat, MaskingSchedule, Stream
 from trainer.data.mixture import build_sources

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainer.config.load import load_recipe
-from trainer.config.shipped import recipe_names
+from trainer.config.load import load_recipe, recipe_names
 from trainer.models.families import encoder_shape
 from trainer.models.host_memory import minimum_parameters
 from trainer.models.parameter_count import count_model

@@ -9,7 +9,7 @@ from transformers import AutoConfig
 
 from tests.small_models import SMALL_VOCABULARY
 from trainer.config.load import load_recipe
-from trainer.config.schema import ModelSection
+from trainer.config.sections import ModelSection
 from trainer.models.families import encoder_shape
 from trainer.models.hf_config import hf_config
 from trainer.models.hf_tables import AUTO_CLASSES

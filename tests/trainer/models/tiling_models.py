@@ -7,7 +7,7 @@ from pathlib import Path
 from torch import Tensor
 
 from tests.small_models import SMALL_VOCABULARY, section, write_hf
-from trainer.config.schema import ModelSection
+from trainer.config.sections import ModelSection
 from trainer.models.parts import parts_of
 from trainer.models.pretraining import PretrainingModel, build_model
 

@@ -15,7 +15,7 @@ from tests.trainer.optim.zero_updates import (
     largest_difference,
     recipe_of,
 )
-from trainer.config.schema import OptimizerSection
+from trainer.config.sections import OptimizerSection
 
 CASES = cases_of("lamb", "adamw")
 

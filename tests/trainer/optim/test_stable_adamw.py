@@ -19,7 +19,7 @@ from tests.trainer.optim.zero_updates import (
     largest_difference,
     recipe_of,
 )
-from trainer.config.schema import OptimizerSection
+from trainer.config.sections import OptimizerSection
 
 LIMIT = 1e-5
 """Of the difference of a weight, relative to the largest of its parameter."""

@@ -1,0 +1,134 @@
+"""How a recipe is recorded and shown: as TOML, as changes at resumes, and without the paths of the machine.
+
+Nothing in a recipe is secret: [deepspeed] takes no keys for passwords and tokens.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict
+
+from trainer.config.schema import Recipe
+
+UNRECORDED = ("run.output", "run.local", "run.stop_at", "data.cache", "data.cache_gigabytes")
+"""Keys that say where a run's files are and where it pauses. Nothing that a run computes depends on them."""
+
+PATH_KEYS = ("pairs", "vocab", "cache", "output", "local", "init_from", "tile_from", "statistics", "output_path")
+"""Keys of a recipe, in any table, that hold paths on the machine that it ran on."""
+
+PERCENTAGES = re.compile(r"[\d.]+(/[\d.]+)+")
+"""Such as "80/10/10", masking.replacement: not a path, although it has slashes."""
+
+
+def dump_recipe(recipe: Recipe) -> str:
+    """Return the recipe as TOML with every default written out."""
+    content = recipe.model_dump(exclude_none=True)
+    if not recipe.phases:
+        del content["phases"]  # an empty array would be written above all sections
+    return tomli_w.dumps(content)
+
+
+class RecipeChange(BaseModel):
+    """A changed key: steps after `step` use the value `now` instead of `before`. None means that the key is not set."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    step: int
+    key: str
+    before: Any = None
+    now: Any = None
+
+    def __str__(self) -> str:
+        """Return the change as text. Example: `optimizer.lr 0.004 -> 0.001`."""
+        return f"{self.key} {shown_value(self.before)} -> {shown_value(self.now)}"
+
+
+def flatten(content: Any, prefix: str = "") -> dict[str, Any]:
+    """Return the values of nested tables by their full names. Tables in a list are numbered from 1.
+
+    Example: `flatten({"a": {"b": 1}, "phases": [{"c": 2}]})` -> `{"a.b": 1, "phases.1.c": 2}`.
+    """
+    if isinstance(content, tuple):
+        return {prefix: list(content)}  # JSON turns tuples into lists
+
+    if isinstance(content, dict):
+        items = list(content.items())
+    elif _is_list_of_tables(content):
+        items = list(enumerate(content, start=1))
+    else:
+        return {prefix: content}
+
+    values: dict[str, Any] = {}
+    for name, value in items:
+        full_name = f"{prefix}.{name}" if prefix else str(name)
+        values |= flatten(value, full_name)
+    return values
+
+
+def _is_list_of_tables(content: Any) -> bool:
+    return isinstance(content, list) and bool(content) and all(isinstance(item, dict) for item in content)
+
+
+def changes_between(before: dict[str, Any], now: dict[str, Any], step: int) -> list[RecipeChange]:
+    """Return the differences between two flattened recipes, sorted by key, for a run that resumes after `step`."""
+    keys = sorted({*before, *now} - {*UNRECORDED})
+    changed_keys = [key for key in keys if before.get(key) != now.get(key)]
+    return [RecipeChange(step=step, key=key, before=before.get(key), now=now.get(key)) for key in changed_keys]
+
+
+def shown_value(value: Any) -> str:
+    """Return a value as text for messages. Example: `shown_value(None)` -> `"unset"`."""
+    return "unset" if value is None else f"{value}"
+
+
+# Without paths, for a model card
+
+
+def public_recipe(recipe: Recipe) -> str:
+    """Return the recipe as TOML without paths, and without [deepspeed], which names accounts and trains nothing."""
+    content = _without_paths(recipe.model_dump(exclude_none=True, exclude={"deepspeed"}))
+    return tomli_w.dumps(content).strip()
+
+
+def public_changes(changes: list[RecipeChange]) -> list[RecipeChange]:
+    """Return the changes of keys that `public_recipe` shows."""
+    return [change for change in changes if not (change.key.startswith("deepspeed.") or _holds_path(change))]
+
+
+def _without_paths(content: dict[str, Any]) -> dict[str, Any]:
+    public: dict[str, Any] = {}
+    for key, value in content.items():
+        if key in PATH_KEYS or _is_path(value):
+            continue
+
+        if isinstance(value, dict):
+            public[key] = _without_paths(value)
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            public[key] = [_without_paths(item) for item in value]
+        else:
+            public[key] = value
+
+    return public
+
+
+def _holds_path(change: RecipeChange) -> bool:
+    last_name = change.key.rsplit(".", 1)[-1]
+    return last_name in PATH_KEYS or _is_path(change.before) or _is_path(change.now)
+
+
+def _is_path(value: Any) -> bool:
+    """Return whether a value looks like a path or a URL, or is a list that holds one.
+
+    The check is conservative: any text with a slash counts as a path, except the percentages of masking.replacement.
+    """
+    values = value if isinstance(value, list | tuple) else [value]
+    return any(isinstance(item, str) and _looks_like_path(item) for item in values)
+
+
+def _looks_like_path(text: str) -> bool:
+    if PERCENTAGES.fullmatch(text):
+        return False
+    return "/" in text or "\\" in text or text.startswith("~")
