@@ -37,6 +37,7 @@ EXTRAS = {
     "trainer": ("deepspeed", "psutil", "safetensors", "scipy", "tensorboard", "tomli_w", "torch", "tqdm"),
     "finetune": (
         "deepspeed",
+        "huggingface_hub",
         "psutil",
         "safetensors",
         "scipy",
@@ -46,7 +47,7 @@ EXTRAS = {
         "tqdm",
         "transformers",
     ),
-    "export": ("safetensors", "tomli_w", "torch", "tqdm", "transformers"),
+    "export": ("huggingface_hub", "safetensors", "tomli_w", "torch", "tqdm", "transformers"),
     "chinese": ("jieba",),
     "s3": ("s3fs",),
     "gcs": ("gcsfs",),

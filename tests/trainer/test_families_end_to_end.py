@@ -18,8 +18,7 @@ from schemas.vocabulary import read_vocabulary
 from trainer.checkpoint.layout import checkpoint_path
 from trainer.config.load import load_recipe
 from trainer.export.convert import export, read_model
-from trainer.export.verify import one_row_batch
-from trainer.export.xlnet import logit_pairs
+from trainer.export.verify import logit_pairs, one_row_batch
 from trainer.models.hf_tables import AUTO_CLASSES
 from trainer.models.parts import ModelPart, parts_of
 

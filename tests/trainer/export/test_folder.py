@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from schemas.vocabulary import read_vocabulary
 from tests.conftest import rows
 from tests.small_models import FAMILIES, auto_class
 from trainer.export import folder as export_folder
+from trainer.export import verify
 from trainer.export.cli import main
 from trainer.export.convert import export
 from trainer.models.families import FAMILIES as FAMILIES_TRAITS
@@ -21,16 +23,42 @@ SHORT = {"run__max_steps": 2, "checkpoint__every": 1, "run__log_every": 1, "sche
 POSITIONS = 40
 
 
+def unfinished(output: Path, *names: str) -> Path:
+    """Fill an unfinished folder as an export does, with weights that only their owner may read."""
+    folder = output.parent / "unfinished"
+    for name in ("config.json", *names):
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text('{"clozeline_version": "2"}')
+        if file.suffix == ".safetensors":
+            file.chmod(0o600)
+    return folder
+
+
 @pytest.mark.parametrize("umask", [0o022, 0o077])
 def test_an_export_has_the_permissions_that_the_umask_asks_for(tmp_path: Path, umask: int) -> None:
-    weights = tmp_path / "written_by_safetensors"
-    weights.touch(mode=0o600)
     before = os.umask(umask)
     try:
-        export_folder.publish_file(weights, str(tmp_path / "hf/model.safetensors"))
+        with export_folder.unfinished_folder(str(tmp_path / "new/hf")) as folder:
+            (folder / "config.json").write_text("{}")
+            (folder / "model.safetensors").touch(mode=0o600)
+            export_folder.publish_export(folder, str(tmp_path / "new/hf"))
     finally:
         os.umask(before)
-    assert (tmp_path / "hf/model.safetensors").stat().st_mode & 0o777 == 0o666 & ~umask
+    assert (tmp_path / "new/hf/model.safetensors").stat().st_mode & 0o777 == 0o666 & ~umask
+    assert (tmp_path / "new/hf").stat().st_mode & 0o777 == 0o777 & ~umask
+    assert {path.name for path in tmp_path.iterdir()} == {"new"}
+
+
+def test_what_a_killed_export_left_is_removed(tmp_path: Path) -> None:
+    for output in (tmp_path / "hf", tmp_path):
+        with export_folder.unfinished_folder(str(output)) as folder:
+            (folder / "old").touch()
+            left = Path(shutil.copytree(folder, tmp_path / "left"))
+        left.rename(folder)
+        export_folder.check_output("run", str(output), overwrite=False)
+        with export_folder.unfinished_folder(str(output)) as again:
+            assert again == folder and not list(again.iterdir())
 
 
 @pytest.fixture(scope="module")
@@ -143,23 +171,41 @@ def test_the_best_checkpoint_is_exported(training, exported, held_out: Path, tmp
         export(str(exported["bert"].with_name("bert")), str(tmp_path / "other"), None, best=True)
 
 
-def test_an_export_in_shards_never_lies_beside_the_weights_of_an_earlier_one(tmp_path: Path, monkeypatch) -> None:
+def test_new_weights_never_lie_beside_those_of_an_earlier_export(tmp_path: Path, monkeypatch) -> None:
     """transformers prefers the single file, so an interrupted --overwrite would load the old weights unnoticed."""
-    earlier, later = tmp_path / "earlier", tmp_path / "later"
-    for folder in (earlier, later):
-        folder.mkdir()
-        (folder / "config.json").write_text('{"clozeline_version": "1"}')
+    earlier = tmp_path / "earlier"
+    for name in ("config.json", "generator/config.json"):
+        (earlier / name).parent.mkdir(exist_ok=True)
+        (earlier / name).write_text('{"clozeline_version": "1"}')
     (earlier / "model.safetensors").write_bytes(b"old weights")
-    (later / "model-00001-of-00001.safetensors").write_bytes(b"new weights")
+    (earlier / "generator/model.safetensors").write_bytes(b"old weights")
+    later = unfinished(earlier, "model-00001-of-00001.safetensors")
 
-    publish = export_folder.publish_file
-    monkeypatch.setattr(export_folder, "publish_file", lambda file, url: fail_after_config(publish, file, url))
+    move = export_folder.move_file
+    monkeypatch.setattr(export_folder, "move_file", lambda file, url: fail_after_config(move, file, url))
     with pytest.raises(StorageError, match="cannot be written"):
         export_folder.publish_export(later, str(earlier))
-    assert sorted(path.name for path in earlier.iterdir()) == ["config.json"]
+    assert [path.name for path in earlier.iterdir()] == ["config.json"]
+
+    monkeypatch.setattr(export_folder, "move_file", move)
+    export_folder.publish_export(unfinished(earlier, "generator/config.json"), str(earlier))
+    assert sorted(path.name for path in earlier.rglob("*.*")) == [
+        "config.json",
+        "config.json",
+        "model-00001-of-00001.safetensors",
+    ]
 
 
-def fail_after_config(publish, file: Path, url: str) -> None:
+def fail_after_config(move, file: Path, url: str) -> None:
     if file.name != "config.json":
         raise OSError(28, "No space left on device")
-    publish(file, url)
+    move(file, url)
+
+
+def test_an_earlier_export_stays_until_the_new_one_is_checked(exported, tmp_path: Path, monkeypatch) -> None:
+    run = exported["albert"].with_name("albert")
+    earlier = Path(shutil.copytree(exported["albert"], tmp_path / "hf"))
+    before = {path.name: path.read_bytes() for path in earlier.iterdir()}
+    monkeypatch.setattr(verify, "LARGEST_DIFFERENCE", 0.0)
+    assert main([str(run), "--output", str(earlier), "--overwrite"]) == 4
+    assert {path.name: path.read_bytes() for path in earlier.iterdir()} == before
