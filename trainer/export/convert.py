@@ -8,7 +8,7 @@ Auto classes load it without any of our code. For ELECTRA, the folder holds the 
 All files are first written into an unfinished folder (folder.py). If transformers is installed, it loads them there,
 and its logits, and the rows that its tokenizer builds, are compared with ours. Only then does HF_DIR change.
 
-The weights are in memory once, and once more those of the file that is being written.
+The weights are in memory once.
 """
 
 from __future__ import annotations
