@@ -5,7 +5,6 @@ Nothing in a recipe is secret: [deepspeed] takes no keys for passwords and token
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import tomli_w
@@ -18,9 +17,6 @@ UNRECORDED = ("run.output", "run.local", "run.stop_at", "data.cache", "data.cach
 
 PATH_KEYS = ("pairs", "vocab", "cache", "output", "local", "init_from", "tile_from", "statistics", "output_path")
 """Keys of a recipe, in any table, that hold paths on the machine that it ran on."""
-
-PERCENTAGES = re.compile(r"[\d.]+(/[\d.]+)+")
-"""Such as "80/10/10", masking.replacement: not a path, although it has slashes."""
 
 
 def dump_recipe(recipe: Recipe) -> str:
@@ -95,40 +91,17 @@ def public_recipe(recipe: Recipe) -> str:
 
 def public_changes(changes: list[RecipeChange]) -> list[RecipeChange]:
     """Return the changes of keys that `public_recipe` shows."""
-    return [change for change in changes if not (change.key.startswith("deepspeed.") or _holds_path(change))]
+
+    def is_public(key: str) -> bool:
+        return key.rpartition(".")[2] not in PATH_KEYS and not key.startswith("deepspeed.")
+
+    return [change for change in changes if is_public(change.key)]
 
 
-def _without_paths(content: dict[str, Any]) -> dict[str, Any]:
-    public: dict[str, Any] = {}
-    for key, value in content.items():
-        if key in PATH_KEYS or _is_path(value):
-            continue
-
-        if isinstance(value, dict):
-            public[key] = _without_paths(value)
-        elif isinstance(value, list) and value and isinstance(value[0], dict):
-            public[key] = [_without_paths(item) for item in value]
-        else:
-            public[key] = value
-
-    return public
-
-
-def _holds_path(change: RecipeChange) -> bool:
-    last_name = change.key.rsplit(".", 1)[-1]
-    return last_name in PATH_KEYS or _is_path(change.before) or _is_path(change.now)
-
-
-def _is_path(value: Any) -> bool:
-    """Return whether a value looks like a path or a URL, or is a list that holds one.
-
-    The check is conservative: any text with a slash counts as a path, except the percentages of masking.replacement.
-    """
-    values = value if isinstance(value, list | tuple) else [value]
-    return any(isinstance(item, str) and _looks_like_path(item) for item in values)
-
-
-def _looks_like_path(text: str) -> bool:
-    if PERCENTAGES.fullmatch(text):
-        return False
-    return "/" in text or "\\" in text or text.startswith("~")
+def _without_paths(content: Any) -> Any:
+    """Return tables, and tables in lists, without the keys that hold paths."""
+    if isinstance(content, dict):
+        return {key: _without_paths(value) for key, value in content.items() if key not in PATH_KEYS}
+    if _is_list_of_tables(content):
+        return [_without_paths(table) for table in content]
+    return content

@@ -8,7 +8,10 @@ import pytest
 
 from schemas import storage
 from trainer.config.load import load_recipe
-from trainer.config.record import RecipeChange, changes_between, flatten, public_changes, public_recipe
+from trainer.config.parse import section_in, takes_text
+from trainer.config.record import PATH_KEYS, RecipeChange, changes_between, flatten, public_changes, public_recipe
+from trainer.config.schema import DeepSpeedSection, PhaseSection, Recipe
+from trainer.config.sections import Section
 from trainer.export import convert as export
 
 SHORT = {"run__max_steps": 6, "checkpoint__every": 2, "checkpoint__keep": 9, "schedule__warmup_steps": 1}
@@ -156,6 +159,24 @@ def test_a_model_card_shows_no_places_and_no_accounts(tmp_path: Path) -> None:
     text = public_recipe(recipe)
     assert "secret" not in text and "~" not in text and "deepspeed" not in text
     assert "steps = 4" in text and "global_batch = 32" in text and 'replacement = "100/0/0"' in text
+
+
+def texts_in(section: type[Section]) -> set[str]:
+    """Return the names of the keys that take any text, in a section and the tables inside it."""
+    found: set[str] = set()
+    for name, field in section.model_fields.items():
+        inner = section_in(field.annotation)
+        if inner is not None:
+            found |= texts_in(inner)
+        elif takes_text([name], section):
+            found.add(name)
+    return found
+
+
+def test_every_key_that_takes_a_path_is_known() -> None:
+    """The tables of a phase hold keys of the recipe's own sections."""
+    texts = texts_in(Recipe) - texts_in(DeepSpeedSection) - texts_in(PhaseSection)
+    assert texts - {*PATH_KEYS} == {"replacement"}
 
 
 def test_a_model_card_shows_no_changes_of_places_and_accounts() -> None:
