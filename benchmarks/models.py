@@ -24,7 +24,7 @@ import torch
 from transformers import BertConfig, BertForPreTraining
 
 from schemas.masking import Masking
-from trainer.config.schema import ModelSection
+from trainer.config.sections import ModelSection
 from trainer.data.folder import PairFolder
 from trainer.data.order import build_sources
 from trainer.data.share import RankShare

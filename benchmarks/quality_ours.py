@@ -24,7 +24,7 @@ import small_runs
 import tomli_w
 
 from schemas import storage
-from trainer.config.shipped import recipe_text
+from trainer.config.load import recipe_text
 
 HERE = Path(__file__).parent
 

@@ -171,8 +171,8 @@ def run_recipes(arguments: list[str]) -> int:
 
     from schemas.errors import ClozelineError
     from schemas.terminal_output import print_lines
-    from trainer.config.overview import recipe_list
-    from trainer.config.shipped import recipe_text
+    from trainer.config.document import recipe_list
+    from trainer.config.load import recipe_text
 
     try:
         lines = recipe_text(name).splitlines() if name else recipe_list()

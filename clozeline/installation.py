@@ -38,6 +38,7 @@ EXTRAS = {
     "finetune": (
         "deepspeed",
         "filelock",
+        "huggingface_hub",
         "psutil",
         "safetensors",
         "scipy",
@@ -47,7 +48,7 @@ EXTRAS = {
         "tqdm",
         "transformers",
     ),
-    "export": ("filelock", "safetensors", "tomli_w", "torch", "tqdm", "transformers"),
+    "export": ("filelock", "huggingface_hub", "safetensors", "tomli_w", "torch", "tqdm", "transformers"),
     "chinese": ("jieba",),
     "s3": ("s3fs",),
     "gcs": ("gcsfs",),

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from schemas.vocabulary import SPECIALS, Vocabulary
 from trainer.config.load import load_recipe
-from trainer.config.schema import ModelSection
+from trainer.config.sections import ModelSection
 from trainer.models.batch import PackedBatch
 from trainer.models.hf_config import AUTO_CLASSES, hf_config
 from trainer.models.hf_names import constant_tensors, to_hf

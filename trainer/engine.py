@@ -36,14 +36,15 @@ BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 
 
 def deepspeed_config(recipe: Recipe, share: RankShare) -> dict[str, Any]:
-    """Translate a recipe into DeepSpeed's config. [deepspeed] adds keys; validation refuses those that are set here."""
+    """Translate a recipe into DeepSpeed's config. [deepspeed] adds keys, none of which is set here."""
     # DeepSpeed only checks that the three batch sizes agree, so any number of rows will do if a micro-batch is counted
     # in tokens.
     rows_per_micro_batch = recipe.batch.micro_batch or 1
 
     # DeepSpeed has no optimizer wrapper at stage 0 in fp32; the anomaly guard clips there (trainer/anomaly.py).
     guard_clips = recipe.engine.zero_stage == 0 and recipe.engine.precision == "fp32"
-    zero_table = recipe.deepspeed.get("zero_optimization", {})
+    deepspeed_settings = recipe.deepspeed.settings
+    zero_table = deepspeed_settings.get("zero_optimization", {})
 
     return {
         "train_batch_size": rows_per_micro_batch * share.micro_batches_per_step,
@@ -64,7 +65,7 @@ def deepspeed_config(recipe: Recipe, share: RankShare) -> dict[str, Any]:
         # The throughput timer waits for the whole device twice per micro-batch.
         "timers": {"throughput": {"enabled": False}},
         **gradient_settings(recipe.engine),
-        **recipe.deepspeed,
+        **deepspeed_settings,
         "zero_optimization": zero_table | zero_settings(recipe.engine),
     }
 
@@ -141,7 +142,8 @@ def set_up_arithmetic(section: EngineSection) -> None:
 
 def bucket_elements(recipe: Recipe) -> int:
     """Return how many gradient elements are reduced at a time: reduce_bucket_size of [deepspeed], or our default."""
-    return int(recipe.deepspeed.get("zero_optimization", {}).get("reduce_bucket_size", BUCKET_ELEMENTS))
+    zero_table = recipe.deepspeed.zero_optimization
+    return (zero_table and zero_table.reduce_bucket_size) or BUCKET_ELEMENTS
 
 
 def build_engine(model: nn.Module, recipe: Recipe, share: RankShare) -> deepspeed.DeepSpeedEngine:

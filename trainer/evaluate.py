@@ -23,7 +23,8 @@ from torch import Tensor
 
 from schemas.errors import DataError, UsageError
 from schemas.masking import KINDS, Kind, Masking
-from trainer.config.schema import MaskingSection, Recipe
+from trainer.config.schema import Recipe
+from trainer.config.sections import MaskingSection
 from trainer.data.counts import WordFrequencies
 from trainer.data.folder import PairFolder, check_rows, open_folder
 from trainer.data.order import Source, build_sources

@@ -120,9 +120,9 @@ def bucket_bytes(parameters: int, recipe: Recipe) -> int:
     allocates in the model's precision and at its full size however small the model is. Stage 3 also holds gathered
     weights while they are in use.
     """
-    settings = recipe.deepspeed.get("zero_optimization", {})
-    bucket_size = int(settings.get("reduce_bucket_size", REDUCE_BUCKET_SIZE))
-    live_parameters = int(settings.get("stage3_max_live_parameters", MAX_LIVE_PARAMETERS))
+    settings = recipe.deepspeed.settings.get("zero_optimization", {})
+    bucket_size = settings.get("reduce_bucket_size", REDUCE_BUCKET_SIZE)
+    live_parameters = settings.get("stage3_max_live_parameters", MAX_LIVE_PARAMETERS)
     stage = recipe.engine.zero_stage
     weight_bytes = BYTES[recipe.engine.precision].weight
 

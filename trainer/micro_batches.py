@@ -12,8 +12,6 @@ next start uses half.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -204,8 +202,6 @@ def circumstances(phase: Phase, rows: Rows, device: torch.device) -> dict[str, A
     engine = recipe.engine
     free_bytes = least_free_memory(device)
 
-    # Only a hash is recorded, because the table may hold an access token.
-    deepspeed = json.dumps(recipe.deepspeed, sort_keys=True, default=str)
     facts = {
         "phase_begins_after": phase.steps_before,
         "ranks": dist.get_world_size(),
@@ -216,7 +212,7 @@ def circumstances(phase: Phase, rows: Rows, device: torch.device) -> dict[str, A
         "offload": engine.offload,
         "recompute": engine.recompute,
         "compile": engine.compile,
-        "deepspeed": hashlib.sha256(deepspeed.encode()).hexdigest()[:16],
+        "deepspeed": recipe.deepspeed.settings,
         "batch": [recipe.batch.size, recipe.batch.shape],
         "masked": [recipe.masking.prob, recipe.masking.final_prob],
         "dropout": [recipe.model.hidden_dropout_prob, recipe.model.attention_probs_dropout_prob],

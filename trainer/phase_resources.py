@@ -65,7 +65,7 @@ def open_engine(context: RunContext, phase: Phase, data: PhaseData, begins: bool
     run_recipe = context.run_recipe
 
     # W&B reads the run's name from the environment while DeepSpeed builds the engine.
-    run_on_rank_0(lambda: name_run(run_recipe.run.folder, run_recipe.deepspeed))
+    run_on_rank_0(lambda: name_run(run_recipe.run.folder, run_recipe.deepspeed.settings))
     model = build_initial_model(phase.recipe, data.folders)
     if begins:
         first = data.folders[0]

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from schemas.errors import PreemptedError, UsageError
-from trainer.config.run_sections import RunSection
+from trainer.config.schema import RunSection
 from trainer.logs import logger
 from trainer.metrics.presentation import keep_running
 

@@ -14,10 +14,9 @@ from pipeline import cli as pipeline_cli
 from pipeline.runtime import beam_internals
 from tests.docs.pages import PAGES, ROOT, blocks, code_spans, commands, is_no_recipe, prose
 from trainer import cli as trainer_cli
-from trainer.config.load import load_recipe
+from trainer.config.load import load_recipe, recipe_names, recipe_text
 from trainer.config.schema import PhaseSection, Recipe
-from trainer.config.section import Section
-from trainer.config.shipped import recipe_names, recipe_text
+from trainer.config.sections import Section
 from trainer.doctor import command as doctor_command
 from trainer.export import cli as export_cli
 from trainer.finetune import cli as finetune_cli

@@ -17,9 +17,8 @@ from schemas.manifest import read_manifest
 from schemas.vocabulary import read_vocabulary
 from tests.small_models import FAMILIES, random_model, section
 from trainer.cli import main
-from trainer.config.load import load_recipe
+from trainer.config.load import load_recipe, recipe_comment, recipe_names
 from trainer.config.schema import EngineSection
-from trainer.config.shipped import recipe_comment, recipe_names
 from trainer.describe import describe_recipe
 from trainer.export.verify import one_row_batch
 from trainer.memory import RANKS, activation_bytes, state_bytes

@@ -17,7 +17,7 @@ from trainer.config.schema import EngineSection
 from trainer.distributed.process_group import ranks_on_this_machine
 from trainer.distributed.zero import set_updates_made, updates_made
 from trainer.engine import check_precision, multiplies_bf16, set_up_arithmetic, warn_of_slow_precision
-from trainer.optim.lamb import Lamb
+from trainer.optim.whole_tensors import Lamb
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,7 @@ from schemas.vocabulary import read_vocabulary
 from trainer.checkpoint.format import checkpoint_path
 from trainer.config.load import load_recipe
 from trainer.export.convert import export, read_model
-from trainer.export.verify import one_row_batch
-from trainer.export.xlnet import logit_pairs
+from trainer.export.verify import logit_pairs, one_row_batch
 from trainer.models.electra import ModelPart, parts_of
 from trainer.models.hf_config import AUTO_CLASSES
 

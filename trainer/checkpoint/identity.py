@@ -11,10 +11,10 @@ from typing import Any
 
 from schemas.errors import CheckpointError
 from trainer.checkpoint.state import TrainingState
-from trainer.config.changes import flatten, shown_value
-from trainer.config.model_section import START_KEYS
 from trainer.config.phases import MODEL_KEYS, Phase
+from trainer.config.record import flatten, shown_value
 from trainer.config.schema import Recipe
+from trainer.config.sections import START_KEYS
 from trainer.data.folder import PairFolder
 
 IDENTITY_OF_RUN = ("vocabulary", "seed", "model", "optimizer", "statistics")

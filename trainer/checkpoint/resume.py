@@ -19,11 +19,15 @@ from trainer.anomaly import AnomalyHistory
 from trainer.checkpoint.identity import IDENTITY_OF_RUN, check_unchanged, identity
 from trainer.checkpoint.read import load_checkpoint
 from trainer.checkpoint.state import FoundCheckpoint, TrainingState
-from trainer.config.changes import RecipeChange, changes_between, flatten, shown_value
-from trainer.config.model_section import START_KEYS
 from trainer.config.phases import Phase
-from trainer.config.public import changes_without_secrets, without_secret_keys
+from trainer.config.record import (
+    RecipeChange,
+    changes_between,
+    flatten,
+    shown_value,
+)
 from trainer.config.schema import Recipe
+from trainer.config.sections import START_KEYS
 from trainer.data.counts import identity_of_counts
 from trainer.data.folder import PairFolder
 from trainer.data.share import places_before
@@ -50,7 +54,7 @@ def resume(
     if counts is not None:
         now["statistics"] = counts
 
-    recipe_values = recorded_keys(recipe.model_dump(exclude_none=True))
+    recipe_values = flatten(recipe.model_dump(exclude_none=True))
     folder_names = [folder.folder for folder in folders]
     if found is None:
         return TrainingState(
@@ -68,7 +72,7 @@ def resume(
     check_unchanged(found.path, state, now, folder_names, compared)
     load_checkpoint(engine, found.path, state)
 
-    new_changes = changes_between(without_secret_keys(state.recipe), recipe_values, state.step)
+    new_changes = changes_between(state.recipe, recipe_values, state.step)
     update: dict[str, Any] = {
         "recipe": recipe_values,
         "folders": folder_names,
@@ -104,11 +108,6 @@ def identity_of_known_counts(recipe: Recipe, found: FoundCheckpoint | None) -> s
         return recorded
 
 
-def recorded_keys(content: dict[str, Any]) -> dict[str, Any]:
-    """Return a recipe's values by full key, without secrets, as checkpoints store them."""
-    return without_secret_keys(flatten(content))
-
-
 def write_history(run: str, changes: list[RecipeChange]) -> None:
     """Write RUN/recipe_history.jsonl, unless the recipe has never changed. Raises StorageError."""
     path = Path(run) / HISTORY
@@ -135,7 +134,7 @@ def announce(phase: Phase, state: TrainingState, found: FoundCheckpoint, resumes
         logger.info("Resuming from %s: step %d, %s %s.", found.path, state.step, unit, f"{position:,}")
 
     new_changes = state.changes[len(found.state.changes) :]
-    for change in changes_without_secrets(new_changes):
+    for change in new_changes:
         _announce_change(change, state.step + 1)
 
 

@@ -25,8 +25,8 @@ from schemas.errors import StorageError, UsageError
 from trainer.checkpoint.format import CHECKPOINTS_FOLDER, MANIFEST, write_errors_of
 from trainer.checkpoint.publication import remove_partial
 from trainer.checkpoint.run_lock import OWNER, RUN_LOCK_FILE, HeldFolder, hold
+from trainer.config.record import dump_recipe
 from trainer.config.schema import Recipe
-from trainer.config.text import dump_recipe
 from trainer.data.counts import UNIGRAM_FILE
 from trainer.data.folder import PairFolder
 from trainer.distributed.collectives import nodes_of_ranks, run_on_all_ranks, run_on_rank_0

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 from trainer.anomaly import AnomalyHistory
-from trainer.config.changes import RecipeChange
+from trainer.config.record import RecipeChange
 from trainer.metrics.sums import Interval
 
 
@@ -53,7 +53,7 @@ class TrainingState(BaseModel):
     # With run.max_hours, the speed (trainer/horizon.py) from which the number of steps follows.
     speed: dict[str, float] = {}
 
-    # Values of the recipe by full key, as in "optimizer.lr", without secrets.
+    # Values of the recipe by full key, as in "optimizer.lr".
     recipe: dict[str, Any] = {}
 
     # Fingerprints of the pairs of earlier phases.

@@ -1,22 +1,25 @@
-"""Loads and checks a recipe, the TOML file that determines a run.
+"""Loads and checks a recipe: a TOML file, or one of the recipes that ship with Clozeline.
 
-`--config` names a file or one of the recipes that ship with Clozeline, and `--set section.key=value` changes values
-(overrides.py). The recipe is then checked key by key (parse.py), and for keys that must fit each other (validate.py).
+`--config` names either, from any directory, and `--set section.key=value` changes values. The recipe is then checked
+key by key (parse.py), and for keys that must fit each other (validate.py).
 """
 
 from __future__ import annotations
 
 import os
 import tomllib
+from collections.abc import Iterator
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from schemas.errors import StorageError, UsageError
-from trainer.config.overrides import apply_override
-from trainer.config.parse import parse_recipe
+from schemas.errors import StorageError, UsageError, nearest_name
+from trainer.config.parse import apply_override, parse_recipe
 from trainer.config.phases import phase_recipe
 from trainer.config.schema import Recipe
-from trainer.config.shipped import nearest_recipe, recipe_names, recipe_text
 from trainer.config.validate import check_phases, check_recipe
+
+SUFFIX = ".toml"
 
 
 def load_recipe(path: str, changes: list[str]) -> Recipe:
@@ -62,3 +65,54 @@ def read_recipe(path: str, name: str = "--config") -> str:
         raise UsageError(f"{name} {path} is a folder. Give the recipe file inside it.") from None
     except OSError as error:
         raise StorageError(f"{name} {path} cannot be read: {error.strerror}. Check its permissions.") from error
+
+
+# Recipes that ship with Clozeline
+
+
+def recipe_names() -> list[str]:
+    """Return the names that `--config` takes, in alphabetical order."""
+    return sorted(name for name, _ in _recipe_files())
+
+
+def recipe_text(name: str) -> str:
+    """Return the TOML text of a shipped recipe. Raises UsageError with the nearest name if there is none."""
+    for known_name, file in _recipe_files():
+        if known_name == name:
+            return file.read_text(encoding="utf-8")
+
+    raise UsageError(
+        f"There is no recipe {name}.{nearest_recipe(name)} `clozeline recipes` lists those that ship with Clozeline."
+    )
+
+
+def recipe_description(name: str) -> str:
+    """Return the first line of a shipped recipe, which is a comment that describes it."""
+    return recipe_text(name).splitlines()[0].removeprefix("#").strip()
+
+
+def recipe_comment(name: str, label: str) -> str:
+    """Return the rest of a shipped recipe's comment line "# LABEL: ...", or "" if there is none.
+
+    Example: `recipe_comment("bert_base", "Hardware")` -> `"1 H100, 11 hours"`.
+    """
+    beginning = f"# {label}:"
+    for line in recipe_text(name).splitlines():
+        if line.startswith(beginning):
+            return line.removeprefix(beginning).strip()
+    return ""
+
+
+def nearest_recipe(path: str) -> str:
+    """Return a hint that names the shipped recipe that a path or a name may mean, or an empty string.
+
+    Example: `nearest_recipe("recipes/bert-base.toml")` -> `" Did you mean bert_base?"`.
+    """
+    name = path.rsplit("/", 1)[-1].removesuffix(SUFFIX)
+    return nearest_name(name, recipe_names())
+
+
+def _recipe_files() -> Iterator[tuple[str, Traversable]]:
+    for file in files("trainer").joinpath("recipes").iterdir():
+        if file.name.endswith(SUFFIX):
+            yield file.name.removesuffix(SUFFIX), file

@@ -1,22 +1,27 @@
-"""Turns the content of a TOML file into a Recipe or another schema, or into one error that names every wrong key.
+"""Turns the content of a TOML file, changed by `--set`, into a Recipe or another schema.
 
-An unknown key is an error that suggests the nearest known name, because a typo that is silently ignored could waste a
-whole training run. For a wrong value, the error quotes the key's description from the schema.
+`--set section.key=value` is written as in TOML; a bare word is a string. `none` removes a key, so that its default
+applies, and `phases=none` removes all phases.
+
+All wrong keys are named in one error. An unknown key is an error that suggests the nearest known name, because a typo
+that is silently ignored could waste a whole training run. For a wrong value, the error quotes the key's description
+from the schema.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar, get_args
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
 from schemas.errors import UsageError, nearest_name
-from trainer.config.origin import Origin
 from trainer.config.schema import PhaseSection, Recipe
-from trainer.config.section import Section
+from trainer.config.sections import Section
 
 Schema = TypeVar("Schema", bound=Section)
 
@@ -30,6 +35,7 @@ CHOICE = re.compile(r"'([^']+)'")
 EXPECTED = {
     "int_type": "expected a whole number",
     "int_parsing": "expected a whole number",
+    "int_parsing_size": "expected a whole number",
     "int_from_float": "expected a whole number",
     "float_type": "expected a number",
     "float_parsing": "expected a number",
@@ -40,10 +46,177 @@ EXPECTED = {
     "list_type": "expected a list",
     "tuple_type": "expected a list",
     "dict_type": "expected a table",
+    "model_type": "expected a table",
     "too_short": "too few elements",
     "too_long": "too many elements",
 }
 """What to write in place of pydantic's message, by the type of its error."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The sources of a file's values, for messages about wrong ones.
+
+    path: the file. changes: each as section.key=value, in the order in which they were applied. flag: the flag or the
+    key that has the changes. content: the file's content with the changes, without defaults.
+    """
+
+    path: str
+    changes: Sequence[str] = ()
+    flag: str = "--set"
+    content: Mapping[str, Any] = field(default_factory=dict)
+
+    def of(self, *keys: str) -> str:
+        """Return what messages about keys begin with: the last change of the first key that has one, or the file.
+
+        keys: the most likely culprit first. A change of a key is also one of a key inside it, or of the table that
+        holds it. Example: with the change "training.epochs=x", `of("training.epochs")` -> "--set training.epochs=x".
+        """
+        for key in keys:
+            for change in reversed(self.changes):
+                if _overlap(change.partition("=")[0].strip(), key):
+                    return f"{self.flag} {change}"
+        return self.path
+
+    def has(self, key: str) -> bool:
+        """Return whether the file or a change sets a key, so that its value is no default."""
+        table: Any = self.content
+        for part in key.split("."):
+            if not isinstance(table, Mapping) or part not in table:
+                return False
+            table = table[part]
+        return True
+
+
+def _overlap(one: str, other: str) -> bool:
+    return one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
+
+
+# Changes by --set
+
+
+def apply_override(content: dict[str, Any], override: str, schema: type[Section] = Recipe, name: str = "--set") -> None:
+    """Change the content of a file in place. Raises UsageError unless `override` has the form section.key=value.
+
+    schema: of the whole file. name: the flag or the key that has the override, for messages.
+    A top-level key that is not a table may be set without a section. The only supported change of phases is
+    `phases=none`, which removes them all. Example: `apply_override(content, "run.seed=7")`.
+    """
+    path, separator, value = (part.strip() for part in override.partition("="))
+    keys = path.split(".")
+
+    if schema is Recipe and separator and keys[0] == "phases":
+        if path != "phases" or value != "none":
+            raise UsageError(
+                f"{name} {override}: single phases cannot be set. Edit [[phases]] in a copy of the recipe, which "
+                "`clozeline recipes NAME` prints, or remove all of them with phases=none."
+            )
+        content.pop("phases", None)
+        return
+
+    if not separator or (len(keys) < 2 and not _is_value(keys[0], schema)):
+        example = "run.seed=7" if schema is Recipe else "training.epochs=3"
+        raise UsageError(f"{name} {override}: expected section.key=value, as in {example}.{_sections_of(path, schema)}")
+
+    table = content
+    for key in keys[:-1]:
+        table = table.setdefault(key, {})
+        if not isinstance(table, dict):
+            raise UsageError(f"{name} {override}: {key} is a value, not a section.")
+
+    # "none" removes a key, unless it is one of the key's own values, as in engine.offload.
+    if value == "none" and "none" not in choices_of(keys, schema):
+        table.pop(keys[-1], None)
+    else:
+        table[keys[-1]] = parse_value(keys, value, schema)
+
+
+def _sections_of(key: str, schema: type[Section]) -> str:
+    """Return a hint at the sections that have a key which was given without one."""
+    full_names = [f"{name}.{key}" for name in schema.model_fields if annotation_of([name, key], schema) is not None]
+    return f" Did you mean {' or '.join(full_names)}?" if full_names else ""
+
+
+def _is_value(key: str, schema: type[Section]) -> bool:
+    """Return whether a top-level key of a file holds a value and not a table."""
+    annotation = annotation_of([key], schema)
+    return annotation is not None and section_in(annotation) is None and get_origin(annotation) is not dict
+
+
+def parse_value(keys: list[str], value: str, schema: type[Section] = Recipe) -> Any:
+    """Return a value as TOML reads it, or the string itself if it is not valid TOML.
+
+    keys: the parts of the key's full name. A key that takes text gets text: `run.output=2026-11-21` names a folder, not
+    a date. Raises UsageError for a list of texts without quotes, and for a quote without a partner.
+    """
+    try:
+        parsed = tomllib.loads(f"value = {value}")
+    except tomllib.TOMLDecodeError:
+        check_bare(".".join(keys), value, takes_texts(keys, schema))
+        return value
+
+    # In a value with several lines, TOML may read the later lines as further keys.
+    if set(parsed) != {"value"}:
+        return value
+
+    if takes_text(keys, schema) and not isinstance(parsed["value"], str | list):
+        return value
+    return parsed["value"]
+
+
+def check_bare(key: str, value: str, may_be_list: bool) -> None:
+    """Raise UsageError for a value that is no TOML but looks like a list, where the key takes one, or like a text."""
+    if may_be_list and value.startswith("[") and value.endswith("]"):
+        parts = [part.strip() for part in re.split("[,'\"]", value[1:-1]) if part.strip()]
+        raise UsageError(
+            f"{key}={value} is no list: quote each text inside it, and the whole for the shell, as in "
+            f"'{key}={json.dumps(parts, ensure_ascii=False, separators=(',', ':'))}'."
+        )
+
+    if value.startswith(("'", '"')):
+        raise UsageError(
+            f"{key}={value} begins with a quote but is no text in quotes. Leave the quotes out, or quote all of it, "
+            f"and the whole for the shell, as in '{key}=\"a name\"'."
+        )
+
+
+def takes_text(keys: list[str], schema: type[Section] = Recipe) -> bool:
+    """Return whether a key accepts any string and does not accept a number."""
+    annotation = annotation_of(keys, schema)
+    # The annotation of a place is a text with a rule (sections.py).
+    alternatives = [get_args(kind)[0] if get_origin(kind) is Annotated else kind for kind in get_args(annotation)]
+    return annotation is str or (str in alternatives and int not in alternatives)
+
+
+def takes_texts(keys: list[str], schema: type[Section] = Recipe) -> bool:
+    """Return whether a key accepts a list of texts."""
+    annotation = annotation_of(keys, schema)
+    kinds = [kind for kind in (annotation, *get_args(annotation)) if get_origin(kind) in (list, tuple)]
+    return any(not {int, float} & set(get_args(kind)) for kind in kinds)
+
+
+def choices_of(keys: list[str], schema: type[Section] = Recipe) -> set[Any]:
+    """Return the literal values that the schema lists for a key, or an empty set."""
+    annotation = annotation_of(keys, schema)
+    choices = set(get_args(annotation)) if get_origin(annotation) is Literal else set()
+    for alternative in get_args(annotation):
+        if get_origin(alternative) is Literal:
+            choices |= set(get_args(alternative))
+    return choices
+
+
+def annotation_of(keys: list[str], schema: type[Section] = Recipe) -> Any:
+    """Return the type annotation of a schema's key, or None if there is no such key."""
+    annotation: Any = schema
+    for key in keys:
+        section = section_in(annotation)
+        if section is None or key not in section.model_fields:
+            return None
+        annotation = section.model_fields[key].annotation
+    return annotation
+
+
+# From content to a schema
 
 
 def parse_recipe(content: dict[str, Any], path: str, changes: Sequence[str] = ()) -> Recipe:
@@ -114,6 +287,8 @@ def _explain(faults: list[Any], wrong: _WrongKey) -> str:
         if not hint:
             owner = f"[{wrong.table.removesuffix('.')}]" if wrong.table else "The file"
             hint = f" {owner} has {', '.join(wrong.section.model_fields)}."
+            if wrong.table.startswith("deepspeed."):
+                hint += " Everything else in DeepSpeed's configuration comes from the recipe's other sections."
         return f"{wrong.phase}unknown key {wrong.table}{wrong.key}.{hint}"
 
     if fault["type"] == "missing":
@@ -161,13 +336,15 @@ def _locate(location: tuple[Any, ...], schema: type[BaseModel]) -> _WrongKey:
     return _WrongKey(phase, "".join(tables), key, schema, element)
 
 
-def _section_of(schema: type[BaseModel], key: Any) -> type[BaseModel] | None:
+def _section_of(schema: type[BaseModel], key: Any) -> type[Section] | None:
     """Return the class of the table that a schema's key holds, or None if the key holds a value."""
     field = schema.model_fields.get(key)
-    if field is None:
-        return None
+    return section_in(field.annotation) if field else None
 
-    for annotation in (field.annotation, *get_args(field.annotation)):
-        if isinstance(annotation, type) and issubclass(annotation, Section):
-            return annotation
+
+def section_in(annotation: Any) -> type[Section] | None:
+    """Return the class of the table that an annotation allows, alone or in a list; None if it allows only values."""
+    for kind in (annotation, *get_args(annotation)):
+        if isinstance(kind, type) and issubclass(kind, Section):
+            return kind
     return None

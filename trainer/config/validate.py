@@ -1,32 +1,52 @@
-"""Cross-field validation: keys of a recipe that must fit each other. Every check raises UsageError.
+"""Cross-field validation: keys of a recipe that must fit each other.
 
-Bounds of single keys are in the schema, and checks within [model] in validate_model.py.
+Every check raises UsageError. path: names the recipe in messages. Bounds of single keys are in the schema.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-from schemas.errors import UsageError, nearest_name
-from trainer.config.deepspeed_keys import ALLOWED, OWNED_BY_RECIPE, TABLES, is_valid
-from trainer.config.schema import (
-    BatchSection,
+from schemas.errors import UsageError
+from trainer.config.schema import BatchSection, EngineSection, Recipe
+from trainer.config.sections import (
     DataSection,
-    EngineSection,
     MaskingSection,
+    ModelSection,
     OptimizerSection,
-    Recipe,
     ScheduleSection,
 )
-from trainer.config.validate_model import check_first_weights, check_generator, check_model, check_starting_weights
+from trainer.models.families import GENERATOR_SIZE, generator_sizes
 
 LOWEST_STAGE_FOR_OFFLOAD = {"none": 0, "optimizer": 1, "parameters": 3}
 """The lowest engine.zero_stage that supports each engine.offload."""
 
+ROTATED_FAMILIES = ("modernbert", "eurobert", "esm", "nomic_bert", "gte")
+
+FAMILIES_WITH = {
+    "embedding_size": ("albert", "electra"),
+    "num_hidden_groups": ("albert",),
+    "sharing": ("albert",),
+    "num_key_value_heads": ("eurobert",),
+    "rope_base": ROTATED_FAMILIES,
+    "window_rope_base": ("modernbert",),
+    "window": ("modernbert",),
+    "global_every": ("modernbert",),
+    "tied": ("eurobert",),
+    "generator_size": ("electra",),
+    "discriminator_weight": ("electra",),
+}
+"""Keys of [model] that only some families have."""
+
+
+DRAWN_STARTS = {
+    "initial_embeddings": "random",
+    "initial_attention": "random",
+    "initial_head": "random",
+}
+"""Keys of [model] that replace drawn weights, with the values that leave them as drawn."""
+
 
 def check_recipe(recipe: Recipe, path: str) -> None:
     """Check the recipe of a run, or of one phase. path: names the recipe in messages."""
-    check_deepspeed(recipe, path)
     check_engine(recipe.engine, recipe.optimizer, path)
     check_compile(recipe, path)
     check_model(recipe.model, path)
@@ -55,42 +75,6 @@ def check_phases(recipe: Recipe, path: str) -> None:
             f"{path}: the phases have {steps:,} steps together, but run.max_steps is {recipe.run.max_steps:,}. "
             "Make them equal, leave the phases out with `--set phases=none`, or end the run early with run.stop_at."
         )
-
-
-def check_deepspeed(recipe: Recipe, path: str) -> None:
-    """Check that [deepspeed] holds only keys that are passed on, with values of the right type."""
-    for name, value in recipe.deepspeed.items():
-        if name in TABLES and not isinstance(value, dict):
-            raise UsageError(f"{path}: [deepspeed] {name} must be a table, found {value!r}.")
-
-        settings = {f"{name}.{key}": inner for key, inner in value.items()} if name in TABLES else {name: value}
-        for key, setting in settings.items():
-            check_deepspeed_key(key, setting, path)
-
-
-def check_deepspeed_key(key: str, value: Any, path: str) -> None:
-    """Check a key of [deepspeed], such as "zero_optimization.overlap_comm", and its value."""
-    owner = OWNED_BY_RECIPE.get(key)
-    if owner is not None:
-        raise UsageError(f"{path}: [deepspeed] {key} is set by {owner}; set that instead.")
-
-    if key == "zero_optimization.round_robin_gradients":
-        raise UsageError(
-            f"{path}: [deepspeed] {key} cannot be used: with it DeepSpeed's own map "
-            "of which rank holds which parameter is wrong, and checkpoints go by that map. Leave it out."
-        )
-
-    expected = ALLOWED.get(key)
-    if expected is None:
-        table, dot, inner = key.rpartition(".")
-        of_table = [name.rpartition(".")[2] for name in ALLOWED if name.rpartition(".")[0] == table]
-        hint = nearest_name(inner, of_table).replace("mean ", f"mean {table}{dot}")
-        raise UsageError(
-            f"{path}: [deepspeed] {key} is not passed on to DeepSpeed: training is tested with the keys that "
-            f"docs/recipes.md lists, and with no others.{hint} Leave it out."
-        )
-    if not is_valid(value, expected):
-        raise UsageError(f"{path}: [deepspeed] {key} must be {expected}, found {value!r}.")
 
 
 def check_engine(engine: EngineSection, optimizer: OptimizerSection, path: str) -> None:
@@ -277,4 +261,96 @@ def check_two_streams(recipe: Recipe, path: str) -> None:
         raise UsageError(
             f'{path}: model.hidden_size {recipe.model.hidden_size} is odd; positions in "xlnet" are as many sines as '
             "cosines. Make it even."
+        )
+
+
+# The table [model]
+
+
+def check_model(model: ModelSection, path: str) -> None:
+    """Check that the network can be built."""
+    if model.hidden_size % model.num_attention_heads:
+        raise UsageError(
+            f"{path}: model.num_attention_heads {model.num_attention_heads} does not divide "
+            f"model.hidden_size {model.hidden_size}."
+        )
+
+    if model.num_hidden_layers % (model.num_hidden_groups or 1):
+        raise UsageError(
+            f"{path}: model.num_hidden_groups {model.num_hidden_groups} does not divide "
+            f"model.num_hidden_layers {model.num_hidden_layers}."
+        )
+
+    if model.num_attention_heads % (model.num_key_value_heads or 1):
+        raise UsageError(
+            f"{path}: model.num_key_value_heads {model.num_key_value_heads} does not divide "
+            f"model.num_attention_heads {model.num_attention_heads}."
+        )
+
+    head_size = model.hidden_size // model.num_attention_heads
+    if model.family in ROTATED_FAMILIES and head_size % 2:
+        raise UsageError(
+            f"{path}: heads of {head_size} cannot be rotated, which pairs their values. Choose model.hidden_size and "
+            "model.num_attention_heads so that a head's size is even."
+        )
+
+    for name, families in FAMILIES_WITH.items():
+        is_set = getattr(model, name) is not None
+        if is_set and model.family not in families:
+            *others, last = [f'"{family}"' for family in families]
+            names = f"{', '.join(others)} and {last}" if others else last
+            raise UsageError(
+                f'{path}: model.{name} belongs to {names}; model.family is "{model.family}". Leave it out.'
+            )
+
+
+def check_first_weights(model: ModelSection, path: str) -> None:
+    """Check that init_from and tile_from are not both set, and that the family's weights can be tiled."""
+    if model.tile_from is None:
+        return
+
+    if model.init_from is not None:
+        raise UsageError(
+            f"{path}: model.init_from {model.init_from} and model.tile_from {model.tile_from} both give the first "
+            "weights. Leave one out: init_from is for a model of the same sizes, tile_from for a smaller one."
+        )
+    if model.family == "xlnet":
+        raise UsageError(
+            f'{path}: model.tile_from is not for model.family "xlnet", whose positions are sines and cosines with '
+            "other frequencies in each width. Leave it out."
+        )
+
+
+def check_starting_weights(model: ModelSection, path: str) -> None:
+    """Check that the model.initial_* keys do not conflict with other sources of weights or with each other."""
+    asked_for = [name for name, default in DRAWN_STARTS.items() if getattr(model, name) != default]
+    source = "init_from" if model.init_from is not None else "tile_from"
+    if asked_for and getattr(model, source) is not None:
+        off = ", ".join(f"model.{name}={DRAWN_STARTS[name]}" for name in asked_for)
+        if model.initial_embedding_std is not None:
+            off += ", model.initial_embedding_std=none"
+        raise UsageError(
+            f"{path}: model.{source} already sets all initial weights, so other starts have no use. Leave it out, or "
+            f"set {off}."
+        )
+
+    if model.initial_embedding_std is not None and model.initial_embeddings == "random":
+        raise UsageError(
+            f'{path}: model.initial_embedding_std belongs to model.initial_embeddings "cooccurrence". Drawn embeddings '
+            "have the standard deviation model.initializer_range."
+        )
+
+
+def check_generator(model: ModelSection, path: str) -> None:
+    """Check that ELECTRA's generator can be built: its width is positive and a multiple of its number of heads."""
+    if model.family != "electra":
+        return
+
+    fraction = model.generator_size or GENERATOR_SIZE
+    sizes = generator_sizes(model.hidden_size, model.num_attention_heads, model.intermediate_size, fraction)
+    if sizes.hidden_size == 0 or sizes.hidden_size % sizes.num_attention_heads:
+        raise UsageError(
+            f"{path}: model.generator_size {fraction:g} makes a generator of width {sizes.hidden_size} with "
+            f"{sizes.num_attention_heads} heads, which do not divide it. Choose a fraction such as 1/4 or 1/2 of "
+            f"model.hidden_size {model.hidden_size} that heads divide."
         )

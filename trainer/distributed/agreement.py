@@ -17,9 +17,8 @@ import torch.distributed as dist
 from schemas.errors import ClozelineError, UsageError
 from schemas.manifest import read_manifest
 from schemas.storage import is_local
-from trainer.config.changes import flatten, shown_value
 from trainer.config.phases import phases_of
-from trainer.config.public import PATH_KEYS, without_secret_keys
+from trainer.config.record import PATH_KEYS, flatten, shown_value
 from trainer.config.schema import Recipe
 from trainer.distributed.collectives import run_on_all_ranks
 
@@ -51,11 +50,11 @@ def check_ranks_agree(recipe: Recipe) -> None:
 
 
 def facts_of_run(recipe: Recipe) -> dict[str, str]:
-    """Return the recipe's values by full key, without secrets, and the fingerprints of its pairs.
+    """Return the recipe's values by full key, and the fingerprints of its pairs.
 
     Paths are left out: machines may see the same data at different ones, and read caches of their own.
     """
-    values = without_secret_keys(flatten(recipe.model_dump(exclude_none=True)))
+    values = flatten(recipe.model_dump(exclude_none=True))
     facts = {key: shown_value(value) for key, value in values.items() if key.rpartition(".")[2] not in PATH_KEYS}
 
     folders = [folder for phase in phases_of(recipe) for folder in phase.recipe.data.folders]

@@ -9,7 +9,6 @@ from schemas.errors import ClozelineError, UsageError
 from schemas.urls import normal
 from trainer.command_line import command_parser, whole_number_from
 from trainer.distributed.preemption import INTERRUPTED
-from trainer.export.writing import DEFAULT_SHARD_GIGABYTES, Writing
 from trainer.logs import logger
 
 
@@ -21,7 +20,7 @@ def main(arguments: list[str] | None = None, prog: str = "python -m trainer.expo
             raise UsageError("--average takes the last checkpoints, not the best one. Leave --best out.")
 
         # This import loads torch, which takes seconds, so it waits until the flags are known to be valid.
-        from trainer.export.convert import export
+        from trainer.export.convert import Writing, export
 
         signal.signal(signal.SIGINT, signal.default_int_handler)
         writing = Writing(options.overwrite, int(options.max_shard_gigabytes * 10**9), options.average)
@@ -63,7 +62,7 @@ def parser(prog: str = "python -m trainer.export") -> argparse.ArgumentParser:
     top.add_argument(
         "--max_shard_gigabytes",
         type=_gigabytes,
-        default=DEFAULT_SHARD_GIGABYTES,
+        default=5.0,
         metavar="GB",
         help="cut larger weights into several files of at most this size (default: %(default)g)",
     )

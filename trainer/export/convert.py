@@ -1,24 +1,28 @@
 """Exports a checkpoint as a Hugging Face folder. The command line is in cli.py.
 
-The folder holds config.json, model.safetensors (or several files of at most --max_shard_gigabytes and their index, see
-shards.py), README.md (a model card) and the tokenizer's files. transformers' Auto classes load it without any of our
-code. For ELECTRA, the folder holds the discriminator, and its subfolder `generator` the generator.
+The folder holds config.json, README.md (a model card), the tokenizer's files and the weights: model.safetensors, or
+model-00001-of-00002.safetensors and so on with an index, if they need more than --max_shard_gigabytes. transformers'
+Auto classes load it without any of our code. For ELECTRA, the folder holds the discriminator, and its subfolder
+`generator` the generator.
 
-All files are first written into a temporary folder. If transformers is installed, it loads them there, and its logits,
-and the rows that its tokenizer builds, are compared with ours. Only then are the files copied to HF_DIR.
+All files are first written into an unfinished folder (folder.py). If transformers is installed, it loads them there,
+and its logits, and the rows that its tokenizer builds, are compared with ours. Only then does HF_DIR change.
 
-Memory stays far below the size of the weights: files are written and copied piece by piece, and for the comparison both
-models read their weights from memory-mapped files, whose pages the system can drop at any time.
+The weights are in memory once.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from safetensors.torch import load_file
+from huggingface_hub import split_torch_state_dict_into_shards
+from safetensors.torch import save_file
+from torch import Tensor
 
 from schemas import storage
 from schemas.vocabulary import VOCABULARY_FOLDER as VOCABULARY_FOLDER
@@ -28,23 +32,43 @@ from trainer.checkpoint.format import read_state
 from trainer.config.load import load_recipe
 from trainer.config.phases import recipe_of_step
 from trainer.config.schema import Recipe
-from trainer.export.average import WEIGHTS_FILE, folder_of_weights, last_steps
-from trainer.export.folder import VERSION_KEY, check_output, publish_export, room_errors_named, scratch_folder
+from trainer.export.folder import (
+    INDEX_FILE,
+    VERSION_KEY,
+    check_output,
+    publish_export,
+    room_errors_named,
+    unfinished_folder,
+)
 from trainer.export.model_card import model_card
-from trainer.export.shards import write_weights
 from trainer.export.source import (
     check_belongs,
     check_saved,
     choose_checkpoint,
+    last_steps,
     local_copy,
+    read_weights,
     step_with_lowest_loss,
 )
 from trainer.export.tokenizer import tokenizer_files
 from trainer.export.verify import check_export
-from trainer.export.writing import Writing as Writing
 from trainer.models.electra import ModelPart, PartModel, parts_of
 from trainer.models.hf_config import AUTO_CLASSES, hf_config
+from trainer.models.hf_names import constant_tensors, to_hf
 from trainer.models.pretraining import PretrainingModel, empty_model
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How an export is written.
+
+    overwrite: an earlier export may be replaced. max_shard_bytes: the maximum bytes of weights in a file, by default
+    that of transformers. average: the number of last checkpoints whose weights are averaged.
+    """
+
+    overwrite: bool = False
+    max_shard_bytes: int = 5 * 10**9
+    average: int = 1
 
 
 def export(run: str, output: str, step: int | None, best: bool = False, writing: Writing | None = None) -> str:
@@ -64,28 +88,27 @@ def export(run: str, output: str, step: int | None, best: bool = False, writing:
 
     with contextlib.ExitStack() as resources:
         folder, faults = resources.enter_context(local_copy(run, step, averaged[:-1]))
-        scratch = resources.enter_context(scratch_folder())
+        unfinished = resources.enter_context(unfinished_folder(output))
         checkpoint = choose_checkpoint(folder, step, faults)
         recipe = load_recipe(str(Path(folder) / "recipe.toml"), [])
         vocabulary = read_vocabulary(str(Path(folder) / VOCABULARY_FOLDER))
         check_belongs(checkpoint, recipe, vocabulary)
 
         earlier = [choose_checkpoint(folder, one, faults) for one in averaged[:-1]]
-        weights = resources.enter_context(folder_of_weights([*earlier, checkpoint]))
         of_step = recipe_of_step(recipe, read_state(checkpoint).step)
-        model = read_model(weights, of_step, vocabulary)
+        model = read_model(checkpoint, of_step, vocabulary, earlier)
 
         vocabulary_folder = Path(folder) / VOCABULARY_FOLDER
         tokenizer = tokenizer_files(vocabulary_folder, model.shape)
         parts = parts_of(model)
-        with room_errors_named(scratch, model):
+        with room_errors_named(unfinished, output, model):
             for part in parts:
                 files = tokenizer | {"config.json": config_json(part.model, vocabulary)}
-                write_part(part, scratch, weights / WEIGHTS_FILE, files, writing.max_shard_bytes)
-            (scratch / "README.md").write_text(model_card(folder, checkpoint, recipe, averaged), encoding="utf-8")
+                write_part(part, unfinished / part.subfolder, files, writing.max_shard_bytes)
+            (unfinished / "README.md").write_text(model_card(folder, checkpoint, recipe, averaged), encoding="utf-8")
 
-        difference = check_parts(parts, scratch, vocabulary, vocabulary_folder)
-        publish_export(scratch, output)
+        difference = check_parts(parts, unfinished, vocabulary, vocabulary_folder)
+        publish_export(unfinished, output)
 
     source = _source_text(run, checkpoint, averaged)
     auto_class = AUTO_CLASSES[model.shape.family]
@@ -110,16 +133,33 @@ def _source_text(run: str, checkpoint: Path, averaged: list[int]) -> str:
     return storage.join(run, CHECKPOINTS_FOLDER, checkpoint.name)
 
 
-def write_part(part: ModelPart, folder: Path, weights: Path, files: dict[str, bytes], max_shard_bytes: int) -> None:
-    """Write a part of the model into its subfolder of the export's `folder`: its weights, then `files`.
-
-    weights: the file with the whole model. files: the content of other files, by name.
-    """
-    part_folder = folder / part.subfolder
-    part_folder.mkdir(exist_ok=True)
-    write_weights(weights, part_folder, part.model.shape, max_shard_bytes, part.names)
+def write_part(part: ModelPart, folder: Path, files: dict[str, bytes], max_shard_bytes: int) -> None:
+    """Write a part of the model into its folder: its weights, and `files` by name. Raises OSError."""
+    folder.mkdir(exist_ok=True)
+    weights = {name: parameter.detach() for name, parameter in part.model.named_parameters()}
+    write_weights(to_hf(weights, part.model.shape) | constant_tensors(part.model.shape), folder, max_shard_bytes)
     for name, content in files.items():
-        (part_folder / name).write_bytes(content)
+        (folder / name).write_bytes(content)
+
+
+def write_weights(tensors: dict[str, Tensor], folder: Path, max_shard_bytes: int) -> None:
+    """Write tensors into one safetensors file, or into several and their index, as transformers cuts them.
+
+    A file has at most `max_shard_bytes` of weights, unless a single tensor is larger.
+    """
+    # Of tensors without data, the sizes alone count: several may be parts of one of ours, and share its memory.
+    without_data = {name: tensor.to("meta") for name, tensor in tensors.items()}
+    split = split_torch_state_dict_into_shards(without_data, max_shard_size=max_shard_bytes)
+    for file, names in split.filename_to_tensors.items():
+        save_file({name: tensors[name] for name in names}, folder / file, {"format": "pt"})
+
+    if split.is_sharded:
+        parameters = sum(tensor.numel() for tensor in tensors.values())
+        index = {
+            "metadata": {"total_parameters": parameters} | split.metadata,
+            "weight_map": dict(sorted(split.tensor_to_filename.items())),
+        }
+        (folder / INDEX_FILE).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
 def check_parts(parts: list[ModelPart], folder: Path, vocabulary: Vocabulary, vocabulary_folder: Path) -> float | None:
@@ -141,15 +181,17 @@ def _check_text(difference: float | None) -> str:
     return f"checked, to {difference:.0e}"
 
 
-def read_model(path: Path, recipe: Recipe, vocabulary: Vocabulary) -> PretrainingModel:
-    """Return the model of a checkpoint, in float32. Its weights are pages of the memory-mapped file.
+def read_model(
+    checkpoint: Path, recipe: Recipe, vocabulary: Vocabulary, earlier: Sequence[Path] = ()
+) -> PretrainingModel:
+    """Return the model of a checkpoint, in float32, or with the mean of its weights and those of earlier checkpoints.
 
-    path: the folder with the weights file.
+    Raises CheckpointError if one of them is malformed.
     """
-    # On the meta device, no memory is allocated for weights that load_state_dict replaces.
+    # On the meta device, no memory is allocated for weights that are then replaced.
     model = empty_model(recipe.model, vocabulary.size, vocabulary.special_id("mask"))
-
-    model.assign_weights(load_file(path / WEIGHTS_FILE))
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    model.assign_weights(read_weights([*earlier, checkpoint], shapes))
     return model.eval()
 
 

@@ -1,5 +1,8 @@
 """The folder that an export is written to: it is checked before any work, and filled at the end.
 
+An export is first written into an unfinished folder on the same disk. A new folder appears complete, by a rename; of an
+earlier export, the files are kept until the new ones only have to be renamed.
+
 An export never replaces files that are not its own. A folder counts as an earlier export, which --overwrite may
 replace, if its config.json has the key `clozeline_version`.
 """
@@ -10,7 +13,6 @@ import contextlib
 import json
 import os
 import re
-import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -22,10 +24,11 @@ from schemas import storage
 from schemas.errors import DataError, StorageError, UsageError
 from schemas.vocabulary import TOKENIZER_FILES
 from trainer.checkpoint.remote import upload_file
-from trainer.export.shards import INDEX_FILE, SINGLE_FILE
 from trainer.models.electra import GENERATOR_FOLDER
 from trainer.models.pretraining import PretrainingModel
 
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
 EXPORT_FILES = {"config.json", SINGLE_FILE, INDEX_FILE, "README.md"} | TOKENIZER_FILES
 """File names of an export, besides those that match SHARD. --overwrite replaces or removes these files."""
 SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
@@ -52,8 +55,7 @@ def check_output(run: str, output: str, overwrite: bool) -> None:
     if storage.is_local(output):
         _check_local_output(Path(storage.filesystem(output)[1]), output)
 
-    is_empty = not storage.names(output)
-    if is_empty:
+    if all(storage.is_partial(name) for name in storage.names(output)):
         return
     if not overwrite:
         raise UsageError(f"--output {output} is not empty. Give another folder, or --overwrite to replace an export.")
@@ -78,11 +80,16 @@ def _check_local_output(path: Path, output: str) -> None:
 
     Raises UsageError if it is not a folder, and StorageError if it is not writable.
     """
-    nearest = next(part for part in (path, *path.parents) if part.exists())
+    nearest = _nearest_existing(path)
     if not nearest.is_dir():
         raise UsageError(f"--output {output}: {nearest} is not a folder. Give another folder.")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise StorageError(f"--output {output} cannot be written: {nearest} is read-only for this user.")
+
+
+def _nearest_existing(path: Path) -> Path:
+    """Return the path itself if it exists, otherwise its nearest ancestor that does."""
+    return next(part for part in (path, *path.parents) if part.exists())
 
 
 def _is_inside(output: str, run: str) -> bool:
@@ -101,58 +108,68 @@ def _is_inside(output: str, run: str) -> bool:
     return output_prefix.startswith(run_prefix)
 
 
-# ---- The temporary folder ----
+# ---- Writing ----
 
 
 @contextlib.contextmanager
-def scratch_folder() -> Iterator[Path]:
-    """Yield a folder in TMPDIR that is removed afterwards. Raises StorageError if it cannot be created."""
+def unfinished_folder(output: str) -> Iterator[Path]:
+    """Yield an empty folder to write an export in, which is removed afterwards unless it was renamed.
+
+    It lies inside `output`, or where that is to be created; for a URL, in TMPDIR. What a killed export left there is
+    removed. Raises StorageError if the folder cannot be created.
+    """
+    name = f".export.{storage.sha256(output.encode())[:12]}{storage.PARTIAL_SUFFIX}"
     try:
-        folder = tempfile.mkdtemp(suffix=storage.PARTIAL_SUFFIX)
+        local = storage.is_local(output)
+        parent = _nearest_existing(Path(storage.filesystem(output)[1])) if local else Path(tempfile.gettempdir())
+        folder = parent / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
     except OSError as error:
         raise StorageError(
-            f"A temporary folder cannot be created: {error.strerror}. Set TMPDIR to a folder that can be written."
+            f"--output {output} cannot be written: {error.strerror or error}. {_way_out(output)}"
         ) from error
 
     try:
-        yield Path(folder)
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def room_errors_named(folder: Path, model: PretrainingModel) -> Iterator[None]:
-    """Turn a failed write to a temporary folder into a StorageError that states the bytes needed and free."""
+def room_errors_named(folder: Path, output: str, model: PretrainingModel) -> Iterator[None]:
+    """Turn a failed write to an unfinished folder into a StorageError that states the bytes needed and free."""
     try:
         yield
     except (OSError, SafetensorError) as error:
         bytes_needed = sum(4 * parameter.numel() for parameter in model.parameters())
         bytes_free = shutil.disk_usage(folder).free
         raise StorageError(
-            f"The temporary folder {folder.parent} cannot be written: the export needs {bytes_needed:,} bytes and "
-            f"{bytes_free:,} are free ({error}). Free space there, or set TMPDIR to another folder."
+            f"--output {output} cannot be written: it needs {bytes_needed:,} bytes in {folder.parent}, and "
+            f"{bytes_free:,} are free there ({error}). {_way_out(output)}"
         ) from error
 
 
-# ---- Publishing ----
+def _way_out(output: str) -> str:
+    other = "give another --output" if storage.is_local(output) else "set TMPDIR to another folder"
+    return f"Free space there or {other}."
 
 
 def publish_export(folder: Path, output: str) -> None:
-    """Copy the files of an export to `output`, and remove those that an earlier export left there.
+    """Make the files of an unfinished folder those of `output`, and remove those that an earlier export left there.
 
     Raises StorageError if they cannot be written.
     """
-    try:
-        _publish_files(folder, output)
+    # safetensors lets nobody but the user read its files.
+    for file in folder.rglob("*.safetensors"):
+        shutil.copymode(folder / "config.json", file)
 
-        # `output` was empty or an export (`check_output`), whose generator belongs to the weights that were replaced.
-        generator = storage.join(output, GENERATOR_FOLDER)
-        if (folder / GENERATOR_FOLDER).exists():
-            _publish_files(folder / GENERATOR_FOLDER, generator)
-        elif is_export(generator):
-            _remove_files_of_export(generator, kept=set())
-            if not storage.names(generator):
-                storage.remove(generator)
+    try:
+        target = Path(storage.filesystem(output)[1])
+        if storage.is_local(output) and not target.exists():
+            _rename_folder(folder, target)
+        else:
+            _replace_files(folder, output)
     except (OSError, DataError) as error:
         # Only these are converted. storage raises StorageError itself, for example for a full disk.
         reason = str(error).rstrip(".")
@@ -164,50 +181,52 @@ def publish_export(folder: Path, output: str) -> None:
         ) from error
 
 
-def _publish_files(folder: Path, output: str) -> None:
-    """Copy the files of a folder to `output`, and remove other files of an export from there."""
-    # config.json comes first, so that after an interruption the folder is recognized as an export and can be replaced.
-    files = sorted(
-        (path for path in folder.iterdir() if path.is_file()),
-        key=lambda file: (file.name != "config.json", file.name),
-    )
-    written = {file.name for file in files}
-
-    # transformers prefers the single file to the index, so old weights must not remain next to new shards.
-    if SINGLE_FILE not in written and SINGLE_FILE in storage.names(output):
-        storage.remove(storage.join(output, SINGLE_FILE))
-
-    for file in files:
-        publish_file(file, storage.join(output, file.name))
-
-    _remove_files_of_export(output, written)
-
-
-def _remove_files_of_export(output: str, kept: set[str]) -> None:
-    """Remove the files of an export from a folder, except those with names in `kept`. Other files stay."""
-    for name in storage.names(output):
-        is_of_an_export = name in EXPORT_FILES or SHARD.fullmatch(name) is not None
-        if is_of_an_export and name not in kept:
-            storage.remove(storage.join(output, name))
-
-
-def publish_file(path: Path, url: str) -> None:
-    """Copy a file atomically, as storage.publish does with bytes, without reading the whole file into memory.
-
-    Raises StorageError if a store refuses, and OSError if the local disk does.
-    """
-    if not storage.is_local(url):
-        upload_file(path, url)
-        return
-
-    target = Path(storage.filesystem(url)[1])
+def _rename_folder(folder: Path, target: Path) -> None:
+    """Make the folder durable and rename it. Raises OSError."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.{secrets.token_hex(6)}{storage.PARTIAL_SUFFIX}")
-    try:
-        shutil.copyfile(path, partial)
-        with partial.open("rb") as copied:
-            os.fsync(copied.fileno())
-        os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
+    for path in (*folder.rglob("*"), folder):
+        storage.sync_folder(str(path))
+    folder.rename(target)
     storage.sync_folder(str(target.parent))
+
+
+def _replace_files(folder: Path, output: str) -> None:
+    """Move the files of the folder to `output`, after those of an earlier export that have no successor are removed.
+
+    transformers prefers a single file of weights to several, so an old one must not lie beside new ones.
+    """
+    # config.json comes first, so that after an interruption the folder is recognized as an export and can be replaced.
+    files = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
+    files.sort(key=lambda name: (Path(name).name != "config.json", name))
+
+    for name in _files_of_export(output):
+        if name not in files:
+            storage.remove(storage.join(output, name))
+    generator = storage.join(output, GENERATOR_FOLDER)
+    if storage.exists(generator) and not storage.names(generator):
+        storage.remove(generator)
+
+    for name in files:
+        move_file(folder / name, storage.join(output, name))
+
+
+def _files_of_export(output: str) -> list[str]:
+    """Return the files of an earlier export in a folder. Those of its generator have names with a slash."""
+    files: list[str] = []
+    for subfolder in ("", f"{GENERATOR_FOLDER}/"):
+        place = storage.join(output, subfolder) if subfolder else output
+        if is_export(place):
+            files += [f"{subfolder}{name}" for name in storage.names(place) if _is_of_export(name)]
+    return files
+
+
+def _is_of_export(name: str) -> bool:
+    return name in EXPORT_FILES or SHARD.fullmatch(name) is not None
+
+
+def move_file(path: Path, url: str) -> None:
+    """Move a file to a place on the same disk, or copy it to a URL. Raises StorageError."""
+    if storage.is_local(url):
+        storage.move(str(path), url)
+    else:
+        upload_file(path, url)

@@ -1,6 +1,6 @@
 """Writes the model card of an export (README.md): what the model is, how to load it, and how it was trained.
 
-An export may be published, so its card holds no paths and no secrets of the run. The text is in
+An export may be published, so its card holds no paths and no accounts of the run. The text is in
 templates/model_card.md.jinja.
 """
 
@@ -10,12 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import tomli_w
-
 from schemas.pages import render_markdown
 from trainer.checkpoint.format import read_state
-from trainer.config.changes import RecipeChange, shown_value
-from trainer.config.public import changes_without_paths, changes_without_secrets, without_paths, without_secrets
+from trainer.config.record import public_changes, public_recipe, shown_value
 from trainer.config.schema import Recipe
 from trainer.logs import logger
 from trainer.metrics.log import Figures, is_evaluation, read_lines, skipped_note
@@ -123,14 +120,3 @@ def last_metrics(run: str, step: int) -> LastMetrics:
 def _present(line: Figures, names: Sequence[str]) -> dict[str, float]:
     """Return those of the named metrics that a line has a number for, in the order of the names."""
     return {name: number for name in names if (number := line.get(name)) is not None}
-
-
-def public_recipe(recipe: Recipe) -> str:
-    """Return the recipe as TOML without secrets and without paths."""
-    content = without_paths(without_secrets(recipe.model_dump(exclude_none=True)))
-    return tomli_w.dumps(content).strip()
-
-
-def public_changes(changes: list[RecipeChange]) -> list[RecipeChange]:
-    """Return how the recipe changed when the run was resumed, without secrets and without paths."""
-    return changes_without_paths(changes_without_secrets(changes))

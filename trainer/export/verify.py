@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,14 @@ import torch
 from torch import Tensor
 
 from schemas.errors import CheckpointError
-from schemas.randomness import key
+from schemas.randomness import key, permutation
 from schemas.vocabulary import Vocabulary
 from trainer.export.verify_rows import check_rows
-from trainer.export.xlnet import logit_pairs
 from trainer.models.batch import PackedBatch
 from trainer.models.electra import PartModel
 from trainer.models.hf_config import AUTO_CLASSES
 from trainer.models.pretraining import PretrainingModel
+from trainer.models.xlnet import permutation_inputs
 
 LARGEST_DIFFERENCE = 1e-4
 """The largest accepted difference of logits, divided by the largest logit if that is above 1. It is about ten times the
@@ -161,6 +162,31 @@ def difference(exported: Any, model: PartModel, batch: PackedBatch) -> float:
 
     pairs = zip(output[: len(expected)], expected, strict=True)
     return float(torch.stack([_relative_difference(logits, ours) for logits, ours in pairs]).max())
+
+
+@torch.inference_mode()
+def logit_pairs(exported: Any, model: PretrainingModel, batch: PackedBatch) -> list[tuple[Tensor, Tensor]]:
+    """Return pairs of XLNet's logits, transformers' and ours: (T, V) of the content stream, (K, V) of the query stream.
+
+    Every second token of the batch's row is a target. The order of prediction depends only on the row's length. A row
+    of one token has no targets, and only the first pair.
+    """
+    inputs = {"input_ids": batch.ids_T[None], "token_type_ids": batch.segments_T[None]}
+    theirs_TV = exported(**inputs).logits[0]
+    ours_TV = model.mlm_head(model.encoder(batch), model.encoder.embeddings.token.weight)
+    pairs = [(theirs_TV, ours_TV)]
+
+    targets_K = torch.arange(1, batch.tokens, 2)
+    if len(targets_K) == 0:
+        return pairs
+
+    order_T = torch.full_like(batch.ids_T, -1)
+    order_T[targets_K] = torch.from_numpy(permutation(len(targets_K), batch.tokens))
+    permuted = replace(batch, masked_positions_K=targets_K, predicted=len(targets_K), order_T=order_T)
+
+    theirs_KV = exported(**inputs, **permutation_inputs(order_T, targets_K)).logits[0]
+    ours_KV, _ = model.logits(permuted)
+    return [*pairs, (theirs_KV, ours_KV)]
 
 
 def _relative_difference(logits: Tensor, expected: Tensor) -> Tensor:

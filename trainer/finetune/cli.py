@@ -14,7 +14,7 @@ from trainer.command_line import (
     run_until_stopped,
     whole_number_from,
 )
-from trainer.config.origin import Origin
+from trainer.config.parse import Origin
 from trainer.distributed.preemption import StopRequest
 from trainer.finetune.encoder_folder import check_encoder_files
 from trainer.finetune.files.missing import Naming, check_task_files

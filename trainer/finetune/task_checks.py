@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from schemas.errors import UsageError
-from trainer.config.origin import Origin
+from trainer.config.parse import Origin
 from trainer.finetune.metrics.table import unsuitable
 from trainer.finetune.task import Format, Task
 from trainer.finetune.task_defaults import format_of

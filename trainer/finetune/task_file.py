@@ -12,9 +12,7 @@ from dataclasses import dataclass
 
 from schemas import storage
 from schemas.errors import DataError, UsageError
-from trainer.config.origin import Origin
-from trainer.config.overrides import apply_override
-from trainer.config.parse import parse_section
+from trainer.config.parse import Origin, apply_override, parse_section
 from trainer.finetune.shipped import advice_on_missing, shipped_task_names, shipped_task_text
 from trainer.finetune.task import Task
 from trainer.finetune.task_checks import check_has_format, check_task

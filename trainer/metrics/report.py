@@ -22,8 +22,7 @@ from schemas.charts import COLORS, Chart, Line, TextOf, chart, chart_over_hours,
 from schemas.masking import KINDS
 from schemas.pages import render
 from trainer.checkpoint.format import best_step
-from trainer.config.changes import RecipeChange, shown_value
-from trainer.config.public import changes_without_secrets, without_secrets
+from trainer.config.record import RecipeChange, shown_value
 from trainer.metrics.log import CAUSE, Metrics, is_evaluation, read_metrics
 from trainer.metrics.plateau import ADVICE
 from trainer.metrics.presentation import duration, or_dash
@@ -129,8 +128,8 @@ def report(run: str, lines: Metrics, resumed_at: list[int], changes: Sequence[Re
         evaluation=_last_evaluation(lines),
         note=_last_note(lines),
         ranks=_rows_of_ranks(read_ranks(run)),
-        changes=_rows_of_changes(changes_without_secrets(changes)),
-        recipe=tomli_w.dumps(without_secrets(recipe)),
+        changes=_rows_of_changes(changes),
+        recipe=tomli_w.dumps(recipe),
         charts_over_hours=charts_over_hours(run, lines),
     )
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trainer.models.shape import EncoderShape, FamilyTraits
 
 if TYPE_CHECKING:
-    from trainer.config.schema import ModelSection
+    from trainer.config.sections import ModelSection
 
 ALBERT_EMBEDDING_SIZE = 128
 ALBERT_GROUPS = 1

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 from schemas.errors import UsageError
-from trainer.config.schema import ModelSection, Recipe
+from trainer.config.schema import Recipe
+from trainer.config.sections import ModelSection
 from trainer.models.families import encoder_shape
 
 WEIGHT_BYTES = 4  # the optimizer keeps float32 weights, whatever engine.precision is

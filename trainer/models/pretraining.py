@@ -24,7 +24,7 @@ from trainer.models.starting_weights import initialize
 from trainer.models.xlnet import TwoStreamEncoder
 
 if TYPE_CHECKING:
-    from trainer.config.schema import ModelSection
+    from trainer.config.sections import ModelSection
 
 PLACE_KINDS = ("masked", "kept", "random")
 """What the model sees at a token to predict: [MASK], the token itself, or a random other token.

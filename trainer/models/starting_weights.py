@@ -33,7 +33,8 @@ from trainer.models.shape import EncoderShape
 
 if TYPE_CHECKING:
     from schemas.statistics import TokenStatistics
-    from trainer.config.schema import ModelSection, Recipe
+    from trainer.config.schema import Recipe
+    from trainer.config.sections import ModelSection
     from trainer.models.word_vectors import WordVectors
 
 Weights = Iterator[tuple[str, Tensor]]

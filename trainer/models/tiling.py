@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from schemas.errors import UsageError
 from schemas.vocabulary import Vocabulary
 from trainer.config.schema import ModelSection
-from trainer.config.validate_model import check_model
+from trainer.config.validate import check_model
 from trainer.models.electra import parts_of
 from trainer.models.families import encoder_shape
 from trainer.models.hf_config import REQUIRED, model_of_folder

@@ -21,7 +21,7 @@ from math import cos, pi, sqrt
 from typing import Any
 
 from trainer.config.phases import Phase, phase_after
-from trainer.config.schema import OptimizerSection, ScheduleSection
+from trainer.config.sections import OptimizerSection, ScheduleSection
 
 
 def learning_rate_in(phase: Phase, step: int) -> float:

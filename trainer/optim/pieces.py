@@ -14,9 +14,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-import torch
-import torch.distributed as dist
-from deepspeed.accelerator import get_accelerator
 from torch import Tensor
 
 from trainer.distributed.zero import flat_slice_of, is_in_flat_group
@@ -88,14 +85,6 @@ class Pieces:
                 self.is_sharded = True
 
 
-def sum_over_ranks(values: Tensor) -> Tensor:
-    """Sum over ranks, through the accelerator because an offloaded optimizer's values are on the host. Collective."""
-    accelerator: Any = get_accelerator()
-    on_accelerator = values.to(accelerator.current_device_name())
-    dist.all_reduce(on_accelerator)
-    return on_accelerator.to(values.device)
-
-
 def _held_elements(tensors: list[Tensor], place: int, parameter: Any) -> HeldElements:
     """Return the part that this rank updates of the parameter at `place` in its group.
 
@@ -133,17 +122,3 @@ def _pieces_by_part(held: HeldElements, shapes: list[tuple[int, ...]], first_num
         if first < last:
             yield Piece(number, held.start + first - held.first, first - begin, last - first)
         begin = end
-
-
-class NumbersOnDevice:
-    """Copies lists of integers to a device, each list only once, because they are the same in every step."""
-
-    def __init__(self) -> None:
-        self._copies: dict[tuple[int, ...], Tensor] = {}
-
-    def copy(self, numbers: Sequence[int], device: torch.device) -> Tensor:
-        """Return the numbers on a device."""
-        key = tuple(numbers)
-        if key not in self._copies:
-            self._copies[key] = torch.tensor(key, device=device)
-        return self._copies[key]

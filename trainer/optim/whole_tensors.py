@@ -1,21 +1,27 @@
-"""The base class of optimizers that are Adam with a factor for each whole tensor: LAMB and StableAdamW.
+"""LAMB and StableAdamW, exact under ZeRO: Adam with a factor for each whole tensor.
 
 With m and v the bias-corrected moments, r = m / (sqrt(v) + eps) + weight_decay * w, and a tensor w moves by
-lr * factor * r. The factor depends on sums over the whole tensor. Under ZeRO 1 and 2 the sums over its pieces are added
-up over the ranks: one small all-reduce of float64 numbers for each group of parameters.
+lr * factor * r. The factor depends on sums over the whole tensor.
 
-Shape suffixes: K quantities that are summed, P tensors of the model, N elements.
+Under ZeRO 1 and 2 each rank holds one contiguous part of a flat float32 tensor per group, in which matrices begin and
+end anywhere. An optimizer that ignores this computes one factor for the whole part. Here the sums over a tensor's
+pieces (pieces.py) are added up over the ranks: one small all-reduce of float64 numbers for each group of parameters.
+
+Shape suffixes: K quantities that are summed, P tensors of the model; 2, the norms of w and r.
 """
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
+from deepspeed.accelerator import get_accelerator
 from torch import Tensor
 
 from trainer.distributed.torch_internals import multiply_all, norms_of
-from trainer.optim.pieces import NumbersOnDevice, Pieces, RowCounts, sum_over_ranks
+from trainer.optim.pieces import Pieces, RowCounts
 
 Updates = list[tuple[Tensor, Tensor]]
 """Tensors to update, each with its r."""
@@ -57,7 +63,7 @@ class WholeTensorOptimizer(torch.optim.Optimizer):
         # DeepSpeed replaces the tensors in `param_groups` with its own, so the model's parameters are kept here.
         self._parameters_of_groups = [(group, list(group["params"])) for group in self.param_groups]
         self._row_counts: RowCounts = row_counts or {}
-        self._numbers = NumbersOnDevice()
+        self._numbers: dict[tuple[int, ...], Tensor] = {}
         self._located: Pieces | None = None
 
     @torch.no_grad()
@@ -141,8 +147,15 @@ class WholeTensorOptimizer(torch.optim.Optimizer):
         squares_KP = torch.zeros(len(values), len(pieces.shapes), dtype=torch.float64, device=device)
         if slices:
             norms = norms_of(slices).double()
-            squares_KP.index_add_(1, self._numbers.copy(numbers, device), norms.square().view(len(values), -1))
-        return sum_over_ranks(squares_KP) if pieces.is_sharded else squares_KP
+            squares_KP.index_add_(1, self._on_device(numbers, device), norms.square().view(len(values), -1))
+        return _sum_over_ranks(squares_KP) if pieces.is_sharded else squares_KP
+
+    def _on_device(self, numbers: list[int], device: torch.device) -> Tensor:
+        """Return the numbers on a device. They are the same in every step, so they are copied only once."""
+        key = tuple(numbers)
+        if key not in self._numbers:
+            self._numbers[key] = torch.tensor(key, device=device)
+        return self._numbers[key]
 
     def multiply_by_tensor(self, updates: Updates, factor_P: Tensor) -> None:
         """Multiply each whole tensor's r by its factor, or by 0 if the update is skipped."""
@@ -153,3 +166,89 @@ class WholeTensorOptimizer(torch.optim.Optimizer):
         held = [(piece, r) for weight, r in updates for piece in self.pieces().of_tensor[weight]]
         if held:
             multiply_all([piece.of(r) for piece, r in held], [factors[piece.number] for piece, _ in held])
+
+
+class Lamb(WholeTensorOptimizer):
+    """LAMB (You et al., arXiv:1904.00962, algorithm 2): a matrix's step scales with its norm.
+
+    A matrix w moves by lr * |w| / |r| * r, or by lr * r if one of the norms is 0. |w| / |r| is called the trust ratio.
+    Biases and layer norms (groups with adapts = False) always move by lr * r, as in google-research/albert and NVIDIA's
+    FusedLAMB. Gradients come clipped by their global norm, as in NVIDIA's code. Google's code differs in that it does
+    not correct the moments' bias.
+    """
+
+    def scaled_directions(self, weights: list[Tensor], group: dict[str, Any]) -> Updates:
+        """Return each weight with r times its trust ratio, or with 0 if the update is skipped."""
+        updates: Updates = []
+        for weight in weights:
+            moments = self.update_moments(weight, group)
+            updates.append((weight, self.direction(weight, moments, group)))
+
+        if group["adapts"]:
+            self._apply_trust_ratios(updates)
+        elif self.found_inf is not None:
+            multiply_all([r for _, r in updates], 1 - self.found_inf)
+        return updates
+
+    def _apply_trust_ratios(self, updates: Updates) -> None:
+        """Multiply each matrix's r by |w| / |r|, with the norms of the whole matrix over all ranks."""
+        weights = [(weight, weight) for weight, _ in updates]
+        squares_2P = self.summed_squares([weights, updates])
+
+        w_P, r_P = squares_2P.sqrt()
+        ratio_P = torch.where((w_P > 0) & (r_P > 0), w_P / r_P, 1.0).float()
+        self.multiply_by_tensor(updates, ratio_P)
+
+
+class StableAdamW(WholeTensorOptimizer):
+    """StableAdamW (Wortsman et al., arXiv:2304.13013, algorithm 2): AdamW with update clipping.
+
+    With g the gradient of a tensor, its step is divided by max(1, RMS), where
+
+        RMS = sqrt(mean of g^2 / max(v, eps^2))    over the tensor's elements
+
+    is about 1 as long as v estimates g^2 well, and large when gradients have just grown, which is when AdamW makes its
+    worst steps (the paper attributes the idea to Adafactor, arXiv:1804.04235). Weight decay is divided as well, as in
+    the paper and in optimi, the library that ModernBERT trains with. A tensor is a parameter of this model, so query,
+    key and value together have one RMS, as in ModernBERT's Wqkv.
+
+    The paper folds the bias correction into the decay rates, which gives the same number as dividing by 1 - beta^t.
+    """
+
+    _sizes_P: Tensor | None = None
+
+    def scaled_directions(self, weights: list[Tensor], group: dict[str, Any]) -> Updates:
+        """Return each weight with r / max(1, RMS), or with 0 if the update is skipped."""
+        updates: Updates = []
+        ratios: Updates = []
+        for weight in weights:
+            moments = self.update_moments(weight, group)
+            ratios.append((weight, _root_ratio(weight, moments, group["eps"])))
+            updates.append((weight, self.direction(weight, moments, group)))
+
+        (squares_P,) = self.summed_squares([ratios])
+        rms_P = (squares_P / self._sizes(squares_P.device)).sqrt()
+        self.multiply_by_tensor(updates, rms_P.clamp(min=1.0).reciprocal().float())
+        return updates
+
+    def _sizes(self, device: torch.device) -> Tensor:
+        """Return the number of elements of each whole tensor, (P,) float64, copied to the device once."""
+        if self._sizes_P is None:
+            sizes = [prod(shape) for shape in self.pieces().shapes]
+            self._sizes_P = torch.tensor(sizes, dtype=torch.float64, device=device)
+        return self._sizes_P
+
+
+def _root_ratio(weight: Tensor, moments: Moments, eps: float) -> Tensor:
+    """Return g / max(sqrt(v), eps) for each element."""
+    assert weight.grad is not None
+    root_of_v = moments.v.sqrt().div_(moments.divisor_of_v**0.5).clamp_(min=eps)
+    return root_of_v.reciprocal_().mul_(weight.grad)
+
+
+def _sum_over_ranks(values: Tensor) -> Tensor:
+    """Sum over ranks, through the accelerator because an offloaded optimizer's values are on the host. Collective."""
+    accelerator: Any = get_accelerator()
+    on_accelerator = values.to(accelerator.current_device_name())
+    dist.all_reduce(on_accelerator)
+    return on_accelerator.to(values.device)

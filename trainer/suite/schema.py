@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from trainer.config.section import Place, Section
+from trainer.config.sections import Place, Section
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
 """The pattern of valid names, which are also the names of folders."""

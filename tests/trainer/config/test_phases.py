@@ -8,8 +8,8 @@ import pytest
 from schemas.errors import UsageError
 from trainer.config.load import load_recipe
 from trainer.config.phases import phase_after, phases_of
+from trainer.config.record import dump_recipe
 from trainer.config.schema import Recipe
-from trainer.config.text import dump_recipe
 from trainer.export.convert import export
 from trainer.optim.lr_schedule import learning_rate
 

@@ -1,4 +1,7 @@
-"""An exported folder is the model that was trained, loaded by transformers without code of ours; every family."""
+"""An exported folder is the model that was trained, loaded by transformers without code of ours; every family.
+
+The bytes of a single file are those of the safetensors library, and several files are cut as transformers cuts them.
+"""
 
 import json
 import shutil
@@ -7,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
@@ -18,14 +22,15 @@ from transformers import (
 
 from schemas.errors import CheckpointError
 from schemas.vocabulary import read_vocabulary
-from tests.small_models import FAMILIES, auto_class
+from tests.small_models import FAMILIES, auto_class, section
 from trainer.checkpoint import format as checkpoints
 from trainer.config.load import load_recipe
 from trainer.export import verify as export_check
-from trainer.export.average import folder_of_weights
 from trainer.export.cli import main
-from trainer.export.convert import Writing, export, read_model
+from trainer.export.convert import Writing, export, read_model, write_weights
 from trainer.export.model_card import last_metrics, model_card
+from trainer.models.hf_names import constant_tensors, to_hf
+from trainer.models.pretraining import build_model
 
 FAMILY = {"albert": {"model__embedding_size": 32}}
 SHORT = {"run__max_steps": 4, "checkpoint__every": 2, "run__log_every": 2, "schedule__warmup_steps": 1}
@@ -51,8 +56,7 @@ def test_the_exported_model_is_ours_and_fills_blanks(trained, tmp_path: Path, fa
     assert {"config.json", "model.safetensors", "tokenizer.json", "README.md"} <= {path.name for path in hf.iterdir()}
     vocabulary = read_vocabulary(str(out / "vocabulary"))
     recipe = load_recipe(str(out / "recipe.toml"), [])
-    with folder_of_weights([checkpoints.checkpoint_path(str(out), 4)]) as folder:
-        ours = read_model(folder, recipe, vocabulary)
+    ours = read_model(checkpoints.checkpoint_path(str(out), 4), recipe, vocabulary)
 
     tokenizer = AutoTokenizer.from_pretrained(hf)
     theirs = auto_class(family).from_pretrained(hf).eval()
@@ -176,11 +180,8 @@ def test_a_damaged_export_is_found(trained, tmp_path: Path) -> None:
     save_file(weights | {a: weights[b], b: weights[a]}, tmp_path / "model.safetensors", {"format": "pt"})
     vocabulary = read_vocabulary(str(out / "vocabulary"))
     recipe = load_recipe(str(out / "recipe.toml"), [])
-    with (
-        pytest.raises(CheckpointError, match="logits differ"),
-        folder_of_weights([checkpoints.checkpoint_path(str(out), 4)]) as folder,
-    ):
-        model = read_model(folder, recipe, vocabulary)
+    with pytest.raises(CheckpointError, match="logits differ"):
+        model = read_model(checkpoints.checkpoint_path(str(out), 4), recipe, vocabulary)
         export_check.check_export(tmp_path, model, vocabulary, out / "vocabulary")
 
 
@@ -201,3 +202,40 @@ def test_what_is_not_there_is_a_usage_error(trained, tmp_path: Path, capsys, arg
     filled = [part.format(trained=trained["bert"]) for part in arguments]
     assert main([*filled, "--output", str(tmp_path / "hf")]) == 2
     assert told in capsys.readouterr().err
+
+
+# Files of weights
+
+
+@pytest.fixture(params=FAMILIES)
+def tensors(request: pytest.FixtureRequest) -> dict[str, Tensor]:
+    """The weights of a model under transformers' names."""
+    model = build_model(section(request.param), 61, seed=3)
+    ours = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    return to_hf(ours, model.shape) | constant_tensors(model.shape)
+
+
+def test_one_file_is_the_library_s_own(tensors: dict[str, Tensor], tmp_path: Path) -> None:
+    write_weights(tensors, tmp_path, 10**9)
+    assert [file.name for file in tmp_path.iterdir()] == ["model.safetensors"]
+    save_file(tensors, tmp_path / "expected", {"format": "pt"})
+    assert (tmp_path / "model.safetensors").read_bytes() == (tmp_path / "expected").read_bytes()
+
+
+def test_several_files_hold_every_tensor_once(tensors: dict[str, Tensor], tmp_path: Path) -> None:
+    """Each as full as it can be in the model's order, although query, key and value share the memory of one tensor."""
+    write_weights(tensors, tmp_path, 20_000)
+
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    files = sorted(file.name for file in tmp_path.glob("*.safetensors"))
+    assert len(files) > 2 and files[0] == f"model-00001-of-{len(files):05d}.safetensors"
+    found: dict[str, Tensor] = {}
+    for file in files:
+        of_file = load_file(tmp_path / file)
+        assert not found.keys() & of_file.keys()
+        assert all(index["weight_map"][name] == file for name in of_file)
+        assert len(of_file) == 1 or sum(4 * values.numel() for values in of_file.values()) <= 20_000
+        found |= of_file
+    assert found.keys() == tensors.keys() == index["weight_map"].keys()
+    assert all(torch.equal(found[name], values) for name, values in tensors.items())
+    assert index["metadata"]["total_size"] == sum(4 * values.numel() for values in tensors.values())

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,29 +13,52 @@ from schemas.errors import StorageError, UsageError
 from schemas.vocabulary import read_vocabulary
 from tests.conftest import rows
 from tests.small_models import FAMILIES, auto_class
-from trainer.checkpoint import resume as resuming
-from trainer.config.changes import RecipeChange
-from trainer.config.load import load_recipe
 from trainer.export import folder as export_folder
+from trainer.export import verify
 from trainer.export.cli import main
 from trainer.export.convert import export
-from trainer.export.model_card import public_changes, public_recipe
 from trainer.models.families import FAMILIES as FAMILIES_TRAITS
 
 SHORT = {"run__max_steps": 2, "checkpoint__every": 1, "run__log_every": 1, "schedule__warmup_steps": 1}
 POSITIONS = 40
 
 
+def unfinished(output: Path, *names: str) -> Path:
+    """Fill an unfinished folder as an export does, with weights that only their owner may read."""
+    folder = output.parent / "unfinished"
+    for name in ("config.json", *names):
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text('{"clozeline_version": "2"}')
+        if file.suffix == ".safetensors":
+            file.chmod(0o600)
+    return folder
+
+
 @pytest.mark.parametrize("umask", [0o022, 0o077])
 def test_an_export_has_the_permissions_that_the_umask_asks_for(tmp_path: Path, umask: int) -> None:
-    weights = tmp_path / "written_by_safetensors"
-    weights.touch(mode=0o600)
     before = os.umask(umask)
     try:
-        export_folder.publish_file(weights, str(tmp_path / "hf/model.safetensors"))
+        with export_folder.unfinished_folder(str(tmp_path / "new/hf")) as folder:
+            (folder / "config.json").write_text("{}")
+            (folder / "model.safetensors").touch(mode=0o600)
+            export_folder.publish_export(folder, str(tmp_path / "new/hf"))
     finally:
         os.umask(before)
-    assert (tmp_path / "hf/model.safetensors").stat().st_mode & 0o777 == 0o666 & ~umask
+    assert (tmp_path / "new/hf/model.safetensors").stat().st_mode & 0o777 == 0o666 & ~umask
+    assert (tmp_path / "new/hf").stat().st_mode & 0o777 == 0o777 & ~umask
+    assert {path.name for path in tmp_path.iterdir()} == {"new"}
+
+
+def test_what_a_killed_export_left_is_removed(tmp_path: Path) -> None:
+    for output in (tmp_path / "hf", tmp_path):
+        with export_folder.unfinished_folder(str(output)) as folder:
+            (folder / "old").touch()
+            left = Path(shutil.copytree(folder, tmp_path / "left"))
+        left.rename(folder)
+        export_folder.check_output("run", str(output), overwrite=False)
+        with export_folder.unfinished_folder(str(output)) as again:
+            assert again == folder and not list(again.iterdir())
 
 
 @pytest.fixture(scope="module")
@@ -89,58 +113,6 @@ def test_the_config_is_as_the_published_ones(exported, family: str) -> None:
     assert config["dtype"] == "float32"
     assert {"transformers_version", "clozeline_version"} <= config.keys()
     assert AutoConfig.from_pretrained(exported[family]).dtype == torch.float32
-
-
-def test_the_public_recipe_holds_no_place(tmp_path: Path) -> None:
-    """In [[phases]], run.local and [deepspeed] either."""
-    phase = '[[phases]]\nsteps = 4\ndata = { pairs = "/secret/a" }\nbatch = { global_batch = 32, micro_batch = 16 }\n'
-    config = tmp_path / "recipe.toml"
-    config.write_text(Path("tests/recipes/small_bert.toml").read_text() + phase)
-    recipe = load_recipe(
-        str(config),
-        [
-            "run.max_steps=4",
-            "schedule.warmup_steps=1",
-            "run.local=/secret/b",
-            'deepspeed.tensorboard={job_name="b", output_path="/secret/c"}',
-            "deepspeed.zero_optimization.sub_group_size=4096",
-            'data.pairs=["/secret/d", "s3://secret/e"]',
-        ],
-    )
-    text = public_recipe(recipe)
-    assert "secret" not in text and "~" not in text
-    assert "steps = 4" in text and "global_batch = 32" in text and "sub_group_size = 4096" in text
-
-    moved = RecipeChange(step=2, key="phases.1.data.pairs", before="a", now="b")
-    faster = RecipeChange(step=2, key="optimizer.lr", before=1, now=2)
-    assert public_changes([moved]) == []
-    assert public_changes([moved, faster]) == [faster]
-
-
-SERVICES = [
-    'comet={enabled=true, api_key="SECRET"}',
-    'wandb={enabled=true, team="SECRET"}',
-    'tensorboard={enabled=true, job_name="SECRET"}',
-    'csv_monitor={enabled=true, job_name="SECRET"}',
-]
-
-
-@pytest.mark.parametrize("settings", SERVICES, ids=lambda settings: settings.split("=")[0])
-def test_accounts_of_services_are_not_published(settings: str) -> None:
-    changes = [
-        f"deepspeed.{settings}",
-        "deepspeed.memory_breakdown=false",
-        "deepspeed.zero_optimization.sub_group_size=9",
-    ]
-    recipe = load_recipe("tests/recipes/small_bert.toml", changes)
-    text = public_recipe(recipe)
-    assert "SECRET" not in text and "enabled" not in text
-    assert "memory_breakdown = false" in text and "sub_group_size = 9" in text
-
-    key = f"deepspeed.{settings.split('=')[0]}.api_key"
-    assert public_changes([RecipeChange(step=2, key=key, before="SECRET", now="SECRET2")]) == []
-    recorded = resuming.recorded_keys(recipe.model_dump())
-    assert "SECRET" not in str(recorded) and recorded["deepspeed.memory_breakdown"] is False
 
 
 def test_an_earlier_export_is_kept_unless_overwrite_is_given(exported, tmp_path: Path, capsys) -> None:
@@ -199,23 +171,41 @@ def test_the_best_checkpoint_is_exported(training, exported, held_out: Path, tmp
         export(str(exported["bert"].with_name("bert")), str(tmp_path / "other"), None, best=True)
 
 
-def test_an_export_in_shards_never_lies_beside_the_weights_of_an_earlier_one(tmp_path: Path, monkeypatch) -> None:
+def test_new_weights_never_lie_beside_those_of_an_earlier_export(tmp_path: Path, monkeypatch) -> None:
     """transformers prefers the single file, so an interrupted --overwrite would load the old weights unnoticed."""
-    earlier, later = tmp_path / "earlier", tmp_path / "later"
-    for folder in (earlier, later):
-        folder.mkdir()
-        (folder / "config.json").write_text('{"clozeline_version": "1"}')
+    earlier = tmp_path / "earlier"
+    for name in ("config.json", "generator/config.json"):
+        (earlier / name).parent.mkdir(exist_ok=True)
+        (earlier / name).write_text('{"clozeline_version": "1"}')
     (earlier / "model.safetensors").write_bytes(b"old weights")
-    (later / "model-00001-of-00001.safetensors").write_bytes(b"new weights")
+    (earlier / "generator/model.safetensors").write_bytes(b"old weights")
+    later = unfinished(earlier, "model-00001-of-00001.safetensors")
 
-    publish = export_folder.publish_file
-    monkeypatch.setattr(export_folder, "publish_file", lambda file, url: fail_after_config(publish, file, url))
+    move = export_folder.move_file
+    monkeypatch.setattr(export_folder, "move_file", lambda file, url: fail_after_config(move, file, url))
     with pytest.raises(StorageError, match="cannot be written"):
         export_folder.publish_export(later, str(earlier))
-    assert sorted(path.name for path in earlier.iterdir()) == ["config.json"]
+    assert [path.name for path in earlier.iterdir()] == ["config.json"]
+
+    monkeypatch.setattr(export_folder, "move_file", move)
+    export_folder.publish_export(unfinished(earlier, "generator/config.json"), str(earlier))
+    assert sorted(path.name for path in earlier.rglob("*.*")) == [
+        "config.json",
+        "config.json",
+        "model-00001-of-00001.safetensors",
+    ]
 
 
-def fail_after_config(publish, file: Path, url: str) -> None:
+def fail_after_config(move, file: Path, url: str) -> None:
     if file.name != "config.json":
         raise OSError(28, "No space left on device")
-    publish(file, url)
+    move(file, url)
+
+
+def test_an_earlier_export_stays_until_the_new_one_is_checked(exported, tmp_path: Path, monkeypatch) -> None:
+    run = exported["albert"].with_name("albert")
+    earlier = Path(shutil.copytree(exported["albert"], tmp_path / "hf"))
+    before = {path.name: path.read_bytes() for path in earlier.iterdir()}
+    monkeypatch.setattr(verify, "LARGEST_DIFFERENCE", 0.0)
+    assert main([str(run), "--output", str(earlier), "--overwrite"]) == 4
+    assert {path.name: path.read_bytes() for path in earlier.iterdir()} == before

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.config.section import Section
+from trainer.config.sections import Section
 from trainer.finetune.document import task_page
 from trainer.finetune.task import ColumnsSection, Task, TaskDataSection, TaskTrainingSection
 

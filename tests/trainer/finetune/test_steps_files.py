@@ -14,7 +14,6 @@ import tomli_w
 from schemas.manifest import read_manifest
 from schemas.vocabulary import read_vocabulary
 from tests.trainer.finetune.adapting import SMALL, Adapting, results_of
-from trainer.finetune.steps.drive import plan_of
 from trainer.finetune.steps.schema import FinetuneSection, TaskStepSection
 from trainer.finetune.steps.step_recipe import fitted, step_recipe, validated
 from trainer.finetune.steps.steps_file import continued_steps, read_steps
@@ -216,17 +215,6 @@ def test_a_step_makes_no_more_passes_than_it_is_told(encoder, pairs: Path, epoch
     content = step_recipe(section, str(encoder("bert")), [str(pairs)], "run")
     content["batch"]["micro_batch"] = batch
     assert fitted(content, section)["run"]["max_steps"] == steps
-
-
-@pytest.mark.parametrize("name", ["general", "task"])
-def test_secrets_of_a_recipe_are_not_recorded(adapting: Adapting, name: str) -> None:
-    """They are in the recipe's own file alone. steps.json, from which messages of changes come, has none."""
-    recipe = str(Path("tests/recipes/small_bert.toml").absolute())
-    secret = ["deepspeed.comet.enabled=true", "deepspeed.comet.api_key=4f7a", "data.pairs=out/pairs"]
-    adapting.steps["general" if name == "general" else "task"] = {"recipe": recipe, "set": secret}
-    plan = plan_of(read_steps(adapting.flags()[1], None), adapting.output)
-    assert "global_batch" in json.dumps(plan.made_with[name])
-    assert "4f7a" not in json.dumps(plan.made_with)
 
 
 def test_paths_of_steps_may_lie_in_the_home_folder(adapting: Adapting, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -221,9 +221,10 @@ def test_an_output_on_a_bad_disk(half: Path, small_disk, capsys) -> None:
 
 
 def test_a_temporary_folder_on_a_bad_disk(half: Path, small_disk, tmp_path: Path, capsys, monkeypatch) -> None:
+    """It is used for exports to URLs alone."""
     place, _ = small_disk
     monkeypatch.setattr("tempfile.tempdir", str(place))
-    assert export.main([str(half), "--output", str(tmp_path / "hf")]) == 5
+    assert export.main([str(half), "--output", "memory://bad_disk/hf"]) == 5
     error = capsys.readouterr().err
     assert error.startswith("clozeline: ") and "TMPDIR" in error and error.count("\n") == 1
-    assert not (tmp_path / "hf").exists()
+    assert export.main([str(half), "--output", str(tmp_path / "hf")]) == 0

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from schemas.masking import KINDS
-from trainer.config.changes import RecipeChange
 from trainer.metrics.log import NAMES
 from trainer.metrics.presentation import duration, shown_path
 from trainer.metrics.report import write_report
@@ -75,18 +74,6 @@ def test_values_that_are_missing_or_not_finite_are_left_out(tmp_path: Path) -> N
     page = (tmp_path / "report.html").read_text()
     assert "One run, never resumed." in Balanced(page).texts
     assert not re.search(r'="[^"]*(nan|inf)', page)
-
-
-def test_secrets_are_not_shown(tmp_path: Path) -> None:
-    run = run_folder(tmp_path, 5)
-    with (run / "recipe.toml").open("a") as file:
-        file.write('[deepspeed]\nmemory_breakdown = false\n[deepspeed.comet]\napi_key = "SECRET"\n')
-    key = RecipeChange(step=2, key="deepspeed.wandb.key", before="SECRET", now="SECRET2")
-    rate = RecipeChange(step=2, key="optimizer.lr", before=0.1, now=0.2)
-    write_report(str(run), [2], [key, rate])
-    page = (run / "report.html").read_text()
-    assert "SECRET" not in page
-    assert "memory_breakdown = false" in page and "optimizer.lr" in page
 
 
 @pytest.mark.parametrize(

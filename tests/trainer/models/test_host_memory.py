@@ -9,10 +9,9 @@ from transformers import AutoConfig
 
 from schemas.errors import UsageError
 from tests.small_models import SMALL_VOCABULARY
-from trainer.config.load import load_recipe
-from trainer.config.overview import stated_parameters
+from trainer.config.document import stated_parameters
+from trainer.config.load import load_recipe, recipe_names
 from trainer.config.schema import ModelSection
-from trainer.config.shipped import recipe_names
 from trainer.models.families import encoder_shape
 from trainer.models.hf_config import AUTO_CLASSES, hf_config
 from trainer.models.host_memory import check_memory, fewest_parameters, minimum_parameters

@@ -16,7 +16,8 @@ from schemas.manifest import Manifest
 from schemas.statistics import Cooccurrences, Statistics
 from tests.small_models import FAMILIES, section
 from trainer.config.load import load_recipe
-from trainer.config.schema import ModelSection, Recipe
+from trainer.config.schema import Recipe
+from trainer.config.sections import ModelSection
 from trainer.models.encoder import Attention
 from trainer.models.families import encoder_shape
 from trainer.models.pretraining import model_of

@@ -4,8 +4,7 @@ from torch import nn
 
 from schemas.errors import UsageError
 from trainer.config.load import load_recipe
-from trainer.optim.build import parameter_groups
-from trainer.optim.stacked_matrices import stacked_matrices
+from trainer.optim.build import parameter_groups, stacked_matrices
 
 TINY = "tests/recipes/small_bert.toml"
 

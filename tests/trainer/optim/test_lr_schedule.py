@@ -10,7 +10,7 @@ from transformers import get_cosine_schedule_with_warmup, get_linear_schedule_wi
 
 from trainer.config.load import load_recipe
 from trainer.config.phases import Phase, phases_of
-from trainer.config.schema import OptimizerSection, ScheduleSection
+from trainer.config.sections import OptimizerSection, ScheduleSection
 from trainer.optim.lr_schedule import learning_rate
 
 PEAK = OptimizerSection(lr=1.0)

@@ -10,7 +10,7 @@ import pytest
 
 from schemas.errors import UsageError
 from tests.trainer.suite.conftest import subject_lines, write_lines, write_task
-from trainer.config.shipped import recipe_text
+from trainer.config.load import recipe_text
 from trainer.finetune.fingerprint import fingerprint_of
 from trainer.suite.checkpoints import encoders_of_run
 from trainer.suite.cli import main

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from schemas import storage
 from schemas.errors import DataError
-from trainer.config.origin import Origin
+from trainer.config.parse import Origin
 from trainer.finetune.files.sets import ExampleSet, example_sets
 from trainer.finetune.near_file import nearest_file
 from trainer.finetune.task import Task

@@ -22,8 +22,7 @@ from schemas.errors import UsageError
 from schemas.manifest import read_manifest
 from trainer.checkpoint.run_lock import held
 from trainer.config.load import load_recipe
-from trainer.config.overrides import apply_override
-from trainer.config.public import without_secrets
+from trainer.config.parse import apply_override
 from trainer.config.schema import Recipe
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.preemption import StopRequest
@@ -163,13 +162,13 @@ def made_with_of(plan: Plan) -> dict[str, MadeWith]:
         content = content_of_recipe(str(general.recipe))
         for change in general.set:
             apply_override(content, change)
-        before = made_with[GENERAL] = {"recipe": without_secrets(content)}
+        before = made_with[GENERAL] = {"recipe": content}
 
     for step in plan.adapt_steps:
         section = step.section
         before = made_with[step.name] = {
             "encoder": hash_of(before),
-            "recipe": without_secrets(changed_content(section)) | {"epochs": section.epochs},
+            "recipe": changed_content(section) | {"epochs": section.epochs},
             "text": text_identity(step),
             "way to make pairs": _without_workers(section.shard) | _without_workers(section.make_pairs),
         }

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from schemas.urls import normal
-from trainer.config.section import Place, Section
+from trainer.config.sections import Place, Section
 
 Patterns = Annotated[str, AfterValidator(lambda text: ",".join(map(normal, text.split(","))))]
 """File patterns with commas between them, each of which may begin with `~` or file://."""

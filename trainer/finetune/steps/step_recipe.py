@@ -13,8 +13,7 @@ from schemas import storage
 from schemas.errors import UsageError
 from schemas.manifest import read_manifest
 from schemas.urls import normal
-from trainer.config.overrides import apply_override
-from trainer.config.parse import parse_recipe
+from trainer.config.parse import apply_override, parse_recipe
 from trainer.config.schema import Recipe
 from trainer.config.validate import check_recipe
 from trainer.finetune.steps.schema import AdaptSection

@@ -9,11 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from schemas.errors import StorageError, UsageError
-from trainer.config.load import read_recipe
-from trainer.config.origin import Origin
-from trainer.config.overrides import apply_override
-from trainer.config.parse import parse_section
-from trainer.config.shipped import recipe_names
+from trainer.config.load import read_recipe, recipe_names
+from trainer.config.parse import Origin, apply_override, parse_section
 from trainer.finetune.encoder_folder import check_encoder_files
 from trainer.finetune.files.missing import Naming, check_task_files
 from trainer.finetune.shipped import shipped_task_names

@@ -1,13 +1,30 @@
-"""How a run's recipe changed when it was resumed: which key, from which value to which, and after which step."""
+"""How a recipe is recorded and shown: as TOML, as changes at resumes, and without the paths of the machine.
+
+Nothing in a recipe is secret: [deepspeed] takes no keys for passwords and tokens.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+import tomli_w
 from pydantic import BaseModel, ConfigDict
+
+from trainer.config.schema import Recipe
 
 UNRECORDED = ("run.output", "run.local", "run.stop_at", "data.cache", "data.cache_gigabytes")
 """Keys that say where a run's files are and where it pauses. Nothing that a run computes depends on them."""
+
+PATH_KEYS = ("pairs", "vocab", "cache", "output", "local", "init_from", "tile_from", "statistics", "output_path")
+"""Keys of a recipe, in any table, that hold paths on the machine that it ran on."""
+
+
+def dump_recipe(recipe: Recipe) -> str:
+    """Return the recipe as TOML with every default written out."""
+    content = recipe.model_dump(exclude_none=True)
+    if not recipe.phases:
+        del content["phases"]  # an empty array would be written above all sections
+    return tomli_w.dumps(content)
 
 
 class RecipeChange(BaseModel):
@@ -47,6 +64,10 @@ def flatten(content: Any, prefix: str = "") -> dict[str, Any]:
     return values
 
 
+def _is_list_of_tables(content: Any) -> bool:
+    return isinstance(content, list) and bool(content) and all(isinstance(item, dict) for item in content)
+
+
 def changes_between(before: dict[str, Any], now: dict[str, Any], step: int) -> list[RecipeChange]:
     """Return the differences between two flattened recipes, sorted by key, for a run that resumes after `step`."""
     keys = sorted({*before, *now} - {*UNRECORDED})
@@ -59,5 +80,28 @@ def shown_value(value: Any) -> str:
     return "unset" if value is None else f"{value}"
 
 
-def _is_list_of_tables(content: Any) -> bool:
-    return isinstance(content, list) and bool(content) and all(isinstance(item, dict) for item in content)
+# Without paths, for a model card
+
+
+def public_recipe(recipe: Recipe) -> str:
+    """Return the recipe as TOML without paths, and without [deepspeed], which names accounts and trains nothing."""
+    content = _without_paths(recipe.model_dump(exclude_none=True, exclude={"deepspeed"}))
+    return tomli_w.dumps(content).strip()
+
+
+def public_changes(changes: list[RecipeChange]) -> list[RecipeChange]:
+    """Return the changes of keys that `public_recipe` shows."""
+
+    def is_public(key: str) -> bool:
+        return key.rpartition(".")[2] not in PATH_KEYS and not key.startswith("deepspeed.")
+
+    return [change for change in changes if is_public(change.key)]
+
+
+def _without_paths(content: Any) -> Any:
+    """Return tables, and tables in lists, without the keys that hold paths."""
+    if isinstance(content, dict):
+        return {key: _without_paths(value) for key, value in content.items() if key not in PATH_KEYS}
+    if _is_list_of_tables(content):
+        return [_without_paths(table) for table in content]
+    return content

@@ -1,4 +1,4 @@
-"""`export --average K`: the mean of the last K checkpoints, checked as any export; and what is refused."""
+"""Which weights are exported: those of a checkpoint, or the mean of the last K; and what is refused."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from transformers import AutoModelForPreTraining
 
 from schemas.errors import CheckpointError
 from tests.trainer.conftest import saved
 from trainer.checkpoint.format import checkpoint_path, steps_saved
-from trainer.checkpoint.rank_files import RankFiles
-from trainer.export import average
-from trainer.export.average import folder_of_weights, last_steps, write_average
 from trainer.export.cli import main
 from trainer.export.convert import Writing, export
+from trainer.export.source import last_steps, read_weights
 
 EVERY_STEP = {"run__max_steps": 5, "checkpoint__every": 1, "checkpoint__keep": 3, "schedule__warmup_steps": 1}
 
@@ -52,13 +50,10 @@ def test_an_export_holds_the_mean_of_the_last_checkpoints(trained: Path, tmp_pat
     assert "mean of those" not in (tmp_path / "one" / "README.md").read_text()
 
 
-@pytest.mark.parametrize("piece", [7, 1 << 22])
-def test_pieces_do_not_change_the_mean(trained: Path, tmp_path: Path, monkeypatch, piece: int) -> None:
-    monkeypatch.setattr(average, "PIECE", piece)
-    files = [RankFiles(checkpoint_path(str(trained), step)) for step in (4, 5)]
-    write_average(files, tmp_path / "model.safetensors")
-    found = load_file(tmp_path / "model.safetensors")
+def test_a_mean_is_rounded_once(trained: Path) -> None:
     before, after = weights_of(trained, 4), weights_of(trained, 5)
+    shapes = {name: tuple(weight.shape) for name, weight in after.items()}
+    found = read_weights([checkpoint_path(str(trained), step) for step in (4, 5)], shapes)
     assert found.keys() == after.keys()
     for name, mean in found.items():
         assert torch.equal(mean, ((before[name].double() + after[name].double()) / 2).float())
@@ -98,15 +93,13 @@ def test_what_cannot_be_averaged_is_a_usage_error(
     assert not (tmp_path / "hf").exists()
 
 
-def test_checkpoints_of_other_shapes_have_no_mean(trained: Path, tmp_path: Path) -> None:
+def test_weights_of_another_model_are_refused(trained: Path, tmp_path: Path) -> None:
     other = tmp_path / "step-00000001"
     other.mkdir()
+    shapes = {name: tuple(weight.shape) for name, weight in weights_of(trained, 4).items()}
     save_file({"weights/a/0": torch.zeros(2)}, other / "rank-00000.safetensors", {"shapes": '{"a": [2]}'})
-    with (
-        pytest.raises(CheckpointError, match=r"holds other tensors than .*, so they have no mean"),
-        folder_of_weights([other, checkpoint_path(str(trained), 5)]),
-    ):
-        pass
+    with pytest.raises(CheckpointError, match=r"step-00000001 holds other tensors than a model of the run's recipe"):
+        read_weights([other, checkpoint_path(str(trained), 5)], shapes)
 
 
 def test_a_damaged_checkpoint_is_not_averaged(trained: Path, tmp_path: Path) -> None:
