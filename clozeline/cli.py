@@ -152,7 +152,7 @@ def start_suite(arguments: list[str]) -> int:
 
 def start_doctor(arguments: list[str]) -> int:
     """Run `python -m trainer.doctor`."""
-    from trainer.doctor.command import main as doctor_main
+    from trainer.doctor import main as doctor_main
 
     return doctor_main(arguments, prog="clozeline doctor")
 

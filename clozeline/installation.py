@@ -34,9 +34,10 @@ OUR_PACKAGES = ("schemas", "pipeline", "trainer")
 
 EXTRAS = {
     "pipeline": ("apache_beam", "orjson", "sentencex", "tokenizers", "tqdm", "zstandard"),
-    "trainer": ("deepspeed", "psutil", "safetensors", "scipy", "tensorboard", "tomli_w", "torch", "tqdm"),
+    "trainer": ("deepspeed", "packaging", "psutil", "safetensors", "scipy", "tensorboard", "tomli_w", "torch", "tqdm"),
     "finetune": (
         "deepspeed",
+        "packaging",
         "psutil",
         "safetensors",
         "scipy",

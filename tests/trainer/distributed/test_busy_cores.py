@@ -16,7 +16,6 @@ from tests.trainer.one_rank import group_of_one
 from trainer.distributed import busy_cores
 from trainer.distributed.busy_cores import Threads, kept_threads, take_free_cores, threads_beside
 from trainer.distributed.process_group import cores_of_rank, limit_cpu_threads, spare_busy_cores
-from trainer.doctor import device
 
 
 @pytest.fixture
@@ -164,17 +163,3 @@ def test_a_smaller_machine_that_is_idle_limits_no_other(monkeypatch: pytest.Monk
     take_free_cores(cores=2, ranks=1)
     assert torch.get_num_threads() == 8
     assert capsys.readouterr().out == ""
-
-
-def test_the_doctor_warns_of_busy_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(device, "device_kind", lambda: "cpu")
-    monkeypatch.setattr(host_limits, "CGROUP", tmp_path)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(4)), raising=False)
-    monkeypatch.setattr(busy_cores, "busy_cores", lambda: 2.6)
-    finding = device.check_cores()
-    assert finding.state == "warning" and finding.value.endswith("but other programs keep 2.6 busy")
-    assert "OMP_NUM_THREADS=1" in finding.advice
-
-    monkeypatch.setattr(busy_cores, "busy_cores", lambda: 0.1)
-    assert device.check_cores().state == "ok"
