@@ -26,7 +26,7 @@ loss depends neither on the number of ranks nor on how the batch is divided into
 Dropout is seeded by (seed, step, rank), so no random state has to be saved.
 
 A step can end between two micro-batches: after a stop signal there may be no time to finish a long one
-(trainer/distributed/stop_agreement.py).
+(trainer/distributed/stop.py).
 
 On the device, the sums of a step are one float64 vector in the order of `Losses.stacked`, and its counts one in the
 order of BatchCounts.

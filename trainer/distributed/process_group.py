@@ -26,10 +26,9 @@ from schemas.host_limits import allowed_cores, usable_cores
 from trainer.distributed.agreement import named
 from trainer.distributed.busy_cores import log_limit_of_threads, may_choose, take_free_cores
 from trainer.distributed.deepspeed_internals import use_no_compiled_operators
-from trainer.distributed.heartbeats import address
-from trainer.distributed.preemption import StopRequest
-from trainer.distributed.stop_agreement import gloo_error
+from trainer.distributed.stop import StopRequest
 from trainer.distributed.torch_internals import set_process_group_timeout
+from trainer.distributed.watchdog import address
 from trainer.logs import EVERY_RANK, logger
 
 SAY_EVERY = 30.0
@@ -38,6 +37,8 @@ SAY_EVERY = 30.0
 LOOK_EVERY = 0.1
 CONNECT_SECONDS = 5.0
 """How long one try to reach the store may take. A signal ends the wait between two of them."""
+HOST_GROUP_SECONDS = 120.0
+"""How long ranks may take to open a further group, which all of them begin at the same time."""
 
 
 def start_distributed(timeout: float, stop: StopRequest | None = None) -> None:
@@ -133,6 +134,33 @@ def connect_ranks(backend: str, timeout: float, stop: StopRequest | None) -> Non
         if "gloo" not in str(error):
             raise
         raise gloo_error(error) from error
+
+
+def gloo_error(error: RuntimeError) -> UsageError:
+    """Return the error for ranks that cannot connect to each other over gloo."""
+    host = socket.gethostname()
+    rank = os.environ.get("RANK", "0")
+    reason = str(error).splitlines()[0].rstrip(".")
+    return UsageError(
+        f"The ranks cannot connect over gloo: rank {rank} on {host} reports: {reason}. Gloo listens at the address "
+        f"that {host} resolves to, and other machines cannot reach 127.0.1.1. On each node, set GLOO_SOCKET_IFNAME to "
+        "the network interface that connects the nodes, as in GLOO_SOCKET_IFNAME=eth0."
+    )
+
+
+def open_host_group(timeout: float) -> Any:
+    """Open a gloo group of all ranks in addition to the default one, for calls of one kind or thread. Collective.
+
+    timeout: seconds after which a rank that does not answer is an error, once the ranks are connected.
+    Raises UsageError if the ranks cannot connect.
+    """
+    connection_limit = timedelta(seconds=min(timeout, HOST_GROUP_SECONDS))
+    try:
+        group = torch.distributed.new_group(backend="gloo", timeout=connection_limit)
+    except RuntimeError as error:
+        raise gloo_error(error) from error
+    set_process_group_timeout(timeout, group)
+    return group
 
 
 def remove_collective_timeout() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from schemas.errors import DataError
-from trainer.distributed.preemption import StopRequest
+from trainer.distributed.stop import StopRequest
 
 T = TypeVar("T")
 

@@ -26,8 +26,8 @@ from trainer.config.overrides import apply_override
 from trainer.config.public import without_secrets
 from trainer.config.schema import Recipe
 from trainer.distributed.collectives import run_on_rank_0
-from trainer.distributed.preemption import StopRequest
 from trainer.distributed.process_group import start_distributed
+from trainer.distributed.stop import StopRequest
 from trainer.finetune.files.read import read_task_data
 from trainer.finetune.fingerprint import fingerprint_of
 from trainer.finetune.identity import IDENTITY_FILE
