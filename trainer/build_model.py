@@ -26,7 +26,7 @@ from trainer.data.dataset import PairFolder
 from trainer.data.fit import check_model_vocabulary
 from trainer.data.statistics import statistics_for
 from trainer.distributed.collectives import run_on_rank_0
-from trainer.distributed.initial_weights import send_weights
+from trainer.engine import send_weights
 from trainer.logs import logger
 from trainer.metrics.unigram import WordFrequencies, statistics_of_rows, unigram_counts
 from trainer.models.attention import kernel_for

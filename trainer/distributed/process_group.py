@@ -22,11 +22,10 @@ from deepspeed.accelerator import get_accelerator
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from schemas.errors import PreemptedError, UsageError
-from schemas.host_limits import allowed_cores, usable_cores
-from trainer.distributed.agreement import named
-from trainer.distributed.busy_cores import log_limit_of_threads, may_choose, take_free_cores
+from trainer.distributed.collectives import named
 from trainer.distributed.deepspeed_internals import use_no_compiled_operators
 from trainer.distributed.stop import StopRequest
+from trainer.distributed.threads import take_share_of_cores
 from trainer.distributed.torch_internals import set_process_group_timeout
 from trainer.distributed.watchdog import address
 from trainer.logs import EVERY_RANK, logger
@@ -53,7 +52,7 @@ def start_distributed(timeout: float, stop: StopRequest | None = None) -> None:
     set_default_environment()
 
     accelerator: Any = get_accelerator()
-    limit_cpu_threads(accelerator)
+    take_share_of_cores()
     accelerator.set_device(int(os.environ["LOCAL_RANK"]))
 
     if torch.distributed.is_initialized():
@@ -86,33 +85,6 @@ def set_default_environment() -> None:
 
     # NCCL's own handler would end a rank that waits for long; see remove_collective_timeout.
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
-
-
-def limit_cpu_threads(accelerator: Any) -> None:
-    """Give each rank on a CPU its share of the cores. With more threads than cores, ranks slow each other down."""
-    if accelerator.device_name() == "cpu" and may_choose():
-        torch.set_num_threads(cores_of_rank())
-
-
-def cores_of_rank() -> int:
-    """Return this rank's share of the cores, at least 1."""
-    return max(1, usable_cores() // ranks_on_this_machine())
-
-
-def spare_busy_cores() -> None:
-    """On a CPU, leave busy cores to other programs. A collective call."""
-    accelerator: Any = get_accelerator()
-    if accelerator.device_name() == "cpu":
-        log_limit_of_threads(cores_of_rank())
-        take_free_cores(allowed_cores(), ranks_on_this_machine())
-
-
-def ranks_on_this_machine() -> int:
-    """Return the number of ranks here: torchrun's LOCAL_WORLD_SIZE, DeepSpeed's LOCAL_SIZE, or else all ranks."""
-    for name in ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "WORLD_SIZE"):
-        if name in os.environ:
-            return int(os.environ[name])
-    return 1
 
 
 def connect_ranks(backend: str, timeout: float, stop: StopRequest | None) -> None:

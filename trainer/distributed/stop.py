@@ -143,12 +143,11 @@ class StopAgreement:
         import torch.distributed as dist
 
         from trainer.distributed.collectives import run_on_all_ranks
-        from trainer.distributed.process_group import open_host_group
 
         self._request = request
         self._group: Any = None
         if dist.get_world_size() > 1:
-            run_on_all_ranks(lambda: setattr(self, "_group", open_host_group(timeout)))
+            run_on_all_ranks(lambda: self._connect(timeout))
 
         # The number that is reduced in place, set and read through NumPy, and the reduction that was not read yet.
         self._shared = torch.zeros(1)
@@ -185,6 +184,11 @@ class StopAgreement:
                 self._agreed_to_stop()
             dist.destroy_process_group(self._group)
             self._group = None
+
+    def _connect(self, timeout: float) -> None:
+        from trainer.distributed.process_group import open_host_group
+
+        self._group = open_host_group(timeout)
 
     def _start_asking(self) -> None:
         import torch.distributed as dist
