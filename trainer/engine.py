@@ -20,10 +20,6 @@ In all stages, communication_data_type is the dtype of the reduction over ranks.
 `grad_dtype` makes autograd add up in float32 what all uses of a parameter contribute in one backward pass. The sum over
 micro-batches is not the parameter's `.grad`, which is None while a forward pass runs: torch.compile cannot trace an
 operation on a parameter whose gradient has another dtype.
-
-The loss scale of fp16, without which small gradients underflow to 0, is right in stages 1 to 3. Stage 0 divides
-gradients by it but never multiplies the loss by it, which `loss_scale` is for. It may also raise the scale between the
-two, and reports the norm of the scaled gradient; `fix_loss_scaler` corrects both.
 """
 
 from __future__ import annotations
@@ -49,17 +45,12 @@ from trainer.config.schema import EngineSection, Recipe
 from trainer.data.rank_share import RankShare
 from trainer.distributed.bf16_updates import BUCKET_ELEMENTS, replace_bf16_updates
 from trainer.distributed.deepspeed_internals import (
-    LossScaleMethods,
     act_before_reduction,
-    current_loss_scale,
+    fix_loss_scaler,
     full_shape_of,
     has_flat_gradients,
     has_float32_copies,
     is_partitioned,
-    loss_scale_methods,
-    replace_loss_scale_methods,
-    scales_loss_itself,
-    set_gradient_norm,
 )
 from trainer.distributed.process_group import device_of_rank
 from trainer.distributed.watchdog import progress
@@ -356,35 +347,3 @@ def accumulate_in_float32(engine: DeepSpeedEngine) -> None:
         parameter.grad_dtype = torch.float32
         parameter.register_post_accumulate_grad_hook(add)
     act_before_reduction(engine, put_in_place)
-
-
-# The loss scale of fp16
-
-
-def loss_scale(engine: DeepSpeedEngine) -> float:
-    """Return the factor by which a loss must be multiplied before `engine.backward`."""
-    if not engine.fp16_enabled() or scales_loss_itself(engine):
-        return 1.0
-    return current_loss_scale(engine.optimizer)
-
-
-def fix_loss_scaler(wrapper: Any) -> None:
-    """Make the fp16 optimizer wrapper of stage 0 raise its scale only after gradients have been divided by it.
-
-    The wrapper's step sets its norm, calls `update`, then `unscale_and_clip`, then our optimizer's `step`. After an
-    overflow it calls `update(True)` alone.
-    """
-    original = loss_scale_methods(wrapper)
-
-    def update_after_overflow(overflowed: bool) -> None:
-        # A good step is counted in unscale_and_count instead.
-        if overflowed:
-            original.update(overflowed)
-
-    def unscale_and_count(scaled_norm: float, apply_scale: bool = True) -> float:
-        set_gradient_norm(wrapper, scaled_norm / current_loss_scale(wrapper))
-        divisor = original.unscale_and_clip(scaled_norm, apply_scale)
-        original.update(False)
-        return divisor
-
-    replace_loss_scale_methods(wrapper, LossScaleMethods(update_after_overflow, unscale_and_count))

@@ -45,8 +45,8 @@ from deepspeed.accelerator import get_accelerator
 from torch import Tensor
 
 from trainer.anomaly import AnomalyGuard
-from trainer.distributed.deepspeed_internals import norms_stay_on_device
-from trainer.engine import gradient_divisor, loss_scale
+from trainer.distributed.deepspeed_internals import loss_scale, norms_stay_on_device
+from trainer.engine import gradient_divisor
 from trainer.metrics.loss_sums import LossSums
 from trainer.models.batch import PackedBatch
 from trainer.models.pretraining import SUMS

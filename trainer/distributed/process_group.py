@@ -12,6 +12,7 @@ import logging
 import os
 import socket
 import warnings
+from collections.abc import Iterator
 from datetime import timedelta
 from time import monotonic, sleep
 from typing import Any
@@ -160,83 +161,70 @@ def meet(stop: StopRequest | None, timeout: float) -> Any:
 
     Raises PreemptedError if the process was asked to stop, and DistNetworkError if the store cannot be opened.
     """
-    waiting = _Waiting(stop, monotonic() + timeout)
-    store = _reach_store(waiting)
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    holds_store = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    looks = looks_at_others(stop, timeout)
 
-    rank, ranks = _rank_and_ranks()
-    store.set(_key(rank), b"")
+    # torch's own tries print a stack trace each, so it only connects once something listens there.
+    if not holds_store:
+        for is_due in looks:
+            if listens(host, port):
+                break
+            if is_due:
+                say_missing([0])
+
+    # Several stores of one process share a server, so torch's own will be this one.
+    limit = timedelta(seconds=CONNECT_SECONDS)
+    store = TCPStore(host, port, ranks, is_master=holds_store, timeout=limit, wait_for_workers=False, multi_tenant=True)
+
+    store.set(_key(rank), "")
     missing = set(range(ranks)) - {rank}
-    while missing and waiting.goes_on():
+    for is_due in looks:
         missing = {other for other in missing if not store.check([_key(other)])}
+        if not missing:
+            break
         # One rank speaks for those that are there.
-        if missing and rank == min(set(range(ranks)) - missing):
-            waiting.say(sorted(missing))
-        sleep(LOOK_EVERY if missing else 0)
+        if is_due and rank == min(set(range(ranks)) - missing):
+            say_missing(sorted(missing))
     return store
 
 
-class _Waiting:
-    """How long this rank waits, and what it says meanwhile."""
+def looks_at_others(stop: StopRequest | None, timeout: float) -> Iterator[bool]:
+    """Yield every LOOK_EVERY seconds until `timeout`, each time whether it is time for a message.
 
-    def __init__(self, stop: StopRequest | None, deadline: float):
-        self._stop = stop
-        self._deadline = deadline
-        self._said_at = monotonic()
-
-    def goes_on(self) -> bool:
-        """Return whether there is time left. Raises PreemptedError if the process was asked to stop."""
-        if self._stop is not None and self._stop.asked:
-            rank, _ = _rank_and_ranks()
+    Raises PreemptedError if the process was asked to stop.
+    """
+    began = said_at = monotonic()
+    while monotonic() - began < timeout:
+        if stop is not None and stop.asked:
             error = PreemptedError(
-                f"asked to stop while rank {rank} waited at {address()} for other ranks. There is nothing to save. The "
-                "same command starts again."
+                f"asked to stop while rank {os.environ['RANK']} waited at {address()} for other ranks. There is "
+                "nothing to save. The same command starts again."
             )
             error.everywhere = False
             raise error
-        return monotonic() < self._deadline
 
-    def say(self, missing: list[int]) -> None:
-        """Log which ranks are missing, if it is time for that."""
-        if monotonic() - self._said_at < SAY_EVERY:
-            return
-        self._said_at = monotonic()
-        rank, ranks = _rank_and_ranks()
-        logger.info("Waiting at %s for %s, as rank %d of %d.", address(), named(missing), rank, ranks, extra=EVERY_RANK)
-
-
-def _reach_store(waiting: _Waiting) -> Any:
-    """Open the store, in rank 0, or connect to it, in the others and wherever the launcher holds it.
-
-    Raises DistNetworkError if nothing listens there until the wait is over.
-    """
-    rank, ranks = _rank_and_ranks()
-    is_held_by_launcher = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    holds_store = rank == 0 and not is_held_by_launcher
-
-    # torch's own tries print a stack trace each, so it only connects once something listens there.
-    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    while not holds_store and not _listens(host, port) and waiting.goes_on():
-        waiting.say([0])
+        is_due = monotonic() - said_at >= SAY_EVERY
+        if is_due:
+            said_at = monotonic()
+        yield is_due
         sleep(LOOK_EVERY)
 
-    # Several stores of one process share a server, so torch's own will be this one.
-    timeout = timedelta(seconds=CONNECT_SECONDS)
-    return TCPStore(
-        host, port, ranks, is_master=holds_store, timeout=timeout, wait_for_workers=False, multi_tenant=True
-    )
+
+def say_missing(missing: list[int]) -> None:
+    """Log which ranks are missing."""
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    logger.info("Waiting at %s for %s, as rank %d of %d.", address(), named(missing), rank, ranks, extra=EVERY_RANK)
 
 
-def _listens(host: str, port: int) -> bool:
+def listens(host: str, port: int) -> bool:
     """Return whether a server accepts connections, after at most CONNECT_SECONDS."""
     try:
         socket.create_connection((host, port), timeout=CONNECT_SECONDS).close()
     except OSError:
         return False
     return True
-
-
-def _rank_and_ranks() -> tuple[int, int]:
-    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
 def _key(rank: int) -> str:
