@@ -25,9 +25,8 @@ from trainer.checkpoint.state import TrainingState
 from trainer.config.load import load_recipe
 from trainer.config.schema import Recipe
 from trainer.data.share import RankShare
-from trainer.distributed.preemption import StopRequest
 from trainer.distributed.process_group import start_distributed
-from trainer.distributed.stop_agreement import StopAgreement
+from trainer.distributed.stop import StopAgreement, StopRequest
 from trainer.distributed.watchdog import Watchdog
 from trainer.distributed.zero import parameter_slices
 from trainer.engine import build_engine

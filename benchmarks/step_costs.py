@@ -38,9 +38,8 @@ from trainer.config.phases import phases_of  # noqa: E402
 from trainer.config.schema import Recipe  # noqa: E402
 from trainer.data.share import RankShare  # noqa: E402
 from trainer.data.stream import Stream  # noqa: E402
-from trainer.distributed.preemption import StopRequest  # noqa: E402
 from trainer.distributed.process_group import start_distributed  # noqa: E402
-from trainer.distributed.stop_agreement import StopAgreement  # noqa: E402
+from trainer.distributed.stop import StopAgreement, StopRequest  # noqa: E402
 from trainer.distributed.watchdog import Watchdog  # noqa: E402
 from trainer.engine import build_engine  # noqa: E402
 from trainer.loop import Loop  # noqa: E402

@@ -33,9 +33,8 @@ from trainer.config.load import load_recipe
 from trainer.config.phases import phases_of
 from trainer.config.schema import Recipe
 from trainer.data.stream import Stream
-from trainer.distributed.preemption import StopRequest
 from trainer.distributed.process_group import start_distributed
-from trainer.distributed.stop_agreement import StopAgreement
+from trainer.distributed.stop import StopAgreement, StopRequest
 from trainer.distributed.watchdog import Watchdog
 from trainer.loop import Loop
 from trainer.metrics.log import MetricsLog

@@ -114,7 +114,7 @@ def start_worker(words: list[str]) -> int:
 
 def start_trainer(arguments: list[str]) -> int:
     """Run `python -m trainer`."""
-    from trainer.distributed.preemption import StopRequest
+    from trainer.distributed.stop import StopRequest
 
     # The imports below take seconds, and a signal during them must not be lost.
     stop = StopRequest().listen()
@@ -133,7 +133,7 @@ def start_export(arguments: list[str]) -> int:
 
 def start_finetune(arguments: list[str]) -> int:
     """Run `python -m trainer.finetune`."""
-    from trainer.distributed.preemption import StopRequest
+    from trainer.distributed.stop import StopRequest
 
     # The imports below take seconds, and a signal during them must not be lost.
     stop = StopRequest().listen()
@@ -152,7 +152,7 @@ def start_suite(arguments: list[str]) -> int:
 
 def start_doctor(arguments: list[str]) -> int:
     """Run `python -m trainer.doctor`."""
-    from trainer.doctor.command import main as doctor_main
+    from trainer.doctor import main as doctor_main
 
     return doctor_main(arguments, prog="clozeline doctor")
 

@@ -34,11 +34,23 @@ OUR_PACKAGES = ("schemas", "pipeline", "trainer")
 
 EXTRAS = {
     "pipeline": ("apache_beam", "orjson", "sentencex", "tokenizers", "tqdm", "zstandard"),
-    "trainer": ("deepspeed", "filelock", "psutil", "safetensors", "scipy", "tensorboard", "tomli_w", "torch", "tqdm"),
+    "trainer": (
+        "deepspeed",
+        "filelock",
+        "packaging",
+        "psutil",
+        "safetensors",
+        "scipy",
+        "tensorboard",
+        "tomli_w",
+        "torch",
+        "tqdm",
+    ),
     "finetune": (
         "deepspeed",
         "filelock",
         "huggingface_hub",
+        "packaging",
         "psutil",
         "safetensors",
         "scipy",

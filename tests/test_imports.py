@@ -25,7 +25,7 @@ EXCEPTIONS = {
     Path("pipeline/__main__.py"): {"clozeline"},
     Path("trainer/__main__.py"): {"clozeline"},
     Path("trainer/export/__main__.py"): {"clozeline"},
-    Path("trainer/doctor/__main__.py"): {"clozeline"},
+    Path("trainer/doctor.py"): {"clozeline"},
     Path("trainer/finetune/__main__.py"): {"clozeline"},
     Path("trainer/suite/__main__.py"): {"clozeline"},
     Path("trainer/suite/child.py"): {"clozeline"},

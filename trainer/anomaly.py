@@ -135,7 +135,7 @@ class AnomalyGuard:
 
     def __init__(self, engine: DeepSpeedEngine, section: AnomalySection, history: AnomalyHistory, clip: float):
         """clip: the largest gradient norm; 0 disables clipping. It is only used where DeepSpeed does not clip."""
-        from trainer.distributed.zero import basic_optimizer
+        from trainer.distributed.deepspeed_internals import basic_optimizer
 
         self.history = history
         self._engine = engine

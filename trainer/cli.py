@@ -11,7 +11,7 @@ from schemas.terminal_output import print_lines
 from schemas.urls import normal
 from trainer.command_line import add_launcher_flag, add_set_flag, command_parser, run_until_stopped
 from trainer.config.load import load_recipe
-from trainer.distributed.preemption import StopRequest
+from trainer.distributed.stop import StopRequest
 from trainer.models.host_memory import check_memory
 from trainer.profile import check_steps
 

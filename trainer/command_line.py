@@ -13,7 +13,7 @@ from schemas.errors import ClozelineError
 from schemas.one_line_parser import OneLineParser
 from schemas.terminal_text import terminal_safe
 from schemas.urls import normal
-from trainer.distributed.preemption import StopRequest
+from trainer.distributed.stop import StopRequest
 from trainer.logs import rank_of_process
 
 

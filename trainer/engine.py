@@ -1,4 +1,26 @@
-"""Builds the DeepSpeed engine that a recipe asks for."""
+"""Builds the DeepSpeed engine that a recipe asks for, and does what DeepSpeed 0.19 does not do as training needs it.
+
+Memory. A model is built on the meta device, and each rank allocates it on its own device without an extra copy of the
+whole model. The weights follow from a checkpoint, or from rank 0 one tensor at a time, because the other ranks would
+only repeat the work of drawing them. In stage 3 each module is partitioned as soon as it is allocated, so no device has
+to hold the whole model; DeepSpeed itself would first move it to every device.
+
+Gradients are summed in float32, over micro-batches and over ranks, whatever precision the model computes in: a bfloat16
+sum stops growing once an addend is below 1/256 of it, so after 512 micro-batches it is 5 % too small.
+
+    stage 0          there is no setting. A hook adds each gradient to a float32 sum, and before the reduction the sums
+                     take the gradients' place. DeepSpeed then reduces, measures and clips them.
+    stage 1, bf16    data_types.grad_accum_dtype: BF16_Optimizer has float32 gradients of all parameters. A hook adds
+                     to them (distributed/bf16_updates.py).
+    stage 1, fp16    the same setting: each parameter gets a float32 sum as an extra attribute.
+    stage 2          the same setting: each rank keeps the float32 sum of its own part.
+    stage 3          the same setting: the buffer for this rank's part of each parameter is float32.
+
+In all stages, communication_data_type is the dtype of the reduction over ranks. At stage 0, and at stage 1 in bf16,
+`grad_dtype` makes autograd add up in float32 what all uses of a parameter contribute in one backward pass. The sum over
+micro-batches is not the parameter's `.grad`, which is None while a forward pass runs: torch.compile cannot trace an
+operation on a parameter whose gradient has another dtype.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +28,48 @@ import contextlib
 import gc
 import io
 import os
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import deepspeed
 import torch
+import torch.distributed as dist
+from deepspeed import DeepSpeedEngine
 from deepspeed.accelerator import get_accelerator
-from torch import nn
+from torch import Tensor, nn
 
 from schemas.errors import UsageError
 from trainer.config.schema import EngineSection, Recipe
 from trainer.data.share import RankShare
 from trainer.distributed.bf16_updates import BUCKET_ELEMENTS, replace_bf16_updates
-from trainer.distributed.deepspeed_internals import has_float32_copies
-from trainer.distributed.empty_model import allocate, is_empty
-from trainer.distributed.gradients import accumulate_in_float32, gradient_settings
-from trainer.distributed.loss_scale import fix_loss_scaler
+from trainer.distributed.deepspeed_internals import (
+    act_before_reduction,
+    fix_loss_scaler,
+    full_shape_of,
+    has_flat_gradients,
+    has_float32_copies,
+    is_partitioned,
+)
 from trainer.distributed.process_group import device_of_rank
-from trainer.distributed.zero import set_master_weights
+from trainer.distributed.watchdog import progress
+from trainer.distributed.zero import (
+    ParameterSlice,
+    named_parameters,
+    parameter_slices,
+    publish_weights,
+    set_master_weights,
+)
 from trainer.logs import logger
 from trainer.optim.build import build_optimizer
 
 CPU_INFORMATION = Path("/proc/cpuinfo")
 BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 """The names in /proc/cpuinfo of instructions that multiply bf16, on x86 and on ARM."""
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""The dtype that the model computes in, by engine.precision."""
 
 # DeepSpeed's configuration
 
@@ -83,6 +122,17 @@ def zero_settings(section: EngineSection) -> dict[str, Any]:
     settings: dict[str, Any] = {"stage": section.zero_stage}
     for offload_key in offload_keys[section.offload]:
         settings[offload_key] = host
+    return settings
+
+
+def gradient_settings(section: EngineSection) -> dict[str, Any]:
+    """Return the DeepSpeed settings for float32 sums; an empty dictionary for a model that computes in float32."""
+    if section.precision == "fp32":
+        return {}
+
+    settings: dict[str, Any] = {"communication_data_type": "fp32"}
+    if section.zero_stage > 0:
+        settings["data_types"] = {"grad_accum_dtype": "fp32"}
     return settings
 
 
@@ -146,11 +196,11 @@ def bucket_elements(recipe: Recipe) -> int:
     return (zero_table and zero_table.reduce_bucket_size) or BUCKET_ELEMENTS
 
 
-def build_engine(model: nn.Module, recipe: Recipe, share: RankShare) -> deepspeed.DeepSpeedEngine:
+def build_engine(model: nn.Module, recipe: Recipe, share: RankShare) -> DeepSpeedEngine:
     """Return the model on its device with its optimizer, ready to train by a phase's recipe. A collective call.
 
     The optimizer starts from the model's float32 weights, not from weights rounded to engine.precision. A model on the
-    meta device gets its memory here and its weights afterwards (initial_weights.py, or a checkpoint).
+    meta device gets its memory here and its weights afterwards, by `send_weights` or from a checkpoint.
     Raises UsageError if the device does not support that precision.
     """
     check_precision(recipe.engine.precision)
@@ -195,3 +245,107 @@ def _quick_and_quiet() -> Iterator[None]:
             yield
     finally:
         gc.unfreeze()
+
+
+# Memory and first weights of a model
+
+
+def is_empty(model: nn.Module) -> bool:
+    """Return whether a model was built on the meta device and has no weights yet."""
+    return any(parameter.is_meta for parameter in model.parameters())
+
+
+def allocate(model: nn.Module, device: torch.device, precision: str, stage_3_config: dict[str, Any] | None) -> None:
+    """Replace every parameter of a model on the meta device by zeros on `device`. A collective call in stage 3.
+
+    precision: engine.precision. stage_3_config: DeepSpeed's configuration where parameters are partitioned among the
+    ranks, otherwise None.
+    """
+    for module in model.modules():
+        names = [name for name, _ in module.named_parameters(recurse=False)]
+        for name in names:
+            shape = getattr(module, name).shape
+            zeros = torch.zeros(shape, dtype=DTYPES[precision], device=device)
+            setattr(module, name, nn.Parameter(zeros))
+
+        if names and stage_3_config is not None:
+            # Partition only the module's own parameters: its children may not be allocated yet. A ParameterList is a
+            # module, too, which zero.Init requires.
+            own_parameters = nn.ParameterList([getattr(module, name) for name in names])
+            deepspeed.zero.Init(module=own_parameters, config_dict_or_path=stage_3_config)
+
+
+@torch.no_grad()
+def send_weights(engine: DeepSpeedEngine, weights: Iterator[tuple[str, Tensor]] | None) -> None:
+    """Fill in the optimizer's float32 weights and the model's weights in its precision. A collective call.
+
+    weights: on rank 0, the name and the float32 values of every parameter, in the model's order; None on other ranks.
+    """
+    slices: dict[str, list[ParameterSlice]] = defaultdict(list)
+    for part in parameter_slices(engine):
+        slices[part.name].append(part)
+
+    device = torch.device(engine.device or "cpu")
+    for name, parameter in named_parameters(engine):
+        shape = full_shape_of(parameter)
+        if weights is None:
+            values = torch.empty(shape, device=device)
+        else:
+            values = _next_weight(weights, name, shape).to(device)
+        if dist.get_world_size() > 1:
+            dist.broadcast(values, 0)
+
+        flat_N = values.view(-1)
+        for part in slices[name]:
+            part.weights.copy_(flat_N.narrow(0, part.start, part.weights.numel()))
+        if not is_partitioned(parameter):
+            parameter.data.copy_(values)
+        progress()
+
+    # In stage 3, the model computes with copies of these parts, which have to be updated.
+    publish_weights(engine)
+
+
+def _next_weight(weights: Iterator[tuple[str, Tensor]], name: str, shape: tuple[int, ...]) -> Tensor:
+    found, values = next(weights)
+    assert found == name and tuple(values.shape) == shape, f"{found} {tuple(values.shape)} comes for {name} {shape}"
+    return values.detach().contiguous()
+
+
+# Gradients in float32
+
+
+def gradient_divisor(engine: DeepSpeedEngine) -> int:
+    """Return the number that the gradients' sum over all micro-batches and ranks is divided by before the update.
+
+    `engine.backward` divides by the number of micro-batches in a full batch, even in a step with fewer, and DeepSpeed's
+    reduction divides by the number of ranks. The reduction of bf16_updates.py (stage 1) does not divide.
+    """
+    micro_batches = engine.gradient_accumulation_steps()
+    if has_flat_gradients(engine):
+        return micro_batches
+    return micro_batches * engine.world_size
+
+
+def accumulate_in_float32(engine: DeepSpeedEngine) -> None:
+    """Sum gradients of 16-bit parameters in float32. Only for stage 0, which has no setting for it."""
+    parameters: list[nn.Parameter] = list(engine.module.parameters())  # type: ignore[operator]
+    sums: dict[nn.Parameter, Tensor] = {}
+
+    def add(parameter: nn.Parameter) -> None:
+        assert parameter.grad is not None
+        if parameter in sums:
+            sums[parameter].add_(parameter.grad)
+        else:
+            sums[parameter] = parameter.grad
+        parameter.grad = None
+
+    def put_in_place() -> None:
+        for parameter in parameters:
+            parameter.grad = sums.pop(parameter, None)
+
+    for parameter in parameters:
+        parameter.grad = None
+        parameter.grad_dtype = torch.float32
+        parameter.register_post_accumulate_grad_hook(add)
+    act_before_reduction(engine, put_in_place)

@@ -15,7 +15,7 @@ unless the history says that the number changed.
 
 The hours begin when `pretrain` is called, and include the rehearsal. They are not a hard limit: if the machine becomes
 slower after that, the run takes longer. A scheduler that ends a job sends a signal, and the run then saves
-(distributed/preemption.py).
+(distributed/stop.py).
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ RANKS = (1, 8)
 class BytesPerParameter(NamedTuple):
     """The bytes that training keeps for one parameter.
 
-    gradient: summed in float32 whatever the precision is (trainer/distributed/gradients.py).
+    gradient: summed in float32 whatever the precision is (trainer/engine.py).
     optimizer: two float32 moments, and a float32 weight in addition to a 16-bit one.
     """
 

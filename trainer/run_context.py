@@ -21,10 +21,8 @@ from trainer.checkpoint.remote import RunUrl
 from trainer.checkpoint.run_folder import NodeFolders, claim_folders
 from trainer.checkpoint.state import FoundCheckpoint
 from trainer.config.schema import Recipe
-from trainer.distributed.agreement import check_ranks_agree
-from trainer.distributed.collectives import run_on_all_ranks, run_on_rank_0
-from trainer.distributed.preemption import StopRequest
-from trainer.distributed.stop_agreement import StopAgreement
+from trainer.distributed.collectives import check_ranks_agree, run_on_all_ranks, run_on_rank_0
+from trainer.distributed.stop import StopAgreement, StopRequest
 from trainer.distributed.watchdog import RankLostError, Watchdog
 from trainer.profile import StepProfiler, profiling
 

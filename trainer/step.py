@@ -26,7 +26,7 @@ loss depends neither on the number of ranks nor on how the batch is divided into
 Dropout is seeded by (seed, step, rank), so no random state has to be saved.
 
 A step can end between two micro-batches: after a stop signal there may be no time to finish a long one
-(trainer/distributed/stop_agreement.py).
+(trainer/distributed/stop.py).
 
 On the device, the sums of a step are one float64 vector, and its counts another one: the fields of Sums
 (trainer/metrics/sums.py) that a step has, in their order.
@@ -45,10 +45,8 @@ from deepspeed.accelerator import get_accelerator
 from torch import Tensor
 
 from trainer.anomaly import AnomalyGuard
-from trainer.distributed.deepspeed_internals import norms_stay_on_device
-from trainer.distributed.gradients import gradient_divisor
-from trainer.distributed.host_copy import HostCopy
-from trainer.distributed.loss_scale import loss_scale
+from trainer.distributed.deepspeed_internals import loss_scale, norms_stay_on_device
+from trainer.engine import gradient_divisor
 from trainer.metrics.sums import StepResult, Sums, check_any_predicted
 from trainer.models.batch import PackedBatch
 from trainer.models.pretraining import SUMS, PretrainingModel
@@ -64,6 +62,28 @@ class StepInProgress:
     step: int
     loss_sums: Tensor
     counts: Tensor
+
+
+class HostCopy:
+    """A copy of a device's tensor in pinned host memory, made in the background. On a CPU, a plain copy."""
+
+    def __init__(self, values_N: Tensor):
+        """Queue the copy on the current stream, after the work that is already queued. values_N: one-dimensional."""
+        self._arrival: torch.Event | None = None
+        if values_N.device.type == "cpu":
+            self._host_N = values_N.clone()
+            return
+
+        self._host_N = torch.empty(values_N.shape, dtype=values_N.dtype, pin_memory=True)
+        self._host_N.copy_(values_N, non_blocking=True)
+        self._arrival = torch.Event(values_N.device)
+        self._arrival.record()
+
+    def read(self) -> list[float]:
+        """Wait for the copy and return its values."""
+        if self._arrival is not None:
+            self._arrival.synchronize()
+        return self._host_N.tolist()
 
 
 @dataclass(frozen=True)

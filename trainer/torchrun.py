@@ -29,7 +29,7 @@ from torch.distributed import run as torchrun
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from schemas.errors import PreemptedError
-from trainer.distributed.preemption import INTERRUPTED, LISTENED
+from trainer.distributed.stop import INTERRUPTED, LISTENED
 
 SIGNALS_OF_TORCHRUN = "SIGHUP,SIGQUIT"
 """Signals that are left to torchrun, which ends its ranks. All others that the ranks listen to are handled here."""

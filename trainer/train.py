@@ -20,11 +20,11 @@ from trainer.checkpoint.state import FoundCheckpoint, TrainingState
 from trainer.config.phases import Phase, phase_after, phases_of
 from trainer.config.schema import Recipe
 from trainer.data.folder import open_folders
-from trainer.distributed.busy_cores import Threads, kept_threads
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.deepspeed_internals import release_engine_memory
-from trainer.distributed.preemption import StopRequest
-from trainer.distributed.process_group import cores_of_rank, device_of_rank, spare_busy_cores, start_distributed
+from trainer.distributed.process_group import device_of_rank, start_distributed
+from trainer.distributed.stop import StopRequest
+from trainer.distributed.threads import Threads, cores_of_rank, kept_threads, spare_busy_cores
 from trainer.due import is_evaluated
 from trainer.engine import warn_of_slow_precision
 from trainer.horizon import Speed, fixed_steps, steps_of_checkpoint, with_steps

@@ -25,10 +25,8 @@ from trainer.cli import main as train
 from trainer.config.load import load_recipe
 from trainer.data.share import RankShare
 from trainer.distributed.deepspeed_internals import is_partitioned
-from trainer.distributed.empty_model import DTYPES, allocate
-from trainer.distributed.initial_weights import send_weights
 from trainer.distributed.zero import parameter_slices
-from trainer.engine import build_engine, deepspeed_config
+from trainer.engine import DTYPES, allocate, build_engine, deepspeed_config, send_weights
 from trainer.models.pretraining import PretrainingModel, build_model, empty_model
 from trainer.models.starting_weights import drawn_weights
 

@@ -1,4 +1,4 @@
-"""What a step is judged by; what a run does about bad steps is tried with real faults in test_heartbeats."""
+"""What a step is judged by; what a run does about bad steps is tried with real faults in test_faults."""
 
 import random
 from math import inf, nan

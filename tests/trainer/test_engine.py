@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from schemas.errors import UsageError
 from trainer.build_model import check_compiler
 from trainer.config.schema import EngineSection
-from trainer.distributed.process_group import ranks_on_this_machine
+from trainer.distributed.threads import ranks_on_this_machine
 from trainer.distributed.zero import set_updates_made, updates_made
 from trainer.engine import check_precision, multiplies_bf16, set_up_arithmetic, warn_of_slow_precision
 from trainer.optim.whole_tensors import Lamb

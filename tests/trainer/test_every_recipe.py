@@ -21,7 +21,7 @@ from tests.conftest import Command, made, rows
 from tests.trainer.one_rank import group_of_one
 from trainer.config.load import load_recipe, recipe_comment, recipe_names, recipe_text
 from trainer.config.phases import phases_of
-from trainer.distributed.preemption import StopRequest
+from trainer.distributed.stop import StopRequest
 from trainer.export.convert import export
 from trainer.train import pretrain
 

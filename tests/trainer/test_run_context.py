@@ -10,7 +10,7 @@ import pytest
 from schemas.errors import DataError, UsageError
 from tests.trainer.one_rank import group_of_one, small_recipe
 from trainer import run_context
-from trainer.distributed.preemption import StopRequest
+from trainer.distributed.stop import StopRequest
 from trainer.distributed.watchdog import RankLostError
 from trainer.run_context import last_step_of, open_run, watch_ranks
 

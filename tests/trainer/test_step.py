@@ -14,7 +14,7 @@ from schemas.errors import DataError
 from tests.trainer.one_rank import VOCABULARY, group_of_one, small_batch, small_engine, small_recipe
 from trainer import step as steps
 from trainer.anomaly import AnomalyGuard, AnomalyHistory
-from trainer.distributed.zero import basic_optimizer
+from trainer.distributed.deepspeed_internals import basic_optimizer
 from trainer.metrics.sums import StepResult, Sums, check_any_predicted
 from trainer.models.batch import PackedBatch
 from trainer.models.pretraining import build_model

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
 
 from tests.ports import free_port
-from tests.trainer.distributed.test_preemption import listens, wait_for
+from tests.trainer.distributed.test_stop import listens, wait_for
 from trainer import torchrun
 
 

@@ -25,7 +25,7 @@ import torch.distributed as dist
 
 from trainer.checkpoint.snapshot import HostMemory, Snapshot, copied_bytes
 from trainer.distributed.collectives import collectives_over, run_on_all_ranks
-from trainer.distributed.stop_agreement import open_host_group
+from trainer.distributed.process_group import open_host_group
 from trainer.distributed.watchdog import working_in_background
 from trainer.logs import EVERY_RANK, logger
 

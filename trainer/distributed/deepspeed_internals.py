@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, NamedTuple, cast
 
@@ -97,39 +96,47 @@ def release_engine_memory() -> None:
     accelerator.empty_cache()
 
 
-# ---- fp16 loss scale ----
+# ---- The loss scale of fp16, without which small gradients underflow to 0 ----
 
 LOSS_SCALER_FIELDS = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 """The attributes that hold the state of the scalers in runtime/fp16/loss_scaler.py."""
 
 
-@dataclass(frozen=True)
-class LossScaleMethods:
-    """The two methods with which the wrapper of stage 0 handles its loss scale in a step.
+def loss_scale(engine: DeepSpeedEngine) -> float:
+    """Return the factor by which a loss must be multiplied before `engine.backward`.
 
-    update(overflowed): lower the scale after an overflow, or count a good step and perhaps raise it.
-    unscale_and_clip(scaled_norm, apply_scale): divide gradients by the scale and the clipping factor, and return that
-    divisor. scaled_norm is the gradient norm times the scale.
+    The wrappers of stages 1 to 3 are subclasses of ZeROOptimizer (runtime/base_optimizer.py) and multiply it
+    themselves. That of stage 0 divides gradients by its scale but never multiplies the loss by it.
     """
-
-    update: Callable[[bool], None]
-    unscale_and_clip: Callable[[float, bool], float]
-
-
-def loss_scale_methods(wrapper: Any) -> LossScaleMethods:
-    """Return the wrapper's `_update_scale` and `unscale_and_clip_grads` (runtime/fp16/unfused_optimizer.py)."""
-    return LossScaleMethods(wrapper._update_scale, wrapper.unscale_and_clip_grads)
-
-
-def replace_loss_scale_methods(wrapper: Any, methods: LossScaleMethods) -> None:
-    """Make the wrapper of stage 0 call these methods in place of its own."""
-    wrapper._update_scale = methods.update
-    wrapper.unscale_and_clip_grads = methods.unscale_and_clip
-
-
-def current_loss_scale(wrapper: Any) -> float:
-    """Return the loss scale of the wrapper of stage 0 (`LossScaleConfig`, runtime/fp16/loss_scaler.py)."""
+    if not engine.fp16_enabled() or isinstance(engine.optimizer, ZeROOptimizer):
+        return 1.0
+    wrapper: Any = engine.optimizer
     return wrapper.loss_scale_config.cur_scale
+
+
+def fix_loss_scaler(wrapper: Any) -> None:
+    """Make the fp16 wrapper of stage 0 raise its scale only after it has divided gradients by it.
+
+    It may raise the scale between the two, so that an update is made from half a gradient, and it reports the norm of
+    the scaled gradient. Its step (runtime/fp16/unfused_optimizer.py) sets its norm, calls `_update_scale`, then
+    `unscale_and_clip_grads`, then our optimizer's `step`. After an overflow it calls `_update_scale(True)` alone.
+    """
+    update = wrapper._update_scale
+    unscale_and_clip = wrapper.unscale_and_clip_grads
+
+    def update_after_overflow(overflowed: bool) -> None:
+        # A good step is counted in unscale_and_count instead.
+        if overflowed:
+            update(overflowed)
+
+    def unscale_and_count(scaled_norm: float, apply_scale: bool = True) -> float:
+        set_gradient_norm(wrapper, scaled_norm / wrapper.loss_scale_config.cur_scale)
+        divisor = unscale_and_clip(scaled_norm, apply_scale)
+        update(False)
+        return divisor
+
+    wrapper._update_scale = update_after_overflow
+    wrapper.unscale_and_clip_grads = unscale_and_count
 
 
 def set_gradient_norm(wrapper: Any, norm: float | Tensor) -> None:
@@ -161,14 +168,6 @@ def set_loss_scaler_state(engine: DeepSpeedEngine, state: dict[str, float]) -> N
     for name, value in state.items():
         if hasattr(scaler, name):
             setattr(scaler, name, value)
-
-
-def scales_loss_itself(engine: DeepSpeedEngine) -> bool:
-    """Return whether `engine.backward` multiplies the loss by the loss scale; true in ZeRO stages 1 to 3.
-
-    Their wrappers are subclasses of ZeROOptimizer (runtime/base_optimizer.py).
-    """
-    return isinstance(engine.optimizer, ZeROOptimizer)
 
 
 # ---- Stage 0: a float32 copy of each parameter ----

@@ -12,6 +12,7 @@ import logging
 import os
 import socket
 import warnings
+from collections.abc import Iterator
 from datetime import timedelta
 from time import monotonic, sleep
 from typing import Any
@@ -22,14 +23,12 @@ from deepspeed.accelerator import get_accelerator
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from schemas.errors import PreemptedError, UsageError
-from schemas.host_limits import allowed_cores, usable_cores
-from trainer.distributed.agreement import named
-from trainer.distributed.busy_cores import log_limit_of_threads, may_choose, take_free_cores
+from trainer.distributed.collectives import named
 from trainer.distributed.deepspeed_internals import use_no_compiled_operators
-from trainer.distributed.heartbeats import address
-from trainer.distributed.preemption import StopRequest
-from trainer.distributed.stop_agreement import gloo_error
+from trainer.distributed.stop import StopRequest
+from trainer.distributed.threads import take_share_of_cores
 from trainer.distributed.torch_internals import set_process_group_timeout
+from trainer.distributed.watchdog import address
 from trainer.logs import EVERY_RANK, logger
 
 SAY_EVERY = 30.0
@@ -38,6 +37,8 @@ SAY_EVERY = 30.0
 LOOK_EVERY = 0.1
 CONNECT_SECONDS = 5.0
 """How long one try to reach the store may take. A signal ends the wait between two of them."""
+HOST_GROUP_SECONDS = 120.0
+"""How long ranks may take to open a further group, which all of them begin at the same time."""
 
 
 def start_distributed(timeout: float, stop: StopRequest | None = None) -> None:
@@ -52,7 +53,7 @@ def start_distributed(timeout: float, stop: StopRequest | None = None) -> None:
     set_default_environment()
 
     accelerator: Any = get_accelerator()
-    limit_cpu_threads(accelerator)
+    take_share_of_cores()
     accelerator.set_device(int(os.environ["LOCAL_RANK"]))
 
     if torch.distributed.is_initialized():
@@ -87,33 +88,6 @@ def set_default_environment() -> None:
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
 
 
-def limit_cpu_threads(accelerator: Any) -> None:
-    """Give each rank on a CPU its share of the cores. With more threads than cores, ranks slow each other down."""
-    if accelerator.device_name() == "cpu" and may_choose():
-        torch.set_num_threads(cores_of_rank())
-
-
-def cores_of_rank() -> int:
-    """Return this rank's share of the cores, at least 1."""
-    return max(1, usable_cores() // ranks_on_this_machine())
-
-
-def spare_busy_cores() -> None:
-    """On a CPU, leave busy cores to other programs. A collective call."""
-    accelerator: Any = get_accelerator()
-    if accelerator.device_name() == "cpu":
-        log_limit_of_threads(cores_of_rank())
-        take_free_cores(allowed_cores(), ranks_on_this_machine())
-
-
-def ranks_on_this_machine() -> int:
-    """Return the number of ranks here: torchrun's LOCAL_WORLD_SIZE, DeepSpeed's LOCAL_SIZE, or else all ranks."""
-    for name in ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "WORLD_SIZE"):
-        if name in os.environ:
-            return int(os.environ[name])
-    return 1
-
-
 def connect_ranks(backend: str, timeout: float, stop: StopRequest | None) -> None:
     """Initialize the process group. Raises as `start_distributed`."""
     connection_limit = timedelta(seconds=2 * timeout)
@@ -133,6 +107,33 @@ def connect_ranks(backend: str, timeout: float, stop: StopRequest | None) -> Non
         if "gloo" not in str(error):
             raise
         raise gloo_error(error) from error
+
+
+def gloo_error(error: RuntimeError) -> UsageError:
+    """Return the error for ranks that cannot connect to each other over gloo."""
+    host = socket.gethostname()
+    rank = os.environ.get("RANK", "0")
+    reason = str(error).splitlines()[0].rstrip(".")
+    return UsageError(
+        f"The ranks cannot connect over gloo: rank {rank} on {host} reports: {reason}. Gloo listens at the address "
+        f"that {host} resolves to, and other machines cannot reach 127.0.1.1. On each node, set GLOO_SOCKET_IFNAME to "
+        "the network interface that connects the nodes, as in GLOO_SOCKET_IFNAME=eth0."
+    )
+
+
+def open_host_group(timeout: float) -> Any:
+    """Open a gloo group of all ranks in addition to the default one, for calls of one kind or thread. Collective.
+
+    timeout: seconds after which a rank that does not answer is an error, once the ranks are connected.
+    Raises UsageError if the ranks cannot connect.
+    """
+    connection_limit = timedelta(seconds=min(timeout, HOST_GROUP_SECONDS))
+    try:
+        group = torch.distributed.new_group(backend="gloo", timeout=connection_limit)
+    except RuntimeError as error:
+        raise gloo_error(error) from error
+    set_process_group_timeout(timeout, group)
+    return group
 
 
 def remove_collective_timeout() -> None:
@@ -160,83 +161,70 @@ def meet(stop: StopRequest | None, timeout: float) -> Any:
 
     Raises PreemptedError if the process was asked to stop, and DistNetworkError if the store cannot be opened.
     """
-    waiting = _Waiting(stop, monotonic() + timeout)
-    store = _reach_store(waiting)
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    holds_store = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    looks = looks_at_others(stop, timeout)
 
-    rank, ranks = _rank_and_ranks()
-    store.set(_key(rank), b"")
+    # torch's own tries print a stack trace each, so it only connects once something listens there.
+    if not holds_store:
+        for is_due in looks:
+            if listens(host, port):
+                break
+            if is_due:
+                say_missing([0])
+
+    # Several stores of one process share a server, so torch's own will be this one.
+    limit = timedelta(seconds=CONNECT_SECONDS)
+    store = TCPStore(host, port, ranks, is_master=holds_store, timeout=limit, wait_for_workers=False, multi_tenant=True)
+
+    store.set(_key(rank), "")
     missing = set(range(ranks)) - {rank}
-    while missing and waiting.goes_on():
+    for is_due in looks:
         missing = {other for other in missing if not store.check([_key(other)])}
+        if not missing:
+            break
         # One rank speaks for those that are there.
-        if missing and rank == min(set(range(ranks)) - missing):
-            waiting.say(sorted(missing))
-        sleep(LOOK_EVERY if missing else 0)
+        if is_due and rank == min(set(range(ranks)) - missing):
+            say_missing(sorted(missing))
     return store
 
 
-class _Waiting:
-    """How long this rank waits, and what it says meanwhile."""
+def looks_at_others(stop: StopRequest | None, timeout: float) -> Iterator[bool]:
+    """Yield every LOOK_EVERY seconds until `timeout`, each time whether it is time for a message.
 
-    def __init__(self, stop: StopRequest | None, deadline: float):
-        self._stop = stop
-        self._deadline = deadline
-        self._said_at = monotonic()
-
-    def goes_on(self) -> bool:
-        """Return whether there is time left. Raises PreemptedError if the process was asked to stop."""
-        if self._stop is not None and self._stop.asked:
-            rank, _ = _rank_and_ranks()
+    Raises PreemptedError if the process was asked to stop.
+    """
+    began = said_at = monotonic()
+    while monotonic() - began < timeout:
+        if stop is not None and stop.asked:
             error = PreemptedError(
-                f"asked to stop while rank {rank} waited at {address()} for other ranks. There is nothing to save. The "
-                "same command starts again."
+                f"asked to stop while rank {os.environ['RANK']} waited at {address()} for other ranks. There is "
+                "nothing to save. The same command starts again."
             )
             error.everywhere = False
             raise error
-        return monotonic() < self._deadline
 
-    def say(self, missing: list[int]) -> None:
-        """Log which ranks are missing, if it is time for that."""
-        if monotonic() - self._said_at < SAY_EVERY:
-            return
-        self._said_at = monotonic()
-        rank, ranks = _rank_and_ranks()
-        logger.info("Waiting at %s for %s, as rank %d of %d.", address(), named(missing), rank, ranks, extra=EVERY_RANK)
-
-
-def _reach_store(waiting: _Waiting) -> Any:
-    """Open the store, in rank 0, or connect to it, in the others and wherever the launcher holds it.
-
-    Raises DistNetworkError if nothing listens there until the wait is over.
-    """
-    rank, ranks = _rank_and_ranks()
-    is_held_by_launcher = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    holds_store = rank == 0 and not is_held_by_launcher
-
-    # torch's own tries print a stack trace each, so it only connects once something listens there.
-    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    while not holds_store and not _listens(host, port) and waiting.goes_on():
-        waiting.say([0])
+        is_due = monotonic() - said_at >= SAY_EVERY
+        if is_due:
+            said_at = monotonic()
+        yield is_due
         sleep(LOOK_EVERY)
 
-    # Several stores of one process share a server, so torch's own will be this one.
-    timeout = timedelta(seconds=CONNECT_SECONDS)
-    return TCPStore(
-        host, port, ranks, is_master=holds_store, timeout=timeout, wait_for_workers=False, multi_tenant=True
-    )
+
+def say_missing(missing: list[int]) -> None:
+    """Log which ranks are missing."""
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    logger.info("Waiting at %s for %s, as rank %d of %d.", address(), named(missing), rank, ranks, extra=EVERY_RANK)
 
 
-def _listens(host: str, port: int) -> bool:
+def listens(host: str, port: int) -> bool:
     """Return whether a server accepts connections, after at most CONNECT_SECONDS."""
     try:
         socket.create_connection((host, port), timeout=CONNECT_SECONDS).close()
     except OSError:
         return False
     return True
-
-
-def _rank_and_ranks() -> tuple[int, int]:
-    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
 def _key(rank: int) -> str:

@@ -3,8 +3,10 @@
 Every rank runs a watchdog: two daemon threads next to the main thread, which trains.
 
     main thread         calls `at` and `progress`, which only set a place and count up. It may block in a collective.
-    heartbeat thread    writes this rank's message to the store each second and reads the others' every three seconds.
-                        Only this thread talks to the store, and it may block for hours if the store does not answer.
+    heartbeat thread    writes this rank's message each second and reads the others' every three seconds, through the
+                        key-value store with which the process group was created. That works with any backend while a
+                        collective is blocked, and is never stale as a shared file system may be. Only this thread talks
+                        to the store, and it may block for hours if the store does not answer.
     judge thread        checks the clock and what the heartbeat thread read last. It waits for nothing but the clock,
                         and only this thread ends the process.
 
@@ -17,15 +19,15 @@ The judge thread ends its process, and the launcher then ends the other ranks,
   `engine.timeout_seconds` if that is longer, which means that it has died or was stopped;
 - when no rank has advanced for `engine.timeout_seconds`;
 - when a thread of this rank works in the background, as a save does while training continues, and that work has not
-  advanced on any rank for `engine.timeout_seconds` (background_work.py).
+  advanced on any rank for `engine.timeout_seconds`.
 
 So a rank that waits while another one hashes or copies a checkpoint is left alone as long as that one advances.
-No thread touches a disk: a shared file system may stall for minutes under ranks that are healthy.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import sys
@@ -34,10 +36,10 @@ from threading import Event, Thread, local
 from time import monotonic
 from typing import Any, NoReturn
 
+import torch.distributed as dist
+
 from schemas.errors import ClozelineError
-from trainer.distributed.background_work import BackgroundWork
-from trainer.distributed.heartbeats import Heartbeats, StoreLostError, address
-from trainer.distributed.signs_of_life import SignsOfLife, described
+from trainer.distributed.torch_internals import default_store
 
 BEAT = 1.0
 """Seconds between two heartbeats, and between two runs of the judge thread."""
@@ -65,7 +67,7 @@ def progress() -> None:
     for watchdog in _active:
         watchdog.progress()
         if works_in_background:
-            watchdog.background.advance()
+            watchdog.background.advances += 1
 
 
 @contextlib.contextmanager
@@ -79,7 +81,35 @@ def working_in_background(place: str) -> Iterator[None]:
     finally:
         _this_thread.works_in_background = False
         for watchdog in _active:
-            watchdog.background.end()
+            watchdog.background.place = ""
+
+
+class Work:
+    """What a thread of this rank does, and for how many seconds it has not advanced: on this rank, and on any.
+
+    The working thread writes `place`, which is empty while there is no work, and `advances`. The judge thread writes
+    the rest.
+    """
+
+    def __init__(self, place: str = ""):
+        self.place = place
+        self.advances = 0
+        self.idle_here = 0.0
+        self.idle_everywhere = 0.0
+        self._judged_advances = 0
+
+    def begin(self, place: str) -> None:
+        """Set what is being done."""
+        self.advances += 1
+        self.place = place
+
+    def pass_time(self, seconds: float) -> None:
+        """Let `seconds` pass, and note whether this rank's work has advanced in that time or there is none."""
+        self.idle_here += seconds
+        self.idle_everywhere += seconds
+        if not self.place or self.advances != self._judged_advances:
+            self._judged_advances = self.advances
+            self.idle_here = self.idle_everywhere = 0.0
 
 
 class Watchdog:
@@ -91,25 +121,28 @@ class Watchdog:
         self._world_size = world_size
         self._timeout = timeout
 
-        # Written by the main thread; `_advances` also by threads that copy files.
-        self._place = "starting"
-        self._advances = 0
+        # Written by the working threads.
+        self._main = Work("starting")
+        self.background = Work()
         self._report: dict[str, Any] = {}
         self._read_always = False
         self._left = False
         self._closed = Event()
-        self.background = BackgroundWork()
 
-        # Written by the heartbeat thread.
+        # Written by the heartbeat thread. Reading a key that was never written would block until it is, so only ranks
+        # that have written theirs are read.
+        self._store = open_store(world_size)
+        self._ranks_that_wrote: set[int] = set()
         self._beats = 0
         self._latest: list[dict[str, Any]] = [{} for _ in range(world_size)]
         self._reads = 0
-        self._store_lost = ""
+        self._store_lost = False
 
-        # Written by the judge thread.
-        self._signs = SignsOfLife(rank, world_size, self.background)
+        # Written by the judge thread: each rank's last message, and seconds without a sign of life.
+        self._messages: list[dict[str, Any]] = [{} for _ in range(world_size)]
+        self._silence = [0.0] * world_size
+        self._silence_of_store = 0.0
 
-        self._heartbeats = Heartbeats(rank, world_size)
         _active.append(self)
         self._heartbeat_thread = Thread(target=self._beat_until_closed, name="watchdog's store", daemon=True)
         self._heartbeat_thread.start()
@@ -120,12 +153,11 @@ class Watchdog:
 
     def at(self, place: str) -> None:
         """Set what this rank is doing, as in "step 7, saving". Other ranks see it with the next heartbeat."""
-        self._place = place
-        self._advances += 1
+        self._main.begin(place)
 
     def progress(self) -> None:
         """Report that this rank has advanced within the current place."""
-        self._advances += 1
+        self._main.advances += 1
 
     def report(self, facts: dict[str, Any]) -> None:
         """Set the facts that this rank reports to the others, in place of its previous report."""
@@ -168,13 +200,11 @@ class Watchdog:
         self._closed.wait(3 * BEAT)
         after = self._next_read()
         if before is None or after is None:
-            return [self._describe_store()]
+            return [describe_store()]
 
-        silent = []
-        for rank in range(self._world_size):
-            if rank != self._rank and after[rank] == before[rank] and not after[rank].get("left"):
-                silent.append(described(rank, after[rank]))
-        return silent
+        others = [rank for rank in range(self._world_size) if rank != self._rank]
+        silent = [rank for rank in others if after[rank] == before[rank] and not after[rank].get("left")]
+        return [describe(rank, after[rank]) for rank in silent]
 
     def _next_read(self) -> list[dict[str, Any]] | None:
         """Wait for the heartbeat thread's next read and return it; None if the store does not answer."""
@@ -191,58 +221,84 @@ class Watchdog:
         closed = False
         while not closed:
             try:
-                self._beat()
-                self._store_lost = ""
-            except StoreLostError as error:
-                self._store_lost = str(error)
+                self._write(self._message())
+                if self._read_always or self._beats % READ_EVERY == 0:
+                    # Increment _reads last, so that a thread that sees the new count also sees the new messages.
+                    self._latest = self._read()
+                    self._reads += 1
+                self._store_lost = False
+            except RuntimeError:
+                self._store_lost = True
             self._beats += 1
             closed = self._closed.wait(BEAT)
 
         if self._left:
-            with contextlib.suppress(StoreLostError):
-                self._heartbeats.write(self._message() | {"left": True})
-
-    def _beat(self) -> None:
-        self._heartbeats.write(self._message())
-
-        if self._read_always or self._beats % READ_EVERY == 0:
-            # Increment _reads last, so that a thread that sees the new count also sees the new messages.
-            self._latest = self._heartbeats.read()
-            self._reads += 1
+            with contextlib.suppress(RuntimeError):
+                self._write(self._message() | {"left": True})
 
     def _message(self) -> dict[str, Any]:
         return {
             "beat": self._beats,
-            "advances": self._advances,
-            "place": self._place,
+            "place": self._main.place,
+            "advances": self._main.advances,
+            "background": self.background.place,
+            "background_advances": self.background.advances,
             "process": os.getpid(),
             "host": socket.gethostname(),
-            **self.background.message(),
             "report": self._report,
         }
+
+    def _write(self, message: dict[str, Any]) -> None:
+        self._store.set(_key(self._rank), json.dumps(message))
+
+    def _read(self) -> list[dict[str, Any]]:
+        """Return the message of each rank, empty if the rank has not written one yet."""
+        for rank in set(range(self._world_size)) - self._ranks_that_wrote:
+            if self._store.check([_key(rank)]):
+                self._ranks_that_wrote.add(rank)
+
+        ranks = sorted(self._ranks_that_wrote)
+        values = dict(zip(ranks, self._store.multi_get([_key(rank) for rank in ranks]), strict=True))
+        return [json.loads(values.get(rank, b"{}")) for rank in range(self._world_size)]
 
     # ---- Judge thread ----
 
     def _judge_until_closed(self) -> None:
         last_time = monotonic()
-        judged_advances = self._advances
         judged_reads = 0
 
         while not self._closed.wait(BEAT):
             # If this process itself was stopped for an hour, that hour must not count as the others' silence.
             now = monotonic()
-            self._signs.pass_time(min(now - last_time, 2 * BEAT))
+            self._pass_time(min(now - last_time, 2 * BEAT))
             last_time = now
-
-            if self._advances != judged_advances:
-                judged_advances = self._advances
-                self._signs.note_own_progress()
 
             if self._reads != judged_reads:
                 judged_reads = self._reads
-                self._signs.note_messages(self._latest)
+                self._note_messages(self._latest)
 
             self._judge()
+
+    def _pass_time(self, seconds: float) -> None:
+        """Let `seconds` pass without a sign of life from the other ranks."""
+        self._silence_of_store += seconds
+        self._silence = [silence + seconds for silence in self._silence]
+        self._main.pass_time(seconds)
+        self.background.pass_time(seconds)
+
+    def _note_messages(self, messages: list[dict[str, Any]]) -> None:
+        """Note which ranks sent a heartbeat since the last read, and which of them advanced."""
+        self._silence_of_store = 0.0
+        for rank, message in enumerate(messages):
+            before = self._messages[rank]
+            if rank == self._rank or message == before:
+                continue
+            self._silence[rank] = 0.0
+            if message.get("advances") != before.get("advances"):
+                self._main.idle_everywhere = 0.0
+            if message.get("background_advances") != before.get("background_advances"):
+                self.background.idle_everywhere = 0.0
+        self._messages = messages
 
     def _judge(self) -> None:
         """End the process if a rank that this one waits for is dead, or if no rank advances."""
@@ -250,51 +306,39 @@ class Watchdog:
         two_reads = 2 * READ_EVERY * BEAT
 
         dead = self._silent_for(silence_limit(self._timeout))
-        if dead and self._signs.since_own_progress > two_reads:
-            self._end(f"waiting for {self._signs.since_own_progress:.0f} s in {self._place}", dead)
+        if dead and self._main.idle_here > two_reads:
+            self._end(f"waiting for {self._main.idle_here:.0f} s in {self._main.place}", dead)
 
-        if self._signs.since_any_progress > self._timeout:
-            silent = self._silent_for(min(two_reads, self._timeout))
-            self._end(f"nothing has happened for {self._timeout:g} s in {self._place}", silent)
-
-        if self.background.is_stuck(self._timeout):
-            silent = self._silent_for(min(two_reads, self._timeout))
-            self._end(
-                f"nothing has happened for {self._timeout:g} s in the background: {self.background.place}", silent
-            )
+        places = {self._main: self._main.place, self.background: f"the background: {self.background.place}"}
+        for work, place in places.items():
+            if work.idle_everywhere > self._timeout:
+                silent = self._silent_for(min(two_reads, self._timeout))
+                self._end(f"nothing has happened for {self._timeout:g} s in {place}", silent)
 
     def _silent_for(self, seconds: float) -> list[str]:
-        """Return a description of each other rank that has sent no heartbeat for longer than `seconds`."""
-        silent = self._signs.silent_for(seconds)
+        """Describe each other rank that has sent no heartbeat for longer than `seconds` and has not left."""
+        silent = []
+        for rank, message in enumerate(self._messages):
+            if rank != self._rank and self._silence[rank] > seconds and not message.get("left"):
+                silent.append(describe(rank, message))
 
         # Without the store nothing is known about the ranks.
-        if silent and (self._store_lost or self._signs.since_store_answer > 2 * READ_EVERY * BEAT):
-            return [self._describe_store()]
-        return [described(rank, self._signs.messages[rank]) for rank in silent]
+        if silent and (self._store_lost or self._silence_of_store > 2 * READ_EVERY * BEAT):
+            return [describe_store()]
+        return silent
 
     def _end(self, waited: str, dead: list[str]) -> NoReturn:
         """Print the reason and end the process; the main thread is blocked where no exception could reach it."""
-        reason = f"All ranks are alive: {self._describe_all()}."
-        if dead:
-            reason = f"No sign of life from {', '.join(dead)}."
+        messages = list(self._messages)
+        messages[self._rank] = self._message()
+        everyone = ", ".join(describe(rank, message) for rank, message in enumerate(messages))
+        reason = f"No sign of life from {', '.join(dead)}." if dead else f"All ranks are alive: {everyone}."
         advice = "The same command resumes from the last checkpoint; engine.timeout_seconds controls this timeout."
 
         # Not with the logger, because the blocked thread may hold its lock. A closed stderr must not prevent the exit.
         with contextlib.suppress(OSError, ValueError):
             print(f"clozeline: rank {self._rank}: {waited}. {reason} {advice}", file=sys.stderr, flush=True)
         os._exit(1)
-
-    # ---- Descriptions for messages ----
-
-    def _describe_all(self) -> str:
-        messages = list(self._signs.messages)
-        messages[self._rank] = self._message()
-        return ", ".join(described(rank, message) for rank, message in enumerate(messages))
-
-    def _describe_store(self) -> str:
-        place = self._store_lost or address()
-        reason = "rank 0, its launcher or their machine has ended, was stopped, or is out of reach"
-        return f"the store of the ranks at {place} ({reason})"
 
 
 def silence_limit(timeout: float) -> float:
@@ -303,3 +347,34 @@ def silence_limit(timeout: float) -> float:
     It grows with the timeout, because a run that needs a long timeout has machines that swap or networks that stall.
     """
     return min(timeout, max(HEARTBEAT_TIMEOUT, timeout / 10))
+
+
+def open_store(world_size: int) -> Any:
+    """Return a connection of its own to the process group's store, because the main thread may block the shared one.
+
+    A single rank may have no process group, so its store is in memory.
+    """
+    return default_store().clone() if world_size > 1 else dist.HashStore()  # type: ignore[attr-defined]
+
+
+def address() -> str:
+    """Return the store's host and port, for messages."""
+    return f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"
+
+
+def _key(rank: int) -> str:
+    return f"clozeline/heartbeats/{rank}"
+
+
+def describe(rank: int, message: dict[str, Any]) -> str:
+    """Return a readable description of a rank and of where it was according to its last message."""
+    if not message:
+        return f"rank {rank} (never reported)"
+    work = f" and {message['background']} in the background" if message["background"] else ""
+    return f"rank {rank} (process {message['process']} on {message['host']}, last seen in {message['place']}{work})"
+
+
+def describe_store() -> str:
+    """Return a readable description of a store that does not answer."""
+    reason = "rank 0, its launcher or their machine has ended, was stopped, or is out of reach"
+    return f"the store of the ranks at {address()} ({reason})"

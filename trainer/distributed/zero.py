@@ -31,20 +31,6 @@ from trainer.distributed.deepspeed_internals import (
     stage_3_slice,
 )
 
-__all__ = [
-    "MOMENTS",
-    "ParameterSlice",
-    "basic_optimizer",
-    "flat_slice_of",
-    "is_in_flat_group",
-    "named_parameters",
-    "parameter_slices",
-    "publish_weights",
-    "set_master_weights",
-    "set_updates_made",
-    "updates_made",
-]
-
 MOMENTS = ("exp_avg", "exp_avg_sq")
 """The optimizer's running means of the gradient and of its square, by torch's names."""
 

@@ -8,7 +8,7 @@ import signal
 from schemas.errors import ClozelineError, UsageError
 from schemas.urls import normal
 from trainer.command_line import command_parser, whole_number_from
-from trainer.distributed.preemption import INTERRUPTED
+from trainer.distributed.stop import INTERRUPTED
 from trainer.logs import logger
 
 

@@ -15,7 +15,7 @@ from trainer.command_line import (
     whole_number_from,
 )
 from trainer.config.parse import Origin
-from trainer.distributed.preemption import StopRequest
+from trainer.distributed.stop import StopRequest
 from trainer.finetune.encoder_folder import check_encoder_files
 from trainer.finetune.files.missing import Naming, check_task_files
 from trainer.finetune.shared_inputs import read_on_all_ranks

@@ -12,7 +12,7 @@ from typing import Any
 from schemas import storage
 from schemas.errors import UsageError
 from trainer.checkpoint.run_lock import LOCK_FILES
-from trainer.distributed.busy_cores import Threads
+from trainer.distributed.threads import Threads
 from trainer.finetune.examples import TaskData
 from trainer.finetune.files.sets import named_files, set_names
 from trainer.finetune.fingerprint import fingerprint_of

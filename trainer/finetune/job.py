@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from trainer.distributed.stop_agreement import StopAgreement
+from trainer.distributed.stop import StopAgreement
 from trainer.distributed.watchdog import Watchdog
 from trainer.finetune.evaluation import ExampleSet
 from trainer.finetune.kinds.kind import Kind

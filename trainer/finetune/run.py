@@ -22,11 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from schemas.errors import UsageError
-from trainer.distributed.busy_cores import kept_threads
 from trainer.distributed.collectives import run_on_rank_0
-from trainer.distributed.preemption import StopRequest
-from trainer.distributed.process_group import cores_of_rank, device_of_rank, spare_busy_cores, start_distributed
-from trainer.distributed.stop_agreement import StopAgreement
+from trainer.distributed.process_group import device_of_rank, start_distributed
+from trainer.distributed.stop import StopAgreement, StopRequest
+from trainer.distributed.threads import cores_of_rank, kept_threads, spare_busy_cores
 from trainer.distributed.watchdog import Watchdog
 from trainer.finetune.data_facts import log_data, paths_by_set
 from trainer.finetune.determinism import make_deterministic

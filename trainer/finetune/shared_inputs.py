@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from schemas.errors import DataError
-from trainer.distributed.preemption import StopRequest
+from trainer.distributed.stop import StopRequest
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ def read_on_all_ranks(read: Callable[[], T], stop: StopRequest) -> T:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return read()
 
-    from trainer.distributed.agreement import succeed_on_all_ranks
+    from trainer.distributed.collectives import succeed_on_all_ranks
     from trainer.distributed.process_group import start_distributed
     from trainer.run_context import watch_ranks
 
@@ -47,8 +47,7 @@ def agreed(identity: Callable[[], dict[str, str]], names: Mapping[str, str]) -> 
     Raises DataError on every rank if the hashes or the code of two ranks differ. The message groups the ranks that
     agree.
     """
-    from trainer.distributed.agreement import differences_of, facts_of_code, listed
-    from trainer.distributed.collectives import run_on_all_ranks
+    from trainer.distributed.collectives import differences_of, facts_of_code, listed, run_on_all_ranks
 
     code = facts_of_code()
     identities = run_on_all_ranks(lambda: identity() | code)

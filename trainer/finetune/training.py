@@ -17,8 +17,7 @@ from torch import Tensor
 
 from schemas.errors import PreemptedError
 from schemas.randomness import key
-from trainer.distributed.agreement import succeed_on_all_ranks
-from trainer.distributed.collectives import run_on_rank_0
+from trainer.distributed.collectives import run_on_rank_0, succeed_on_all_ranks
 from trainer.finetune.batches import Batch, training_batches
 from trainer.finetune.determinism import with_deterministic_kernels
 from trainer.finetune.evaluation import DivergedError, autocast, predict

@@ -27,11 +27,10 @@ from deepspeed.accelerator import get_accelerator
 from trainer.config.schema import Recipe
 from trainer.data.folder import PairFolder
 from trainer.distributed.collectives import run_on_all_ranks
-from trainer.distributed.host_copy import HostCopy
 from trainer.metrics.ranks import RankReport
 from trainer.models.families import encoder_shape
 from trainer.models.flops import flops_per_token, peak_flops
-from trainer.step import to_device
+from trainer.step import HostCopy, to_device
 
 STATUS = Path("/proc/self/status")
 """Linux only: holds the peak of the process's resident memory, VmHWM, in kB."""

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from schemas.randomness import key
+from trainer.distributed.threads import single_thread
 from trainer.distributed.watchdog import progress
-from trainer.single_thread import single_thread
 
 CONTEXT_EXPONENT = 0.75
 """Counts of contexts are raised to this power, which lowers the mutual information with rare tokens. It is word2vec's

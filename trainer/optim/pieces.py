@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from trainer.distributed.zero import flat_slice_of, is_in_flat_group
+from trainer.distributed.deepspeed_internals import flat_slice_of, is_in_flat_group
 
 RowCounts = Mapping[Tensor, Sequence[int]]
 """The number of rows of each matrix, in order, for parameters that stack several matrices."""

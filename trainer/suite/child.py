@@ -57,7 +57,7 @@ def run() -> int:
     prog = f"clozeline suite ({program})"
 
     if program == "finetune":
-        from trainer.distributed.preemption import StopRequest
+        from trainer.distributed.stop import StopRequest
 
         # Importing takes seconds. Listen first, so that a signal during the import is not lost.
         stop = StopRequest().listen()

@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Any
 
 from schemas.errors import PreemptedError
-from trainer.distributed.preemption import INTERRUPTED, LISTENED, SAME_REQUEST
+from trainer.distributed.stop import INTERRUPTED, LISTENED, SAME_REQUEST
 
 
 class SuiteStoppedError(PreemptedError):

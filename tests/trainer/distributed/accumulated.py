@@ -25,12 +25,10 @@ from torch import Tensor
 from trainer.config.load import load_recipe
 from trainer.config.schema import Recipe
 from trainer.data.share import RankShare
-from trainer.distributed.deepspeed_internals import basic_optimizer, full_shape_of
-from trainer.distributed.gradients import gradient_divisor
-from trainer.distributed.loss_scale import loss_scale
+from trainer.distributed.deepspeed_internals import basic_optimizer, full_shape_of, loss_scale
 from trainer.distributed.process_group import start_distributed
 from trainer.distributed.zero import parameter_slices
-from trainer.engine import build_engine
+from trainer.engine import build_engine, gradient_divisor
 from trainer.models.batch import PackedBatch
 from trainer.models.pretraining import PretrainingModel, build_model
 

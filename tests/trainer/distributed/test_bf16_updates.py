@@ -18,7 +18,8 @@ from torch import Tensor
 from tests.trainer.one_rank import group_of_one, small_batch, small_engine, small_recipe
 from tests.trainer.ranks import environments
 from trainer.anomaly import AnomalyGuard, AnomalyHistory
-from trainer.distributed.zero import basic_optimizer, parameter_slices
+from trainer.distributed.deepspeed_internals import basic_optimizer
+from trainer.distributed.zero import parameter_slices
 from trainer.metrics.sums import StepResult
 from trainer.optim.lr_schedule import set_learning_rate
 from trainer.step import Stepper

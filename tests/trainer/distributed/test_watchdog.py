@@ -10,13 +10,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from threading import Event
-from typing import Any
 
 import pytest
 
 from tests.trainer.ranks import environments
 from trainer.distributed import watchdog
-from trainer.distributed.heartbeats import StoreLostError
 from trainer.distributed.watchdog import Watchdog, progress
 
 BEAT = 0.02
@@ -24,43 +22,40 @@ TIMEOUT = 25 * BEAT
 
 
 class Board:
-    """The messages of the ranks of one process, in the place of a store."""
+    """The messages of the ranks of one process, as a store that may be lost or frozen."""
 
     def __init__(self) -> None:
-        self.messages: dict[int, dict[str, Any]] = {}
+        self.values: dict[str, str] = {}
         self.lost = False
         self.answers = Event()
         self.answers.set()
 
-    def connect(self, rank: int, world_size: int) -> _Connection:
-        return _Connection(self, rank, world_size)
+    def set(self, key: str, value: str) -> None:
+        self._answer()
+        self.values[key] = value
 
+    def check(self, keys: list[str]) -> bool:
+        self._answer()
+        return all(key in self.values for key in keys)
 
-class _Connection:
-    def __init__(self, board: Board, rank: int, world_size: int):
-        self._board = board
-        self._rank = rank
-        self._world_size = world_size
+    def multi_get(self, keys: list[str]) -> list[str]:
+        self._answer()
+        return [self.values[key] for key in keys]
 
-    def write(self, message: dict[str, Any]) -> None:
-        self._board.answers.wait()
-        if self._board.lost:
-            raise StoreLostError("10.0.0.1:29500")
-        self._board.messages[self._rank] = message
-
-    def read(self) -> list[dict[str, Any]]:
-        self._board.answers.wait()
-        if self._board.lost:
-            raise StoreLostError("10.0.0.1:29500")
-        return [self._board.messages.get(rank, {}) for rank in range(self._world_size)]
+    def _answer(self) -> None:
+        self.answers.wait()
+        if self.lost:
+            raise RuntimeError("connection refused")
 
 
 @pytest.fixture
 def board(monkeypatch: pytest.MonkeyPatch) -> Board:
     made = Board()
-    monkeypatch.setattr(watchdog, "Heartbeats", made.connect)
+    monkeypatch.setattr(watchdog, "open_store", lambda world_size: made)
     monkeypatch.setattr(watchdog, "BEAT", BEAT)
     monkeypatch.setattr(watchdog, "HEARTBEAT_TIMEOUT", 15 * BEAT)
+    monkeypatch.setenv("MASTER_ADDR", "10.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "29500")
     return made
 
 
@@ -122,7 +117,7 @@ def test_a_save_in_the_background_that_is_stuck_is_found_while_training_advances
         time.sleep(BEAT)
         first.at("step 5, computing")
         second.at("step 5, computing")
-        second.background.advance()
+        second.background.advances += 1
     assert ends == []
 
     end = time.monotonic() + 30
@@ -137,7 +132,7 @@ def test_a_save_that_has_ended_is_not_missed(start) -> None:
     first, ends = start(0)
     second, _ = start(1)
     first.background.begin("saving step 4")
-    first.background.end()
+    first.background.place = ""
     for _ in range(60):
         time.sleep(BEAT)
         first.progress()
@@ -230,3 +225,9 @@ def test_a_rank_that_is_stopped_ends_the_other(stopped: int) -> None:
 @pytest.mark.parametrize(("timeout", "seconds"), [(5, 5), (600, 60), (100, 30), (86_400, 8640)])
 def test_the_silence_limit_grows_with_the_timeout(timeout: float, seconds: float) -> None:
     assert watchdog.silence_limit(timeout) == seconds
+
+
+def test_a_single_rank_needs_no_process_group() -> None:
+    alone = Watchdog(0, 1, 600)
+    assert alone.lost() == []
+    alone.close()

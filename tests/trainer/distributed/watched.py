@@ -14,7 +14,7 @@ dist.init_process_group("gloo")
 rank = dist.get_rank()
 watchdog = Watchdog(rank, 2, float(sys.argv[1]))
 watchdog.at("step 3, computing")
-while not watchdog._signs.messages[1 - rank]:
+while not watchdog._messages[1 - rank]:
     time.sleep(0.05)
 dist.barrier()
 print("ready", flush=True)

@@ -15,7 +15,7 @@ import tomli_w
 
 from schemas.errors import ClozelineError
 from tests.conftest import sentence
-from trainer.distributed.preemption import StopRequest
+from trainer.distributed.stop import StopRequest
 from trainer.finetune import cli
 from trainer.finetune.steps.drive import run_steps
 from trainer.finetune.steps.options import steps_of

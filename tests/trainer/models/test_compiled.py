@@ -17,9 +17,8 @@ from tests.trainer.models.flash_stand_ins import torch_flash
 from tests.trainer.models.test_attention import LENGTHS, batch_of
 from tests.trainer.one_rank import group_of_one, small_recipe
 from trainer.data.share import RankShare
-from trainer.distributed.gradients import gradient_divisor
-from trainer.distributed.loss_scale import loss_scale
-from trainer.engine import build_engine
+from trainer.distributed.deepspeed_internals import loss_scale
+from trainer.engine import build_engine, gradient_divisor
 from trainer.models import attention, pretraining
 from trainer.models.batch import IGNORE_INDEX, PackedBatch
 from trainer.models.pretraining import Losses, PretrainingModel

@@ -24,9 +24,8 @@ from trainer.anomaly import AnomalyGuard, AnomalyHistory
 from trainer.config.load import load_recipe
 from trainer.config.schema import Recipe
 from trainer.data.share import RankShare
-from trainer.distributed.gradients import gradient_divisor
 from trainer.distributed.process_group import start_distributed
-from trainer.engine import build_engine
+from trainer.engine import build_engine, gradient_divisor
 from trainer.models.pretraining import build_model
 from trainer.optim.lr_schedule import set_learning_rate
 

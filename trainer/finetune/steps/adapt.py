@@ -25,7 +25,7 @@ from schemas import storage
 from schemas.vocabulary import read_vocabulary
 from trainer.config.schema import Recipe
 from trainer.distributed.collectives import run_on_rank_0
-from trainer.distributed.preemption import StopRequest
+from trainer.distributed.stop import StopRequest
 from trainer.finetune.steps.jobs import run_job
 from trainer.finetune.steps.schema import AdaptSection
 from trainer.finetune.steps.step_recipe import fitted, max_length_of, step_recipe, validated, write_recipe

@@ -25,8 +25,8 @@ from trainer.config.load import load_recipe
 from trainer.config.parse import apply_override
 from trainer.config.schema import Recipe
 from trainer.distributed.collectives import run_on_rank_0
-from trainer.distributed.preemption import StopRequest
 from trainer.distributed.process_group import start_distributed
+from trainer.distributed.stop import StopRequest
 from trainer.finetune.files.read import read_task_data
 from trainer.finetune.fingerprint import fingerprint_of
 from trainer.finetune.identity import IDENTITY_FILE

@@ -15,7 +15,7 @@ from threading import Thread
 from typing import IO
 
 from schemas.errors import CheckpointError, ClozelineError, DataError, PreemptedError, StorageError, UsageError
-from trainer.distributed.preemption import INTERRUPTED, StopRequest
+from trainer.distributed.stop import INTERRUPTED, StopRequest
 
 PREFIX = "clozeline: "
 POLL_SECONDS = 0.5

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.ranks import environments
-from trainer.distributed.agreement import differences_of, facts_of_code, listed
+from trainer.distributed.collectives import differences_of, facts_of_code, listed
 
 RUNS = """\
 import sys
@@ -76,7 +76,7 @@ def test_ranks_are_grouped_by_value_and_listed_as_ranges() -> None:
 def test_another_file_of_the_code_is_a_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "trainer").mkdir()
     (tmp_path / "trainer/step.py").write_text("a = 1\n")
-    monkeypatch.setattr("trainer.distributed.agreement.SOURCES", tmp_path)
+    monkeypatch.setattr("trainer.distributed.collectives.SOURCES", tmp_path)
     before = facts_of_code()
     (tmp_path / "trainer/step.py").write_text("a = 2\n")
     assert list(differences_of([before, facts_of_code()])) == ["Clozeline's code (a hash of its files)"]

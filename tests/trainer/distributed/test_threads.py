@@ -13,10 +13,16 @@ import torch
 
 from schemas import host_limits
 from tests.trainer.one_rank import group_of_one
-from trainer.distributed import busy_cores
-from trainer.distributed.busy_cores import Threads, kept_threads, take_free_cores, threads_beside
-from trainer.distributed.process_group import cores_of_rank, limit_cpu_threads, spare_busy_cores
-from trainer.doctor import device
+from trainer.distributed import threads as module
+from trainer.distributed.threads import (
+    Threads,
+    cores_of_rank,
+    kept_threads,
+    spare_busy_cores,
+    take_free_cores,
+    take_share_of_cores,
+    threads_beside,
+)
 
 
 @pytest.fixture
@@ -46,7 +52,7 @@ def test_each_rank_gets_threads_for_its_idle_cores(busy: float, usable: int, ran
 def test_a_run_takes_the_cores_that_are_free(
     monkeypatch: pytest.MonkeyPatch, capsys, busy: float, variable: str | None, used: int
 ) -> None:
-    monkeypatch.setattr(busy_cores, "busy_cores", lambda: busy)
+    monkeypatch.setattr(module, "busy_cores", lambda: busy)
     if variable is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", variable)
     take_free_cores(cores=8, ranks=1)
@@ -85,13 +91,13 @@ def test_a_resume_takes_no_more_threads_than_the_run_began_with(
 def test_only_cores_that_this_process_may_use_count(monkeypatch: pytest.MonkeyPatch) -> None:
     psutil = SimpleNamespace(cpu_percent=lambda interval, percpu: [100.0, 50.0, 25.0, 100.0])
     monkeypatch.setitem(sys.modules, "psutil", psutil)
-    monkeypatch.setattr(busy_cores.os, "sched_getaffinity", lambda process: {1, 2}, raising=False)
-    assert busy_cores.busy_cores() == 0.75
+    monkeypatch.setattr(module.os, "sched_getaffinity", lambda process: {1, 2}, raising=False)
+    assert module.busy_cores() == 0.75
 
 
 def test_a_platform_without_figures_counts_as_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psutil", None)
-    assert busy_cores.busy_cores() == 0.0
+    assert module.busy_cores() == 0.0
 
 
 @pytest.fixture
@@ -100,7 +106,7 @@ def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(64)), raising=False)
     monkeypatch.setattr(host_limits, "CGROUP", tmp_path)
     monkeypatch.setattr(host_limits, "PROC", tmp_path / "proc")
-    monkeypatch.setattr(busy_cores, "busy_cores", lambda: 0.0)
+    monkeypatch.setattr(module, "busy_cores", lambda: 0.0)
     quota = tmp_path / "cpu.max"
     quota.write_text("950000 100000\n")
     return quota
@@ -129,7 +135,7 @@ def test_a_container_gets_threads_for_the_time_that_it_has(
 
 def begin() -> None:
     """What a start of training does about threads."""
-    limit_cpu_threads(SimpleNamespace(device_name=lambda: "cpu"))
+    take_share_of_cores()
     spare_busy_cores()
 
 
@@ -139,7 +145,7 @@ def test_other_programs_matter_only_if_they_leave_less_than_the_quota(
     monkeypatch: pytest.MonkeyPatch, busy: float, used: int
 ) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
-    monkeypatch.setattr(busy_cores, "busy_cores", lambda: busy)
+    monkeypatch.setattr(module, "busy_cores", lambda: busy)
     begin()
     assert torch.get_num_threads() == used
 
@@ -160,21 +166,7 @@ def test_threads_that_torchrun_has_set_stay_with_a_line(monkeypatch: pytest.Monk
 
 @pytest.mark.usefixtures("threads")
 def test_a_smaller_machine_that_is_idle_limits_no_other(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    monkeypatch.setattr(busy_cores, "busy_cores", lambda: 0.0)
+    monkeypatch.setattr(module, "busy_cores", lambda: 0.0)
     take_free_cores(cores=2, ranks=1)
     assert torch.get_num_threads() == 8
     assert capsys.readouterr().out == ""
-
-
-def test_the_doctor_warns_of_busy_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(device, "device_kind", lambda: "cpu")
-    monkeypatch.setattr(host_limits, "CGROUP", tmp_path)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(4)), raising=False)
-    monkeypatch.setattr(busy_cores, "busy_cores", lambda: 2.6)
-    finding = device.check_cores()
-    assert finding.state == "warning" and finding.value.endswith("but other programs keep 2.6 busy")
-    assert "OMP_NUM_THREADS=1" in finding.advice
-
-    monkeypatch.setattr(busy_cores, "busy_cores", lambda: 0.1)
-    assert device.check_cores().state == "ok"

@@ -10,7 +10,7 @@ import pytest
 from schemas.errors import PreemptedError
 from tests.ports import free_port
 from trainer.distributed import process_group
-from trainer.distributed.preemption import StopRequest
+from trainer.distributed.stop import StopRequest
 
 
 @pytest.mark.parametrize(("rank", "ranks", "missing"), [(0, 2, "rank 1"), (1, 2, "rank 0"), (0, 9, "ranks 1 to 8")])

@@ -99,7 +99,9 @@ def two_ranks(training, fault: str, out: Path, **changes: object) -> tuple[int, 
 
 @pytest.mark.parametrize("fault", ["die", pytest.param("stop", marks=pytest.mark.thorough)])
 def test_a_lost_rank_is_named_with_its_place(training, tmp_path, fault: str) -> None:
-    code, told = two_ranks(training, f"{fault}:1:13:13", tmp_path, engine__timeout_seconds=15)
+    code, told = two_ranks(
+        training, f"{fault}:1:13:13", tmp_path, engine__timeout_seconds=15, checkpoint__background="false"
+    )
     print(f"{fault}: ended {time.time() - (tmp_path / 'metrics.jsonl').stat().st_mtime:.0f} s after its last step")
     assert code == 1, told
     last = told.splitlines()[-1]

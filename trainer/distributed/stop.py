@@ -1,4 +1,4 @@
-"""Handles signals that ask a run to save and end.
+"""Handles signals that ask a run to save and end, and lets all ranks stop at the same place.
 
     SIGTERM, SIGUSR1   save the last complete step and exit with 75; a run of one process that does not train yet, and
                        so has nothing to save, exits at once
@@ -7,11 +7,26 @@
 Slurm (--signal), Kubernetes, spot instances and torchrun send one of the first two, to one rank or to all, often twice.
 A terminal sends SIGINT to every process of the job, and launchers add a SIGTERM.
 
-Two threads are involved. Python runs a signal handler in the main thread, between two bytecodes. The handler only notes
-the request, which the training loop reads between micro-batches (see stop_agreement.py). That is too late for an
-immediate exit, because the main thread may be blocked in a collective or compile an extension for minutes. So Python's
-C handler also writes the signal's number to a pipe (signal.set_wakeup_fd), and a daemon thread reads the pipe. Only
-that thread ends the process at once, with os._exit. Of several ranks, one that ends alone would leave others waiting.
+`StopRequest`: two threads of this process. Python runs a signal handler in the main thread, between two bytecodes. The
+handler only notes the request, which is too late for an immediate exit, because the main thread may be blocked in a
+collective or compile an extension for minutes. So Python's C handler also writes the signal's number to a pipe
+(signal.set_wakeup_fd), and a daemon thread reads the pipe. Only that thread ends the process at once, with os._exit. Of
+several ranks, one that ends alone would leave others waiting.
+
+`StopAgreement`: all ranks. A step of a large batch may take longer than the 30 seconds that torchrun and Kubernetes
+leave for saving, so a run must be able to stop in the middle of one, or of an evaluation, and all ranks at the same
+place, because ZeRO 2 and 3 communicate in every micro-batch. Before each micro-batch every rank starts an asynchronous
+all-reduce (maximum) of one number, 1 if this rank was asked to stop. Before the next micro-batch, which may be the
+first of the next step, it waits for that result, which has usually arrived long ago, and abandons the step if it is 1.
+A blocking all-reduce would instead make fast ranks wait in every micro-batch.
+
+    micro-batch      0          1          0 of the next step
+    before it        ask        read, ask  read: 1, so all ranks stop
+
+So training stops within two micro-batches of a signal, or within one if there is a single rank. The group uses gloo, on
+the CPU, so that no device is synchronized. gloo's own threads communicate, and the main thread makes all calls.
+
+Programs listen to signals before they import torch, so nothing here imports it at the top.
 """
 
 from __future__ import annotations
@@ -39,9 +54,7 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.asked = False
-        self._is_alone = (
-            os.environ.get("WORLD_SIZE", "1") == "1"
-        )  # the only rank, as the launcher says, if there is one
+        self._is_alone = os.environ.get("WORLD_SIZE", "1") == "1"  # as the launcher says, if there is one
         self._is_training = False
         self._has_trained = False
         self._interrupted_at: float | None = None
@@ -116,6 +129,81 @@ class StopRequest:
         if self._has_trained:
             return "between two trainings. Nothing was lost; the same command continues."
         return "before training began. Nothing was lost; the same command starts again."
+
+
+class StopAgreement:
+    """Shares this rank's stop request so that all ranks stop together. Creating and closing it are collective calls."""
+
+    def __init__(self, request: StopRequest, timeout: float = 1200.0):
+        """Open the group. timeout: seconds after which a rank that does not answer is an error.
+
+        Raises UsageError on every rank if one of them cannot connect.
+        """
+        import torch
+        import torch.distributed as dist
+
+        from trainer.distributed.collectives import run_on_all_ranks
+
+        self._request = request
+        self._group: Any = None
+        if dist.get_world_size() > 1:
+            run_on_all_ranks(lambda: self._connect(timeout))
+
+        # The number that is reduced in place, set and read through NumPy, and the reduction that was not read yet.
+        self._shared = torch.zeros(1)
+        self._asked_by_any = self._shared.numpy()
+        self._pending: Any = None
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether this rank was asked to stop."""
+        return self._request.asked
+
+    def training_begins(self) -> None:
+        """Let the signal handlers know that from now on there is something to save."""
+        self._request.training_begins()
+
+    def leaves_step(self) -> bool:
+        """Return whether all ranks abandon the step before its next micro-batch. A collective call."""
+        if self._group is None:
+            return self.stop_requested
+
+        if self._agreed_to_stop():
+            return True
+
+        self._start_asking()
+        return False
+
+    def close(self) -> None:
+        """Release the group's threads and sockets."""
+        if self._group is not None:
+            import torch.distributed as dist
+
+            # Wait for the last call, so that gloo's threads are idle. It fails if a rank was lost.
+            with contextlib.suppress(RuntimeError):
+                self._agreed_to_stop()
+            dist.destroy_process_group(self._group)
+            self._group = None
+
+    def _connect(self, timeout: float) -> None:
+        from trainer.distributed.process_group import open_host_group
+
+        self._group = open_host_group(timeout)
+
+    def _start_asking(self) -> None:
+        import torch.distributed as dist
+
+        self._asked_by_any[0] = self.stop_requested
+        self._pending = dist.all_reduce(self._shared, dist.ReduceOp.MAX, group=self._group, async_op=True)
+
+    def _agreed_to_stop(self) -> bool:
+        """Wait for the last reduction and return its result; False if none was started since the last read."""
+        if self._pending is None:
+            return False
+
+        self._pending.wait()
+        self._pending = None
+        return bool(self._asked_by_any[0])
 
 
 def _do_nothing(number: int, frame: Any) -> None:

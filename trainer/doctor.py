@@ -1,0 +1,400 @@
+"""`clozeline doctor`: checks whether training can start on this machine, and says what to change.
+
+It trains nothing and leaves nothing behind. A check that raises an error, even because of a bug, is a line of the
+answer like any other. Checks import torch and DeepSpeed themselves, because these may be missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import logging
+import os
+import platform
+import secrets
+import shutil
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from threading import Thread
+from typing import Any, Literal
+
+from schemas import storage
+from schemas.errors import ClozelineError, StorageError, UsageError
+from schemas.host_limits import allowed_cores, available_bytes, core_quota, usable_cores
+from schemas.one_line_parser import OneLineParser
+from schemas.terminal_output import print_lines
+from schemas.terminal_text import terminal_safe
+from schemas.urls import normal
+from trainer.command_line import add_set_flag
+from trainer.config.load import load_recipe
+from trainer.config.phases import phases_of
+from trainer.config.schema import Recipe
+
+INSTALL = 'Install it: pip install "clozeline[trainer]"'
+
+VOCABULARY_SIZE = 30_522
+"""That of BERT, assumed if neither the recipe nor finished pairs state one."""
+
+TEST_FILE = ".clozeline-doctor-"
+
+SHARED_MEMORY = Path("/dev/shm")
+SMALL_SHARED_MEMORY = 512_000_000
+"""Bytes below which free shared memory counts as small. NCCL takes tens of MB a rank; Docker's default is 64 MB."""
+
+URL_SECONDS = 30.0  # a store that does not answer within this time counts as unreachable
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check.
+
+    state: "note" is not needed; with a "warning" training starts, but slower or less safely.
+    value: what was found. advice: what to do, empty if nothing. exit_code: the code that training would end with.
+    """
+
+    name: str
+    state: Literal["ok", "note", "warning", "failed"]
+    value: str
+    advice: str = ""
+    exit_code: int = 0
+
+
+def failed(name: str, value: str, advice: str = "", code: int = UsageError.exit_code) -> Finding:
+    """Return a finding that keeps training from starting. code: the exit code of training."""
+    return Finding(name, "failed", value, advice, code)
+
+
+def warned_if(is_bad: bool, name: str, value: str, advice: str) -> Finding:
+    """Return a warning with advice, or else that all is well."""
+    return Finding(name, "warning", value, advice) if is_bad else Finding(name, "ok", value)
+
+
+# Packages
+
+
+def check_packages() -> list[Finding]:
+    """Compare Python and the installed packages with the versions that Clozeline's metadata asks for."""
+    from packaging.requirements import Requirement
+    from packaging.specifiers import SpecifierSet
+
+    requirements = [Requirement(line) for line in metadata.requires("clozeline") or []]
+    needed = [one for one in requirements if one.marker is None or one.marker.evaluate({"extra": "trainer"})]
+    python_versions = SpecifierSet(metadata.metadata("clozeline")["Requires-Python"])
+    python = check_version("python", platform.python_version(), python_versions)
+    return [python, *(check_version(one.name, installed_version(one.name), one.specifier) for one in needed)]
+
+
+def check_version(name: str, version: str, supported: Any) -> Finding:
+    """Compare a version, empty for a missing package, with what a packaging.specifiers.SpecifierSet allows."""
+    if not version:
+        return failed(name, "not installed", INSTALL)
+    is_outside = not supported.contains(version, prereleases=True)
+    return warned_if(is_outside, name, f"{version} (supported: {supported})", INSTALL)
+
+
+def installed_version(package: str) -> str:
+    """Return the version of an installed package, without importing it; empty if it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+# Devices
+
+
+def check_devices() -> list[Finding]:
+    """Check the cores and GPUs that DeepSpeed will compute on."""
+    import torch
+
+    findings = [check_cores()]
+    if uses_gpus():
+        findings += [check_gpu(index) for index in range(torch.cuda.device_count())]
+    elif Path("/dev/nvidia0").exists():
+        advice = "Install a CUDA build of torch, and check the driver with nvidia-smi."
+        findings.append(Finding("gpu", "warning", "there is an NVIDIA GPU, but torch does not find it", advice))
+    return findings
+
+
+def uses_gpus() -> bool:
+    """Return whether DeepSpeed will train on CUDA devices."""
+    from deepspeed.accelerator import get_accelerator
+
+    accelerator: Any = get_accelerator()
+    return accelerator.device_name() == "cuda"
+
+
+def check_gpu(index: int) -> Finding:
+    """Describe a GPU, and check that torch computes on it, which a build without kernels for it does not."""
+    import torch
+
+    gpu = torch.cuda.get_device_properties(index)
+    value = f"{gpu.name}, {gpu.total_memory / 1e9:.1f} GB, compute capability {gpu.major}.{gpu.minor}"
+    try:
+        torch.ones(2, 2, device=f"cuda:{index}").sum().item()
+    except RuntimeError as error:
+        advice = f"Free it, or replace torch {torch.__version__} by a build for it."
+        return failed(f"gpu {index}", f"{value}: {str(error).splitlines()[0]}", advice)
+    return Finding(f"gpu {index}", "ok", value)
+
+
+def check_cores() -> Finding:
+    """Check how many cores training will use."""
+    usable = usable_cores()
+    value = f"{allowed_cores()} of {os.cpu_count()} usable"
+    if usable < allowed_cores():
+        value += f", limited to the time of {core_quota():g} cores"
+
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    if threads:
+        value += f"; each rank uses OMP_NUM_THREADS = {threads}"
+    advice = f"Set OMP_NUM_THREADS to {usable} divided by the ranks of this machine, or unset it."
+    return warned_if(threads.isdigit() and int(threads) > usable, "cores", value, advice)
+
+
+# The recipe
+
+
+def check_recipe(recipe: Recipe, folder: Path) -> list[Finding]:
+    """Check what a recipe needs of this machine. Raises the error that training would end with."""
+    from trainer.engine import check_precision
+
+    check_precision(recipe.engine.precision)
+    return [*check_data(recipe), *check_room(recipe, folder)]
+
+
+def check_data(recipe: Recipe) -> list[Finding]:
+    """Read the manifests and vocabularies of finished pairs, and check that they fit the model."""
+    from trainer.describe import check_phase, finished_folders
+
+    findings = []
+    for phase in phases_of(recipe):
+        check_phase(phase.recipe, "")
+        ready = finished_folders(phase.recipe)
+        missing = [folder for folder in phase.recipe.data.folders if folder not in ready]
+        findings += [Finding("data", "ok", f"{folder} can be read") for folder in ready]
+        findings += [Finding("data", "note", f"{folder} has no finished pairs yet") for folder in missing]
+    return findings
+
+
+def check_room(recipe: Recipe, folder: Path) -> list[Finding]:
+    """Compare what a rank needs with its device, copies of checkpoints with host memory, and checkpoints with the disk.
+
+    There is one rank on each GPU, or a single one on a CPU. With batch.micro_tokens "auto", which depends on the free
+    memory, it needs at least the smallest micro-batch.
+    """
+    import torch
+
+    from trainer.batch_limits import smallest_micro_batch
+    from trainer.describe import micro_batch_tokens, row_lengths, vocabulary_size
+    from trainer.memory import activation_bytes, count_parameters, held_bytes, saved_bytes, working_bytes
+    from trainer.models.families import encoder_shape
+    from trainer.trial_pass import meta_model
+
+    try:
+        shape = encoder_shape(recipe.model, vocabulary_size(recipe))
+    except UsageError:
+        shape = encoder_shape(recipe.model, VOCABULARY_SIZE)  # no pairs yet
+    parameters = count_parameters(meta_model(shape))
+    longest = min(row_lengths(recipe)[0], recipe.model.max_position_embeddings)
+    is_chosen = recipe.batch.chooses_micro_batch
+    tokens = smallest_micro_batch(recipe.batch, longest) if is_chosen else micro_batch_tokens(recipe, longest)
+
+    on_gpus = uses_gpus()
+    ranks = torch.cuda.device_count() if on_gpus else 1
+    available = torch.cuda.get_device_properties(0).total_memory if on_gpus else available_bytes()
+    token_bytes = activation_bytes(shape, recipe) + working_bytes(shape, recipe)
+    needed = held_bytes(parameters, recipe, ranks) + round(tokens * token_bytes)
+    saved = saved_bytes(parameters)
+
+    advice = "Use a smaller micro-batch, more ranks with a higher engine.zero_stage, or engine.recompute=true."
+    what = f"a rank's {parameters:,} parameters and micro-batches of {tokens:,} tokens take"
+    findings = [compared("memory", what, (needed, available), advice)]
+
+    advice = "Lower checkpoint.keep, free some space, or choose another run.output."
+    sizes = (saved * (recipe.checkpoint.keep + 1), shutil.disk_usage(folder).free)
+    findings.append(compared("disk", f"checkpoints in {folder} take", sizes, advice))
+
+    if recipe.checkpoint.background:
+        advice = "Without them, training stops while a checkpoint is written. Free memory, or use more machines."
+        findings.append(compared("host memory", "copies of a checkpoint take", (saved, available_bytes()), advice))
+    return findings
+
+
+def compared(name: str, what: str, needed_and_available: tuple[int, int], advice: str) -> Finding:
+    """Compare two numbers of bytes."""
+    needed, available = needed_and_available
+    return warned_if(needed > available, name, f"{what} {needed / 1e9:,.1f} of {available / 1e9:,.1f} GB", advice)
+
+
+# Storage
+
+
+def check_folder(folder: Path) -> list[Finding]:
+    """Write and sync a file in a folder and remove it again."""
+    path = folder / f"{TEST_FILE}{secrets.token_hex(6)}"
+    try:
+        with path.open("wb") as file:
+            file.write(secrets.token_bytes(4_000_000))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        advice = "Choose another folder (--folder, run.output), free some space, or check the permissions."
+        return [failed("folder", f"{folder}: {error.strerror}", advice, StorageError.exit_code)]
+    finally:
+        with contextlib.suppress(OSError):
+            path.unlink()
+    return [Finding("folder", "ok", f"{folder}: written, {shutil.disk_usage(folder).free / 1e9:,.1f} GB free")]
+
+
+def check_shared_memory() -> list[Finding]:
+    """Check the free shared memory, through which ranks of one machine exchange gradients and data."""
+    if not SHARED_MEMORY.is_dir():
+        return []
+    free = shutil.disk_usage(SHARED_MEMORY).free
+    advice = "Several ranks may need more. In a container: docker run --shm-size=8g, or mount an emptyDir there."
+    return [warned_if(free < SMALL_SHARED_MEMORY, "shared memory", f"{free / 1e9:,.2f} GB free", advice)]
+
+
+def check_url(url: str) -> Finding:
+    """Write, read and remove a small file at a URL. Gives up after URL_SECONDS."""
+    found: list[Finding] = []
+    thread = Thread(target=lambda: found.append(try_url(url)), daemon=True)
+    thread.start()
+    thread.join(URL_SECONDS)
+    advice = "Check the address, the credentials and the network."
+    silence = failed(f"url {url}", f"no answer within {URL_SECONDS:.0f} seconds", advice, StorageError.exit_code)
+    return found[0] if found else silence
+
+
+def try_url(url: str) -> Finding:
+    """Do what `check_url` says, for as long as the store takes."""
+    content = secrets.token_bytes(1000)
+    try:
+        target = storage.join(url, f"{TEST_FILE}{secrets.token_hex(6)}")
+        storage.publish(target, content)
+        is_same = storage.read(target) == content
+        storage.remove(target)
+    except ClozelineError as error:
+        return failed(f"url {url}", str(error), code=error.exit_code)
+    if not is_same:
+        return failed(f"url {url}", "what was written did not come back", code=StorageError.exit_code)
+    return Finding(f"url {url}", "ok", "written, read and removed")
+
+
+# The command
+
+
+def main(arguments: list[str] | None = None, prog: str = "python -m trainer.doctor") -> int:
+    """Run the command line. Returns 0 if training can start, otherwise the exit code that training would end with."""
+    try:
+        options = parser(prog).parse_args(arguments)
+        recipe = load_recipe(options.config, options.set) if options.config else None
+    except ClozelineError as error:
+        print(f"clozeline: {terminal_safe(str(error))}", file=sys.stderr)
+        return error.exit_code
+
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        findings = examine(recipe, options.folder, options.url)
+    except KeyboardInterrupt:
+        print("clozeline: interrupted", file=sys.stderr)
+        return 130
+
+    exit_code = next((finding.exit_code for finding in findings if finding.state == "failed"), 0)
+    if options.json:
+        answer = {"ready": exit_code == 0, "exit_code": exit_code, "findings": [asdict(one) for one in findings]}
+        print_lines(json.dumps(answer, indent=2).splitlines())
+    else:
+        print_lines(as_table(findings))
+    return exit_code
+
+
+def parser(prog: str) -> argparse.ArgumentParser:
+    """Return the parser of the command's flags."""
+    about = "Check whether training can start on this machine, and say what to change. Trains nothing, leaves nothing."
+    codes = "exit codes: 0 training can start, 2 usage, configuration or a missing package, 5 storage"
+    flags = OneLineParser(prog=prog, description=about, epilog=codes, allow_abbrev=False)
+    flags.add_argument("--config", type=normal, metavar="RECIPE", help="also check what this recipe needs")
+    add_set_flag(flags, metavar="section.key=value", help="override one value of the recipe")
+    flags.add_argument("--folder", type=normal, default="", help="check this folder; otherwise that of run.output")
+    flags.add_argument("--url", action="append", default=[], help="check that this URL can be written; may be repeated")
+    flags.add_argument("--json", action="store_true", help="print one JSON object")
+    return flags
+
+
+def existing_folder(recipe: Recipe | None, folder: str) -> Path:
+    """Return the folder that a run would write, or its closest parent that exists, which is on the same disk."""
+    of_recipe = recipe.run.folder if recipe is not None else "."
+    path = Path(os.path.abspath(Path(folder or of_recipe).expanduser()))
+    while not path.is_dir() and path != path.parent:
+        path = path.parent
+    return path
+
+
+def examine(recipe: Recipe | None, folder: str, urls: list[str]) -> list[Finding]:
+    """Run all checks. One that raises an error becomes a finding, too."""
+    writable = existing_folder(recipe, folder)
+    if recipe is not None and not storage.is_local(recipe.run.output):
+        urls = list(dict.fromkeys([*urls, recipe.run.output]))
+
+    checks: dict[str, Callable[[], list[Finding]]] = {
+        "packages": check_packages,
+        "devices": check_devices,
+        "recipe": lambda: check_recipe(recipe, writable) if recipe is not None else [],
+        "folder": lambda: check_folder(writable),
+        "shared memory": check_shared_memory,
+        "url": lambda: [check_url(url) for url in urls],
+    }
+    findings: list[Finding] = []
+    with quiet():
+        for name, check in checks.items():
+            try:
+                findings += check()
+            except ModuleNotFoundError as error:
+                module = (error.name or "").partition(".")[0]
+                findings.append(failed(name, f"not checked, because {module} is not installed", INSTALL))
+            except ClozelineError as error:
+                findings.append(failed(name, str(error), code=error.exit_code))
+            except Exception as error:
+                reason = " ".join(str(error).split())[:200]
+                findings.append(Finding(name, "warning", f"not checked ({type(error).__name__}: {reason})"))
+    return findings
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep the prints, logs and warnings of libraries out of the answer."""
+    nowhere = io.StringIO()
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def as_table(findings: list[Finding]) -> list[str]:
+    """Return the findings as lines of text: state, name, what was found, and below it what to do."""
+    lines = []
+    for finding in findings:
+        lines.append(f"{finding.state:<9}{finding.name:<14}  {finding.value}".rstrip())
+        if finding.advice:
+            lines.append(f"{'':25}-> {finding.advice}")
+
+    cannot = any(finding.state == "failed" for finding in findings)
+    return [*lines, "", "Training cannot start here." if cannot else "Training can start."]
+
+
+if __name__ == "__main__":
+    from clozeline.installation import run_explained
+
+    raise SystemExit(run_explained(main, "trainer"))
