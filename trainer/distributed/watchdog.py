@@ -124,7 +124,6 @@ class Watchdog:
         # Written by the working threads.
         self._main = Work("starting")
         self.background = Work()
-        self._report: dict[str, Any] = {}
         self._read_always = False
         self._left = False
         self._closed = Event()
@@ -158,23 +157,6 @@ class Watchdog:
     def progress(self) -> None:
         """Report that this rank has advanced within the current place."""
         self._main.advances += 1
-
-    def report(self, facts: dict[str, Any]) -> None:
-        """Set the facts that this rank reports to the others, in place of its previous report."""
-        self._report = facts
-
-    def reports(self) -> list[dict[str, Any]]:
-        """Return each rank's last report, with its `rank` and `host`; empty for a rank that has not reported yet.
-
-        Does not access the store. This rank's report is current; those of the others were read by the heartbeat thread,
-        so they are up to four seconds old.
-        """
-        messages = list(self._latest)
-        messages[self._rank] = self._message()
-        return [
-            message["report"] | {"rank": rank, "host": message["host"]} if message.get("report") else {}
-            for rank, message in enumerate(messages)
-        ]
 
     def close(self, left: bool = True) -> None:
         """Stop both threads. Returns within a few seconds, even if the store does not answer.
@@ -245,7 +227,6 @@ class Watchdog:
             "background_advances": self.background.advances,
             "process": os.getpid(),
             "host": socket.gethostname(),
-            "report": self._report,
         }
 
     def _write(self, message: dict[str, Any]) -> None:

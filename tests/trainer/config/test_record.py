@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from schemas import storage
 from trainer.config.load import load_recipe
 from trainer.config.parse import section_in, takes_text
 from trainer.config.record import PATH_KEYS, RecipeChange, changes_between, flatten, public_changes, public_recipe
@@ -57,59 +56,12 @@ def test_a_changed_recipe_is_recorded_everywhere(training, half: Path, tmp_path:
         assert ("| 3 | optimizer.lr | 0.003 | 0.001 |" in card) == recorded
 
 
-def as_first_version(run: Path) -> None:
-    """Make a run what the first version left: a checkpoint without a recipe, and a recipe without decay_from."""
-    recipe = run / "recipe.toml"
-    recipe.write_text(recipe.read_text().replace('decay_from = "warmup"\n', ""))
-    saved = run / "checkpoints/step-00000002"
-    state = json.loads((saved / "state.json").read_text()) | {"recipe": {}, "folders": [], "changes": []}
-    (saved / "state.json").write_text(json.dumps(state))
-    manifest = json.loads((saved / "manifest.json").read_text())
-    content = (saved / "state.json").read_bytes()
-    for entry in manifest["files"]:
-        if entry["path"] == "state.json":
-            entry |= {"bytes": len(content), "sha256": storage.sha256(content)}
-    (saved / "manifest.json").write_text(json.dumps(manifest))
-
-
-def test_a_run_of_the_first_version_is_told_of_its_changed_recipe(training, half: Path, tmp_path: Path) -> None:
-    """Also at a second resume from the same checkpoint, when RUN/recipe.toml is the new one already."""
-    run = Path(shutil.copytree(half, tmp_path / "run"))
-    as_first_version(run)
-    changes = SHORT | {"schedule__decay_from": "start", "optimizer__lr": 0.001, "deepspeed__memory_breakdown": "false"}
-    told = [
-        "The recipe changed: deepspeed.memory_breakdown was unset, is False from step 3 on.",
-        "The recipe changed: optimizer.lr was 0.003, is 0.001 from step 3 on.",
-        "The recipe changed: schedule.decay_from was warmup, is start from step 3 on.",
-    ]
-    for _ in range(2):
-        for later in ("4", "6"):
-            shutil.rmtree(run / f"checkpoints/step-0000000{later}", ignore_errors=True)
-        done = training.warm(1, run, **changes)
-        assert done.returncode == 0, done.stderr
-        assert [line for line in done.stdout.splitlines() if "The recipe changed" in line] == told
-    history = [json.loads(line) for line in (run / "recipe_history.jsonl").read_text().splitlines()]
-    assert {"step": 2, "key": "schedule.decay_from", "before": "warmup", "now": "start"} in history
-    assert "<td>schedule.decay_from</td><td>warmup</td><td>start</td>" in (run / "report.html").read_text()
-    export.export(str(run), str(tmp_path / "hf"), None)
-    assert "| 3 | schedule.decay_from | warmup | start |" in (tmp_path / "hf/README.md").read_text()
-
-
 def test_what_only_the_first_weights_depend_on_is_told_to_have_no_effect(training, half: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(half, tmp_path / "run"))
     done = training.warm(1, run, **SHORT, model__initial_attention="identity")
     assert done.returncode == 0, done.stderr
     [told] = [line for line in done.stdout.splitlines() if "The recipe changed" in line]
     assert "model.initial_attention was random, is identity. This has no effect on a run that has begun" in told
-
-
-def test_a_lost_recipe_is_told_of(training, half: Path, tmp_path: Path) -> None:
-    run = Path(shutil.copytree(half, tmp_path / "run"))
-    as_first_version(run)
-    (run / "recipe.toml").unlink()
-    done = training.warm(1, run, **SHORT)
-    assert done.returncode == 0, done.stderr
-    assert "what changed in the recipe is not known" in done.stdout
 
 
 @pytest.mark.parametrize(

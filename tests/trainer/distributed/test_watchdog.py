@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -161,16 +160,6 @@ def test_a_rank_that_left_as_all_do_is_not_missed(start) -> None:
         time.sleep(BEAT)
         first.progress()
     assert ends == [] and first.lost() == []
-
-
-def test_what_a_rank_reports_reaches_the_others_with_its_host(start) -> None:
-    first, _ = start(0)
-    second, _ = start(1)
-    first.report({"step": 3})
-    second.report({"step": 4})
-    host = socket.gethostname()
-    wait_for(lambda: first.reports()[1] == {"step": 4, "rank": 1, "host": host})
-    assert first.reports()[0] == {"step": 3, "rank": 0, "host": host}, "its own is known at once"
 
 
 def test_a_store_that_does_not_answer_is_named(start, board: Board) -> None:
