@@ -67,6 +67,9 @@ class ReadyStream:
     def batch(self, step: int) -> list[PackedBatch]:
         return self.batches
 
+    def peek(self, step: int) -> list[PackedBatch]:
+        return self.batches
+
 
 def small_batch(number: int) -> PackedBatch:
     """Return ROWS rows of LENGTH tokens, with MASKED tokens in total to predict."""

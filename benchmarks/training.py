@@ -94,6 +94,9 @@ class ReadyBatches:
     def batch(self, step: int) -> list[PackedBatch]:
         return self.batches[step]
 
+    def peek(self, step: int) -> list[PackedBatch]:
+        return self.batches[step]
+
 
 # Timing
 

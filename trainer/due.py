@@ -6,6 +6,7 @@ from trainer.checkpoint.format import location, read_evaluation
 from trainer.config.phases import Phase
 from trainer.config.schema import Recipe
 from trainer.distributed.collectives import run_on_rank_0
+from trainer.metrics.log import is_evaluation, read_metrics
 
 
 def evaluation_is_due(run_recipe: Recipe, phase: Phase, step: int) -> bool:
@@ -17,10 +18,19 @@ def evaluation_is_due(run_recipe: Recipe, phase: Phase, step: int) -> bool:
 
 
 def is_evaluated(run_recipe: Recipe, phase: Phase, step: int) -> bool:
-    """Return whether the checkpoint of `step` has the evaluation that is due after it, if one is. A collective call."""
+    """Return whether the evaluation that is due after `step`, if one is, is in its checkpoint and in the metrics.
+
+    A collective call.
+    """
     if not evaluation_is_due(run_recipe, phase, step):
         return True
-    return run_on_rank_0(lambda: bool(read_evaluation(location(run_recipe.run.folder, step))))
+    run = run_recipe.run.folder
+
+    def is_recorded() -> bool:
+        has_line = any(line["step"] == step and is_evaluation(line) for line in read_metrics(run))
+        return has_line and bool(read_evaluation(location(run, step)))
+
+    return run_on_rank_0(is_recorded)
 
 
 def line_is_due(run_recipe: Recipe, step: int) -> bool:

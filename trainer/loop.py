@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch.distributed as dist
@@ -12,19 +12,18 @@ from schemas.errors import ClozelineError, PreemptedError
 from schemas.randomness import key
 from trainer.anomaly import AnomalyGuard
 from trainer.checkpoint.state import TrainingState
-from trainer.config.phases import Phase
+from trainer.config.phases import Phase, phase_of_length
 from trainer.config.schema import Recipe
 from trainer.data.stream import Stream
 from trainer.distributed.replica_check import check_replicas
 from trainer.due import evaluation_is_due, is_evaluated, something_may_be_due
 from trainer.evaluate import Evaluation
 from trainer.logs import logger
-from trainer.metrics.log import MetricsLog
+from trainer.metrics.log import Figures, MetricsLog
 from trainer.metrics.plateau import Plateau
 from trainer.metrics.speed import StepClock
 from trainer.models.batch import PackedBatch
 from trainer.optim.lr_schedule import learning_rate_in, set_learning_rate
-from trainer.pace import StepsChangedError
 from trainer.progress import Progress
 from trainer.run_context import RunContext
 from trainer.save import Saver
@@ -57,33 +56,38 @@ class Loop:
         self.plateau = Plateau(self.context, self.phase, self.engine, self.guard, self.evaluation, self.unigram_loss)
         self.clock = StepClock(self.engine)
         self.micro_batches: list[PackedBatch] = []
-        if self.context.pace is not None:
-            self.context.pace.phase_begins()
 
     @property
     def run_recipe(self) -> Recipe:
         """The run's recipe, not the phase's."""
         return self.context.run_recipe
 
-    def run(self, state: TrainingState, last_step: int) -> int | None:
-        """Train from `state` to `last_step`.
+    @property
+    def last_step(self) -> int:
+        """The last step of the phase that this process takes."""
+        return min(self.phase.last_step, self.context.last_step)
+
+    def run(self, state: TrainingState) -> int | None:
+        """Train from `state` to the end of the phase, or to the step at which this process ends.
 
         Saves a checkpoint every `checkpoint.every` steps, at the last step, and when a stop was requested. When this
         returns, no save is in progress.
 
         The results of a step are known one step later (trainer/step.py), or right after it if something is due then.
 
-        Returns the last bad step if training must roll back, or None if it reached `last_step`.
-        Raises PreemptedError after saving if a stop was requested, and StepsChangedError if the run's length changed.
+        Returns the last bad step if training must roll back, or None if it reached the end.
+        Raises PreemptedError after saving if a stop was requested.
         """
         self.context.stop.training_begins()
-        self.saver.saved_step = state.step if state.step > 0 else None
+        self.saver.begin(state.step)
         progress = Progress(self.run_recipe, self.phase, state, self.clock, self.plateau, self.metrics)
         if not is_evaluated(self.run_recipe, self.phase, state.step):
             self.evaluate(state.step, progress)
 
-        for step in range(state.step + 1, last_step + 1):
-            is_last = step == last_step
+        step = state.step
+        while step < self.last_step:
+            step += 1
+            is_last = step == self.last_step
             is_computed = self.compute_and_settle(step, state.skipped_batches, progress, is_last)
             if self.guard.wants_rollback:
                 self.saver.wait(step)
@@ -96,31 +100,39 @@ class Loop:
             seconds = self.clock.step_ended(self.stream.stalled_seconds)
             self.context.profiler.step_ended(step)
 
+            if not is_last:  # before a save, which records the length
+                self.fix_length_if_due(step, seconds, progress)
             if is_last or self.may_follow_up(step):
                 self.follow_up(step, progress, is_last)
                 if self.guard.wants_rollback:
                     self.saver.wait(step)
                     return step
-            if not is_last:
-                self.change_length_if_due(step, seconds, progress)
 
         return None
 
-    def change_length_if_due(self, step: int, seconds: float, progress: Progress) -> None:
-        """Save and raise StepsChangedError if run.max_hours holds another number of steps than was planned."""
-        pace = self.context.pace
-        if pace is None or not pace.add(seconds, step, self.run_recipe):
-            return
+    def fix_length_if_due(self, step: int, seconds: float, progress: Progress) -> None:
+        """Fix the number of steps of a run with run.max_hours, if enough was measured after `step`. A collective call.
 
-        # A series of skipped steps would be a bad place to resume from, so the next look decides.
+        seconds: that the step took.
+        """
+        hours = self.context.hours
+        if hours is None or not hours.add(seconds, step, self.run_recipe):
+            return
         self.settle(progress)
-        if self.guard.history.consecutive_skips:
-            return
-
-        steps = pace.look(step, self.run_recipe)
+        steps = hours.look(step, self.run_recipe, partial(self.time_evaluation, step, progress))
         if steps is not None:
-            self.save_before_stop(step, progress)
-            raise StepsChangedError(steps)
+            self.context.set_length(steps)
+            self.phase = phase_of_length(self.phase, self.run_recipe)
+            self.plateau = replace(self.plateau, phase=self.phase)
+            progress.set_length(self.run_recipe, self.phase, self.plateau, step)
+        if hours.speed is not None:
+            progress.state = progress.state.model_copy(update={"speed": hours.speed._asdict()})
+
+    def time_evaluation(self, step: int, progress: Progress) -> float:
+        """Return the seconds of an evaluation whose figures are not kept, 0 without one. A collective call."""
+        if self.evaluation is None:
+            return 0.0
+        return self.measure(step, progress)["eval_seconds"]
 
     def compute_and_settle(self, step: int, skipped_batches: int, progress: Progress, is_last: bool) -> bool:
         """Compute a step as `compute_step` does, then count and log the step before it. Returns as `compute_step`."""
@@ -209,15 +221,20 @@ class Loop:
 
         Raises PreemptedError, after saving, if a stop was requested meanwhile.
         """
+        figures = self.measure(step, progress)
+        progress.add_evaluation(step, figures)
+        self.saver.add_evaluation(step, figures)
+        self.saver.write_report(progress.state)
+
+    def measure(self, step: int, progress: Progress) -> Figures:
+        """Return the figures of an evaluation. Its time is in no rate. Raises as `evaluate`. A collective call."""
         assert self.evaluation is not None  # evaluation.pairs is set
-        result = self.evaluation.measure(self.engine, partial(self.leaves_evaluation, step))
-        if result is None:
+        figures = self.evaluation.measure(self.engine, partial(self.leaves_evaluation, step))
+        if figures is None:
             self.save_before_stop(step, progress)
             raise self.preempted(step)
-
-        progress.add_evaluation(step, result)
-        self.saver.add_evaluation(step, result)
-        self.saver.write_report(progress.state)
+        progress.meter.skip(figures["eval_seconds"])
+        return figures
 
     def leaves_evaluation(self, step: int) -> bool:
         """Return whether all ranks abandon the evaluation before its next batch. A collective call."""

@@ -8,13 +8,18 @@ from dataclasses import dataclass, field
 
 from schemas.errors import StorageError
 from trainer.anomaly import AnomalyHistory
+from trainer.checkpoint.resume import write_history
+from trainer.checkpoint.run_folder import write_recipe
 from trainer.checkpoint.state import TrainingState
 from trainer.config.phases import Phase
+from trainer.config.record import RecipeChange
 from trainer.config.schema import Recipe
+from trainer.distributed.collectives import run_on_rank_0
 from trainer.due import line_is_due
 from trainer.logs import logger
 from trainer.metrics.log import Figures, MetricsLog
 from trainer.metrics.plateau import Plateau
+from trainer.metrics.presentation import keep_running
 from trainer.metrics.speed import Meter, StepClock
 from trainer.metrics.sums import Interval, StepResult
 from trainer.models.batch import PackedBatch
@@ -85,14 +90,36 @@ class Progress:
                 self.metrics.log(figures | position | rates, measured.ranks)
 
     def add_evaluation(self, step: int, figures: Figures) -> None:
-        """Write a line with the figures of an evaluation after `step`. Its time is in no rate. A collective call."""
-        self.meter.skip(figures["eval_seconds"])
+        """Write a line with the figures of an evaluation after `step`. A collective call."""
         if self.plateau.is_of_held_out and self.plateau.is_due(step):
             figures = figures | self.plateau.examine(step, self.meter.tokens, figures, [])
         if self.metrics is not None:
             totals = {"step": step, "tokens": self.meter.tokens, "seconds": self.meter.seconds}
             with self._line_errors_told():
                 self.metrics.log_evaluation(totals | figures)
+
+    def set_length(self, recipe: Recipe, phase: Phase, plateau: Plateau, step: int) -> None:
+        """Go on with another number of steps from `step` on, which run.max_hours makes. A collective call.
+
+        recipe, phase, plateau: with that number. It is recorded in the run's folder, and as a change if there was a
+        number before.
+        """
+        key = "run.max_steps"
+        before, now = self.recipe.run.max_steps, recipe.run.max_steps
+        changes = [RecipeChange(step=step, key=key, before=before, now=now)] if self.state.speed else []
+        update = {"recipe": self.state.recipe | {key: now}, "changes": [*self.state.changes, *changes]}
+        self.state = self.state.model_copy(update=update)
+        self.recipe, self.phase, self.plateau = recipe, phase, plateau
+
+        run_on_rank_0(self._record_recipe)
+        if self.metrics is not None:
+            self.metrics.set_length(now)
+
+    def _record_recipe(self) -> None:
+        # Checkpoints hold both, too.
+        with keep_running("recipe.toml"):
+            write_recipe(self.recipe)
+            write_history(self.recipe.run.folder, self.state.changes)
 
     @contextlib.contextmanager
     def _line_errors_told(self) -> Iterator[None]:

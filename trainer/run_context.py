@@ -8,12 +8,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
 from schemas import storage
-from schemas.errors import ClozelineError
+from schemas.errors import ClozelineError, StorageError
 from trainer.checkpoint.background import BackgroundSaves
 from trainer.checkpoint.publication import prune
 from trainer.checkpoint.read import find_checkpoint
@@ -24,24 +23,23 @@ from trainer.config.schema import Recipe
 from trainer.distributed.collectives import check_ranks_agree, run_on_all_ranks, run_on_rank_0
 from trainer.distributed.stop import StopAgreement, StopRequest
 from trainer.distributed.watchdog import RankLostError, Watchdog
+from trainer.hours import Hours, with_steps
 from trainer.profile import StepProfiler, profiling
 
-if TYPE_CHECKING:
-    from trainer.pace import Pace
 
-
-@dataclass(frozen=True)
+@dataclass
 class RunContext:
     """What every phase of a run needs.
 
-    run_recipe: the recipe as it was loaded. What a phase changes in it is in `phase.recipe` (trainer/config/phases.py).
+    run_recipe: the recipe as it was loaded, with the number of steps that run.max_hours makes, if it is set. What a
+    phase changes in it is in `phase.recipe` (trainer/config/phases.py).
     last_step: the step at which this process ends training, which `run.stop_at` may place before `run.max_steps`.
     stop: whether to stop early, agreed on by all ranks.
     folders: which ranks see the same folder.
     url: the run's URL; None if run.output is a local folder.
     saves: the thread that saves checkpoints while training continues.
     profiler: records some steps, or none.
-    pace: measures the steps of a run with run.max_hours.
+    hours: measures the steps of a run with run.max_hours, None for any other run.
     """
 
     run_recipe: Recipe
@@ -52,7 +50,12 @@ class RunContext:
     url: RunUrl | None
     saves: BackgroundSaves
     profiler: StepProfiler = field(default_factory=StepProfiler)
-    pace: Pace | None = None
+    hours: Hours | None = None
+
+    def set_length(self, steps: int) -> None:
+        """Set the number of steps of a run with run.max_hours. Raises UsageError if its schedule does not fit."""
+        self.run_recipe = with_steps(self.run_recipe, steps)
+        self.last_step = last_step_of(self.run_recipe)
 
 
 @contextlib.contextmanager
@@ -98,9 +101,11 @@ def ending_together(watchdog: Watchdog, url: RunUrl | None) -> Iterator[None]:
     try:
         yield
     except ClozelineError as error:
+        # A store that refuses must not hide why the run ends.
         if error.everywhere and url is not None:
             watchdog.at("copying to the run's URL")
-            run_on_rank_0(url.finish)
+            with contextlib.suppress(StorageError):
+                run_on_rank_0(url.finish)
         raise
     if url is not None:
         watchdog.at("copying to the run's URL")

@@ -32,7 +32,7 @@ class Saver:
     """Saves the training state of one engine.
 
     writes_report: whether this rank writes report.html and evaluation.json; rank 0 does.
-    saved_step: the step of the newest checkpoint that this run can resume from, None in a run that has none yet.
+    saved_step: the step of the newest checkpoint, at the run's URL if it has one; None in a run that has none yet.
     """
 
     context: RunContext
@@ -41,8 +41,14 @@ class Saver:
     saved_step: int | None = None
 
     def __post_init__(self) -> None:
-        # An evaluation that waits until the checkpoint of its step is written: the step and the figures.
-        self._evaluation: tuple[int, Figures] | None = None
+        # The step of the newest checkpoint that an evaluation can be added to: on this disk, or at the URL alone.
+        self._published: int | None = None
+        # Evaluations that wait until the checkpoint of their step is written, by step.
+        self._evaluations: dict[int, Figures] = {}
+
+    def begin(self, step: int) -> None:
+        """Note that training begins from the checkpoint of `step`, or without one if it is 0."""
+        self._published = self.saved_step = step if step > 0 else None
 
     def save(self, state: TrainingState, must_save: bool) -> None:
         """Save a checkpoint of the weights after `state.step`. A collective call.
@@ -52,13 +58,14 @@ class Saver:
         and older checkpoints are unchanged. It is left out while the one before is still being uploaded.
         """
         step = state.step
+        self.context.watchdog.at(f"step {step}, saving")
+        check_replicas(self.engine, step)
         is_remote = self.context.url is not None
         if is_remote and not must_save and self.context.saves.is_busy():
             logger.info("Step %d is not saved: the checkpoint before it is still on its way to the URL.", step)
             return
         self.wait(step)
         self.context.watchdog.at(f"step {step}, saving")
-        check_replicas(self.engine, step)
 
         snapshot = snapshot_of(self.engine, state)
         copy = None if must_save else self.context.saves.copy(snapshot)
@@ -75,17 +82,19 @@ class Saver:
 
     def add_evaluation(self, step: int, figures: Figures) -> None:
         """Add an evaluation of the weights after `step` to their checkpoint, once that is written, if it is."""
-        self._evaluation = (step, figures)
+        self._evaluations[step] = figures
         if not self.context.saves.is_running:
             self._write_evaluation()
 
     def _write_evaluation(self) -> None:
-        """Write the evaluation that waits, and remove checkpoints that are no longer the best. Errors are logged."""
-        if self._evaluation is None or not self.writes_report:
+        """Write the evaluation of the newest checkpoint, and remove those that are no longer the best. Logs errors."""
+        step = self._published
+        if step is None or not self.writes_report:
             return
-        step, figures = self._evaluation
-        self._evaluation = None
-        if step != self.saved_step:
+        figures = self._evaluations.pop(step, None)
+        # Of steps that were not saved, nothing is kept.
+        self._evaluations = {later: waiting for later, waiting in self._evaluations.items() if later > step}
+        if figures is None:
             return
 
         run = self.context.run_recipe.run
@@ -127,6 +136,8 @@ class Saver:
             return
 
         if not self.context.folders.several:
+            self._published = step
+        if self.context.url is None:
             self.saved_step = step
         self.write_report(snapshot.state)
         self._upload(folder, step, must_save)
@@ -139,7 +150,7 @@ class Saver:
         folders = self.context.folders
         try:
             url.send(folder, step)
-            self.saved_step = step
+            self._published = self.saved_step = step
         except StorageError as error:
             if must_save:
                 advice = "resumes from the newest checkpoint there" if folders.several else "sends it from here"

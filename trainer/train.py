@@ -1,46 +1,78 @@
 """Trains a run phase by phase; `pretrain` is where training begins.
 
 Every start is a resume: a run that is started again, the next phase, and a rollback after bad steps all begin from the
-newest checkpoint that verifies. What a phase opens is in phase_resources.py, the loop of a phase in loop.py, and one
-training step in step.py.
+newest checkpoint that verifies. The loop of a phase is in loop.py, and one training step in step.py.
 """
 
 from __future__ import annotations
 
 import contextlib
-from dataclasses import asdict, replace
+from dataclasses import dataclass
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import torch.distributed as dist
+from deepspeed import DeepSpeedEngine
+
 from schemas.errors import ClozelineError
 from schemas.manifest import read_manifest
-from trainer.anomaly import AnomalyGuard, AnomalyHistory
-from trainer.checkpoint.resume import announce, resume
+from trainer.anomaly import AnomalyGuard
+from trainer.build_model import build_initial_model, fill_in_initial_weights, warn_of_vocabulary
+from trainer.checkpoint.resume import announce, resume, write_history
+from trainer.checkpoint.run_folder import RECIPE, describe_run
 from trainer.checkpoint.state import FoundCheckpoint, TrainingState
 from trainer.config.phases import Phase, phase_after, phases_of
 from trainer.config.schema import Recipe
-from trainer.data.folder import open_folders
+from trainer.data.counts import open_frequencies
+from trainer.data.folder import PairFolder, open_folders
+from trainer.data.share import RankShare, share_of
+from trainer.data.stream import Stream, build_stream
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.deepspeed_internals import release_engine_memory
 from trainer.distributed.process_group import device_of_rank, start_distributed
 from trainer.distributed.stop import StopRequest
 from trainer.distributed.threads import Threads, cores_of_rank, kept_threads, spare_busy_cores
 from trainer.due import is_evaluated
-from trainer.engine import warn_of_slow_precision
-from trainer.horizon import Speed, fixed_steps, steps_of_checkpoint, with_steps
+from trainer.engine import build_engine, warn_of_slow_precision
+from trainer.evaluate import Evaluation, open_evaluation
+from trainer.export.verify_rows import check_exportable
+from trainer.hours import Hours
 from trainer.logs import logger
 from trainer.loop import Loop
-from trainer.metrics.monitors import monitors_of
+from trainer.metrics.log import MetricsLog
+from trainer.metrics.monitors import Tell, monitors_of, name_run
+from trainer.metrics.speed import mfu_of_one_token
 from trainer.micro_batches import with_micro_batches
 from trainer.out_of_memory import noting_out_of_memory
-from trainer.pace import Pace, StepsChangedError
-from trainer.phase_resources import close_metrics, open_data, open_engine, open_metrics
-from trainer.rehearsal import rehearse
-from trainer.rollback import Rollback, announce_rollback
-from trainer.run_context import RunContext, last_step_of, newest_checkpoint, open_run
+from trainer.run_context import RunContext, newest_checkpoint, open_run
 
 FEW_UPDATES = 100
 """A phase with fewer updates causes a line in the log."""
+
+
+class AnomalyError(ClozelineError):
+    """Too many consecutive steps were bad, and rolling back did not help."""
+
+    everywhere = True
+
+
+@dataclass(frozen=True)
+class Rollback:
+    """How many times a run was rolled back to the checkpoint of `to_step`, and how many batches it skips from there."""
+
+    to_step: int = -1
+    times: int = 0
+    skipped_batches: int = 0
+
+    def again(self, to_step: int, bad_step: int) -> Rollback:
+        """Return the rollback to make after bad steps up to `bad_step`.
+
+        Rollbacks to the same checkpoint add up: batches skipped before stay skipped, and the batches trained since then
+        are skipped as well.
+        """
+        before = self if self.to_step == to_step else Rollback(to_step)
+        return Rollback(to_step, before.times + 1, before.skipped_batches + bad_step - to_step)
 
 
 def pretrain(recipe: Recipe, stop: StopRequest, profile_steps: int = 0) -> None:
@@ -57,74 +89,15 @@ def pretrain(recipe: Recipe, stop: StopRequest, profile_steps: int = 0) -> None:
 
     with open_run(recipe, stop, profile_steps) as context:
         if recipe.run.max_hours is not None:
-            context = with_fixed_steps(context, started)
-        step = None
-        while step is None:
-            try:
-                step = train_phases(context, phases_of(context.run_recipe))
-            except StepsChangedError as changed:
-                release_engine_memory()
-                context = of_length(context, changed.steps)
+            context.hours = Hours(recipe, started)
+        step = train_phases(context)
 
     run = context.run_recipe.run
     of_all = f" of {run.max_steps}" if step <= run.max_steps else ""
     logger.info("%s: step %d%s is saved.", run.output, step, of_all)
 
 
-def with_fixed_steps(context: RunContext, started: float) -> RunContext:
-    """Return the context with the number of steps that fits into run.max_hours: the checkpoint's, or measured now.
-
-    started: when `pretrain` was called, by `perf_counter`. A collective call.
-
-    Raises UsageError on every rank if no step fits, if the schedule does not fit into the steps, or if the run began
-    with another value of run.max_hours.
-    """
-    recipe = context.run_recipe
-    checkpoint = newest_checkpoint(context)
-    if checkpoint is not None:
-        steps = steps_of_checkpoint(recipe, checkpoint)
-        speed = Speed(**checkpoint.state.speed) if checkpoint.state.speed else None
-        seconds_before = checkpoint.state.seconds
-    else:
-        logger.info("%s: measuring how many steps fit into run.max_hours %g.", recipe.run.output, recipe.run.max_hours)
-        speed = rehearse_run(context)
-        elapsed = run_on_rank_0(lambda: perf_counter() - started)
-        steps = fixed_steps(recipe, speed, elapsed)
-        seconds_before = 0.0
-        release_engine_memory()
-
-    pace = Pace(recipe, speed, seconds_before, started) if speed is not None else None
-    return of_length(replace(context, pace=pace), steps)
-
-
-def of_length(context: RunContext, steps: int) -> RunContext:
-    """Return the context of a run of `steps` steps."""
-    recipe = with_steps(context.run_recipe, steps)
-    return replace(context, run_recipe=recipe, last_step=last_step_of(recipe))
-
-
-def rehearse_run(context: RunContext) -> Speed:
-    """Measure how fast the run will train, with an engine and data opened just for that. A collective call."""
-    started = perf_counter()
-    (phase,) = phases_of(context.run_recipe)
-    with contextlib.ExitStack() as resources:
-        context.watchdog.at("opening the data, to measure the speed")
-        folders = open_folders(phase.recipe)
-        device = device_of_rank()
-        phase, choice = with_micro_batches(phase, folders, device)
-        data = open_data(phase, folders, resources, begins=True)
-
-        context.watchdog.at("building the engine, to measure the speed")
-        engine = open_engine(context, phase, data, begins=True)
-        resources.callback(engine.destroy)
-
-        guard = AnomalyGuard(engine, context.run_recipe.anomaly, AnomalyHistory(), phase.recipe.optimizer.clip)
-        loop = Loop(context, phase, engine, data.stream, data.evaluation, guard, metrics=None)
-        with noting_out_of_memory(phase.recipe, choice, device):
-            return rehearse(loop, start=perf_counter() - started)
-
-
-def train_phases(context: RunContext, phases: list[Phase]) -> int:
+def train_phases(context: RunContext) -> int:
     """Train phase after phase, rolling back where needed, and return the last step."""
     rollback = Rollback()
     bad_step: int | None = None
@@ -134,6 +107,9 @@ def train_phases(context: RunContext, phases: list[Phase]) -> int:
     while bad_step is not None or step < context.last_step:
         checkpoint = newest_checkpoint(context)
         step = step_of(checkpoint)
+        if context.hours is not None and checkpoint is not None and not has_trained:
+            context.set_length(context.hours.resume(checkpoint))
+        phases = phases_of(context.run_recipe)
 
         if bad_step is not None:
             rollback = rollback.again(step, bad_step)
@@ -142,7 +118,7 @@ def train_phases(context: RunContext, phases: list[Phase]) -> int:
         # A later checkpoint's own state already counts the batches that were skipped before it.
         skipped_batches = rollback.skipped_batches if rollback.to_step == step else 0
 
-        # In this process, no phase has ended without its evaluation.
+        # A phase that ends in this process makes its evaluation.
         phase = phase_after(phases, step) if has_trained else phase_to_train(context.run_recipe, phases, checkpoint)
         # False if the last checkpoint of the previous phase did not verify, because training then repeats part of it.
         follows_on = has_trained and bad_step is None and 0 < step == phase.steps_before
@@ -155,6 +131,25 @@ def train_phases(context: RunContext, phases: list[Phase]) -> int:
         step = max(step, min(phase.last_step, context.last_step))
 
     return step
+
+
+def announce_rollback(run_recipe: Recipe, rollback: Rollback, bad_step: int) -> None:
+    """Log a rollback. Raises AnomalyError if there were already anomaly.max_rollbacks to the same checkpoint."""
+    anomaly = run_recipe.anomaly
+    what_happened = f"{run_recipe.run.output}: {anomaly.max_skips} steps in a row up to step {bad_step} made no update"
+
+    if rollback.times > anomaly.max_rollbacks:
+        raise AnomalyError(
+            f"{what_happened}, and going back to step {rollback.to_step} {anomaly.max_rollbacks} times did not help. "
+            "Lower optimizer.lr, or change in [anomaly] what counts as a bad step; the command then continues from "
+            f"step {rollback.to_step}."
+        )
+    logger.info(
+        "%s. Going back to step %d; %d steps of data are left out.",
+        what_happened,
+        rollback.to_step,
+        rollback.skipped_batches,
+    )
 
 
 def phase_to_train(run_recipe: Recipe, phases: list[Phase], checkpoint: FoundCheckpoint | None) -> Phase:
@@ -189,8 +184,8 @@ def begun(state: TrainingState, context: RunContext, skipped_batches: int) -> Tr
     threads = kept_threads(Threads(state.threads, state.cores), cores_of_rank())
     changes: dict[str, Any] = {"threads": threads.number, "cores": threads.cores}
     changes["skipped_batches"] = state.skipped_batches + skipped_batches
-    if context.pace is not None:
-        changes["speed"] = asdict(context.pace.speed)
+    if context.hours is not None and context.hours.speed is not None:
+        changes["speed"] = context.hours.speed._asdict()
     return state.model_copy(update=changes)
 
 
@@ -280,4 +275,89 @@ def run_phase(
         )
         loop = Loop(context, phase, engine, data.stream, data.evaluation, guard, metrics, data.unigram_loss)
         with noting_out_of_memory(phase.recipe, choice, device):
-            return loop.run(state, min(phase.last_step, context.last_step))
+            return loop.run(state)
+
+
+# What a phase opens
+
+
+@dataclass(frozen=True)
+class PhaseData:
+    """The data that one rank reads in one phase, and the loss of word frequencies alone on its text, if known."""
+
+    folders: list[PairFolder]
+    share: RankShare
+    stream: Stream
+    evaluation: Evaluation | None
+    unigram_loss: float | None
+
+
+def open_data(phase: Phase, folders: list[PairFolder], resources: contextlib.ExitStack, begins: bool) -> PhaseData:
+    """Open the training and evaluation data of a phase until `resources` close. begins: the run has no checkpoint."""
+    share = share_of(phase.recipe, dist.get_rank(), dist.get_world_size(), folders)
+
+    stream = build_stream(phase.recipe, folders, share, device_of_rank())
+    resources.callback(stream.close)
+
+    frequencies = open_frequencies(phase.recipe, folders, begins)
+    evaluation = open_evaluation(phase.recipe, folders, share, frequencies, device_of_rank())
+    if evaluation is not None:
+        resources.callback(evaluation.close)
+
+    return PhaseData(folders, share, stream, evaluation, None if frequencies is None else frequencies.loss)
+
+
+def open_engine(context: RunContext, phase: Phase, data: PhaseData, begins: bool) -> DeepSpeedEngine:
+    """Build the run's model and an engine that trains it by the phase's recipe. A collective call.
+
+    begins: the run has no checkpoint, so it needs initial weights. Otherwise the weights are zeros until the checkpoint
+    is loaded.
+    """
+    run_recipe = context.run_recipe
+
+    # W&B reads the run's name from the environment while DeepSpeed builds the engine.
+    run_on_rank_0(lambda: name_run(run_recipe.run.folder, run_recipe.deepspeed.settings))
+    model = build_initial_model(phase.recipe, data.folders)
+    if begins:
+        first = data.folders[0]
+        run_on_rank_0(lambda: check_exportable(first.folder, first.vocabulary, model.shape))
+        warn_of_vocabulary(run_recipe, first.vocabulary, first.folder)
+
+    engine = build_engine(model, phase.recipe, data.share)
+    if begins:
+        context.watchdog.at("drawing initial weights")
+        fill_in_initial_weights(engine, run_recipe, data.folders)
+    return engine
+
+
+def open_metrics(
+    context: RunContext, phase: Phase, folders: list[PairFolder], state: TrainingState, tell_monitors: Tell
+) -> MetricsLog | None:
+    """Open the run's metrics on rank 0, cut back to `state`, and write next to them what an export needs.
+
+    Returns None on other ranks. Raises StorageError on every rank if rank 0 cannot write. A collective call.
+    """
+    run = context.run_recipe.run
+    opened: list[MetricsLog] = []
+
+    evaluated = is_evaluated(context.run_recipe, phase, state.step)
+
+    # run_on_rank_0 sends what it returns to all ranks. The log holds open files, so it is kept in a list instead.
+    def write_and_open() -> None:
+        # A run that is over keeps the recipe that its steps used.
+        if state.step < context.last_step or not (Path(run.folder) / RECIPE).exists():
+            describe_run(context.run_recipe, folders[0])
+        write_history(run.folder, state.changes)
+        mfu = mfu_of_one_token(phase.recipe, folders, dist.get_world_size())
+        metrics = MetricsLog(run.folder, state.step, run.max_steps, mfu, tell_monitors, evaluated)
+        metrics.objective = phase.recipe.objective.kind
+        opened.append(metrics)
+
+    run_on_rank_0(write_and_open)
+    return opened[0] if opened else None
+
+
+def close_metrics(metrics: MetricsLog) -> None:
+    """Close the metrics. Disk errors are ignored, because they were reported when the lines were logged."""
+    with contextlib.suppress(OSError):
+        metrics.close()

@@ -121,7 +121,7 @@ def train_and_resume(out: Path, config: str, changes: list[str]) -> None:
 
     lost = kill_midway(training, run)
     command(training)
-    lines = {line["step"]: line for line in metrics(run)}
+    lines = {line["step"]: line for line in trained_lines(run)}
 
     equal = sum(without_times(lines[step]) == without_times(line) for step, line in lost.items())
     print(f"\nTaken before the kill and again after the resume: steps {min(lost)} to {max(lost)}, {len(lost)} logged.")
@@ -131,10 +131,11 @@ def train_and_resume(out: Path, config: str, changes: list[str]) -> None:
 
     first = lines[min(lines)]
     last = lines[max(lines)]
+    evaluated = metrics(run)[-1]
     print(f"MLM loss: {first['mlm_loss']:.3f} at step {first['step']}, {last['mlm_loss']:.3f} at step {last['step']}.")
     print(
-        f"On held-out text: {last['eval_mlm_loss_masked']:.3f} at [MASK]; word frequencies alone have "
-        f"{last['eval_unigram_loss']:.3f}."
+        f"On held-out text: {evaluated['eval_mlm_loss_masked']:.3f} at [MASK]; word frequencies alone have "
+        f"{evaluated['eval_unigram_loss']:.3f}."
     )
 
 
@@ -162,7 +163,7 @@ def kill_midway(training: str, run: Path) -> dict[int, Line]:
 def lost_lines(run: Path) -> dict[int, Line]:
     """Return the lines that a killed run logged after its last checkpoint, by step. Ends the demo if there are none."""
     last_saved = max(saved_steps(run), default=0)
-    lost = {line["step"]: line for line in metrics(run) if line["step"] > last_saved}
+    lost = {line["step"]: line for line in trained_lines(run) if line["step"] > last_saved}
     if last_saved == 0 or not lost:
         sys.exit(
             f"The run was killed after {KILL_AT:.0%} of its steps. By then it must have saved a checkpoint and logged "
@@ -180,6 +181,11 @@ def is_past_kill(run: Path) -> bool:
 
     max_steps = tomllib.loads(recipe.read_text())["run"]["max_steps"]
     return lines[-1]["step"] >= KILL_AT * max_steps
+
+
+def trained_lines(run: Path) -> list[Line]:
+    """Return the lines of steps, without those of evaluations."""
+    return [line for line in metrics(run) if "loss" in line]
 
 
 def metrics(run: Path) -> list[Line]:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from tests.small_models import section
 from trainer import build_model as build_model_module
-from trainer import phase_resources as training
+from trainer import train as training
 from trainer.cli import main as train
 from trainer.config.load import load_recipe
 from trainer.data.share import RankShare

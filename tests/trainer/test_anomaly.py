@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from trainer.anomaly import AnomalyHistory, fault_of
 from trainer.config.schema import AnomalySection
-from trainer.rollback import Rollback
+from trainer.train import Rollback
 
 SECTION = AnomalySection(window=5, loss_factor=2.0, norm_factor=10.0)
 FULL = AnomalyHistory(losses=[4.0, 5.0, 4.5, 4.0, 5.0], norms=[1.0, 0.5, 2.0, 1.0, 1.0])

@@ -17,7 +17,7 @@ from schemas.errors import ClozelineError
 from schemas.masking import KINDS, Masking, RowsToMask, draw_masks
 from schemas.randomness import key, numbers
 from tests.trainer.conftest import saved
-from trainer.checkpoint.format import best_step, checkpoint_path, steps_saved
+from trainer.checkpoint.format import best_step, checkpoint_path, read_evaluation, steps_saved
 from trainer.config.load import load_recipe
 from trainer.data.batches import pack
 from trainer.data.folder import PairFolder, open_folders
@@ -205,3 +205,29 @@ def test_a_run_with_evaluation(training, held_out, tmp_path) -> None:
     assert [line["eval_pair_loss"], line["eval_pair_accuracy"]] == pytest.approx(expected["pair"], rel=1e-5)
     assert line["eval_mlm_loss"] == line["eval_span_mlm_loss"]
     assert line["eval_perplexity"] == pytest.approx(math.exp(line["eval_mlm_loss"]))
+
+
+def test_a_checkpoint_that_is_still_being_written_gets_its_evaluation_later(training, held_out, tmp_path) -> None:
+    """Step 4 is written only once step 7 computes, after the evaluation of step 6."""
+    changes = {"evaluation__pairs": held_out, "evaluation__every": 2, "checkpoint__every": 4, "checkpoint__keep": 9}
+    done = training.warm(1, tmp_path, "hold:0:1:73", **changes)
+    assert done.returncode == 0, done.stderr
+    losses = {line["step"]: line["eval_mlm_loss"] for line in metrics(tmp_path) if is_evaluation(line)}
+    assert list(losses) == [2, 4, 6, 8, 10, 12]
+    for step in (4, 8, 12):
+        assert read_evaluation(str(checkpoint_path(str(tmp_path), step)))["eval_mlm_loss"] == losses[step]
+
+
+def test_an_evaluation_whose_line_is_lost_is_made_again(training, held_out, tmp_path) -> None:
+    """As on a machine that was killed after it, and gets the metrics of the last save from the run's URL."""
+    changes = {"evaluation__pairs": held_out, "evaluation__every": 4}
+    assert training.warm(1, tmp_path / "straight", **changes).returncode == 0
+    out = tmp_path / "run"
+    assert training.warm(1, out, **changes, run__stop_at=8).returncode == 0
+    file = out / "metrics.jsonl"
+    *kept, last = file.read_text().splitlines(keepends=True)
+    assert is_evaluation(json.loads(last))
+    file.write_text("".join(kept))
+    done = training.warm(1, out, **changes)
+    assert done.returncode == 0, done.stderr
+    assert training.losses(out) == training.losses(tmp_path / "straight")

@@ -102,7 +102,7 @@ def listed_files(manifest: bytes, path: str) -> list[ManifestEntry]:
     """Return the entries of a manifest, given its content. path: of the checkpoint.
 
     Raises CheckpointError for a newer format, because falling back to an older checkpoint would lose training, and
-    ValueError, KeyError or TypeError if it is not a manifest.
+    ValueError, KeyError or TypeError if it is not a manifest, or names a file outside of the checkpoint's folder.
     """
     content = json.loads(manifest)
     version = content["format_version"]
@@ -111,7 +111,12 @@ def listed_files(manifest: bytes, path: str) -> list[ManifestEntry]:
             f"{path} has format version {version}, but this Clozeline reads up to {CHECKPOINT_VERSION}. "
             "Upgrade it to resume from this checkpoint."
         )
-    return [{"path": entry["path"], "bytes": entry["bytes"], "sha256": entry["sha256"]} for entry in content["files"]]
+    entries: list[ManifestEntry] = []
+    for entry in content["files"]:
+        if entry["path"] != Path(entry["path"]).name or entry["path"] == "..":
+            raise ValueError(f"{entry['path']!r} is not the name of a file")
+        entries.append({"path": entry["path"], "bytes": entry["bytes"], "sha256": entry["sha256"]})
+    return entries
 
 
 def fault_of_checkpoint(path: Path, share: tuple[int, int] = (0, 1)) -> str | None:

@@ -81,11 +81,7 @@ def discard(path: Path) -> None:
 def remove_partial(run: str) -> None:
     """Delete what unfinished saves and removals left behind, if possible."""
     for path in Path(run, CHECKPOINTS_FOLDER).glob(f"*{storage.PARTIAL_SUFFIX}"):
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            with contextlib.suppress(OSError):
-                path.unlink()
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def partial_path(path: Path) -> Path:

@@ -104,8 +104,7 @@ class RunUrl:
         """
         run_on_rank_0(lambda: self._begin(step))
         run_on_all_ranks(lambda: self._send_files(folder, step, [rank_file(dist.get_rank())]))
-        evaluation = [EVALUATION] if (folder / EVALUATION).exists() else []
-        run_on_rank_0(lambda: self._send_files(folder, step, [STATE, *evaluation, MANIFEST]))
+        run_on_rank_0(lambda: self._send_files(folder, step, [STATE, MANIFEST]))
         run_on_rank_0(lambda: self._prune(step))
 
     def finish(self) -> None:
@@ -156,6 +155,12 @@ class RunUrl:
         newest: the step that was just saved. Later ones were damaged when the run began. They stay until they are saved
         again, and do not count. A checkpoint's manifest is removed first: a kill must leave nothing that looks whole.
         """
+        try:
+            trying(lambda: self._remove_old(newest))
+        except StorageError as error:
+            logger.warning("%s Old checkpoints stay there until the next save.", error)
+
+    def _remove_old(self, newest: int) -> None:
         saved = steps_saved(self.url)
         counted = [step for step in saved if step <= newest]
         kept_steps = {*counted[-self._keep :], *(step for step in saved if step > newest), best_step(self.url)}

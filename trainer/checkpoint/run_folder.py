@@ -157,14 +157,18 @@ def _is_of_a_run_killed_at_once(run: str, names: list[str]) -> bool:
     return not storage.names(str(Path(run, CHECKPOINTS_FOLDER)))
 
 
+def write_recipe(recipe: Recipe) -> None:
+    """Write RUN/recipe.toml. Raises StorageError."""
+    storage.publish(str(Path(recipe.run.folder, RECIPE)), dump_recipe(recipe).encode())
+
+
 def describe_run(recipe: Recipe, folder: PairFolder) -> None:
     """Write what an export needs besides a checkpoint: the resolved recipe and a copy of the pairs' vocabulary.
 
     Raises StorageError.
     """
+    write_recipe(recipe)
     run = Path(recipe.run.folder)
-    storage.publish(str(run / RECIPE), dump_recipe(recipe).encode())
-
     source = storage.join(folder.folder, vocabulary.VOCABULARY_FOLDER)
     for name in storage.names(source):
         content = storage.read(storage.join(source, name))

@@ -50,7 +50,7 @@ class TrainingState(BaseModel):
     threads: int = 0
     cores: int = 0
 
-    # With run.max_hours, the speed (trainer/horizon.py) from which the number of steps follows.
+    # With run.max_hours, the speed (trainer/hours.py) from which the number of steps follows, once that is fixed.
     speed: dict[str, float] = {}
 
     # Values of the recipe by full key, as in "optimizer.lr".

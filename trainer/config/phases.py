@@ -21,7 +21,7 @@ Every phase ends with a checkpoint, from which the next phase starts just as a r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from schemas import randomness
 from schemas.errors import UsageError
@@ -128,3 +128,10 @@ def phase_recipe(recipe: Recipe, index: int, path: str = "") -> Recipe:
         content["run"]["seed"] = randomness.key(recipe.run.seed, "phase", index) >> 1
 
     return parse_recipe(content | {"phases": []}, f"{path}: phase {index + 1}")
+
+
+def phase_of_length(phase: Phase, run_recipe: Recipe) -> Phase:
+    """Return the only phase of a run with run.max_hours, with the number of steps of `run_recipe`."""
+    (fixed,) = phases_of(run_recipe)
+    # The micro-batches of this machine may have been chosen since the recipe was loaded.
+    return replace(fixed, recipe=fixed.recipe.model_copy(update={"batch": phase.recipe.batch}))

@@ -98,10 +98,10 @@ class RunSection(Section):
         default=None,
         gt=0,
         description="Length of the run in hours from the start of the command; after a resume, what earlier commands "
-        "trained counts as well. max_steps is then only an upper bound. When the run begins, a rehearsal measures the "
-        "speed of training, for up to about 40 seconds or for three steps if they take longer, and how long one whole "
-        "evaluation and one checkpoint take. The number of steps that fits is then fixed as max_steps, and again if "
-        "the first steps of a start are much faster or slower. Cannot be combined with phases or a batch ramp.",
+        "trained counts as well. max_steps is then only an upper bound. The speed is measured on the first steps, "
+        "while the learning rate warms up (schedule.warmup_steps), and the number of steps that fits is fixed as "
+        "max_steps; it is fixed again if steps take much more or less time later in the warm-up or after a resume. "
+        "Cannot be combined with phases, a batch ramp or masking.final_prob.",
     )
     stop_at: int | None = Field(
         default=None,

@@ -364,8 +364,8 @@ class ScheduleSection(Section):
         default=None,
         ge=0,
         le=1,
-        description="The same as a share of the schedule's steps, rounded up. For runs whose length is not known "
-        "beforehand (run.max_hours). Only with warmup_steps = 0.",
+        description="The same as a share of the schedule's steps, rounded up. Only with warmup_steps = 0, and not with "
+        "run.max_hours.",
     )
     final_lr: float = Field(default=0.0, ge=0, description="Learning rate at the end of the schedule.")
     power: float = Field(

@@ -14,28 +14,10 @@ from trainer.config.sections import (
     OptimizerSection,
     ScheduleSection,
 )
-from trainer.models.families import GENERATOR_SIZE, generator_sizes
+from trainer.models.families import FAMILIES_WITH, GENERATOR_SIZE, ROTATED_FAMILIES, generator_sizes
 
 LOWEST_STAGE_FOR_OFFLOAD = {"none": 0, "optimizer": 1, "parameters": 3}
 """The lowest engine.zero_stage that supports each engine.offload."""
-
-ROTATED_FAMILIES = ("modernbert", "eurobert", "esm", "nomic_bert", "gte")
-
-FAMILIES_WITH = {
-    "embedding_size": ("albert", "electra"),
-    "num_hidden_groups": ("albert",),
-    "sharing": ("albert",),
-    "num_key_value_heads": ("eurobert",),
-    "rope_base": ROTATED_FAMILIES,
-    "window_rope_base": ("modernbert",),
-    "window": ("modernbert",),
-    "global_every": ("modernbert",),
-    "tied": ("eurobert",),
-    "generator_size": ("electra",),
-    "discriminator_weight": ("electra",),
-}
-"""Keys of [model] that only some families have."""
-
 
 DRAWN_STARTS = {
     "initial_embeddings": "random",
@@ -186,24 +168,35 @@ def check_ramp(batch: BatchSection, max_steps: int, path: str) -> None:
         )
 
 
+FEWEST_WARMUP_STEPS = 8
+"""The shortest warm-up in which the speed of a run with run.max_hours can be measured."""
+
+
 def check_hours(recipe: Recipe, path: str) -> None:
-    """Check that a run with max_hours has no phases and no ramp, because its steps must take about equally long."""
+    """Check that the first steps of a run with max_hours do not depend on its number of steps, and are like all others.
+
+    Raises UsageError.
+    """
     if recipe.run.max_hours is None:
         return
 
-    if recipe.phases:
-        what = "phases"
-        way_out = "phases=none"
-    elif recipe.batch.ramp_from is not None:
-        what = "batch.ramp_from"
-        way_out = "batch.ramp_from=none and batch.ramp_steps=none"
-    else:
-        return
+    ways_out = {
+        "phases": ("phases=none", bool(recipe.phases)),
+        "batch.ramp_from": ("batch.ramp_from=none and batch.ramp_steps=none", recipe.batch.ramp_from is not None),
+        "masking.final_prob": ("masking.final_prob=none", recipe.masking.final_prob is not None),
+    }
+    for what, (way_out, is_set) in ways_out.items():
+        if is_set:
+            raise UsageError(
+                f"{path}: run.max_hours is not for a run with {what}, because its number of steps is measured on its "
+                f"first steps. Set {way_out}, or leave run.max_hours out and set run.max_steps."
+            )
 
-    raise UsageError(
-        f"{path}: run.max_hours is not for a run with {what}, because its steps do not all take the same time. Set "
-        f"{way_out}, or leave run.max_hours out and set run.max_steps."
-    )
+    if recipe.schedule.warmup_ratio or recipe.schedule.warmup_steps < FEWEST_WARMUP_STEPS:
+        raise UsageError(
+            f"{path}: with run.max_hours, the number of steps is measured while the learning rate warms up. Set "
+            f"schedule.warmup_steps to {FEWEST_WARMUP_STEPS} or more, and leave schedule.warmup_ratio out."
+        )
 
 
 def check_checkpointing(recipe: Recipe, path: str) -> None:

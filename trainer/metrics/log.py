@@ -1,11 +1,11 @@
 """Writes and reads metrics.jsonl, the record of a run from which reports and other displays are made.
 
 The file has one JSON object per line, without gaps or repeats over resumes: one line for each logged step, and one for
-each evaluation, which follows the line of its step. Losses,
-accuracies, grad_norm and padding_fraction are means since the previous line (sums.py). tokens_per_second,
-loader_stall_fraction and mfu are rates over the same time (speed.py). lr is that of the last step.
-tokens and seconds are totals of the run. step_seconds is measured over the same steps (speed.py). slowest_rank,
-slowest_ratio and peak_memory_bytes compare what all ranks measured up to the line before (ranks.py).
+each evaluation, which follows the line of its step if there is one. Losses, accuracies, grad_norm and padding_fraction
+are means since the previous line of a step (sums.py). tokens_per_second, loader_stall_fraction and mfu are rates over
+the same time (speed.py). lr is that of the last step. tokens and seconds are totals of the run. step_seconds is
+measured over the same steps. slowest_rank, slowest_ratio and peak_memory_bytes compare what all ranks measured up to
+the line before (ranks.py).
 """
 
 from __future__ import annotations
@@ -119,6 +119,11 @@ class MetricsLog:
 
         # tqdm draws on stderr.
         self._bar = tqdm(total=max_steps, initial=from_step, unit="step") if sys.stderr.isatty() else None
+
+    def set_length(self, max_steps: int) -> None:
+        """Set the number of steps that the progress bar shows."""
+        if self._bar is not None:
+            self._bar.total = max_steps
 
     def advance(self) -> None:
         """Move the progress bar one step."""

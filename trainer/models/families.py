@@ -107,6 +107,23 @@ FAMILIES = {
     "xlnet": FamilyTraits(type_vocab_size=3, head_transform=False, pair_head=False, two_streams=True),
 }
 
+ROTATED_FAMILIES = ("modernbert", "eurobert", "esm", "nomic_bert", "gte")
+
+FAMILIES_WITH = {
+    "embedding_size": ("albert", "electra"),
+    "num_hidden_groups": ("albert",),
+    "sharing": ("albert",),
+    "num_key_value_heads": ("eurobert",),
+    "rope_base": ROTATED_FAMILIES,
+    "window_rope_base": ("modernbert",),
+    "window": ("modernbert",),
+    "global_every": ("modernbert",),
+    "tied": ("eurobert",),
+    "generator_size": ("electra",),
+    "discriminator_weight": ("electra",),
+}
+"""Keys of [model] that only some families have."""
+
 GENERATOR_SIZE = 0.25
 """The width of ELECTRA's generator over the discriminator's: generator_hidden_size of google-research/electra."""
 

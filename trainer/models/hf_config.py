@@ -12,9 +12,8 @@ from typing import Any, Literal, NamedTuple
 
 from schemas.errors import DataError, UsageError
 from schemas.vocabulary import Vocabulary
-from trainer.config.validate import FAMILIES_WITH
 from trainer.models.electra import GENERATOR_FOLDER
-from trainer.models.families import FAMILIES
+from trainer.models.families import FAMILIES, FAMILIES_WITH
 from trainer.models.hf_files import read_config, read_tokens
 from trainer.models.shape import EncoderShape
 

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from schemas.errors import DataError, UsageError
 from schemas.vocabulary import Vocabulary
-from trainer.config.validate import FAMILIES_WITH
 from trainer.models.electra import PartModel, parts_of
+from trainer.models.families import FAMILIES_WITH
 from trainer.models.hf_config import hf_config
 from trainer.models.hf_files import read_config, read_tensors, read_tokens
 from trainer.models.hf_names import WEIGHT_NAMES, Part, WeightNames, from_hf, hf_parts, their_dimensions

@@ -285,3 +285,14 @@ def test_a_manifest_of_another_form_is_passed_over(bucket, group, tmp_path) -> N
     bucket.put_object(Key="a/checkpoints/step-00000002/manifest.json", Body=json.dumps({"format_version": 2}).encode())
     with pytest.raises(CheckpointError, match="has format version 2"):
         bring_run(URL, str(tmp_path / "second"), None)
+
+
+@pytest.mark.parametrize("name", ["../outside", "/tmp/outside", "a/../../outside", ".."])
+def test_a_manifest_names_files_of_its_own_folder_alone(bucket, group, tmp_path, name) -> None:
+    """Whoever can write the bucket must not write elsewhere on a machine that reads it."""
+    train(tmp_path / "first", 1)
+    entry = {"path": name, "bytes": 1, "sha256": ""}
+    body = json.dumps({"format_version": 1, "files": [entry]}).encode()
+    bucket.put_object(Key="a/checkpoints/step-00000001/manifest.json", Body=body)
+    with pytest.raises(CheckpointError, match=r"manifest\.json cannot be read .* is not the name of a file"):
+        bring_run(URL, str(tmp_path / "second"), None)

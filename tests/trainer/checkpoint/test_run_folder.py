@@ -12,7 +12,6 @@ import pytest
 
 from schemas.errors import ClozelineError, StorageError, UsageError
 from trainer.checkpoint import run_folder, run_lock
-from trainer.rehearsal import PROBE
 
 FOREIGN = {
     "metrics.jsonl": '{"my": "own metrics"}\n',
@@ -109,12 +108,6 @@ def test_a_lock_file_that_was_removed_keeps_nobody_out(tmp_path: Path, monkeypat
     with pytest.raises(UsageError, match="in use by a live run"):
         run_folder.claim(str(tmp_path / "run"))
     lock.close()
-
-
-def test_what_an_unfinished_rehearsal_left_is_removed(tmp_path: Path) -> None:
-    left = make(tmp_path / "run", {"lock": "process 7 on somewhere\n", f"checkpoints/{PROBE}": "x"})
-    run_folder.claim(str(left)).close()
-    assert not list((left / "checkpoints").iterdir())
 
 
 def test_what_a_run_has_begun_stays(tmp_path: Path) -> None:
