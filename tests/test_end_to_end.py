@@ -33,6 +33,8 @@ def test_the_demo(run, tmp_path: Path) -> None:
     assert told.count("%   ") == 7 * 3  # word frequencies and six blanks, four words each
     for name in ("pairs/card.html", "loss.png", "hf/config.json", "hf/model.safetensors", "hf/tokenizer.json"):
         assert (tmp_path / name).stat().st_size > 0
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    logged = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in logged if "eval_mlm_loss" in line] == [30, 60]
+    lines = [line for line in logged if "loss" in line]
     assert [line["step"] for line in lines] == list(range(1, 61))
     assert lines[0]["mlm_loss"] - lines[-1]["mlm_loss"] > 1

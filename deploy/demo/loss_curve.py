@@ -18,7 +18,8 @@ from matplotlib import pyplot as plt
 def main() -> None:
     run = Path(sys.argv[1])
     output = Path(sys.argv[2])
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    logged = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = [line for line in logged if "loss" in line]  # without those of evaluations
     steps = [line["step"] for line in lines]
 
     figure, (upper, lower) = plt.subplots(2, 1, sharex=True, figsize=(8, 6), layout="constrained")

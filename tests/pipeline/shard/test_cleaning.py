@@ -34,6 +34,7 @@ def test_clean_text_is_plain_and_stays_so(text: str) -> None:
 
 
 RULES = (
+    ("line ends made plain", "\r(?=\r\n)", ""),  # written twice
     ("line ends made plain", "\r\n?|[\v\f\x1c-\x1e\x85\u2028\u2029]", "\n"),
     ("control characters removed", "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufeff\ud800-\udfff]", ""),
     ("spaces made plain", "[\t\x1f\xa0\u1680\u2000-\u200a\u202f\u205f\u3000]", " "),

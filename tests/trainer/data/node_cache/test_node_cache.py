@@ -148,11 +148,13 @@ def reader(place: Path, room: int = 4, silence: float = 60, shards: list[Shard] 
 def test_two_processes_fetch_each_shard_once(store: ObjectStore, tmp_path: Path) -> None:
     for shard in SHARDS:
         store.fail("slow", shard.path, times=1)
-    threading.Timer(4, store.released.set).start()
+    timer = threading.Timer(4, store.released.set)
+    timer.start()
     with reader(tmp_path / "cache") as one, reader(tmp_path / "cache") as other:
         for process in (one, other):
             assert process.communicate(timeout=40)[1] == ""
             assert process.returncode == 0
+    timer.cancel()  # or it would release what a later test holds
     assert [store.count(shard.path) for shard in SHARDS] == [1, 1, 1, 1]
     assert held(tmp_path / "cache") == sorted(NAMES)
 
@@ -186,7 +188,7 @@ def test_killed_while_fetching_then_started_again(store: ObjectStore, make: Make
 
 
 def test_who_waits_for_a_killed_process_takes_over(store: ObjectStore, make: Make, tmp_path: Path) -> None:
-    """With room for one shard only, so that what the dead one reserved must be free again."""
+    """Also with room for one shard only, in which another thread keeps another shard meanwhile."""
     place = tmp_path / "cache"
     store.fail("slow", "0.arrow", times=1)
     copies = make(room=1)
@@ -197,7 +199,7 @@ def test_who_waits_for_a_killed_process_takes_over(store: ObjectStore, make: Mak
         for thread in waiting:
             thread.start()
         time.sleep(0.3)
-        assert found == [] and store.count("0.arrow") == 1 and store.count("1.arrow") == 0
+        assert DATA[0] not in found and store.count("0.arrow") == 1
         process.kill()
         for thread in waiting:
             thread.join(10)
