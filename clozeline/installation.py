@@ -32,34 +32,23 @@ ROOT = Path(__file__).resolve().parent.parent
 
 OUR_PACKAGES = ("schemas", "pipeline", "trainer")
 
+_TRAINER = (
+    "deepspeed",
+    "filelock",
+    "packaging",
+    "psutil",
+    "safetensors",
+    "scipy",
+    "tensorboard",
+    "tomli_w",
+    "torch",
+    "tqdm",
+)
+
 EXTRAS = {
     "pipeline": ("apache_beam", "orjson", "sentencex", "tokenizers", "tqdm", "zstandard"),
-    "trainer": (
-        "deepspeed",
-        "filelock",
-        "packaging",
-        "psutil",
-        "safetensors",
-        "scipy",
-        "tensorboard",
-        "tomli_w",
-        "torch",
-        "tqdm",
-    ),
-    "finetune": (
-        "deepspeed",
-        "filelock",
-        "huggingface_hub",
-        "packaging",
-        "psutil",
-        "safetensors",
-        "scipy",
-        "tensorboard",
-        "tomli_w",
-        "torch",
-        "tqdm",
-        "transformers",
-    ),
+    "trainer": _TRAINER,
+    "finetune": (*_TRAINER, "huggingface_hub", "transformers"),
     "export": ("filelock", "huggingface_hub", "safetensors", "tomli_w", "torch", "tqdm", "transformers"),
     "chinese": ("jieba",),
     "s3": ("s3fs",),

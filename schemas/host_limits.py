@@ -93,6 +93,14 @@ def usable_cores() -> int:
     return allowed_cores() if quota is None else max(1, min(allowed_cores(), int(quota)))
 
 
+def ranks_on_this_machine() -> int:
+    """Return the number of ranks here: torchrun's LOCAL_WORLD_SIZE, DeepSpeed's LOCAL_SIZE, or else all ranks."""
+    for name in ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "WORLD_SIZE"):
+        if name in os.environ:
+            return int(os.environ[name])
+    return 1
+
+
 # Control groups
 
 

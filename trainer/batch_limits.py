@@ -8,7 +8,7 @@ from schemas.errors import UsageError
 from trainer.config.schema import BatchSection
 
 TOKEN_MULTIPLE = 64
-"""Micro-batches of one shape are padded to a multiple of this (trainer/data/batches.py)."""
+"""Token counts are rounded up to this, because matrix units are fastest with multiples of a power of two."""
 
 
 def token_micro_batches(global_tokens: int, micro_tokens: int, longest: Sequence[int], world_size: int) -> int:

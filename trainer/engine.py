@@ -63,13 +63,11 @@ from trainer.distributed.zero import (
 )
 from trainer.logs import logger
 from trainer.optim.build import build_optimizer
+from trainer.trial_pass import DTYPES
 
 CPU_INFORMATION = Path("/proc/cpuinfo")
 BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 """The names in /proc/cpuinfo of instructions that multiply bf16, on x86 and on ARM."""
-
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-"""The dtype that the model computes in, by engine.precision."""
 
 # DeepSpeed's configuration
 

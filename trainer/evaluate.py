@@ -120,7 +120,7 @@ class Evaluation:
         return batch_bounds(places, share.size)
 
     def measure(self, engine: DeepSpeedEngine, stop_requested: Callable[[], bool]) -> Figures | None:
-        """Evaluate the engine's weights. Returns None if a stop was requested meanwhile. A collective call.
+        """Evaluate the engine's weights. Returns None if a stop was requested before the end. A collective call.
 
         The figures are `eval_NAME` with the run's own kind of masking, `eval_KIND_NAME` with each kind if there are
         several, `eval_unigram_loss`, the loss of word frequencies alone on the labels of `eval_mlm_loss`, and

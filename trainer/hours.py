@@ -13,7 +13,7 @@ is measured there, and becomes run.max_steps:
 
 So a run with run.max_steps set to that number, and without run.max_hours, trains the same weights to the last bit.
 
-Measuring goes on until the warm-up is over, and each later start measures once, because the machine may have become
+Measuring continues until the warm-up is over, and each later start measures once, because the machine may have become
 faster or busier. If a step takes much more or less time than before, the number is fixed again for the time that is
 left, which the run's history records with its step.
 

@@ -219,7 +219,7 @@ class Loop:
     def evaluate(self, step: int, progress: Progress) -> None:
         """Evaluate the held-out data after `step`, and record the figures. A collective call.
 
-        Raises PreemptedError, after saving, if a stop was requested meanwhile.
+        Raises PreemptedError, after saving, if a stop was requested during it.
         """
         figures = self.measure(step, progress)
         progress.add_evaluation(step, figures)

@@ -53,9 +53,9 @@ class Saver:
     def save(self, state: TrainingState, must_save: bool) -> None:
         """Save a checkpoint of the weights after `state.step`. A collective call.
 
-        With `must_save`, the checkpoint exists on return, also at the run's URL, or StorageError is raised. Otherwise
-        it is written in the background if checkpoint.background is set, and a failure is only logged: training goes on,
-        and older checkpoints are unchanged. It is left out while the one before is still being uploaded.
+        With `must_save`, the checkpoint exists on return, at the run's URL too, or StorageError is raised. Otherwise
+        it is written in the background if checkpoint.background is set, and a failure is only logged: training
+        continues, and older checkpoints are unchanged. It is left out while the one before is still being uploaded.
         """
         step = state.step
         self.context.watchdog.at(f"step {step}, saving")

@@ -22,6 +22,7 @@ from trainer.models.shape import EncoderShape
 from trainer.out_of_memory import is_out_of_memory
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""The dtype that the model computes in, by engine.precision."""
 
 
 def meta_model(shape: EncoderShape) -> PretrainingModel:

@@ -12,9 +12,9 @@ from deepspeed.accelerator import get_accelerator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from schemas.errors import UsageError
+from schemas.host_limits import ranks_on_this_machine
 from trainer.build_model import check_compiler
 from trainer.config.schema import EngineSection
-from trainer.distributed.threads import ranks_on_this_machine
 from trainer.distributed.zero import set_updates_made, updates_made
 from trainer.engine import check_precision, multiplies_bf16, set_up_arithmetic, warn_of_slow_precision
 from trainer.optim.whole_tensors import Lamb

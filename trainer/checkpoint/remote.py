@@ -141,7 +141,7 @@ class RunUrl:
             paths.append(checkpoint_path(self._folder, step) / EVALUATION)
 
         for path in paths:
-            # Some files do not exist, and training may replace or remove others meanwhile.
+            # Some files do not exist, and training may replace or remove others at any time.
             with contextlib.suppress(FileNotFoundError):
                 changed_at = path.stat().st_mtime_ns
                 if path.is_file() and self._uploaded.get(str(path)) != changed_at:

@@ -4,7 +4,7 @@ FOLDER/lock is locked with flock: the system releases the lock when the process 
 and names the last holder.
 
 Some file systems have no flock (Lustre mounted without -o flock, several FUSE mounts). There, FOLDER/lock.owner takes
-its place: a file that its holder rewrites every few seconds, and that counts as left behind once nobody has done so for
+its place: a file that its holder rewrites every few seconds, and that counts as left behind if it was not rewritten for
 LEASE seconds. If such a file system delays what other machines see, or a process was frozen for longer, two runs may
 hold the folder until the next heartbeat of one of them, which then ends its process.
 """
@@ -83,7 +83,7 @@ def _lease(folder: str, error: OSError) -> BaseFileLock:
         OWNER,
     )
     lease = SoftFileLease(Path(folder, OWNER), lease_duration=LEASE, on_compromise=_end_process, thread_local=False)
-    # Long enough to see that nobody rewrites a file that was left behind.
+    # Long enough to see that a file that was left behind is not rewritten.
     lease.acquire(timeout=1.5 * LEASE)
     return lease
 

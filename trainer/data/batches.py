@@ -22,14 +22,12 @@ from schemas.permutations import draw_targets
 from schemas.ragged import offsets_of
 from schemas.randomness import U64, numbers
 from schemas.vocabulary import Vocabulary
+from trainer.batch_limits import TOKEN_MULTIPLE
 from trainer.config.schema import Recipe
 from trainer.data.folder import PairFolder
 from trainer.data.rows import PairRows
 from trainer.data.share import RankShare
 from trainer.models.batch import IGNORE_INDEX, PackedBatch
-
-TOKEN_MULTIPLE = 64
-"""Token counts are rounded up to this, because matrix units are fastest with multiples of a power of two."""
 
 CLASSIFIER_SEGMENT = 2
 """The segment of [CLS] (SEG_ID_CLS in zihangdai/xlnet)."""

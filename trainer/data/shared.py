@@ -31,6 +31,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from schemas.host_limits import ranks_on_this_machine
 from trainer.data.node_cache import NodeCache, release_lock, take_lock
 from trainer.data.rows import PairRows, ShardRows, StoredMasks
 from trainer.logs import EVERY_RANK, logger
@@ -126,7 +127,7 @@ class SharedShards:
         self._closing.set()
 
     def close(self) -> None:
-        """Leave the folder, and remove it if nobody else uses it. Arrays that were mapped stay valid."""
+        """Leave the folder, and remove it if no other process uses it. Arrays that were mapped stay valid."""
         # Released first: if the last two ranks both kept their shared locks, neither would get the exclusive one.
         release_lock(self._use)
         with contextlib.suppress(OSError):
@@ -212,7 +213,7 @@ def open_shared(name: str) -> SharedShards | None:
 
     Returns None if the node has one rank, or no memory that its ranks can share, which is logged once per node.
     """
-    if local_ranks() < 2:
+    if ranks_on_this_machine() < 2:
         return None
 
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
@@ -222,14 +223,6 @@ def open_shared(name: str) -> SharedShards | None:
         if local_rank == 0:
             log_not_shared(error)
         return None
-
-
-def local_ranks() -> int:
-    """Return the number of ranks on this node: torchrun's LOCAL_WORLD_SIZE, DeepSpeed's LOCAL_SIZE, or all ranks."""
-    for name in ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "WORLD_SIZE"):
-        if name in os.environ:
-            return int(os.environ[name])
-    return 1
 
 
 def log_not_shared(reason: OSError) -> None:
@@ -267,7 +260,7 @@ def _enter(path: str) -> int:
 
 
 def _remove_unused(path: str) -> None:
-    """Remove a folder if nobody uses it."""
+    """Remove a folder if no process uses it."""
     with contextlib.suppress(FileNotFoundError, PermissionError):
         handle = take_lock(path, is_folder=True)
         if handle is not None:
@@ -278,7 +271,7 @@ def _remove_unused(path: str) -> None:
 
 
 def _remove_abandoned(root: str, prefix: str) -> None:
-    """Remove the folders of `root` whose names begin with `prefix` and that nobody uses."""
+    """Remove the folders of `root` whose names begin with `prefix` and that no process uses."""
     for entry in os.scandir(root):
         if entry.name.startswith(prefix) and entry.is_dir(follow_symlinks=False):
             _remove_unused(entry.path)

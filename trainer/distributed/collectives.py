@@ -1,7 +1,7 @@
 """Runs an action on one rank or on all, and shares results and errors, so that no rank continues where another failed.
 
 Also compares what the ranks of a job begin with. Each rank reads its own command line, files and source code. If two
-ranks differed in them, training would go on without an error, with a batch that is partly of other data, or with
+ranks differed in them, training would continue without an error, with a batch that is partly of other data, or with
 weights that follow two learning rates.
 
 Every function here that communicates is a collective call: all ranks must make it, in the same order. Calls of another
@@ -204,7 +204,7 @@ def check_ranks_agree(recipe: Recipe) -> None:
 def facts_of_run(recipe: Recipe) -> dict[str, str]:
     """Return the recipe's values by full key, and the fingerprints of its pairs.
 
-    Paths are left out: machines may see the same data at different ones, and read caches of their own.
+    Paths are left out: machines may see the same data at different ones, and have separate caches.
     """
     values = flatten(recipe.model_dump(exclude_none=True))
     facts = {key: shown_value(value) for key, value in values.items() if key.rpartition(".")[2] not in PATH_KEYS}

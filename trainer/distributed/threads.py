@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from schemas.host_limits import allowed_cores, core_quota, usable_cores
+from schemas.host_limits import allowed_cores, core_quota, ranks_on_this_machine, usable_cores
 from trainer.distributed.collectives import run_on_all_ranks
 from trainer.logs import logger
 
@@ -35,14 +35,6 @@ BUSY_CORES = 0.5
 def may_choose() -> bool:
     """Return whether the user leaves the number of threads to the trainer."""
     return VARIABLE not in os.environ
-
-
-def ranks_on_this_machine() -> int:
-    """Return the number of ranks here: torchrun's LOCAL_WORLD_SIZE, DeepSpeed's LOCAL_SIZE, or else all ranks."""
-    for name in ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "WORLD_SIZE"):
-        if name in os.environ:
-            return int(os.environ[name])
-    return 1
 
 
 def cores_of_rank() -> int:
@@ -158,7 +150,7 @@ def threads_beside(busy: float, usable: int, ranks: int) -> int:
 def busy_cores() -> float:
     """Return how many of the cores that this process may use are busy now, as a sum of shares; 0 if that is unknown.
 
-    The process itself sleeps meanwhile, so this is what other programs use.
+    This process sleeps at that time, so this is what other programs use.
     """
     try:
         import psutil

@@ -331,7 +331,7 @@ def silence_limit(timeout: float) -> float:
 
 
 def open_store(world_size: int) -> Any:
-    """Return a connection of its own to the process group's store, because the main thread may block the shared one.
+    """Return a separate connection to the process group's store, because the main thread may block the shared one.
 
     A single rank may have no process group, so its store is in memory.
     """

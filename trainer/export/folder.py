@@ -160,7 +160,7 @@ def publish_export(folder: Path, output: str) -> None:
 
     Raises StorageError if they cannot be written.
     """
-    # safetensors lets nobody but the user read its files.
+    # Files that safetensors writes can be read by their owner alone.
     for file in folder.rglob("*.safetensors"):
         shutil.copymode(folder / "config.json", file)
 

@@ -1,6 +1,6 @@
 """Runs of two nodes that share nothing but a bucket equal runs on one disk, whatever happens on the way.
 
-A node is a rank with a working folder of its own, below which it keeps run.local.
+A node is a rank with a separate working folder, which contains run.local.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def test_phases_and_rollbacks_begin_from_the_bucket(apart: Nodes, tmp_path: Path
 
 
 def test_what_the_store_refuses_is_sent_again(apart: Nodes, store: ObjectStore, tmp_path: Path) -> None:
-    """Training goes on meanwhile, and the checkpoint is published some seconds later."""
+    """Training continues, and the checkpoint is published a few seconds later."""
     store.fail(403, "step-00000004/rank-00001", times=1, method="PUT")
     done = apart.train(URL, run__stop_at=8)
     assert done.returncode == 0, done.stderr

@@ -163,7 +163,7 @@ def test_a_copy_that_fails_half_way_is_no_checkpoint_and_the_next_start_sends_it
 
 
 def test_what_an_unfinished_upload_left_is_removed_by_the_next_save(store, bucket, group, tmp_path) -> None:
-    """Another machine goes on, which does not have the checkpoint."""
+    """A machine that does not have the checkpoint continues the run."""
     train(tmp_path / "first", 1)
     store.fail(403, "step-00000002/manifest.json", method="PUT")
     with pytest.raises(StorageError):
@@ -241,7 +241,7 @@ def test_a_damaged_local_copy_is_brought_again(bucket, group, tmp_path, capsys) 
 
 
 def test_the_same_step_at_the_url_counts(bucket, group, tmp_path) -> None:
-    """Two machines have gone on from the same step; the second one's checkpoints are there."""
+    """Two machines have continued from the same step, and the URL has the checkpoints of one of them."""
     train(tmp_path / "first", 7, weights=b"a")
     saved(tmp_path / "second", 7, b"b")
     start(tmp_path / "second")

@@ -7,7 +7,7 @@ weight, `stop` stops the process as SIGSTOP does, `die` kills it, `ask` sends it
 
 Those of a disk count the rank's files of checkpoints, one each: `full` refuses the writes into file FIRST to LAST as a
 full disk does. `hold:RANK:FILE:PASS` lets writes into that file wait until the rank's forward pass of that number,
-which comes only if training goes on meanwhile. `unwritable` refuses metrics.jsonl, `noflock` and `badflock` make its
+which comes only if training continues. `unwritable` refuses metrics.jsonl, `noflock` and `badflock` make its
 file locks fail as on file systems without them and on broken ones. `unreachable` takes the network from it that gloo
 would use.
 """

@@ -283,7 +283,7 @@ COUNTS = {"xlnet_base": (116_718_336, 116_750_336), "xlnet_large": (360_268_800,
 
 @pytest.mark.parametrize("name", COUNTS)
 def test_published_parameter_counts(name: str) -> None:
-    """The encoder, and with the head's bias; transformers counts the same in a model of its own."""
+    """The encoder, and with the head's bias; transformers counts the same in its model."""
     import transformers
 
     described = load_recipe(name, []).model

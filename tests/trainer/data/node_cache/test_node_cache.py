@@ -30,7 +30,7 @@ from trainer.data.remote import RemoteShards
 
 @contextlib.contextmanager
 def mounted(place: Path, options: str) -> Iterator[None]:
-    """A small file system of its own, where this user may have one."""
+    """Mount a small file system, if this user is allowed to."""
     place.mkdir()
     if os.getuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", place], check=False).returncode:
         pytest.skip("cannot mount a file system here")
@@ -188,7 +188,7 @@ def test_killed_while_fetching_then_started_again(store: ObjectStore, make: Make
 
 
 def test_who_waits_for_a_killed_process_takes_over(store: ObjectStore, make: Make, tmp_path: Path) -> None:
-    """Also with room for one shard only, in which another thread keeps another shard meanwhile."""
+    """Also with room for one shard only, which another thread uses for another shard at the same time."""
     place = tmp_path / "cache"
     store.fail("slow", "0.arrow", times=1)
     copies = make(room=1)
