@@ -84,7 +84,10 @@ def check_packages() -> list[Finding]:
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
 
-    requirements = [Requirement(line) for line in metadata.requires("clozeline") or []]
+    try:
+        requirements = [Requirement(line) for line in metadata.requires("clozeline") or []]
+    except metadata.PackageNotFoundError:
+        return [Finding("packages", "note", "not checked, because Clozeline runs without being installed")]
     needed = [one for one in requirements if one.marker is None or one.marker.evaluate({"extra": "trainer"})]
     python_versions = SpecifierSet(metadata.metadata("clozeline")["Requires-Python"])
     python = check_version("python", platform.python_version(), python_versions)
@@ -193,6 +196,7 @@ def check_room(recipe: Recipe, folder: Path) -> list[Finding]:
     import torch
 
     from trainer.batch_limits import smallest_micro_batch
+    from trainer.checkpoint.snapshot import SHARE_OF_MEMORY, WASTED_SHARE
     from trainer.describe import micro_batch_tokens, row_lengths, vocabulary_size
     from trainer.memory import activation_bytes, count_parameters, held_bytes, saved_bytes, working_bytes
     from trainer.models.families import encoder_shape
@@ -224,7 +228,8 @@ def check_room(recipe: Recipe, folder: Path) -> list[Finding]:
 
     if recipe.checkpoint.background:
         advice = "Without them, training stops while a checkpoint is written. Free memory, or use more machines."
-        findings.append(compared("host memory", "copies of a checkpoint take", (saved, available_bytes()), advice))
+        sizes = (round(saved * (1 + 1 / WASTED_SHARE)), round(SHARE_OF_MEMORY * available_bytes()))
+        findings.append(compared("host memory", "copies of a checkpoint take", sizes, advice))
     return findings
 
 
@@ -266,10 +271,17 @@ def check_shared_memory() -> list[Finding]:
 def check_url(url: str) -> Finding:
     """Write, read and remove a small file at a URL. Gives up after URL_SECONDS."""
     found: list[Finding] = []
-    thread = Thread(target=lambda: found.append(try_url(url)), daemon=True)
+    advice = "Check the address, the credentials and the network."
+
+    def try_it() -> None:
+        try:
+            found.append(try_url(url))
+        except Exception as error:
+            found.append(failed(f"url {url}", f"{type(error).__name__}: {error}", advice, StorageError.exit_code))
+
+    thread = Thread(target=try_it, daemon=True)
     thread.start()
     thread.join(URL_SECONDS)
-    advice = "Check the address, the credentials and the network."
     silence = failed(f"url {url}", f"no answer within {URL_SECONDS:.0f} seconds", advice, StorageError.exit_code)
     return found[0] if found else silence
 

@@ -247,6 +247,8 @@ def run_phase(
     with contextlib.ExitStack() as resources:
         context.watchdog.at("opening the data")
         folders = open_folders(phase.recipe)
+        for folder in folders:
+            resources.callback(folder.close)
         device = device_of_rank()
         phase, choice = with_micro_batches(phase, folders, device)
         data = open_data(phase, folders, resources, begins=checkpoint is None)

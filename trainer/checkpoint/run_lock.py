@@ -32,7 +32,7 @@ LOCK_FILES = frozenset({RUN_LOCK_FILE, OWNER})
 LEASE = 20.0
 """Seconds without a heartbeat after which the owner of a folder without flock counts as gone."""
 
-_NO_FLOCK = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP)
+NO_FLOCK = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP)
 
 
 class HeldFolder:
@@ -57,7 +57,7 @@ def hold(folder: str, flag: str = "run.output") -> HeldFolder:
         try:
             lock.acquire(blocking=False)
         except OSError as error:
-            if isinstance(error, Timeout) or error.errno not in _NO_FLOCK:
+            if isinstance(error, Timeout) or error.errno not in NO_FLOCK:
                 raise
             lock = _lease(folder, error)
     except Timeout:

@@ -7,7 +7,8 @@
 
 A file is written under its partial name and renamed, so it exists completely or not at all. Locks are the kernel's
 (flock), which releases them when a process dies. So a killed process leaves nothing that blocks another one or that is
-taken for a complete file. A lock file exists only while somebody holds it. Other files in the folder are never touched.
+taken for a complete file. Lock files and partial files that it leaves are removed when the same key is locked again, or
+room is made. Other files in the folder are never touched.
 
 Each epoch reads every file once. If they do not all fit, removing the least recently used ones would remove most of
 them before their next use. So the most recently used go first, except for a window of those in use now: files that

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import re
 import shutil
 import threading
@@ -122,7 +123,10 @@ class RemoteShards:
             self._cache_errors(),
             self._cache.lock(key, wait=False) as locked,
         ):
-            if not locked or key in self._failures or self._cache.find(key) is not None:
+            copy = self._cache.find(key)
+            # A copy may have been cut by a crash of the machine.
+            is_there = copy is not None and os.path.getsize(copy) == shard.bytes
+            if not locked or key in self._failures or is_there:
                 return
 
             # Record a failure while the lock is held, because read() looks for it as soon as it gets the lock.

@@ -228,9 +228,10 @@ class Stream:
 
     def close(self) -> None:
         """Stop the background threads, and close the folders."""
-        self._thread.shutdown(cancel_futures=True)
+        # The folders first, which ends the wait of a step that is being prepared for a store that does not answer.
         for source in self._sources:
             source.folder.close()
+        self._thread.shutdown(cancel_futures=True)
 
     def _prepare(self, step: int) -> SentBatches:
         bounds = self.bounds_of(step)

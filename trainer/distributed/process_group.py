@@ -97,10 +97,9 @@ def connect_ranks(backend: str, timeout: float, stop: StopRequest | None) -> Non
         deepspeed.init_distributed(dist_backend=backend, verbose=False, timeout=connection_limit)
         del store
     except torch.distributed.DistNetworkError as error:
-        address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         reason = str(error).splitlines()[0]
         raise UsageError(
-            f"The ranks cannot meet at {address} ({reason}). If another run on this machine uses that port, give the "
+            f"The ranks cannot meet at {address()} ({reason}). If another run on this machine uses that port, give the "
             "launcher another one: --master_port 29501."
         ) from error
     except RuntimeError as error:

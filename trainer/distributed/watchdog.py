@@ -292,7 +292,7 @@ class Watchdog:
 
         places = {self._main: self._main.place, self.background: f"the background: {self.background.place}"}
         for work, place in places.items():
-            if work.idle_everywhere > self._timeout:
+            if work.place and work.idle_everywhere > self._timeout:
                 silent = self._silent_for(min(two_reads, self._timeout))
                 self._end(f"nothing has happened for {self._timeout:g} s in {place}", silent)
 

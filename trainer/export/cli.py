@@ -31,7 +31,11 @@ def main(arguments: list[str] | None = None, prog: str = "python -m trainer.expo
         logger.error("%s", error)
         return error.exit_code
     except KeyboardInterrupt:
-        logger.error("interrupted. The run was not changed; run the same command again.")
+        logger.error(
+            "interrupted. The run was not changed; run the same command again, with --overwrite if it had begun to "
+            "fill %s.",
+            options.output,
+        )
         return INTERRUPTED
 
 

@@ -25,10 +25,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from schemas import storage
-from schemas.vocabulary import VOCABULARY_FOLDER as VOCABULARY_FOLDER
-from schemas.vocabulary import Vocabulary, read_vocabulary
-from trainer.checkpoint.format import CHECKPOINTS_FOLDER as CHECKPOINTS_FOLDER
-from trainer.checkpoint.format import read_state
+from schemas.vocabulary import VOCABULARY_FOLDER, Vocabulary, read_vocabulary
+from trainer.checkpoint.format import CHECKPOINTS_FOLDER, read_state
 from trainer.config.load import load_recipe
 from trainer.config.phases import recipe_of_step
 from trainer.config.schema import Recipe

@@ -24,6 +24,8 @@ from schemas import storage
 from schemas.errors import DataError, StorageError, UsageError
 from schemas.vocabulary import TOKENIZER_FILES
 from trainer.checkpoint.remote import upload_file
+from trainer.checkpoint.run_lock import NO_FLOCK
+from trainer.data.node_cache import release_lock, take_lock
 from trainer.models.electra import GENERATOR_FOLDER
 from trainer.models.pretraining import PretrainingModel
 
@@ -116,24 +118,47 @@ def unfinished_folder(output: str) -> Iterator[Path]:
     """Yield an empty folder to write an export in, which is removed afterwards unless it was renamed.
 
     It lies inside `output`, or where that is to be created; for a URL, in TMPDIR. What a killed export left there is
-    removed. Raises StorageError if the folder cannot be created.
+    removed. Raises StorageError if the folder cannot be created, and UsageError while another export writes there.
     """
-    name = f".export.{storage.sha256(output.encode())[:12]}{storage.PARTIAL_SUFFIX}"
-    try:
-        local = storage.is_local(output)
-        parent = _nearest_existing(Path(storage.filesystem(output)[1])) if local else Path(tempfile.gettempdir())
-        folder = parent / name
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-    except OSError as error:
-        raise StorageError(
-            f"--output {output} cannot be written: {error.strerror or error}. {_way_out(output)}"
-        ) from error
+    target = Path(storage.filesystem(output)[1]).resolve() if storage.is_local(output) else None
+    parent = Path(tempfile.gettempdir()) if target is None else _nearest_existing(target)
+    place = storage.sha256(str(target or output).encode())[:12]
+    folder = parent / f".export.{os.getuid()}.{place}{storage.PARTIAL_SUFFIX}"
+    lock = parent / f".export.{os.getuid()}.lock.{place}{storage.PARTIAL_SUFFIX}"
 
-    try:
+    with contextlib.ExitStack() as resources:
+        try:
+            resources.enter_context(_locked(lock, output))
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+        except OSError as error:
+            raise StorageError(
+                f"--output {output} cannot be written: {error.strerror or error}. {_way_out(output)}"
+            ) from error
+        resources.callback(shutil.rmtree, folder, ignore_errors=True)
         yield folder
+
+
+@contextlib.contextmanager
+def _locked(path: Path, output: str) -> Iterator[None]:
+    """Hold a lock file, which is removed afterwards. Raises UsageError if another export holds it, and OSError."""
+    try:
+        handle = take_lock(str(path))
+    except OSError as error:
+        if error.errno not in NO_FLOCK:
+            raise
+        yield
+        return
+
+    if handle is None:
+        raise UsageError(
+            f"--output {output} is being written by another export. Wait until it has ended, or give another folder."
+        )
+    try:
+        yield
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        path.unlink(missing_ok=True)
+        release_lock(handle)
 
 
 @contextlib.contextmanager
@@ -158,7 +183,7 @@ def _way_out(output: str) -> str:
 def publish_export(folder: Path, output: str) -> None:
     """Make the files of an unfinished folder those of `output`, and remove those that an earlier export left there.
 
-    Raises StorageError if they cannot be written.
+    Raises StorageError if they cannot be written, and UsageError if `output` has a generator that is not an export.
     """
     # Files that safetensors writes can be read by their owner alone.
     for file in folder.rglob("*.safetensors"):
@@ -199,10 +224,17 @@ def _replace_files(folder: Path, output: str) -> None:
     files = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
     files.sort(key=lambda name: (Path(name).name != "config.json", name))
 
+    generator = storage.join(output, GENERATOR_FOLDER)
+    is_taken = not all(storage.is_partial(name) for name in storage.names(generator)) and not is_export(generator)
+    if is_taken and (folder / GENERATOR_FOLDER).exists():
+        raise UsageError(
+            f"--output {output} --overwrite: {generator} holds other files than an export, whose config.json has "
+            f"{VERSION_KEY}. Nothing was changed there. Move it away, or give another folder."
+        )
+
     for name in _files_of_export(output):
         if name not in files:
             storage.remove(storage.join(output, name))
-    generator = storage.join(output, GENERATOR_FOLDER)
     if storage.exists(generator) and not storage.names(generator):
         storage.remove(generator)
 

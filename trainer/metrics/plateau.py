@@ -1,7 +1,7 @@
 """Finds a loss that is stuck at that of word frequencies alone, and names the likely cause.
 
 A masked LM first learns how often each token occurs, which needs no context, and may stay there. So the run's loss is
-compared with that of a model that knows nothing else (unigram.py): after the warm-up and the first 500 steps, or a
+compared with that of a model that knows nothing else (data/counts.py): after the warm-up and the first 500 steps, or a
 fifth of a shorter run, each time that the run has become twice as long, and at its end. The held-out loss decides if
 the run has one, otherwise the mean training loss of the last line.
 

@@ -9,8 +9,8 @@ ElectraForPreTraining, and the generator to a subfolder, as ElectraForMaskedLM. 
 
 Replacements are drawn from the generator's softmax. google-research/electra adds Gumbel noise to every logit and takes
 the largest, which needs a random number for each token of the vocabulary. Inverting the cumulative distribution gives
-the same distribution from a single number, which comes with the batch (trainer/data/replacement_draws.py). So a draw
-depends only on the row, its epoch and the position.
+the same distribution from a single number, which comes with the batch (with_replacement_draws in
+trainer/data/batches.py). So a draw depends only on the row, its epoch and the position.
 
 Shape suffixes: T tokens, K masked tokens, D the discriminator's hidden size, V vocabulary, P vocabulary with padding, B
 blocks of the vocabulary, W tokens of a block, N places to choose from.

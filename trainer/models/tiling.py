@@ -11,6 +11,7 @@ Shape suffixes: P places along a dimension of the larger tensor, each holding a 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -46,7 +47,11 @@ def tile_model(model: PretrainingModel, section: ModelSection, folder: str, voca
     small_section = section.model_copy(update=sizes)
     check_model(small_section, f"model.tile_from {folder}")
     small = model_of(encoder_shape(small_section, vocabulary.size, vocabulary.special_id("mask")))
-    parts = [(part.model, small_part.model) for part, small_part in zip(parts_of(model), parts_of(small), strict=True)]
+    parts = [
+        (part.model, small_part.model)
+        for part, small_part in zip(parts_of(model), parts_of(small), strict=True)
+        if Path(folder, part.subfolder).exists()
+    ]
     for part, small_part in parts:
         check_sizes(part.shape, small_part.shape, folder)
 
@@ -74,8 +79,10 @@ def check_sizes(large: EncoderShape, small: EncoderShape, folder: str) -> None:
             faults.append(f"{name} is {theirs}, the recipe makes it {ours}")
     if faults:
         raise UsageError(
-            f"model.tile_from {folder} cannot be tiled into the recipe's model: {'; '.join(faults)}. Change [model], "
-            "where hidden_size grows with the number of heads, or give another folder."
+            f"model.tile_from {folder} cannot be tiled into the recipe's model: {'; '.join(faults)}. Give another "
+            "folder, or change [model]: no size may be below the folder's, hidden_size / num_attention_heads and "
+            "num_attention_heads / num_key_value_heads must be equal, and embedding_size may differ from hidden_size "
+            "only if it does there."
         )
 
 

@@ -61,6 +61,26 @@ def test_what_a_killed_export_left_is_removed(tmp_path: Path) -> None:
             assert again == folder and not list(again.iterdir())
 
 
+def test_one_export_at_a_time_writes_to_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with export_folder.unfinished_folder(str(tmp_path / "hf")) as folder, (folder / "weights").open("w"):
+        with pytest.raises(UsageError, match="--output hf is being written by another export"):
+            export_folder.unfinished_folder("hf").__enter__()
+        with export_folder.unfinished_folder("other"):
+            assert (folder / "weights").exists()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_generator_that_is_no_export_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "hf/generator").mkdir(parents=True)
+    (tmp_path / "hf/config.json").write_text('{"clozeline_version": "1"}')
+    (tmp_path / "hf/generator/config.json").write_text("{}")
+    with pytest.raises(UsageError, match="hf/generator holds other files than an export"):
+        export_folder.publish_export(unfinished(tmp_path / "hf", "generator/config.json"), str(tmp_path / "hf"))
+    assert (tmp_path / "hf/config.json").read_text() == '{"clozeline_version": "1"}'
+    assert (tmp_path / "hf/generator/config.json").read_text() == "{}"
+
+
 @pytest.fixture(scope="module")
 def exported(training, command, text, pairs, byte_rows, albert_vocab, tmp_path_factory) -> dict[str, Path]:
     """Exports of each family after two steps; ALBERT's has a published tokenizer."""

@@ -367,7 +367,10 @@ REFUSED = {
         ["hidden_size=32", "num_attention_heads=2", "num_hidden_layers=3"],
         "into the recipe's model: num_hidden_layers is 4, the recipe makes it 3; hidden_size is 48",
     ),
-    "wider heads": (["hidden_size=96"], "head_size is 16, the recipe makes it 32. Change [model], where hidden"),
+    "wider heads": (
+        ["hidden_size=96"],
+        "head_size is 16, the recipe makes it 32. Give another folder, or change [model]",
+    ),
     "other positions": (["max_position_embeddings=64"], "max_position_embeddings is 128, the recipe makes it 64"),
     "another family": (["family=megatron-bert"], "model_type is 'bert', the recipe makes it 'megatron-bert'"),
 }
@@ -397,6 +400,16 @@ def test_shapes_of_some_families_are_refused(tmp_path: Path) -> None:
     large = fresh(described)
     with pytest.raises(UsageError, match="factorized is True, the recipe makes it False"):
         tile_model(large, described, str(electra), SMALL_VOCABULARY)
+
+
+def test_a_discriminator_alone_needs_no_generator_that_fits(tmp_path: Path) -> None:
+    """A generator of the recipe's share of the folder's width would have heads of another size."""
+    small = random_model(section("electra", "hidden_size=96", "num_attention_heads=6"), SMALL_VOCABULARY)
+    folder = write_parts(small, tmp_path)
+    shutil.rmtree(folder / "generator")
+    described = section("electra", "hidden_size=192", "num_attention_heads=12", "generator_size=0.25")
+    large = fresh(described)
+    assert "generator" in tile_model(large, described, str(folder), SMALL_VOCABULARY)
 
 
 def test_another_vocabulary_and_a_broken_size_are_refused(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Shards of a store: each downloaded once, ahead, and checked; which failures are tried again and which end at once."""
 
 import errno
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -95,6 +96,16 @@ def test_closing_stops_a_fetch_and_leaves_nothing(store: ObjectStore, make: Make
     copies.close()
     assert time.monotonic() - begun < 2
     assert held(tmp_path / "cache") == []
+
+
+def test_a_copy_that_a_crash_cut_is_fetched_ahead_again(store: ObjectStore, make: Make, tmp_path: Path) -> None:
+    copies = make()
+    copies.read(SHARDS[0])
+    os.truncate(tmp_path / "cache" / NAMES[0], SIZE // 2)
+    copies.fetch_ahead(SHARDS[:1])
+    until(lambda: store.count("0.arrow") == 2)
+    assert copies.read(SHARDS[0]) == DATA[0]
+    assert store.count("0.arrow") == 2
 
 
 @pytest.mark.parametrize("method", ["HEAD", "GET"])
