@@ -135,7 +135,8 @@ def _write_languages(folder: Path, documents: list[Document]) -> None:
     (folder / "damaged.txt").write_bytes(french)
 
     (folder / "hindi.txt").write_text(_blank_lines(_of("hi", documents)))
-    (folder / "russian.txt").write_text(_lines(_of("ru", documents) * 8))
+    long_lines = [document for document in _of("ru", documents) if len(_text(document)) > 100]
+    (folder / "russian.txt").write_text(_lines(long_lines * 10))
     chinese = _of("zh", documents)
     (folder / "chinese.txt").write_text(_blank_lines([*chinese, *_near_copies(chinese * 2)]))
 

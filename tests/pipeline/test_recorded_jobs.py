@@ -1,7 +1,8 @@
 """Jobs whose files are recorded by their sha256: a change of the pipeline's structure changes none of them.
 
 Every job runs once as users run it, and many of them again in other ways that must make the same bytes. All paths are
-relative, so that manifests hold none of this machine. A change that is meant to change the files writes them again:
+relative, so that manifests hold none of this machine. Jobs read what earlier ones have made: the first that fails is
+the cause. A change that is meant to change the files writes them again:
 `RECORD=1 python -m pytest tests/pipeline/test_recorded_jobs.py`.
 """
 
@@ -66,7 +67,7 @@ JOBS = {
     "counts": "vocab --text jsonl/out --counts {own}/counts --model wordpiece --size 1000",
     "from_counts": "vocab --counts counts/counts --model bytebpe --size 400 --min_word_count 2",
     "counts_again": "vocab --text jsonl/out --counts counts/counts --model unigram --size 850",
-    "more_wordpiece": "vocab --text hindi/out --extend wordpiece/out --add 40 --min_frequency 3",
+    "more_wordpiece": "vocab --text russian/out --extend cased/out --add 40 --min_frequency 3",
     "more_bytebpe": "vocab --text russian/out --extend bytebpe/out --add 40",
     "more_unigram": "vocab --counts counts/counts --extend unigram/out --add 30",
     "more_published": "vocab --text russian/out --extend published_bpe/out --add 20 --min_word_count 2",
@@ -277,10 +278,12 @@ def test_a_job_makes_the_recorded_files(jobs: Jobs, name: str) -> None:
         kept = {job: recorded[job] for job in JOBS if job in recorded} | {name: found}
         RECORDED.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
         return
-    assert difference(found, recorded[name]) == "", name
+    different = difference(found, recorded[name])
+    assert not different, f"{name}: {different}"
 
 
 @pytest.mark.parametrize(("name", "way"), [(name, way) for name, ways in RUN_AGAIN.items() for way in ways])
 def test_every_way_makes_the_recorded_files(jobs: Jobs, name: str, way: str) -> None:
     found = jobs.again(name, way)
-    assert difference(found, json.loads(RECORDED.read_text())[name]) == "", f"{name}, {way}"
+    different = difference(found, json.loads(RECORDED.read_text())[name])
+    assert not different, f"{name}, {way}: {different}"
