@@ -40,6 +40,7 @@ def write_inputs(folder: Path) -> None:
     _write_mixed(folder / "mixed", documents)
 
     (folder / "corpus.jsonl").write_text(_json_lines(corpus))
+    (folder / "chain.jsonl").write_text(_json_lines(_chain(documents)))
     _write_parquet(folder / "rows.parquet", "body", documents)
     for name, part in (("AA/wiki_00", documents[:60]), ("AA/wiki_01", documents[60:100]), ("AB/wiki_00", corpus[100:])):
         (folder / "wiki" / name).write_text(_wiki(part))
@@ -65,10 +66,16 @@ def _documents() -> list[Document]:
 
 
 def _near_copies(documents: list[Document]) -> list[Document]:
-    """Return long documents with one more sentence, some of them in a chain of ever longer ones."""
+    """Return long documents with one more sentence, and some of those with two more."""
     long = [(language, sentences) for language, sentences in documents if len(sentences) > 8]
     longer = [(language, [*sentences, sentences[0]]) for language, sentences in long[::2]]
     return longer + [(language, [*sentences, sentences[3]]) for language, sentences in longer[::2]]
+
+
+def _chain(documents: list[Document]) -> list[Document]:
+    """Return documents that are near-copies of their neighbors alone, so that only together they are one group."""
+    sentences = [sentence for _, drawn in _of("en", documents) for sentence in drawn]
+    return [("en", sentences[start : start + 14]) for start in range(40)]
 
 
 def _text(document: Document) -> str:

@@ -53,7 +53,7 @@ JOBS = {
     "russian": "shard --input in/russian.txt --language ru",
     # Copies and held-out documents
     "exact": "shard --input in/corpus.jsonl --dedup exact --num_shards 4",
-    "minhash": "shard --input in/corpus.jsonl --dedup minhash --num_shards 4 --seed 3",
+    "minhash": "shard --input in/corpus.jsonl in/chain.jsonl --dedup minhash --num_shards 4 --seed 3",
     "held_out": "shard --input in/corpus.jsonl --holdout 0.3 --dedup minhash",
     # Vocabularies
     "wordpiece": "vocab --text mixed/out --model wordpiece --size 1100",
@@ -61,7 +61,7 @@ JOBS = {
     "--min_word_count 2 --pad_to_multiple 64",
     "bytebpe": "vocab --text mixed/out --model bytebpe --size 500 --min_frequency 3",
     "unigram": "vocab --text mixed/out --model unigram --size 950 --pad_to_multiple 8",
-    "xlnet": "vocab --text cp1252/out --model unigram --size 200 --special_tokens xlnet --max_alphabet 60",
+    "xlnet": "vocab --text cp1252/out --model unigram --size 200 --special_tokens xlnet --lowercase --max_alphabet 60",
     "accents_kept": "vocab --text exact/out --model unigram --size 900 --no_lowercase --keep_accents",
     "accents_removed": "vocab --text cp1252/out --model unigram --size 180 --no_keep_accents --min_word_count 2",
     "counts": "vocab --text jsonl/out --counts {own}/counts --model wordpiece --size 1000",
