@@ -30,11 +30,10 @@ lint: .venv/installed_dev
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
-# the generated parts of docs/: the references of recipe and task keys, and the file map
+# the generated parts of docs/: the references of recipe and task keys
 docs: setup
 	$(BIN)/python -m trainer.config.document
 	$(BIN)/python -m trainer.finetune.document
-	$(BIN)/python docs/file_map.py
 
 bench: .venv/installed_dev
 	$(BIN)/python benchmarks/run.py
