@@ -83,17 +83,21 @@ def switch_pair(default: Any, *, help: str, off_help: str) -> Any:
     return dataclasses.field(default=default, metadata={_KEY: Switch(help, off_help)})
 
 
+def flags_of(options: type) -> dict[str, tuple[Flag | Switch, Any]]:
+    """Return the flag and the default of each field of the dataclass `options`, by name. MISSING: it has no default."""
+    return {field.name: (field.metadata[_KEY], field.default) for field in dataclasses.fields(options)}
+
+
 def add_flags(parser: argparse.ArgumentParser, options: type) -> None:
     """Add a flag to `parser` for each field of the dataclass `options`."""
-    for field in dataclasses.fields(options):
-        flag = field.metadata[_KEY]
+    for name, (flag, default) in flags_of(options).items():
         if isinstance(flag, Switch):
-            _add_switch(parser, field.name, flag)
+            _add_switch(parser, name, flag)
         else:
-            _add_option(parser, field, flag)
+            _add_option(parser, name, flag, default)
 
 
-def _add_option(parser: argparse.ArgumentParser, field: dataclasses.Field[Any], flag: Flag) -> None:
+def _add_option(parser: argparse.ArgumentParser, name: str, flag: Flag, default: Any) -> None:
     settings: dict[str, Any] = {"type": flag.check}
     if isinstance(flag.check, OneOf):
         settings["choices"] = flag.check.choices
@@ -103,15 +107,15 @@ def _add_option(parser: argparse.ArgumentParser, field: dataclasses.Field[Any], 
         settings["metavar"] = flag.metavar
 
     parser.add_argument(
-        f"--{field.name}",
-        required=field.default is MISSING,
+        f"--{name}",
+        required=default is MISSING,
         default=argparse.SUPPRESS,
-        help=_help_with_default(flag.help, field.default),
+        help=help_with_default(flag.help, default),
         **settings,
     )
 
 
-def _help_with_default(text: str, default: object) -> str:
+def help_with_default(text: str, default: object) -> str:
     """Append the default to a flag's help, unless the flag has no default or the text already explains it."""
     if default in (MISSING, None) or "(default" in text:
         return text

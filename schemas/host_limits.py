@@ -22,17 +22,24 @@ ASSUMED_BYTES = 4 << 30  # if the system does not say
 
 @dataclass(frozen=True)
 class _MemoryFiles:
-    """Names of a version of control groups: its controller, its files, and a line of its memory.stat."""
+    """Names of a version of control groups: its controller, its files, and the lines of memory.stat that can be freed.
+
+    A group above its memory.high is not killed, but hardly runs. Page cache that was read twice is "active".
+    """
 
     controller: str
-    limit: str
+    limits: tuple[str, ...]
     usage: str
-    inactive_file: str
+    freeable: tuple[str, ...]
 
 
 _MEMORY_FILES = (
-    _MemoryFiles("", "memory.max", "memory.current", "inactive_file"),
-    _MemoryFiles("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    _MemoryFiles(
+        "", ("memory.max", "memory.high"), "memory.current", ("inactive_file", "active_file", "slab_reclaimable")
+    ),
+    _MemoryFiles(
+        "memory", ("memory.limit_in_bytes",), "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")
+    ),
 )
 
 
@@ -57,10 +64,13 @@ def _available_on_machine() -> int:
 def _available_in_groups() -> Iterator[int]:
     for files in _MEMORY_FILES:
         for group in _groups_of_process(files.controller):
-            limit = _text_of(group / files.limit)
             used = _text_of(group / files.usage)
-            if limit.isdecimal() and used.isdecimal():  # not "max"
-                yield int(limit) - int(used) + _numbers_in(group / "memory.stat").get(files.inactive_file, 0)
+            limits = [_text_of(group / name) for name in files.limits]
+            numbers = [int(limit) for limit in limits if limit.isdecimal()]  # not "max"
+            if numbers and used.isdecimal():
+                stat = _numbers_in(group / "memory.stat")
+                freeable = sum(stat.get(name, 0) for name in files.freeable)
+                yield min(numbers) - max(0, int(used) - freeable)
 
 
 # Cores

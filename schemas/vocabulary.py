@@ -214,7 +214,10 @@ class Vocabulary:
 
 
 def read_vocabulary(folder: str) -> Vocabulary:
-    """Return the vocabulary in a folder. Raises DataError if it is missing, damaged or lacks a special token."""
+    """Return the vocabulary in a folder.
+
+    Raises DataError if it is missing, damaged or lacks a special token, or if its extension is that of another one.
+    """
     url = storage.join(folder, TOKENIZER_FILE)
     if not storage.exists(url):
         raise DataError(f"{folder} holds no vocabulary: {TOKENIZER_FILE} is missing. Make one with `clozeline vocab`.")
@@ -223,7 +226,7 @@ def read_vocabulary(folder: str) -> Vocabulary:
     extension_url = storage.join(folder, EXTENSION_FILE)
     if not storage.exists(extension_url):
         return vocabulary
-    extension = Extension.from_json(storage.read(extension_url), vocabulary.size, extension_url)
+    extension = Extension.from_json(storage.read(extension_url), vocabulary.tokens, extension_url)
     return replace(vocabulary, extension=extension)
 
 

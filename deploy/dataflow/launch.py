@@ -10,11 +10,12 @@ The launcher's image is the workers' image with Google's launcher program added:
     ENV FLEX_TEMPLATE_PYTHON_PY_FILE=/template/launch.py
     ENTRYPOINT ["/opt/google/dataflow/python_template_launcher"]
 
-Build one template for each step, from shard.json, vocab.json and pairs.json next to this file:
+Build one template for each step (shard, vocab, pairs, statistics), with the step's flags as its parameters:
 
+    python deploy/dataflow/template.py shard > shard.json
     gcloud dataflow flex-template build gs://my-bucket/templates/shard.json \
         --image us-docker.pkg.dev/my-project/images/clozeline-launcher:0.1.0 --sdk-language PYTHON \
-        --metadata-file deploy/dataflow/shard.json
+        --metadata-file shard.json
 
 Google's launcher passes every parameter as a flag, and adds --runner, --project, --region, --job_name and
 --template_location. The job is written to a file at that location, and Dataflow starts it after this program has
@@ -27,17 +28,22 @@ import sys
 
 from pipeline.cli import main
 
-STEP_BY_PARAMETER = {"input": "shard", "model": "vocab", "vocab": "pairs"}
-"""A required parameter that only one of the templates has, and the pipeline command that this template runs."""
+STEP_BY_PARAMETER = {"input": "shard", "model": "vocab", "extend": "vocab", "vocab": "pairs", "pairs": "statistics"}
+"""Parameters that only one of the templates has, and the pipeline command that this template runs. Each command needs
+one of its own: vocab learns a model, or extends a vocabulary."""
 
 USAGE = """\
 launch.py --PARAMETER=VALUE ...
 
-Started by Dataflow with the parameters of a Flex Template: those in shard.json, vocab.json or pairs.json next to this
-file. Which step it is follows from them: shard has `input`, vocab has `model`, pairs has `vocab`."""
+Started by Dataflow with the parameters of a Flex Template, which template.py prints. Which step it is follows from
+them: shard has `input`, vocab has `model` or `extend`, pairs has `vocab`, statistics has `pairs`."""
 
-SWITCHES = ("lowercase", "overwrite")
-"""Parameters whose flags take no value. `false` turns into --no_lowercase, and omits --overwrite."""
+SWITCHES = {
+    "keep_accents": ["--no_keep_accents"],
+    "lowercase": ["--no_lowercase"],
+    "overwrite": [],
+}
+"""Parameters whose flags take no value, and the flags that stand for `false`."""
 
 
 def command_of(arguments: list[str]) -> list[str]:
@@ -46,10 +52,10 @@ def command_of(arguments: list[str]) -> list[str]:
     Raises ValueError unless they identify exactly one step.
     """
     names = {argument.partition("=")[0].removeprefix("--") for argument in arguments}
-    steps = [step for parameter, step in STEP_BY_PARAMETER.items() if parameter in names]
+    steps = list(dict.fromkeys(step for parameter, step in STEP_BY_PARAMETER.items() if parameter in names))
     if len(steps) != 1:
         found = " and ".join(steps) or "no step"
-        raise ValueError(f"the parameters are those of {found}. Give `input`, `model` or `vocab`, one of them.")
+        raise ValueError(f"the parameters are those of {found}. Give one of {', '.join(STEP_BY_PARAMETER)}.")
 
     flags = [flag for argument in arguments for flag in _flags_of(argument)]
     return [steps[0], *flags, "--no_wait"]
@@ -59,9 +65,7 @@ def _flags_of(argument: str) -> list[str]:
     name, _, value = argument.removeprefix("--").partition("=")
     if name not in SWITCHES or value not in ("true", "false"):
         return [argument]
-    if value == "true":
-        return [f"--{name}"]
-    return ["--no_lowercase"] if name == "lowercase" else []
+    return [f"--{name}"] if value == "true" else SWITCHES[name]
 
 
 def run(arguments: list[str]) -> int:

@@ -32,7 +32,7 @@ MAX_LENGTH = (1 << 16) - 1  # positions are stored in 16 bits
 
 def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Manifest | None:
     """Run the job to its end and return the published manifest, as `shard` does. Raises the same errors."""
-    check_launch(beam_arguments, known_flags)
+    checked = check_launch(beam_arguments, known_flags)
     text = read_manifest(job.text, "text")
     published = read_vocabulary(job.vocab)
     tokenizer_json, dropout, vocabulary = _read_tokenizer(job.vocab)
@@ -52,7 +52,7 @@ def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Man
         "vocab": vocabulary.fingerprint,
     }
 
-    options = beam_options(beam_arguments, known_flags, text.totals["text_bytes"])
+    options = beam_options(checked, beam_arguments, text.totals["text_bytes"])
     job = _for_workers(job, options)
     staging = plan_staging(job.output, "pairs", identity)
     provenance = Provenance(recorded | removed_dropout(dropout), inputs, job.seed)

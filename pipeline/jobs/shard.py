@@ -49,13 +49,13 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     Raises UsageError before anything starts (nothing matches, a flag is unknown, the output is finished), DataError if
     the input is too bad to publish, and StorageError if a disk or a store fails.
     """
-    check_launch(beam_arguments, known_flags)
+    checked = check_launch(beam_arguments, known_flags)
     job = replace(job, encoding=canonical_encoding(job.encoding), language=find_language(job.language).code)
     files = matching_files(*job.input)
     _check_inputs_are_outside(job.output, files)
     _warn_of_empty_files(files)
     input_bytes = sum(file.size for file in files)
-    options = beam_options(beam_arguments, known_flags, input_bytes)
+    options = beam_options(checked, beam_arguments, input_bytes)
 
     output = path_for_workers("--output", job.output, options)
     staging = plan_staging(output, "text", _identity(job, files))

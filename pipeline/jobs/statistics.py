@@ -28,7 +28,7 @@ NO_SEED = 0  # the sample of rows is the same in every run
 
 def run(job: StatisticsJob, beam_arguments: list[str], known_flags: list[str]) -> Manifest | None:
     """Run the job to its end and return the published manifest, as `shard` does. Raises the same errors."""
-    check_launch(beam_arguments, known_flags)
+    checked = check_launch(beam_arguments, known_flags)
     if job.window > MAX_WINDOW:
         raise UsageError(f"--window {job.window} is more than {MAX_WINDOW}. Tokens that far apart say little.")
 
@@ -38,7 +38,7 @@ def run(job: StatisticsJob, beam_arguments: list[str], known_flags: list[str]) -
     provenance = Provenance(recorded_options(job), [source], NO_SEED)
 
     input_bytes = sum(shard.bytes for shard in pairs.shards)
-    options = beam_options(beam_arguments, known_flags, input_bytes)
+    options = beam_options(checked, beam_arguments, input_bytes)
     output = path_for_workers("--output", job.output, options)
     identity = {"options": provenance.options, "pairs": pairs.fingerprint}
     staging = plan_staging(output, "statistics", identity)

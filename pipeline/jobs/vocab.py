@@ -48,7 +48,7 @@ from schemas.manifest import Input, Manifest, read_manifest, read_root
 
 def run(job: VocabJob, beam_arguments: list[str], known_flags: list[str]) -> Manifest | None:
     """Run the job to its end and return the published manifest, as `shard` does. Raises the same errors."""
-    check_launch(beam_arguments, known_flags)
+    checked = check_launch(beam_arguments, known_flags)
     if job.counts is not None:
         check_counts_folder(job.counts)
     job, extended = resolve_extension(job)
@@ -56,7 +56,7 @@ def run(job: VocabJob, beam_arguments: list[str], known_flags: list[str]) -> Man
 
     if job.text is not None:
         text = read_root(job.text, "text")
-        options = beam_options(beam_arguments, known_flags, text.totals["text_bytes"])
+        options = beam_options(checked, beam_arguments, text.totals["text_bytes"])
         if job.counts is None:
             return _run_from_text(job, text, extended, options)
 
@@ -68,10 +68,9 @@ def run(job: VocabJob, beam_arguments: list[str], known_flags: list[str]) -> Man
             if counted is None:  # a dry run
                 return None
 
-    # Options are made separately for each job, because Beam empties some of them when it runs.
     counts = read_manifest(str(job.counts), "counts")
     bytes_of_counts = sum(shard.bytes for shard in counts.shards)
-    options = beam_options(beam_arguments, known_flags, bytes_of_counts)
+    options = beam_options(checked, beam_arguments, bytes_of_counts)
     return _run_from_counts(job, counts, extended, options)
 
 

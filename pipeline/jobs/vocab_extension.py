@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 
 from pipeline.options import VocabJob
@@ -10,7 +11,7 @@ from pipeline.pairs.published_tokenizer import without_dropout
 from pipeline.vocab.extend import check_extendable
 from pipeline.vocab.pretokenize import check_rules
 from schemas import storage
-from schemas.errors import DataError
+from schemas.errors import DataError, UsageError
 from schemas.manifest import Input
 from schemas.vocabulary import TOKENIZER_FILE, parse_vocabulary
 
@@ -18,11 +19,12 @@ from schemas.vocabulary import TOKENIZER_FILE, parse_vocabulary
 def resolve_extension(job: VocabJob) -> tuple[VocabJob, list[Input]]:
     """Return the job with the model, case and size that follow from the folder, and the folder as an input.
 
-    A job that extends nothing is returned unchanged. Raises DataError if the folder has no vocabulary, or one that
-    cannot be extended.
+    A job that extends nothing is returned unchanged. Raises UsageError if the folder is the output, and DataError if it
+    has no vocabulary, or one that cannot be extended.
     """
     if job.extend is None:
         return job, []
+    _check_output(job.output, job.extend)
 
     url = storage.join(job.extend, TOKENIZER_FILE)
     if not storage.exists(url):
@@ -45,3 +47,17 @@ def resolve_extension(job: VocabJob) -> tuple[VocabJob, list[Input]]:
         size=vocabulary.size + int(job.add or 0),
     )
     return resolved, [Input(path=storage.printable(job.extend), fingerprint=vocabulary.fingerprint)]
+
+
+def _check_output(output: str, extended: str) -> None:
+    """Raise UsageError if the output is the extended folder: the same command again would then extend the result."""
+    if _place(output) == _place(extended):
+        raise UsageError(
+            f"--output {storage.printable(output)} is the folder that --extend names, and the same command again would "
+            "extend its own result. Give another folder."
+        )
+
+
+def _place(folder: str) -> tuple[type, str]:
+    fs, path = storage.filesystem(folder)
+    return type(fs), os.path.realpath(path) if storage.is_local(folder) else path.rstrip("/")

@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.shard.decompression import compression_of
+from pipeline.shard.formats import named_format
+
 # Bytes of text per stored byte. Assumed, because corpora differ and only the file's name is examined.
 GROWTH_OF_COMPRESSED = 3.5  # .gz, .bz2, .xz and .zst
 GROWTH_OF_PARQUET = 2.0
@@ -32,8 +35,6 @@ STATISTICS_BYTES_PER_TOKEN = 2  # of a large text; a small one has more distinct
 
 VOCABULARY_BYTES = 2_000_000  # assumed: a tokenizer.json of 30,000 tokens
 COUNTS_BYTES = 50_000_000  # assumed: a million different words, counted by three sets of rules
-
-_COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,9 @@ class Estimate:
 
 def text_bytes_of(path: str, stored_bytes: int) -> float:
     """Estimate the bytes of text in a corpus file from its name and stored size."""
-    name = path.lower()
-    if name.endswith(_COMPRESSED):
+    if compression_of(path) is not None:
         return stored_bytes * GROWTH_OF_COMPRESSED
-    if name.endswith(".parquet"):
+    if named_format(path) == "parquet":
         return stored_bytes * GROWTH_OF_PARQUET
     return float(stored_bytes)
 

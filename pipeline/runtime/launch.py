@@ -20,7 +20,7 @@ from apache_beam.options.pipeline_options import (
 from pipeline.arguments import unknown_flags
 from pipeline.runtime import beam_internals, cloud_access, cloud_flags
 from pipeline.runtime.engines import runner_as_written, runs_locally, short_runner_name, worker_location
-from pipeline.runtime.runner_names import full_name
+from pipeline.runtime.runner_names import DEFAULT_RUNNER, full_name
 from schemas.errors import UsageError
 
 _NEEDED_BY_DATAFLOW = {
@@ -60,8 +60,8 @@ def makes_template(options: PipelineOptions) -> bool:
     return is_dataflow(options) and bool(options.view_as(GoogleCloudOptions).template_location)
 
 
-def check_launch(arguments: list[str], known_flags: list[str]) -> None:
-    """Check flags as `check_flags` does, and for a job on Dataflow also that its client and credentials exist.
+def check_launch(arguments: list[str], known_flags: list[str]) -> PipelineOptions:
+    """Do what `check_flags` does, and for a job on Dataflow also check that its client and credentials exist.
 
     Called before the input is listed, because Google's clients wait for minutes without credentials.
     """
@@ -69,6 +69,7 @@ def check_launch(arguments: list[str], known_flags: list[str]) -> None:
     if is_dataflow(options) and not is_dry_run(options):
         check_client(options)
         cloud_access.check_credentials(runner_as_written(options))
+    return options
 
 
 def check_flags(arguments: list[str], known_flags: Sequence[str] = ()) -> PipelineOptions:
@@ -78,17 +79,23 @@ def check_flags(arguments: list[str], known_flags: Sequence[str] = ()) -> Pipeli
     Raises UsageError for an unknown flag or runner, for a Dataflow flag that is missing or malformed, and for --no_wait
     if the job would end with its launcher.
     """
-    parser = beam_internals.flag_parser()
-    given, unknown = parser.parse_known_args(arguments)
-    if unknown:
-        raise unknown_flags(unknown, [*known_flags, *beam_internals.flag_names(parser)])
-    options = PipelineOptions(arguments)
-    options.view_as(StandardOptions).runner = full_name(given.runner or "fnapi")
-
+    options = parse_flags(arguments, known_flags)
     if is_dataflow(options):
         _check_dataflow(options)
     if leaves_job(options):
         _check_leaving(options)
+    return options
+
+
+def parse_flags(arguments: list[str], known_flags: Sequence[str] = ()) -> PipelineOptions:
+    """Return Beam's options for these flags. Raises UsageError for an unknown flag or runner."""
+    parser = beam_internals.flag_parser()
+    given, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        raise unknown_flags(unknown, [*known_flags, *beam_internals.flag_names(parser)])
+
+    options = PipelineOptions(arguments)
+    options.view_as(StandardOptions).runner = full_name(given.runner or DEFAULT_RUNNER)
     return options
 
 

@@ -215,3 +215,5 @@ def _remove_replaced(output: str, kind: FolderKind, present: list[str], new_path
     replaced = re.compile(_REPLACED[kind])
     old_paths = [path for path in paths if replaced.fullmatch(path) and path not in new_paths]
     storage.remove_files(output, old_paths)
+    if kind == "text" and "rejected" in present and not any(path.startswith("rejected/") for path in new_paths):
+        storage.remove(storage.join(output, "rejected"))  # empty now; a store has no empty folders

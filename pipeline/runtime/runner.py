@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions
+from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
 
-from pipeline.arguments import unknown_flags
 from pipeline.runtime import beam_internals, failures, local_workers, remote_jobs
 from pipeline.runtime.carried_errors import carried_error
 from pipeline.runtime.engine_checks import check_engine
@@ -24,16 +23,12 @@ from pipeline.runtime.engines import runner_as_written, runs_locally, set_engine
 from pipeline.runtime.failures import Failures
 from pipeline.runtime.launch import check_client, is_dataflow, leaves_job
 from pipeline.runtime.local_workers import FINISHED_PIECES, WorkerLostError
-from pipeline.runtime.runner_names import full_name
+from pipeline.runtime.runner_names import DEFAULT_RUNNER
 from pipeline.runtime.staging import Staging
 from pipeline.runtime.submitted_job import EngineError
 from pipeline.runtime.worker_environment import set_in_environment
 from schemas.errors import ClozelineError, StorageError, UsageError
 from schemas.host_limits import usable_cores
-
-DEFAULT_RUNNER = "FnApiRunner"
-"""Beam's own local runner. Not DirectRunner: which runner that selects depends on the graph, and it may download a
-binary."""
 
 WORTH_A_PROCESS = 4 << 20  # bytes of input; with less, starting worker processes takes longer than the work
 
@@ -44,30 +39,24 @@ REMOTE_ATTEMPTS = 3
 REFUSED_BY_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO)
 
 
-def beam_options(arguments: list[str], known_flags: list[str], input_bytes: int) -> PipelineOptions:
-    """Return Beam's options from the flags that are not the job's own; those are `known_flags`.
+def beam_options(checked: PipelineOptions, arguments: list[str], input_bytes: int) -> PipelineOptions:
+    """Return a copy of a job's options with the number of workers and the engine's defaults that its flags leave open.
 
+    checked: what `check_flags` returned for these `arguments`.
     By default the job runs on this machine, with one process per core when the input is large enough. Raises UsageError
-    for a flag that Beam does not know, or whose value it rejects.
+    for --num_workers on this machine, and for workers without Clozeline.
     """
-    parser = beam_internals.flag_parser()
-    unknown = parser.parse_known_args(arguments)[1]
-    if unknown:
-        raise unknown_flags(unknown, [*known_flags, *beam_internals.flag_names(parser)])
-
-    options = PipelineOptions(arguments)
-    standard = options.view_as(StandardOptions)
-    standard.runner = full_name(standard.runner or DEFAULT_RUNNER)
-
+    options = copy.deepcopy(checked)
+    runner = runner_as_written(options)
     given = {argument.partition("=")[0] for argument in arguments}
     if "--num_workers" in given and runs_locally(options):
         raise UsageError(
-            f"--num_workers has no effect with {standard.runner}, which runs on this machine. "
+            f"--num_workers has no effect with {runner}, which runs on this machine. "
             "Use --direct_num_workers N for N worker processes."
         )
 
     configures_workers = any(flag.startswith("--direct_") for flag in given)
-    if standard.runner == DEFAULT_RUNNER and not configures_workers:
+    if runner == DEFAULT_RUNNER and not configures_workers:
         is_large = input_bytes >= WORTH_A_PROCESS
         options.view_as(DirectOptions).direct_num_workers = usable_cores() if is_large else 1
     set_engine_defaults(options, given)

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from schemas.errors import UsageError, nearest_name
 
+DEFAULT_RUNNER = "FnApiRunner"
+"""Beam's own local runner. Not DirectRunner: which runner that selects depends on the graph, and it may download a
+binary."""
+
 LOCAL_RUNNERS = ("fnapi", "direct", "switchingdirect", "bundlebaseddirect", "interactive")
 """Runners that work in the launcher's process, or in worker processes that it starts."""
 

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import multiprocessing
 import os
+import pkgutil
 import signal
 import socket
 import sys
@@ -23,6 +24,7 @@ from queue import SimpleQueue
 import grpc
 from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc
 
+from pipeline import transforms
 from pipeline.runtime.engine_worker import Endpoints, work
 from schemas.errors import UsageError
 
@@ -30,12 +32,9 @@ PRELOADED = [
     "pipeline.jobs",  # which imports Beam
     "apache_beam.runners.worker.sdk_worker_main",
     "pipeline.runtime.engine_worker",
-    "pipeline.transforms.pairs",
-    "pipeline.transforms.shard",
-    "pipeline.transforms.statistics",
-    "pipeline.transforms.vocab",
+    *(module.name for module in pkgutil.iter_modules(transforms.__path__, "pipeline.transforms.")),
 ]
-"""What workers need, imported once. A worker imports the rest when it needs it."""
+"""What workers need, imported once: Beam, and the graphs of all jobs. A worker imports the rest when it needs it."""
 
 STOP_SECONDS = 10.0  # for a worker to end by itself
 REQUESTS = 8  # handled at a time

@@ -92,13 +92,16 @@ class Piece:
     def place(self, position: int) -> dict[str, Any]:
         """Return where a record begins, for errors and OUTPUT/rejected/: its file, and its offset as `place`.
 
-        In Parquet, `place` is the number of the row, and `unit` is "row".
+        In Parquet, `place` is the number of the row, and `unit` is "row". In an encoding that is not line-safe, `place`
+        counts bytes of the file's UTF-8 form, and `unit` is "utf-8 byte".
         In later pieces of a cut compressed file, `place` counts plain bytes from the first frame that begins at or
         after byte `compressed_start` of the compressed file.
         """
         found: dict[str, Any] = {"path": self.display_path, "place": position}
         if self.format == "parquet":
             found["unit"] = "row"
+        elif not is_line_safe(self.encoding):
+            found["unit"] = "utf-8 byte"
         elif self.is_cut and self.start > 0:
             found["compressed_start"] = self.start
         return found

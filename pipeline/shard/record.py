@@ -113,6 +113,8 @@ def place_in_words(offset: int, entry: dict[str, Any]) -> str:
     """Return an offset as messages write it. `entry` is a report on the record, made from `Piece.place`."""
     if entry.get("unit") == "row":
         return f"row {offset:,}"
+    if entry.get("unit") == "utf-8 byte":
+        return f"byte {offset:,} of the UTF-8 form"
     if "compressed_start" not in entry:
         return f"byte {offset:,}"
     return f"byte {offset:,} of the text after compressed byte {entry['compressed_start']:,}"

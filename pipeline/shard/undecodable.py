@@ -176,7 +176,7 @@ def _too_many_error(file: Report, max_ratio: float) -> DataError:
         advice = f"The file looks like {' or '.join(fitting)}: give --encoding {fitting[0]} to read it"
         if len(fitting) > 1:
             advice += f", or --encoding {fitting[1]}"
-    elif "unit" in file:
+    elif file.get("unit") == "row":
         advice = "The texts of Parquet must be UTF-8: repair the file"
     else:
         advice = "No encoding that was tried fits: name the right one with --encoding, or repair the file"

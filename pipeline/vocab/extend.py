@@ -95,7 +95,7 @@ def extend_vocabulary(words: Words, files: dict[str, bytes], add: int, min_frequ
     extended = dict(files)
     extended[TOKENIZER_FILE] = _extended_json(tokenizer_json, vocabulary, new_tokens)
     extended |= _extended_lists(files, vocabulary, new_tokens)
-    extended[EXTENSION_FILE] = _extension(vocabulary, new_tokens).to_json()
+    extended[EXTENSION_FILE] = _extension_json(vocabulary, new_tokens)
     kept = {TOKENIZER_FILE, EXTENSION_FILE, *REWRITTEN, *COPIED}
     return ExtendedVocabulary(
         files={name: data for name, data in extended.items() if name in kept},
@@ -218,7 +218,7 @@ def _extended_json(tokenizer_json: bytes, vocabulary: Vocabulary, new_tokens: li
 
 def _extended_lists(files: dict[str, bytes], vocabulary: Vocabulary, new_tokens: list[NewToken]) -> dict[str, bytes]:
     """Return the extended versions of those files in the folder that also list the tokens."""
-    tokens = [*vocabulary.tokens, *(token.spelling for token in new_tokens)]
+    tokens = _all_tokens(vocabulary, new_tokens)
     lists = {}
     if "vocab.txt" in files:
         lists["vocab.txt"] = "".join(f"{token}\n" for token in tokens).encode()
@@ -232,6 +232,11 @@ def _extended_lists(files: dict[str, bytes], vocabulary: Vocabulary, new_tokens:
     return lists
 
 
-def _extension(vocabulary: Vocabulary, new_tokens: list[NewToken]) -> Extension:
+def _extension_json(vocabulary: Vocabulary, new_tokens: list[NewToken]) -> bytes:
     rows = {vocabulary.size + i: tuple(token.old_ids) for i, token in enumerate(new_tokens)}
-    return Extension(vocabulary.size, vocabulary.fingerprint, rows)
+    extension = Extension(vocabulary.size, vocabulary.fingerprint, rows)
+    return extension.to_json(_all_tokens(vocabulary, new_tokens))
+
+
+def _all_tokens(vocabulary: Vocabulary, new_tokens: list[NewToken]) -> list[str]:
+    return [*vocabulary.tokens, *(token.spelling for token in new_tokens)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pipeline.cli import COMMANDS
 from tests.conftest import Command
 from tests.deploy.changes import adapted, mutated
 from tests.deploy.slurm_cluster import Cluster, NotAvailableError, unpack_packages
@@ -66,6 +68,12 @@ def pipeline_script(folder: Path, corpora: list[Path]) -> Path:
         "pairs=(--objective nsp --max_length 128)": "pairs=(--objective nsp --max_length 32)",
     }
     return adapted("slurm/pipeline.sbatch", folder, changes)
+
+
+def test_the_script_has_every_job_of_the_pipeline() -> None:
+    script = (ROOT / "deploy/slurm/pipeline.sbatch").read_text()
+    jobs = [command.name for command in COMMANDS if command.name not in ("inspect", "verify")]
+    assert re.findall(r"^    (\w+)\) output=.* step=\(\1 ", script, re.MULTILINE) == jobs
 
 
 # What sbatch accepts and refuses

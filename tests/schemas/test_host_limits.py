@@ -33,6 +33,24 @@ def add_group(machine: Path, path: str, limit: int | str, used: int, cache: int 
     (group / "memory.stat").write_text(f"anon 5\n{names[2]}inactive_file {cache}\n")
 
 
+@pytest.mark.parametrize("top", ["", "memory"])
+def test_page_cache_is_available_however_often_it_was_read(machine: Path, top: str) -> None:
+    """A container of 8 GB with 6 GB of cache, of which the kernel calls active what was read twice."""
+    (machine / "proc" / "meminfo").write_text("MemAvailable: 90000000 kB\n")
+    add_group(machine, top, 8_000_000_000, 7_900_000_000)
+    total = "total_" if top else ""
+    stat = f"{total}inactive_file 2000000000\n{total}active_file 4000000000\n{total}shmem 500000000\n"
+    (machine / "cgroup" / top / "memory.stat").write_text(f"active_file 9\ninactive_file 9\n{stat}" if top else stat)
+    assert available_bytes() == 6_100_000_000
+
+
+def test_a_group_is_throttled_above_its_high_mark(machine: Path) -> None:
+    """systemd's MemoryHigh, and Slurm's soft limit: processes above it hardly run."""
+    add_group(machine, "", "max", 700_000)
+    (machine / "cgroup" / "memory.high").write_text("1000000\n")
+    assert available_bytes() == 300_000
+
+
 def add_quota(machine: Path, path: str, time: int | str, period: int | str) -> None:
     group = machine / "cgroup" / path
     group.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from apache_beam.runners.portability.fn_api_runner import translations
 
 from pipeline.options import ShardJob, VocabJob
 from pipeline.runtime.beam_internals import no_temporary_files
-from pipeline.runtime.runner import BeamJob, beam_options
+from pipeline.runtime.runner import BeamJob
 from pipeline.runtime.staging import Staging
 from pipeline.shard.documents import ReadOptions
 from pipeline.steps.counts_reader import CountsPlace
@@ -26,6 +26,7 @@ from pipeline.transforms.shard import ShardCorpora
 from pipeline.transforms.vocab import CountWords, MakeVocabulary
 from pipeline.vocab.cut_runs import Rules
 from schemas.errors import UsageError
+from tests.pipeline.beam_flags import options_of
 
 pytest.importorskip("google.cloud.dataflow", reason='Dataflow\'s client is not installed (the extra "gcp")')
 
@@ -47,7 +48,7 @@ def built(*flags: str, dedup: str = "none") -> tuple[Any, Any]:
     staging = Staging("s3://bucket/text", "job", "token")
     graph = ShardCorpora(SPLITS, SPLITS << 24, job, reading, Provenance({}, [], 0), "service", staging)
     with no_temporary_files():
-        pipeline = BeamJob("Shard corpora", graph, beam_options([*CLOUD, *flags], [], 0), staging).build()
+        pipeline = BeamJob("Shard corpora", graph, options_of([*CLOUD, *flags]), staging).build()
         result: Any = pipeline.run()
     return pipeline.runner, result.job
 
@@ -147,7 +148,7 @@ def built_vocabulary() -> Any:
     plan = VocabularyPlan(job, CountsPlace("", "", rules, count_plan.partitions, staging), ["web"], staging)
     graph = MakeVocabulary(plan, Provenance({}, [], 0), counted, [], min_ram="24GB")
     with no_temporary_files():
-        pipeline: Any = BeamJob("Vocabulary", graph, beam_options(CLOUD, [], 0), staging).build()
+        pipeline: Any = BeamJob("Vocabulary", graph, options_of(CLOUD), staging).build()
         pipeline.run()
     return pipeline.runner.proto_pipeline
 

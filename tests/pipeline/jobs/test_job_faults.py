@@ -25,6 +25,7 @@ from pipeline.shard import plan as survey
 from schemas import storage
 from schemas.errors import StorageError
 from tests.conftest import after
+from tests.pipeline.beam_flags import options_of
 
 
 def ends(done: subprocess.CompletedProcess[str], code: int, *messages: str) -> None:
@@ -127,7 +128,7 @@ class Submitting:
     """A pipeline whose submission ends as given."""
 
     def __init__(self, end: object):
-        self.options = beam_runner.beam_options(["--runner=PrismRunner", "--job_name=corpus"], [], 0)
+        self.options = options_of(["--runner=PrismRunner", "--job_name=corpus"])
         self._end = end
 
     def run(self) -> object:
@@ -271,7 +272,7 @@ def test_a_command_under_nohup_ignores_the_end_of_its_terminal(corpus: Path, tmp
 
 def test_an_engine_that_is_gone_before_the_second_attempt_is_no_wrong_flag(tmp_path, monkeypatch) -> None:
     """The first attempt ran, so the exit code is not the one that says that nothing was started."""
-    options = beam_runner.beam_options(["--runner=PortableRunner", "--job_endpoint=localhost:9"], [], 0)
+    options = options_of(["--runner=PortableRunner", "--job_endpoint=localhost:9"])
     job = beam_runner.BeamJob("Nothing", beam.Create([]), options, Staging(str(tmp_path), "job"))
 
     def lose_worker(*_: object) -> None:

@@ -7,8 +7,8 @@ from apache_beam.options.pipeline_options import PipelineOptions, PortableOption
 
 from pipeline.runtime.engine_errors import explain
 from pipeline.runtime.engines import JOB_SERVER_TIMEOUT, KEEP_WORKERS_MILLIS
-from pipeline.runtime.runner import beam_options
 from schemas.errors import UsageError
+from tests.pipeline.beam_flags import options_of
 
 NAMES = {
     "flink": "FlinkRunner",
@@ -23,23 +23,23 @@ NAMES = {
 
 @pytest.mark.parametrize(("written", "expected"), NAMES.items())
 def test_a_runner_is_known_by_its_plain_name(written: str, expected: str) -> None:
-    options = beam_options([f"--runner={written}", "--job_endpoint=localhost:1"], [], 0)
+    options = options_of([f"--runner={written}", "--job_endpoint=localhost:1"])
     assert options.view_as(StandardOptions).runner == expected
 
 
 def test_an_unknown_runner_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(UsageError, match=r"--runner FlinkRuner is unknown. Did you mean FlinkRunner\?"):
-        beam_options(["--runner", "FlinkRuner"], [], 0)
+        options_of(["--runner", "FlinkRuner"])
 
 
 def test_the_value_of_an_unknown_flag_is_not_named_as_well() -> None:
     with pytest.raises(UsageError) as raised:
-        beam_options(["--runner=flink", "--paralelism", "3"], [], 0)
+        options_of(["--runner=flink", "--paralelism", "3"])
     assert str(raised.value) == "Unknown flag --paralelism. Did you mean --parallelism?"
 
 
 def portable(*flags: str) -> PortableOptions:
-    return beam_options(list(flags), [], 0).view_as(PortableOptions)
+    return options_of(list(flags)).view_as(PortableOptions)
 
 
 HERE = [
@@ -69,12 +69,12 @@ def test_flags_that_the_user_gives_win() -> None:
     assert int(options.environment_cache_millis) == 5
     assert options.job_server_timeout == 7
 
-    options = beam_options(["--runner=prism", "--save_main_session"], [], 0)
+    options = options_of(["--runner=prism", "--save_main_session"])
     assert options.view_as(SetupOptions).save_main_session is True
 
 
 def test_local_jobs_keep_beams_options() -> None:
-    found = beam_options([], [], 0).view_as(PortableOptions)
+    found = options_of([]).view_as(PortableOptions)
     default = PipelineOptions([]).view_as(PortableOptions)
     assert found.environment_type == default.environment_type
     assert found.job_server_timeout == default.job_server_timeout

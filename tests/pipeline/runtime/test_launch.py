@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from pipeline.runtime import lease_files, leases, submitted_job
+from pipeline.runtime import beam_internals, lease_files, leases, submitted_job
 from pipeline.runtime.failures import Failures
 from pipeline.runtime.launch import check_flags, console_url, leaves_job, makes_template
 from pipeline.runtime.staging import Staging
@@ -269,3 +269,15 @@ def test_a_job_of_flink_that_does_not_end_in_time_may_still_run_and_keeps_the_fo
     Failures(Staging(str(tmp_path), "job", "token")).end_job_left_alone()  # its last step comes at last
     with leases.held(str(tmp_path), "second"):
         pass
+
+
+@pytest.mark.parametrize("counts", [(), ("--counts", "counts")], ids=["one-job", "two-jobs"])
+def test_beams_flags_are_parsed_once(command, text, tmp_path, monkeypatch, counts: tuple[str, ...]) -> None:
+    parsers: list[object] = []
+    real = beam_internals.flag_parser
+    monkeypatch.setattr(beam_internals, "flag_parser", lambda: parsers.append(None) or real())
+    monkeypatch.chdir(tmp_path)
+    words = ("vocab", "--text", text, "--output", "vocab", "--model", "wordpiece", "--size", 99, *counts)
+    done = command(*words, "--direct_num_workers=1")
+    assert done.returncode == 0, done.stderr
+    assert len(parsers) == 1

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from pipeline.runtime.engines import path_for_workers
-from pipeline.runtime.runner import beam_options
 from schemas.errors import UsageError
 from schemas.manifest import read_manifest
 from tests.conftest import after
+from tests.pipeline.beam_flags import options_of
 from tests.ports import free_port
 
 PORTABLE = ["--runner=PortableRunner", "--job_endpoint=localhost:1"]
@@ -42,7 +42,7 @@ WORKERS = {
 
 @pytest.mark.parametrize(("flags", "expected"), WORKERS.values(), ids=WORKERS)
 def test_paths_are_made_absolute_or_refused_by_where_workers_are(flags: list[str], expected: str | None) -> None:
-    options = beam_options(flags, [], 0)
+    options = options_of(flags)
     assert path_for_workers("--output", "s3://bucket/a", options) == "s3://bucket/a"
     if expected is None:
         with pytest.raises(UsageError, match=r"--output a/b is a path on this machine .*Give a URL"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
@@ -10,12 +11,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import apache_beam as beam
 import grpc
 import psutil
 import pytest
 from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc, endpoints_pb2
 
 from pipeline.runtime.worker_environment import WORKER_ENVIRONMENT
+from pipeline.runtime.worker_pool import PRELOADED
 from tests.ports import free_port
 
 SECONDS = 120
@@ -25,6 +28,18 @@ def test_a_worker_without_an_engine_says_what_to_do(run) -> None:
     done = run("python", "-m", "pipeline.worker", timeout=SECONDS)
     assert done.returncode == 2
     assert "--pool" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_pool_preloads_the_graph_of_every_job() -> None:
+    graphs = set()
+    for command in ("shard", "vocab", "counts", "pairs", "statistics"):
+        job = importlib.import_module(f"pipeline.jobs.{command}")
+        found = [
+            value for value in vars(job).values() if isinstance(value, type) and issubclass(value, beam.PTransform)
+        ]
+        assert found, command
+        graphs |= {graph.__module__ for graph in found}
+    assert graphs <= set(PRELOADED)
 
 
 def wait_for(condition, what: str) -> None:

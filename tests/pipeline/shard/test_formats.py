@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.runtime.estimate import text_bytes_of
 from pipeline.shard.decompression import compression_of
 from pipeline.shard.formats import detect_format
 from pipeline.shard.inputs import Piece, plan_splits, with_format
@@ -231,6 +232,11 @@ def test_compression_is_known_by_a_suffix_in_any_case() -> None:
         "xz",
         "zstd",
     ]
+
+
+def test_a_dry_run_knows_compressed_files_and_parquet_by_every_suffix() -> None:
+    names = ("x.parquet", "x.PARQUET", "x.pq", "x.Pq", "x.txt", "x.GZ")
+    assert [text_bytes_of(name, 10) for name in names] == [20, 20, 20, 20, 10, 35]
 
 
 def test_a_field_of_a_piece_cannot_be_passed_in_the_place_of_another() -> None:

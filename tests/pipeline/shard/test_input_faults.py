@@ -108,6 +108,18 @@ TRIES: list[tuple[str, Make, int, list[str]]] = [
     ("D-row-of-pq", renamed(parquet({"a": [None]}, ["text"]), "y.pq"), 3, ["at row 0 of"]),
     ("D-row-by-content", renamed(parquet({"a": [None]}, ["text"]), "data"), 3, ["at row 0 of"]),
     (
+        "D-place-in-utf-16",
+        file_of("x.jsonl", '{"text": "Caf\u00e9."}\n{\n'.encode("utf-16"), "--encoding", "utf-16"),
+        3,
+        ["at byte 19 of the UTF-8 form of"],
+    ),
+    (
+        "D-undecodable-in-utf-16",
+        file_of("x.txt", "Caf\u00e9 au lait. ".encode("utf-16") * 9 + b"\x00\xdc" * 99, "--encoding", "utf-16"),
+        3,
+        ["x.txt is not UTF-16", "of the UTF-8 form;", "No encoding that was tried fits"],
+    ),
+    (
         "json-as-python-writes-it",
         file_of("x.jsonl", b'{"text": "A b.", "p": NaN}\n{"text": "C \\ud83d d."}\n{"text": "E\tf."}\n'),
         0,

@@ -202,12 +202,44 @@ def test_what_cannot_be_extended_is_one_line(command, domain: Path, byte_vocab: 
     assert refused.returncode == 3 and "has 1 added tokens with ids after" in refused.stderr
 
 
-@pytest.mark.parametrize("change", [{"base_size": 3}, {"rows": {}}, {"rows": None}, {"base_size": None}])
+@pytest.mark.parametrize(
+    "change", [{"base_size": 3}, {"rows": {}}, {"rows": None}, {"base_size": None}, {"tokens_fingerprint": None}]
+)
 def test_a_damaged_extension_is_refused(extended, change: dict) -> None:
     _, output = extended("vocab")
     content = json.loads((output / EXTENSION_FILE).read_text()) | change
     with pytest.raises(DataError, match="Copy the vocabulary again"):
-        Extension.from_json(json.dumps(content).encode(), read_vocabulary(str(output)).size, "x")
+        Extension.from_json(json.dumps(content).encode(), read_vocabulary(str(output)).tokens, "x")
+
+
+def test_an_extension_beside_another_vocabulary_of_its_size_is_refused(extended, tmp_path: Path) -> None:
+    """Its rows would initialize the embeddings of other tokens."""
+    copy = Path(shutil.copytree(extended("vocab")[1], tmp_path / "vocab"))
+    tokenizer = copy / "tokenizer.json"
+    content = json.loads(tokenizer.read_text())
+    content["truncation"] = {"max_length": 9, "strategy": "LongestFirst", "direction": "Right", "stride": 0}
+    content["post_processor"] = None  # an export may write other rules; the tokens are the same
+    tokenizer.write_text(json.dumps(content))
+    assert read_vocabulary(str(copy)).extension is not None
+
+    ids = content["model"]["vocab"]
+    *_, first, second = sorted(ids, key=ids.__getitem__)
+    ids[first], ids[second] = ids[second], ids[first]
+    tokenizer.write_text(json.dumps(content))
+    with pytest.raises(DataError, match=r"extension\.json belongs to another vocabulary than .*tokenizer\.json"):
+        read_vocabulary(str(copy))
+
+
+@pytest.mark.parametrize("flag", [(), ("--overwrite",)])
+def test_a_vocabulary_is_not_extended_in_place(command, domain: Path, vocab: Path, tmp_path: Path, flag) -> None:
+    """A second try after a kill would extend what the first one wrote."""
+    copy = Path(shutil.copytree(vocab, tmp_path / "vocab"))
+    before = {path.name: path.read_bytes() for path in copy.iterdir()}
+    words = ("vocab", "--text", domain / "text", "--add", 3, "--extend", copy)
+    for output in (copy, f"file://{copy}/"):
+        refused = command(*words, "--output", output, *flag)
+        assert refused.returncode == 2 and "is the folder that --extend names" in refused.stderr, refused.stderr
+    assert {path.name: path.read_bytes() for path in copy.iterdir()} == before
 
 
 def test_overwriting_an_extended_vocabulary_leaves_nothing_of_it(

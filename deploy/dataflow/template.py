@@ -1,0 +1,94 @@
+"""Prints the metadata of the Flex Template for one command, in which every flag of the command is a parameter.
+
+    python deploy/dataflow/template.py shard > shard.json
+
+The service refuses a value that does not fit a parameter's pattern before it starts a machine.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import MISSING
+from typing import Any
+
+from pipeline.flags import Flag, OneOf, Switch, flags_of, folder, fraction, help_with_default, positive, share
+from pipeline.options import PairsJob, ShardJob, StatisticsJob, VocabJob
+
+OPTIONS = {"shard": ShardJob, "vocab": VocabJob, "pairs": PairsJob, "statistics": StatisticsJob}
+
+_BUCKET = r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]"
+_PATTERN_OF_INPUT = rf"(gs|s3)://{_BUCKET}/[^,\s]+"
+_SHARE = r"0(\.[0-9]+)?"
+
+REGEX_OF_CHECK: dict[Callable[[str], Any], str] = {
+    folder: rf"(gs|s3)://{_BUCKET}(/[^,*?\s]+)+/?",
+    fraction: _SHARE,
+    int: "-?[0-9]{1,18}",
+    positive: "[1-9][0-9]{0,18}",
+    share: rf"({_SHARE}|1(\.0+)?)",
+}
+
+REGEX_OF_TEXT = {
+    "encoding": "[A-Za-z0-9][A-Za-z0-9_.-]*",
+    "input": f"{_PATTERN_OF_INPUT}(,{_PATTERN_OF_INPUT})*",
+    "language": "[A-Za-z][A-Za-z -]{1,40}",
+    "text_key": r"[^\s,=]+",
+}
+"""Patterns of the flags that take any text."""
+
+TEMP_LOCATION = "A folder in Cloud Storage for temporary files."
+IMAGE = "The workers' image, with Clozeline and Beam of the launcher's versions. A tag or a digest is required."
+REGEX_OF_IMAGE = (
+    r"[a-z0-9][a-z0-9.-]*(:[0-9]+)?(/[a-z0-9.-]+:[a-z][a-z0-9-]*[a-z0-9])?(/[a-z0-9._-]+)+"
+    r"((:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})|(@sha256:[0-9a-f]{64}))"
+)
+
+
+def template(command: str) -> dict[str, Any]:
+    """Return the metadata of the template that runs a command."""
+    flags = flags_of(OPTIONS[command])
+    parameters = [_parameter(name, flag, default) for name, (flag, default) in flags.items()]
+    parameters += [
+        _described("temp_location", TEMP_LOCATION, rf"gs://{_BUCKET}(/[^,*?\s]+)+/?"),
+        _described("sdk_container_image", IMAGE, REGEX_OF_IMAGE),
+    ]
+    return {
+        "name": f"Clozeline: {command}",
+        "description": f"Runs `clozeline {command}` on Dataflow.",
+        "parameters": parameters,
+    }
+
+
+def _parameter(name: str, flag: Flag | Switch, default: Any) -> dict[str, Any]:
+    if isinstance(flag, Switch):
+        help_text = f"true: {flag.help}" + (f"; false: {flag.off_help}" if flag.off_help else "")
+        regex = "(true|false)"
+    else:
+        help_text = help_with_default(flag.help, default)
+        if isinstance(flag.check, OneOf):
+            regex = f"({'|'.join(flag.check.choices)})"
+        else:
+            regex = REGEX_OF_TEXT[name] if flag.check is str else REGEX_OF_CHECK[flag.check]
+
+    described = _described(name, help_text, regex)
+    return described if default is MISSING else described | {"isOptional": True}
+
+
+def _described(name: str, help_text: str, regex: str) -> dict[str, Any]:
+    label = name.replace("_", " ").capitalize()
+    return {"name": name, "label": label, "helpText": help_text, "paramType": "TEXT", "regexes": [f"^{regex}$"]}
+
+
+def main(arguments: list[str]) -> int:
+    """Print a template's metadata and return the process's exit code."""
+    if len(arguments) != 1 or arguments[0] not in OPTIONS:
+        print(f"usage: template.py COMMAND, one of {', '.join(OPTIONS)}", file=sys.stderr)
+        return 2
+    print(json.dumps(template(arguments[0]), indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
