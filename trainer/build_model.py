@@ -25,7 +25,7 @@ from trainer.config.schema import Recipe
 from trainer.data.counts import WordFrequencies, statistics_for, unigram_counts
 from trainer.data.folder import PairFolder, check_model_vocabulary
 from trainer.distributed.collectives import run_on_rank_0
-from trainer.engine import send_weights
+from trainer.engine import DTYPES, send_weights
 from trainer.logs import logger
 from trainer.models.attention import choose_flash, kernel_for
 from trainer.models.electra import GENERATOR_FOLDER
@@ -41,7 +41,6 @@ from trainer.models.starting_weights import (
 )
 from trainer.models.tiling import tile_model
 from trainer.models.xlnet import TwoStreamEncoder
-from trainer.trial_pass import DTYPES
 
 
 def build_initial_model(recipe: Recipe, folders: list[PairFolder]) -> PretrainingModel:

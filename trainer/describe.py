@@ -7,56 +7,41 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from schemas import storage
 from schemas.errors import UsageError
 from schemas.manifest import NAME, read_manifest
 from schemas.vocabulary import VOCABULARY_FOLDER, read_vocabulary
-from trainer.batch_limits import needed_tokens, smallest_micro_batch
 from trainer.config.phases import phases_of
 from trainer.config.schema import Recipe
 from trainer.data.folder import check_model_vocabulary, check_rows
-from trainer.memory import (
-    RANKS,
-    activation_bytes,
-    bucket_bytes,
-    count_parameters,
-    largest_micro_batch,
-    state_bytes,
-)
+from trainer.memory import activation_bytes, bucket_bytes, count_parameters, meta_model, state_bytes
 from trainer.models.families import encoder_shape
 from trainer.models.flops import flops_per_token
-from trainer.models.pretraining import model_of
-from trainer.models.shape import EncoderShape
 
-CARDS = {"80 GB": 80e9, "141 GB": 141e9}
-"""GPU memory sizes, in bytes, that micro-batches are reported for: A100 and H100, and H200."""
-
-CONTEXT_BYTES = 3e9
-"""The bytes of a GPU that CUDA, its libraries and NCCL take before training allocates anything."""
+RANKS = (1, 8)
+"""World sizes for which memory per rank is reported."""
 
 
 def describe_recipe(recipe: Recipe) -> dict[str, Any]:
     """Return parameter counts, FLOPs per token and bytes of memory, as a dictionary that JSON can hold.
 
     Row lengths come from the pairs if those are finished. Otherwise all rows are taken to have data.max_length tokens,
-    or else model.max_position_embeddings. Raises UsageError if neither the recipe nor the pairs state the vocabulary's
-    size, and UsageError or DataError if the rows of a phase do not fit the model.
+    or else model.max_position_embeddings. Activations are those of one token, and of a micro-batch if it has a number.
+
+    Raises UsageError if neither the recipe nor the pairs state the vocabulary's size, and UsageError or DataError if
+    the rows of a phase do not fit the model.
     """
     for number, phase in enumerate(phases_of(recipe), start=1):
         check_phase(phase.recipe, f"phase {number}: " if recipe.phases else "")
 
     shape = encoder_shape(recipe.model, vocabulary_size(recipe))
-
-    # Tensors on the meta device have shapes but no memory.
-    with torch.device("meta"):
-        model = model_of(shape)
+    model = meta_model(shape)
     parameters = count_parameters(model)
 
     longest, mean_seen = row_lengths(recipe)
-    chosen = chosen_micro_tokens(recipe, shape, parameters, longest)
-    tokens = described_micro_batch(recipe, longest, chosen)
+    token_bytes = round(activation_bytes(shape, recipe))
+    tokens = None if recipe.batch.chooses_micro_batch else micro_batch_tokens(recipe, longest)
+    precision = recipe.engine.precision
     masked = 1.0 if recipe.objective.kind == "clm" else recipe.masking.prob
 
     return {
@@ -67,11 +52,14 @@ def describe_recipe(recipe: Recipe) -> dict[str, Any]:
         "length": longest,
         "masked": masked,
         "flops_per_token": round(flops_per_token(shape, mean_seen, masked)),
-        "bytes_per_rank": state_bytes(parameters, recipe.engine.precision),
+        "bytes_per_rank": {
+            f"zero_{stage}": {str(ranks): state_bytes(parameters, precision, stage, ranks) for ranks in RANKS}
+            for stage in range(4)
+        },
         "bucket_bytes": bucket_bytes(parameters, recipe),
+        "activation_bytes_per_token": token_bytes,
         "micro_batch_tokens": tokens,
-        "activation_bytes": None if tokens is None else tokens * round(activation_bytes(shape, recipe)),
-        "micro_tokens_auto": chosen,
+        "activation_bytes": None if tokens is None else tokens * token_bytes,
         **described_length(recipe),
     }
 
@@ -159,33 +147,3 @@ def micro_batch_tokens(recipe: Recipe, longest: int) -> int:
     if not isinstance(batch.micro_tokens, int):
         raise ValueError("batch.micro_tokens has no number yet.")
     return batch.micro_tokens
-
-
-def chosen_micro_tokens(
-    recipe: Recipe, shape: EncoderShape, parameters: int, longest: int
-) -> dict[str, dict[str, int | None]]:
-    """Return the tokens that batch.micro_tokens "auto" resolves to, by GPU memory and by ranks; None if none fit."""
-    smallest = smallest_micro_batch(recipe.batch, longest)
-    by_card: dict[str, dict[str, int | None]] = {}
-    for card, card_bytes in CARDS.items():
-        by_card[card] = {}
-        for ranks in RANKS:
-            limit = largest_micro_batch(shape, parameters, recipe, ranks, card_bytes - CONTEXT_BYTES)
-            fits = limit >= smallest
-            by_card[card][str(ranks)] = needed_tokens(recipe.batch, limit, [longest], ranks) if fits else None
-    return by_card
-
-
-def described_micro_batch(recipe: Recipe, longest: int, chosen: dict[str, dict[str, int | None]]) -> int | None:
-    """Return the tokens of a micro-batch as the recipe states them, or as "auto" would choose them.
-
-    "auto" stands for the smallest GPU that the model fits on, with the most ranks; None if it fits on none.
-    """
-    if not recipe.batch.chooses_micro_batch:
-        return micro_batch_tokens(recipe, longest)
-
-    for by_ranks in chosen.values():
-        for tokens in reversed(by_ranks.values()):
-            if tokens is not None:
-                return tokens
-    return None

@@ -8,36 +8,21 @@ allocator rounds these up to; `largest_micro_batch` leaves SAFETY_MARGIN for tha
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
 
+import torch
 from torch import nn
 
+from trainer.batch_limits import divide_rounding_up
 from trainer.config.schema import Recipe
+from trainer.models.pretraining import PretrainingModel, model_of
 from trainer.models.shape import EncoderShape
 
-RANKS = (1, 8)
-"""World sizes for which memory per rank is reported."""
+BYTES = {"fp32": (4, 4, 8), "bf16": (2, 4, 12), "fp16": (2, 4, 12)}
+"""The bytes of a parameter's weight, gradient and optimizer state.
 
-
-class BytesPerParameter(NamedTuple):
-    """The bytes that training keeps for one parameter.
-
-    gradient: summed in float32 whatever the precision is (trainer/engine.py).
-    optimizer: two float32 moments, and a float32 weight in addition to a 16-bit one.
-    """
-
-    weight: int
-    gradient: int
-    optimizer: int
-
-
-BYTES = {
-    "fp32": BytesPerParameter(weight=4, gradient=4, optimizer=8),
-    "bf16": BytesPerParameter(weight=2, gradient=4, optimizer=12),
-    "fp16": BytesPerParameter(weight=2, gradient=4, optimizer=12),
-}
-
-FLOAT32_BYTES = 4
+Gradients are summed in float32 whatever the precision is (trainer/engine.py). The optimizer has two float32 moments,
+and a float32 weight in addition to a 16-bit one.
+"""
 
 REDUCE_BUCKET_SIZE = 500_000_000
 """Gradient elements that DeepSpeed reduces at a time unless [deepspeed] zero_optimization.reduce_bucket_size is set."""
@@ -61,32 +46,10 @@ MOST_TOKENS = 65_536
 # What does not depend on the micro-batch
 
 
-class StateBytes(NamedTuple):
-    """What training keeps for all parameters together, in bytes."""
-
-    weights: int
-    gradients: int
-    optimizer: int
-
-    def per_rank(self, stage: int, ranks: int) -> int:
-        """Return the bytes on each rank. Stage 1 shards optimizer state, 2 also gradients, and 3 also weights."""
-        whole = 0
-        sharded = 0
-        for size, sharded_from_stage in ((self.optimizer, 1), (self.gradients, 2), (self.weights, 3)):
-            # Shards are padded to equal sizes, so the division rounds up.
-            if stage < sharded_from_stage:
-                whole += size
-            else:
-                sharded += -(-size // ranks)
-        return whole + sharded
-
-
-def kept_bytes(parameters: int, precision: str, offloaded: bool = False) -> StateBytes:
-    """Return what training keeps for a number of parameters. offloaded: the optimizer's state is on the host."""
-    size = BYTES[precision]
-    return StateBytes(
-        size.weight * parameters, size.gradient * parameters, 0 if offloaded else size.optimizer * parameters
-    )
+def meta_model(shape: EncoderShape) -> PretrainingModel:
+    """Return the model on the meta device: tensors there have shapes but no memory."""
+    with torch.device("meta"):
+        return model_of(shape)
 
 
 def count_parameters(module: nn.Module) -> int:
@@ -94,13 +57,18 @@ def count_parameters(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def state_bytes(parameters: int, precision: str) -> dict[str, dict[str, int]]:
-    """Return the bytes of weights, gradients and optimizer state on each rank, by ZeRO stage and number of ranks."""
-    state = kept_bytes(parameters, precision)
-    by_stage: dict[str, dict[str, int]] = {}
-    for stage in range(4):
-        by_stage[f"zero_{stage}"] = {str(ranks): state.per_rank(stage, ranks) for ranks in RANKS}
-    return by_stage
+def state_bytes(parameters: int, precision: str, stage: int, ranks: int, offloaded: bool = False) -> int:
+    """Return the bytes of weights, gradients and optimizer state on each rank.
+
+    Stage 1 shards the optimizer state, 2 also gradients, and 3 also weights. offloaded: the state is on the host.
+    """
+    weight, gradient, optimizer = BYTES[precision]
+    kept = [(0 if offloaded else optimizer, 1), (gradient, 2), (weight, 3)]
+    # Shards are padded to equal sizes, so the division rounds up.
+    return sum(
+        size * parameters if stage < sharded_from else divide_rounding_up(size * parameters, ranks)
+        for size, sharded_from in kept
+    )
 
 
 def saved_bytes(parameters: int) -> int:
@@ -109,7 +77,7 @@ def saved_bytes(parameters: int) -> int:
     All ranks hold it together, in equal parts. The blocks of a copy exceed a part by less than one part in
     WASTED_SHARE (trainer/checkpoint/snapshot.py).
     """
-    return 3 * FLOAT32_BYTES * parameters
+    return 3 * 4 * parameters
 
 
 def bucket_bytes(parameters: int, recipe: Recipe) -> int:
@@ -124,15 +92,14 @@ def bucket_bytes(parameters: int, recipe: Recipe) -> int:
     bucket_size = settings.get("reduce_bucket_size", REDUCE_BUCKET_SIZE)
     live_parameters = settings.get("stage3_max_live_parameters", MAX_LIVE_PARAMETERS)
     stage = recipe.engine.zero_stage
-    weight_bytes = BYTES[recipe.engine.precision].weight
 
     if stage < 2 and recipe.engine.precision == "bf16":
         return 0
     needed = 4 * min(parameters, bucket_size)
     if stage >= 2:
-        needed += weight_bytes * bucket_size
+        needed += value_bytes(recipe) * bucket_size
     if stage == 3:
-        needed += weight_bytes * min(parameters, live_parameters)
+        needed += value_bytes(recipe) * min(parameters, live_parameters)
     return needed
 
 
@@ -141,8 +108,9 @@ def held_bytes(parameters: int, recipe: Recipe, ranks: int) -> int:
 
     With offload, only the optimizer state is left out; offloaded weights are on the device while they are in use.
     """
-    state = kept_bytes(parameters, recipe.engine.precision, offloaded=recipe.engine.offload != "none")
-    return state.per_rank(recipe.engine.zero_stage, ranks) + bucket_bytes(parameters, recipe)
+    engine = recipe.engine
+    state = state_bytes(parameters, engine.precision, engine.zero_stage, ranks, offloaded=engine.offload != "none")
+    return state + bucket_bytes(parameters, recipe)
 
 
 # What depends on the micro-batch
@@ -159,21 +127,21 @@ def activation_bytes(shape: EncoderShape, recipe: Recipe) -> float:
     """
     if shape.generator is not None:
         discriminator = replace(shape, generator=None, vocab_size=0)
-        head_bytes = 2 * shape.hidden_size * _value_bytes(recipe)
+        head_bytes = 2 * shape.hidden_size * value_bytes(recipe)
         return activation_bytes(shape.generator, recipe) + activation_bytes(discriminator, recipe) + head_bytes
 
-    value_bytes = _value_bytes(recipe)
-    input_bytes = shape.hidden_size * value_bytes
+    size = value_bytes(recipe)
+    input_bytes = shape.hidden_size * size
 
     keys_and_values = 2 * shape.num_key_value_heads * shape.head_size
     hidden = VECTORS_PER_LAYER * shape.hidden_size + keys_and_values
-    layer_bytes = (hidden + _inner_vectors(shape) * shape.intermediate_size) * value_bytes
+    layer_bytes = (hidden + _inner_vectors(shape) * shape.intermediate_size) * size
     if shape.hidden_dropout_prob:
         layer_bytes += 2 * shape.hidden_size
     if shape.two_streams:
         # The query stream adds one token per target, and attention keeps its scores.
         layer_bytes *= 1 + recipe.masking.prob
-        layer_bytes += score_bytes(shape, recipe.masking.prob, value_bytes)
+        layer_bytes += score_bytes(shape, recipe)
 
     if recipe.engine.recompute:
         all_layers = shape.num_hidden_layers * input_bytes + layer_bytes
@@ -189,12 +157,11 @@ def working_bytes(shape: EncoderShape, recipe: Recipe) -> float:
     These are four vectors of the hidden size (queries, keys, values, and the residual sum), and the inner vectors of
     the feed-forward network.
     """
-    value_bytes = _value_bytes(recipe)
-    layer_bytes = (4 * shape.hidden_size + _inner_vectors(shape) * shape.intermediate_size) * value_bytes
+    layer_bytes = (4 * shape.hidden_size + _inner_vectors(shape) * shape.intermediate_size) * value_bytes(recipe)
     if shape.two_streams:
         # The gradients of the scores (1), of the scores by distance, which are twice as many (2), and the values that
         # the scores were computed from (1).
-        layer_bytes += 4 * score_bytes(shape, recipe.masking.prob, value_bytes)
+        layer_bytes += 4 * score_bytes(shape, recipe)
     return layer_bytes
 
 
@@ -206,8 +173,18 @@ def _inner_vectors(shape: EncoderShape) -> int:
     return 4 if shape.gated else 2
 
 
-def _value_bytes(recipe: Recipe) -> int:
-    return 4 if recipe.engine.precision == "fp32" else 2
+def value_bytes(recipe: Recipe) -> int:
+    """Return the bytes of a number in the precision that the model computes in."""
+    return BYTES[recipe.engine.precision][0]
+
+
+def score_bytes(shape: EncoderShape, recipe: Recipe) -> float:
+    """Return the bytes that an XLNet layer keeps of a token's scores: a bias for each head and key of the longest row.
+
+    A masked token is also one of the query stream.
+    """
+    scores = shape.num_attention_heads * shape.max_position_embeddings
+    return (1 + recipe.masking.prob) * scores * value_bytes(recipe)
 
 
 def largest_micro_batch(shape: EncoderShape, parameters: int, recipe: Recipe, ranks: int, free_bytes: float) -> int:
@@ -215,12 +192,3 @@ def largest_micro_batch(shape: EncoderShape, parameters: int, recipe: Recipe, ra
     room = (1 - SAFETY_MARGIN) * free_bytes - held_bytes(parameters, recipe, ranks)
     tokens = int(room // (activation_bytes(shape, recipe) + working_bytes(shape, recipe)))
     return max(0, min(tokens, MOST_TOKENS))
-
-
-def score_bytes(shape: EncoderShape, predicted: float, value_bytes: int) -> float:
-    """Return the bytes that an XLNet layer keeps of a token's scores: a bias for each head and key of the longest row.
-
-    predicted: the share of tokens that are targets. value_bytes: bytes of one value.
-    """
-    keys = shape.max_position_embeddings
-    return (1 + predicted) * shape.num_attention_heads * keys * value_bytes

@@ -43,8 +43,7 @@ from trainer.loop import Loop
 from trainer.metrics.log import MetricsLog
 from trainer.metrics.monitors import Tell, monitors_of, name_run
 from trainer.metrics.speed import mfu_of_one_token
-from trainer.micro_batches import with_micro_batches
-from trainer.out_of_memory import noting_out_of_memory
+from trainer.micro_batches import noting_out_of_memory, with_micro_batches
 from trainer.run_context import RunContext, newest_checkpoint, open_run
 
 FEW_UPDATES = 100
