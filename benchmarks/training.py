@@ -36,10 +36,9 @@ from trainer.data.stream import Stream
 from trainer.distributed.process_group import start_distributed
 from trainer.distributed.stop import StopAgreement, StopRequest
 from trainer.distributed.watchdog import Watchdog
-from trainer.loop import Loop
+from trainer.loop import Loop, Progress
 from trainer.metrics.log import MetricsLog
 from trainer.models.batch import PackedBatch
-from trainer.progress import Progress
 from trainer.run_context import RunContext
 
 # The two loops

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
 
-from schemas.errors import ClozelineError, PreemptedError
+from schemas.errors import ClozelineError, PreemptedError, StorageError
 from schemas.randomness import key
-from trainer.anomaly import AnomalyGuard
+from trainer.anomaly import AnomalyGuard, AnomalyHistory
+from trainer.checkpoint.format import location, read_evaluation
+from trainer.checkpoint.resume import write_history
+from trainer.checkpoint.run_folder import write_recipe
 from trainer.checkpoint.state import TrainingState
-from trainer.config.phases import Phase, phase_of_length
+from trainer.config.phases import Phase, evaluation_is_due, line_is_due, phase_of_length
+from trainer.config.record import RecipeChange
 from trainer.config.schema import Recipe
 from trainer.data.stream import Stream
+from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.replica_check import check_replicas
-from trainer.due import evaluation_is_due, is_evaluated, something_may_be_due
 from trainer.evaluate import Evaluation
 from trainer.logs import logger
-from trainer.metrics.log import Figures, MetricsLog
+from trainer.metrics.log import Figures, MetricsLog, is_evaluation, read_metrics
 from trainer.metrics.plateau import Plateau
-from trainer.metrics.speed import StepClock
+from trainer.metrics.presentation import keep_running
+from trainer.metrics.speed import Meter, StepClock
+from trainer.metrics.sums import Interval, StepResult
 from trainer.models.batch import PackedBatch
 from trainer.optim.lr_schedule import learning_rate_in, set_learning_rate
-from trainer.progress import Progress
 from trainer.run_context import RunContext
 from trainer.save import Saver
 from trainer.step import Stepper, seed_dropout
@@ -101,7 +108,7 @@ class Loop:
             self.context.profiler.step_ended(step)
 
             if not is_last:  # before a save, which records the length
-                self.fix_length_if_due(step, seconds, progress)
+                self.fix_length(step, seconds, progress)
             if is_last or self.may_follow_up(step):
                 self.follow_up(step, progress, is_last)
                 if self.guard.wants_rollback:
@@ -110,28 +117,32 @@ class Loop:
 
         return None
 
-    def fix_length_if_due(self, step: int, seconds: float, progress: Progress) -> None:
-        """Fix the number of steps of a run with run.max_hours, if enough was measured after `step`. A collective call.
+    def fix_length(self, step: int, seconds: float, progress: Progress) -> None:
+        """Fix the number of steps of a run with run.max_hours, once enough of them are measured. A collective call.
 
         seconds: that the step took.
         """
         hours = self.context.hours
-        if hours is None or not hours.add(seconds, step, self.run_recipe):
+        if hours is None:
             return
+        steps = hours.after_step(step, seconds, self.run_recipe, partial(self.time_evaluation, step, progress))
+        if steps is None or hours.speed is None:
+            return
+
+        # The line of this step still has the present learning rate.
         self.settle(progress)
-        steps = hours.look(step, self.run_recipe, partial(self.time_evaluation, step, progress))
-        if steps is not None:
+        if steps != self.run_recipe.run.max_steps:
             self.context.set_length(steps)
             self.phase = phase_of_length(self.phase, self.run_recipe)
             self.plateau = replace(self.plateau, phase=self.phase)
             progress.set_length(self.run_recipe, self.phase, self.plateau, step)
-        if hours.speed is not None:
-            progress.state = progress.state.model_copy(update={"speed": hours.speed._asdict()})
+        progress.state = progress.state.model_copy(update={"speed": hours.speed._asdict()})
 
     def time_evaluation(self, step: int, progress: Progress) -> float:
         """Return the seconds of an evaluation whose figures are not kept, 0 without one. A collective call."""
         if self.evaluation is None:
             return 0.0
+        self.settle(progress)
         return self.measure(step, progress)["eval_seconds"]
 
     def compute_and_settle(self, step: int, skipped_batches: int, progress: Progress, is_last: bool) -> bool:
@@ -147,8 +158,17 @@ class Loop:
         return is_computed
 
     def may_follow_up(self, step: int) -> bool:
-        """Return whether something may have to be done after a step before the next one begins."""
-        return something_may_be_due(self.run_recipe, self.phase, step) or self.plateau.is_due(step)
+        """Return whether something may have to be done after a step before the next one begins.
+
+        Whether a checkpoint is due also depends on whether the step made its update, which is not known yet.
+        """
+        recipe = self.run_recipe
+        return (
+            evaluation_is_due(recipe, self.phase, step)
+            or step % recipe.checkpoint.every == 0
+            or step % recipe.anomaly.replica_check_every == 0
+            or self.plateau.is_due(step)
+        )
 
     def follow_up(self, step: int, progress: Progress, is_last: bool) -> None:
         """Log, compare the replicas, save and evaluate, whichever of these are due after `step`.
@@ -254,3 +274,125 @@ class Loop:
         self.saver.wait(step)
         if self.saver.saved_step != step:
             self.saver.save(progress.state_at(step, self.guard.history), must_save=True)
+
+
+@dataclass
+class Progress:
+    """How far a run is: totals over all its resumes, and sums since the last line of metrics.
+
+    recipe: the run's. state: what the run began with, or the checkpoint from which it resumed. metrics: None on ranks
+    other than 0.
+    """
+
+    recipe: Recipe
+    phase: Phase
+    state: TrainingState
+    clock: StepClock
+    plateau: Plateau
+    metrics: MetricsLog | None
+    meter: Meter = field(init=False)
+    interval: Interval = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.meter = Meter(self.state.tokens, self.state.seconds)
+        self.interval = self.state.interval.model_copy(deep=True)
+
+    def state_at(self, step: int, history: AnomalyHistory) -> TrainingState:
+        """Return a copy of the state to save after `step`. Training changes the original while the copy is written."""
+        progress = {
+            "step": step,
+            "tokens": self.meter.tokens,
+            "seconds": self.meter.seconds,
+            "anomaly": history.model_copy(deep=True),
+            "interval": self.interval.model_copy(deep=True),
+        }
+        return self.state.model_copy(update=progress)
+
+    def add(self, result: StepResult, micro_batches: list[PackedBatch]) -> None:
+        """Count a step. Log that it made no update, and the means since the last line if a line is due after it.
+
+        micro_batches: as in `Plateau.examine`.
+        """
+        self.meter.add(int(result.sums.tokens))
+        self.interval.add(result)
+        if self.metrics is not None:
+            self.metrics.advance()
+        if result.fault is not None:
+            logger.info("Step %d made no update: %s.", result.step, result.fault)
+        if line_is_due(self.recipe, result.step):
+            self._log(result.step, micro_batches)
+
+    def _log(self, step: int, micro_batches: list[PackedBatch]) -> None:
+        """Write a line of metrics and begin a new interval. A collective call."""
+        # Every rank ends its interval, because checkpoints hold it; rank 0 writes the line.
+        figures: Figures = dict(self.interval.means())
+        self.interval = Interval()
+        if self.plateau.baseline is not None:
+            figures["unigram_loss"] = self.plateau.baseline
+        if not self.plateau.is_of_held_out and self.plateau.is_due(step):
+            figures |= self.plateau.examine(step, self.meter.tokens, figures, micro_batches)
+
+        measured = self.clock.end_interval(step)
+        if self.metrics is not None:
+            position = {"step": step, "lr": learning_rate_in(self.phase, step), "step_seconds": measured.step_seconds}
+            rates = self.meter.read(measured.ended_at, measured.stalled_seconds)
+            with self._line_errors_told():
+                self.metrics.log(figures | position | rates, measured.ranks)
+
+    def add_evaluation(self, step: int, figures: Figures) -> None:
+        """Write a line with the figures of an evaluation after `step`. A collective call."""
+        if self.plateau.is_of_held_out and self.plateau.is_due(step):
+            figures = figures | self.plateau.examine(step, self.meter.tokens, figures, [])
+        if self.metrics is not None:
+            totals = {"step": step, "tokens": self.meter.tokens, "seconds": self.meter.seconds}
+            with self._line_errors_told():
+                self.metrics.log_evaluation(totals | figures)
+
+    def set_length(self, recipe: Recipe, phase: Phase, plateau: Plateau, step: int) -> None:
+        """Go on with another number of steps from `step` on, which run.max_hours makes. A collective call.
+
+        recipe, phase, plateau: with that number. It is recorded in the run's folder, and as a change if there was a
+        number before.
+        """
+        key = "run.max_steps"
+        before, now = self.recipe.run.max_steps, recipe.run.max_steps
+        changes = [RecipeChange(step=step, key=key, before=before, now=now)] if self.state.speed else []
+        update = {"recipe": self.state.recipe | {key: now}, "changes": [*self.state.changes, *changes]}
+        self.state = self.state.model_copy(update=update)
+        self.recipe, self.phase, self.plateau = recipe, phase, plateau
+
+        run_on_rank_0(self._record_recipe)
+        if self.metrics is not None:
+            self.metrics.set_length(now)
+
+    def _record_recipe(self) -> None:
+        # Checkpoints hold both, too.
+        with keep_running("recipe.toml"):
+            write_recipe(self.recipe)
+            write_history(self.recipe.run.folder, self.state.changes)
+
+    @contextlib.contextmanager
+    def _line_errors_told(self) -> Iterator[None]:
+        """Log that a line cannot be written. It is kept, and written with a later one once there is room again."""
+        try:
+            yield
+        except (OSError, StorageError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            output = self.recipe.run.output
+            logger.info("%s: metrics.jsonl cannot be written: %s. Training continues.", output, reason)
+
+
+def is_evaluated(run_recipe: Recipe, phase: Phase, step: int) -> bool:
+    """Return whether the evaluation that is due after `step`, if one is, is in its checkpoint and in the metrics.
+
+    A collective call.
+    """
+    if not evaluation_is_due(run_recipe, phase, step):
+        return True
+    run = run_recipe.run.folder
+
+    def is_recorded() -> bool:
+        has_line = any(line["step"] == step and is_evaluation(line) for line in read_metrics(run))
+        return has_line and bool(read_evaluation(location(run, step)))
+
+    return run_on_rank_0(is_recorded)

@@ -115,9 +115,7 @@ def ending_together(watchdog: Watchdog, url: RunUrl | None) -> Iterator[None]:
 def last_step_of(run_recipe: Recipe) -> int:
     """Return the step at which training ends: run.stop_at if it is set, but at most run.max_steps."""
     run = run_recipe.run
-    if not run.stop_at:
-        return run.max_steps
-    return min(run.stop_at, run.max_steps)
+    return min(run.stop_at or run.max_steps, run.max_steps)
 
 
 @contextlib.contextmanager

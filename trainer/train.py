@@ -33,13 +33,12 @@ from trainer.distributed.deepspeed_internals import release_engine_memory
 from trainer.distributed.process_group import device_of_rank, start_distributed
 from trainer.distributed.stop import StopRequest
 from trainer.distributed.threads import Threads, cores_of_rank, kept_threads, spare_busy_cores
-from trainer.due import is_evaluated
 from trainer.engine import build_engine, warn_of_slow_precision
 from trainer.evaluate import Evaluation, open_evaluation
 from trainer.export.verify_rows import check_exportable
 from trainer.hours import Hours
 from trainer.logs import logger
-from trainer.loop import Loop
+from trainer.loop import Loop, is_evaluated
 from trainer.metrics.log import MetricsLog
 from trainer.metrics.monitors import Tell, monitors_of, name_run
 from trainer.metrics.speed import mfu_of_one_token
@@ -105,7 +104,7 @@ def train_phases(context: RunContext) -> int:
 
     while bad_step is not None or step < context.last_step:
         checkpoint = newest_checkpoint(context)
-        step = step_of(checkpoint)
+        step = 0 if checkpoint is None else checkpoint.state.step
         if context.hours is not None and checkpoint is not None and not has_trained:
             context.set_length(context.hours.resume(checkpoint))
         phases = phases_of(context.run_recipe)
@@ -224,14 +223,6 @@ def warn_of_few_updates(phase: Phase) -> None:
         reason,
         key,
     )
-
-
-def step_of(checkpoint: FoundCheckpoint | None) -> int:
-    """Return the step of a checkpoint, 0 if there is none."""
-    if checkpoint is None:
-        return 0
-    _, state, _ = checkpoint
-    return state.step
 
 
 def run_phase(
