@@ -12,8 +12,9 @@ is measured there, and becomes run.max_steps:
 
 So a run with run.max_steps set to that number, and without run.max_hours, trains the same weights to the last bit.
 
-Each later start looks once at its first steps, because the machine may have become faster or busier. If they take much
-more or less time than before, the number is fixed again for the time that is left, and the run's history says so.
+Looking continues until the warm-up is over, and each later start looks once, because the machine may have become faster
+or busier. If a step takes much more or less time than before, the number is fixed again for the time that is left, and
+the run's history says so.
 
 The hours begin when `pretrain` is called. They are not a hard limit: if the machine becomes slower after the last look,
 the run takes longer. A scheduler that ends a job sends a signal, and the run then saves (distributed/stop.py).
@@ -58,7 +59,7 @@ class Speed(NamedTuple):
 
 @dataclass
 class Hours:
-    """Measures the first steps of this process, and says how many a run takes.
+    """Measures the steps of this process, and says how many a run takes.
 
     recipe: as it was loaded, whose run.max_steps is the upper bound. started: when this process began, by
     `perf_counter`. seconds_before: of training in earlier processes, without their starts. speed: from which the number
@@ -102,11 +103,12 @@ class Hours:
         Raises UsageError on every rank if the number is not fixed yet and no further step fits, or if the schedule does
         not fit into the number.
         """
-        if self._has_looked:
+        is_warming_up = step < planned.schedule.warmup_steps
+        if self._has_looked and not is_warming_up:
             return None
         self._seconds.append(seconds)
         count = len(self._seconds)
-        must_fix = self.speed is None and step >= planned.schedule.warmup_steps
+        must_fix = self.speed is None and not is_warming_up
         is_power_of_two = count & (count - 1) == 0
         if not must_fix and not (is_power_of_two and count >= FIRST_LOOK):
             return None
@@ -145,56 +147,44 @@ class Hours:
         if 1 / MUCH <= ratio <= MUCH:
             return self.speed, planned.run.max_steps
         speed = Speed(seconds, self.speed.evaluation * ratio)
-        return speed, self._other_number(step, planned, speed)
-
-    def _elapsed(self) -> float:
-        return self.seconds_before + perf_counter() - self.started
-
-    def _number(self, step: int, speed: Speed) -> int:
-        """Return the number of the last step that fits, at a speed that was measured after `step`."""
-        left = self._limit * (1 - RESERVE) - self._elapsed()
-        return min(step + steps_that_fit(left, speed, self.recipe.evaluation.every), self.recipe.run.max_steps)
+        return speed, self._other_number(step, speed, planned.run.max_steps)
 
     def _first_number(self, step: int, speed: Speed) -> int:
-        """Return the number of steps of a run that has just begun, and log it."""
+        """Return the number of steps at a speed that was measured for the first time, after `step`, and log it."""
         run = self.recipe.run
-        steps = self._number(step, speed)
-        if steps <= step:
-            raise UsageError(
-                f"run.max_hours {run.max_hours:g} is too short: {self._elapsed():,.0f} s have gone into the start "
-                f"and {step} steps of {speed.step:,.2g} s. Raise it, or give a number of steps in its place: "
-                "run.max_hours=none with run.max_steps=N."
-            )
-
-        with_steps(self.recipe, steps)  # raises an error if the schedule does not fit
-        logger.info(
-            "%s: %s steps fit into %g hours%s (a step takes %.2g s, an evaluation %.2g s).",
-            run.output,
-            f"{steps:,}",
-            run.max_hours,
-            ", the most that run.max_steps allows" if steps == run.max_steps else "",
-            *speed,
-        )
+        steps = self._last_step(step, speed)
+        bound = ", the most that run.max_steps allows" if steps == run.max_steps else ""
+        self._log(f"{steps:,} steps fit into {run.max_hours:g} hours{bound}", speed)
         return steps
 
-    def _other_number(self, step: int, planned: Recipe, speed: Speed) -> int:
+    def _other_number(self, step: int, speed: Speed, before: int) -> int:
         """Return the number of steps at a speed that differs much from the recorded one, and log it."""
-        assert self.speed is not None
-        run = planned.run
-        reason = (
-            f"{run.output}: a step takes {speed.step:.2g} s, not the {self.speed.step:.2g} s from which run.max_hours "
-            f"{run.max_hours:g} fixed {run.max_steps:,} steps."
-        )
-        steps = self._number(step, speed)
         try:
-            with_steps(self.recipe, steps)
+            steps = self._last_step(step, speed)
         except UsageError:
-            steps = step  # the schedule does not fit
-        if steps <= step:
-            logger.info("%s That number is kept, because too little time is left for another schedule.", reason)
-            return run.max_steps
+            self._log(f"keeps its {before:,} steps, because too little time is left for another schedule", speed)
+            return before
+        if steps != before:
+            self._log(f"{steps:,} steps fit into {self.recipe.run.max_hours:g} hours, not {before:,}", speed)
+        return steps
 
-        logger.info("%s In the time that is left, %s more fit: %s in all.", reason, f"{steps - step:,}", f"{steps:,}")
+    def _log(self, text: str, speed: Speed) -> None:
+        output = self.recipe.run.output
+        logger.info("%s: %s (a step takes %.2g s, an evaluation %.2g s).", output, text, *speed)
+
+    def _last_step(self, step: int, speed: Speed) -> int:
+        """Return the last step that fits, after `step`. Raises UsageError if none does, or the schedule does not."""
+        run = self.recipe.run
+        elapsed = self.seconds_before + perf_counter() - self.started
+        left = self._limit * (1 - RESERVE) - elapsed
+        steps = min(step + steps_that_fit(left, speed, self.recipe.evaluation.every), run.max_steps)
+        if steps <= step:
+            raise UsageError(
+                f"run.max_hours {run.max_hours:g} is too short: {elapsed:,.0f} s have gone into the start and {step} "
+                f"steps of {speed.step:,.2g} s. Raise it, or give a number of steps in its place: run.max_hours=none "
+                "with run.max_steps=N."
+            )
+        with_steps(self.recipe, steps)
         return steps
 
 

@@ -44,8 +44,8 @@ class Loop:
     Two recipes apply. The run's recipe (`context.run_recipe`) says when to log, save and evaluate. The phase's recipe
     (`phase.recipe`) has the phase's data, batches and learning rate.
 
-    evaluation: None if the run has no held-out data. metrics: None on ranks other than 0. unigram_loss: the
-    loss of word frequencies alone on the phase's text, None if it is not known.
+    evaluation: None if the run has no held-out data. metrics: None on ranks other than 0. state: from which training
+    begins. unigram_loss: the loss of word frequencies alone on the phase's text, None if it is not known.
     """
 
     context: RunContext
@@ -55,6 +55,7 @@ class Loop:
     evaluation: Evaluation | None
     guard: AnomalyGuard
     metrics: MetricsLog | None
+    state: TrainingState
     unigram_loss: float | None = None
 
     def __post_init__(self) -> None:
@@ -62,6 +63,7 @@ class Loop:
         self.saver = Saver(self.context, self.engine, writes_report=self.metrics is not None)
         self.plateau = Plateau(self.context, self.phase, self.engine, self.guard, self.evaluation, self.unigram_loss)
         self.clock = StepClock(self.engine)
+        self.progress = Progress(self.run_recipe, self.phase, self.state, self.clock, self.plateau, self.metrics)
         self.micro_batches: list[PackedBatch] = []
 
     @property
@@ -74,8 +76,8 @@ class Loop:
         """The last step of the phase that this process takes."""
         return min(self.phase.last_step, self.context.last_step)
 
-    def run(self, state: TrainingState) -> int | None:
-        """Train from `state` to the end of the phase, or to the step at which this process ends.
+    def run(self) -> int | None:
+        """Train to the end of the phase, or to the step at which this process ends.
 
         Saves a checkpoint every `checkpoint.every` steps, at the last step, and when a stop was requested. When this
         returns, no save is in progress.
@@ -86,38 +88,38 @@ class Loop:
         Raises PreemptedError after saving if a stop was requested.
         """
         self.context.stop.training_begins()
-        self.saver.begin(state.step)
-        progress = Progress(self.run_recipe, self.phase, state, self.clock, self.plateau, self.metrics)
-        if not is_evaluated(self.run_recipe, self.phase, state.step):
-            self.evaluate(state.step, progress)
+        step = self.state.step
+        self.saver.begin(step)
+        if not is_evaluated(self.run_recipe, self.phase, step):
+            self.evaluate(step)
 
-        step = state.step
         while step < self.last_step:
             step += 1
             is_last = step == self.last_step
-            is_computed = self.compute_and_settle(step, state.skipped_batches, progress, is_last)
+            is_computed = self.compute_and_settle(step, is_last)
             if self.guard.wants_rollback:
                 self.saver.wait(step)
                 return step - 1
             if not is_computed:
-                self.save_before_stop(step - 1, progress)
+                self.save_before_stop(step - 1)
                 raise self.preempted(step - 1)
 
             self.stepper.update()
             seconds = self.clock.step_ended(self.stream.stalled_seconds)
-            self.context.profiler.step_ended(step)
+            if self.context.profiler is not None:
+                self.context.profiler.step_ended(step)
 
             if not is_last:  # before a save, which records the length
-                self.fix_length(step, seconds, progress)
+                self.fix_length(step, seconds)
             if is_last or self.may_follow_up(step):
-                self.follow_up(step, progress, is_last)
+                self.follow_up(step, is_last)
                 if self.guard.wants_rollback:
                     self.saver.wait(step)
                     return step
 
         return None
 
-    def fix_length(self, step: int, seconds: float, progress: Progress) -> None:
+    def fix_length(self, step: int, seconds: float) -> None:
         """Fix the number of steps of a run with run.max_hours, once enough of them are measured. A collective call.
 
         seconds: that the step took.
@@ -125,36 +127,36 @@ class Loop:
         hours = self.context.hours
         if hours is None:
             return
-        steps = hours.after_step(step, seconds, self.run_recipe, partial(self.time_evaluation, step, progress))
+        steps = hours.after_step(step, seconds, self.run_recipe, partial(self.time_evaluation, step))
         if steps is None or hours.speed is None:
             return
 
         # The line of this step still has the present learning rate.
-        self.settle(progress)
+        self.settle()
         if steps != self.run_recipe.run.max_steps:
             self.context.set_length(steps)
             self.phase = phase_of_length(self.phase, self.run_recipe)
             self.plateau = replace(self.plateau, phase=self.phase)
-            progress.set_length(self.run_recipe, self.phase, self.plateau, step)
-        progress.state = progress.state.model_copy(update={"speed": hours.speed._asdict()})
+            self.progress.set_length(self.run_recipe, self.phase, self.plateau, step)
+        self.progress.state = self.progress.state.model_copy(update={"speed": hours.speed._asdict()})
 
-    def time_evaluation(self, step: int, progress: Progress) -> float:
+    def time_evaluation(self, step: int) -> float:
         """Return the seconds of an evaluation whose figures are not kept, 0 without one. A collective call."""
         if self.evaluation is None:
             return 0.0
-        self.settle(progress)
-        return self.measure(step, progress)["eval_seconds"]
+        self.settle()
+        return self.measure(step)["eval_seconds"]
 
-    def compute_and_settle(self, step: int, skipped_batches: int, progress: Progress, is_last: bool) -> bool:
+    def compute_and_settle(self, step: int, is_last: bool) -> bool:
         """Compute a step as `compute_step` does, then count and log the step before it. Returns as `compute_step`."""
         try:
-            is_computed = self.compute_step(step, skipped_batches, is_last)
+            is_computed = self.compute_step(step, is_last)
         except ClozelineError:
             # For example, data that cannot be read. The step before is complete and still has to be logged.
-            self.settle(progress)
+            self.settle()
             raise
 
-        self.settle(progress)
+        self.settle()
         return is_computed
 
     def may_follow_up(self, step: int) -> bool:
@@ -170,27 +172,27 @@ class Loop:
             or self.plateau.is_due(step)
         )
 
-    def follow_up(self, step: int, progress: Progress, is_last: bool) -> None:
+    def follow_up(self, step: int, is_last: bool) -> None:
         """Log, compare the replicas, save and evaluate, whichever of these are due after `step`.
 
         If the guard wants a rollback after the step is logged, none of the others is done. Raises PreemptedError, after
         saving, if the evaluation was interrupted.
         """
-        self.settle(progress)
+        self.settle()
         if self.guard.wants_rollback:
             return
 
         # Saving compares the replicas, too.
         if is_last or self.checkpoint_is_due(step):
-            self.saver.save(progress.state_at(step, self.guard.history), must_save=is_last)
+            self.saver.save(self.progress.state_at(step, self.guard.history), must_save=is_last)
         elif step % self.run_recipe.anomaly.replica_check_every == 0:
             check_replicas(self.engine, step)
 
         # The checkpoint exists before its evaluation, so a kill costs the evaluation alone, and a resume repeats it.
         if evaluation_is_due(self.run_recipe, self.phase, step):
-            self.evaluate(step, progress)
+            self.evaluate(step)
 
-    def compute_step(self, step: int, skipped_batches: int, is_last: bool = False) -> bool:
+    def compute_step(self, step: int, is_last: bool = False) -> bool:
         """Do everything in a step that comes before its update. Returns False if the ranks agreed to abandon it.
 
         is_last: no step follows, so no further data is read.
@@ -199,7 +201,7 @@ class Loop:
         self.clock.step_begins()
 
         # Batches count from the phase's first step. Batches that a rollback skipped shift all later ones.
-        number = step - 1 - self.phase.steps_before + skipped_batches
+        number = step - 1 - self.phase.steps_before + self.state.skipped_batches
         watchdog.at(f"step {step}, reading data")
         micro_batches = self.stream.batch(number)
         self.micro_batches = micro_batches
@@ -214,11 +216,11 @@ class Loop:
         self.stepper.exchange(None if is_last else self.stream.peek(number + 1))
         return True
 
-    def settle(self, progress: Progress) -> None:
+    def settle(self) -> None:
         """Count and log the newest step that `Stepper.update` completed, unless this was done already."""
         result = self.stepper.settle()
         if result is not None:
-            progress.add(result, self.micro_batches)
+            self.progress.add(result, self.micro_batches)
 
     def leaves_step(self, step: int) -> bool:
         """Return whether all ranks abandon the step before its next micro-batch. A collective call."""
@@ -236,24 +238,24 @@ class Loop:
 
     # Evaluation
 
-    def evaluate(self, step: int, progress: Progress) -> None:
+    def evaluate(self, step: int) -> None:
         """Evaluate the held-out data after `step`, and record the figures. A collective call.
 
         Raises PreemptedError, after saving, if a stop was requested during it.
         """
-        figures = self.measure(step, progress)
-        progress.add_evaluation(step, figures)
+        figures = self.measure(step)
+        self.progress.add_evaluation(step, figures)
         self.saver.add_evaluation(step, figures)
-        self.saver.write_report(progress.state)
+        self.saver.write_report(self.progress.state)
 
-    def measure(self, step: int, progress: Progress) -> Figures:
+    def measure(self, step: int) -> Figures:
         """Return the figures of an evaluation. Its time is in no rate. Raises as `evaluate`. A collective call."""
         assert self.evaluation is not None  # evaluation.pairs is set
         figures = self.evaluation.measure(self.engine, partial(self.leaves_evaluation, step))
         if figures is None:
-            self.save_before_stop(step, progress)
+            self.save_before_stop(step)
             raise self.preempted(step)
-        progress.meter.skip(figures["eval_seconds"])
+        self.progress.meter.skip(figures["eval_seconds"])
         return figures
 
     def leaves_evaluation(self, step: int) -> bool:
@@ -269,11 +271,11 @@ class Loop:
         is_between_skips = self.guard.history.consecutive_skips > 0
         return step % self.run_recipe.checkpoint.every == 0 and not is_between_skips
 
-    def save_before_stop(self, step: int, progress: Progress) -> None:
+    def save_before_stop(self, step: int) -> None:
         """Save the last complete step before a stop, unless its checkpoint exists already. A collective call."""
         self.saver.wait(step)
         if self.saver.saved_step != step:
-            self.saver.save(progress.state_at(step, self.guard.history), must_save=True)
+            self.saver.save(self.progress.state_at(step, self.guard.history), must_save=True)
 
 
 @dataclass

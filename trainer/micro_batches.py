@@ -1,6 +1,6 @@
 """Chooses how large a micro-batch is, for recipes with batch.micro_tokens = "auto": the largest that fits.
 
-    on a GPU    the largest that fits by the formulas of memory.py, if one forward and backward pass confirms that it
+    on a GPU    the largest that fits by the formulas of describe.py, if one forward and backward pass confirms that it
                 does; it is halved each time that the pass runs out of memory.
     on a CPU    CPU_TOKENS, which keep all cores busy and a small machine's memory free.
 
@@ -33,10 +33,10 @@ from trainer.config.phases import Phase
 from trainer.config.schema import BatchSection, Recipe
 from trainer.data.batches import shape_for
 from trainer.data.folder import PairFolder
+from trainer.describe import count_parameters, held_bytes, largest_micro_batch, meta_model
 from trainer.distributed.collectives import run_on_all_ranks, run_on_rank_0
 from trainer.engine import DTYPES
 from trainer.logs import logger
-from trainer.memory import count_parameters, held_bytes, largest_micro_batch, meta_model
 from trainer.models.batch import PackedBatch
 from trainer.models.families import encoder_shape
 from trainer.models.shape import EncoderShape
@@ -126,7 +126,7 @@ def key_of(phase: Phase, rows: Rows, device: torch.device) -> str:
         dist.get_world_size(),
         device_name(device),
         recipe.engine.model_dump(include={"precision", "zero_stage", "offload", "recompute", "compile"}),
-        recipe.deepspeed.settings,
+        recipe.deepspeed.settings.get("zero_optimization"),
         [recipe.batch.size, recipe.batch.shape],
         [recipe.masking.prob, recipe.masking.final_prob],
         [recipe.model.hidden_dropout_prob, recipe.model.attention_probs_dropout_prob],

@@ -46,13 +46,17 @@ def check_steps(steps: int, run: RunSection) -> None:
 
 
 @contextlib.contextmanager
-def profiling(steps: int, run_folder: str, rank: int) -> Iterator[StepProfiler]:
-    """Record `steps` steps while the context lasts; 0 records nothing.
+def profiling(steps: int, run_folder: str, rank: int) -> Iterator[StepProfiler | None]:
+    """Record `steps` steps while the context lasts; None if there are none to record on this rank.
 
     If the run ends or is asked to stop earlier, the steps recorded so far are written. After any other error nothing
     is, because the device may wait for a lost rank and never finish its queue.
     """
-    profiler = StepProfiler(steps if rank < MAX_RANKS else 0, run_folder, rank)
+    if steps == 0 or rank >= MAX_RANKS:
+        yield None
+        return
+
+    profiler = StepProfiler(steps, run_folder, rank)
     try:
         yield profiler
     except PreemptedError:
@@ -64,20 +68,17 @@ def profiling(steps: int, run_folder: str, rank: int) -> Iterator[StepProfiler]:
 class StepProfiler:
     """Records the steps after the warm-up. Calls before and after the recorded steps cost next to nothing."""
 
-    def __init__(self, steps: int = 0, run_folder: str = ".", rank: int = 0):
+    def __init__(self, steps: int, run_folder: str, rank: int):
         """steps: how many to record. run_folder: RUN."""
         self._folder = Path(run_folder, "profile")
         self._rank = rank
         self._last_step = 0
-        self._profile: Any = None
-        if steps == 0:
-            return
 
         # Imported here, because `--help` and recipe checks load this module before torch.
         from torch import profiler
 
         schedule = profiler.schedule(wait=WARM_UP_STEPS - 1, warmup=1, active=steps, repeat=1)
-        self._profile = profiler.profile(schedule=schedule, on_trace_ready=self._write, record_shapes=True)
+        self._profile: Any = profiler.profile(schedule=schedule, on_trace_ready=self._write, record_shapes=True)
         self._profile.start()
 
     def step_ended(self, step: int) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch.distributed as dist
 
@@ -38,7 +38,7 @@ class RunContext:
     folders: which ranks see the same folder.
     url: the run's URL; None if run.output is a local folder.
     saves: the thread that saves checkpoints while training continues.
-    profiler: records some steps, or none.
+    profiler: records some steps; None if no step is recorded.
     hours: measures the steps of a run with run.max_hours, None for any other run.
     """
 
@@ -49,7 +49,7 @@ class RunContext:
     folders: NodeFolders
     url: RunUrl | None
     saves: BackgroundSaves
-    profiler: StepProfiler = field(default_factory=StepProfiler)
+    profiler: StepProfiler | None = None
     hours: Hours | None = None
 
     def set_length(self, steps: int) -> None:

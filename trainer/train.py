@@ -207,13 +207,9 @@ def warn_of_few_updates(phase: Phase) -> None:
 
     batch = phase.recipe.batch
     key = "global_batch" if batch.global_batch is not None else "global_tokens"
-    reason = (
-        "so few teach a model little"
-        if steps < FEW_UPDATES
-        else "all of them belong to the warm-up of the learning rate"
-    )
+    reason = "so few teach a model little" if steps < FEW_UPDATES else "all of them belong to the warm-up of the rate"
     logger.info(
-        "%s: %s updates of batch.%s %s with a warm-up of %d: %s. A smaller batch.%s makes more of the same text; "
+        "%s: %s updates of batch.%s %s with a warm-up of %d: %s. A smaller batch makes more of the same text; "
         "run.max_steps, or epochs in a step of a fine-tuning, trains longer.",
         phase.recipe.run.output,
         f"{steps:,}",
@@ -221,7 +217,6 @@ def warn_of_few_updates(phase: Phase) -> None:
         f"{batch.size:,}",
         warmup,
         reason,
-        key,
     )
 
 
@@ -265,9 +260,9 @@ def run_phase(
         guard = AnomalyGuard(
             engine, context.run_recipe.anomaly, state.anomaly.model_copy(), phase.recipe.optimizer.clip
         )
-        loop = Loop(context, phase, engine, data.stream, data.evaluation, guard, metrics, data.unigram_loss)
+        loop = Loop(context, phase, engine, data.stream, data.evaluation, guard, metrics, state, data.unigram_loss)
         with noting_out_of_memory(phase.recipe, choice, device):
-            return loop.run(state)
+            return loop.run()
 
 
 # What a phase opens

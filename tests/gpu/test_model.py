@@ -13,7 +13,7 @@ from tests.gpu.conftest import DRY
 from trainer.build_model import log_attention
 from trainer.config.load import load_recipe
 from trainer.data.batches import pad_to_shape, shape_for
-from trainer.memory import count_parameters, held_bytes, meta_model
+from trainer.describe import count_parameters, held_bytes, meta_model
 from trainer.micro_batches import fits, free_memory, trial_batch
 from trainer.models import attention
 from trainer.models.batch import PackedBatch

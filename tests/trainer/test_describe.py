@@ -19,9 +19,8 @@ from tests.small_models import FAMILIES, random_model, section
 from trainer.cli import main
 from trainer.config.load import load_recipe, recipe_comment, recipe_names
 from trainer.config.schema import EngineSection
-from trainer.describe import describe_recipe
+from trainer.describe import activation_bytes, describe_recipe, state_bytes
 from trainer.export.verify import one_row_batch
-from trainer.memory import activation_bytes, state_bytes
 from trainer.models.families import encoder_shape
 from trainer.models.flops import flops_per_token
 from trainer.models.hf_config import AUTO_CLASSES, hf_config

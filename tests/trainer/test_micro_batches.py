@@ -4,7 +4,6 @@ import gc
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,11 +18,11 @@ from trainer.config.load import load_recipe
 from trainer.config.phases import phases_of
 from trainer.config.schema import BatchSection, Recipe
 from trainer.data.folder import open_folders
-from trainer.data.share import assign_rows, share_of
+from trainer.data.share import share_of
 from trainer.data.stream import build_stream
+from trainer.describe import MOST_TOKENS, count_parameters, held_bytes, largest_micro_batch, meta_model
 from trainer.distributed import collectives
 from trainer.distributed.collectives import RankFailedError
-from trainer.memory import MOST_TOKENS, count_parameters, held_bytes, largest_micro_batch, meta_model
 from trainer.micro_batches import (
     CPU_TOKENS,
     RECORD,
@@ -111,14 +110,6 @@ def test_a_limit_below_a_row_is_refused(pairs: Path) -> None:
     recipe = recipe_of(f"data.pairs={pairs}", "model.vocab_size=none", "batch.micro_tokens=31")
     with pytest.raises(UsageError, match=r"micro_tokens 31 is not enough for rows of up to 32 tokens\. Give at least"):
         share_of(recipe, 0, 1, open_folders(recipe))
-
-
-def test_assignment_of_uneven_numbers_is_even() -> None:
-    import numpy as np
-
-    share = SimpleNamespace(rank=0, world_size=1, micro_batches=7, micro_batches_per_step=7)
-    sizes = [len(rows) for rows in assign_rows(np.full(40, 32), share)]  # type: ignore[arg-type]
-    assert sorted(set(sizes)) == [5, 6] and sum(sizes) == 40
 
 
 @pytest.mark.parametrize(
@@ -318,6 +309,7 @@ def test_a_choice_is_taken_again_under_the_same_circumstances(alone, tmp_path: P
     assert recorded(str(tmp_path)) == {first.key: 1024}
     path.write_text(json.dumps({first.key: 320}))
     assert choose_in(tmp_path, pairs).tokens == 320
+    assert choose_in(tmp_path, pairs, "deepspeed.wall_clock_breakdown=true").tokens == 320, "it needs no memory"
     assert path.read_text() == json.dumps({first.key: 320}), "nothing was chosen, nothing is recorded"
 
     for damaged in ("{damaged", "[1]", '{"a": "b"}', "7"):

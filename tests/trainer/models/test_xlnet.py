@@ -19,7 +19,7 @@ from tests.small_models import as_theirs, random_model, section, write_hf
 from tests.xlnet_batches import keys, random_batch, random_rows, single, singles, their_inputs
 from trainer.config.load import load_recipe
 from trainer.data.batches import BatchShape, pack_permuted, pad_to_shape
-from trainer.memory import activation_bytes, working_bytes
+from trainer.describe import activation_bytes, working_bytes
 from trainer.micro_batches import trial_batch
 from trainer.models import xlnet_attention
 from trainer.models.batch import PackedBatch
