@@ -135,7 +135,7 @@ def run_ours(bench: Bench, case: Case, pairs: Path) -> Figures:
 
     figures = Figures(case.recipe, case.rows, "ours")
     figures.step_tokens = tokens / bench.timed_steps
-    figures.micro_batch_tokens = json.loads((run / "micro_batches.json").read_text())[-1]["micro_tokens"]
+    (figures.micro_batch_tokens,) = json.loads((run / "micro_batches.json").read_text()).values()
     figures.gigabytes = last["peak_memory_bytes"] / 1e9
     masked = load_recipe(str(ROOT / recipe), changes(bench)).masking.prob
     return with_speed(figures, tokens / (last["seconds"] - first["seconds"]), pairs, shape_of(bench, case), masked)

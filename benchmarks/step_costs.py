@@ -33,6 +33,7 @@ from benchmarks.waits import Waits, counted_waits  # noqa: E402
 from trainer.anomaly import AnomalyGuard, AnomalyHistory  # noqa: E402
 from trainer.checkpoint.background import BackgroundSaves  # noqa: E402
 from trainer.checkpoint.run_folder import NodeFolders  # noqa: E402
+from trainer.checkpoint.state import TrainingState  # noqa: E402
 from trainer.config.load import load_recipe  # noqa: E402
 from trainer.config.phases import phases_of  # noqa: E402
 from trainer.config.schema import Recipe  # noqa: E402
@@ -131,8 +132,9 @@ def loop_of(case: str, micro_batches: int, run: str) -> Iterator[Loop]:
     context = RunContext(
         recipe, recipe.run.max_steps, stop, watchdog, NodeFolders([0] * ranks), None, BackgroundSaves(False)
     )
+    state = TrainingState(step=0, tokens=0, seconds=0.0, identity={})
     try:
-        yield Loop(context, phases_of(recipe)[0], engine, cast(Stream, stream), None, guard, None)
+        yield Loop(context, phases_of(recipe)[0], engine, cast(Stream, stream), None, guard, None, state)
     finally:
         stop.close()
         watchdog.close(True)
@@ -141,7 +143,7 @@ def loop_of(case: str, micro_batches: int, run: str) -> Iterator[Loop]:
 
 def one_step(loop: Loop, step: int) -> None:
     """Take a step as `Loop.run` does when nothing is due after it."""
-    assert loop.compute_step(step, skipped_batches=0)
+    assert loop.compute_step(step)
     loop.stepper.settle()
     loop.stepper.update()
 

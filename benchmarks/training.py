@@ -39,7 +39,6 @@ from trainer.distributed.watchdog import Watchdog
 from trainer.loop import Loop
 from trainer.metrics.log import MetricsLog
 from trainer.models.batch import PackedBatch
-from trainer.progress import Progress
 from trainer.run_context import RunContext
 
 # The two loops
@@ -66,16 +65,13 @@ def bare(engine: deepspeed.DeepSpeedEngine, steps: list[list[PackedBatch]]) -> N
 
 def ours(loop: Loop, first: int, last: int) -> None:
     """Take our loop's steps: read and mask rows, sum losses, set the learning rate, run the guard, log metrics."""
-    state = TrainingState(step=first - 1, tokens=0, seconds=0.0, identity={})
-    progress = Progress(loop.run_recipe, loop.phase, state, loop.clock, loop.plateau, loop.metrics)
-
     for step in range(first, last + 1):
-        was_computed = loop.compute_step(step, skipped_batches=0, is_last=step == last)
+        was_computed = loop.compute_step(step, is_last=step == last)
         assert was_computed, "no stop was requested"
-        loop.settle(progress)
+        loop.settle()
         loop.stepper.update()
         loop.clock.step_ended(loop.stream.stalled_seconds)
-    loop.settle(progress)
+    loop.settle()
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -137,6 +133,7 @@ def make_loop(model: Model, stream: Stream, metrics: MetricsLog, watchdog: Watch
         evaluation=None,
         guard=AnomalyGuard(model.engine, recipe.anomaly, AnomalyHistory(), recipe.optimizer.clip),
         metrics=metrics,
+        state=TrainingState(step=0, tokens=0, seconds=0.0, identity={}),
     )
 
 

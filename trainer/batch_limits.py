@@ -56,6 +56,14 @@ def needed_tokens(batch: BatchSection, limit: int, longest: Sequence[int], ranks
     return max(min(enough, at_most), 4 * longest_row)
 
 
+def half_of(batch: BatchSection, tokens: int, longest: Sequence[int], ranks: int) -> int:
+    """Return the limit to take instead of one that was too much, about half of it; 0 if nothing is smaller."""
+    smallest = smallest_micro_batch(batch, max(longest))
+    if tokens <= smallest:
+        return 0
+    return needed_tokens(batch, max(tokens // 2, smallest), longest, ranks)
+
+
 def row_micro_batches(rows: int, limit: int, longest: int, ranks: int) -> int:
     """Return how many micro-batches each rank needs for a global batch of `rows` rows, at most `limit` tokens each.
 

@@ -25,7 +25,7 @@ from trainer.config.schema import Recipe
 from trainer.data.counts import WordFrequencies, statistics_for, unigram_counts
 from trainer.data.folder import PairFolder, check_model_vocabulary
 from trainer.distributed.collectives import run_on_rank_0
-from trainer.engine import send_weights
+from trainer.engine import DTYPES, send_weights
 from trainer.logs import logger
 from trainer.models.attention import choose_flash, kernel_for
 from trainer.models.electra import GENERATOR_FOLDER
@@ -41,7 +41,6 @@ from trainer.models.starting_weights import (
 )
 from trainer.models.tiling import tile_model
 from trainer.models.xlnet import TwoStreamEncoder
-from trainer.trial_pass import DTYPES
 
 
 def build_initial_model(recipe: Recipe, folders: list[PairFolder]) -> PretrainingModel:
@@ -196,19 +195,15 @@ def notes(recipe: Recipe, folders: list[PairFolder], model: PretrainingModel) ->
     sizes = {name: parameter.shape for name, parameter in model.named_parameters()}
     ignored = ignored_keys(recipe.model, model.shape, sizes)
     found = [f"model.{key} changes nothing: {reason}." for key, reason in ignored.items()]
-    return found + notes_on_labels(recipe, folders, model)
 
-
-def notes_on_labels(recipe: Recipe, folders: list[PairFolder], model: PretrainingModel) -> list[str]:
-    """Return a sentence if the pairs have labels that the model does not predict, otherwise nothing."""
     labeled = [folder.folder for folder in folders if folder.manifest.options.get("objective") in ("nsp", "sop")]
-    if not labeled:
-        return []
-    if model.pair_head is None:
-        return [f"The pair labels of {', '.join(labeled)} are not predicted: {recipe.model.family} has no pair head."]
-    if recipe.objective.kind == "clm":
-        return [f"The pair labels of {', '.join(labeled)} are not predicted while objective.kind is clm."]
-    return []
+    if labeled and model.pair_head is None:
+        found.append(
+            f"The pair labels of {', '.join(labeled)} are not predicted: {recipe.model.family} has no pair head."
+        )
+    elif labeled and recipe.objective.kind == "clm":
+        found.append(f"The pair labels of {', '.join(labeled)} are not predicted while objective.kind is clm.")
+    return found
 
 
 def device_name() -> str:

@@ -1,62 +1,83 @@
-"""Describes a recipe for `--describe`: its model's size, FLOPs per token and memory, before anything is built.
+"""Estimates what a recipe takes, before anything is built: its model's size, FLOPs per token, and memory.
 
-Memory is what the method needs, not what an allocator rounds it up to (trainer/memory.py).
+`--describe` prints all of it, the doctor compares the memory with a machine, and batch.micro_tokens "auto" takes as
+many tokens as should fit (micro_batches.py).
+
+Memory adds up weights, gradients and optimizer state as in ZeRO (Rajbhandari et al., arXiv:1910.02054), the buffers of
+a reduction, and the activations that layers keep for the backward pass. What an allocator rounds these up to is not
+included; `largest_micro_batch` leaves SAFETY_MARGIN for that.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from schemas import storage
 from schemas.errors import UsageError
 from schemas.manifest import NAME, read_manifest
 from schemas.vocabulary import VOCABULARY_FOLDER, read_vocabulary
-from trainer.batch_limits import needed_tokens, smallest_micro_batch
+from trainer.batch_limits import divide_rounding_up
 from trainer.config.phases import phases_of
 from trainer.config.schema import Recipe
 from trainer.data.folder import check_model_vocabulary, check_rows
-from trainer.memory import (
-    RANKS,
-    activation_bytes,
-    bucket_bytes,
-    count_parameters,
-    largest_micro_batch,
-    state_bytes,
-)
 from trainer.models.families import encoder_shape
 from trainer.models.flops import flops_per_token
-from trainer.models.pretraining import model_of
+from trainer.models.pretraining import PretrainingModel, model_of
 from trainer.models.shape import EncoderShape
 
-CARDS = {"80 GB": 80e9, "141 GB": 141e9}
-"""GPU memory sizes, in bytes, that micro-batches are reported for: A100 and H100, and H200."""
+RANKS = (1, 8)
+"""World sizes for which memory per rank is reported."""
 
-CONTEXT_BYTES = 3e9
-"""The bytes of a GPU that CUDA, its libraries and NCCL take before training allocates anything."""
+BYTES = {"fp32": (4, 4, 8), "bf16": (2, 4, 12), "fp16": (2, 4, 12)}
+"""The bytes of a parameter's weight, gradient and optimizer state.
+
+Gradients are summed in float32 whatever the precision is (trainer/engine.py). The optimizer has two float32 moments,
+and a float32 weight in addition to a 16-bit one.
+"""
+
+REDUCE_BUCKET_SIZE = 500_000_000
+"""Gradient elements that DeepSpeed reduces at a time unless [deepspeed] zero_optimization.reduce_bucket_size is set."""
+
+MAX_LIVE_PARAMETERS = 1_000_000_000
+"""Most weights that stage 3 gathers, unless [deepspeed] zero_optimization.stage3_max_live_parameters is set."""
+
+VECTORS_PER_LAYER = 6
+"""Vectors of the hidden size that a layer keeps: its input, the queries, the heads' output, two sums, and a norm."""
+
+LOGIT_BYTES = 3 * 4
+"""Bytes per vocabulary entry at a masked token: logits, log-probabilities, and their gradients, all in float32."""
+
+SAFETY_MARGIN = 0.1
+"""Share of the free memory that stays unused: for fragmentation, workspaces of matrix products, and NCCL's buffers."""
+
+MOST_TOKENS = 65_536
+"""The most tokens of a chosen micro-batch. Above about 16,384 a GPU computes no faster, and only memory grows."""
 
 
 def describe_recipe(recipe: Recipe) -> dict[str, Any]:
     """Return parameter counts, FLOPs per token and bytes of memory, as a dictionary that JSON can hold.
 
     Row lengths come from the pairs if those are finished. Otherwise all rows are taken to have data.max_length tokens,
-    or else model.max_position_embeddings. Raises UsageError if neither the recipe nor the pairs state the vocabulary's
-    size, and UsageError or DataError if the rows of a phase do not fit the model.
+    or else model.max_position_embeddings. Activations are those of one token, and of a micro-batch if it has a number.
+
+    Raises UsageError if neither the recipe nor the pairs state the vocabulary's size, and UsageError or DataError if
+    the rows of a phase do not fit the model.
     """
     for number, phase in enumerate(phases_of(recipe), start=1):
         check_phase(phase.recipe, f"phase {number}: " if recipe.phases else "")
 
     shape = encoder_shape(recipe.model, vocabulary_size(recipe))
-
-    # Tensors on the meta device have shapes but no memory.
-    with torch.device("meta"):
-        model = model_of(shape)
+    model = meta_model(shape)
     parameters = count_parameters(model)
 
     longest, mean_seen = row_lengths(recipe)
-    chosen = chosen_micro_tokens(recipe, shape, parameters, longest)
-    tokens = described_micro_batch(recipe, longest, chosen)
+    token_bytes = round(activation_bytes(shape, recipe))
+    tokens = None if recipe.batch.chooses_micro_batch else micro_batch_tokens(recipe, longest)
+    precision = recipe.engine.precision
     masked = 1.0 if recipe.objective.kind == "clm" else recipe.masking.prob
 
     return {
@@ -67,11 +88,14 @@ def describe_recipe(recipe: Recipe) -> dict[str, Any]:
         "length": longest,
         "masked": masked,
         "flops_per_token": round(flops_per_token(shape, mean_seen, masked)),
-        "bytes_per_rank": state_bytes(parameters, recipe.engine.precision),
+        "bytes_per_rank": {
+            f"zero_{stage}": {str(ranks): state_bytes(parameters, precision, stage, ranks) for ranks in RANKS}
+            for stage in range(4)
+        },
         "bucket_bytes": bucket_bytes(parameters, recipe),
+        "activation_bytes_per_token": token_bytes,
         "micro_batch_tokens": tokens,
-        "activation_bytes": None if tokens is None else tokens * round(activation_bytes(shape, recipe)),
-        "micro_tokens_auto": chosen,
+        "activation_bytes": None if tokens is None else tokens * token_bytes,
         **described_length(recipe),
     }
 
@@ -161,31 +185,152 @@ def micro_batch_tokens(recipe: Recipe, longest: int) -> int:
     return batch.micro_tokens
 
 
-def chosen_micro_tokens(
-    recipe: Recipe, shape: EncoderShape, parameters: int, longest: int
-) -> dict[str, dict[str, int | None]]:
-    """Return the tokens that batch.micro_tokens "auto" resolves to, by GPU memory and by ranks; None if none fit."""
-    smallest = smallest_micro_batch(recipe.batch, longest)
-    by_card: dict[str, dict[str, int | None]] = {}
-    for card, card_bytes in CARDS.items():
-        by_card[card] = {}
-        for ranks in RANKS:
-            limit = largest_micro_batch(shape, parameters, recipe, ranks, card_bytes - CONTEXT_BYTES)
-            fits = limit >= smallest
-            by_card[card][str(ranks)] = needed_tokens(recipe.batch, limit, [longest], ranks) if fits else None
-    return by_card
+# Memory that does not depend on the micro-batch
 
 
-def described_micro_batch(recipe: Recipe, longest: int, chosen: dict[str, dict[str, int | None]]) -> int | None:
-    """Return the tokens of a micro-batch as the recipe states them, or as "auto" would choose them.
+def meta_model(shape: EncoderShape) -> PretrainingModel:
+    """Return the model on the meta device: tensors there have shapes but no memory."""
+    with torch.device("meta"):
+        return model_of(shape)
 
-    "auto" stands for the smallest GPU that the model fits on, with the most ranks; None if it fits on none.
+
+def count_parameters(module: nn.Module) -> int:
+    """Return the number of parameters, each shared one counted once."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def state_bytes(parameters: int, precision: str, stage: int, ranks: int, offloaded: bool = False) -> int:
+    """Return the bytes of weights, gradients and optimizer state on each rank.
+
+    Stage 1 shards the optimizer state, 2 also gradients, and 3 also weights. offloaded: the state is on the host.
     """
-    if not recipe.batch.chooses_micro_batch:
-        return micro_batch_tokens(recipe, longest)
+    weight, gradient, optimizer = BYTES[precision]
+    kept = [(0 if offloaded else optimizer, 1), (gradient, 2), (weight, 3)]
+    # Shards are padded to equal sizes, so the division rounds up.
+    return sum(
+        size * parameters if stage < sharded_from else divide_rounding_up(size * parameters, ranks)
+        for size, sharded_from in kept
+    )
 
-    for by_ranks in chosen.values():
-        for tokens in reversed(by_ranks.values()):
-            if tokens is not None:
-                return tokens
-    return None
+
+def saved_bytes(parameters: int) -> int:
+    """Return the bytes of a checkpoint: the weights and moments in float32. A copy in host memory takes about as much.
+
+    All ranks hold it together, in equal parts. The blocks of a copy exceed a part by less than one part in
+    WASTED_SHARE (trainer/checkpoint/snapshot.py).
+    """
+    return 3 * 4 * parameters
+
+
+def bucket_bytes(parameters: int, recipe: Recipe) -> int:
+    """Return the bytes of the buffers that gradients and weights are exchanged in, on each rank.
+
+    There is a float32 copy of at most one bucket of gradients, except in bf16 below stage 2, where gradients are
+    reduced in place (trainer/distributed/bf16_updates.py). Stages 2 and 3 also have the bucket itself, which DeepSpeed
+    allocates in the model's precision and at its full size however small the model is. Stage 3 also holds gathered
+    weights while they are in use.
+    """
+    settings = recipe.deepspeed.settings.get("zero_optimization", {})
+    bucket_size = settings.get("reduce_bucket_size", REDUCE_BUCKET_SIZE)
+    live_parameters = settings.get("stage3_max_live_parameters", MAX_LIVE_PARAMETERS)
+    stage = recipe.engine.zero_stage
+
+    if stage < 2 and recipe.engine.precision == "bf16":
+        return 0
+    needed = 4 * min(parameters, bucket_size)
+    if stage >= 2:
+        needed += value_bytes(recipe) * bucket_size
+    if stage == 3:
+        needed += value_bytes(recipe) * min(parameters, live_parameters)
+    return needed
+
+
+def held_bytes(parameters: int, recipe: Recipe, ranks: int) -> int:
+    """Return the bytes that each device holds whatever the micro-batch is: state and buffers.
+
+    With offload, only the optimizer state is left out; offloaded weights are on the device while they are in use.
+    """
+    engine = recipe.engine
+    state = state_bytes(parameters, engine.precision, engine.zero_stage, ranks, offloaded=engine.offload != "none")
+    return state + bucket_bytes(parameters, recipe)
+
+
+# Memory that depends on the micro-batch
+
+
+def activation_bytes(shape: EncoderShape, recipe: Recipe) -> float:
+    """Return the bytes that one token's activations keep for the backward pass.
+
+    A layer keeps VECTORS_PER_LAYER vectors of the hidden size, keys and values, and the inner vectors of the
+    feed-forward network; with dropout also one byte for each element of two vectors. With engine.recompute each layer
+    keeps only its input, and one layer at a time keeps the rest. The masked-LM head keeps LOGIT_BYTES per vocabulary
+    entry at masked tokens, counted at the step with the largest masked share. ELECTRA's generator keeps its activations
+    while the discriminator computes, whose head keeps two vectors and no logits.
+    """
+    if shape.generator is not None:
+        discriminator = replace(shape, generator=None, vocab_size=0)
+        head_bytes = 2 * shape.hidden_size * value_bytes(recipe)
+        return activation_bytes(shape.generator, recipe) + activation_bytes(discriminator, recipe) + head_bytes
+
+    size = value_bytes(recipe)
+    input_bytes = shape.hidden_size * size
+
+    keys_and_values = 2 * shape.num_key_value_heads * shape.head_size
+    hidden = VECTORS_PER_LAYER * shape.hidden_size + keys_and_values
+    layer_bytes = (hidden + _inner_vectors(shape) * shape.intermediate_size) * size
+    if shape.hidden_dropout_prob:
+        layer_bytes += 2 * shape.hidden_size
+    if shape.two_streams:
+        # The query stream adds one token per target, and attention keeps its scores.
+        layer_bytes *= 1 + recipe.masking.prob
+        layer_bytes += score_bytes(shape, recipe)
+
+    if recipe.engine.recompute:
+        all_layers = shape.num_hidden_layers * input_bytes + layer_bytes
+    else:
+        all_layers = shape.num_hidden_layers * layer_bytes
+
+    return all_layers + recipe.predicted_share * shape.vocab_size * LOGIT_BYTES
+
+
+def working_bytes(shape: EncoderShape, recipe: Recipe) -> float:
+    """Return the bytes that one token takes temporarily in the backward pass: the gradients of one layer's activations.
+
+    These are four vectors of the hidden size (queries, keys, values, and the residual sum), and the inner vectors of
+    the feed-forward network.
+    """
+    layer_bytes = (4 * shape.hidden_size + _inner_vectors(shape) * shape.intermediate_size) * value_bytes(recipe)
+    if shape.two_streams:
+        # The gradients of the scores (1), of the scores by distance, which are twice as many (2), and the values that
+        # the scores were computed from (1).
+        layer_bytes += 4 * score_bytes(shape, recipe)
+    return layer_bytes
+
+
+def _inner_vectors(shape: EncoderShape) -> int:
+    """Return how many vectors of the feed-forward size are kept: the activation's input and output.
+
+    A gated network also keeps the gate and the product of both.
+    """
+    return 4 if shape.gated else 2
+
+
+def value_bytes(recipe: Recipe) -> int:
+    """Return the bytes of a number in the precision that the model computes in."""
+    return BYTES[recipe.engine.precision][0]
+
+
+def score_bytes(shape: EncoderShape, recipe: Recipe) -> float:
+    """Return the bytes that an XLNet layer keeps of a token's scores: a bias for each head and key of the longest row.
+
+    A masked token is also one of the query stream.
+    """
+    scores = shape.num_attention_heads * shape.max_position_embeddings
+    return (1 + recipe.masking.prob) * scores * value_bytes(recipe)
+
+
+def largest_micro_batch(shape: EncoderShape, parameters: int, recipe: Recipe, ranks: int, free_bytes: float) -> int:
+    """Return how many tokens fit into a device's free memory next to the state: at most MOST_TOKENS, 0 if none do."""
+    room = (1 - SAFETY_MARGIN) * free_bytes - held_bytes(parameters, recipe, ranks)
+    tokens = int(room // (activation_bytes(shape, recipe) + working_bytes(shape, recipe)))
+    return max(0, min(tokens, MOST_TOKENS))

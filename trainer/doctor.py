@@ -197,10 +197,18 @@ def check_room(recipe: Recipe, folder: Path) -> list[Finding]:
 
     from trainer.batch_limits import smallest_micro_batch
     from trainer.checkpoint.snapshot import SHARE_OF_MEMORY, WASTED_SHARE
-    from trainer.describe import micro_batch_tokens, row_lengths, vocabulary_size
-    from trainer.memory import activation_bytes, count_parameters, held_bytes, saved_bytes, working_bytes
+    from trainer.describe import (
+        activation_bytes,
+        count_parameters,
+        held_bytes,
+        meta_model,
+        micro_batch_tokens,
+        row_lengths,
+        saved_bytes,
+        vocabulary_size,
+        working_bytes,
+    )
     from trainer.models.families import encoder_shape
-    from trainer.trial_pass import meta_model
 
     try:
         shape = encoder_shape(recipe.model, vocabulary_size(recipe))

@@ -63,7 +63,9 @@ from trainer.distributed.zero import (
 )
 from trainer.logs import logger
 from trainer.optim.build import build_optimizer
-from trainer.trial_pass import DTYPES
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""The dtype that the model computes in, by engine.precision."""
 
 CPU_INFORMATION = Path("/proc/cpuinfo")
 BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}

@@ -67,13 +67,8 @@ def _says_something(record: logging.LogRecord) -> bool:
     return not is_about_cpu or any(device.exists() for device in GPU_DEVICES)
 
 
-def _set_up() -> None:
-    if not logger.handlers:
-        logger.addHandler(_RankHandler())
-        logger.setLevel(logging.INFO)
-        logger.propagate = False
-        # Before DeepSpeed is imported, because it logs the message during its import.
-        logging.getLogger("DeepSpeed").addFilter(_says_something)
-
-
-_set_up()
+logger.addHandler(_RankHandler())
+logger.setLevel(logging.INFO)
+logger.propagate = False
+# Before DeepSpeed is imported, because it logs the message during its import.
+logging.getLogger("DeepSpeed").addFilter(_says_something)

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
 
-from schemas.errors import ClozelineError, PreemptedError
+from schemas.errors import ClozelineError, PreemptedError, StorageError
 from schemas.randomness import key
-from trainer.anomaly import AnomalyGuard
+from trainer.anomaly import AnomalyGuard, AnomalyHistory
+from trainer.checkpoint.format import location, read_evaluation
+from trainer.checkpoint.resume import write_history
+from trainer.checkpoint.run_folder import write_recipe
 from trainer.checkpoint.state import TrainingState
-from trainer.config.phases import Phase, phase_of_length
+from trainer.config.phases import Phase, evaluation_is_due, line_is_due, phase_of_length
+from trainer.config.record import RecipeChange
 from trainer.config.schema import Recipe
 from trainer.data.stream import Stream
+from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.replica_check import check_replicas
-from trainer.due import evaluation_is_due, is_evaluated, something_may_be_due
 from trainer.evaluate import Evaluation
 from trainer.logs import logger
-from trainer.metrics.log import Figures, MetricsLog
+from trainer.metrics.log import Figures, MetricsLog, is_evaluation, read_metrics
 from trainer.metrics.plateau import Plateau
-from trainer.metrics.speed import StepClock
+from trainer.metrics.presentation import keep_running
+from trainer.metrics.speed import Meter, StepClock
+from trainer.metrics.sums import Interval, StepResult
 from trainer.models.batch import PackedBatch
 from trainer.optim.lr_schedule import learning_rate_in, set_learning_rate
-from trainer.progress import Progress
 from trainer.run_context import RunContext
 from trainer.save import Saver
 from trainer.step import Stepper, seed_dropout
@@ -37,8 +44,8 @@ class Loop:
     Two recipes apply. The run's recipe (`context.run_recipe`) says when to log, save and evaluate. The phase's recipe
     (`phase.recipe`) has the phase's data, batches and learning rate.
 
-    evaluation: None if the run has no held-out data. metrics: None on ranks other than 0. unigram_loss: the
-    loss of word frequencies alone on the phase's text, None if it is not known.
+    evaluation: None if the run has no held-out data. metrics: None on ranks other than 0. state: from which training
+    begins. unigram_loss: the loss of word frequencies alone on the phase's text, None if it is not known.
     """
 
     context: RunContext
@@ -48,6 +55,7 @@ class Loop:
     evaluation: Evaluation | None
     guard: AnomalyGuard
     metrics: MetricsLog | None
+    state: TrainingState
     unigram_loss: float | None = None
 
     def __post_init__(self) -> None:
@@ -55,6 +63,7 @@ class Loop:
         self.saver = Saver(self.context, self.engine, writes_report=self.metrics is not None)
         self.plateau = Plateau(self.context, self.phase, self.engine, self.guard, self.evaluation, self.unigram_loss)
         self.clock = StepClock(self.engine)
+        self.progress = Progress(self.run_recipe, self.phase, self.state, self.clock, self.plateau, self.metrics)
         self.micro_batches: list[PackedBatch] = []
 
     @property
@@ -67,8 +76,8 @@ class Loop:
         """The last step of the phase that this process takes."""
         return min(self.phase.last_step, self.context.last_step)
 
-    def run(self, state: TrainingState) -> int | None:
-        """Train from `state` to the end of the phase, or to the step at which this process ends.
+    def run(self) -> int | None:
+        """Train to the end of the phase, or to the step at which this process ends.
 
         Saves a checkpoint every `checkpoint.every` steps, at the last step, and when a stop was requested. When this
         returns, no save is in progress.
@@ -79,98 +88,111 @@ class Loop:
         Raises PreemptedError after saving if a stop was requested.
         """
         self.context.stop.training_begins()
-        self.saver.begin(state.step)
-        progress = Progress(self.run_recipe, self.phase, state, self.clock, self.plateau, self.metrics)
-        if not is_evaluated(self.run_recipe, self.phase, state.step):
-            self.evaluate(state.step, progress)
+        step = self.state.step
+        self.saver.begin(step)
+        if not is_evaluated(self.run_recipe, self.phase, step):
+            self.evaluate(step)
 
-        step = state.step
         while step < self.last_step:
             step += 1
             is_last = step == self.last_step
-            is_computed = self.compute_and_settle(step, state.skipped_batches, progress, is_last)
+            is_computed = self.compute_and_settle(step, is_last)
             if self.guard.wants_rollback:
                 self.saver.wait(step)
                 return step - 1
             if not is_computed:
-                self.save_before_stop(step - 1, progress)
+                self.save_before_stop(step - 1)
                 raise self.preempted(step - 1)
 
             self.stepper.update()
             seconds = self.clock.step_ended(self.stream.stalled_seconds)
-            self.context.profiler.step_ended(step)
+            if self.context.profiler is not None:
+                self.context.profiler.step_ended(step)
 
             if not is_last:  # before a save, which records the length
-                self.fix_length_if_due(step, seconds, progress)
+                self.fix_length(step, seconds)
             if is_last or self.may_follow_up(step):
-                self.follow_up(step, progress, is_last)
+                self.follow_up(step, is_last)
                 if self.guard.wants_rollback:
                     self.saver.wait(step)
                     return step
 
         return None
 
-    def fix_length_if_due(self, step: int, seconds: float, progress: Progress) -> None:
-        """Fix the number of steps of a run with run.max_hours, if enough was measured after `step`. A collective call.
+    def fix_length(self, step: int, seconds: float) -> None:
+        """Fix the number of steps of a run with run.max_hours, once enough of them are measured. A collective call.
 
         seconds: that the step took.
         """
         hours = self.context.hours
-        if hours is None or not hours.add(seconds, step, self.run_recipe):
+        if hours is None:
             return
-        self.settle(progress)
-        steps = hours.look(step, self.run_recipe, partial(self.time_evaluation, step, progress))
-        if steps is not None:
+        steps = hours.after_step(step, seconds, self.run_recipe, partial(self.time_evaluation, step))
+        if steps is None or hours.speed is None:
+            return
+
+        # The line of this step still has the present learning rate.
+        self.settle()
+        if steps != self.run_recipe.run.max_steps:
             self.context.set_length(steps)
             self.phase = phase_of_length(self.phase, self.run_recipe)
             self.plateau = replace(self.plateau, phase=self.phase)
-            progress.set_length(self.run_recipe, self.phase, self.plateau, step)
-        if hours.speed is not None:
-            progress.state = progress.state.model_copy(update={"speed": hours.speed._asdict()})
+            self.progress.set_length(self.run_recipe, self.phase, self.plateau, step)
+        self.progress.state = self.progress.state.model_copy(update={"speed": hours.speed._asdict()})
 
-    def time_evaluation(self, step: int, progress: Progress) -> float:
+    def time_evaluation(self, step: int) -> float:
         """Return the seconds of an evaluation whose figures are not kept, 0 without one. A collective call."""
         if self.evaluation is None:
             return 0.0
-        return self.measure(step, progress)["eval_seconds"]
+        self.settle()
+        return self.measure(step)["eval_seconds"]
 
-    def compute_and_settle(self, step: int, skipped_batches: int, progress: Progress, is_last: bool) -> bool:
+    def compute_and_settle(self, step: int, is_last: bool) -> bool:
         """Compute a step as `compute_step` does, then count and log the step before it. Returns as `compute_step`."""
         try:
-            is_computed = self.compute_step(step, skipped_batches, is_last)
+            is_computed = self.compute_step(step, is_last)
         except ClozelineError:
             # For example, data that cannot be read. The step before is complete and still has to be logged.
-            self.settle(progress)
+            self.settle()
             raise
 
-        self.settle(progress)
+        self.settle()
         return is_computed
 
     def may_follow_up(self, step: int) -> bool:
-        """Return whether something may have to be done after a step before the next one begins."""
-        return something_may_be_due(self.run_recipe, self.phase, step) or self.plateau.is_due(step)
+        """Return whether something may have to be done after a step before the next one begins.
 
-    def follow_up(self, step: int, progress: Progress, is_last: bool) -> None:
+        Whether a checkpoint is due also depends on whether the step made its update, which is not known yet.
+        """
+        recipe = self.run_recipe
+        return (
+            evaluation_is_due(recipe, self.phase, step)
+            or step % recipe.checkpoint.every == 0
+            or step % recipe.anomaly.replica_check_every == 0
+            or self.plateau.is_due(step)
+        )
+
+    def follow_up(self, step: int, is_last: bool) -> None:
         """Log, compare the replicas, save and evaluate, whichever of these are due after `step`.
 
         If the guard wants a rollback after the step is logged, none of the others is done. Raises PreemptedError, after
         saving, if the evaluation was interrupted.
         """
-        self.settle(progress)
+        self.settle()
         if self.guard.wants_rollback:
             return
 
         # Saving compares the replicas, too.
         if is_last or self.checkpoint_is_due(step):
-            self.saver.save(progress.state_at(step, self.guard.history), must_save=is_last)
+            self.saver.save(self.progress.state_at(step, self.guard.history), must_save=is_last)
         elif step % self.run_recipe.anomaly.replica_check_every == 0:
             check_replicas(self.engine, step)
 
         # The checkpoint exists before its evaluation, so a kill costs the evaluation alone, and a resume repeats it.
         if evaluation_is_due(self.run_recipe, self.phase, step):
-            self.evaluate(step, progress)
+            self.evaluate(step)
 
-    def compute_step(self, step: int, skipped_batches: int, is_last: bool = False) -> bool:
+    def compute_step(self, step: int, is_last: bool = False) -> bool:
         """Do everything in a step that comes before its update. Returns False if the ranks agreed to abandon it.
 
         is_last: no step follows, so no further data is read.
@@ -179,7 +201,7 @@ class Loop:
         self.clock.step_begins()
 
         # Batches count from the phase's first step. Batches that a rollback skipped shift all later ones.
-        number = step - 1 - self.phase.steps_before + skipped_batches
+        number = step - 1 - self.phase.steps_before + self.state.skipped_batches
         watchdog.at(f"step {step}, reading data")
         micro_batches = self.stream.batch(number)
         self.micro_batches = micro_batches
@@ -194,11 +216,11 @@ class Loop:
         self.stepper.exchange(None if is_last else self.stream.peek(number + 1))
         return True
 
-    def settle(self, progress: Progress) -> None:
+    def settle(self) -> None:
         """Count and log the newest step that `Stepper.update` completed, unless this was done already."""
         result = self.stepper.settle()
         if result is not None:
-            progress.add(result, self.micro_batches)
+            self.progress.add(result, self.micro_batches)
 
     def leaves_step(self, step: int) -> bool:
         """Return whether all ranks abandon the step before its next micro-batch. A collective call."""
@@ -216,24 +238,24 @@ class Loop:
 
     # Evaluation
 
-    def evaluate(self, step: int, progress: Progress) -> None:
+    def evaluate(self, step: int) -> None:
         """Evaluate the held-out data after `step`, and record the figures. A collective call.
 
         Raises PreemptedError, after saving, if a stop was requested during it.
         """
-        figures = self.measure(step, progress)
-        progress.add_evaluation(step, figures)
+        figures = self.measure(step)
+        self.progress.add_evaluation(step, figures)
         self.saver.add_evaluation(step, figures)
-        self.saver.write_report(progress.state)
+        self.saver.write_report(self.progress.state)
 
-    def measure(self, step: int, progress: Progress) -> Figures:
+    def measure(self, step: int) -> Figures:
         """Return the figures of an evaluation. Its time is in no rate. Raises as `evaluate`. A collective call."""
         assert self.evaluation is not None  # evaluation.pairs is set
         figures = self.evaluation.measure(self.engine, partial(self.leaves_evaluation, step))
         if figures is None:
-            self.save_before_stop(step, progress)
+            self.save_before_stop(step)
             raise self.preempted(step)
-        progress.meter.skip(figures["eval_seconds"])
+        self.progress.meter.skip(figures["eval_seconds"])
         return figures
 
     def leaves_evaluation(self, step: int) -> bool:
@@ -249,8 +271,130 @@ class Loop:
         is_between_skips = self.guard.history.consecutive_skips > 0
         return step % self.run_recipe.checkpoint.every == 0 and not is_between_skips
 
-    def save_before_stop(self, step: int, progress: Progress) -> None:
+    def save_before_stop(self, step: int) -> None:
         """Save the last complete step before a stop, unless its checkpoint exists already. A collective call."""
         self.saver.wait(step)
         if self.saver.saved_step != step:
-            self.saver.save(progress.state_at(step, self.guard.history), must_save=True)
+            self.saver.save(self.progress.state_at(step, self.guard.history), must_save=True)
+
+
+@dataclass
+class Progress:
+    """How far a run is: totals over all its resumes, and sums since the last line of metrics.
+
+    recipe: the run's. state: what the run began with, or the checkpoint from which it resumed. metrics: None on ranks
+    other than 0.
+    """
+
+    recipe: Recipe
+    phase: Phase
+    state: TrainingState
+    clock: StepClock
+    plateau: Plateau
+    metrics: MetricsLog | None
+    meter: Meter = field(init=False)
+    interval: Interval = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.meter = Meter(self.state.tokens, self.state.seconds)
+        self.interval = self.state.interval.model_copy(deep=True)
+
+    def state_at(self, step: int, history: AnomalyHistory) -> TrainingState:
+        """Return a copy of the state to save after `step`. Training changes the original while the copy is written."""
+        progress = {
+            "step": step,
+            "tokens": self.meter.tokens,
+            "seconds": self.meter.seconds,
+            "anomaly": history.model_copy(deep=True),
+            "interval": self.interval.model_copy(deep=True),
+        }
+        return self.state.model_copy(update=progress)
+
+    def add(self, result: StepResult, micro_batches: list[PackedBatch]) -> None:
+        """Count a step. Log that it made no update, and the means since the last line if a line is due after it.
+
+        micro_batches: as in `Plateau.examine`.
+        """
+        self.meter.add(int(result.sums.tokens))
+        self.interval.add(result)
+        if self.metrics is not None:
+            self.metrics.advance()
+        if result.fault is not None:
+            logger.info("Step %d made no update: %s.", result.step, result.fault)
+        if line_is_due(self.recipe, result.step):
+            self._log(result.step, micro_batches)
+
+    def _log(self, step: int, micro_batches: list[PackedBatch]) -> None:
+        """Write a line of metrics and begin a new interval. A collective call."""
+        # Every rank ends its interval, because checkpoints hold it; rank 0 writes the line.
+        figures: Figures = dict(self.interval.means())
+        self.interval = Interval()
+        if self.plateau.baseline is not None:
+            figures["unigram_loss"] = self.plateau.baseline
+        if not self.plateau.is_of_held_out and self.plateau.is_due(step):
+            figures |= self.plateau.examine(step, self.meter.tokens, figures, micro_batches)
+
+        measured = self.clock.end_interval(step)
+        if self.metrics is not None:
+            position = {"step": step, "lr": learning_rate_in(self.phase, step), "step_seconds": measured.step_seconds}
+            rates = self.meter.read(measured.ended_at, measured.stalled_seconds)
+            with self._line_errors_told():
+                self.metrics.log(figures | position | rates, measured.ranks)
+
+    def add_evaluation(self, step: int, figures: Figures) -> None:
+        """Write a line with the figures of an evaluation after `step`. A collective call."""
+        if self.plateau.is_of_held_out and self.plateau.is_due(step):
+            figures = figures | self.plateau.examine(step, self.meter.tokens, figures, [])
+        if self.metrics is not None:
+            totals = {"step": step, "tokens": self.meter.tokens, "seconds": self.meter.seconds}
+            with self._line_errors_told():
+                self.metrics.log_evaluation(totals | figures)
+
+    def set_length(self, recipe: Recipe, phase: Phase, plateau: Plateau, step: int) -> None:
+        """Go on with another number of steps from `step` on, which run.max_hours makes. A collective call.
+
+        recipe, phase, plateau: with that number. It is recorded in the run's folder, and as a change if there was a
+        number before.
+        """
+        key = "run.max_steps"
+        before, now = self.recipe.run.max_steps, recipe.run.max_steps
+        changes = [RecipeChange(step=step, key=key, before=before, now=now)] if self.state.speed else []
+        update = {"recipe": self.state.recipe | {key: now}, "changes": [*self.state.changes, *changes]}
+        self.state = self.state.model_copy(update=update)
+        self.recipe, self.phase, self.plateau = recipe, phase, plateau
+
+        run_on_rank_0(self._record_recipe)
+        if self.metrics is not None:
+            self.metrics.set_length(now)
+
+    def _record_recipe(self) -> None:
+        # Checkpoints hold both, too.
+        with keep_running("recipe.toml"):
+            write_recipe(self.recipe)
+            write_history(self.recipe.run.folder, self.state.changes)
+
+    @contextlib.contextmanager
+    def _line_errors_told(self) -> Iterator[None]:
+        """Log that a line cannot be written. It is kept, and written with a later one once there is room again."""
+        try:
+            yield
+        except (OSError, StorageError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            output = self.recipe.run.output
+            logger.info("%s: metrics.jsonl cannot be written: %s. Training continues.", output, reason)
+
+
+def is_evaluated(run_recipe: Recipe, phase: Phase, step: int) -> bool:
+    """Return whether the evaluation that is due after `step`, if one is, is in its checkpoint and in the metrics.
+
+    A collective call.
+    """
+    if not evaluation_is_due(run_recipe, phase, step):
+        return True
+    run = run_recipe.run.folder
+
+    def is_recorded() -> bool:
+        has_line = any(line["step"] == step and is_evaluation(line) for line in read_metrics(run))
+        return has_line and bool(read_evaluation(location(run, step)))
+
+    return run_on_rank_0(is_recorded)

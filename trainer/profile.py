@@ -1,17 +1,11 @@
 """Profiles some steps of a run for `--profile N`: a trace of every operation, and a table of the longest ones.
 
 The first steps after a start are left out, because they allocate memory, load kernels and compile. Then N steps are
-recorded with torch.profiler, and the run continues. Recording changes neither random numbers nor results, so losses are
-the same with and without it; only the recorded steps are slower.
+recorded with torch.profiler, and the run continues. Recording changes neither random numbers nor results; only the
+recorded steps are slower.
 
-RUN/profile gets two files from each rank that records:
-
-    rank-00000-steps-000005-000007.json.gz   Chrome's trace format, for ui.perfetto.dev or chrome://tracing
-    rank-00000-steps-000005-000007.txt       the table
-
-The first eight ranks record, which is one node in most clusters. One rank would not be enough: a trace of a rank that
-waits in a collective call does not show which rank it waits for. All ranks would be too many: a trace takes megabytes
-per step, and the slowest of hundreds of ranks is easier to find in the metrics (trainer/metrics/ranks.py).
+The first eight ranks record, which is one node in most clusters: a trace of one rank that waits in a collective call
+does not show which rank it waits for, and traces of all ranks take megabytes per step each.
 """
 
 from __future__ import annotations
@@ -36,15 +30,13 @@ micro-batch."""
 MAX_RANKS = 8
 """The number of ranks that record, starting from rank 0."""
 
-TABLE_ROWS = 12
-
 
 def check_steps(steps: int, run: RunSection) -> None:
     """Raise UsageError unless --profile asks for 1 to MAX_STEPS steps, and for no more than the run has."""
-    last_step = min(run.stop_at or run.max_steps, run.max_steps)
     if not 1 <= steps <= MAX_STEPS:
         raise UsageError(f"--profile {steps}: give a number of steps from 1 to {MAX_STEPS}.")
 
+    last_step = min(run.stop_at or run.max_steps, run.max_steps)
     if WARM_UP_STEPS + steps > last_step:
         raise UsageError(
             f"--profile {steps} needs {WARM_UP_STEPS + steps} steps, because the first {WARM_UP_STEPS} are not "
@@ -54,39 +46,39 @@ def check_steps(steps: int, run: RunSection) -> None:
 
 
 @contextlib.contextmanager
-def profiling(steps: int, run_folder: str, rank: int) -> Iterator[StepProfiler]:
-    """Record `steps` steps while the context lasts; 0 records nothing.
+def profiling(steps: int, run_folder: str, rank: int) -> Iterator[StepProfiler | None]:
+    """Record `steps` steps while the context lasts; None if there are none to record on this rank.
 
-    If the run ends or is asked to stop earlier, the steps recorded so far are written.
+    If the run ends or is asked to stop earlier, the steps recorded so far are written. After any other error nothing
+    is, because the device may wait for a lost rank and never finish its queue.
     """
-    profiler = StepProfiler(steps if rank < MAX_RANKS else 0, run_folder, rank)
+    if steps == 0 or rank >= MAX_RANKS:
+        yield None
+        return
+
+    profiler = StepProfiler(steps, run_folder, rank)
     try:
         yield profiler
     except PreemptedError:
         profiler.close()
         raise
-    # After any other error nothing is written, because the device may wait for a lost rank and never finish its queue.
     profiler.close()
 
 
 class StepProfiler:
     """Records the steps after the warm-up. Calls before and after the recorded steps cost next to nothing."""
 
-    def __init__(self, steps: int = 0, run_folder: str = ".", rank: int = 0):
+    def __init__(self, steps: int, run_folder: str, rank: int):
         """steps: how many to record. run_folder: RUN."""
         self._folder = Path(run_folder, "profile")
         self._rank = rank
-        self._steps_ended = 0
         self._last_step = 0
-        self._profile: Any = None
-        if steps == 0:
-            return
 
         # Imported here, because `--help` and recipe checks load this module before torch.
         from torch import profiler
 
         schedule = profiler.schedule(wait=WARM_UP_STEPS - 1, warmup=1, active=steps, repeat=1)
-        self._profile = profiler.profile(schedule=schedule, on_trace_ready=self._write, record_shapes=True)
+        self._profile: Any = profiler.profile(schedule=schedule, on_trace_ready=self._write, record_shapes=True)
         self._profile.start()
 
     def step_ended(self, step: int) -> None:
@@ -94,7 +86,6 @@ class StepProfiler:
         if self._profile is None:
             return
 
-        self._steps_ended += 1
         self._last_step = step
         with keep_running(f"The profile in {self._folder}"):
             self._profile.step()
@@ -108,7 +99,7 @@ class StepProfiler:
         if self._profile is None:
             return
 
-        if self._steps_ended <= WARM_UP_STEPS:
+        if self._profile.step_num <= WARM_UP_STEPS:
             logger.info("--profile recorded nothing: the run ended within %d steps of its start.", WARM_UP_STEPS)
         with keep_running(f"The profile in {self._folder}"):
             self._profile.stop()
@@ -117,7 +108,7 @@ class StepProfiler:
         """Write the trace and the table of what was recorded. The profiler calls this at the end. Raises OSError."""
         # Events of a long recording take gigabytes.
         self._profile = None
-        recorded = self._steps_ended - WARM_UP_STEPS
+        recorded = profile.step_num - WARM_UP_STEPS
         if recorded < 1:
             return
 
@@ -129,6 +120,6 @@ class StepProfiler:
         averages = profile.key_averages()
         on_device = any(row.self_device_time_total for row in averages)
         order = "self_device_time_total" if on_device else "self_cpu_time_total"
-        table = averages.table(sort_by=order, row_limit=TABLE_ROWS)
+        table = averages.table(sort_by=order, row_limit=12)
         trace.with_name(trace.name.replace(".json.gz", ".txt")).write_text(f"{table}\n", encoding="utf-8")
         logger.info("Profile of steps %d to %d: %s\n%s", first_step, self._last_step, trace, table)

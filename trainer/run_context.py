@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch.distributed as dist
 
@@ -38,7 +38,7 @@ class RunContext:
     folders: which ranks see the same folder.
     url: the run's URL; None if run.output is a local folder.
     saves: the thread that saves checkpoints while training continues.
-    profiler: records some steps, or none.
+    profiler: records some steps; None if no step is recorded.
     hours: measures the steps of a run with run.max_hours, None for any other run.
     """
 
@@ -49,7 +49,7 @@ class RunContext:
     folders: NodeFolders
     url: RunUrl | None
     saves: BackgroundSaves
-    profiler: StepProfiler = field(default_factory=StepProfiler)
+    profiler: StepProfiler | None = None
     hours: Hours | None = None
 
     def set_length(self, steps: int) -> None:
@@ -115,9 +115,7 @@ def ending_together(watchdog: Watchdog, url: RunUrl | None) -> Iterator[None]:
 def last_step_of(run_recipe: Recipe) -> int:
     """Return the step at which training ends: run.stop_at if it is set, but at most run.max_steps."""
     run = run_recipe.run
-    if not run.stop_at:
-        return run.max_steps
-    return min(run.stop_at, run.max_steps)
+    return min(run.stop_at or run.max_steps, run.max_steps)
 
 
 @contextlib.contextmanager

@@ -33,18 +33,16 @@ from trainer.distributed.deepspeed_internals import release_engine_memory
 from trainer.distributed.process_group import device_of_rank, start_distributed
 from trainer.distributed.stop import StopRequest
 from trainer.distributed.threads import Threads, cores_of_rank, kept_threads, spare_busy_cores
-from trainer.due import is_evaluated
 from trainer.engine import build_engine, warn_of_slow_precision
 from trainer.evaluate import Evaluation, open_evaluation
 from trainer.export.verify_rows import check_exportable
 from trainer.hours import Hours
 from trainer.logs import logger
-from trainer.loop import Loop
+from trainer.loop import Loop, is_evaluated
 from trainer.metrics.log import MetricsLog
 from trainer.metrics.monitors import Tell, monitors_of, name_run
 from trainer.metrics.speed import mfu_of_one_token
-from trainer.micro_batches import with_micro_batches
-from trainer.out_of_memory import noting_out_of_memory
+from trainer.micro_batches import noting_out_of_memory, with_micro_batches
 from trainer.run_context import RunContext, newest_checkpoint, open_run
 
 FEW_UPDATES = 100
@@ -106,7 +104,7 @@ def train_phases(context: RunContext) -> int:
 
     while bad_step is not None or step < context.last_step:
         checkpoint = newest_checkpoint(context)
-        step = step_of(checkpoint)
+        step = 0 if checkpoint is None else checkpoint.state.step
         if context.hours is not None and checkpoint is not None and not has_trained:
             context.set_length(context.hours.resume(checkpoint))
         phases = phases_of(context.run_recipe)
@@ -209,13 +207,9 @@ def warn_of_few_updates(phase: Phase) -> None:
 
     batch = phase.recipe.batch
     key = "global_batch" if batch.global_batch is not None else "global_tokens"
-    reason = (
-        "so few teach a model little"
-        if steps < FEW_UPDATES
-        else "all of them belong to the warm-up of the learning rate"
-    )
+    reason = "so few teach a model little" if steps < FEW_UPDATES else "all of them belong to the warm-up of the rate"
     logger.info(
-        "%s: %s updates of batch.%s %s with a warm-up of %d: %s. A smaller batch.%s makes more of the same text; "
+        "%s: %s updates of batch.%s %s with a warm-up of %d: %s. A smaller batch makes more of the same text; "
         "run.max_steps, or epochs in a step of a fine-tuning, trains longer.",
         phase.recipe.run.output,
         f"{steps:,}",
@@ -223,16 +217,7 @@ def warn_of_few_updates(phase: Phase) -> None:
         f"{batch.size:,}",
         warmup,
         reason,
-        key,
     )
-
-
-def step_of(checkpoint: FoundCheckpoint | None) -> int:
-    """Return the step of a checkpoint, 0 if there is none."""
-    if checkpoint is None:
-        return 0
-    _, state, _ = checkpoint
-    return state.step
 
 
 def run_phase(
@@ -275,9 +260,9 @@ def run_phase(
         guard = AnomalyGuard(
             engine, context.run_recipe.anomaly, state.anomaly.model_copy(), phase.recipe.optimizer.clip
         )
-        loop = Loop(context, phase, engine, data.stream, data.evaluation, guard, metrics, data.unigram_loss)
+        loop = Loop(context, phase, engine, data.stream, data.evaluation, guard, metrics, state, data.unigram_loss)
         with noting_out_of_memory(phase.recipe, choice, device):
-            return loop.run(state)
+            return loop.run()
 
 
 # What a phase opens

@@ -13,14 +13,14 @@ from tests.gpu.conftest import DRY
 from trainer.build_model import log_attention
 from trainer.config.load import load_recipe
 from trainer.data.batches import pad_to_shape, shape_for
-from trainer.memory import count_parameters, held_bytes
+from trainer.describe import count_parameters, held_bytes, meta_model
+from trainer.micro_batches import fits, free_memory, trial_batch
 from trainer.models import attention
 from trainer.models.batch import PackedBatch
 from trainer.models.families import encoder_shape
 from trainer.models.pretraining import PretrainingModel
 from trainer.models.shape import EncoderShape
 from trainer.models.starting_weights import initialize
-from trainer.trial_pass import Trial, free_memory, meta_model
 
 pytestmark = pytest.mark.gpu
 
@@ -131,9 +131,10 @@ def test_a_trial_pass_leaves_no_memory_behind(device) -> None:
     shape = small_shape("bert_base")
     state = held_bytes(count_parameters(meta_model(shape)), recipe, 1)
     # The first pass loads kernels and opens cuBLAS in two threads, each with a workspace that training uses afterwards.
-    assert Trial(shape, recipe, 100.0, state, device).fits(1024)
+    batch = trial_batch(shape, recipe, 1024, 100.0)
+    assert fits(shape, recipe, batch, state, device)
     if device.type == "cuda":
         before = free_memory(device)
-        assert Trial(shape, recipe, 100.0, state, device).fits(1024)
-        assert not Trial(shape, recipe, 100.0, 10**12, device).fits(1024)
+        assert fits(shape, recipe, batch, state, device)
+        assert not fits(shape, recipe, batch, 10**12, device)
         assert abs(free_memory(device) - before) < 8e6

@@ -37,8 +37,7 @@ def plain_seconds(steps: int, speed: Speed, every: int) -> float:
 
 @given(st.builds(Speed, seconds, seconds), st.floats(0, 100), st.integers(1, 60), st.integers(1, 9))
 def test_no_larger_number_of_steps_fits(speed: Speed, available: float, max_steps: int, every: int) -> None:
-    recipe = recipe_of(f"run.max_steps={max_steps}", "schedule.warmup_steps=0", f"evaluation.every={every}")
-    steps = steps_that_fit(available, speed, recipe)
+    steps = min(steps_that_fit(available, speed, every), max_steps)
     assert 0 <= steps <= max_steps
     assert plain_seconds(steps, speed, every) <= available + 1e-6
     assert steps == max_steps or plain_seconds(steps + 1, speed, every) > available - 1e-6
@@ -65,11 +64,10 @@ class Clock:
         for step in steps:
             taken = first if first is not None and step == steps[0] else seconds
             self.now += taken
-            if self.hours.add(taken, step, self.planned):
-                number = self.hours.look(step, self.planned, self.evaluate)
-                if number is not None:
-                    self.planned = with_steps(self.recipe, number)
-                    self.fixed.append((step, number))
+            number = self.hours.after_step(step, taken, self.planned, self.evaluate)
+            if number not in (None, self.planned.run.max_steps):
+                self.planned = with_steps(self.recipe, number)
+                self.fixed.append((step, number))
 
     def evaluate(self) -> float:
         self.now += self.evaluation
@@ -100,11 +98,12 @@ def test_the_number_is_fixed_after_half_a_minute_or_with_the_warm_up(
     assert first + fixed[1] * seconds + evaluated == pytest.approx(0.98 * 36_000, rel=0.02)
 
 
-def test_the_number_is_fixed_again_if_the_warm_up_goes_on_at_another_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("warmup", "busy"), [(2000, 64), (8, 8)], ids=["in the warm-up", "too few steps before"])
+def test_the_number_is_fixed_again_at_another_speed(monkeypatch: pytest.MonkeyPatch, warmup: int, busy: int) -> None:
     """The machine was busy when the run began."""
-    clock = Clock(monkeypatch, "run.max_hours=0.5", "schedule.warmup_steps=2000")
-    clock.train(range(1, 65), 0.5)
-    clock.train(range(65, 3000), 0.05)
+    clock = Clock(monkeypatch, "run.max_hours=0.5", f"schedule.warmup_steps={warmup}")
+    clock.train(range(1, busy + 1), 0.5)
+    clock.train(range(busy + 1, 3000), 0.05)
     assert len(clock.fixed) >= 2 and clock.fixed[-1][0] <= 2000
     assert clock.fixed[-1][1] > 4 * clock.fixed[0][1]
 
@@ -201,7 +200,7 @@ def test_the_number_of_steps_decides_the_weights(training, measured, held_out, t
     assert training.tensors(measured, 40) == training.tensors(tmp_path / "steps", 40)
 
     done = training.warm(1, tmp_path / "steps", **UNKNOWN_LENGTH)
-    assert done.returncode == 2 and "was saved without run.max_hours" in done.stderr, done.stderr
+    assert done.returncode == 2 and "began with run.max_hours none, and now it is 0.05" in done.stderr, done.stderr
 
 
 def test_a_resume_keeps_the_number(training, measured, tmp_path) -> None:
@@ -265,9 +264,9 @@ def test_a_resume_at_another_speed_fixes_the_steps_again(training, tmp_path) -> 
 
     done = training.warm(1, out, "nan:0:16:16", **changes, run__stop_at=400)
     assert done.returncode == 0, done.stderr
-    assert f"from which run.max_hours 0.05 fixed {first:,} steps. " in done.stdout
     steps = run_of(out)["max_steps"]
     assert isinstance(steps, int) and steps > 2 * first
+    assert f"{steps:,} steps fit into 0.05 hours, not {first:,} (a step takes " in done.stdout
     assert training.losses(out).keys() >= {5, 10, 15, 20, 25, 400}, "the metrics have no gap"
 
     (change,) = [json.loads(line) for line in (out / "recipe_history.jsonl").read_text().splitlines()]

@@ -1,8 +1,9 @@
 """batch.micro_tokens = "auto": what is chosen, and that it is tried without a trace."""
 
 import gc
+import json
+from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,23 +11,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.errors import UsageError
-from tests.trainer.one_rank import ThreadedRanks
-from trainer import micro_batches, trial_pass
+from tests.trainer.one_rank import ThreadedRanks, group_of_one
+from trainer import micro_batches
 from trainer.batch_limits import needed_tokens, row_micro_batches, smallest_micro_batch, token_micro_batches
 from trainer.config.load import load_recipe
 from trainer.config.phases import phases_of
 from trainer.config.schema import BatchSection, Recipe
 from trainer.data.folder import open_folders
-from trainer.data.share import assign_rows, share_of
+from trainer.data.share import share_of
 from trainer.data.stream import build_stream
+from trainer.describe import MOST_TOKENS, count_parameters, held_bytes, largest_micro_batch, meta_model
 from trainer.distributed import collectives
 from trainer.distributed.collectives import RankFailedError
-from trainer.memory import MOST_TOKENS, count_parameters, held_bytes, largest_micro_batch
-from trainer.micro_batches import Rows, halve_until_it_fits, with_micro_batches
+from trainer.micro_batches import (
+    CPU_TOKENS,
+    RECORD,
+    Choice,
+    Rows,
+    after_choice,
+    fits,
+    is_out_of_memory,
+    recorded,
+    trial_batch,
+    with_micro_batches,
+)
+from trainer.models.batch import PackedBatch
 from trainer.models.families import encoder_shape
 from trainer.models.pretraining import PretrainingModel
-from trainer.out_of_memory import is_out_of_memory
-from trainer.trial_pass import Trial, meta_model
 
 TINY = "tests/recipes/small_bert.toml"
 AUTO = ["batch.micro_batch=none", "batch.micro_tokens=auto"]
@@ -55,6 +66,17 @@ def test_rows_are_cut_into_equal_parts_within_the_limit(rows: int, limit: int, l
     assert tokens <= limit and micro_batches == row_micro_batches(rows, limit, longest, ranks)
     assert ranks * micro_batches * (tokens // longest) >= rows
     assert needed_tokens(section, tokens, [longest], ranks) == tokens
+
+
+@given(
+    size=st.integers(2_000, 200_000),
+    longest=st.lists(st.integers(8, 512), min_size=1, max_size=3),
+    ranks=st.integers(1, 9),
+)
+def test_a_part_of_the_batch_that_fits_is_one_micro_batch(size: int, longest: list[int], ranks: int) -> None:
+    tokens = needed_tokens(batch(global_tokens=size, micro_tokens="auto"), 10**9, longest, ranks)
+    assert token_micro_batches(size, tokens, longest, ranks) == 1
+    assert tokens <= size // ranks + sum(longest) + 4 * max(longest) + 64
 
 
 def test_examples_of_both_counts() -> None:
@@ -88,14 +110,6 @@ def test_a_limit_below_a_row_is_refused(pairs: Path) -> None:
     recipe = recipe_of(f"data.pairs={pairs}", "model.vocab_size=none", "batch.micro_tokens=31")
     with pytest.raises(UsageError, match=r"micro_tokens 31 is not enough for rows of up to 32 tokens\. Give at least"):
         share_of(recipe, 0, 1, open_folders(recipe))
-
-
-def test_assignment_of_uneven_numbers_is_even() -> None:
-    import numpy as np
-
-    share = SimpleNamespace(rank=0, world_size=1, micro_batches=7, micro_batches_per_step=7)
-    sizes = [len(rows) for rows in assign_rows(np.full(40, 32), share)]  # type: ignore[arg-type]
-    assert sorted(set(sizes)) == [5, 6] and sum(sizes) == 40
 
 
 @pytest.mark.parametrize(
@@ -140,19 +154,33 @@ def test_more_memory_holds_more_tokens_up_to_a_limit() -> None:
     assert with_keys("engine.precision=fp32") < with_keys()
 
 
-def test_a_limit_is_halved_until_it_fits() -> None:
+CUDA = torch.device("cuda")
+
+
+@pytest.mark.parametrize("stage", [1, 3], ids=["tried", "by the estimate alone"])
+def test_a_size_is_halved_until_it_fits(monkeypatch: pytest.MonkeyPatch, stage: int) -> None:
     tried: list[int] = []
 
-    def fits(tokens: int) -> bool:
-        tried.append(tokens)
-        return tokens <= 3000
+    def fits(shape: object, recipe: object, batch: PackedBatch, *_: object) -> bool:
+        tried.append(batch.tokens)
+        return batch.tokens <= most
 
-    def need(tokens: int) -> int:
-        return needed_tokens(batch(global_batch=100, micro_tokens="auto"), tokens, [128], 1)
+    recipe = recipe_of("batch.global_batch=100", f"engine.zero_stage={stage}")
+    shape = encoder_shape(recipe.model, 500)
+    monkeypatch.setattr(micro_batches, "dist", ThreadedRanks(1))
+    monkeypatch.setattr(micro_batches, "free_memory", lambda device: 10**12)
+    monkeypatch.setattr(micro_batches, "fits", fits)
+    monkeypatch.setattr(micro_batches, "largest_micro_batch", lambda *_: estimate)
+    rows = Rows((128,), 40.0)
 
-    assert halve_until_it_fits(need(65_536), 128, need, fits) == tried[-1] <= 3000
-    assert tried == [12_800, 6400, 3200, 1536]
-    assert halve_until_it_fits(need(65_536), 128, need, lambda tokens: False) == 0
+    estimate, most = 65_536, 3000
+    assert micro_batches.largest_that_fits(recipe, shape, rows, CUDA) == (12_800 if stage == 3 else 1536)
+    assert tried == ([] if stage == 3 else [12_800, 6400, 3200, 1536])
+
+    estimate, most = 100, 128
+    assert micro_batches.largest_that_fits(recipe, shape, rows, CUDA) == (0 if stage == 3 else 128)
+    most = 0
+    assert micro_batches.largest_that_fits(recipe, shape, rows, CUDA) == 0
 
 
 # The trial
@@ -165,7 +193,8 @@ def test_a_trial_leaves_no_trace() -> None:
     before = torch.get_rng_state()
     gc.collect()
     alive = sum(isinstance(thing, PretrainingModel) for thing in gc.get_objects())
-    assert Trial(shape, recipe, 40.0, held_bytes(count_parameters(meta_model(shape)), recipe, 1), CPU).fits(512)
+    held = held_bytes(count_parameters(meta_model(shape)), recipe, 1)
+    assert fits(shape, recipe, trial_batch(shape, recipe, 512, 40.0), held, CPU)
     assert torch.equal(torch.get_rng_state(), before)
     assert sum(isinstance(thing, PretrainingModel) for thing in gc.get_objects()) == alive
 
@@ -174,15 +203,15 @@ def test_a_trial_is_as_large_as_a_micro_batch(monkeypatch) -> None:
     """And running out of memory, in the middle of its backward pass too, is an answer and no error."""
     recipe = recipe_of()
     shape = encoder_shape(recipe.model, 500)
-    trial_batch = trial_pass.trial_batch(shape, recipe, 1000, 40.0)
-    assert len(trial_batch.ids_T) == 1024 and trial_batch.longest == 128
-    assert len(trial_batch.masked_positions_K) >= 0.3 * 1024, "as many masks as tiny draws"
+    batch = trial_batch(shape, recipe, 1000, 40.0)
+    assert len(batch.ids_T) == 1024 and batch.longest == 128
+    assert len(batch.masked_positions_K) >= 0.3 * 1024, "as many masks as tiny draws"
 
     def out_of_memory(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(torch.Tensor, "backward", out_of_memory)
-    assert not Trial(shape, recipe, 40.0, 0, CPU).fits(512)
+    assert not fits(shape, recipe, batch, 0, CPU)
 
 
 @pytest.mark.parametrize(
@@ -204,12 +233,13 @@ def test_a_trial_tells_memory_from_other_faults(monkeypatch, words: str, is_memo
 
     monkeypatch.setattr(torch.Tensor, "backward", fail)
     recipe = recipe_of()
-    trial = Trial(encoder_shape(recipe.model, 500), recipe, 40.0, 0, CPU)
+    shape = encoder_shape(recipe.model, 500)
+    batch = trial_batch(shape, recipe, 512, 40.0)
     if is_memory:
-        assert not trial.fits(512)
+        assert not fits(shape, recipe, batch, 0, CPU)
     else:
         with pytest.raises(RuntimeError, match="CUDA error"):
-            trial.fits(512)
+            fits(shape, recipe, batch, 0, CPU)
 
 
 @pytest.mark.parametrize("request_bytes", [2**50, 2**62])
@@ -226,23 +256,19 @@ def test_ranks_agree_on_the_smallest_and_share_the_error_of_one(monkeypatch) -> 
     monkeypatch.setattr(micro_batches, "dist", ranks)
     recipe = recipe_of()
     shape = encoder_shape(recipe.model, 500)
-    fitting = [4096, 700, 4096]
-
-    def measures(*_: object) -> object:
-        return 4096, lambda tokens: tokens <= fitting[ranks.get_rank()]
 
     def choose(rank: int) -> int:
         return micro_batches.choose(recipe, shape, Rows((128,), 40.0), CPU)
 
-    monkeypatch.setattr(micro_batches, "measures_of", measures)
-    assert len(set(ranks.run(choose))) == 1 and ranks.run(choose)[0] <= 700
+    monkeypatch.setattr(micro_batches, "largest_that_fits", lambda *_: [4096, 700, 4096][ranks.get_rank()])
+    assert ranks.run(choose) == [700, 700, 700]
 
-    def breaks(*_: object) -> object:
+    def breaks(*_: object) -> int:
         if ranks.get_rank() == 1:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
-        return measures()
+        return 4096
 
-    monkeypatch.setattr(micro_batches, "measures_of", breaks)
+    monkeypatch.setattr(micro_batches, "largest_that_fits", breaks)
     errors = ranks.run(choose)
     assert {type(error) for error in errors} == {RankFailedError}
     assert all("Rank 1 failed" in str(error) and "illegal memory access" in str(error) for error in errors)
@@ -256,12 +282,115 @@ def test_a_number_in_the_recipe_is_left_alone(pairs: Path) -> None:
     assert with_micro_batches(phase, [], CPU) == (phase, None)
 
 
-@given(
-    size=st.integers(2_000, 200_000),
-    longest=st.lists(st.integers(8, 512), min_size=1, max_size=3),
-    ranks=st.integers(1, 9),
+# The record
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    with group_of_one():
+        yield
+
+
+def choose_in(run: Path, pairs: Path, *changes: str) -> Choice:
+    """Return the choice that a start takes."""
+    fixed = ["model.vocab_size=none", "batch.shape=fixed", "engine.compile=false"]
+    phase = phases_of(recipe_of(f"data.pairs={pairs}", f"run.output={run}", *fixed, *changes))[0]
+    changed, choice = with_micro_batches(phase, open_folders(phase.recipe), CPU)
+    assert choice is not None and changed.recipe.batch.micro_tokens == choice.tokens
+    return choice
+
+
+def test_a_choice_is_taken_again_under_the_same_circumstances(alone, tmp_path: Path, pairs: Path) -> None:
+    first = choose_in(tmp_path, pairs)
+    assert first.tokens == 32 * 32 < CPU_TOKENS, "all rows of a step: fewer than the limit of a CPU"
+
+    # What is recorded counts, not what would be chosen now.
+    path = tmp_path / RECORD
+    assert recorded(str(tmp_path)) == {first.key: 1024}
+    path.write_text(json.dumps({first.key: 320}))
+    assert choose_in(tmp_path, pairs).tokens == 320
+    assert choose_in(tmp_path, pairs, "deepspeed.wall_clock_breakdown=true").tokens == 320, "it needs no memory"
+    assert path.read_text() == json.dumps({first.key: 320}), "nothing was chosen, nothing is recorded"
+
+    for damaged in ("{damaged", "[1]", '{"a": "b"}', "7"):
+        path.write_text(damaged)
+        assert choose_in(tmp_path, pairs) == first
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "batch.shape=exact",
+        "batch.global_batch=64",
+        "masking.prob=0.5",
+        "masking.final_prob=0.5",
+        "model.hidden_dropout_prob=0.4",
+        "model.attention_probs_dropout_prob=0.4",
+        "engine.compile=true",
+        "engine.recompute=true",
+        "engine.precision=bf16",
+        "deepspeed.zero_optimization.reduce_bucket_size=1000",
+    ],
 )
-def test_a_part_of_the_batch_that_fits_is_one_micro_batch(size: int, longest: list[int], ranks: int) -> None:
-    tokens = needed_tokens(batch(global_tokens=size, micro_tokens="auto"), 10**9, longest, ranks)
-    assert token_micro_batches(size, tokens, longest, ranks) == 1
-    assert tokens <= size // ranks + sum(longest) + 4 * max(longest) + 64
+def test_a_choice_is_made_again_if_what_it_depends_on_changes(alone, tmp_path: Path, pairs: Path, change: str) -> None:
+    first, other = choose_in(tmp_path, pairs), choose_in(tmp_path, pairs, change)
+    assert recorded(str(tmp_path)) == {first.key: first.tokens, other.key: other.tokens}
+    assert len(recorded(str(tmp_path))) == 2, "the first one still holds for what it was made for"
+
+
+def test_the_smallest_choice_of_all_ranks_is_taken(monkeypatch, alone, tmp_path: Path, pairs: Path) -> None:
+    """A rank that ran out of memory records half in the folder of its machine, which others may not see."""
+    key = choose_in(tmp_path, pairs).key
+    monkeypatch.setattr(micro_batches, "run_on_all_ranks", lambda act: [act(), 512, None])
+    assert choose_in(tmp_path, pairs).tokens == 512
+    assert recorded(str(tmp_path)) == {key: 1024}
+
+
+def test_a_choice_that_ran_out_of_memory_is_halved_until_nothing_is_left(alone, tmp_path: Path, pairs: Path) -> None:
+    sizes = []
+    choice = choose_in(tmp_path, pairs)
+    while choice.half > 0:
+        sizes.append(choice.tokens)
+        # Two ranks of a machine run out of memory together.
+        advice = {after_choice(str(tmp_path), choice) for _ in range(2)}
+        assert f"resumes from the last checkpoint and takes {choice.half}." in advice.pop() and not advice
+        before, choice = choice, choose_in(tmp_path, pairs)
+        assert choice.tokens == before.half == choose_in(tmp_path, pairs).tokens, "and then it stays"
+    assert [*sizes, choice.tokens] == [1024, 512, 256, 128, 64, 32]
+    assert "Rows are too long for less. Set engine.recompute" in after_choice(str(tmp_path), choice)
+
+
+def test_half_that_cannot_be_recorded_is_named(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("a file in the folder's place")
+    advice = after_choice(str(tmp_path / "run"), Choice(512, 256, "key"))
+    assert "This could not be recorded: " in advice and advice.endswith(" Set batch.micro_tokens=256.")
+
+
+# Runs
+
+
+def test_a_run_out_of_memory_says_so_and_the_next_start_takes_half(training, tmp_path: Path) -> None:
+    """The memory that is refused is this machine's own, asked for in the third step's forward pass."""
+    auto = {"batch__micro_batch": "none", "batch__micro_tokens": "auto", "checkpoint__every": 2}
+    done = training.warm(1, tmp_path / "run", "exhaust:0:3:3", **auto)
+    assert done.returncode == 1
+    assert "batch.micro_tokens auto: 512 tokens at once on each rank." in done.stdout
+    (line,) = [line for line in done.stderr.splitlines() if "out of memory" in line]
+    assert line == (
+        f"clozeline: {tmp_path}/run: out of memory on cpu, with 512 tokens at once, which batch.micro_tokens auto "
+        f"chose. {tmp_path}/run/micro_batches.json records it: the same command resumes from the last checkpoint and "
+        "takes 256."
+    )
+
+    done = training.warm(1, tmp_path / "run", **auto)
+    assert done.returncode == 0, done.stderr
+    assert "batch.micro_tokens auto: 256 tokens at once, as recorded in micro_batches.json." in done.stdout
+    assert list(training.losses(tmp_path / "run")) == list(range(1, 13))
+    assert list(recorded(str(tmp_path / "run")).values()) == [256]
+
+
+def test_a_micro_batch_of_the_recipe_s_own_that_is_too_large_is_named(training, tmp_path: Path) -> None:
+    done = training.warm(1, tmp_path / "run", "exhaust:0:1:1")
+    assert done.returncode == 1
+    assert "out of memory on cpu, with batch.micro_batch 4. Lower it, or set batch.micro_batch=none" in done.stderr
+    assert "Traceback" not in done.stderr

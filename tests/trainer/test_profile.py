@@ -73,6 +73,7 @@ def test_mistakes_are_one_line(capsys, flags: list[str], message: str) -> None:
 
 def test_a_run_that_is_asked_to_stop_writes_what_it_has(tmp_path: Path) -> None:
     with pytest.raises(PreemptedError), profiling(5, str(tmp_path), rank=2) as profiler:
+        assert profiler is not None
         for step in range(21, 21 + WARM_UP_STEPS + 2):
             some_work()
             profiler.step_ended(step)
@@ -86,6 +87,7 @@ def test_a_run_that_is_asked_to_stop_writes_what_it_has(tmp_path: Path) -> None:
 
 def test_a_run_that_ends_during_the_warm_up_says_so(tmp_path: Path, capsys) -> None:
     with profiling(5, str(tmp_path), rank=0) as profiler:
+        assert profiler is not None
         for step in range(1, WARM_UP_STEPS + 1):
             some_work()
             profiler.step_ended(step)
@@ -96,14 +98,12 @@ def test_a_run_that_ends_during_the_warm_up_says_so(tmp_path: Path, capsys) -> N
 @pytest.mark.parametrize(("steps", "rank"), [(0, 0), (2, MAX_RANKS)])
 def test_nothing_is_recorded_unless_asked_for_nor_on_late_ranks(tmp_path: Path, steps: int, rank: int) -> None:
     with profiling(steps, str(tmp_path), rank) as profiler:
-        for step in range(1, 9):
-            profiler.step_ended(step)
-    assert recorded_names(tmp_path) == []
+        assert profiler is None
 
 
 def test_a_folder_that_cannot_be_written_is_one_line_and_training_continues(tmp_path: Path, capsys) -> None:
     (tmp_path / "profile").write_text("a file in the folder's place")
-    profiler = StepProfiler(1, str(tmp_path))
+    profiler = StepProfiler(1, str(tmp_path), rank=0)
     for step in range(1, 9):
         some_work()
         profiler.step_ended(step)

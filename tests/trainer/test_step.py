@@ -10,12 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from schemas.errors import DataError
 from tests.trainer.one_rank import VOCABULARY, group_of_one, small_batch, small_engine, small_recipe
 from trainer import step as steps
 from trainer.anomaly import AnomalyGuard, AnomalyHistory
 from trainer.distributed.deepspeed_internals import basic_optimizer
-from trainer.metrics.sums import StepResult, Sums, check_any_predicted
+from trainer.metrics.sums import StepResult, Sums
 from trainer.models.batch import PackedBatch
 from trainer.models.pretraining import build_model
 from trainer.step import Stepper, count_batch, seed_dropout
@@ -179,15 +178,6 @@ def test_the_scale_of_fp16_multiplies_the_gradient(monkeypatch: pytest.MonkeyPat
     engine.destroy()
 
 
-def test_a_global_batch_without_masks_ends_the_run() -> None:
-    engine = small_engine(RECIPE)
-    guard = WatchedGuard(engine, AnomalyHistory())
-    empty = small_batch(5, masked=0)
-    with pytest.raises(DataError, match="The batch of step 4 has no masked token"):
-        whole_step(Stepper(engine, guard), 4, [empty])
-    engine.destroy()
-
-
 def test_counts_are_sums_over_micro_batches() -> None:
     module = SimpleNamespace(labeled_pairs=lambda batch: 10 * batch.paired)
     engine: Any = SimpleNamespace(device="cpu", module=module)
@@ -204,13 +194,6 @@ def test_large_counts_are_exact() -> None:
     engine: Any = SimpleNamespace(device="cpu", module=module)
     large = PackedBatch(**{**vars(BATCHES[0]), "tokens": 2**24 + 1})
     assert count_batch(engine, [large])[2] == 2**24 + 1
-
-
-def test_a_batch_without_masks_ends_all_ranks() -> None:
-    check_any_predicted(Sums(predicted=1, tokens=9), "nothing to predict")
-    with pytest.raises(DataError, match="nothing to predict") as caught:
-        check_any_predicted(Sums(pairs=4, tokens=9), "nothing to predict")
-    assert caught.value.everywhere
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda", "another"])

@@ -135,3 +135,17 @@ def phase_of_length(phase: Phase, run_recipe: Recipe) -> Phase:
     (fixed,) = phases_of(run_recipe)
     # The micro-batches of this machine may have been chosen since the recipe was loaded.
     return replace(fixed, recipe=fixed.recipe.model_copy(update={"batch": phase.recipe.batch}))
+
+
+def evaluation_is_due(run_recipe: Recipe, phase: Phase, step: int) -> bool:
+    """Return whether held-out pairs are evaluated after `step`: every evaluation.every steps, and between phases."""
+    section = run_recipe.evaluation
+    if section.pairs is None or step == 0:
+        return False
+    return step % section.every == 0 or step in (phase.steps_before, phase.last_step)
+
+
+def line_is_due(run_recipe: Recipe, step: int) -> bool:
+    """Return whether metrics.jsonl has a line with the training losses up to a step."""
+    run = run_recipe.run
+    return step == 1 or step % run.log_every == 0 or step == run.max_steps

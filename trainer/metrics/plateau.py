@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from math import floor, log2
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainer.config.phases import Phase, phases_of
-from trainer.due import evaluation_is_due, line_is_due
+from trainer.config.phases import Phase, evaluation_is_due, line_is_due, phases_of
 from trainer.logs import logger
 from trainer.optim.lr_schedule import learning_rate_of
 

@@ -19,7 +19,8 @@ from tests.small_models import as_theirs, random_model, section, write_hf
 from tests.xlnet_batches import keys, random_batch, random_rows, single, singles, their_inputs
 from trainer.config.load import load_recipe
 from trainer.data.batches import BatchShape, pack_permuted, pad_to_shape
-from trainer.memory import activation_bytes, working_bytes
+from trainer.describe import activation_bytes, working_bytes
+from trainer.micro_batches import trial_batch
 from trainer.models import xlnet_attention
 from trainer.models.batch import PackedBatch
 from trainer.models.families import encoder_shape
@@ -27,7 +28,6 @@ from trainer.models.hf_load import warm_start
 from trainer.models.hf_names import from_hf, to_hf
 from trainer.models.pretraining import PretrainingModel, build_model
 from trainer.optim.build import parameter_groups
-from trainer.trial_pass import trial_batch
 
 ROWS = [(10, 9), (6, 0), (20, 17), (7, 30), (4, 4), (12, 1)]
 

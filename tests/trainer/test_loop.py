@@ -5,8 +5,8 @@ from typing import Any, cast
 from tests.trainer.one_rank import small_recipe
 from trainer.checkpoint.state import AnomalyHistory, TrainingState
 from trainer.config.phases import phases_of
+from trainer.loop import Progress
 from trainer.metrics.sums import Interval
-from trainer.progress import Progress
 
 
 def test_a_state_to_save_does_not_change_with_later_steps() -> None:
