@@ -261,12 +261,10 @@ def shape_of(folders: list[PairFolder], recipe: Recipe, share: RankShare) -> Bat
     """Return the shape to which all micro-batches are padded, or None if batch.shape is `exact`."""
     if recipe.batch.shape == "exact":
         return None
-    if share.ramp is None:
-        return shape_of_size(folders, recipe, share)
 
     # One shape for all sizes of a ramp: the largest.
-    shares = [replace(share, size=size, micro_batches=micro_batches) for size, micro_batches in share.ramp.distinct]
-    shapes = [shape_of_size(folders, recipe, one) for one in (share, *shares)]
+    sizes = {(share.size, share.micro_batches), *share.ramp}
+    shapes = [shape_of_size(folders, recipe, replace(share, size=size, micro_batches=n)) for size, n in sorted(sizes)]
     largest = max(shapes, key=lambda shape: shape.tokens)
     return replace(largest, most_tokens=max(shape.most_tokens or 0 for shape in shapes))
 

@@ -79,7 +79,7 @@ UNIGRAM_FILE = "unigram.json"
 
 
 def sample(
-    folders: list[PairFolder], weights: list[float] | None, tokens: int, skip_damaged: bool = False
+    folders: list[PairFolder], weights: list[float] | None, tokens: int
 ) -> Iterator[tuple[Iterator[pa.Table], int]]:
     """Yield for each folder its sampled rows, and how many times each of them counts.
 
@@ -95,14 +95,14 @@ def sample(
     for folder, size, weight in zip(folders, sizes, weights, strict=True):
         share = int(total * weight / sum(weights))
         times = max(1, round(share / max(size, 1)))
-        yield sampled_tables(folder, min(share, size), skip_damaged), times
+        yield sampled_tables(folder, min(share, size)), times
 
 
-def sampled_tables(folder: PairFolder, tokens: int, skip_damaged: bool = False) -> Iterator[pa.Table]:
+def sampled_tables(folder: PairFolder, tokens: int) -> Iterator[pa.Table]:
     """Yield random rows of a folder, in the column input_ids, with at most `tokens` tokens together.
 
-    They are from the fewest evenly spaced shards that have about as many tokens, at least one shard.
-    Raises as `PairFolder.read_shard`, but leaves out shards that are damaged if `skip_damaged`.
+    They are from the fewest evenly spaced shards that have about as many tokens, at least one shard. Raises as
+    `PairFolder.read_shard`.
     """
     shards = folder.manifest.shards
     share = min(1.0, tokens / max(folder.manifest.totals["tokens"], 1))
@@ -114,13 +114,7 @@ def sampled_tables(folder: PairFolder, tokens: int, skip_damaged: bool = False) 
         limit = shards[number].tokens
         if tokens_read > tokens:
             limit = limit * tokens // tokens_read
-        try:
-            rows = folder.read_shard(number).select(["input_ids"])
-        except DataError:
-            if skip_damaged:
-                continue
-            raise
-        yield sampled_rows(rows, number, limit)
+        yield sampled_rows(folder.read_shard(number).select(["input_ids"]), number, limit)
 
 
 # data.statistics
@@ -312,12 +306,11 @@ def unigram_counts(recipe: Recipe, folders: list[PairFolder], begins: bool) -> I
 def sampled_unigrams(folders: list[PairFolder], weights: list[float] | None) -> Ints:
     """Return the counts of up to BASELINE_TOKENS tokens, from each folder its share of the mixture.
 
-    A damaged shard is left out, because training reports it when it reads it. Raises StorageError if a store or a disk
-    cannot be reached, because the baseline must not depend on an outage.
+    Raises as `PairFolder.read_shard`.
     """
     size = folders[0].vocabulary.size
     counts_V = np.zeros(size, dtype=np.int64)
-    for tables, times in sample(folders, weights, BASELINE_TOKENS, skip_damaged=True):
+    for tables, times in sample(folders, weights, BASELINE_TOKENS):
         for rows in tables:
             ids_T = rows["input_ids"].combine_chunks().flatten().to_numpy()
             counts_V += times * np.bincount(ids_T, minlength=size)

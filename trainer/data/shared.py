@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import os
 import shutil
@@ -32,7 +33,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from schemas.host_limits import ranks_on_this_machine
-from trainer.data.node_cache import NodeCache, release_lock, take_lock
+from trainer.data.node_cache import PAUSE, NodeCache
 from trainer.data.rows import PairRows, ShardRows, StoredMasks
 from trainer.logs import EVERY_RANK, logger
 
@@ -45,9 +46,6 @@ FREE_BYTES = 4 * 10**9
 
 PREFIX = "clozeline-shards-"
 ENTER_SECONDS = 10.0
-SHORTEST_PAUSE = 0.005
-LONGEST_PAUSE = 0.04
-"""Seconds between two checks for shards that other ranks are decoding. Decoding one takes 0.02 seconds or more."""
 
 SAID = "not_shared"
 """A folder that exists once a rank has logged that it cannot share."""
@@ -94,7 +92,7 @@ class SharedShards:
             _check_private(self.folder)
             self._cache = NodeCache(self.folder, 0, self._pause)
         except OSError:
-            release_lock(self._use)
+            _release(self._use)
             raise
 
     def read(self, keys: list[str], decode: Decode) -> list[ShardRows]:
@@ -105,7 +103,6 @@ class SharedShards:
         self._kept_shards = max(self._kept_shards, self.kept_blocks * len(keys))
         shards: dict[int, ShardRows] = {}
         left = [(place + self._local_rank) % len(keys) for place in range(len(keys))]
-        pause = SHORTEST_PAUSE
         while left:
             busy = []
             for place in left:
@@ -116,9 +113,8 @@ class SharedShards:
                     shards[place] = shard
 
             # Other ranks are decoding all that is left.
-            if busy and len(busy) == len(left):
-                self._pause(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
+            if busy == left:
+                self._pause(PAUSE)
             left = busy
         return [shards[place] for place in range(len(keys))]
 
@@ -129,7 +125,7 @@ class SharedShards:
     def close(self) -> None:
         """Leave the folder, and remove it if no other process uses it. Arrays that were mapped stay valid."""
         # Released first: if the last two ranks both kept their shared locks, neither would get the exclusive one.
-        release_lock(self._use)
+        _release(self._use)
         with contextlib.suppress(OSError):
             _remove_unused(self.folder)
 
@@ -192,20 +188,12 @@ class SharedShards:
 
     def _give_up(self, reason: OSError) -> None:
         """Stop sharing on this rank, and log the reason unless another rank of the node has done so."""
-        if self.is_shared and self._is_first_to_say():
-            log_not_shared(reason)
-        self.is_shared = False
-
-    def _is_first_to_say(self) -> bool:
-        """Return whether this rank is the first one of the node that asks."""
-        try:
+        if self.is_shared:
+            self.is_shared = False
             # A folder rather than a file, because creating one needs no file descriptor, and those may have run out.
-            os.mkdir(os.path.join(self.folder, SAID))
-        except FileExistsError:
-            return False
-        except OSError:
-            return self._local_rank == 0
-        return True
+            with contextlib.suppress(OSError):
+                os.mkdir(os.path.join(self.folder, SAID))
+                log_not_shared(reason)
 
 
 def open_shared(name: str) -> SharedShards | None:
@@ -241,6 +229,34 @@ def log_not_shared(reason: OSError) -> None:
 # The folder
 
 
+def _lock(path: str, kind: int) -> int | None:
+    """Lock a folder: fcntl.LOCK_SH to use it, fcntl.LOCK_EX to remove it. Returns the lock's file descriptor.
+
+    Returns None if others hold it, or have removed the folder. Raises OSError if there are no locks.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        return None
+
+    taken = False
+    try:
+        fcntl.flock(handle, kind | fcntl.LOCK_NB)
+        taken = os.fstat(handle).st_nlink > 0  # whoever held it before may have removed the folder
+    except BlockingIOError:
+        pass
+    finally:
+        if not taken:
+            os.close(handle)
+    return handle if taken else None
+
+
+def _release(handle: int) -> None:
+    """Release a lock and close its file. Closing alone does not release it if a forked process has the file open."""
+    fcntl.flock(handle, fcntl.LOCK_UN)
+    os.close(handle)
+
+
 def _enter(path: str) -> int:
     """Create a folder if needed and hold a shared lock on it. Returns the lock's file descriptor.
 
@@ -251,23 +267,22 @@ def _enter(path: str) -> int:
         # The folder may be removed between any two of these calls; then it is created again.
         with contextlib.suppress(FileExistsError):
             os.mkdir(path, 0o700)
-        with contextlib.suppress(FileNotFoundError):
-            handle = take_lock(path, shared=True, is_folder=True)
-            if handle is not None:
-                return handle
-        time.sleep(SHORTEST_PAUSE)
+        handle = _lock(path, fcntl.LOCK_SH)
+        if handle is not None:
+            return handle
+        time.sleep(PAUSE)
     raise TimeoutError(f"{path} has been locked for {ENTER_SECONDS:g} seconds")
 
 
 def _remove_unused(path: str) -> None:
     """Remove a folder if no process uses it."""
-    with contextlib.suppress(FileNotFoundError, PermissionError):
-        handle = take_lock(path, is_folder=True)
+    with contextlib.suppress(PermissionError):
+        handle = _lock(path, fcntl.LOCK_EX)
         if handle is not None:
             try:
                 shutil.rmtree(path)
             finally:
-                release_lock(handle)
+                _release(handle)
 
 
 def _remove_abandoned(root: str, prefix: str) -> None:
