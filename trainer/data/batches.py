@@ -1,7 +1,7 @@
 """Makes micro-batches for the model: packs rows with their masks, and pads them to one fixed shape.
 
 Packed rows lie end to end. A compiled model or a CUDA graph needs a single shape, a constant number of tokens,
-sequences and masked positions. Padding to it does not change any result: its tokens form sequences of their own, which
+sequences and masked positions. Padding to it does not change any result: its tokens form separate sequences, which
 no other sequence attends to; missing sequences have no tokens; and missing masked positions have a label that the loss
 ignores.
 
@@ -89,7 +89,7 @@ def pack_causal(rows: PairRows) -> PackedBatch:
 def pack_permuted(rows: PairRows, keys_B: U64, masking: Masking, vocabulary: Vocabulary) -> PackedBatch:
     """Return stored rows as one micro-batch on the CPU, in XLNet's layout, with targets instead of masks.
 
-    Rows of pairs begin with [CLS]. XLNet's end with it, and it is a segment of its own, number 2:
+    Rows of pairs begin with [CLS]. XLNet's end with it, and it is a separate segment, number 2:
 
         [CLS] A [SEP] B [SEP]       segments 0 0 0 1 1      as they are stored
         A [SEP] B [SEP] [CLS]       segments 0 0 1 1 2      as XLNet reads them

@@ -1,6 +1,6 @@
 """Token counts of the training text: for a new run's starting weights, and for the baseline of its loss.
 
-Both come from data.statistics, which `clozeline statistics` counts over the whole corpus, or else from a sample of the
+Both come from data.statistics, which `clozeline statistics` counts over the corpus, or else from a sample of the
 run's own pairs, which takes seconds. Documents were assigned to shards by hash, so some shards are a random sample.
 
 The baseline is the loss of a model that only knows how often each token occurs. A masked LM learns that first, because
@@ -253,7 +253,8 @@ def open_frequencies(recipe: Recipe, folders: list[PairFolder], begins: bool) ->
     """Return how often each token occurs in a phase's rows, None if none could be counted. A collective call.
 
     recipe: the phase's. begins: the run has no checkpoint yet.
-    Raises DataError or StorageError on every rank if a new run cannot read its data.statistics.
+    Raises DataError or StorageError on every rank if a new run cannot read its data.statistics, or if a shard that is
+    counted cannot be read.
     """
     counts_V = run_on_rank_0(lambda: recorded_counts(recipe, folders, begins))
     return WordFrequencies(counts_V) if counts_V.any() else None

@@ -28,6 +28,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from io import BufferedWriter
 
 from filelock import FileLock, Timeout
 
@@ -91,28 +92,9 @@ class NodeCache:
             return path
         return None
 
-    @contextlib.contextmanager
-    def lock(self, key: str, wait: bool = True) -> Iterator[bool]:
-        """Hold the lock of a file, which excludes all other threads and processes. Yields whether it is held.
-
-        Without `wait`, it is not if another one has it.
-        """
-        path = os.path.join(self.folder, f"{key}.lock")
-        lock = FileLock(path, fallback_to_soft=False)
-
-        def take() -> bool:
-            with contextlib.suppress(Timeout):
-                lock.acquire(blocking=False)
-            return lock.is_locked
-
-        while not take() and wait:
-            self._pause(PAUSE)
-        try:
-            yield lock.is_locked
-        finally:
-            if lock.is_locked:
-                _unlink(path)
-                lock.release()
+    def lock(self, key: str, wait: bool = True) -> contextlib.AbstractContextManager[bool]:
+        """Hold the lock of a file, as `locked` does."""
+        return locked(os.path.join(self.folder, f"{key}.lock"), self._pause if wait else None)
 
     def add(self, key: str, data: bytes | memoryview) -> None:
         """Make a file, whose lock is held. Removes other files to make room. Raises OSError.
@@ -123,11 +105,11 @@ class NodeCache:
         for left in (partial, self.path(key)):
             _unlink(left)
 
-        while not self._reserve(partial, memoryview(data).nbytes):
+        while (file := self._reserve(partial, memoryview(data).nbytes)) is None:
             self._pause(PAUSE)
         try:
             # The file is not synced to disk: readers must check what a crash of the machine may have damaged.
-            with open(partial, "r+b") as file:
+            with file:
                 file.write(data)
 
             # A host that does not see this one's locks may have removed the partial file.
@@ -138,14 +120,14 @@ class NodeCache:
                 os.unlink(partial)
             raise
 
-    def _reserve(self, partial: str, size: int) -> bool:
-        """Create a partial file if there is room for it. Returns whether there is."""
+    def _reserve(self, partial: str, size: int) -> BufferedWriter | None:
+        """Create and open a partial file, or return None if there is no room for it."""
         with self.lock(FOLDER_LOCK):
             if not self._make_room(size):
-                return False
-            with open(partial, "xb") as file:
-                file.truncate(size)  # from now on, other processes count its full size
-            return True
+                return None
+            file = open(partial, "wb")  # noqa: SIM115 (the caller closes it)
+            file.truncate(size)  # from now on, other processes count its full size
+            return file
 
     def _make_room(self, needed: int) -> bool:
         """Remove files until `needed` bytes fit. Returns False if files that are being written take up too much."""
@@ -174,10 +156,10 @@ class NodeCache:
 
     def _remove_abandoned(self, key: str, partial: str) -> bool:
         """Remove a partial file unless a process is writing it. Returns whether it was removed."""
-        with self.lock(key, wait=False) as nobody_writes:
-            if nobody_writes:
+        with self.lock(key, wait=False) as is_abandoned:
+            if is_abandoned:
                 _unlink(partial)
-            return nobody_writes
+            return is_abandoned
 
     def _dispensable_first(self, files: list[CachedFile]) -> list[CachedFile]:
         """Return files in the order of removal. files: with the least recently used first."""
@@ -195,6 +177,29 @@ class NodeCache:
             bytes_left -= useful[-1].size
             window.append(useful.pop())
         return forgotten + useful[::-1] + window[::-1]
+
+
+@contextlib.contextmanager
+def locked(path: str, pause: Callable[[float], None] | None) -> Iterator[bool]:
+    """Hold a lock file, which excludes all other threads and processes, and is removed. Yields whether it is held.
+
+    pause: called with seconds to sleep while another one has it; with None, it is not held then. Raises OSError.
+    """
+    lock = FileLock(path, fallback_to_soft=False)
+
+    def take() -> bool:
+        with contextlib.suppress(Timeout):
+            lock.acquire(blocking=False)
+        return lock.is_locked
+
+    while not take() and pause is not None:
+        pause(PAUSE)
+    try:
+        yield lock.is_locked
+    finally:
+        if lock.is_locked:
+            _unlink(path)
+            lock.release()
 
 
 def _unlink(path: str) -> None:

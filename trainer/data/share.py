@@ -3,15 +3,12 @@
 Rows are assigned to all micro-batches of all ranks by length, so that every rank computes nearly the same number of
 tokens. The world size decides which rank gets which rows, and nothing else.
 
-A batch size ramp begins a phase with smaller batches. The size grows linearly with the batch's number from
-batch.ramp_from to the full size, which it has from batch number batch.ramp_steps on (counted from 0). Sizes are
-multiples of the greatest common divisor of ramp_from and the full size. Example: a ramp from 768 to 4,608 rows in 10
-steps has 768, 768, 1,536, 1,536, 2,304, 2,304, 3,072, 3,072, 3,840, 3,840 rows, then 4,608. Both the size and the place
-of a batch follow from its number and the recipe alone, so a run resumes by arithmetic, on any number of ranks.
-
-ModernBERT's and cramming's batches grow like this (arXiv:2412.13663, arXiv:2212.14034), with the same number of steps
-at each size. For a ramp that is stated in tokens, such as ModernBERT's over 50 billion, set
-steps = tokens / mean batch in tokens.
+A batch size ramp begins a phase with smaller batches, as in ModernBERT and cramming (arXiv:2412.13663,
+arXiv:2212.14034). The size grows linearly with the batch's number from batch.ramp_from to the full size, which it has
+from batch number batch.ramp_steps on (counted from 0). Sizes are multiples of the greatest common divisor of ramp_from
+and the full size. Example: a ramp from 768 to 4,608 rows in 10 steps has 768, 768, 1,536, 1,536, 2,304, 2,304, 3,072,
+3,072, 3,840, 3,840 rows, then 4,608. Both the size and the place of a batch follow from its number and the recipe
+alone, so a run resumes by arithmetic, on any number of ranks.
 
 Shape suffix: B rows.
 """

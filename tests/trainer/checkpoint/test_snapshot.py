@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -74,3 +75,16 @@ def test_memory_for_copies_from_a_gpu_is_pinned_where_that_is_possible(
             assert list(pinned.values()) == ([copied_bytes(one)] if failure == 0 else [])
     memory.free()
     assert pinned == {}
+
+
+@pytest.mark.gpu
+def test_a_copy_from_a_gpu_lies_in_pinned_memory() -> None:
+    snapshot = snapshot_with(LENGTHS, seed=0, device="cuda")
+    on_gpu = [replace(part, weights=part.weights.cuda()) for part in snapshot.slices]
+    memory = HostMemory()
+    with group_of_one():
+        assert memory.is_ready(snapshot)
+        copy = memory.copy(replace(snapshot, slices=on_gpu))
+    for found, expected in zip(copy.slices, snapshot.slices, strict=True):
+        assert found.weights.is_pinned() and torch.equal(found.weights, expected.weights)
+    memory.free()
