@@ -196,7 +196,7 @@ def check_room(recipe: Recipe, folder: Path) -> list[Finding]:
     import torch
 
     from trainer.batch_limits import smallest_micro_batch
-    from trainer.checkpoint.snapshot import SHARE_OF_MEMORY, WASTED_SHARE
+    from trainer.checkpoint.snapshot import SHARE_OF_MEMORY
     from trainer.describe import (
         activation_bytes,
         count_parameters,
@@ -236,7 +236,7 @@ def check_room(recipe: Recipe, folder: Path) -> list[Finding]:
 
     if recipe.checkpoint.background:
         advice = "Without them, training stops while a checkpoint is written. Free memory, or use more machines."
-        sizes = (round(saved * (1 + 1 / WASTED_SHARE)), round(SHARE_OF_MEMORY * available_bytes()))
+        sizes = (saved, round(SHARE_OF_MEMORY * available_bytes()))
         findings.append(compared("host memory", "copies of a checkpoint take", sizes, advice))
     return findings
 

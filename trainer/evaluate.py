@@ -91,7 +91,7 @@ class Evaluation:
         frequencies: of the training text; without them there is no `eval_unigram_loss`. device: where batches go.
         """
         # Held-out batches always have the full size, even while training batches still ramp up to it.
-        share = replace(share, ramp=None)
+        share = replace(share, ramp=())
         sources = build_sources([folder], None, EVALUATION_SEED, by_tokens=recipe.batch.global_tokens is not None)
         check_enough_rows(folder, share)
 

@@ -28,7 +28,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from schemas.errors import UsageError
-from trainer.checkpoint.state import FoundCheckpoint
+from trainer.checkpoint.format import FoundCheckpoint
 from trainer.config.schema import Recipe
 from trainer.config.validate import check_schedule
 from trainer.distributed.collectives import run_on_rank_0

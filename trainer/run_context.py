@@ -14,11 +14,11 @@ import torch.distributed as dist
 from schemas import storage
 from schemas.errors import ClozelineError, StorageError
 from trainer.checkpoint.background import BackgroundSaves
-from trainer.checkpoint.publication import prune
-from trainer.checkpoint.read import find_checkpoint
+from trainer.checkpoint.format import FoundCheckpoint
 from trainer.checkpoint.remote import RunUrl
+from trainer.checkpoint.resume import find_checkpoint
 from trainer.checkpoint.run_folder import NodeFolders, claim_folders
-from trainer.checkpoint.state import FoundCheckpoint
+from trainer.checkpoint.write import prune
 from trainer.config.schema import Recipe
 from trainer.distributed.collectives import check_ranks_agree, run_on_all_ranks, run_on_rank_0
 from trainer.distributed.stop import StopAgreement, StopRequest

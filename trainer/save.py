@@ -14,10 +14,9 @@ from deepspeed import DeepSpeedEngine
 from schemas import storage
 from schemas.errors import CheckpointError, StorageError
 from trainer.checkpoint.format import EVALUATION, add_evaluation, checkpoint_path, location
-from trainer.checkpoint.publication import prune
 from trainer.checkpoint.snapshot import Snapshot, snapshot_of
 from trainer.checkpoint.state import TrainingState
-from trainer.checkpoint.write import write_snapshot
+from trainer.checkpoint.write import prune, write_snapshot
 from trainer.distributed.collectives import RankFailedError, run_on_rank_0
 from trainer.distributed.replica_check import check_replicas
 from trainer.logs import logger

@@ -19,9 +19,10 @@ from schemas.errors import ClozelineError
 from schemas.manifest import read_manifest
 from trainer.anomaly import AnomalyGuard
 from trainer.build_model import build_initial_model, fill_in_initial_weights, warn_of_vocabulary
+from trainer.checkpoint.format import FoundCheckpoint
 from trainer.checkpoint.resume import announce, resume, write_history
 from trainer.checkpoint.run_folder import RECIPE, describe_run
-from trainer.checkpoint.state import FoundCheckpoint, TrainingState
+from trainer.checkpoint.state import TrainingState
 from trainer.config.phases import Phase, phase_after, phases_of
 from trainer.config.schema import Recipe
 from trainer.data.counts import open_frequencies

@@ -58,6 +58,7 @@ class BackgroundSaves:
             return None
         if not self._memory.is_ready(snapshot):
             self._enabled = False
+            self._memory.free()
             logger.info(
                 "There is not enough host memory for a copy of weights and moments (%s bytes on rank 0), so training "
                 "stands still while checkpoints are written.",
@@ -103,6 +104,7 @@ class BackgroundSaves:
             # The error that ends the run is about to be reported, and this one must not replace it.
             logger.warning("The last checkpoint was not saved: %s", error, extra=EVERY_RANK)
 
+        self._memory.free()
         if self._group is not None:
             # If a rank was lost, its connections are gone.
             with contextlib.suppress(RuntimeError):

@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
@@ -48,10 +48,11 @@ class ManifestEntry(TypedDict):
     sha256: str
 
 
-class NewestCheckpoint(NamedTuple):
-    """The newest checkpoint that verifies, and what is wrong with newer ones."""
+class FoundCheckpoint(NamedTuple):
+    """The newest checkpoint that verifies, its state, and what is wrong with newer ones."""
 
     path: Path
+    state: TrainingState
     faults: list[str]
 
 
@@ -70,18 +71,17 @@ def checkpoint_path(run: str, step: int) -> Path:
 
 def steps_saved(run: str) -> list[int]:
     """Return the steps that have a checkpoint with a manifest, oldest first. `run` may be a URL."""
+    return [step for step in steps_named(run) if storage.exists(storage.join(location(run, step), MANIFEST))]
+
+
+def steps_named(run: str) -> list[int]:
+    """Return the steps that have a folder with the name of a checkpoint, oldest first. `run` may be a URL.
+
+    A save never leaves one without a manifest in a local folder; an upload that was cut short does at a URL.
+    """
     names = storage.names(storage.join(run, CHECKPOINTS_FOLDER))
-    steps_of_names = [_step_of(name) for name in names]
-    steps = sorted(step for step in steps_of_names if step is not None)
-    return [step for step in steps if storage.exists(storage.join(location(run, step), MANIFEST))]
-
-
-def _step_of(folder_name: str) -> int | None:
-    """Return the step that a folder's name gives, or None for a partial folder or any other name."""
-    if not folder_name.startswith(_STEP_PREFIX):
-        return None
-    digits = folder_name.removeprefix(_STEP_PREFIX)
-    return int(digits) if digits.isdecimal() else None
+    digits = [name.removeprefix(_STEP_PREFIX) for name in names if name.startswith(_STEP_PREFIX)]
+    return sorted(int(step) for step in digits if step.isdecimal())
 
 
 # The manifest
@@ -142,6 +142,8 @@ def fault_of_checkpoint(path: Path, share: tuple[int, int] = (0, 1)) -> str | No
 
 def fault_of_sizes(path: Path) -> str | None:
     """Return what is wrong with a checkpoint's manifest or with the size of a file. Raises as `fault_of_checkpoint`."""
+    if not (path / MANIFEST).exists():
+        return f"{path} has no {MANIFEST}"
     try:
         for entry in listed_files((path / MANIFEST).read_bytes(), str(path)):
             file = path / entry["path"]
@@ -149,7 +151,7 @@ def fault_of_sizes(path: Path) -> str | None:
                 return f"{file} is missing"
             if file.stat().st_size != entry["bytes"]:
                 return f"{file} was cut or changed"
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         return f"{path / MANIFEST} cannot be read ({error!r})"
     return None
 
@@ -202,12 +204,9 @@ def read_evaluation(folder: str) -> dict[str, Any]:
     """
     try:
         metrics = json.loads(storage.read(storage.join(folder, EVALUATION)), parse_int=float)
-    except (DataError, UsageError, ValueError, RecursionError):
+        return {name: value for name, value in metrics.items() if value is None or type(value) is float}
+    except (DataError, UsageError, ValueError, AttributeError):
         return {}
-
-    if not isinstance(metrics, dict):
-        return {}
-    return metrics if all(value is None or type(value) is float for value in metrics.values()) else {}
 
 
 def add_evaluation(folder: Path, metrics: dict[str, Any]) -> None:
@@ -219,41 +218,31 @@ def add_evaluation(folder: Path, metrics: dict[str, Any]) -> None:
 # Reading
 
 
-def newest_sound_checkpoint(run: str) -> NewestCheckpoint | None:
+def newest_sound_checkpoint(run: str) -> FoundCheckpoint | None:
     """Return the newest checkpoint of a local run that verifies, or None if nothing was ever published.
 
-    Raises CheckpointError if there are checkpoints but none verifies: silently starting over would lose the run.
+    Raises CheckpointError as `newest_sound` and `read_state` do.
     """
-    faults: list[str] = []
-    for step in reversed(steps_saved(run)):
-        path = checkpoint_path(run, step)
-        fault = fault_of_checkpoint(path)
-        if fault is None:
-            return NewestCheckpoint(path, [*unsealed(run, newer_than=step), *faults])
-        faults.append(fault)
-
-    faults += unsealed(run)
-    if faults:
-        raise none_verifies(run, faults)
-    return None
+    steps = steps_named(run)
+    if not steps:
+        return None
+    step, faults = newest_sound(run, steps, lambda step: fault_of_checkpoint(checkpoint_path(run, step)))
+    path = checkpoint_path(run, step)
+    return FoundCheckpoint(path, read_state(path), faults)
 
 
-def unsealed(run: str, newer_than: int = -1) -> list[str]:
-    """Return the faults of the folders of a local run that have the name of a checkpoint after a step, but no manifest.
+def newest_sound(run: str, steps: list[int], fault_of: Callable[[int], str | None]) -> tuple[int, list[str]]:
+    """Return the newest of these steps, which ascend, whose checkpoint has no fault, and the faults of newer ones.
 
-    A save never leaves such a folder, so someone removed the manifest or copied only part of the folder.
+    Raises CheckpointError if each has a fault: silently starting over would lose the run.
     """
     faults = []
-    for path in sorted(Path(run, CHECKPOINTS_FOLDER).glob(f"{_STEP_PREFIX}*")):
-        step = _step_of(path.name)
-        if step is not None and step > newer_than and not (path / MANIFEST).exists():
-            faults.append(f"{path} has no {MANIFEST}")
-    return faults
-
-
-def none_verifies(run: str, faults: list[str]) -> CheckpointError:
-    """Return the error of a run that has checkpoints of which none verifies."""
-    return CheckpointError(
+    for step in reversed(steps):
+        fault = fault_of(step)
+        if fault is None:
+            return step, faults
+        faults.append(fault)
+    raise CheckpointError(
         f"No checkpoint of {run} verifies: {'; '.join(faults)}. Restore the missing files, or start a new run "
         "with another run.output."
     )

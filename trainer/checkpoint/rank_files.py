@@ -34,7 +34,6 @@ WEIGHTS = "weights"
 Shapes = dict[str, tuple[int, ...]]
 """The shape of each whole parameter, by name, in the model's order."""
 
-_ELEMENT = 4  # bytes of a float32
 _CHUNK = 1 << 22  # elements hashed and written at once
 
 
@@ -52,7 +51,11 @@ def write_rank_file(path: Path, slices: list[ParameterSlice], shapes: Shapes) ->
     The hash is of what was meant to be written, so a write that the disk loses is found when the checkpoint is read.
     Raises StorageError.
     """
-    tensors = _joined(slices)
+    tensors = {}
+    for part in slices:
+        for kind, values_N in {WEIGHTS: part.weights, **part.moments}.items():
+            tensors[f"{kind}/{part.name}/{part.start}"] = values_N
+
     sha256 = hashlib.sha256()
     with write_errors_of(path), path.open("wb", buffering=0) as file:
 
@@ -63,31 +66,15 @@ def write_rank_file(path: Path, slices: list[ParameterSlice], shapes: Shapes) ->
             progress()
 
         write(_header(tensors, shapes))
-        for parts in tensors.values():
-            for values_N in parts:
-                for start in range(0, values_N.numel(), _CHUNK):
-                    # One chunk at a time leaves the device, so that a save without a copy needs no memory.
-                    write(values_N[start : start + _CHUNK].cpu().numpy().data.cast("B"))
+        for values_N in tensors.values():
+            for start in range(0, values_N.numel(), _CHUNK):
+                # One chunk at a time leaves the device, so that a save without a copy needs no memory.
+                write(values_N[start : start + _CHUNK].cpu().numpy().data.cast("B"))
         os.fsync(file.fileno())
         return {"path": path.name, "bytes": path.stat().st_size, "sha256": sha256.hexdigest()}
 
 
-def _joined(slices: list[ParameterSlice]) -> dict[str, list[Tensor]]:
-    """Return the values of slices by their name in the file. Slices that follow on each other share a name."""
-    tensors: dict[str, list[Tensor]] = {}
-    for kind in (WEIGHTS, *(slices[0].moments if slices else ())):
-        name = ""
-        followed_by = ("", 0)
-        for part in slices:
-            if (part.name, part.start) != followed_by:
-                name = f"{kind}/{part.name}/{part.start}"
-            values_N = part.weights if kind == WEIGHTS else part.moments[kind]
-            tensors.setdefault(name, []).append(values_N)
-            followed_by = (part.name, part.start + values_N.numel())
-    return tensors
-
-
-def _header(tensors: dict[str, list[Tensor]], shapes: Shapes) -> bytes:
+def _header(tensors: dict[str, Tensor], shapes: Shapes) -> bytes:
     """Return the header of a safetensors file: the length of a JSON text in 8 bytes, and the text.
 
     The text tells where each tensor lies in the data that follows. We write it ourselves because the safetensors
@@ -96,11 +83,10 @@ def _header(tensors: dict[str, list[Tensor]], shapes: Shapes) -> bytes:
     entries: dict[str, object] = {"__metadata__": {"shapes": json.dumps(shapes)}}
 
     end = 0
-    for name, parts in tensors.items():
+    for name, values_N in tensors.items():
         begin = end
-        length = sum(part.numel() for part in parts)
-        end = begin + _ELEMENT * length
-        entries[name] = {"dtype": "F32", "shape": [length], "data_offsets": [begin, end]}
+        end = begin + values_N.nbytes
+        entries[name] = {"dtype": "F32", "shape": [values_N.numel()], "data_offsets": [begin, end]}
 
     text = json.dumps(entries).encode()
     text += b" " * (-len(text) % 8)  # so that the elements are aligned

@@ -40,23 +40,18 @@ from trainer.checkpoint.format import (
     fault_of_checkpoint,
     listed_files,
     location,
-    none_verifies,
+    newest_sound,
     steps_saved,
 )
-from trainer.checkpoint.publication import discard, partial_path, publish
 from trainer.checkpoint.rank_files import rank_file
-from trainer.checkpoint.run_folder import RECIPE, RUN_LOCK_FILE
+from trainer.checkpoint.run_folder import FILES, NEEDED, RECIPE, SHARED_FOLDERS
+from trainer.checkpoint.run_lock import RUN_LOCK_FILE
+from trainer.checkpoint.write import discard, partial_path, publish
 from trainer.distributed.collectives import run_on_all_ranks, run_on_rank_0
 from trainer.distributed.watchdog import progress
 from trainer.logs import EVERY_RANK, logger
 
 T = TypeVar("T")
-
-NEEDED = (RECIPE, "recipe_history.jsonl", "micro_batches.json", "unigram.json", "run_id", "metrics.jsonl")
-"""Files of a run that another machine needs to resume or export it, besides a checkpoint and the vocabulary."""
-
-UPLOADED = (*NEEDED, "ranks.json", "report.html", "vocabulary", "tensorboard")
-"""Files and folders of a run, besides its checkpoints, that are copied to the URL."""
 
 DELAYS = (1.0, 4.0, 16.0)
 """Seconds before each further try of an upload that the store refused. Its library has tried several times by then."""
@@ -134,7 +129,7 @@ class RunUrl:
 
     def _send_other_files(self) -> None:
         paths: list[Path] = []
-        for name in UPLOADED:
+        for name in (*FILES, *SHARED_FOLDERS):
             path = Path(self._folder, name)
             paths += [path, *path.rglob("*")]
         for step in trying(lambda: steps_saved(self.url)):
@@ -183,7 +178,8 @@ class RunUrl:
         manifest = _manifest_at(self.url, step)
         if manifest is None:  # only the local folder has it
             return fault_of_checkpoint(path)
-        if _manifest_of(path) == manifest and fault_of_checkpoint(path) is None:
+        is_same = (path / MANIFEST).exists() and (path / MANIFEST).read_bytes() == manifest
+        if is_same and fault_of_checkpoint(path) is None:
             return None
 
         fault = bring_checkpoint(self.url, self._folder, step)
@@ -221,14 +217,10 @@ def bring_run(url: str, run: str, step: int | None) -> list[str]:
     Returns what is wrong with newer checkpoints. Raises CheckpointError if the given checkpoint does not verify, or
     none does, and StorageError if the URL cannot be read.
     """
-    faults: list[str] = []
-    for candidate in [step] if step is not None else reversed(steps_saved(url)):
-        fault = bring_checkpoint(url, run, candidate)
-        if fault is None:
-            bring_other_files(url, run)
-            return faults
-        faults.append(fault)
-    raise none_verifies(url, faults)
+    steps = steps_saved(url) if step is None else [step]
+    _, faults = newest_sound(url, steps, lambda step: bring_checkpoint(url, run, step))
+    bring_other_files(url, run)
+    return faults
 
 
 def bring_checkpoint(url: str, run: str, step: int) -> str | None:
@@ -255,7 +247,7 @@ def bring_checkpoint(url: str, run: str, step: int) -> str | None:
         return None
     except DataError as error:
         return str(error)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         return f"{storage.join(source, MANIFEST)} cannot be read ({error!r})"
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -277,11 +269,6 @@ def _manifest_at(url: str, step: int) -> bytes | None:
         return storage.read(storage.join(location(url, step), MANIFEST))
     except DataError:
         return None
-
-
-def _manifest_of(path: Path) -> bytes | None:
-    file = path / MANIFEST
-    return file.read_bytes() if file.exists() else None
 
 
 # Single files

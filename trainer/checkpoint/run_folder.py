@@ -19,12 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch.distributed as dist
+from filelock import BaseFileLock
 
 from schemas import storage, vocabulary
-from schemas.errors import StorageError, UsageError
+from schemas.errors import UsageError
 from trainer.checkpoint.format import CHECKPOINTS_FOLDER, MANIFEST, write_errors_of
-from trainer.checkpoint.publication import remove_partial
-from trainer.checkpoint.run_lock import OWNER, RUN_LOCK_FILE, HeldFolder, hold
+from trainer.checkpoint.run_lock import LOCK_FILES, RUN_LOCK_FILE, hold
+from trainer.checkpoint.write import remove_partial
 from trainer.config.record import dump_recipe
 from trainer.config.schema import Recipe
 from trainer.data.counts import UNIGRAM_FILE
@@ -34,53 +35,36 @@ from trainer.metrics.monitors import TENSORBOARD_FOLDER
 
 RECIPE = "recipe.toml"
 
-FILES = (
-    RECIPE,
-    "recipe_history.jsonl",
-    "micro_batches.json",
-    UNIGRAM_FILE,
-    "metrics.jsonl",
-    "ranks.json",
-    "report.html",
-    "run_id",
-    RUN_LOCK_FILE,
-    OWNER,
-)
-WRITTEN_FOLDERS = (TENSORBOARD_FOLDER, vocabulary.VOCABULARY_FOLDER, "profile")
-"""Folders that training creates, and `claim` does not."""
-FOLDERS = (CHECKPOINTS_FOLDER, *WRITTEN_FOLDERS)
+NEEDED = (RECIPE, "recipe_history.jsonl", "micro_batches.json", UNIGRAM_FILE, "run_id", "metrics.jsonl")
+"""Files that another machine needs to resume or export a run, besides a checkpoint and the vocabulary."""
+
+FILES = (*NEEDED, "ranks.json", "report.html")
+"""All files of a run, besides its lock and what is in folders."""
+
+SHARED_FOLDERS = (vocabulary.VOCABULARY_FOLDER, TENSORBOARD_FOLDER)
+"""Folders of a run that are copied to its URL, besides its checkpoints."""
 
 _HARMLESS = re.compile(r"\..*|lost\+found|.*\.(log|out|err)")
 """Names that schedulers, shells and file systems may put into a folder before a run begins. A run leaves them alone."""
 
 
-def claim(run: str) -> HeldFolder:
-    """Lock the run's folder until the result is closed or the process ends. One rank per folder calls this.
+def claim(run: str) -> BaseFileLock:
+    """Lock the run's folder until the result is released or the process ends. One rank per folder calls this.
 
-    Raises UsageError if a live run holds the folder, if it holds other files than a run's, or if a path in it is of the
-    wrong kind, in each case before anything is changed. Raises StorageError if the folder cannot be written.
+    Raises UsageError if the folder holds other files than a run's, before anything is changed there. Otherwise raises
+    as `hold`.
     """
     check_run_folder(run)
-    try:
-        Path(run, CHECKPOINTS_FOLDER).mkdir(parents=True, exist_ok=True)
-        lock = hold(run)
-    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
-        raise UsageError(f"run.output {run} cannot be a folder: {error.strerror}. Choose another path.") from error
-    except OSError as error:
-        raise StorageError(
-            f"run.output {run} cannot be written: {error.strerror}. Check the disk and your permissions, or choose "
-            "another folder."
-        ) from error
-
+    lock = hold(run, "run.output")
+    Path(run, CHECKPOINTS_FOLDER).mkdir(exist_ok=True)
     remove_partial(run)
     return lock
 
 
-def is_unused(run: str) -> bool:
-    """Return whether a folder does not exist, or holds only files that may be there before a run begins."""
-    if not Path(run).is_dir():
-        return True
-    return not any(not _HARMLESS.fullmatch(name) for name in storage.names(run))
+def _names(run: str) -> set[str]:
+    """Return what is in a folder, which may not exist, without what may be there before a run begins."""
+    names = storage.names(run) if Path(run).is_dir() else []
+    return {name for name in names if not _HARMLESS.fullmatch(name)}
 
 
 def remove_beginnings(run: str) -> None:
@@ -91,15 +75,15 @@ def remove_beginnings(run: str) -> None:
     """
     # The recipe is written when training begins, or downloaded from the run's URL. On a node with a separate folder,
     # other folders may show that training began.
-    if Path(run, RECIPE).exists() or any(Path(run, name).exists() for name in WRITTEN_FOLDERS):
+    beginnings = {*FILES, *LOCK_FILES, CHECKPOINTS_FOLDER} - {RECIPE}
+    if not _names(run) <= beginnings:
         return
 
     with contextlib.suppress(OSError):
         # This fails if there are checkpoints, and then nothing else is removed.
         Path(run, CHECKPOINTS_FOLDER).rmdir()
-        for name in FILES:
-            if name != OWNER:  # the lock removes this file itself
-                Path(run, name).unlink(missing_ok=True)
+        for name in (*FILES, RUN_LOCK_FILE):  # the lock removes other files of it itself
+            Path(run, name).unlink(missing_ok=True)
 
 
 def remove_empty(run: str) -> None:
@@ -109,30 +93,16 @@ def remove_empty(run: str) -> None:
 
 
 def check_run_folder(run: str) -> None:
-    """Raise UsageError if a folder holds other files than a run's, or if a path in it is of the wrong kind."""
-    if not Path(run).is_dir():
-        return
-
-    names = [name for name in storage.names(run) if not _HARMLESS.fullmatch(name)]
+    """Raise UsageError if a folder holds other files than a run's."""
+    names = _names(run)
     if names and not _is_of_a_run(run, names):
         raise UsageError(
-            f"run.output {run} holds files of something else ({', '.join(names[:3])}). Choose a new or empty folder, "
-            "or that of a run."
+            f"run.output {run} holds files of something else ({', '.join(sorted(names)[:3])}). Choose a new or empty "
+            "folder, or that of a run."
         )
 
-    for name in names:
-        path = Path(run, name)
-        if name in FILES and path.is_dir():
-            raise UsageError(
-                f"{path} is a folder, but a run keeps a file there. Move it away, or choose another run.output."
-            )
-        if name in FOLDERS and not path.is_dir():
-            raise UsageError(
-                f"{path} is a file, but a run keeps a folder there. Move it away, or choose another run.output."
-            )
 
-
-def _is_of_a_run(run: str, names: list[str]) -> bool:
+def _is_of_a_run(run: str, names: set[str]) -> bool:
     """Return whether a folder that holds these names was written by a run."""
     # A file that cannot be read, or is not text or JSON, is no evidence of a run.
     with contextlib.suppress(OSError, ValueError):
@@ -140,7 +110,10 @@ def _is_of_a_run(run: str, names: list[str]) -> bool:
         text = lock.read_text(encoding="utf-8") if lock.exists() else ""
         if re.match(r"process \d+ on ", text):
             return True
-        if not text and _is_of_a_run_killed_at_once(run, names):
+
+        # A run that was killed at once leaves an empty lock file and an empty folder.
+        was_killed_at_once = not text and names <= {RUN_LOCK_FILE, CHECKPOINTS_FOLDER}
+        if was_killed_at_once and not storage.names(str(Path(run, CHECKPOINTS_FOLDER))):
             return True
 
     for manifest in Path(run, CHECKPOINTS_FOLDER).glob(f"step-*/{MANIFEST}"):
@@ -148,13 +121,6 @@ def _is_of_a_run(run: str, names: list[str]) -> bool:
             if {"format_version", "files"} <= set(json.loads(manifest.read_text(encoding="utf-8"))):
                 return True
     return False
-
-
-def _is_of_a_run_killed_at_once(run: str, names: list[str]) -> bool:
-    """Return whether a folder holds only what `claim` creates first: an empty lock file and an empty folder."""
-    if not set(names) <= {RUN_LOCK_FILE, CHECKPOINTS_FOLDER}:
-        return False
-    return not storage.names(str(Path(run, CHECKPOINTS_FOLDER)))
 
 
 def write_recipe(recipe: Recipe) -> None:
@@ -211,13 +177,13 @@ def claim_folders(run: str, is_remote: bool, resources: contextlib.ExitStack) ->
 
     def claim_until_closed(mark_name: str) -> None:
         is_new = not Path(run).exists()
-        was_unused = is_unused(run)
+        was_unused = not _names(run)
         lock = claim(run)
 
         # Callbacks run in reverse order: if the start is refused, they leave the folder as it was.
         if is_new:
             resources.callback(remove_empty, run)
-        resources.callback(lock.close)
+        resources.callback(lock.release)
         if was_unused:
             resources.callback(remove_beginnings, run)
 
@@ -232,7 +198,8 @@ def claim_folders(run: str, is_remote: bool, resources: contextlib.ExitStack) ->
     run_on_rank_0(lambda: claim_until_closed(mark_name))
     sees_rank_0 = run_on_all_ranks(lambda: Path(run, mark_name).exists())
 
-    folders = NodeFolders(_numbers(sees_rank_0, nodes_of_ranks()))
+    numbers = [0 if sees else 1 + node for sees, node in zip(sees_rank_0, nodes_of_ranks(), strict=True)]
+    folders = NodeFolders(numbers)
     if folders.several and is_remote:
         run_on_all_ranks(lambda: claim_until_closed(mark_name) if rank > 0 and folders.leads(rank) else None)
     run_on_all_ranks(lambda: _check_shared(run, mark_name, rank, folders.leader(rank) if is_remote else 0))
@@ -241,20 +208,11 @@ def claim_folders(run: str, is_remote: bool, resources: contextlib.ExitStack) ->
     return folders
 
 
-def _numbers(sees_rank_0: list[bool], nodes: list[int]) -> list[int]:
-    """Return the number of each rank's folder: 0 if the rank sees rank 0's folder, otherwise one number per node."""
-    numbers: dict[int, int] = {}
-    folders = []
-    for sees, node in zip(sees_rank_0, nodes, strict=True):
-        folders.append(0 if sees else numbers.setdefault(node, len(numbers) + 1))
-    return folders
-
-
 def _check_shared(run: str, mark_name: str, rank: int, leader: int) -> None:
     """Raise UsageError on a rank that does not see the mark in the folder of `leader`."""
     if not Path(run, mark_name).exists():
         raise UsageError(
             f"Rank {rank} on {socket.gethostname()} does not see {run} of rank {leader}. Ranks write into one folder: "
-            "give one that all machines share as run.output, or a URL, with which each machine may have a folder of "
-            "its own (run.local)."
+            "give one that all machines share as run.output, or a URL, with which each machine may have a separate "
+            "folder (run.local)."
         )

@@ -35,41 +35,55 @@ LEASE = 20.0
 NO_FLOCK = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP)
 
 
-class HeldFolder:
-    """A folder that this process has locked."""
+def hold(folder: str, flag: str) -> BaseFileLock:
+    """Create a folder if it does not exist, and lock it for this process until the result is released.
 
-    def __init__(self, lock: BaseFileLock):
-        self._lock = lock
-
-    def close(self) -> None:
-        """Release the folder."""
-        self._lock.release()
-
-
-def hold(folder: str, flag: str = "run.output") -> HeldFolder:
-    """Lock a folder. flag: names the option that chooses the folder, for the message.
-
-    Raises UsageError if a live process holds the folder, and OSError if it cannot be written.
+    flag: names the option that chooses the folder, for messages. Raises UsageError if a live process holds it or a file
+    is in its place, and StorageError if it cannot be written.
     """
-    path = Path(folder, RUN_LOCK_FILE)
-    lock: BaseFileLock = FileLock(path, thread_local=False, fallback_to_soft=False)
     try:
-        try:
-            lock.acquire(blocking=False)
-        except OSError as error:
-            if isinstance(error, Timeout) or error.errno not in NO_FLOCK:
-                raise
-            lock = _lease(folder, error)
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        lock = _lock(folder)
     except Timeout:
+        path = Path(folder, RUN_LOCK_FILE)
         if not path.exists():  # a start that was refused has removed it since
             return hold(folder, flag)
         holder = path.read_text(encoding="utf-8").strip() or "starting"
         raise UsageError(
             f"{folder} is in use by a live run ({holder}). Stop that run first, or choose another {flag}."
         ) from None
+    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+        raise UsageError(f"{flag} {folder} cannot be a folder: {error.strerror}. Choose another path.") from error
+    except OSError as error:
+        raise StorageError(
+            f"{flag} {folder} cannot be written: {error.strerror}. Check the disk and your permissions, or choose "
+            "another folder."
+        ) from error
+    return lock
 
+
+@contextlib.contextmanager
+def held(output: Path) -> Iterator[None]:
+    """Hold the folder that --output names until the block ends. Raises as `hold`."""
+    lock = hold(str(output), "--output")
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _lock(folder: str) -> BaseFileLock:
+    """Lock a folder and name this process in its lock file. Raises Timeout if a live process holds it, and OSError."""
+    path = Path(folder, RUN_LOCK_FILE)
+    lock: BaseFileLock = FileLock(path, thread_local=False, fallback_to_soft=False)
+    try:
+        lock.acquire(blocking=False)
+    except OSError as error:
+        if isinstance(error, Timeout) or error.errno not in NO_FLOCK:
+            raise
+        lock = _lease(folder, error)
     path.write_text(f"process {os.getpid()} on {socket.gethostname()}\n", encoding="utf-8")
-    return HeldFolder(lock)
+    return lock
 
 
 def _lease(folder: str, error: OSError) -> BaseFileLock:
@@ -97,23 +111,3 @@ def _end_process(lost: LeaseCompromise) -> None:
         lost.reason,
     )
     os._exit(UsageError.exit_code)
-
-
-@contextlib.contextmanager
-def held(output: Path) -> Iterator[None]:
-    """Create the folder that --output names if it does not exist, and lock it for this process until the block ends.
-
-    Raises UsageError if a live process holds it or a file is in its place, and StorageError if it cannot be written.
-    """
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-        lock = hold(str(output), "--output")
-    except (FileExistsError, NotADirectoryError) as error:
-        raise UsageError(f"--output {output} cannot be a folder: {error.strerror}. Choose another path.") from error
-    except OSError as error:
-        raise StorageError(
-            f"--output {output} cannot be written: {error.strerror}. Check the disk and your permissions, or choose "
-            "another folder."
-        ) from error
-    with contextlib.closing(lock):
-        yield

@@ -1,26 +1,21 @@
 """What a rank writes into a checkpoint, as the engine holds it or as a copy in host memory.
 
-A copy lets training change the weights while the checkpoint is written. The memory for it is allocated at the first
-save and reused by every later one: allocating gigabytes of new pages takes longer than the copy itself, and pinned
-memory, which a GPU copies into at full speed, takes even longer.
+A copy lets training change the weights while the checkpoint is written. Its memory is allocated at the first save and
+used again by every later one, because allocating gigabytes of new pages takes longer than the copy itself.
 
-torch rounds every allocation of pinned memory up to a power of two (ATen/core/CachingHostAllocator.h), so 9 GB would
-take 16 GB. So the copies lie in a few large blocks whose sizes are powers of two: the binary digits of the total, which
-is rounded up to a multiple of the smallest block. A tensor that reaches the end of a block continues in the next one: a
-slice of a parameter is then copied as two slices.
+On a GPU the memory is pinned, so that it is copied into at full speed: by cudaHostRegister, because torch rounds what
+it allocates as pinned memory up to a power of two (ATen/core/CachingHostAllocator.h), so 9 GB would take 16 GB.
 
 Suffixes: N float32 elements.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from deepspeed import DeepSpeedEngine
-from deepspeed.accelerator import get_accelerator
 from torch import Tensor
 
 from schemas.host_limits import available_bytes
@@ -41,16 +36,8 @@ SHARE_OF_MEMORY = 0.8
 ALIGNMENT = 16
 """Each copied tensor begins at a multiple of this: 64 bytes, the size of a cache line and of the widest vector load."""
 
-WASTED_SHARE = 32
-"""The blocks exceed the needed size by less than 1 / WASTED_SHARE of it, or by less than one SMALLEST_BLOCK."""
-
-SMALLEST_BLOCK = 1 << 14  # 64 KiB
-
-MOST_BLOCKS = 6
-"""The maximum number of blocks: the needed size is rounded up to at most 64 smallest blocks, and no number up to 64 has
-more than 6 binary ones."""
-
 _ELEMENT = 4  # bytes of a float32
+_PORTABLE = 1  # cudaHostRegisterPortable: pinned for every CUDA context
 
 
 @dataclass(frozen=True)
@@ -92,147 +79,71 @@ class HostMemory:
     """Memory for copies of one rank's snapshots. It holds one copy at a time."""
 
     def __init__(self) -> None:
-        self._blocks: list[Tensor] = []
-        self._is_refused = False
+        self._memory_N: Tensor | None = None
+        self._is_pinned = False
 
     def is_ready(self, snapshot: Snapshot) -> bool:
-        """Return whether every rank has memory for its copy, after allocating what is missing.
+        """Return whether every rank has memory for its copy, after allocating what is missing. A collective call."""
+        needed = copied_bytes(snapshot)
+        if all(run_on_all_ranks(lambda: self._memory_N is not None and self._memory_N.nbytes >= needed)):
+            return True
 
-        A collective call. If one rank cannot get its memory, all ranks free theirs, and none tries again.
-        """
-        if self._is_refused:
-            return False
-        if not all(run_on_all_ranks(lambda: self._has_room_for(snapshot))):
-            nodes = nodes_of_ranks()
-            sizes = run_on_all_ranks(lambda: (copied_bytes(snapshot), available_bytes()))
-            self._is_refused = not fits(nodes, sizes) or not all(run_on_all_ranks(lambda: self._allocate(snapshot)))
-        if self._is_refused:
-            self._blocks = []
-        return not self._is_refused
+        self.free()
+        nodes = nodes_of_ranks()
+        sizes = run_on_all_ranks(lambda: (needed, available_bytes()))
+        return fits(nodes, sizes) and all(run_on_all_ranks(lambda: self._allocate(needed, snapshot.device)))
 
-    def _has_room_for(self, snapshot: Snapshot) -> bool:
-        return sum(block.numel() for block in self._blocks) >= needed_elements(groups_of(snapshot))
-
-    def _allocate(self, snapshot: Snapshot) -> bool:
-        """Allocate memory for a copy. Returns False if that fails, as it may for pinned memory."""
-        self._blocks = []
-        sizes = block_sizes(needed_elements(groups_of(snapshot)))
-        is_pinned = snapshot.device.type != "cpu"
+    def _allocate(self, needed: int, device: torch.device) -> bool:
+        """Allocate memory for a copy. Returns False if the system refuses."""
         try:
-            self._blocks = [torch.empty(size, dtype=torch.float32, pin_memory=is_pinned) for size in sizes]
+            self._memory_N = torch.empty(needed // _ELEMENT, dtype=torch.float32)
         except (RuntimeError, MemoryError):
             return False
+
+        # Memory that cannot be pinned still takes copies, more slowly.
+        if device.type == "cuda" and needed > 0:
+            cudart: Any = torch.cuda.cudart()
+            failure = cudart.cudaHostRegister(self._memory_N.data_ptr(), needed, _PORTABLE)
+            self._is_pinned = int(failure) == 0
         return True
+
+    def free(self) -> None:
+        """Give the memory back to the system. No copy may be in use."""
+        if self._memory_N is not None and self._is_pinned:
+            cudart: Any = torch.cuda.cudart()
+            cudart.cudaHostUnregister(self._memory_N.data_ptr())
+        self._is_pinned = False
+        self._memory_N = None
 
     def copy(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with copies of its tensors. Call `is_ready` first. Earlier copies are overwritten.
 
         The copies run on the device after the work that was queued before, and one synchronization waits for them all.
         """
-        assert self._blocks, "`is_ready` has not allocated them"
-        sizes = [block.numel() for block in self._blocks]
+        assert self._memory_N is not None, "`is_ready` has not allocated it"
+        begin = 0
         slices = []
-        for place in places_of(groups_of(snapshot), sizes):
-            slices.append(self._copy_part(snapshot.slices[place.group], place))
-        _wait_for_device(snapshot.device)
+        for part in snapshot.slices:
+            copies = {}
+            for name, values_N in {"": part.weights, **part.moments}.items():
+                copies[name] = self._memory_N[begin : begin + values_N.numel()]
+                copies[name].copy_(values_N, non_blocking=True)
+                begin += _aligned(values_N.numel())
+            slices.append(replace(part, weights=copies.pop(""), moments=copies))
+
+        if snapshot.device.type != "cpu":
+            torch.accelerator.synchronize()
         return replace(snapshot, slices=slices, device=torch.device("cpu"))
-
-    def _copy_part(self, part: ParameterSlice, place: Place) -> ParameterSlice:
-        """Start to copy some elements of a slice's weights and moments, and return a slice of the copies."""
-        copies = []
-        for values_N, offset in zip((part.weights, *part.moments.values()), place.offsets, strict=True):
-            copied_N = self._blocks[place.block][offset : offset + place.length]
-            copied_N.copy_(values_N[place.start : place.start + place.length], non_blocking=True)
-            copies.append(copied_N)
-
-        moments = dict(zip(part.moments, copies[1:], strict=True))
-        return replace(part, start=part.start + place.start, weights=copies[0], moments=moments)
-
-
-# Where copies lie. Sizes and offsets are counts of float32 elements.
-
-
-class Group(NamedTuple):
-    """Tensors of equal length that are copied together: the weights of one parameter slice and their moments.
-
-    length: of each tensor. tensors: the number of tensors.
-    """
-
-    length: int
-    tensors: int
-
-
-class Place(NamedTuple):
-    """Where a part of a group is copied to.
-
-    group: the group's index. start, length: the elements of each of its tensors. block: the block's index.
-    offsets: for each tensor, where its part begins in the block.
-    """
-
-    group: int
-    start: int
-    length: int
-    block: int
-    offsets: tuple[int, ...]
-
-
-def needed_elements(groups: list[Group]) -> int:
-    """Return the total number of elements that the blocks need for copies of all groups, with each tensor aligned."""
-    copied = sum(group.tensors * _aligned(group.length) for group in groups)
-
-    # At the end of each block, the remainder may be too small for an aligned piece of every tensor of a group.
-    most_tensors = max((group.tensors for group in groups), default=0)
-    return copied + MOST_BLOCKS * ALIGNMENT * most_tensors
-
-
-def block_sizes(needed: int) -> list[int]:
-    """Return at most MOST_BLOCKS powers of two, the largest first, that together hold `needed` elements."""
-    # The largest power of two that fits into `needed` at least WASTED_SHARE times.
-    smallest = SMALLEST_BLOCK
-    while 2 * smallest * WASTED_SHARE <= needed:
-        smallest *= 2
-
-    count = max(1, -(-needed // smallest))
-    digits = range(count.bit_length() - 1, -1, -1)
-    return [smallest << digit for digit in digits if count >> digit & 1]
-
-
-def places_of(groups: list[Group], sizes: list[int]) -> Iterator[Place]:
-    """Yield the place of each part of each group, in order.
-
-    sizes: of the blocks. At most MOST_BLOCKS blocks with `needed_elements` in total always suffice.
-    """
-    block = 0
-    used = 0
-    for number, group in enumerate(groups):
-        start = 0
-        while start < group.length:
-            room = (sizes[block] - used) // group.tensors // ALIGNMENT * ALIGNMENT
-            if room == 0:
-                block += 1
-                used = 0
-                continue
-
-            length = min(group.length - start, room)
-            step = _aligned(length)
-            offsets = tuple(used + index * step for index in range(group.tensors))
-            yield Place(number, start, length, block, offsets)
-            start += length
-            used += group.tensors * step
-
-
-def _aligned(length: int) -> int:
-    return -(-length // ALIGNMENT) * ALIGNMENT
-
-
-def groups_of(snapshot: Snapshot) -> list[Group]:
-    """Return the sizes of the tensors that a copy of each slice consists of: weights and moments."""
-    return [Group(part.weights.numel(), 1 + len(part.moments)) for part in snapshot.slices]
 
 
 def copied_bytes(snapshot: Snapshot) -> int:
     """Return the bytes of host memory that a copy needs on this rank."""
-    return _ELEMENT * sum(block_sizes(needed_elements(groups_of(snapshot))))
+    tensors = [values_N for part in snapshot.slices for values_N in (part.weights, *part.moments.values())]
+    return _ELEMENT * sum(_aligned(values_N.numel()) for values_N in tensors)
+
+
+def _aligned(length: int) -> int:
+    return -(-length // ALIGNMENT) * ALIGNMENT
 
 
 def fits(nodes: list[int], sizes: list[tuple[int, int]]) -> bool:
@@ -246,9 +157,3 @@ def fits(nodes: list[int], sizes: list[tuple[int, int]]) -> bool:
 
     pairs = zip(nodes, sizes, strict=True)
     return all(needed_on[node] <= SHARE_OF_MEMORY * available for node, (_, available) in pairs)
-
-
-def _wait_for_device(device: torch.device) -> None:
-    if device.type != "cpu":
-        accelerator: Any = get_accelerator()
-        accelerator.synchronize()

@@ -1,14 +1,24 @@
-"""What a checkpoint stores besides tensors: the progress of a run, and the facts that a resume is checked against."""
+"""What a checkpoint stores besides tensors: a run's progress and its identity.
+
+The identity are the settings that must not change when a run resumes, because they determine rows, masks or weights.
+The first step of a phase is a special case: data, masking and batch size belong to a phase, so only the settings of the
+whole run (IDENTITY_OF_RUN) are compared there.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from schemas.errors import CheckpointError
 from trainer.anomaly import AnomalyHistory
-from trainer.config.record import RecipeChange
+from trainer.config.phases import MODEL_KEYS, Phase
+from trainer.config.record import RecipeChange, flatten, shown_value
+from trainer.config.schema import Recipe
+from trainer.config.sections import START_KEYS
+from trainer.data.folder import PairFolder
 from trainer.metrics.sums import Interval
 
 
@@ -25,7 +35,7 @@ class TrainingState(BaseModel):
     tokens: int
     seconds: float
 
-    # What must be the same when the run resumes; see `identity` in identity.py.
+    # What must be the same when the run resumes; see `identity`.
     identity: dict[str, Any]
 
     # Updates that the optimizer has made. Lower than `step` if steps were skipped.
@@ -66,9 +76,107 @@ class TrainingState(BaseModel):
     changes: list[RecipeChange] = []
 
 
-class FoundCheckpoint(NamedTuple):
-    """The newest checkpoint that verifies, its state, and what is wrong with newer ones."""
+# The identity
 
-    path: Path
-    state: TrainingState
-    faults: list[str]
+IDENTITY_OF_RUN = ("vocabulary", "seed", "model", "optimizer", "statistics")
+"""The entries of an identity that hold for the whole run; the others belong to a phase."""
+
+_RECIPE_NAMES = {
+    "weights": "data.weights",
+    "vocabulary": "the vocabulary of data.pairs",
+    "seed": "run.seed",
+    "statistics": "data.statistics",
+    "optimizer": "optimizer.kind",
+    "global_batch": "batch.global_batch or batch.global_tokens",
+    "batch_ramp": "batch.ramp_from and batch.ramp_steps",
+    "steps_before": "the first step of this phase",
+    "objective": "objective.kind",
+    "phase_model": "the phase's model",
+}
+"""The recipe's names for entries of an identity. `model` and `masking` are sections of the recipe with these names."""
+
+
+def identity(recipe: Recipe, phase: Phase, folders: list[PairFolder]) -> dict[str, Any]:
+    """Return what must not change during a run: the settings that determine rows, masks or weights.
+
+    recipe: of the whole run. folders: of the phase's pairs.
+    """
+    of_phase = phase.recipe.model.model_dump(include=set(MODEL_KEYS))
+    of_run = recipe.model.model_dump(include=set(MODEL_KEYS))
+    batch = phase.recipe.batch
+    return {
+        "data": [folder.manifest.fingerprint for folder in folders],
+        "weights": phase.recipe.data.weights,
+        "vocabulary": folders[0].vocabulary.fingerprint,
+        "seed": recipe.run.seed,
+        "model": recipe.model.model_dump(exclude_none=True, exclude={*START_KEYS, "vocab_size"}),
+        "phase_model": {name: value for name, value in of_phase.items() if value != of_run[name]},
+        "objective": phase.recipe.objective.kind,
+        "optimizer": phase.recipe.optimizer.kind,
+        "masking": phase.recipe.masking.model_dump(),
+        "global_batch": batch.size,
+        "batch_ramp": [batch.ramp_from, batch.ramp_steps] if batch.ramp_from is not None else None,
+        "steps_before": phase.steps_before,
+    }
+
+
+def check_unchanged(
+    path: Path,
+    state: TrainingState,
+    now: dict[str, Any],
+    folders: list[str],
+    names: tuple[str, ...],
+) -> None:
+    """Compare entries of a checkpoint's identity with those of this run.
+
+    path: the checkpoint. now: this run's identity. folders: this run's pair folders. names: the entries to compare.
+    Raises CheckpointError that shows both values of each key that differs, and for data the folders and fingerprints.
+    """
+    saved_data = state.identity.get("data")
+    if "data" in names and saved_data != now["data"]:
+        before = _data_text(state.folders, saved_data or [])
+        after = _data_text(folders, now["data"])
+        raise CheckpointError(
+            f"{path} was trained on other data: data.pairs was {before}, is {after}. Put the data back, continue with "
+            "other data in a further phase ([[phases]]), or start a new run with another run.output."
+        )
+
+    others = [name for name in names if name != "data"]
+    check_identity(path, _by_recipe_key(state.identity, others), _by_recipe_key(now, others))
+
+
+def _by_recipe_key(values: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """Return the named entries of an identity, flattened, under the recipe's names for them."""
+    renamed: dict[str, Any] = {}
+    for name in names:
+        value = values.get(name)
+        if value is not None:
+            renamed[_RECIPE_NAMES.get(name, name)] = value
+    return flatten(renamed)
+
+
+def _data_text(folders: list[str], fingerprints: list[str]) -> str:
+    """Return text such as `out/pairs (fingerprint 53a1...)`, or only fingerprints if the folders are unknown."""
+    if len(folders) != len(fingerprints):
+        return f"fingerprint {', '.join(fingerprints) or 'unknown'}"
+    pairs = zip(folders, fingerprints, strict=True)
+    return ", ".join(f"{folder} (fingerprint {fingerprint})" for folder, fingerprint in pairs)
+
+
+def check_identity(path: Path, saved: dict[str, Any], now: dict[str, Any]) -> None:
+    """Raise CheckpointError, listing every difference, unless a run's settings are those that it began with.
+
+    saved, now: values by full key. path: the checkpoint.
+    """
+    differences = []
+    for name in sorted({*saved, *now}):
+        before = saved.get(name)
+        after = now.get(name)
+        if before != after:
+            differences.append(f"{name} was {shown_value(before)}, is {shown_value(after)}")
+
+    if differences:
+        raise CheckpointError(
+            f"{path} belongs to a run with other settings: {'; '.join(differences)}. "
+            "Put them back, or start a new run with another run.output."
+        )

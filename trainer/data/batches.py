@@ -1,7 +1,7 @@
 """Makes micro-batches for the model: packs rows with their masks, and pads them to one fixed shape.
 
 Packed rows lie end to end. A compiled model or a CUDA graph needs a single shape, a constant number of tokens,
-sequences and masked positions. Padding to it does not change any result: its tokens form sequences of their own, which
+sequences and masked positions. Padding to it does not change any result: its tokens form separate sequences, which
 no other sequence attends to; missing sequences have no tokens; and missing masked positions have a label that the loss
 ignores.
 
@@ -89,7 +89,7 @@ def pack_causal(rows: PairRows) -> PackedBatch:
 def pack_permuted(rows: PairRows, keys_B: U64, masking: Masking, vocabulary: Vocabulary) -> PackedBatch:
     """Return stored rows as one micro-batch on the CPU, in XLNet's layout, with targets instead of masks.
 
-    Rows of pairs begin with [CLS]. XLNet's end with it, and it is a segment of its own, number 2:
+    Rows of pairs begin with [CLS]. XLNet's end with it, and it is a separate segment, number 2:
 
         [CLS] A [SEP] B [SEP]       segments 0 0 0 1 1      as they are stored
         A [SEP] B [SEP] [CLS]       segments 0 0 1 1 2      as XLNet reads them
@@ -261,12 +261,10 @@ def shape_of(folders: list[PairFolder], recipe: Recipe, share: RankShare) -> Bat
     """Return the shape to which all micro-batches are padded, or None if batch.shape is `exact`."""
     if recipe.batch.shape == "exact":
         return None
-    if share.ramp is None:
-        return shape_of_size(folders, recipe, share)
 
     # One shape for all sizes of a ramp: the largest.
-    shares = [replace(share, size=size, micro_batches=micro_batches) for size, micro_batches in share.ramp.distinct]
-    shapes = [shape_of_size(folders, recipe, one) for one in (share, *shares)]
+    sizes = {(share.size, share.micro_batches), *share.ramp}
+    shapes = [shape_of_size(folders, recipe, replace(share, size=size, micro_batches=n)) for size, n in sorted(sizes)]
     largest = max(shapes, key=lambda shape: shape.tokens)
     return replace(largest, most_tokens=max(shape.most_tokens or 0 for shape in shapes))
 

@@ -1,6 +1,6 @@
 """Token counts of the training text: for a new run's starting weights, and for the baseline of its loss.
 
-Both come from data.statistics, which `clozeline statistics` counts over the whole corpus, or else from a sample of the
+Both come from data.statistics, which `clozeline statistics` counts over the corpus, or else from a sample of the
 run's own pairs, which takes seconds. Documents were assigned to shards by hash, so some shards are a random sample.
 
 The baseline is the loss of a model that only knows how often each token occurs. A masked LM learns that first, because
@@ -79,7 +79,7 @@ UNIGRAM_FILE = "unigram.json"
 
 
 def sample(
-    folders: list[PairFolder], weights: list[float] | None, tokens: int, skip_damaged: bool = False
+    folders: list[PairFolder], weights: list[float] | None, tokens: int
 ) -> Iterator[tuple[Iterator[pa.Table], int]]:
     """Yield for each folder its sampled rows, and how many times each of them counts.
 
@@ -95,14 +95,14 @@ def sample(
     for folder, size, weight in zip(folders, sizes, weights, strict=True):
         share = int(total * weight / sum(weights))
         times = max(1, round(share / max(size, 1)))
-        yield sampled_tables(folder, min(share, size), skip_damaged), times
+        yield sampled_tables(folder, min(share, size)), times
 
 
-def sampled_tables(folder: PairFolder, tokens: int, skip_damaged: bool = False) -> Iterator[pa.Table]:
+def sampled_tables(folder: PairFolder, tokens: int) -> Iterator[pa.Table]:
     """Yield random rows of a folder, in the column input_ids, with at most `tokens` tokens together.
 
-    They are from the fewest evenly spaced shards that have about as many tokens, at least one shard.
-    Raises as `PairFolder.read_shard`, but leaves out shards that are damaged if `skip_damaged`.
+    They are from the fewest evenly spaced shards that have about as many tokens, at least one shard. Raises as
+    `PairFolder.read_shard`.
     """
     shards = folder.manifest.shards
     share = min(1.0, tokens / max(folder.manifest.totals["tokens"], 1))
@@ -114,13 +114,7 @@ def sampled_tables(folder: PairFolder, tokens: int, skip_damaged: bool = False) 
         limit = shards[number].tokens
         if tokens_read > tokens:
             limit = limit * tokens // tokens_read
-        try:
-            rows = folder.read_shard(number).select(["input_ids"])
-        except DataError:
-            if skip_damaged:
-                continue
-            raise
-        yield sampled_rows(rows, number, limit)
+        yield sampled_rows(folder.read_shard(number).select(["input_ids"]), number, limit)
 
 
 # data.statistics
@@ -259,7 +253,8 @@ def open_frequencies(recipe: Recipe, folders: list[PairFolder], begins: bool) ->
     """Return how often each token occurs in a phase's rows, None if none could be counted. A collective call.
 
     recipe: the phase's. begins: the run has no checkpoint yet.
-    Raises DataError or StorageError on every rank if a new run cannot read its data.statistics.
+    Raises DataError or StorageError on every rank if a new run cannot read its data.statistics, or if a shard that is
+    counted cannot be read.
     """
     counts_V = run_on_rank_0(lambda: recorded_counts(recipe, folders, begins))
     return WordFrequencies(counts_V) if counts_V.any() else None
@@ -312,12 +307,11 @@ def unigram_counts(recipe: Recipe, folders: list[PairFolder], begins: bool) -> I
 def sampled_unigrams(folders: list[PairFolder], weights: list[float] | None) -> Ints:
     """Return the counts of up to BASELINE_TOKENS tokens, from each folder its share of the mixture.
 
-    A damaged shard is left out, because training reports it when it reads it. Raises StorageError if a store or a disk
-    cannot be reached, because the baseline must not depend on an outage.
+    Raises as `PairFolder.read_shard`.
     """
     size = folders[0].vocabulary.size
     counts_V = np.zeros(size, dtype=np.int64)
-    for tables, times in sample(folders, weights, BASELINE_TOKENS, skip_damaged=True):
+    for tables, times in sample(folders, weights, BASELINE_TOKENS):
         for rows in tables:
             ids_T = rows["input_ids"].combine_chunks().flatten().to_numpy()
             counts_V += times * np.bincount(ids_T, minlength=size)

@@ -95,20 +95,12 @@ class PairFolder:
         for shard_numbers in blocks:
             if shard_numbers not in self._blocks:
                 self._blocks[shard_numbers] = self._thread.submit(self.decode_block, shard_numbers)
-                self._fetch_unread()
             self._blocks.move_to_end(shard_numbers)
 
         # Those that are read ahead, the one in use, and one before it.
         while len(self._blocks) > self.blocks_ahead + 2:
             _, dropped = self._blocks.popitem(last=False)
             dropped.cancel()
-
-    def _fetch_unread(self) -> None:
-        """Start fetching the shards of a remote folder that are still to be read, in the order of reading."""
-        if self._remote is None:
-            return
-        unread = [block for block, reading in self._blocks.items() if not reading.done()]
-        self._remote.fetch_ahead([self.manifest.shards[number] for block in unread for number in block])
 
     def close(self) -> None:
         """Stop the background threads, and release what is shared with other ranks. May be called again."""

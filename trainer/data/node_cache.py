@@ -1,7 +1,7 @@
 """Immutable files that the processes of a node share in a folder: made once between them, and bounded in bytes.
 
     <key>.shard              a complete file
-    <key>.<host>.partial     a file that is being written, with its final size from the start
+    <key>.partial            a file that is being written, with its final size from the start
     <key>.lock               held by whoever makes the file
     000...000.lock           held while files are counted, removed and renamed; never while one is made
 
@@ -9,6 +9,9 @@ A file is written under its partial name and renamed, so it exists completely or
 (flock), which releases them when a process dies. So a killed process leaves nothing that blocks another one or that is
 taken for a complete file. Lock files and partial files that it leaves are removed when the same key is locked again, or
 room is made. Other files in the folder are never touched.
+
+Hosts may share the folder. Where its file system hides their locks from each other, one may remove what another one is
+writing, or publish it half written. Readers check what they read, so that this costs time only.
 
 Each epoch reads every file once. If they do not all fit, removing the least recently used ones would remove most of
 them before their next use. So the most recently used go first, except for a window of those in use now: files that
@@ -19,27 +22,24 @@ as the cache, the least recently used go first.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from io import BufferedWriter
 
-ABANDONED_SECONDS = 600.0
-"""Seconds without a write after which another host's partial file is abandoned."""
+from filelock import FileLock, Timeout
 
 FORGOTTEN_SECONDS = 3600.0
 """Seconds without use after which files that this process does not need go before any that it may need."""
 
-SHORTEST_PAUSE = 0.002
-LONGEST_PAUSE = 0.05
+PAUSE = 0.005
 """Seconds between two attempts to take a lock that is held, or to find room."""
 
-NAME = re.compile(r"(?P<key>[0-9a-f]{64})\.(?:shard|(?P<host>.+)\.partial)")
+NAME = re.compile(r"(?P<key>[0-9a-f]{64})\.(?P<kind>shard|partial)")
 FOLDER_LOCK = "0" * 64
-HOST = os.uname().nodename
 
 _needed: defaultdict[str, set[str]] = defaultdict(set)
 """The paths of all files that this process may use, by cache folder."""
@@ -92,46 +92,27 @@ class NodeCache:
             return path
         return None
 
-    @contextlib.contextmanager
-    def lock(self, key: str, wait: bool = True) -> Iterator[bool]:
-        """Hold the lock of a file, which excludes all other threads and processes. Yields whether it is held.
-
-        Without `wait`, it is not if another one has it.
-        """
-        path = os.path.join(self.folder, f"{key}.lock")
-        pause = SHORTEST_PAUSE
-        handle = take_lock(path)
-        while handle is None and wait:
-            self._pause(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
-            handle = take_lock(path)
-
-        try:
-            yield handle is not None
-        finally:
-            if handle is not None:
-                _unlink(path)
-                release_lock(handle)
+    def lock(self, key: str, wait: bool = True) -> contextlib.AbstractContextManager[bool]:
+        """Hold the lock of a file, as `locked` does."""
+        return locked(os.path.join(self.folder, f"{key}.lock"), self._pause if wait else None)
 
     def add(self, key: str, data: bytes | memoryview) -> None:
         """Make a file, whose lock is held. Removes other files to make room. Raises OSError.
 
         If that is not enough, it waits for files that other processes are writing. The file may be gone right after.
         """
-        partial = os.path.join(self.folder, f"{key}.{HOST}.partial")
+        partial = os.path.join(self.folder, f"{key}.partial")
         for left in (partial, self.path(key)):
             _unlink(left)
 
-        pause = SHORTEST_PAUSE
-        while not self._reserve(partial, memoryview(data).nbytes):
-            self._pause(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+        while (file := self._reserve(partial, memoryview(data).nbytes)) is None:
+            self._pause(PAUSE)
         try:
             # The file is not synced to disk: readers must check what a crash of the machine may have damaged.
-            with open(partial, "r+b") as file:
+            with file:
                 file.write(data)
 
-            # On a disk that hides the locks of other hosts, one of them may have removed the partial file.
+            # A host that does not see this one's locks may have removed the partial file.
             with self.lock(FOLDER_LOCK), contextlib.suppress(FileNotFoundError):
                 os.replace(partial, self.path(key))
         except BaseException:
@@ -139,14 +120,14 @@ class NodeCache:
                 os.unlink(partial)
             raise
 
-    def _reserve(self, partial: str, size: int) -> bool:
-        """Create a partial file if there is room for it. Returns whether there is."""
+    def _reserve(self, partial: str, size: int) -> BufferedWriter | None:
+        """Create and open a partial file, or return None if there is no room for it."""
         with self.lock(FOLDER_LOCK):
             if not self._make_room(size):
-                return False
-            with open(partial, "xb") as file:
-                file.truncate(size)  # from now on, other processes count its full size
-            return True
+                return None
+            file = open(partial, "wb")  # noqa: SIM115 (the caller closes it)
+            file.truncate(size)  # from now on, other processes count its full size
+            return file
 
     def _make_room(self, needed: int) -> bool:
         """Remove files until `needed` bytes fit. Returns False if files that are being written take up too much."""
@@ -158,11 +139,9 @@ class NodeCache:
                 continue
             with contextlib.suppress(FileNotFoundError):
                 found = entry.stat()
-                if name["host"] is None:
+                if name["kind"] == "shard":
                     complete.append(CachedFile(found.st_mtime_ns, found.st_size, entry.path))
-                elif self._is_abandoned(name["key"], name["host"], found.st_mtime):
-                    _unlink(entry.path)
-                else:
+                elif not self._remove_abandoned(name["key"], entry.path):
                     total += found.st_size
 
         if total > self.max_bytes:
@@ -175,13 +154,12 @@ class NodeCache:
             total -= file.size
         return True
 
-    def _is_abandoned(self, key: str, host: str, last_write: float) -> bool:
-        """Return whether no process is writing a partial file any more."""
-        # A shared disk may not show the locks of other hosts.
-        if host != HOST:
-            return time.time() - last_write > ABANDONED_SECONDS
-        with self.lock(key, wait=False) as lock_was_free:
-            return lock_was_free
+    def _remove_abandoned(self, key: str, partial: str) -> bool:
+        """Remove a partial file unless a process is writing it. Returns whether it was removed."""
+        with self.lock(key, wait=False) as is_abandoned:
+            if is_abandoned:
+                _unlink(partial)
+            return is_abandoned
 
     def _dispensable_first(self, files: list[CachedFile]) -> list[CachedFile]:
         """Return files in the order of removal. files: with the least recently used first."""
@@ -201,31 +179,27 @@ class NodeCache:
         return forgotten + useful[::-1] + window[::-1]
 
 
-def take_lock(path: str, shared: bool = False, is_folder: bool = False) -> int | None:
-    """Try to lock a file, which is created if needed, or a folder. Returns its file descriptor, or None if it is taken.
+@contextlib.contextmanager
+def locked(path: str, pause: Callable[[float], None] | None) -> Iterator[bool]:
+    """Hold a lock file, which excludes all other threads and processes, and is removed. Yields whether it is held.
 
-    Raises FileNotFoundError if the folder does not exist, and OSError if the file system does not support locks.
+    pause: called with seconds to sleep while another one has it; with None, it is not held then. Raises OSError.
     """
-    flags = os.O_RDONLY | os.O_DIRECTORY if is_folder else os.O_RDWR | os.O_CREAT
-    handle = os.open(path, flags, 0o600)
-    taken = False
+    lock = FileLock(path, fallback_to_soft=False)
+
+    def take() -> bool:
+        with contextlib.suppress(Timeout):
+            lock.acquire(blocking=False)
+        return lock.is_locked
+
+    while not take() and pause is not None:
+        pause(PAUSE)
     try:
-        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-        # The previous holder may have removed the file after we opened it. Then we locked a file without a name, and
-        # another process may lock a new file of that name.
-        taken = os.path.samestat(os.fstat(handle), os.stat(path))
-    except (BlockingIOError, FileNotFoundError):
-        pass
+        yield lock.is_locked
     finally:
-        if not taken:
-            os.close(handle)
-    return handle if taken else None
-
-
-def release_lock(handle: int) -> None:
-    """Release a lock and close its file. Closing alone does not release it if a forked process has the file open."""
-    fcntl.flock(handle, fcntl.LOCK_UN)
-    os.close(handle)
+        if lock.is_locked:
+            _unlink(path)
+            lock.release()
 
 
 def _unlink(path: str) -> None:

@@ -13,16 +13,14 @@ Example: 20 shards of 100 rows each, and batches of 256 rows. An epoch has 2,000
 Batch 10 begins at place 2,560 = 1 * 2,000 + 560, which is place 560 of epoch 1. It takes the last 240 rows of that
 epoch's first block (places 560 to 799 in the block's own order), and the first 16 rows of its second block.
 
-Several folders are mixed by weights. Each keeps its own endless order and epochs. The stream's places are divided among
-the folders by Webster's (Sainte-Lague's) divisor method: row number j of a folder of weight w is due at time
-(2j - 1) / (2w), and the stream takes rows in the order of these times. So a folder's count never falls as the stream
-grows, every batch has exactly its size, and every row comes once per epoch. (The method of largest remainders does not
-have this property: as the stream grows, the count of a small folder may fall, which is known as the Alabama paradox.)
+Several folders are mixed by weights, and each keeps its order and epochs. The stream's places are divided among them by
+Webster's (Sainte-Lague's) divisor method: row number j of a folder of weight w is due at time (2j - 1) / (2w), and the
+stream takes rows in the order of these times. So a folder's count never falls as the stream grows, every batch has
+exactly its size, and every row comes once per epoch. (By the method of largest remainders, the count of a small folder
+may fall as the stream grows, which is known as the Alabama paradox.)
 
 After n places, a folder of weight w among k folders (weights that sum to 1) has given w * n rows to within
-(1 + w * (k - 2)) / 2: less than one row for up to three folders, and for any folder that is small. It has given
-c(k * size) rows before global batch k and c((k + 1) * size) after it, where c is `apportion`. The rows in between, in
-the folder's own order, are its part of the batch.
+(1 + w * (k - 2)) / 2. Its part of global batch k are the rows between those counts at the batch's beginning and end.
 
 Shape suffixes: B rows, N all rows of a block or a range.
 """

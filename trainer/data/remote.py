@@ -1,4 +1,4 @@
-"""Shards of a remote folder: downloaded once a node, ahead of their use, and kept in a cache folder on a local disk.
+"""Shards of a remote folder: downloaded once a node, and kept in a cache folder on a local disk.
 
 A copy is named by its sha256 (node_cache.py), so runs, ranks and folders share copies, and a rebuilt shard is a
 different file. Every copy is checked each time it is read.
@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import re
 import shutil
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from schemas import storage
-from schemas.errors import ClozelineError, DataError, StorageError, UsageError
+from schemas.errors import DataError, StorageError, UsageError
 from schemas.manifest import Shard
 from trainer.data.node_cache import NodeCache
 
@@ -33,7 +31,7 @@ PIECE_BYTES = 4 << 20
 CLOSE_POLL_SECONDS = 0.1
 
 WINDOW_SHARDS = 32
-"""The cache's window, in shards of the largest size: four blocks that are being fetched or read, or just were."""
+"""The cache's window, in shards of the largest size: four blocks that are being read, or just were."""
 
 
 class ClosedError(RuntimeError):
@@ -47,7 +45,7 @@ class WrongBytesError(Exception):
 class RemoteShards:
     """The shards of a remote folder, through a cache folder that all processes of the node share.
 
-    Create it in the process that uses it, because neither its thread nor a connection to a store survives a fork.
+    Create it in the process that uses it, because a connection to a store does not survive a fork.
     """
 
     def __init__(self, folder: str, shards: list[Shard], cache: str, max_bytes: int):
@@ -72,11 +70,6 @@ class RemoteShards:
         self._cache.window_bytes = min(max_bytes, WINDOW_SHARDS * largest)
         self._cache.expect(shard.sha256 for shard in shards)
 
-        # Errors of fetching ahead, by sha256, kept until read() raises them.
-        self._failures: dict[str, Exception] = {}
-        self._ahead: list[Future[None]] = []
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="remote shards")
-
     def read(self, shard: Shard) -> bytes:
         """Return a shard's bytes, from its copy or from the store. Raises DataError or StorageError."""
         key = shard.sha256
@@ -86,54 +79,13 @@ class RemoteShards:
                 with self._cache.lock(key):
                     data = self._read_copy(shard)  # another one may have fetched it while we waited
                     if data is None:
-                        failure = self._failures.pop(key, None)
-                        if failure is not None:
-                            raise failure
                         data = self._download(shard)
-
-        self._failures.pop(key, None)
+                        self._cache.add(key, data)
         return data
 
-    def fetch_ahead(self, shards: list[Shard]) -> None:
-        """Start fetching these shards in the background, in this order, up to the first that does not fit.
-
-        They replace the shards of earlier calls whose fetching has not begun.
-        """
-        for waiting in self._ahead:
-            waiting.cancel()
-
-        self._ahead = []
-        room = self._cache.window_bytes
-        for shard in shards:
-            room -= shard.bytes
-            if room < 0:  # this shard would evict one that is needed earlier
-                break
-            self._ahead.append(self._thread.submit(self._fetch, shard))
-
     def close(self) -> None:
-        """Stop fetching. The copies stay on disk for the next run."""
+        """End the downloads that other threads wait for. The copies stay on disk for the next run."""
         self._closing.set()
-        self._thread.shutdown(cancel_futures=True)
-
-    def _fetch(self, shard: Shard) -> None:
-        """Fetch a shard unless there is a copy, another thread or process is fetching it, or it has failed before."""
-        key = shard.sha256
-        with (
-            contextlib.suppress(ClozelineError, ClosedError),
-            self._cache_errors(),
-            self._cache.lock(key, wait=False) as locked,
-        ):
-            copy = self._cache.find(key)
-            # A copy may have been cut by a crash of the machine.
-            is_there = copy is not None and os.path.getsize(copy) == shard.bytes
-            if not locked or key in self._failures or is_there:
-                return
-
-            # Record a failure while the lock is held, because read() looks for it as soon as it gets the lock.
-            try:
-                self._download(shard)
-            except Exception as error:
-                self._failures[key] = error
 
     def _read_copy(self, shard: Shard) -> bytes | None:
         """Return the bytes of a shard's copy; None if there is none, or not with the manifest's size and sha256."""
@@ -146,14 +98,14 @@ class RemoteShards:
         return None
 
     def _download(self, shard: Shard) -> bytes:
-        """Download a shard whose lock is held, and keep a copy. What may be temporary is tried again."""
+        """Return a shard's bytes from the store. What may be temporary is tried again."""
         url = storage.join(self._folder, shard.path)
         what = f"{url}, a shard of {shard.bytes:,} bytes,"
-        found_wrong = False
-        for wait in (*WAITS, None):
+        failure = Exception()
+        for wait in (0.0, *WAITS):
+            self._pause(wait)
             try:
-                data = self._try_download(shard)
-                break
+                return self._try_download(shard)
             except ClosedError:
                 raise
             except FileNotFoundError as error:
@@ -165,21 +117,16 @@ class RemoteShards:
                     f"{what} cannot be read: {type(error).__name__}: {error}. Check the address, the credentials, and "
                     "their permission to read it."
                 ) from error
-            except WrongBytesError as error:
-                if found_wrong or wait is None:
-                    raise DataError(f"{url} {error}. Copy it again or rebuild the folder with --overwrite.") from error
-                found_wrong = True
             except Exception as error:
-                if wait is None:
-                    raise StorageError(
-                        f"{what} could not be read in {len(WAITS) + 1} tries; the last one failed with "
-                        f"{type(error).__name__}: {error}. Check the network, the store and the credentials, then run "
-                        "the same command again."
-                    ) from error
-            self._pause(wait)
+                failure = error
 
-        self._cache.add(shard.sha256, data)
-        return data
+        if isinstance(failure, WrongBytesError):
+            raise DataError(f"{url} {failure}. Copy it again or rebuild the folder with --overwrite.") from failure
+        raise StorageError(
+            f"{what} could not be read in {len(WAITS) + 1} tries; the last one failed with "
+            f"{type(failure).__name__}: {failure}. Check the network, the store and the credentials, then run the same "
+            "command again."
+        ) from failure
 
     def _try_download(self, shard: Shard) -> bytes:
         """Return a shard's bytes. Raises WrongBytesError, TimeoutError, ClosedError, or any error of the store.

@@ -3,15 +3,12 @@
 Rows are assigned to all micro-batches of all ranks by length, so that every rank computes nearly the same number of
 tokens. The world size decides which rank gets which rows, and nothing else.
 
-A batch size ramp begins a phase with smaller batches. The size grows linearly with the batch's number from
-batch.ramp_from to the full size, which it has from batch number batch.ramp_steps on (counted from 0). Sizes are
-multiples of the greatest common divisor of ramp_from and the full size. Example: a ramp from 768 to 4,608 rows in 10
-steps has 768, 768, 1,536, 1,536, 2,304, 2,304, 3,072, 3,072, 3,840, 3,840 rows, then 4,608. Both the size and the place
-of a batch follow from its number and the recipe alone, so a run resumes by arithmetic, on any number of ranks.
-
-ModernBERT's and cramming's batches grow like this (arXiv:2412.13663, arXiv:2212.14034), with the same number of steps
-at each size. For a ramp that is stated in tokens, such as ModernBERT's over 50 billion, set
-steps = tokens / mean batch in tokens.
+A batch size ramp begins a phase with smaller batches, as in ModernBERT and cramming (arXiv:2412.13663,
+arXiv:2212.14034). The size grows linearly with the batch's number from batch.ramp_from to the full size, which it has
+from batch number batch.ramp_steps on (counted from 0). Sizes are multiples of the greatest common divisor of ramp_from
+and the full size. Example: a ramp from 768 to 4,608 rows in 10 steps has 768, 768, 1,536, 1,536, 2,304, 2,304, 3,072,
+3,072, 3,840, 3,840 rows, then 4,608. Both the size and the place of a batch follow from its number and the recipe
+alone, so a run resumes by arithmetic, on any number of ranks.
 
 Shape suffix: B rows.
 """
@@ -19,8 +16,8 @@ Shape suffix: B rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from math import gcd
 
@@ -38,41 +35,15 @@ Ints = NDArray[np.int64]
 # The ramp
 
 
-class BatchRamp:
-    """The sizes of a phase's first batches, and how many micro-batches each rank divides each of them into."""
-
-    def __init__(self, sizes: Sequence[int], micro_batches: Sequence[int]):
-        """sizes: rows or tokens of each batch, over all ranks. micro_batches: of each batch, on each rank."""
-        self._batches = list(zip(sizes, micro_batches, strict=True))
-        self._places = [0, *accumulate(sizes)]
-
-    def batch(self, number: int) -> tuple[int, int] | None:
-        """Return the size of a batch and its micro-batches on each rank, or None after the ramp."""
-        return self._batches[number] if number < len(self._batches) else None
-
-    def first_place(self, number: int, full_size: int) -> int:
-        """Return the place in the data at which batch `number` begins, if batches after the ramp have the full size."""
-        in_ramp = min(number, len(self._batches))
-        return self._places[in_ramp] + (number - in_ramp) * full_size
-
-    @property
-    def distinct(self) -> list[tuple[int, int]]:
-        """Each distinct size with its number of micro-batches, in ascending order."""
-        return sorted(set(self._batches))
-
-
 def ramp_sizes(batch: BatchSection) -> tuple[int, ...]:
     """Return the sizes of the batches before the first full one; empty without a ramp."""
     if batch.ramp_from is None or batch.ramp_steps is None:
         return ()
-    return _growing_sizes(batch.ramp_from, batch.size, batch.ramp_steps)
-
-
-@lru_cache
-def _growing_sizes(first: int, full: int, steps: int) -> tuple[int, ...]:
-    unit = gcd(first, full)
-    units_to_grow = (full - first) // unit
-    return tuple(first + unit * (units_to_grow * number // steps) for number in range(steps))
+    unit = gcd(batch.ramp_from, batch.size)
+    units_to_grow = (batch.size - batch.ramp_from) // unit
+    return tuple(
+        batch.ramp_from + unit * (units_to_grow * number // batch.ramp_steps) for number in range(batch.ramp_steps)
+    )
 
 
 def places_before(batch: BatchSection, number: int) -> int:
@@ -86,29 +57,30 @@ def places_before(batch: BatchSection, number: int) -> int:
 class RankShare:
     """One rank's part of every global batch.
 
-    micro_batches: how many of them this rank computes in a step. size: rows or tokens of the whole global batch.
-    ramp: the smaller batches at the beginning of a phase, None if all batches have the same size.
+    micro_batches: how many of them this rank computes in a step. size: rows or tokens of the global batch.
+    ramp: the size of each smaller batch at the beginning of a phase, and how many micro-batches this rank computes.
     """
 
     rank: int
     world_size: int
     micro_batches: int
     size: int
-    ramp: BatchRamp | None = None
+    ramp: tuple[tuple[int, int], ...] = ()
 
     def at(self, number: int) -> RankShare:
-        """Return this rank's part of global batch `number`, counted from 0. The result's `ramp` is None."""
-        ramped = self.ramp.batch(number) if self.ramp is not None else None
-        if ramped is None:
-            return replace(self, ramp=None)
-        size, micro_batches = ramped
+        """Return this rank's part of global batch `number`, counted from 0. The result has no ramp."""
+        size, micro_batches = self.ramp[number] if number < len(self.ramp) else (self.size, self.micro_batches)
         return RankShare(self.rank, self.world_size, micro_batches, size)
 
     def first_place(self, number: int) -> int:
         """Return the place in the data at which global batch `number` begins."""
-        if self.ramp is None:
-            return number * self.size
-        return self.ramp.first_place(number, self.size)
+        in_ramp = min(number, len(self.ramp))
+        return self._ramp_places[in_ramp] + (number - in_ramp) * self.size
+
+    @cached_property
+    def _ramp_places(self) -> list[int]:
+        """The place at which each batch of the ramp begins, and the first one after it."""
+        return [0, *accumulate(size for size, _ in self.ramp)]
 
     @property
     def micro_batches_per_step(self) -> int:
@@ -139,12 +111,11 @@ def share_of(recipe: Recipe, rank: int, world_size: int, folders: Sequence[PairF
         )
 
     sizes = ramp_sizes(batch)
-    ramp = None
+    micro_batches_of = {size: micro_batches_of_size(batch, size, longest, world_size) for size in {batch.size, *sizes}}
     if sizes:
-        micro_batches_of = {size: micro_batches_of_size(batch, size, longest, world_size) for size in set(sizes)}
-        check_ramp_start(batch, min(sizes), micro_batches_of[min(sizes)] * world_size)
-        ramp = BatchRamp(sizes, [micro_batches_of[size] for size in sizes])
-    return RankShare(rank, world_size, micro_batches_of_size(batch, batch.size, longest, world_size), batch.size, ramp)
+        check_ramp_start(batch, sizes[0], micro_batches_of[sizes[0]] * world_size)
+    ramp = tuple((size, micro_batches_of[size]) for size in sizes)
+    return RankShare(rank, world_size, micro_batches_of[batch.size], batch.size, ramp)
 
 
 def micro_batches_of_size(batch: BatchSection, size: int, longest: Sequence[int], world_size: int) -> int:

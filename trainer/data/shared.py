@@ -1,6 +1,8 @@
 """Decoded shards that the ranks of a node share: each is decoded once, by whichever rank comes to it first.
 
-    /dev/shm/clozeline-shards-<user>-<hash>/     mode 0700; every rank that uses it holds a shared lock on it
+    /dev/shm/clozeline-shards-<user>-<hash>/              mode 0700
+    /dev/shm/clozeline-shards-<user>-<hash>/<rank>.use    a lock that the rank holds as long as it uses the folder
+    /dev/shm/clozeline-shards-<user>.lock                 held while a rank enters or leaves a folder
 
 There is a folder for each run and folder of pairs, named after both. It is a NodeCache of files of plain arrays, which
 every rank maps read-only, bounded by the number of shards that all ranks may need at the moment. The last rank to leave
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import hashlib
 import os
 import shutil
@@ -29,10 +32,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from filelock import FileLock
 from numpy.typing import NDArray
 
 from schemas.host_limits import ranks_on_this_machine
-from trainer.data.node_cache import NodeCache, release_lock, take_lock
+from trainer.data.node_cache import PAUSE, NodeCache, locked
 from trainer.data.rows import PairRows, ShardRows, StoredMasks
 from trainer.logs import EVERY_RANK, logger
 
@@ -44,10 +48,7 @@ FREE_BYTES = 4 * 10**9
 """1 / FREE_SHARE of shared memory stays free, or FREE_BYTES if that is less, because NCCL and gloo use it, too."""
 
 PREFIX = "clozeline-shards-"
-ENTER_SECONDS = 10.0
-SHORTEST_PAUSE = 0.005
-LONGEST_PAUSE = 0.04
-"""Seconds between two checks for shards that other ranks are decoding. Decoding one takes 0.02 seconds or more."""
+USE = ".use"
 
 SAID = "not_shared"
 """A folder that exists once a rank has logged that it cannot share."""
@@ -82,20 +83,24 @@ class SharedShards:
         """The most blocks that all ranks together may need at the moment: see `PairFolder.expect_blocks`."""
 
         self._kept_shards = 1
-
         self.is_shared = True
         """Whether this rank still shares shards. After the first failure it decodes all further ones for itself."""
 
-        prefix = f"{PREFIX}{os.getuid()}-"
-        _remove_abandoned(root, prefix)
-        self.folder = os.path.join(root, prefix + hashlib.sha256(name.encode()).hexdigest()[:32])
-        self._use = _enter(self.folder)
-        try:
+        name_of_user = os.path.join(root, f"{PREFIX}{os.getuid()}")
+        self.folder = f"{name_of_user}-{hashlib.sha256(name.encode()).hexdigest()[:32]}"
+        self._entrance = f"{name_of_user}.lock"
+        use = os.path.join(self.folder, f"{os.getpid()}-{local_rank}{USE}")
+        self._use = FileLock(use, thread_local=False, fallback_to_soft=False)
+
+        os.stat(root)  # a lock would create what does not exist
+        with locked(self._entrance, time.sleep):
+            for path in glob.glob(f"{name_of_user}-*"):
+                _remove_unused(path)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(self.folder, 0o700)
             _check_private(self.folder)
-            self._cache = NodeCache(self.folder, 0, self._pause)
-        except OSError:
-            release_lock(self._use)
-            raise
+            self._use.acquire(blocking=False)
+        self._cache = NodeCache(self.folder, 0, self._pause)
 
     def read(self, keys: list[str], decode: Decode) -> list[ShardRows]:
         """Return the shards of a block, each decoded by this rank or by another one. keys: the shards' sha256.
@@ -105,7 +110,6 @@ class SharedShards:
         self._kept_shards = max(self._kept_shards, self.kept_blocks * len(keys))
         shards: dict[int, ShardRows] = {}
         left = [(place + self._local_rank) % len(keys) for place in range(len(keys))]
-        pause = SHORTEST_PAUSE
         while left:
             busy = []
             for place in left:
@@ -116,9 +120,8 @@ class SharedShards:
                     shards[place] = shard
 
             # Other ranks are decoding all that is left.
-            if busy and len(busy) == len(left):
-                self._pause(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
+            if busy == left:
+                self._pause(PAUSE)
             left = busy
         return [shards[place] for place in range(len(keys))]
 
@@ -128,9 +131,8 @@ class SharedShards:
 
     def close(self) -> None:
         """Leave the folder, and remove it if no other process uses it. Arrays that were mapped stay valid."""
-        # Released first: if the last two ranks both kept their shared locks, neither would get the exclusive one.
-        release_lock(self._use)
-        with contextlib.suppress(OSError):
+        self._use.release()
+        with contextlib.suppress(OSError), locked(self._entrance, time.sleep):
             _remove_unused(self.folder)
 
     def _pause(self, seconds: float) -> None:
@@ -139,19 +141,19 @@ class SharedShards:
 
     def _try_shard(self, key: str, place: int, decode: Decode) -> ShardRows | None:
         """Return a shard, decoded earlier or now by this rank; None while another rank is decoding it."""
-        with contextlib.ExitStack() as held:
-            shard = None
+        if self.is_shared:
             try:
-                if self.is_shared:
-                    shard = self._mapped(key)
-                if self.is_shared and shard is None:
-                    if not held.enter_context(self._cache.lock(key, wait=False)):
+                shard = self._mapped(key)
+                if shard is not None:
+                    return shard
+                with self._cache.lock(key, wait=False) as is_locked:
+                    if not is_locked:
                         return None
-                    shard = self._mapped(key)  # another rank may have added it before we had the lock
+                    # Another rank may have added it before we had the lock.
+                    return self._mapped(key) or self._add(key, decode(place))
             except OSError as error:
                 self._give_up(error)
-
-            return self._shared(key, decode(place)) if shard is None else shard
+        return decode(place)
 
     def _mapped(self, key: str) -> ShardRows | None:
         """Return a shard that a rank has added; None if there is none."""
@@ -165,21 +167,14 @@ class SharedShards:
             return from_buffer(file.read_buffer())
         return None
 
-    def _shared(self, key: str, shard: ShardRows) -> ShardRows:
-        """Add a shard and return it mapped from the folder, or unchanged if that cannot be done."""
-        if not self.is_shared:
-            return shard
-
+    def _add(self, key: str, shard: ShardRows) -> ShardRows:
+        """Add a shard, whose lock is held, and return it mapped from the folder. Raises OSError."""
         data = to_buffer(shard)
-        try:
-            self._check_room(data.size)
-            bound = max(self._cache.max_bytes, self._kept_shards * data.size)
-            self._cache.max_bytes = self._cache.window_bytes = bound
-            self._cache.add(key, memoryview(data))
-            return self._mapped(key) or shard
-        except OSError as error:
-            self._give_up(error)
-            return shard
+        self._check_room(data.size)
+        bound = max(self._cache.max_bytes, self._kept_shards * data.size)
+        self._cache.max_bytes = self._cache.window_bytes = bound
+        self._cache.add(key, memoryview(data))
+        return self._mapped(key) or shard
 
     def _check_room(self, needed: int) -> None:
         """Raise OSError if `needed` bytes do not fit, or would leave too little shared memory free."""
@@ -192,20 +187,12 @@ class SharedShards:
 
     def _give_up(self, reason: OSError) -> None:
         """Stop sharing on this rank, and log the reason unless another rank of the node has done so."""
-        if self.is_shared and self._is_first_to_say():
-            log_not_shared(reason)
-        self.is_shared = False
-
-    def _is_first_to_say(self) -> bool:
-        """Return whether this rank is the first one of the node that asks."""
-        try:
+        if self.is_shared:
+            self.is_shared = False
             # A folder rather than a file, because creating one needs no file descriptor, and those may have run out.
-            os.mkdir(os.path.join(self.folder, SAID))
-        except FileExistsError:
-            return False
-        except OSError:
-            return self._local_rank == 0
-        return True
+            with contextlib.suppress(OSError):
+                os.mkdir(os.path.join(self.folder, SAID))
+                log_not_shared(reason)
 
 
 def open_shared(name: str) -> SharedShards | None:
@@ -241,40 +228,15 @@ def log_not_shared(reason: OSError) -> None:
 # The folder
 
 
-def _enter(path: str) -> int:
-    """Create a folder if needed and hold a shared lock on it. Returns the lock's file descriptor.
-
-    Raises OSError: a TimeoutError if another process has been removing the folder for ENTER_SECONDS.
-    """
-    deadline = time.monotonic() + ENTER_SECONDS
-    while time.monotonic() < deadline:
-        # The folder may be removed between any two of these calls; then it is created again.
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(path, 0o700)
-        with contextlib.suppress(FileNotFoundError):
-            handle = take_lock(path, shared=True, is_folder=True)
-            if handle is not None:
-                return handle
-        time.sleep(SHORTEST_PAUSE)
-    raise TimeoutError(f"{path} has been locked for {ENTER_SECONDS:g} seconds")
-
-
 def _remove_unused(path: str) -> None:
-    """Remove a folder if no process uses it."""
+    """Remove a folder of this user if no process uses it. The caller holds the lock of the entrance."""
     with contextlib.suppress(FileNotFoundError, PermissionError):
-        handle = take_lock(path, is_folder=True)
-        if handle is not None:
-            try:
-                shutil.rmtree(path)
-            finally:
-                release_lock(handle)
-
-
-def _remove_abandoned(root: str, prefix: str) -> None:
-    """Remove the folders of `root` whose names begin with `prefix` and that no process uses."""
-    for entry in os.scandir(root):
-        if entry.name.startswith(prefix) and entry.is_dir(follow_symlinks=False):
-            _remove_unused(entry.path)
+        for name in os.listdir(path):
+            if name.endswith(USE):
+                with locked(os.path.join(path, name), None) as is_free:
+                    if not is_free:
+                        return
+        shutil.rmtree(path)
 
 
 def _check_private(path: str) -> None:

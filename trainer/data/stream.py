@@ -86,9 +86,6 @@ class BatchFormat:
     has_draws: bool = False
 
 
-UNPADDED_ON_CPU = BatchFormat()
-
-
 @dataclass(frozen=True)
 class ChosenRows:
     """The rows that one micro-batch takes from one source's part of a global batch.
@@ -101,15 +98,8 @@ class ChosenRows:
     keys_B: U64
 
 
-@dataclass(frozen=True)
-class SentBatches:
-    """Micro-batches whose copies have been started.
-
-    arrival: the CUDA event after the last copy; None on a CPU, where nothing is copied.
-    """
-
-    batches: list[PackedBatch]
-    arrival: torch.Event | None
+SentBatches = tuple[list[PackedBatch], torch.Event | None]
+"""Batches whose copies have been started, and the CUDA event after the last copy: None on a CPU, which copies none."""
 
 
 class DeviceFeed:
@@ -131,26 +121,27 @@ class DeviceFeed:
     def send(self, batches: list[PackedBatch]) -> SentBatches:
         """Start the copies and return without waiting. torch keeps the pinned memory until they have ended."""
         if self._copy_stream is None:
-            return SentBatches(batches, None)
+            return batches, None
 
         with torch.cuda.stream(self._copy_stream):
-            sent = [batch.pinned().to(self._device) for batch in batches]
-            return SentBatches(sent, self._copy_stream.record_event())
+            copies = [batch.pinned().to(self._device) for batch in batches]
+            return copies, self._copy_stream.record_event()
 
     def receive(self, sent: SentBatches) -> list[PackedBatch]:
         """Return the batches for use on the caller's current CUDA stream, which waits for them; the caller does not."""
-        if sent.arrival is None:
-            return sent.batches
+        batches, arrival = sent
+        if arrival is None:
+            return batches
 
         current_stream = torch.cuda.current_stream(self._device)
-        current_stream.wait_event(sent.arrival)
+        current_stream.wait_event(arrival)
 
         # The memory was allocated on the copy stream. Tell torch's allocator that another stream uses it, too, so that
         # it is not reused while that stream still computes.
-        for batch in sent.batches:
+        for batch in batches:
             for tensor in batch.tensors().values():
                 tensor.record_stream(current_stream)
-        return sent.batches
+        return batches
 
 
 class Stream:
@@ -165,19 +156,18 @@ class Stream:
         share: RankShare,
         schedule: MaskingSchedule,
         seed: int,
-        batch_format: BatchFormat = UNPADDED_ON_CPU,
+        batch_format: BatchFormat | None = None,
     ):
+        """batch_format: by default unpadded masked batches on the CPU."""
         self._sources = sources
         self._share = share
         self._schedule = schedule
         self._seed = seed
-        self._shape = batch_format.shape
-        self._causal = batch_format.causal
-        self._has_draws = batch_format.has_draws
+        self._format = batch_format or BatchFormat()
         self._vocabulary: Vocabulary = sources[0].folder.vocabulary
         self._expect_batches()
 
-        self._feed = DeviceFeed(batch_format.device)
+        self._feed = DeviceFeed(self._format.device)
         self._peeked: dict[int, Future[list[PackedBatch]]] = {}
         self._prepared: dict[int, Future[SentBatches]] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="stream", initializer=self._feed.adopt_thread)
@@ -263,9 +253,9 @@ class Stream:
         chosen = _choose_rows(parts, row_numbers)
         rows = join_rows([self._read(one) for one in chosen])
         batch = self._pack(chosen, rows, step)
-        if self._shape is None:
+        if self._format.shape is None:
             return batch
-        return pad_to_shape(batch, self._shape, self._vocabulary.special_id("pad"))
+        return pad_to_shape(batch, self._format.shape, self._vocabulary.special_id("pad"))
 
     def _read(self, chosen: ChosenRows) -> PairRows:
         """Return the chosen rows. SOP's order is redrawn unless masks are stored, whose positions it would move."""
@@ -276,7 +266,7 @@ class Stream:
 
     def _pack(self, chosen: list[ChosenRows], rows: PairRows, step: int) -> PackedBatch:
         """Return the rows as a batch with the labels of the stream's objective."""
-        if self._causal:
+        if self._format.causal:
             return pack_causal(rows)
 
         keys_B = np.concatenate([one.keys_B for one in chosen])
@@ -285,7 +275,7 @@ class Stream:
 
         masks = self._masks(chosen, rows, keys_B, step)
         batch = replace(pack(rows, masks), mask_id=self._vocabulary.special_id("mask"))
-        return with_replacement_draws(batch, rows, masks, keys_B) if self._has_draws else batch
+        return with_replacement_draws(batch, rows, masks, keys_B) if self._format.has_draws else batch
 
     def _masks(self, chosen: list[ChosenRows], rows: PairRows, keys_B: U64, step: int) -> Masks:
         """Return the masks of a micro-batch's rows: drawn from their keys, or those that the rows carry.

@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
 from schemas import storage
@@ -25,7 +26,6 @@ from schemas.errors import DataError, StorageError, UsageError
 from schemas.vocabulary import TOKENIZER_FILES
 from trainer.checkpoint.remote import upload_file
 from trainer.checkpoint.run_lock import NO_FLOCK
-from trainer.data.node_cache import release_lock, take_lock
 from trainer.models.electra import GENERATOR_FOLDER
 from trainer.models.pretraining import PretrainingModel
 
@@ -142,23 +142,24 @@ def unfinished_folder(output: str) -> Iterator[Path]:
 @contextlib.contextmanager
 def _locked(path: Path, output: str) -> Iterator[None]:
     """Hold a lock file, which is removed afterwards. Raises UsageError if another export holds it, and OSError."""
+    lock = FileLock(path, fallback_to_soft=False)
     try:
-        handle = take_lock(str(path))
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise UsageError(
+            f"--output {output} is being written by another export. Wait until it has ended, or give another folder."
+        ) from None
     except OSError as error:
         if error.errno not in NO_FLOCK:
             raise
         yield
         return
 
-    if handle is None:
-        raise UsageError(
-            f"--output {output} is being written by another export. Wait until it has ended, or give another folder."
-        )
     try:
         yield
     finally:
         path.unlink(missing_ok=True)
-        release_lock(handle)
+        lock.release()
 
 
 @contextlib.contextmanager

@@ -28,9 +28,9 @@ from trainer.checkpoint.format import (
     read_state,
     steps_saved,
 )
-from trainer.checkpoint.identity import check_identity
 from trainer.checkpoint.rank_files import RankFiles
 from trainer.checkpoint.remote import bring_run
+from trainer.checkpoint.state import check_identity
 from trainer.config.record import flatten
 from trainer.config.schema import Recipe
 from trainer.config.sections import START_KEYS
@@ -127,17 +127,16 @@ def choose_checkpoint(run: str, step: int | None, faults: list[str]) -> Path:
 
 
 def _newest_checkpoint(run: str, faults: list[str]) -> Path:
-    newest_sound = newest_sound_checkpoint(run)
-    assert newest_sound is not None  # check_saved has found a checkpoint
-    path, damaged = newest_sound
+    newest = newest_sound_checkpoint(run)
+    assert newest is not None  # check_saved has found a checkpoint
 
-    all_faults = [*faults, *damaged]
+    all_faults = [*faults, *newest.faults]
     if all_faults:
         raise CheckpointError(
             f"The newest checkpoint does not verify: {'; '.join(all_faults)}. "
-            f"To export the newest one that does, add --step {read_state(path).step}."
+            f"To export the newest one that does, add --step {newest.state.step}."
         )
-    return path
+    return newest.path
 
 
 def check_belongs(path: Path, recipe: Recipe, vocabulary: Vocabulary) -> None:

@@ -14,9 +14,9 @@ from trainer.checkpoint.format import (
     describe,
     manifest_of,
 )
-from trainer.checkpoint.publication import partial_path, publish
 from trainer.checkpoint.rank_files import rank_file
 from trainer.checkpoint.state import TrainingState
+from trainer.checkpoint.write import partial_path, publish
 
 WEIGHTS_FILE = rank_file(0)
 

@@ -23,7 +23,7 @@ from trainer.checkpoint import snapshot
 from trainer.checkpoint.background import BackgroundSaves
 from trainer.checkpoint.format import fault_of_checkpoint
 from trainer.checkpoint.run_folder import NodeFolders
-from trainer.checkpoint.snapshot import HostMemory, copied_bytes, fits, snapshot_of
+from trainer.checkpoint.snapshot import copied_bytes, fits, snapshot_of
 from trainer.checkpoint.state import TrainingState
 from trainer.checkpoint.write import write_snapshot
 
@@ -194,10 +194,10 @@ def test_memory_that_the_system_refuses_is_not_asked_for_again(engine: Any, monk
         calls.append(arguments)
         raise RuntimeError("CUDA error: out of memory")
 
-    memory = HostMemory()
+    saves = BackgroundSaves(enabled=True)
     taken = snapshot_of(engine, STATE)
     monkeypatch.setattr(snapshot.torch, "empty", refuse)
-    assert not memory.is_ready(taken) and not memory.is_ready(taken) and len(calls) == 1
+    assert saves.copy(taken) is None and saves.copy(taken) is None and len(calls) == 1
 
 
 @pytest.mark.parametrize(

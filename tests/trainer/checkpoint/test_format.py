@@ -15,16 +15,17 @@ from trainer.checkpoint.format import (
     read_state,
     steps_saved,
 )
-from trainer.checkpoint.identity import check_identity
-from trainer.checkpoint.publication import prune, publish
+from trainer.checkpoint.state import check_identity
+from trainer.checkpoint.write import prune, publish
 
 
 def test_published_checkpoints_verify_and_the_newest_is_taken(tmp_path: Path) -> None:
     for step in (10, 20, 9):
         assert fault_of_checkpoint(saved(tmp_path, step)) is None
     assert steps_saved(str(tmp_path)) == [9, 10, 20]
-    assert newest_sound_checkpoint(str(tmp_path)) == (checkpoint_path(str(tmp_path), 20), [])
-    assert read_state(checkpoint_path(str(tmp_path), 20)).step == 20
+    newest = newest_sound_checkpoint(str(tmp_path))
+    assert newest is not None and newest.path == checkpoint_path(str(tmp_path), 20)
+    assert newest.state.step == 20 and newest.faults == []
 
 
 def test_an_unpublished_one_is_not_seen(tmp_path: Path) -> None:
@@ -50,8 +51,8 @@ def test_a_damaged_one_is_passed_over_and_named(tmp_path: Path, damage: str) -> 
 
     found = newest_sound_checkpoint(str(tmp_path))
     assert found is not None
-    assert found[0] == checkpoint_path(str(tmp_path), 10)
-    assert str(file) in found[1][0]
+    assert found.path == checkpoint_path(str(tmp_path), 10)
+    assert str(file) in found.faults[0]
 
 
 def test_when_none_verifies_the_run_does_not_start_over(tmp_path: Path) -> None:

@@ -17,10 +17,10 @@ from tests.trainer.one_rank import group_of_one
 from trainer.checkpoint import format as layout
 from trainer.checkpoint import remote
 from trainer.checkpoint.format import checkpoint_path, steps_saved
-from trainer.checkpoint.publication import prune
-from trainer.checkpoint.read import find_checkpoint
 from trainer.checkpoint.remote import RunUrl, bring_run
+from trainer.checkpoint.resume import find_checkpoint
 from trainer.checkpoint.run_folder import NodeFolders
+from trainer.checkpoint.write import prune
 from trainer.export import cli as export_cli
 
 URL = "s3://runs/a"

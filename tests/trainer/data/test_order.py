@@ -58,17 +58,6 @@ def test_an_epoch_holds_every_row_once(rows: list[int], seed: int) -> None:
         assert sorted(map(tuple, places[:, 1:].tolist())) == expected
 
 
-@given(rows=SHARDS, cuts=st.lists(st.integers(1, 40), min_size=1, max_size=8))
-@settings(max_examples=100, deadline=None)
-def test_any_place_can_be_asked_for(rows: list[int], cuts: list[int]) -> None:
-    """In pieces, backwards and by an object that has seen nothing: always the same sequence."""
-    whole = rows_at(Order(rows, "f", 0), 0, sum(cuts), rows)
-    starts = np.cumsum([0, *cuts])
-    fresh = Order(rows, "f", 0)
-    for i in reversed(range(len(cuts))):
-        assert (rows_at(fresh, int(starts[i]), cuts[i], rows) == whole[starts[i] : starts[i + 1]]).all()
-
-
 def test_seed_data_and_epoch_change_the_order() -> None:
     def first(seed: int, fingerprint: str, epoch: int) -> list:
         rows = [50, 60, 70]
@@ -239,27 +228,6 @@ def rows_served(source: Source, first: int, last: int) -> list[int]:
     return np.concatenate(found).tolist() if found else []
 
 
-def test_five_folders_fill_every_batch_exactly() -> None:
-    """The smallest folder gives one row in 5,667; its count once fell between two batches and rows were repeated."""
-    sources = mixture(FIVE_FOLDERS)
-    total = sum(FIVE_FOLDERS)
-    wrong_sizes = 0
-    served_by_smallest = 0
-    furthest = 0.0
-
-    for step in range(20_000):
-        bounds = rows_of_step(sources, step, 256)
-        wrong_sizes += sum(last - first for first, last in bounds if last > first) != 256
-        first, last = bounds[-1]
-        served_by_smallest += max(last - first, 0)
-        seen = [last for _, last in bounds]
-        shares = [size * 256 * (step + 1) / total for size in FIVE_FOLDERS]
-        furthest = max(furthest, *(abs(count - share) for count, share in zip(seen, shares, strict=True)))
-
-    assert (wrong_sizes, served_by_smallest) == (0, seen[-1])
-    assert furthest < largest_deviation(Fraction(max(FIVE_FOLDERS), total), 5)
-
-
 @given(
     sizes=st.lists(st.sampled_from([1, 2, 3, 7, 40, 41, 1000, 99_991]), min_size=3, max_size=6),
     size=st.integers(1, 300),
@@ -309,20 +277,6 @@ def test_any_step_can_be_asked_for() -> None:
     after = rows_of_step(sources, far, 256)
     assert [last for _, last in before] == [first for first, _ in after]
     assert sum(last for _, last in after) == 256 * (far + 1)
-
-
-@pytest.mark.parametrize("sizes", [[1], [7, 3], [1, 1], [9_000_000, 3_000], [5, 3]])
-def test_one_or_two_folders_are_mixed_as_before(sizes: list[int]) -> None:
-    """Largest remainders and Webster's method agree on one or two sources, so older runs resume at the same rows."""
-    sources = mixture(sizes)
-    total = sum(sizes)
-    for n in [*range(1, 500), 10**9 + 7]:
-        counts = [last for _, last in rows_of_step(sources, n - 1, 1)]
-        whole = [n * rows // total for rows in sizes]
-        remainders = sorted(range(len(sizes)), key=lambda i: (-(n * sizes[i] % total), i))
-        for i in remainders[: n - sum(whole)]:
-            whole[i] += 1
-        assert counts == whole
 
 
 def test_given_weights_are_taken_as_they_are_written() -> None:

@@ -18,7 +18,7 @@ from trainer.batch_limits import token_micro_batches
 from trainer.config.load import load_recipe
 from trainer.config.schema import BatchSection, Recipe
 from trainer.data.folder import open_folders
-from trainer.data.share import BatchRamp, RankShare, assign_rows, places_before, ramp_sizes, share_of
+from trainer.data.share import RankShare, assign_rows, places_before, ramp_sizes, share_of
 from trainer.data.stream import build_stream
 
 TINY = "tests/recipes/small_bert.toml"
@@ -40,7 +40,7 @@ def test_places_are_the_sum_of_the_batches_before(first: int, growth: int, steps
     assert all(size % gcd(first, full) == 0 for size in sizes)
     assert all(abs(size - (first + growth * k / steps)) <= gcd(first, full) for k, size in enumerate(sizes[:steps]))
 
-    share = RankShare(0, 1, 7, full, BatchRamp(ramp_sizes(batch), [3] * steps))
+    share = RankShare(0, 1, 7, full, tuple((size, 3) for size in ramp_sizes(batch)))
     assert share.first_place(number) == places_before(batch, number) == sum(sizes[:number])
     assert share.at(number) == RankShare(0, 1, 3 if number < steps else 7, sizes[number])
 

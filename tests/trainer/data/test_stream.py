@@ -7,7 +7,6 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -349,16 +348,6 @@ def test_the_loader_s_thread_sets_no_other_device(runtime: Runtime, pairs: Path)
         stream.batch(step)
     stream.close()
     assert runtime.touched == {OURS.index}
-
-
-def test_the_trace_shows_the_device_of_a_thread_that_was_not_set(runtime: Runtime) -> None:
-    def copy() -> None:
-        with torch.cuda.stream(torch.cuda.Stream(OURS)):  # type: ignore[arg-type]
-            pass
-
-    with ThreadPoolExecutor(1) as thread:
-        thread.submit(copy).result()
-    assert runtime.touched == {0, OURS.index}
 
 
 # The stream of a recipe

@@ -58,25 +58,11 @@ def test_the_least_recently_used_go_and_nothing_else_ever(store: ObjectStore, ma
     assert all((place / name).read_bytes() == b"x" * SIZE for name in foreign)
 
 
-def test_partials_of_other_hosts_go_when_they_are_old(make: Make, tmp_path: Path) -> None:
-    """They count as full shards until then: there is room for one more."""
-    place = tmp_path / "cache"
-    place.mkdir()
-    new, old = (place / f"{'a' * 64}.far-away-{digit}.partial" for digit in "01")
-    for path in (new, old):
-        path.write_bytes(b"x" * SIZE)
-    long_ago = time.time() - node_cache.ABANDONED_SECONDS - 1
-    os.utime(old, (long_ago, long_ago))
-    copies = make(room=2)
-    assert [copies.read(shard) for shard in SHARDS[:2]] == DATA[:2]
-    assert held(place) == sorted([new.name, NAMES[1]])
-
-
-def test_what_a_killed_writer_of_this_host_reserved_is_free_again(make: Make, tmp_path: Path) -> None:
+def test_what_a_killed_writer_reserved_is_free_again(make: Make, tmp_path: Path) -> None:
     place = tmp_path / "cache"
     place.mkdir()
     for shard in SHARDS[:2]:
-        (place / f"{shard.sha256}.{node_cache.HOST}.partial").write_bytes(b"x" * SIZE)
+        (place / f"{shard.sha256}.partial").write_bytes(b"x" * SIZE)
         (place / f"{shard.sha256}.lock").touch()
     assert make(room=1).read(SHARDS[0]) == DATA[0]
     assert held(place) == [NAMES[0]]
@@ -239,11 +225,10 @@ def corpus(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[Obje
 
 
 def read_epoch(copies: list[RemoteShards], epoch: int) -> None:
-    """Read every shard once, in the epoch's order, by several ranks in turn; each fetches two ahead."""
+    """Read every shard once, in the epoch's order, by several ranks in turn."""
     order = permutation(COUNT, key("epoch", epoch)).tolist()
     for place, number in enumerate(order):
         rank = copies[place % len(copies)]
-        rank.fetch_ahead([MANY[n] for n in order[place + 1 : place + 3]])
         assert rank.read(MANY[number]) == MANY_DATA[number]
 
 

@@ -1,7 +1,7 @@
-"""Shards of a store: each downloaded once, ahead, and checked; which failures are tried again and which end at once."""
+"""Shards of a store: each downloaded once and checked; which failures are tried again and which end at once."""
 
 import errno
-import os
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -40,72 +40,25 @@ def test_a_copy_that_was_changed_on_disk_is_fetched_again(
     assert store.count("0.arrow") == 2
 
 
-def test_fetched_ahead_in_order_as_far_as_it_fits(store: ObjectStore, make: Make, tmp_path: Path) -> None:
-    copies = make(room=3)
-    copies.read(SHARDS[3])
-    copies.fetch_ahead([SHARDS[2], SHARDS[1], SHARDS[0], SHARDS[3]])  # the fourth would push out the first
-    until(lambda: held(tmp_path / "cache") == sorted(NAMES[:3]))
-    time.sleep(0.1)
-    gets = [path for method, path in store.requests if method == "GET" and ".arrow" in path]
-    assert [path[-7:] for path in gets] == ["3.arrow", "2.arrow", "1.arrow", "0.arrow"]
-    assert [copies.read(shard) for shard in SHARDS[:3]] == DATA[:3]
-    assert len(gets) == sum(method == "GET" and ".arrow" in path for method, path in store.requests)
-
-
-def test_new_wishes_replace_old_ones(store: ObjectStore, make: Make, tmp_path: Path) -> None:
-    store.fail("slow", "0.arrow", times=1)
-    copies = make()
-    copies.fetch_ahead(SHARDS[:3])
-    until(lambda: store.count("0.arrow"))
-    copies.fetch_ahead([SHARDS[3]])
-    store.released.set()
-    until(lambda: held(tmp_path / "cache") == sorted([NAMES[0], NAMES[3]]))
-    assert store.count("1.arrow") == 0
-
-
-def test_an_error_ahead_is_raised_once_for_its_own_shard(store: ObjectStore, make: Make) -> None:
-    store.fail(403, "0.arrow", times=1)
-    copies = make()
-    copies.fetch_ahead(SHARDS[:2])
-    until(lambda: store.count("1.arrow"))
-    copies.fetch_ahead(SHARDS[:2])  # asked for again before anybody was told
-    assert copies.read(SHARDS[1]) == DATA[1]
-    with pytest.raises(StorageError, match=r"pairs/0\.arrow.*credentials"):
-        copies.read(SHARDS[0])
-    assert copies.read(SHARDS[0]) == DATA[0]
-
-
-def test_who_waits_for_a_fetch_ahead_gets_its_error(store: ObjectStore, make: Make, monkeypatch) -> None:
-    monkeypatch.setattr(remote, "WAITS", (0.3,))
-    store.fail(503, "0.arrow", times=2)
-    copies = make()
-    copies.fetch_ahead(SHARDS[:1])
-    until(lambda: store.count("0.arrow"))
-    with pytest.raises(StorageError, match="2 tries"):
-        copies.read(SHARDS[0])
-    assert store.count("0.arrow") == 2
-
-
-def test_closing_stops_a_fetch_and_leaves_nothing(store: ObjectStore, make: Make, monkeypatch, tmp_path) -> None:
+def test_closing_ends_a_read_and_leaves_nothing(store: ObjectStore, make: Make, monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(remote, "WAITS", (60.0,))
     store.fail(503, "0.arrow")
     copies = make()
-    copies.fetch_ahead(SHARDS)
+    ended = []
+
+    def read() -> None:
+        with pytest.raises(remote.ClosedError):
+            copies.read(SHARDS[0])
+        ended.append(time.monotonic())
+
+    reading = threading.Thread(target=read)
+    reading.start()
     until(lambda: store.count("0.arrow"))
     begun = time.monotonic()
     copies.close()
-    assert time.monotonic() - begun < 2
+    reading.join(10)
+    assert ended and ended[0] - begun < 2
     assert held(tmp_path / "cache") == []
-
-
-def test_a_copy_that_a_crash_cut_is_fetched_ahead_again(store: ObjectStore, make: Make, tmp_path: Path) -> None:
-    copies = make()
-    copies.read(SHARDS[0])
-    os.truncate(tmp_path / "cache" / NAMES[0], SIZE // 2)
-    copies.fetch_ahead(SHARDS[:1])
-    until(lambda: store.count("0.arrow") == 2)
-    assert copies.read(SHARDS[0]) == DATA[0]
-    assert store.count("0.arrow") == 2
 
 
 @pytest.mark.parametrize("method", ["HEAD", "GET"])
@@ -140,14 +93,14 @@ def test_what_will_not_pass_ends_at_once(store: ObjectStore, make: Make, status:
     assert store.count("0.arrow", method) == 1
 
 
-def test_wrong_bytes_once_are_fetched_again_and_twice_are_an_error(store: ObjectStore, make: Make, tmp_path) -> None:
+def test_wrong_bytes_are_fetched_again_and_in_the_end_an_error(store: ObjectStore, make: Make, tmp_path) -> None:
     store.fail("flip", "0.arrow", times=1)
     store.fail("flip", "1.arrow")
     copies = make()
     assert copies.read(SHARDS[0]) == DATA[0]
     with pytest.raises(DataError, match=r"1\.arrow has sha256 .*manifest says"):
         copies.read(SHARDS[1])
-    assert [store.count("0.arrow"), store.count("1.arrow")] == [2, 2]
+    assert [store.count("0.arrow"), store.count("1.arrow")] == [2, 5]
     for size, says in ((SIZE + 1, f"has {SIZE:,} bytes"), (SIZE - 1, "has more bytes")):
         with pytest.raises(DataError, match=says):
             make().read(replace(SHARDS[2], bytes=size))
