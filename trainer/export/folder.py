@@ -22,6 +22,7 @@ from safetensors import SafetensorError
 
 from schemas import storage
 from schemas.errors import DataError, StorageError, UsageError
+from schemas.permissions import follow_umask
 from schemas.vocabulary import TOKENIZER_FILES
 from trainer.checkpoint.remote import upload_file
 from trainer.checkpoint.run_lock import hold
@@ -106,21 +107,20 @@ def publish_export(folder: Path, output: str) -> None:
 
     Raises StorageError.
     """
-    # Files that safetensors writes can be read by their owner alone.
-    for file in folder.rglob("*.safetensors"):
-        shutil.copymode(folder / "config.json", file)
-
     target = Path(storage.filesystem(output)[1])
-    if not storage.is_local(output) or target.exists():
-        _replace_files(folder, output)
-        return
-
+    is_new = storage.is_local(output) and not target.exists()
     with write_errors(output, folder):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        for path in (*folder.rglob("*"), folder):
-            storage.sync_folder(str(path))
-        folder.rename(target)
-        storage.sync_folder(str(target.parent))
+        for part in {file.parent for file in folder.rglob("*.safetensors")}:
+            follow_umask(part)
+        if is_new:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            for path in (*folder.rglob("*"), folder):
+                storage.sync_folder(str(path))
+            folder.rename(target)
+            storage.sync_folder(str(target.parent))
+
+    if not is_new:
+        _replace_files(folder, output)
 
 
 def _replace_files(folder: Path, output: str) -> None:

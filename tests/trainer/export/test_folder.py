@@ -50,6 +50,20 @@ def test_an_export_has_the_permissions_that_the_umask_asks_for(tmp_path: Path, u
     assert {path.name for path in tmp_path.iterdir()} == {"new"}
 
 
+def test_a_mount_that_refuses_to_change_modes_takes_an_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a mount gives all files one mode."""
+
+    def refuse(path: Path, mode: int, **options: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "chmod", refuse)
+    with export_folder.unfinished_folder(str(tmp_path / "hf")) as folder:
+        (folder / "config.json").write_text("{}")
+        (folder / "model.safetensors").touch()
+        export_folder.publish_export(folder, str(tmp_path / "hf"))
+    assert (tmp_path / "hf/model.safetensors").exists()
+
+
 def test_what_a_killed_export_left_is_removed(tmp_path: Path) -> None:
     for output in (tmp_path / "hf", tmp_path):
         with export_folder.unfinished_folder(str(output)) as folder:
