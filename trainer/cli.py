@@ -12,7 +12,7 @@ from schemas.urls import normal
 from trainer.command_line import add_launcher_flag, add_set_flag, command_parser, run_until_stopped
 from trainer.config.load import load_recipe
 from trainer.distributed.stop import StopRequest
-from trainer.models.host_memory import check_memory
+from trainer.models.families import check_memory
 from trainer.profile import check_steps
 
 

@@ -216,8 +216,7 @@ def state_bytes(parameters: int, precision: str, stage: int, ranks: int, offload
 def saved_bytes(parameters: int) -> int:
     """Return the bytes of a checkpoint: the weights and moments in float32. A copy in host memory takes about as much.
 
-    All ranks hold it together, in equal parts. The blocks of a copy exceed a part by less than one part in
-    WASTED_SHARE (trainer/checkpoint/snapshot.py).
+    All ranks hold it together, in equal parts.
     """
     return 3 * 4 * parameters
 

@@ -36,7 +36,7 @@ from trainer.distributed.stop import StopRequest
 from trainer.distributed.threads import Threads, cores_of_rank, kept_threads, spare_busy_cores
 from trainer.engine import build_engine, warn_of_slow_precision
 from trainer.evaluate import Evaluation, open_evaluation
-from trainer.export.verify_rows import check_exportable
+from trainer.export.verify import check_exportable
 from trainer.hours import Hours
 from trainer.logs import logger
 from trainer.loop import Loop, is_evaluated

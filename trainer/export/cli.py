@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import signal
+import sys
 
-from schemas.errors import ClozelineError, UsageError
+from schemas.errors import UsageError
 from schemas.urls import normal
-from trainer.command_line import command_parser, whole_number_from
+from trainer.command_line import command_parser, exit_code_of, whole_number_from
 from trainer.distributed.stop import INTERRUPTED
 from trainer.logs import logger
 
@@ -15,37 +16,29 @@ from trainer.logs import logger
 def main(arguments: list[str] | None = None, prog: str = "python -m trainer.export") -> int:
     """Export and return the process's exit code. prog: the command's name in help and in errors."""
     try:
-        options = parser(prog).parse_args(arguments)
-        if options.best and options.average > 1:
-            raise UsageError("--average takes the last checkpoints, not the best one. Leave --best out.")
-
-        # This import loads torch, which takes seconds, so it waits until the flags are known to be valid.
-        from trainer.export.convert import Writing, export
-
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        writing = Writing(options.overwrite, int(options.max_shard_gigabytes * 10**9), options.average)
-        message = export(options.run, options.output, options.step, options.best, writing)
-        logger.info("%s", message)
-        return 0
-    except ClozelineError as error:
-        logger.error("%s", error)
-        return error.exit_code
+        return exit_code_of(lambda: _export(parser(prog).parse_args(arguments)))
     except KeyboardInterrupt:
-        logger.error(
-            "interrupted. The run was not changed; run the same command again, with --overwrite if it had begun to "
-            "fill %s.",
-            options.output,
-        )
+        print("clozeline: interrupted. The run was not changed; run the same command again.", file=sys.stderr)
         return INTERRUPTED
+
+
+def _export(options: argparse.Namespace) -> None:
+    if options.best and options.average > 1:
+        raise UsageError("--average takes the last checkpoints, not the best one. Leave --best out.")
+
+    # This import loads torch, which takes seconds, so it waits until the flags are known to be valid.
+    from trainer.export.convert import Writing, export
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    writing = Writing(options.overwrite, int(options.max_shard_gigabytes * 10**9), options.average)
+    logger.info("%s", export(options.run, options.output, options.step, options.best, writing))
 
 
 def parser(prog: str = "python -m trainer.export") -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     top = command_parser(prog, "Write a checkpoint as a Hugging Face folder.")
     top.add_argument("run", type=normal, metavar="RUN_DIR", help="run.output of the recipe: a folder or a URL")
-    top.add_argument(
-        "--output", type=normal, required=True, metavar="HF_DIR", help="folder to write, outside of RUN_DIR"
-    )
+    top.add_argument("--output", type=normal, required=True, metavar="HF_DIR", help="folder or URL to write")
 
     which = top.add_mutually_exclusive_group()
     which.add_argument("--step", type=int, help="export the checkpoint of this step; the newest by default")

@@ -8,6 +8,10 @@ Auto classes load it without any of our code. For ELECTRA, the folder holds the 
 All files are first written into an unfinished folder (folder.py). If transformers is installed, it loads them there,
 and its logits, and the rows that its tokenizer builds, are compared with ours. Only then does HF_DIR change.
 
+`--average K` exports the mean weights of the last K checkpoints. The mean of late checkpoints is closer to the center
+of the loss valley that a run moves in, so it often scores better than the last of them, especially before the learning
+rate has decayed (Izmailov et al., arXiv:1803.05407). NeoBERT was evaluated with such means.
+
 The weights are in memory once.
 """
 
@@ -15,9 +19,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Sequence
+import tempfile
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from math import prod
 from pathlib import Path
 
 from huggingface_hub import split_torch_state_dict_into_shards
@@ -25,29 +32,28 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from schemas import storage
+from schemas.errors import CheckpointError, UsageError
 from schemas.vocabulary import VOCABULARY_FOLDER, Vocabulary, read_vocabulary
-from trainer.checkpoint.format import CHECKPOINTS_FOLDER, read_state
+from trainer.checkpoint.format import (
+    MANIFEST,
+    best_step,
+    checkpoint_path,
+    fault_of_checkpoint,
+    location,
+    read_state,
+    steps_named,
+    steps_saved,
+)
+from trainer.checkpoint.rank_files import RankFiles
+from trainer.checkpoint.remote import bring_checkpoint, bring_other_files
+from trainer.checkpoint.state import check_identity
 from trainer.config.load import load_recipe
 from trainer.config.phases import recipe_of_step
+from trainer.config.record import flatten
 from trainer.config.schema import Recipe
-from trainer.export.folder import (
-    INDEX_FILE,
-    VERSION_KEY,
-    check_output,
-    publish_export,
-    room_errors_named,
-    unfinished_folder,
-)
+from trainer.config.sections import START_KEYS
+from trainer.export.folder import INDEX_FILE, VERSION_KEY, check_output, publish_export, unfinished_folder, write_errors
 from trainer.export.model_card import model_card
-from trainer.export.source import (
-    check_belongs,
-    check_saved,
-    choose_checkpoint,
-    last_steps,
-    local_copy,
-    read_weights,
-    step_with_lowest_loss,
-)
 from trainer.export.tokenizer import tokenizer_files
 from trainer.export.verify import check_export
 from trainer.models.electra import ModelPart, PartModel, parts_of
@@ -69,10 +75,11 @@ class Writing:
     average: int = 1
 
 
-def export(run: str, output: str, step: int | None, best: bool = False, writing: Writing | None = None) -> str:
+def export(run: str, output: str, step: int | None = None, best: bool = False, writing: Writing | None = None) -> str:
     """Write the folder and return a sentence about it.
 
-    step: the checkpoint to export; None for the newest. best: export the one with the lowest held-out loss instead.
+    run, output: local folders or URLs. step: the checkpoint to export; None for the newest. best: export the one with
+    the lowest held-out loss instead.
 
     Raises UsageError if the run or the step does not exist or nothing may be exported to `output`, CheckpointError if
     the checkpoint does not verify, does not belong to the run folder or the exported model computes something else,
@@ -80,59 +87,176 @@ def export(run: str, output: str, step: int | None, best: bool = False, writing:
     unchanged, except after a failure while the checked files are being copied into it.
     """
     writing = writing or Writing()
-    check_output(run, output, writing.overwrite)
-    check_saved(run, step)
-    step, averaged = _chosen_steps(run, step, best, writing.average)
+    check_output(output, writing.overwrite)
+    steps = _steps_to_export(run, step, best, writing.average)
 
-    with contextlib.ExitStack() as resources:
-        folder, faults = resources.enter_context(local_copy(run, step, averaged[:-1]))
-        unfinished = resources.enter_context(unfinished_folder(output))
-        checkpoint = choose_checkpoint(folder, step, faults)
-        recipe = load_recipe(str(Path(folder) / "recipe.toml"), [])
-        vocabulary = read_vocabulary(str(Path(folder) / VOCABULARY_FOLDER))
-        check_belongs(checkpoint, recipe, vocabulary)
+    with unfinished_folder(output) as unfinished, _local_run(run, steps) as folder:
+        checkpoints = [checkpoint_path(folder, one) for one in steps]
+        recipe = load_recipe(str(Path(folder, "recipe.toml")), [])
+        vocabulary_folder = Path(folder, VOCABULARY_FOLDER)
+        vocabulary = read_vocabulary(str(vocabulary_folder))
+        _check_belongs(checkpoints[-1], recipe, vocabulary)
+        model = read_model(checkpoints[-1], recipe_of_step(recipe, steps[-1]), vocabulary, checkpoints[:-1])
 
-        earlier = [choose_checkpoint(folder, one, faults) for one in averaged[:-1]]
-        of_step = recipe_of_step(recipe, read_state(checkpoint).step)
-        model = read_model(checkpoint, of_step, vocabulary, earlier)
-
-        vocabulary_folder = Path(folder) / VOCABULARY_FOLDER
-        tokenizer = tokenizer_files(vocabulary_folder, model.shape)
         parts = parts_of(model)
-        with room_errors_named(unfinished, output, model):
+        tokenizer = tokenizer_files(vocabulary_folder, model.shape)
+        card = model_card(folder, checkpoints[-1], recipe, steps if writing.average > 1 else ())
+        with write_errors(output, unfinished, model):
             for part in parts:
-                files = tokenizer | {"config.json": config_json(part.model, vocabulary)}
-                write_part(part, unfinished / part.subfolder, files, writing.max_shard_bytes)
-            (unfinished / "README.md").write_text(model_card(folder, checkpoint, recipe, averaged), encoding="utf-8")
+                files = tokenizer | {"config.json": _config_json(part.model, vocabulary)}
+                _write_part(part, unfinished / part.subfolder, files, writing.max_shard_bytes)
+            (unfinished / "README.md").write_text(card, encoding="utf-8")
 
-        difference = check_parts(parts, unfinished, vocabulary, vocabulary_folder)
+        differences = [
+            check_export(unfinished / part.subfolder, part.model, vocabulary, vocabulary_folder) for part in parts
+        ]
         publish_export(unfinished, output)
 
-    source = _source_text(run, checkpoint, averaged)
+    source = location(run, steps[-1])
+    if writing.average > 1:
+        source = f"the mean of steps {', '.join(map(str, steps))} of {run}"
+    checked = "not checked, because transformers is not installed"
+    if None not in differences:
+        checked = f"checked, to {max(filter(None, differences), default=0.0):.0e}"
     auto_class = AUTO_CLASSES[model.shape.family]
-    return f"{output}: exported {source} ({_check_text(difference)}). Load it with transformers' {auto_class}."
+    return f"{output}: exported {source} ({checked}). Load it with transformers' {auto_class}."
 
 
-def _chosen_steps(run: str, step: int | None, best: bool, average: int) -> tuple[int | None, list[int]]:
-    """Return the step to export, or None for the newest, and the steps to average, of which it is the last."""
+# Which checkpoints
+
+
+def _steps_to_export(run: str, step: int | None, best: bool, average: int) -> list[int]:
+    """Return the step to export, after those to average it with. Raises UsageError if the run has no such checkpoint.
+
+    Raises CheckpointError if the newest is asked for and a newer one lacks its manifest.
+    """
+    saved = steps_saved(run)
+    if not saved:
+        raise UsageError(f"{run} holds no checkpoint. Give the run.output of a recipe that has been trained.")
+    if step is not None and step not in saved:
+        raise UsageError(f"{run} holds no checkpoint of step {step}. It holds {', '.join(map(str, saved))}.")
+
     if best:
-        step = step_with_lowest_loss(run)
-    if average <= 1:
-        return step, []
-
-    averaged = last_steps(run, step, average)
-    return averaged[-1], averaged
-
-
-def _source_text(run: str, checkpoint: Path, averaged: list[int]) -> str:
-    """Return text that names the checkpoint, or the steps, whose weights were exported."""
-    if averaged:
-        return f"the mean of steps {', '.join(map(str, averaged))} of {run}"
-    return storage.join(run, CHECKPOINTS_FOLDER, checkpoint.name)
+        step = best_step(run)
+        if step is None:
+            raise UsageError(
+                f"--best: no checkpoint of {run} was evaluated. Train with evaluation.pairs, or choose one with --step."
+            )
+    if step is None:
+        step = saved[-1]
+        unsealed = [location(run, named) for named in steps_named(run) if named > step]
+        if unsealed and storage.is_local(run):
+            raise CheckpointError(f"{unsealed[0]} has no {MANIFEST}. To export an older checkpoint, add --step {step}.")
+    return [step] if average == 1 else last_steps(run, step, average)
 
 
-def write_part(part: ModelPart, folder: Path, files: dict[str, bytes], max_shard_bytes: int) -> None:
-    """Write a part of the model into its folder: its weights, and `files` by name. Raises OSError."""
+def last_steps(run: str, step: int, count: int) -> list[int]:
+    """Return the steps of a run's last `count` checkpoints up to `step`, oldest first.
+
+    run: a folder or a URL. Raises UsageError if the run keeps fewer.
+    """
+    recipe = tomllib.loads(storage.read(storage.join(run, "recipe.toml")).decode())
+    keep = recipe["checkpoint"]["keep"]
+
+    # An older checkpoint was kept only because it is the best, and may be from much earlier.
+    recent = [one for one in steps_saved(run)[-keep:] if one <= step]
+    if len(recent) < count:
+        raise UsageError(
+            f"--average {count}: {run} keeps {len(recent)} recent checkpoints up to step {step} "
+            f"({', '.join(map(str, recent)) or 'none'}). Average fewer, give a later --step, or train with a larger "
+            f"checkpoint.keep; it is {keep}."
+        )
+    return recent[-count:]
+
+
+@contextlib.contextmanager
+def _local_run(run: str, steps: Sequence[int]) -> Iterator[str]:
+    """Yield a local folder with the checkpoints of these steps, all of which verify, and what else an export needs.
+
+    Of a run at a URL, it is a temporary copy. Raises CheckpointError if a checkpoint does not verify, and StorageError.
+    """
+    if storage.is_local(run):
+        for step in steps:
+            _check_sound(run, step, fault_of_checkpoint(checkpoint_path(run, step)))
+        yield run
+        return
+
+    with tempfile.TemporaryDirectory() as folder:
+        with storage.storage_errors_of(run):
+            bring_other_files(run, folder)
+            for step in steps:
+                _check_sound(run, step, bring_checkpoint(run, folder, step))
+        yield folder
+
+
+def _check_sound(run: str, step: int, fault: str | None) -> None:
+    """Raise CheckpointError if a checkpoint has a fault. An older one is exported only if its step is given."""
+    if fault is not None:
+        older = [one for one in steps_saved(run) if one < step]
+        remedy = f"To export the one before, add --step {older[-1]}." if older else "Export another step."
+        raise CheckpointError(f"{location(run, step)} does not verify: {fault.rstrip('.')}. {remedy}")
+
+
+def _check_belongs(path: Path, recipe: Recipe, vocabulary: Vocabulary) -> None:
+    """Raise CheckpointError unless a checkpoint was trained with the run folder's [model] and vocabulary."""
+    saved_identity = read_state(path).identity
+    current = {
+        "model": recipe.model.model_dump(exclude_none=True, exclude={*START_KEYS, "vocab_size"}),
+        "vocabulary": vocabulary.fingerprint,
+    }
+
+    # An export depends only on these two entries of the checkpoint's identity.
+    saved = {name: saved_identity.get(name) for name in current}
+    check_identity(path, flatten(saved), flatten(current))
+
+
+# The weights
+
+
+def read_model(
+    checkpoint: Path, recipe: Recipe, vocabulary: Vocabulary, earlier: Sequence[Path] = ()
+) -> PretrainingModel:
+    """Return the model of a checkpoint, in float32, or with the mean of its weights and those of earlier checkpoints.
+
+    Raises CheckpointError if one of them is malformed.
+    """
+    # On the meta device, no memory is allocated for weights that are then replaced.
+    model = empty_model(recipe.model, vocabulary.size, vocabulary.special_id("mask"))
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    model.assign_weights(read_weights([*earlier, checkpoint], shapes))
+    return model.eval()
+
+
+def read_weights(checkpoints: Sequence[Path], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    """Return the float32 weights of a checkpoint, or the mean of several, by name.
+
+    shapes: of the model's parameters. A mean is summed in float64 and rounded once.
+    Raises CheckpointError if a checkpoint is malformed or holds other tensors.
+    """
+    files = [RankFiles(path) for path in checkpoints]
+    for one in files:
+        if one.shapes != shapes:
+            raise CheckpointError(f"{one.folder} holds other tensors than a model of the run's recipe.")
+    return {
+        name: _mean([one.read(name, 0, prod(shape)) for one in files]).view(shape) for name, shape in shapes.items()
+    }
+
+
+def _mean(tensors: list[Tensor]) -> Tensor:
+    if len(tensors) == 1:
+        return tensors[0]
+
+    total = tensors[0].double()
+    for tensor in tensors[1:]:
+        total += tensor
+    return (total / len(tensors)).float()
+
+
+# The files
+
+
+def _write_part(part: ModelPart, folder: Path, files: dict[str, bytes], max_shard_bytes: int) -> None:
+    """Write a part of the model into its folder: its weights, and `files` by name."""
     folder.mkdir(exist_ok=True)
     weights = {name: parameter.detach() for name, parameter in part.model.named_parameters()}
     write_weights(to_hf(weights, part.model.shape) | constant_tensors(part.model.shape), folder, max_shard_bytes)
@@ -153,47 +277,12 @@ def write_weights(tensors: dict[str, Tensor], folder: Path, max_shard_bytes: int
 
     if split.is_sharded:
         parameters = sum(tensor.numel() for tensor in tensors.values())
-        index = {
-            "metadata": {"total_parameters": parameters} | split.metadata,
-            "weight_map": dict(sorted(split.tensor_to_filename.items())),
-        }
+        metadata = {"total_parameters": parameters} | split.metadata
+        index = {"metadata": metadata, "weight_map": dict(sorted(split.tensor_to_filename.items()))}
         (folder / INDEX_FILE).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
-def check_parts(parts: list[ModelPart], folder: Path, vocabulary: Vocabulary, vocabulary_folder: Path) -> float | None:
-    """Return the largest relative difference between transformers' logits and ours, or None without transformers.
-
-    vocabulary_folder: the run's. Raises CheckpointError if a part in the export's `folder` computes something else, or
-    its tokenizer builds other rows than the model was trained on.
-    """
-    differences = [check_export(folder / part.subfolder, part.model, vocabulary, vocabulary_folder) for part in parts]
-    if differences[0] is None:
-        return None
-    return max(filter(None, differences), default=0.0)
-
-
-def _check_text(difference: float | None) -> str:
-    """Return text that says how an export was checked. difference: from `check_parts`."""
-    if difference is None:
-        return "not checked, because transformers is not installed"
-    return f"checked, to {difference:.0e}"
-
-
-def read_model(
-    checkpoint: Path, recipe: Recipe, vocabulary: Vocabulary, earlier: Sequence[Path] = ()
-) -> PretrainingModel:
-    """Return the model of a checkpoint, in float32, or with the mean of its weights and those of earlier checkpoints.
-
-    Raises CheckpointError if one of them is malformed.
-    """
-    # On the meta device, no memory is allocated for weights that are then replaced.
-    model = empty_model(recipe.model, vocabulary.size, vocabulary.special_id("mask"))
-    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    model.assign_weights(read_weights([*earlier, checkpoint], shapes))
-    return model.eval()
-
-
-def config_json(model: PartModel, vocabulary: Vocabulary) -> bytes:
+def _config_json(model: PartModel, vocabulary: Vocabulary) -> bytes:
     """Return the model's config.json, with its dtype and the versions that wrote it."""
     config = hf_config(model.shape, vocabulary)
     config["dtype"] = "float32"

@@ -98,23 +98,14 @@ def last_metrics(run: str, step: int) -> LastMetrics:
     if skipped:
         logger.info("%s", skipped_note(run, skipped))
 
-    lines = [line for line in lines if line["step"] <= step]
+    lines = [line for line in reversed(lines) if line["step"] <= step]
     if not lines:
         return LastMetrics(note="None were logged.")
 
-    trained: Figures = {}
-    evaluation: Figures = {}
-    for line in lines:
-        if is_evaluation(line):
-            evaluation = line
-        else:
-            trained = line
-    if not evaluation:
-        return LastMetrics(trained["step"], _present(trained, SHOWN))
-
+    trained = next((line for line in lines if not is_evaluation(line)), {})
+    evaluation = next((line for line in lines if is_evaluation(line)), {})
     held_out = _present(evaluation, SHOWN_OF_EVALUATIONS)
-    step = trained.get("step", evaluation["step"])
-    return LastMetrics(step, _present(trained, SHOWN), evaluation["step"], held_out)
+    return LastMetrics((trained or evaluation)["step"], _present(trained, SHOWN), evaluation.get("step", 0), held_out)
 
 
 def _present(line: Figures, names: Sequence[str]) -> dict[str, float]:

@@ -49,19 +49,26 @@ def tokenizer_files(vocabulary: Path, shape: EncoderShape) -> dict[str, bytes]:
     vocabulary: the folder. Raises DataError if tokenizer_config.json is not a JSON object.
     """
     files = {name: storage.read(str(vocabulary / name)) for name in storage.names(str(vocabulary))}
-    config = exported_tokenizer_config(vocabulary / TOKENIZER_CONFIG, shape)
+    try:
+        config = _exported_config(json.loads(files.get(TOKENIZER_CONFIG, b"{}")), shape)
+    except (ValueError, AttributeError) as error:
+        raise DataError(
+            f"{vocabulary / TOKENIZER_CONFIG} is not the JSON of a tokenizer ({error}). Restore the file from the "
+            "vocabulary's folder."
+        ) from error
+
     files[TOKENIZER_FILE] = with_training_rows(files[TOKENIZER_FILE], shape)
     files[TOKENIZER_CONFIG] = (json.dumps(config, indent=1, ensure_ascii=False) + "\n").encode()
     return files
 
 
-def exported_tokenizer_config(path: Path, shape: EncoderShape) -> dict[str, Any]:
-    """Return a tokenizer_config.json for a model of this shape, with the other keys of the one at `path`, if any.
+def _exported_config(content: dict[str, Any], shape: EncoderShape) -> dict[str, Any]:
+    """Return a tokenizer_config.json for a model of this shape, with the other keys of the vocabulary's.
 
     model_max_length makes `truncation=True` cut rows to the model's maximum. token_type_ids are listed for models with
     segments; otherwise transformers would leave them out for ALBERT, and segment B would be read as segment A.
     """
-    config = portable_config(_read_tokenizer_config(path)) | {"tokenizer_class": TOKENIZER_CLASS}
+    config = portable_config(content) | {"tokenizer_class": TOKENIZER_CLASS}
     config.pop("added_tokens_decoder", None)  # would undo what `with_training_rows` says of the mask
     if shape.two_streams:
         config["padding_side"] = "left"  # the last token of every row is [CLS], which a classifier reads
@@ -81,21 +88,6 @@ def portable_config(content: dict[str, Any]) -> dict[str, Any]:
     if config.get("tokenizer_class") == "TokenizersBackend":
         config["tokenizer_class"] = TOKENIZER_CLASS
     return config
-
-
-def _read_tokenizer_config(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(content, dict):
-            raise ValueError("not an object")
-    except ValueError as error:
-        raise DataError(
-            f"{path} is not the JSON of a tokenizer ({error}). Restore the file from the vocabulary's folder."
-        ) from error
-    return content
 
 
 # ---- tokenizer.json ----

@@ -17,12 +17,15 @@ xlnet           targets in random order, relative positions        Yang et al., 
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from schemas.errors import UsageError
 from trainer.models.shape import EncoderShape, FamilyTraits
 
 if TYPE_CHECKING:
+    from trainer.config.schema import Recipe
     from trainer.config.sections import ModelSection
 
 ALBERT_EMBEDDING_SIZE = 128
@@ -229,3 +232,40 @@ def with_generator(shape: EncoderShape, fraction: float | None, weight: float | 
         generator=generator,
         rtd_weight=DISCRIMINATOR_WEIGHT if weight is None else weight,
     )
+
+
+# Whether a model can fit into this machine
+
+WEIGHT_BYTES = 4  # the optimizer keeps float32 weights, whatever engine.precision is
+
+
+def check_memory(recipe: Recipe, path: str) -> None:
+    """Raise UsageError if the weights alone are larger than this machine's memory.
+
+    On CPUs each rank holds the weights (in ZeRO stage 3, all ranks together), and on GPUs checkpoints pass through host
+    memory. Gradients, the optimizer and activations need more, possibly on another device; `--describe` counts them.
+    path: names the recipe in the message.
+    """
+    model = recipe.model
+    needed_bytes = WEIGHT_BYTES * fewest_parameters(model)
+    available_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed_bytes > available_bytes:
+        raise UsageError(
+            f"{path}: the weights of model.num_hidden_layers {model.num_hidden_layers:,}, "
+            f"model.hidden_size {model.hidden_size:,} and model.intermediate_size {model.intermediate_size:,} take "
+            f"{needed_bytes / 1e9:,.0f} GB, but this machine has {available_bytes / 1e9:,.0f} GB of memory. "
+            "Make the model smaller, or use a larger machine."
+        )
+
+
+def fewest_parameters(model: ModelSection) -> int:
+    """Return a number of parameters that every model of these sizes exceeds, by a fifth or less if layers dominate.
+
+    Counts the embeddings, of one token if vocab_size is not given, and of each group of layers the four matrices that
+    every family has. Modules are not built: building a billion layers would take days.
+    """
+    shape = encoder_shape(model, model.vocab_size or 1)
+    has_positions = shape.rope_base is None and not shape.two_streams
+    embeddings = shape.vocab_size + (shape.positions if has_positions else 0)
+    matrices = 2 * shape.hidden_size * (shape.hidden_size + shape.intermediate_size)
+    return embeddings * shape.embedding_size + shape.num_hidden_groups * matrices

@@ -68,10 +68,6 @@ A device has the peak of the first key that its name contains as whole words.
 """
 
 
-SEGMENT_VECTORS = 2
-"""XLNet's vectors of seg_embed, each of which a query is multiplied with."""
-
-
 def flops_per_token(shape: EncoderShape, mean_seen: float, masked: float) -> float:
     """Return the floating-point operations of training on one token, forward and backward.
 
@@ -79,44 +75,30 @@ def flops_per_token(shape: EncoderShape, mean_seen: float, masked: float) -> flo
     masked: the share of tokens that are predicted; the head is counted only there.
     """
     if shape.two_streams:
-        return _two_stream_flops_per_token(shape, mean_seen, masked)
-    if shape.generator is not None:
-        # The discriminator, its head at all tokens, and the generator.
-        discriminator = flops_per_token(replace(shape, generator=None), mean_seen, masked=0.0)
-        return discriminator + _detection_flops(shape) + flops_per_token(shape.generator, mean_seen, masked)
-
-    per_layer = _projections(shape) + shape.hidden_size * shape.hidden_size + _feed_forward(shape)
-    matrices = shape.num_hidden_layers * per_layer + _widening(shape)
-    head = masked * _masked_lm_head(shape)
+        products = _two_stream_products(shape, mean_seen, masked)
+    else:
+        products = _products(shape, mean_seen, masked)
 
     # Each product is a multiplication and an addition, once forward and twice backward (for inputs and for weights).
-    return 6 * (matrices + attention_products(shape, mean_seen) + head)
-
-
-def _two_stream_flops_per_token(shape: EncoderShape, mean_seen: float, predicted: float) -> float:
-    """Return the same for XLNet, whose content stream is a BERT with one more product in its scores.
-
-    Each target costs as much as one more token, except for keys and values, which both streams share. If a sixth of the
-    tokens are targets, XLNet-base costs 1.15 times as much as BERT-base on rows of 128 tokens and 1.19 times on rows of
-    512. The projections of 2 L distances, D**2 multiplications each, are left out, because how often they are computed
-    depends on the batch and not on the model.
-    """
-    D = shape.hidden_size
-    feed_forward = 2 * D * shape.intermediate_size
-    of_a_query = 3 * D * mean_seen + SEGMENT_VECTORS * D  # keys, distances, values; segments
-
-    content = 4 * D * D + feed_forward + of_a_query
-    query = 2 * D * D + feed_forward + of_a_query  # no keys and values
-    head = D * shape.vocab_size
-    return 6 * (shape.num_hidden_layers * (content + predicted * query) + predicted * head)
-
-
-def _detection_flops(shape: EncoderShape) -> float:
-    """Return the operations of a discriminator's head for one token."""
-    return 6 * (shape.hidden_size**2 + shape.hidden_size)
+    return 6 * products
 
 
 # Multiplications of the forward pass
+
+
+def _products(shape: EncoderShape, mean_seen: float, masked: float) -> float:
+    D, E = shape.hidden_size, shape.embedding_size
+    if shape.generator is not None:
+        # The discriminator, its head at all tokens, and the generator.
+        discriminator = _products(replace(shape, generator=None), mean_seen, masked=0.0)
+        return discriminator + D * D + D + _products(shape.generator, mean_seen, masked)
+
+    projections = D * shape.projected_heads * shape.head_size + D * D
+    feed_forward = (3 if shape.gated else 2) * D * shape.intermediate_size
+    widening = E * D if shape.factorized else 0
+    head = (D * E if shape.head_transform else 0) + E * shape.vocab_size
+    layers = shape.num_hidden_layers * (projections + feed_forward) + attention_products(shape, mean_seen)
+    return layers + widening + masked * head
 
 
 def attention_products(shape: EncoderShape, seen: float) -> float:
@@ -130,22 +112,22 @@ def attention_products(shape: EncoderShape, seen: float) -> float:
     return 2 * shape.hidden_size * (shape.global_layers() * seen + windows * in_windows)
 
 
-def _projections(shape: EncoderShape) -> int:
-    """Return the multiplications of a token's queries, keys and values in a layer."""
-    return shape.hidden_size * shape.projected_heads * shape.head_size
+def _two_stream_products(shape: EncoderShape, mean_seen: float, predicted: float) -> float:
+    """Return the same for XLNet, whose content stream is a BERT with one more product in its scores.
 
+    Each target costs as much as one more token, except for keys and values, which both streams share. If a sixth of the
+    tokens are targets, XLNet-base costs 1.15 times as much as BERT-base on rows of 128 tokens and 1.19 times on rows of
+    512. The projections of 2 L distances, D**2 multiplications each, are left out, because how often they are computed
+    depends on the batch and not on the model.
+    """
+    D = shape.hidden_size
+    feed_forward = 2 * D * shape.intermediate_size
+    of_a_query = 3 * D * mean_seen + 2 * D  # keys, distances, values; the two vectors of seg_embed
 
-def _feed_forward(shape: EncoderShape) -> int:
-    return (3 if shape.gated else 2) * shape.hidden_size * shape.intermediate_size
-
-
-def _widening(shape: EncoderShape) -> int:
-    return shape.embedding_size * shape.hidden_size if shape.factorized else 0
-
-
-def _masked_lm_head(shape: EncoderShape) -> int:
-    transform = shape.hidden_size * shape.embedding_size if shape.head_transform else 0
-    return transform + shape.embedding_size * shape.vocab_size
+    content = 4 * D * D + feed_forward + of_a_query
+    query = 2 * D * D + feed_forward + of_a_query  # no keys and values
+    head = D * shape.vocab_size
+    return shape.num_hidden_layers * (content + predicted * query) + predicted * head
 
 
 def peak_flops(device: str) -> float | None:

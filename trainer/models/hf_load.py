@@ -10,7 +10,6 @@ its tokens, are kept, except those that become rows of new tokens.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from schemas.errors import DataError, UsageError
+from schemas.extension import Extension
 from schemas.vocabulary import Vocabulary
 from trainer.models.electra import PartModel, parts_of
 from trainer.models.families import FAMILIES_WITH
@@ -73,15 +73,6 @@ ESM_SPECIALS = {
 MAX_FAULTS_SHOWN = 5
 
 
-@dataclass(frozen=True)
-class PublishedWeights:
-    """The tensors of a folder, under transformers' current names, and the shape of the model that they must fit."""
-
-    folder: str
-    shape: EncoderShape
-    tensors: dict[str, Tensor]
-
-
 def warm_start_model(model: PretrainingModel, folder: str, vocabulary: Vocabulary) -> list[str]:
     """Fill all parts of a model with the weights of a folder and its subfolders.
 
@@ -116,23 +107,23 @@ def warm_start(model: PartModel, folder: str, vocabulary: Vocabulary) -> list[st
     """
     config = read_config(folder)
     check_config(config, model, vocabulary, folder)
-    check_published_vocabulary(config, vocabulary, folder)
-    check_rows(config, model.shape, vocabulary, folder)
+    extension = vocabulary.extension if check_published_vocabulary(config, vocabulary, folder) else None
+    tokens = vocabulary.size if extension is None else extension.base_size
 
     shape = model.shape
+    check_rows(config.get("vocab_size", vocabulary.size), tokens, shape, vocabulary, folder)
     tensors = with_current_names(read_tensors(folder), WEIGHT_NAMES[shape.family])
-    if extends(vocabulary, tokens_of(config, folder)):
-        tensors = with_new_rows(tensors, shape.family, vocabulary)
-    published = PublishedWeights(folder, shape, tensors)
+    if extension is not None:
+        tensors = with_new_rows(tensors, shape.family, extension)
     if shape.tied:
-        check_tied(published)
+        check_tied(tensors, shape, folder)
 
     absent_heads = tuple(head for head in HEADS if not any(name in tensors for name in names_in(head, model)))
     parameters = {}
     for name, parameter in model.named_parameters():
         if not name.startswith(absent_heads):
             parameters[name] = parameter
-    check_tensors(published, parameters)
+    check_tensors(tensors, parameters, shape, folder)
 
     with torch.no_grad():
         for name, weight in from_hf(tensors, parameters, shape).items():
@@ -168,7 +159,7 @@ def with_current_names(tensors: dict[str, Tensor], names: WeightNames) -> dict[s
     return renamed
 
 
-def with_new_rows(tensors: dict[str, Tensor], family: str, vocabulary: Vocabulary) -> dict[str, Tensor]:
+def with_new_rows(tensors: dict[str, Tensor], family: str, extension: Extension) -> dict[str, Tensor]:
     """Return the tensors with a row for each new token: the float32 mean of the rows of its old tokens.
 
     Rows follow those of the old tokens, in place of spare rows, in the token embeddings, the decoder if it is listed,
@@ -179,45 +170,28 @@ def with_new_rows(tensors: dict[str, Tensor], family: str, vocabulary: Vocabular
     extended = dict(tensors)
     for name in {f"{module}.{kind}" for module in modules for kind in ("weight", "bias")}:
         if name in tensors:
-            extended[name] = _add_rows(tensors[name], vocabulary)
+            extended[name] = _add_rows(tensors[name], extension)
     return extended
 
 
-def _add_rows(tensor: Tensor, vocabulary: Vocabulary) -> Tensor:
-    extension = vocabulary.extension
-    if extension is None or len(tensor) < extension.base_size:
+def _add_rows(tensor: Tensor, extension: Extension) -> Tensor:
+    base_size = extension.base_size
+    if len(tensor) < base_size:
         return tensor  # a wrong shape is named by check_tensors
 
-    new_ids = range(extension.base_size, vocabulary.size)
-    means = [tensor[list(extension.rows[new])].mean(dim=0) for new in new_ids]
-    return torch.cat([tensor[: extension.base_size], torch.stack(means), tensor[vocabulary.size :]])
+    means = [tensor[list(old)].mean(dim=0) for _, old in sorted(extension.rows.items())]
+    return torch.cat([tensor[:base_size], torch.stack(means), tensor[base_size + len(means) :]])
 
 
 # Whether a folder fits the recipe's model and the pairs
 
 
-def extends(vocabulary: Vocabulary, tokens: int | None) -> bool:
-    """Return whether a vocabulary extends a folder's, judging by the folder's number of tokens."""
-    extension = vocabulary.extension
-    return extension is not None and tokens == extension.base_size
-
-
-def tokens_of(config: dict[str, Any], folder: str) -> int | None:
-    """Return the number of tokens of a folder's tokenizer, or its rows of embeddings if these are fewer.
-
-    There may be more rows than tokens: spare ones. A folder without a tokenizer has as many tokens as rows; without
-    vocab_size in its config.json either, the result is None.
-    """
-    rows = config.get("vocab_size")
-    tokens = read_tokens(folder)
-    if tokens is None or rows is None:
-        return rows if tokens is None else len(tokens)
-    return min(len(tokens), rows)
-
-
 def check_config(config: dict[str, Any], model: PartModel, vocabulary: Vocabulary, folder: str) -> None:
     """Raise UsageError with every difference between a folder's config.json and what the recipe would export."""
-    ours = with_keys_of_transformers_4(REQUIRED_VALUES | hf_config(model.shape, vocabulary))
+    ours = REQUIRED_VALUES | hf_config(model.shape, vocabulary)
+    if model.shape.rope_base is not None:  # transformers 4 has this key instead of `rope_parameters`
+        ours["rope_theta"] = model.shape.rope_base
+
     if config.get("tie_word_embeddings", True) is False and model.shape.family not in FAMILIES_WITH["tied"]:
         raise UsageError(
             f"{folder} has tie_word_embeddings false, so its head predicts with a matrix of its own. Here, the head of "
@@ -237,62 +211,61 @@ def check_config(config: dict[str, Any], model: PartModel, vocabulary: Vocabular
         )
 
 
-def with_keys_of_transformers_4(config: dict[str, Any]) -> dict[str, Any]:
-    """Return a config.json with the RoPE base also under the key of transformers 4.
+def check_published_vocabulary(config: dict[str, Any], vocabulary: Vocabulary, folder: str) -> bool:
+    """Return whether the pairs' vocabulary extends the folder's. If it does not, the two are the same.
 
-    transformers 5 moved `rope_theta` into `rope_parameters`. Folders that were published before have only `rope_theta`.
+    A folder has as many tokens as its tokenizer, or as rows of embeddings if these are fewer or it has no tokenizer.
+    Raises DataError unless the folder's token ids stand for the same tokens as the pairs' ids.
     """
-    rotation = config.get("rope_parameters", {})
-    if "rope_theta" not in rotation:
-        return config
-    return config | {"rope_theta": rotation["rope_theta"]}
-
-
-def check_published_vocabulary(config: dict[str, Any], vocabulary: Vocabulary, folder: str) -> None:
-    """Raise DataError unless the folder's token ids stand for the same tokens as the pairs' ids."""
     remedy = "Build the pairs with the folder's vocabulary, or give a folder that was trained with theirs."
-    tokens = read_tokens(folder) or ()
+    tokens = read_tokens(folder)
     other_names = ESM_SPECIALS if config.get("model_type") == "esm" else {}
-    for i, (theirs, ours) in enumerate(zip(tokens, vocabulary.tokens, strict=False)):
+    for i, (theirs, ours) in enumerate(zip(tokens or (), vocabulary.tokens, strict=False)):
         if ours not in (theirs, other_names.get(theirs)):
             raise DataError(
                 f"{folder} has another vocabulary than the pairs: token {i} is {theirs!r} there and "
                 f"{ours!r} here. {remedy}"
             )
 
-    size = tokens_of(config, folder)
-    if size not in (None, vocabulary.size) and not extends(vocabulary, size):
+    counts = [config.get("vocab_size"), None if tokens is None else len(tokens)]
+    size = min((count for count in counts if count is not None), default=vocabulary.size)
+    extension = vocabulary.extension
+    if extension is not None and size == extension.base_size:
+        return True
+    if size != vocabulary.size:
         raise DataError(f"{folder} has a vocabulary of {size} tokens, the pairs of {vocabulary.size}. {remedy}")
+    return False
 
 
-def check_rows(config: dict[str, Any], shape: EncoderShape, vocabulary: Vocabulary, folder: str) -> None:
+def check_rows(rows: int, tokens: int, shape: EncoderShape, vocabulary: Vocabulary, folder: str) -> None:
     """Raise UsageError unless a model has the spare rows of embeddings that a folder has beyond its tokens."""
-    rows = config.get("vocab_size", vocabulary.size)
     expected = max(rows, vocabulary.size)
     if shape.vocab_size != expected:
         raise UsageError(
-            f"{folder} has {rows} rows of embeddings for {tokens_of(config, folder)} tokens, and the pairs have "
+            f"{folder} has {rows} rows of embeddings for {tokens} tokens, and the pairs have "
             f"{vocabulary.size} tokens; the recipe makes {shape.vocab_size} rows. Use "
             f"--set model.vocab_size={expected}, which keeps the spare rows."
         )
 
 
-def check_tied(published: PublishedWeights) -> None:
+def check_tied(tensors: dict[str, Tensor], shape: EncoderShape, folder: str) -> None:
     """Raise DataError if the folder has a projection onto the vocabulary that differs from its embeddings."""
-    names = WEIGHT_NAMES[published.shape.family]
-    decoder = published.tensors.get(f"{names.decoder}.weight")
-    embeddings = published.tensors.get(f"{names.outside['encoder.embeddings.token']}.weight")
+    names = WEIGHT_NAMES[shape.family]
+    decoder = tensors.get(f"{names.decoder}.weight")
+    embeddings = tensors.get(f"{names.outside['encoder.embeddings.token']}.weight")
     if decoder is None or embeddings is None:
         return
 
     if not torch.equal(decoder, embeddings):
         raise DataError(
-            f"{published.folder} has a decoder that differs from its token embeddings; here the two "
+            f"{folder} has a decoder that differs from its token embeddings; here the two "
             "are one matrix. Give a folder with tie_word_embeddings."
         )
 
 
-def check_tensors(published: PublishedWeights, parameters: dict[str, nn.Parameter]) -> None:
+def check_tensors(
+    tensors: dict[str, Tensor], parameters: dict[str, nn.Parameter], shape: EncoderShape, folder: str
+) -> None:
     """Raise DataError if tensors are missing, have wrong shapes, hold NaN or infinity, or differ where ours are shared.
 
     The message lists the first MAX_FAULTS_SHOWN of them and the number of the others.
@@ -300,19 +273,19 @@ def check_tensors(published: PublishedWeights, parameters: dict[str, nn.Paramete
     faults = []
     for name, parameter in parameters.items():
         rows, *rest = parameter.shape
-        copies = hf_parts(name, rows, published.shape)
+        copies = hf_parts(name, rows, shape)
         for part in (part for parts in copies for part in parts):
-            dimensions = their_dimensions(part.name, (part.rows, *rest), published.shape)
-            fault = _fault_of(published.tensors.get(part.name), list(dimensions))
+            dimensions = their_dimensions(part.name, (part.rows, *rest), shape)
+            fault = _fault_of(tensors.get(part.name), list(dimensions))
             if fault is not None:
                 faults.append(f"{part.name} {fault}")
-        faults += _unequal_copies(copies, published.tensors)
+        faults += _unequal_copies(copies, tensors)
 
     if faults:
         hidden = len(faults) - MAX_FAULTS_SHOWN
         more = f"; and {hidden} more" if hidden > 0 else ""
         raise DataError(
-            f"{published.folder} does not hold the recipe's model: "
+            f"{folder} does not hold the recipe's model: "
             f"{'; '.join(faults[:MAX_FAULTS_SHOWN])}{more}. Download the folder again, or change [model] to fit it."
         )
 

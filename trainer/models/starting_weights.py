@@ -141,46 +141,36 @@ def with_starting_weights(drawn: Weights, shape: EncoderShape, recipe: Recipe, t
     """Return an iterator over the name and values of all weights of step 0: those drawn, unless [model] replaces them.
 
     The replacements also depend on run.seed. text: None only if the recipe does not need counts (`needs_statistics`).
+    Keys for weights that the family does not have have no effect. Drawn values may be modified in place.
 
     The counts are read and factorized right away, so this raises DataError and StorageError for files that cannot be
     read, not the iterator.
     """
-    start = StartingWeights(shape, recipe, text)
-    return ((name, start.of(name, values)) for name, values in drawn)
+    model = recipe.model
+    std = model.initial_embedding_std or model.initializer_range
+    vectors: WordVectors | None = None
+    if model.initial_embeddings == "cooccurrence":
+        from trainer.models.word_vectors import word_vectors  # imports scipy, which few runs need
 
+        assert text is not None
+        triples = text.cooccurrences()
+        vectors = word_vectors(triples, text.context_weights_V, shape.embedding_size, recipe.run.seed)
 
-class StartingWeights:
-    """Replaces drawn weights as [model] says. Keys for weights that the family does not have have no effect."""
+    makes_identity = model.initial_attention == "identity" and values_are_whole(shape)
+    attention = f"layers.{identity_layer(shape)}.attention."
 
-    def __init__(self, shape: EncoderShape, recipe: Recipe, text: TokenStatistics | None):
-        model = recipe.model
-        self.model = model
-        self.shape = shape
-        self.std = model.initial_embedding_std or model.initializer_range
-
-        self.vectors: WordVectors | None = None
-        if model.initial_embeddings == "cooccurrence":
-            from trainer.models.word_vectors import word_vectors  # imports scipy, which few runs need
-
-            assert text is not None
-            triples = text.cooccurrences()
-            self.vectors = word_vectors(triples, text.context_weights_V, shape.embedding_size, recipe.run.seed)
-
-        self.attention: str | None = None
-        if model.initial_attention == "identity" and values_are_whole(shape):
-            self.attention = f"layers.{identity_layer(shape)}.attention."
-
-    def of(self, name: str, values: Tensor) -> Tensor:
-        """Return the values of the parameter `name`. values: those drawn for it, which may be modified in place."""
-        if self.vectors is not None and name in TOKENS:
+    def replaced(name: str, values: Tensor) -> Tensor:
+        if vectors is not None and name in TOKENS:
             # A token without a vector, such as [MASK], keeps the embedding that was drawn.
-            has_vector_V = self.vectors.has_vector_V
-            values[has_vector_V] = self.vectors.vectors_VE[has_vector_V] * self.std
-        elif self.model.initial_head == "identity" and name == HEAD:
+            has_vector_V = vectors.has_vector_V
+            values[has_vector_V] = vectors.vectors_VE[has_vector_V] * std
+        elif model.initial_head == "identity" and name == HEAD:
             add_identity_to_head(values)
-        elif self.attention is not None and self.attention in name:
+        elif makes_identity and attention in name:
             make_identity(name, values)
         return values
+
+    return ((name, replaced(name, values)) for name, values in drawn)
 
 
 def identity_layer(shape: EncoderShape) -> int:

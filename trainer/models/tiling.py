@@ -39,9 +39,8 @@ SPREAD = 0.2
 def tile_model(model: PretrainingModel, section: ModelSection, folder: str, vocabulary: Vocabulary) -> list[str]:
     """Fill all parts of a model, which [model] describes, with tiles of the weights of a folder.
 
-    Returns the names of the heads and parts that the folder lacks, which keep their initial weights. Raises UsageError
-    if the folder's model cannot be tiled into this one, and everything that `warm_start_model` raises: all but sizes
-    must be equal. The model is then unchanged.
+    Returns the heads and parts that the folder lacks, which keep their initial weights. Raises UsageError if the
+    folder's model cannot be tiled into this one, and what `warm_start_model` raises. The model is then unchanged.
     """
     sizes = {key: size for key, size in model_of_folder(folder).items() if key in (*GROWING, "generator_size")}
     small_section = section.model_copy(update=sizes)
@@ -109,8 +108,8 @@ def tile(name: str, source: Tensor, like: Tensor, small: EncoderShape) -> Tensor
     shares_P = shares(places_P)
     last_norm = "mlm_head.norm" if small.head_transform else "encoder.norm"
     if source.dim() == 2 and ".embeddings." not in name:
-        # Every other row has the shares in reverse. With the same shares in all rows, one duplicate's gradient would be
-        # a multiple of the other's, and Adam, whose steps do not depend on the scale, would keep them together.
+        # Every other row has the shares in reverse. With equal ones, a duplicate's gradient would be a multiple of the
+        # other's, and Adam, whose steps do not depend on the scale, would keep them together.
         tiled[0::2] *= shares_P
         tiled[1::2] *= shares(places_P.flip(0)).flip(0)
     elif small.tied and name.rpartition(".")[0] == last_norm:
@@ -121,12 +120,11 @@ def tile(name: str, source: Tensor, like: Tensor, small: EncoderShape) -> Tensor
 def places_along(name: str, axis: int, sizes: tuple[int, int], small: EncoderShape) -> Tensor:
     """Return (P,): the smaller tensor's place for each place along an axis. sizes: P, and the smaller tensor's size."""
     module = name.rpartition(".")[0]
-    key_rows = small.num_key_value_heads * small.head_size
     heads = small.queries_of_key
     if module.endswith("attention.qkv") and axis == 0:
-        large_keys = sizes[0] // (heads + 2)
-        keys_P = tile_places(large_keys, key_rows, small.head_size)
-        queries_P = tile_places(heads * large_keys, heads * key_rows, heads * small.head_size)
+        large_rows, key_rows = (size // (heads + 2) for size in sizes)
+        keys_P = tile_places(large_rows, key_rows, small.head_size)
+        queries_P = tile_places(heads * large_rows, heads * key_rows, heads * small.head_size)
         return torch.cat([queries_P, heads * key_rows + keys_P, (heads + 1) * key_rows + keys_P])
     if module.endswith("attention.out") and axis == 1:
         return tile_places(*sizes, heads * small.head_size)

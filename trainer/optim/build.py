@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor, nn
 
 from trainer.config.sections import OptimizerSection
 from trainer.distributed.deepspeed_internals import full_shape_of
+from trainer.models.encoder import Attention, Layer
 from trainer.optim.whole_tensors import Lamb, StableAdamW
 
 
@@ -55,27 +55,11 @@ def stacked_matrices(model: nn.Module) -> dict[Tensor, list[int]]:
     """
     stacked: dict[Tensor, list[int]] = {}
     for module in model.modules():
-        for parameter, rows in _stacks_of(module):
-            stacked[parameter] = rows
+        if isinstance(module, Attention):
+            queries = module.out.in_features
+            others = (module.qkv.out_features - queries) // 2
+            stacked[module.qkv.weight] = [queries, others, others]
+        elif isinstance(module, Layer) and module.gated:
+            inner = module.down.in_features
+            stacked[module.up.weight] = [inner, inner]
     return stacked
-
-
-def _stacks_of(module: nn.Module) -> Iterator[tuple[Tensor, list[int]]]:
-    """Yield the stacked parameters of a module, divided according to the shapes of the layers that use their output."""
-    qkv = _linear(module, "qkv")
-    out = _linear(module, "out")
-    if qkv is not None and out is not None:
-        # Queries are as wide as the input of `out`. Keys and values share the rest equally.
-        queries = out.in_features
-        others = (qkv.out_features - queries) // 2
-        yield qkv.weight, [queries, others, others]
-
-    up = _linear(module, "up")
-    down = _linear(module, "down")
-    if up is not None and down is not None and up.out_features == 2 * down.in_features:
-        yield up.weight, [down.in_features, down.in_features]
-
-
-def _linear(module: nn.Module, name: str) -> nn.Linear | None:
-    found = getattr(module, name, None)
-    return found if isinstance(found, nn.Linear) else None

@@ -5,14 +5,14 @@ lr * factor * r. The factor depends on sums over the whole tensor.
 
 Under ZeRO 1 and 2 each rank holds one contiguous part of a flat float32 tensor per group, in which matrices begin and
 end anywhere. An optimizer that ignores this computes one factor for the whole part. Here the sums over a tensor's
-pieces (pieces.py) are added up over the ranks: one small all-reduce of float64 numbers for each group of parameters.
+pieces are added up over the ranks: one small all-reduce of float64 numbers for each group of parameters.
 
-Shape suffixes: K quantities that are summed, P tensors of the model; 2, the norms of w and r.
+Shape suffixes: N elements of a piece, K quantities that are summed, P tensors of the model; 2, the norms of w and r.
 """
 
 from __future__ import annotations
 
-from math import prod
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -20,11 +20,69 @@ import torch.distributed as dist
 from deepspeed.accelerator import get_accelerator
 from torch import Tensor
 
+from trainer.distributed.deepspeed_internals import flat_slice_of, is_in_flat_group
 from trainer.distributed.torch_internals import multiply_all, norms_of
-from trainer.optim.pieces import Pieces, RowCounts
+
+RowCounts = Mapping[Tensor, Sequence[int]]
+"""The number of rows of each matrix, in order, for parameters that stack several matrices."""
 
 Updates = list[tuple[Tensor, Tensor]]
 """Tensors to update, each with its r."""
+
+
+class Piece(NamedTuple):
+    """All or part of whole tensor `number`: `size` elements from `start` on in the tensor that this rank updates."""
+
+    number: int
+    start: int
+    size: int
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """Return a view of these elements, (N,)."""
+        return tensor.view(-1)[self.start : self.start + self.size]
+
+
+class Pieces:
+    """The pieces that this rank holds of all whole tensors in some parameter groups.
+
+    Whole tensors are numbered in the order of the groups' parameters, whether this rank holds them or not, so a number
+    means the same tensor on every rank.
+
+    sizes: the number of elements of each whole tensor. of_tensor: the pieces in each tensor that this rank updates.
+    is_sharded: whether each rank has different pieces (ZeRO 1 and 2); otherwise every rank has all tensors in full.
+    """
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self.of_tensor: dict[Tensor, list[Piece]] = {}
+        self.is_sharded = False
+
+    def add(self, tensors: list[Tensor], place: int, parameter: Any, rows: Sequence[int]) -> None:
+        """Add the parameter at `place` in its group.
+
+        tensors: those that the group holds now. Without ZeRO there is one for each parameter: the parameter itself or
+        its float32 copy. ZeRO has one flat tensor for the whole group. rows: of each matrix that the parameter stacks,
+        each of which counts as a whole tensor; one number if it stacks none.
+        """
+        # Elements `first` to `first + size` of the parameter lie from `start` on in `tensor`.
+        if is_in_flat_group(parameter):
+            self.is_sharded = True
+            tensor = tensors[0]
+            start, first, size = flat_slice_of(parameter)
+        else:
+            tensor = tensors[place]
+            start, first, size = 0, 0, parameter.numel()
+
+        pieces = self.of_tensor.setdefault(tensor, [])
+        begin = 0
+        for count in rows:
+            end = begin + count * (parameter.numel() // sum(rows))
+            held_begin = max(begin, first)
+            held_end = min(end, first + size)
+            if held_begin < held_end:
+                pieces.append(Piece(len(self.sizes), start + held_begin - first, held_end - held_begin))
+            self.sizes.append(end - begin)
+            begin = end
 
 
 class Moments(NamedTuple):
@@ -91,7 +149,8 @@ class WholeTensorOptimizer(torch.optim.Optimizer):
             self._located = Pieces()
             for group, parameters in self._parameters_of_groups:
                 if group["adapts"]:
-                    self._located.add_group(group["params"], parameters, self._row_counts)
+                    for place, parameter in enumerate(parameters):
+                        self._located.add(group["params"], place, parameter, self._row_counts.get(parameter, [1]))
         return self._located
 
     def update_moments(self, weight: Tensor, group: dict[str, Any]) -> Moments:
@@ -144,7 +203,7 @@ class WholeTensorOptimizer(torch.optim.Optimizer):
             slices += [piece.of(value) for weight, value in quantity for piece in pieces.of_tensor[weight]]
 
         device = weights[0].device
-        squares_KP = torch.zeros(len(values), len(pieces.shapes), dtype=torch.float64, device=device)
+        squares_KP = torch.zeros(len(values), len(pieces.sizes), dtype=torch.float64, device=device)
         if slices:
             norms = norms_of(slices).double()
             squares_KP.index_add_(1, self._on_device(numbers, device), norms.square().view(len(values), -1))
@@ -234,8 +293,7 @@ class StableAdamW(WholeTensorOptimizer):
     def _sizes(self, device: torch.device) -> Tensor:
         """Return the number of elements of each whole tensor, (P,) float64, copied to the device once."""
         if self._sizes_P is None:
-            sizes = [prod(shape) for shape in self.pieces().shapes]
-            self._sizes_P = torch.tensor(sizes, dtype=torch.float64, device=device)
+            self._sizes_P = torch.tensor(self.pieces().sizes, dtype=torch.float64, device=device)
         return self._sizes_P
 
 

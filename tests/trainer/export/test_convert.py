@@ -166,9 +166,9 @@ def test_an_export_in_several_files_is_the_same_model(trained, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("size", ["0", "-1", "nan", "much"])
-def test_a_size_of_files_that_is_none_is_refused(trained, tmp_path: Path, caplog, size: str) -> None:
+def test_a_size_of_files_that_is_none_is_refused(trained, tmp_path: Path, capsys, size: str) -> None:
     code = main([str(trained["bert"]), "--output", str(tmp_path / "hf"), "--max_shard_gigabytes", size])
-    assert code == 2 and "--max_shard_gigabytes" in caplog.text and not (tmp_path / "hf").exists()
+    assert code == 2 and "--max_shard_gigabytes" in capsys.readouterr().err and not (tmp_path / "hf").exists()
 
 
 def test_a_damaged_export_is_found(trained, tmp_path: Path) -> None:
@@ -182,6 +182,19 @@ def test_a_damaged_export_is_found(trained, tmp_path: Path) -> None:
     recipe = load_recipe(str(out / "recipe.toml"), [])
     with pytest.raises(CheckpointError, match="logits differ"):
         model = read_model(checkpoints.checkpoint_path(str(out), 4), recipe, vocabulary)
+        export_check.check_export(tmp_path, model, vocabulary, out / "vocabulary")
+
+
+def test_an_export_with_another_mask_is_found(trained, tmp_path: Path) -> None:
+    """ESM scales a row's embeddings by its share of masks, which only rows with a mask show."""
+    out = trained["esm"]
+    export(str(out), str(tmp_path), None)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"mask_token_id": config["mask_token_id"] + 1}))
+    vocabulary = read_vocabulary(str(out / "vocabulary"))
+    recipe = load_recipe(str(out / "recipe.toml"), [])
+    model = read_model(checkpoints.checkpoint_path(str(out), 4), recipe, vocabulary)
+    with pytest.raises(CheckpointError, match="logits differ"):
         export_check.check_export(tmp_path, model, vocabulary, out / "vocabulary")
 
 

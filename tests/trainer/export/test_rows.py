@@ -14,7 +14,7 @@ from schemas.errors import CheckpointError, DataError
 from schemas.vocabulary import Vocabulary, read_vocabulary
 from tests.small_models import random_model, section
 from trainer.export.tokenizer import tokenizer_files
-from trainer.export.verify_rows import check_exportable, check_rows
+from trainer.export.verify import check_exportable, check_rows
 from trainer.models.shape import EncoderShape
 
 VOCABULARIES = ("vocab", "byte_vocab", "unigram_vocab", "xlnet_vocab", "albert_vocab")

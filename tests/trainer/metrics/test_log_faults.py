@@ -165,24 +165,18 @@ def test_an_export_is_checked_against_its_checkpoint(
     assert not (tmp_path / "hf").exists()
 
 
-@pytest.mark.parametrize(
-    "place",
-    ["", "checkpoints/step-00000002", "new", "link", "./checkpoints/../vocabulary"],
-    ids=["O-run-itself", "O-checkpoint", "O-new-folder-inside", "O-by-a-link", "O-by-dots"],
-)
-def test_an_export_into_its_run_is_refused(run_copy: Path, tmp_path: Path, capsys, place: str) -> None:
+@pytest.mark.parametrize("place", ["", "checkpoints/step-00000002"], ids=["O-run-itself", "O-checkpoint"])
+def test_an_export_never_replaces_files_of_a_run(run_copy: Path, capsys, place: str) -> None:
     before = content(run_copy)
-    (tmp_path / "link").symlink_to(run_copy)
-    output = str(tmp_path / "link") if place == "link" else f"{run_copy}/{place}"
-    assert export.main([str(run_copy), "--output", output, "--overwrite"]) == 2
-    assert "lies in the run's folder" in capsys.readouterr().err
+    assert export.main([str(run_copy), "--output", f"{run_copy}/{place}", "--overwrite"]) == 2
+    assert "holds other files than an export" in capsys.readouterr().err
     assert content(run_copy) == before
 
 
 @pytest.mark.parametrize(
     ("output", "code", "message"),
     [
-        ("", 2, "--output is empty"),
+        ("", 2, "A path is empty"),
         ("file", 2, "file is not a folder"),
         ("file/hf", 2, "file is not a folder"),
         ("/dev/null", 2, "/dev/null is not a folder"),

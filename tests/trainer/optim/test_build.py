@@ -3,7 +3,9 @@ import torch
 from torch import nn
 
 from schemas.errors import UsageError
+from tests.small_models import section
 from trainer.config.load import load_recipe
+from trainer.models.pretraining import build_model
 from trainer.optim.build import parameter_groups, stacked_matrices
 
 TINY = "tests/recipes/small_bert.toml"
@@ -25,20 +27,9 @@ def test_stage_3_is_refused_for_optimizers_of_whole_tensors() -> None:
         load_recipe(TINY, ["optimizer.kind=stable_adamw", "engine.zero_stage=3"])
 
 
-class GatedLayer(nn.Module):
-    """Six query heads of 2, two heads of keys and values, and a gated feed-forward layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.qkv = nn.Linear(5, 12 + 4 + 4)
-        self.out = nn.Linear(12, 5)
-        self.up = nn.Linear(5, 14)
-        self.down = nn.Linear(7, 5)
-
-
 def test_stacked_matrices_are_found_by_the_shapes_of_their_partners() -> None:
-    layer = GatedLayer()
-    rows = {name: stacked_matrices(layer).get(parameter) for name, parameter in layer.named_parameters()}
-    found = {name: counts for name, counts in rows.items() if counts}
-    assert found == {"qkv.weight": [12, 4, 4], "up.weight": [7, 7]}
-    assert stacked_matrices(nn.Sequential(nn.Linear(3, 3))) == {}
+    """Three query heads of 16 share one head of keys and values, and the feed-forward network is gated."""
+    model = build_model(section("eurobert", "num_hidden_layers=1"), 61, seed=0)
+    stacked = stacked_matrices(model)
+    found = {name: stacked[parameter] for name, parameter in model.named_parameters() if parameter in stacked}
+    assert found == {"encoder.layers.0.attention.qkv.weight": [48, 16, 16], "encoder.layers.0.up.weight": [80, 80]}

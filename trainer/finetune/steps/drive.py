@@ -50,7 +50,7 @@ from trainer.finetune.steps.text import task_texts
 from trainer.finetune.task import Task
 from trainer.finetune.task_file import data_folder, read_task
 from trainer.logs import logger
-from trainer.models.host_memory import check_memory
+from trainer.models.families import check_memory
 from trainer.train import pretrain
 
 GENERAL = "general"

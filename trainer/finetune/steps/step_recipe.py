@@ -19,8 +19,8 @@ from trainer.config.validate import check_recipe
 from trainer.finetune.steps.schema import AdaptSection
 from trainer.finetune.steps.steps_file import content_of_recipe
 from trainer.logs import logger
+from trainer.models.families import check_memory
 from trainer.models.hf_config import model_of_folder
-from trainer.models.host_memory import check_memory
 
 KEPT_OF_MODEL = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 """Keys of a recipe's [model] that are kept, because they are not part of the encoder's shape."""

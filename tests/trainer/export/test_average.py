@@ -15,8 +15,7 @@ from schemas.errors import CheckpointError
 from tests.trainer.conftest import saved
 from trainer.checkpoint.format import checkpoint_path, steps_saved
 from trainer.export.cli import main
-from trainer.export.convert import Writing, export
-from trainer.export.source import last_steps, read_weights
+from trainer.export.convert import Writing, export, last_steps, read_weights
 
 EVERY_STEP = {"run__max_steps": 5, "checkpoint__every": 1, "checkpoint__keep": 3, "schedule__warmup_steps": 1}
 
@@ -70,16 +69,18 @@ def test_an_old_best_checkpoint_is_not_among_the_last(trained: Path, tmp_path: P
     shutil.copytree(trained, run)
     shutil.copytree(checkpoint_path(str(run), 3), checkpoint_path(str(run), 1))
     assert steps_saved(str(run)) == [1, 3, 4, 5]
-    assert last_steps(str(run), None, 3) == [3, 4, 5]
+    assert last_steps(str(run), 5, 3) == [3, 4, 5]
     assert main([str(run), "--output", str(tmp_path / "hf"), "--average", "4"]) == 2
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--average", "4"], "keeps 3 recent checkpoints (3, 4, 5), and its checkpoint.keep is 3. Average fewer, or"),
-        (["--average", "3", "--step", "4"], "keeps 2 recent checkpoints up to step 4 (3, 4), and its checkpoint.keep"),
-        (["--average", "3", "--step", "4"], "checkpoint.keep is 3. Average fewer, or give a later --step.\n"),
+        (
+            ["--average", "4"],
+            "keeps 3 recent checkpoints up to step 5 (3, 4, 5). Average fewer, give a later --step, or",
+        ),
+        (["--average", "3", "--step", "4"], "keeps 2 recent checkpoints up to step 4 (3, 4). Average fewer"),
         (["--average", "2", "--best"], "--average takes the last checkpoints, not the best one"),
         (["--average", "0"], "--average: '0' is not a whole number of 1 or more"),
         (["--average", "two"], "--average: 'two' is not a whole number of 1 or more"),
