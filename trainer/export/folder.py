@@ -81,7 +81,7 @@ def unfinished_folder(output: str) -> Iterator[Path]:
     with contextlib.ExitStack() as resources:
         with write_errors(output, work):
             work.mkdir(exist_ok=True)
-            resources.callback(hold(str(work), "--output").close)
+            resources.callback(hold(str(work), "--output").release)
             resources.callback(shutil.rmtree, work, ignore_errors=True)
             shutil.rmtree(work / "hf", ignore_errors=True)
             (work / "hf").mkdir()
