@@ -1,7 +1,6 @@
 """`clozeline doctor`: checks whether training can start on this machine, and says what to change.
 
-It trains nothing and leaves nothing behind. A check that raises an error, even because of a bug, is a line of the
-answer like any other. Checks import torch and DeepSpeed themselves, because these may be missing.
+Checks import torch and DeepSpeed themselves, because these may be missing. One that raises is a line of the answer.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import secrets
 import shutil
 import signal
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -45,8 +43,7 @@ VOCABULARY_SIZE = 30_522
 TEST_FILE = ".clozeline-doctor-"
 
 SHARED_MEMORY = Path("/dev/shm")
-SMALL_SHARED_MEMORY = 512_000_000
-"""Bytes below which free shared memory counts as small. NCCL takes tens of MB a rank; Docker's default is 64 MB."""
+SMALL_SHARED_MEMORY = 512_000_000  # bytes; NCCL takes tens of MB a rank, and Docker's default is 64 MB
 
 URL_SECONDS = 30.0  # a store that does not answer within this time counts as unreachable
 
@@ -228,22 +225,21 @@ def check_room(recipe: Recipe, folder: Path) -> list[Finding]:
 
     advice = "Use a smaller micro-batch, more ranks with a higher engine.zero_stage, or engine.recompute=true."
     what = f"a rank's {parameters:,} parameters and micro-batches of {tokens:,} tokens take"
-    findings = [compared("memory", what, (needed, available), advice)]
+    findings = [compared("memory", what, needed, available, advice)]
 
     advice = "Lower checkpoint.keep, free some space, or choose another run.output."
-    sizes = (saved * (recipe.checkpoint.keep + 1), shutil.disk_usage(folder).free)
-    findings.append(compared("disk", f"checkpoints in {folder} take", sizes, advice))
+    needed = saved * (recipe.checkpoint.keep + 1)
+    findings.append(compared("disk", f"checkpoints in {folder} take", needed, shutil.disk_usage(folder).free, advice))
 
     if recipe.checkpoint.background:
         advice = "Without them, training stops while a checkpoint is written. Free memory, or use more machines."
-        sizes = (saved, round(SHARE_OF_MEMORY * available_bytes()))
-        findings.append(compared("host memory", "copies of a checkpoint take", sizes, advice))
+        available = round(SHARE_OF_MEMORY * available_bytes())
+        findings.append(compared("host memory", "copies of a checkpoint take", saved, available, advice))
     return findings
 
 
-def compared(name: str, what: str, needed_and_available: tuple[int, int], advice: str) -> Finding:
+def compared(name: str, what: str, needed: int, available: int, advice: str) -> Finding:
     """Compare two numbers of bytes."""
-    needed, available = needed_and_available
     return warned_if(needed > available, name, f"{what} {needed / 1e9:,.1f} of {available / 1e9:,.1f} GB", advice)
 
 
@@ -278,35 +274,27 @@ def check_shared_memory() -> list[Finding]:
 
 def check_url(url: str) -> Finding:
     """Write, read and remove a small file at a URL. Gives up after URL_SECONDS."""
+    name = f"url {url}"
     found: list[Finding] = []
-    advice = "Check the address, the credentials and the network."
 
     def try_it() -> None:
         try:
-            found.append(try_url(url))
+            target = storage.join(url, f"{TEST_FILE}{secrets.token_hex(6)}")
+            storage.publish(target, secrets.token_bytes(1000))
+            storage.read(target)
+            storage.remove(target)
+            found.append(Finding(name, "ok", "written, read and removed"))
+        except ClozelineError as error:
+            found.append(failed(name, str(error), code=error.exit_code))
         except Exception as error:
-            found.append(failed(f"url {url}", f"{type(error).__name__}: {error}", advice, StorageError.exit_code))
+            found.append(failed(name, f"{type(error).__name__}: {error}", advice, StorageError.exit_code))
 
+    advice = "Check the address, the credentials and the network."
     thread = Thread(target=try_it, daemon=True)
     thread.start()
     thread.join(URL_SECONDS)
-    silence = failed(f"url {url}", f"no answer within {URL_SECONDS:.0f} seconds", advice, StorageError.exit_code)
+    silence = failed(name, f"no answer within {URL_SECONDS:.0f} seconds", advice, StorageError.exit_code)
     return found[0] if found else silence
-
-
-def try_url(url: str) -> Finding:
-    """Do what `check_url` says, for as long as the store takes."""
-    content = secrets.token_bytes(1000)
-    try:
-        target = storage.join(url, f"{TEST_FILE}{secrets.token_hex(6)}")
-        storage.publish(target, content)
-        is_same = storage.read(target) == content
-        storage.remove(target)
-    except ClozelineError as error:
-        return failed(f"url {url}", str(error), code=error.exit_code)
-    if not is_same:
-        return failed(f"url {url}", "what was written did not come back", code=StorageError.exit_code)
-    return Finding(f"url {url}", "ok", "written, read and removed")
 
 
 # The command
@@ -391,12 +379,11 @@ def examine(recipe: Recipe | None, folder: str, urls: list[str]) -> list[Finding
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep the prints, logs and warnings of libraries out of the answer."""
+    """Keep the prints, logs and warnings, which go to stderr, of libraries out of the answer."""
     nowhere = io.StringIO()
     logging.disable(logging.CRITICAL)
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
-            warnings.simplefilter("ignore")
+        with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
             yield
     finally:
         logging.disable(logging.NOTSET)

@@ -18,7 +18,7 @@ from tests.ports import free_port
 from tests.trainer.ranks import WarmRanks
 from trainer.checkpoint.rank_files import WEIGHTS, RankFiles
 from trainer.distributed.zero import MOMENTS
-from trainer.metrics.log import TIMED, is_evaluation
+from trainer.metrics.log import is_evaluation
 
 BIN = Path(sys.executable).parent
 LAUNCHERS = {
@@ -29,6 +29,19 @@ LAUNCHERS = {
     "launcher": "python -m trainer.torchrun --nproc_per_node 2 --master_port {port} -m trainer",
     "python": "python -m trainer",
 }
+TIMED = (
+    "tokens_per_second",
+    "loader_stall_fraction",
+    "mfu",
+    "seconds",
+    "step_seconds",
+    "slowest_rank",
+    "slowest_ratio",
+    "peak_memory_bytes",
+    "eval_seconds",
+)
+"""The metrics that measure time or memory, and therefore differ between two runs with equal results."""
+
 SHRUNK = {
     "model.hidden_size": 32,
     "model.intermediate_size": 64,

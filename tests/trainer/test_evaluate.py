@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from schemas.errors import ClozelineError
 from schemas.masking import KINDS, Masking, RowsToMask, draw_masks
 from schemas.randomness import key, numbers
-from tests.trainer.conftest import saved
+from tests.trainer.conftest import TIMED, saved
 from trainer.checkpoint.format import best_step, checkpoint_path, read_evaluation, steps_saved
 from trainer.config.load import load_recipe
 from trainer.data.batches import pack
 from trainer.data.folder import PairFolder, open_folders
 from trainer.data.share import RankShare
 from trainer.evaluate import EVALUATION_SEED, MASK_PROB, Evaluation, batch_bounds, open_evaluation
-from trainer.metrics.log import TIMED, is_evaluation
+from trainer.metrics.log import is_evaluation
 from trainer.models.batch import PackedBatch
 from trainer.models.pretraining import build_model
 

@@ -57,8 +57,6 @@ HARDWARE_NOTE = (
 PAIR_OBJECTIVES = {"nsp": "NSP", "sop": "SOP"}
 """Values of the pipeline's --objective that give rows pair labels, with the names in the list."""
 
-HEADER = ("name", "parameters", "objective", "pairs", "hardware")
-
 
 # Shipped recipes
 
@@ -74,27 +72,21 @@ class RecipeSummary:
     pairs: str
     hardware: str
 
-    def cells(self) -> tuple[str, str, str, str, str]:
-        """Return the recipe's cells in the list, in the order of HEADER."""
-        size = "by vocabulary" if self.parameters is None else rounded(self.parameters)
-        return self.name, size, self.objective, self.pairs, self.hardware
-
-
-def summaries() -> list[RecipeSummary]:
-    """Return a summary of every shipped recipe, in alphabetical order."""
-    return [summary(name) for name in recipe_names()]
-
 
 def summary(name: str) -> RecipeSummary:
     """Return the summary of a shipped recipe. Raises UsageError if there is none of this name."""
     recipe = load_recipe(name, [])
     phases = [phase.recipe for phase in phases_of(recipe)]
+
+    stated = re.search(r"--objective (\w+)", recipe_comment(name, "Pairs"))
+    pairs = stated[1] if stated else "nsp"
+    lengths = [str(phase.data.max_length or phase.model.max_position_embeddings) for phase in phases]
     return RecipeSummary(
         name=name,
         description=recipe_description(name),
         parameters=stated_parameters(name),
-        objective=objective_text(phases, pairs_objective(name)),
-        pairs=f"{pairs_objective(name)}, {lengths_text(phases)} tokens",
+        objective=objective_text(phases, pairs),
+        pairs=f"{pairs}, {' > '.join(_without_repetition(lengths))} tokens",
         hardware=recipe_comment(name, "Hardware"),
     )
 
@@ -103,12 +95,6 @@ def stated_parameters(name: str) -> int | None:
     """Return the number of parameters that a shipped recipe's comment states, or None without one."""
     found = re.match(r"[\d,]+\d", recipe_comment(name, "Parameters"))
     return int(found[0].replace(",", "")) if found else None
-
-
-def pairs_objective(name: str) -> str:
-    """Return the --objective that a shipped recipe's pairs are made with, or nsp if its comment names none."""
-    found = re.search(r"--objective (\w+)", recipe_comment(name, "Pairs"))
-    return found[1] if found else "nsp"
 
 
 def objective_text(phases: list[Recipe], pairs: str) -> str:
@@ -136,12 +122,6 @@ def objective_text(phases: list[Recipe], pairs: str) -> str:
     return ", ".join(parts)
 
 
-def lengths_text(phases: list[Recipe]) -> str:
-    """Return the maximum tokens of a row in each phase. Example: "1024 > 8192"."""
-    lengths = [str(phase.data.max_length or phase.model.max_position_embeddings) for phase in phases]
-    return " > ".join(_without_repetition(lengths))
-
-
 def rounded(parameters: int) -> str:
     """Return a number of parameters, rounded. Example: 110,106,428 -> "110M"."""
     if parameters >= 1e9:
@@ -153,13 +133,13 @@ def rounded(parameters: int) -> str:
 
 def recipe_list() -> list[str]:
     """Return the lines that `clozeline recipes` prints: a table with one line for each recipe, and a note."""
-    table = [HEADER, *[recipe.cells() for recipe in summaries()]]
-    widths = [max(len(row[column]) for row in table) for column in range(len(HEADER))]
+    table = [("name", "parameters", "objective", "pairs", "hardware")]
+    for recipe in map(summary, recipe_names()):
+        size = "by vocabulary" if recipe.parameters is None else rounded(recipe.parameters)
+        table.append((recipe.name, size, recipe.objective, recipe.pairs, recipe.hardware))
 
-    lines = []
-    for row in table:
-        padded = [f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)]
-        lines.append("  ".join(padded).rstrip())
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
     return [*lines, "", HARDWARE_NOTE, "`clozeline recipes NAME` prints a recipe with the source of every number."]
 
 
@@ -177,34 +157,28 @@ def recipe_page() -> str:
 
     for name, field in Recipe.model_fields.items():
         section = section_in(field.annotation)
-        if section is not None:
-            title = f"[[{name}]]" if name == "phases" else f"[{name}]"
-            parts += [section_reference(title, section), *_inner_tables(name, section)]
+        assert section is not None  # a recipe consists of tables
+        parts.append(section_reference(f"[[{name}]]" if name == "phases" else f"[{name}]", section))
+
+        for key, inner_field in section.model_fields.items():
+            table = section_in(inner_field.annotation)
+            if table is not None:
+                parts.append(section_reference(f"[{name}.{key}]", table))
 
     return "\n".join(parts)
 
 
-def _inner_tables(name: str, section: type[Section]) -> list[str]:
-    """Return the parts of the page about the tables inside a section."""
-    parts = []
-    for key, field in section.model_fields.items():
-        table = section_in(field.annotation)
-        if table is not None:
-            parts.append(section_reference(f"[{name}.{key}]", table))
-    return parts
-
-
 def shipped_recipes() -> str:
     """Return the table of shipped recipes, as `clozeline recipes` prints it, but with exact sizes and descriptions."""
-    rows = []
-    for recipe in summaries():
+    rows = [["name", "parameters", "objective", "pairs", "hardware", "description"]]
+    for recipe in map(summary, recipe_names()):
         parameters = "by vocabulary" if recipe.parameters is None else f"{recipe.parameters:,}"
-        columns = [f"`{recipe.name}`", parameters, recipe.objective, recipe.pairs, recipe.hardware, recipe.description]
-        rows.append(f"| {' | '.join(_cell(column) for column in columns)} |")
+        rows.append(
+            [f"`{recipe.name}`", parameters, recipe.objective, recipe.pairs, recipe.hardware, recipe.description]
+        )
 
-    header = ["| name | parameters | objective | pairs | hardware | description |", "|---|---|---|---|---|---|"]
     note = f"Parameters are counted with the heads that pretraining needs. {HARDWARE_NOTE}"
-    return "\n".join(["## Shipped recipes", "", note, "", *header, *rows, ""])
+    return "\n".join(["## Shipped recipes", "", note, "", *_table(rows), ""])
 
 
 def section_reference(title: str, section: type[Section], chosen: frozenset[str] = frozenset()) -> str:
@@ -215,18 +189,16 @@ def section_reference(title: str, section: type[Section], chosen: frozenset[str]
     schema = section.model_json_schema()
     required = schema.get("required", [])
 
-    rows = []
+    rows = [["key", "type", "default", "bounds", "description"]]
     for key, facts in schema["properties"].items():
         if key in chosen:
             default = "chosen"
         else:
             default = "required" if key in required else _default_text(facts)
         description = section.model_fields[key].description or ""
-        columns = [f"`{key}`", _type_text(facts), default, _bounds_text(facts), description]
-        rows.append(f"| {' | '.join(_cell(column) for column in columns)} |")
+        rows.append([f"`{key}`", _type_text(facts), default, _bounds_text(facts), description])
 
-    header = ["| key | type | default | bounds | description |", "|---|---|---|---|---|"]
-    return "\n".join([f"## {title}", "", inspect.getdoc(section) or "", "", *header, *rows, ""])
+    return "\n".join([f"## {title}", "", inspect.getdoc(section) or "", "", *_table(rows), ""])
 
 
 def _type_text(facts: dict[str, Any]) -> str:
@@ -275,8 +247,10 @@ def _default_text(facts: dict[str, Any]) -> str:
     return f"`{json.dumps(value)}`"
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+def _table(rows: list[list[str]]) -> list[str]:
+    """Return rows, the first of which is the header, as the lines of a table in Markdown."""
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return [lines[0], "|---" * len(rows[0]) + "|", *lines[1:]]
 
 
 def main(arguments: list[str]) -> int:

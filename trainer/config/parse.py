@@ -15,7 +15,8 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from types import UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -152,7 +153,7 @@ def parse_value(keys: list[str], value: str, schema: type[Section] = Recipe) -> 
     try:
         parsed = tomllib.loads(f"value = {value}")
     except tomllib.TOMLDecodeError:
-        check_bare(".".join(keys), value, takes_texts(keys, schema))
+        check_bare(".".join(keys), value, may_be_list=str in elements_in(annotation_of(keys, schema)))
         return value
 
     # In a value with several lines, TOML may read the later lines as further keys.
@@ -182,27 +183,14 @@ def check_bare(key: str, value: str, may_be_list: bool) -> None:
 
 def takes_text(keys: list[str], schema: type[Section] = Recipe) -> bool:
     """Return whether a key accepts any string and does not accept a number."""
-    annotation = annotation_of(keys, schema)
-    # The annotation of a place is a text with a rule (sections.py).
-    alternatives = [get_args(kind)[0] if get_origin(kind) is Annotated else kind for kind in get_args(annotation)]
-    return annotation is str or (str in alternatives and int not in alternatives)
-
-
-def takes_texts(keys: list[str], schema: type[Section] = Recipe) -> bool:
-    """Return whether a key accepts a list of texts."""
-    annotation = annotation_of(keys, schema)
-    kinds = [kind for kind in (annotation, *get_args(annotation)) if get_origin(kind) in (list, tuple)]
-    return any(not {int, float} & set(get_args(kind)) for kind in kinds)
+    kinds = kinds_in(annotation_of(keys, schema))
+    return str in kinds and int not in kinds
 
 
 def choices_of(keys: list[str], schema: type[Section] = Recipe) -> set[Any]:
     """Return the literal values that the schema lists for a key, or an empty set."""
-    annotation = annotation_of(keys, schema)
-    choices = set(get_args(annotation)) if get_origin(annotation) is Literal else set()
-    for alternative in get_args(annotation):
-        if get_origin(alternative) is Literal:
-            choices |= set(get_args(alternative))
-    return choices
+    literals = [kind for kind in kinds_in(annotation_of(keys, schema)) if get_origin(kind) is Literal]
+    return {choice for literal in literals for choice in get_args(literal)}
 
 
 def annotation_of(keys: list[str], schema: type[Section] = Recipe) -> Any:
@@ -214,6 +202,29 @@ def annotation_of(keys: list[str], schema: type[Section] = Recipe) -> Any:
             return None
         annotation = section.model_fields[key].annotation
     return annotation
+
+
+def kinds_in(annotation: Any) -> list[Any]:
+    """Return the types that an annotation allows, such as str and list[str], without rules for their values."""
+    if get_origin(annotation) is Annotated:
+        return kinds_in(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return [kind for alternative in get_args(annotation) for kind in kinds_in(alternative)]
+    return [annotation]
+
+
+def elements_in(annotation: Any) -> list[Any]:
+    """Return the types of the elements of the lists that an annotation allows; none if it allows no list."""
+    lists = [kind for kind in kinds_in(annotation) if get_origin(kind) in (list, tuple)]
+    return [kind for one in lists for element in get_args(one) for kind in kinds_in(element)]
+
+
+def section_in(annotation: Any) -> type[Section] | None:
+    """Return the class of the table that an annotation allows, alone or in a list; None if it allows only values."""
+    for kind in (*kinds_in(annotation), *elements_in(annotation)):
+        if isinstance(kind, type) and issubclass(kind, Section):
+            return kind
+    return None
 
 
 # From content to a schema
@@ -324,27 +335,14 @@ def _locate(location: tuple[Any, ...], schema: type[BaseModel]) -> _WrongKey:
             schema = PhaseSection
             key = rest.pop(0)
 
-    tables: list[str] = []
-    inner = _section_of(schema, key)
-    while rest and inner is not None:
-        tables.append(f"{key}.")
+    tables = ""
+    while rest and key in schema.model_fields:
+        inner = section_in(schema.model_fields[key].annotation)
+        if inner is None:
+            break
+        tables += f"{key}."
         schema = inner
         key, *rest = rest
-        inner = _section_of(schema, key)
 
     element = "".join(f"[{part}]" for part in rest if isinstance(part, int))
-    return _WrongKey(phase, "".join(tables), key, schema, element)
-
-
-def _section_of(schema: type[BaseModel], key: Any) -> type[Section] | None:
-    """Return the class of the table that a schema's key holds, or None if the key holds a value."""
-    field = schema.model_fields.get(key)
-    return section_in(field.annotation) if field else None
-
-
-def section_in(annotation: Any) -> type[Section] | None:
-    """Return the class of the table that an annotation allows, alone or in a list; None if it allows only values."""
-    for kind in (annotation, *get_args(annotation)):
-        if isinstance(kind, type) and issubclass(kind, Section):
-            return kind
-    return None
+    return _WrongKey(phase, tables, key, schema, element)

@@ -88,10 +88,7 @@ def phase_after(phases: list[Phase], step: int) -> Phase:
 
 def recipe_of_step(recipe: Recipe, step: int) -> Recipe:
     """Return the recipe of the phase that `step`, counted from 1, belongs to."""
-    for phase in phases_of(recipe):
-        if step <= phase.last_step:
-            return phase.recipe
-    return recipe
+    return phase_after(phases_of(recipe), step - 1).recipe
 
 
 def phase_recipe(recipe: Recipe, index: int, path: str = "") -> Recipe:

@@ -65,11 +65,6 @@ def collectives_over(group: Any) -> Iterator[None]:
         _this_thread.group = None
 
 
-def group_of_thread() -> Any:
-    """Return the group for this thread's collective calls; None is the default group."""
-    return getattr(_this_thread, "group", None)
-
-
 def run_on_rank_0(act: Callable[[], T]) -> T:
     """Return on every rank what `act` returned on rank 0.
 
@@ -82,7 +77,7 @@ def run_on_rank_0(act: Callable[[], T]) -> T:
 
     # Outcomes are sent as pickles, which is safe because they stay between the processes of one run.
     if dist.get_world_size() > 1:
-        dist.broadcast_object_list(outcomes, group=group_of_thread())
+        dist.broadcast_object_list(outcomes, group=getattr(_this_thread, "group", None))
     return _values_or_first_error(outcomes)[0]
 
 
@@ -95,7 +90,7 @@ def run_on_all_ranks(act: Callable[[], T]) -> list[T]:
     if dist.get_world_size() > 1:
         (own_outcome,) = outcomes
         outcomes = [None] * dist.get_world_size()
-        dist.all_gather_object(outcomes, own_outcome, group=group_of_thread())
+        dist.all_gather_object(outcomes, own_outcome, group=getattr(_this_thread, "group", None))
     return _values_or_first_error(outcomes)
 
 
@@ -115,24 +110,16 @@ def succeed_on_all_ranks(act: Callable[[], T]) -> T:
         return None
 
     errors = run_on_all_ranks(attempt)
-    error = _common_error(errors)
-    if error is not None:
-        raise error
-    return returned[0]
-
-
-def _common_error(errors: list[Any]) -> ClozelineError | None:
-    """Return the error that all ranks raise, given the error of each rank; None if no rank has one."""
     first = next((error for error in errors if error is not None), None)
     if first is None:
-        return None
+        return returned[0]
 
     ranks = [rank for rank, error in enumerate(errors) if str(error) == str(first)]
     if len(ranks) < len(errors):
         first = type(first)(f"{named(ranks)}: {first}")
 
     first.everywhere = True
-    return first
+    raise first
 
 
 def nodes_of_ranks() -> list[int]:

@@ -306,15 +306,6 @@ def flat_slice_of(parameter: Any) -> FlatSlice:
     return FlatSlice(in_flat_tensor.start, in_parameter.start, in_flat_tensor.numel)
 
 
-def flat_tensor_of(engine: DeepSpeedEngine, parameter: Any) -> Tensor:
-    """Return the flat float32 tensor with this rank's part of a parameter in stages 1 and 2.
-
-    Each parameter group of the optimizer then consists of one flat tensor. Call it only if the slice is not empty.
-    """
-    group = basic_optimizer(engine).param_groups[parameter._hp_mapping.param_group_index]
-    return group["params"][0]
-
-
 def is_stage_3(engine: DeepSpeedEngine) -> bool:
     """Return whether the engine shards parameters, gradients and optimizer state (ZeRO stage 3)."""
     return hasattr(engine.optimizer, "fp32_partitioned_groups_flat")
@@ -333,18 +324,29 @@ def full_shape_of(parameter: Any) -> tuple[int, ...]:
     return tuple(getattr(parameter, "ds_shape", parameter.shape))
 
 
-def stage_3_slice(engine: DeepSpeedEngine, parameter: Any) -> tuple[Tensor, FlatSlice]:
-    """Return the flat float32 tensor with this rank's part of a parameter in stage 3, and the part's place in it.
+def part_of(engine: DeepSpeedEngine, parameter: Any) -> tuple[Tensor, FlatSlice] | None:
+    """Return the flat float32 tensor with this rank's part of a parameter in stages 1 to 3, and the part's place in it.
+
+    None if this rank has no part. In stages 1 and 2, each parameter group of the optimizer is one flat tensor.
 
     Stage 3 divides every parameter into equal parts, one for each rank, and pads the last ones. `grad_position`
     (runtime/zero/stage3.py) has the parameter's sub-group, the offset in its flat tensor and the padded size. The
-    returned size does not count padding; it is 0 or less if the part consists of padding only.
+    returned size does not count padding.
     """
+    if not is_stage_3(engine):
+        place = flat_slice_of(parameter)
+        if place.size == 0:
+            return None
+        group = basic_optimizer(engine).param_groups[parameter._hp_mapping.param_group_index]
+        return group["params"][0], place
+
     wrapper: Any = engine.optimizer
     sub_group, offset, padded_size = wrapper.grad_position[wrapper.get_param_id(parameter)]
 
     start = padded_size * wrapper._get_param_partition_rank(parameter)
     size = min(padded_size, parameter.ds_numel - start)
+    if size <= 0:  # padding only
+        return None
     return wrapper.fp32_partitioned_groups_flat[sub_group], FlatSlice(offset, start, size)
 
 

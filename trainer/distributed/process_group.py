@@ -12,7 +12,6 @@ import logging
 import os
 import socket
 import warnings
-from collections.abc import Iterator
 from datetime import timedelta
 from time import monotonic, sleep
 from typing import Any
@@ -22,8 +21,8 @@ import torch
 from deepspeed.accelerator import get_accelerator
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from schemas.errors import PreemptedError, UsageError
-from trainer.distributed.collectives import named
+from schemas.errors import ClozelineError, PreemptedError, UsageError
+from trainer.distributed.collectives import named, run_on_all_ranks
 from trainer.distributed.deepspeed_internals import use_no_compiled_operators
 from trainer.distributed.stop import StopRequest
 from trainer.distributed.threads import take_share_of_cores
@@ -61,7 +60,11 @@ def start_distributed(timeout: float, stop: StopRequest | None = None) -> None:
 
     use_no_compiled_operators()
     connect_ranks(accelerator.communication_backend_name(), timeout, stop)
-    remove_collective_timeout()
+
+    # Collective calls may wait for a year: a rank may have to wait for hours while another one copies or hashes a
+    # checkpoint. The watchdog sees whether that rank advances, and names a rank that died. A timeout here, or NCCL's
+    # handler, would only end the process.
+    set_process_group_timeout(timedelta(days=365).total_seconds())
 
     # A process that ends while its group still exists may abort, and then its exit code is lost.
     atexit.register(torch.distributed.destroy_process_group)
@@ -84,7 +87,7 @@ def set_default_environment() -> None:
     is_alone = os.environ["WORLD_SIZE"] == "1"
     os.environ.setdefault("MASTER_PORT", "0" if is_alone else "29500")
 
-    # NCCL's own handler would end a rank that waits for long; see remove_collective_timeout.
+    # NCCL's own handler would end a rank that waits for long.
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
 
 
@@ -124,24 +127,20 @@ def open_host_group(timeout: float) -> Any:
     """Open a gloo group of all ranks in addition to the default one, for calls of one kind or thread. Collective.
 
     timeout: seconds after which a rank that does not answer is an error, once the ranks are connected.
-    Raises UsageError if the ranks cannot connect.
+    Raises UsageError on every rank if one of them cannot connect.
     """
     connection_limit = timedelta(seconds=min(timeout, HOST_GROUP_SECONDS))
-    try:
-        group = torch.distributed.new_group(backend="gloo", timeout=connection_limit)
-    except RuntimeError as error:
-        raise gloo_error(error) from error
-    set_process_group_timeout(timeout, group)
-    return group
+    groups: list[Any] = []
 
+    def connect() -> None:
+        try:
+            groups.append(torch.distributed.new_group(backend="gloo", timeout=connection_limit))
+        except RuntimeError as error:
+            raise gloo_error(error) from error
 
-def remove_collective_timeout() -> None:
-    """Let collective calls wait for a year.
-
-    A rank may have to wait for hours while another one copies or hashes a checkpoint. The watchdog sees whether that
-    rank advances, and names a rank that died. A timeout here, or NCCL's handler, would only end the process.
-    """
-    set_process_group_timeout(timedelta(days=365).total_seconds())
+    run_on_all_ranks(connect)
+    set_process_group_timeout(timeout, groups[0])
+    return groups[0]
 
 
 def device_of_rank() -> torch.device:
@@ -156,74 +155,78 @@ def device_of_rank() -> torch.device:
 def meet(stop: StopRequest | None, timeout: float) -> Any:
     """Wait until all ranks are there, and return the store, which must be kept until the process group exists.
 
-    stop: ends the wait. timeout: in seconds; afterwards the process group says in its own way what is wrong.
+    stop: ends the wait. timeout: in seconds.
 
-    Raises PreemptedError if the process was asked to stop, and DistNetworkError if the store cannot be opened.
+    Raises PreemptedError if the process was asked to stop, UsageError if ranks are missing after `timeout`, and
+    DistNetworkError if the store cannot be opened.
     """
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store: Any = None
+    missing = set(range(ranks)) - {rank}
+    began = said_at = monotonic()
+
+    while missing:
+        check_not_asked(stop)
+        if store is None:
+            store = open_store(rank, ranks)
+        if store is not None:
+            missing = {other for other in missing if not store.check([_key(other)])}
+
+        # Without the store, only rank 0, which holds it, is known to be missing. With it, one rank speaks for all.
+        names = named(sorted(missing) if store is not None else [0])
+        speaks = store is None or rank == min(set(range(ranks)) - missing)
+        now = monotonic()
+        if missing and now - began > timeout:
+            raise of_this_rank(
+                UsageError,
+                f"Rank {rank} waited {timeout:g} s at {address()} for {names}. Start all {ranks} ranks, with the same "
+                "MASTER_ADDR and MASTER_PORT, where they reach that address.",
+            )
+        if missing and speaks and now - said_at >= SAY_EVERY:
+            said_at = now
+            logger.info("Waiting at %s for %s, as rank %d of %d.", address(), names, rank, ranks, extra=EVERY_RANK)
+        sleep(LOOK_EVERY)
+
+    return store
+
+
+def check_not_asked(stop: StopRequest | None) -> None:
+    """Raise PreemptedError if the process was asked to stop."""
+    if stop is not None and stop.asked:
+        raise of_this_rank(
+            PreemptedError,
+            f"asked to stop while rank {os.environ['RANK']} waited at {address()} for other ranks. There is nothing to "
+            "save. The same command starts again.",
+        )
+
+
+def of_this_rank(kind: type[ClozelineError], message: str) -> ClozelineError:
+    """Return an error that other ranks need not have, so that this one prints it."""
+    error = kind(message)
+    error.everywhere = False
+    return error
+
+
+def open_store(rank: int, ranks: int) -> Any:
+    """Return the store through which the ranks connect, with this rank's key, or None while no rank serves it.
+
+    Waits for at most some seconds. Raises DistNetworkError if the address is in use by something else.
+    """
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     holds_store = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    looks = looks_at_others(stop, timeout)
 
     # torch's own tries print a stack trace each, so it only connects once something listens there.
     if not holds_store:
-        for is_due in looks:
-            if listens(host, port):
-                break
-            if is_due:
-                say_missing([0])
+        try:
+            socket.create_connection((host, port), timeout=CONNECT_SECONDS).close()
+        except OSError:
+            return None
 
     # Several stores of one process share a server, so torch's own will be this one.
     limit = timedelta(seconds=CONNECT_SECONDS)
     store = TCPStore(host, port, ranks, is_master=holds_store, timeout=limit, wait_for_workers=False, multi_tenant=True)
-
     store.set(_key(rank), "")
-    missing = set(range(ranks)) - {rank}
-    for is_due in looks:
-        missing = {other for other in missing if not store.check([_key(other)])}
-        if not missing:
-            break
-        # One rank speaks for those that are there.
-        if is_due and rank == min(set(range(ranks)) - missing):
-            say_missing(sorted(missing))
     return store
-
-
-def looks_at_others(stop: StopRequest | None, timeout: float) -> Iterator[bool]:
-    """Yield every LOOK_EVERY seconds until `timeout`, each time whether it is time for a message.
-
-    Raises PreemptedError if the process was asked to stop.
-    """
-    began = said_at = monotonic()
-    while monotonic() - began < timeout:
-        if stop is not None and stop.asked:
-            error = PreemptedError(
-                f"asked to stop while rank {os.environ['RANK']} waited at {address()} for other ranks. There is "
-                "nothing to save. The same command starts again."
-            )
-            error.everywhere = False
-            raise error
-
-        is_due = monotonic() - said_at >= SAY_EVERY
-        if is_due:
-            said_at = monotonic()
-        yield is_due
-        sleep(LOOK_EVERY)
-
-
-def say_missing(missing: list[int]) -> None:
-    """Log which ranks are missing."""
-    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    logger.info("Waiting at %s for %s, as rank %d of %d.", address(), named(missing), rank, ranks, extra=EVERY_RANK)
-
-
-def listens(host: str, port: int) -> bool:
-    """Return whether a server accepts connections, after at most CONNECT_SECONDS."""
-    try:
-        socket.create_connection((host, port), timeout=CONNECT_SECONDS).close()
-    except OSError:
-        return False
-    return True
 
 
 def _key(rank: int) -> str:

@@ -40,7 +40,6 @@ from typing import Any, NoReturn
 
 from schemas.errors import PreemptedError
 
-PREEMPTED = PreemptedError.exit_code
 INTERRUPTED = 130
 """Exit code of an interrupted command: 128 + SIGINT."""
 STOPPING = (signal.SIGTERM, signal.SIGUSR1)
@@ -106,7 +105,7 @@ class StopRequest:
             if not numbers:
                 break
             if not self._is_training and self._is_alone and any(number in numbers for number in STOPPING):
-                _end(f"asked to stop {self._moment()}", PREEMPTED)
+                _end(f"asked to stop {self._moment()}", PreemptedError.exit_code)
             for _ in range(numbers.count(signal.SIGINT)):
                 self._interrupt()
         os.close(reader)
@@ -142,22 +141,17 @@ class StopAgreement:
         import torch
         import torch.distributed as dist
 
-        from trainer.distributed.collectives import run_on_all_ranks
+        from trainer.distributed.process_group import open_host_group
 
         self._request = request
         self._group: Any = None
         if dist.get_world_size() > 1:
-            run_on_all_ranks(lambda: self._connect(timeout))
+            self._group = open_host_group(timeout)
 
         # The number that is reduced in place, set and read through NumPy, and the reduction that was not read yet.
         self._shared = torch.zeros(1)
         self._asked_by_any = self._shared.numpy()
         self._pending: Any = None
-
-    @property
-    def stop_requested(self) -> bool:
-        """Whether this rank was asked to stop."""
-        return self._request.asked
 
     def training_begins(self) -> None:
         """Let the signal handlers know that from now on there is something to save."""
@@ -166,7 +160,7 @@ class StopAgreement:
     def leaves_step(self) -> bool:
         """Return whether all ranks abandon the step before its next micro-batch. A collective call."""
         if self._group is None:
-            return self.stop_requested
+            return self._request.asked
 
         if self._agreed_to_stop():
             return True
@@ -185,15 +179,10 @@ class StopAgreement:
             dist.destroy_process_group(self._group)
             self._group = None
 
-    def _connect(self, timeout: float) -> None:
-        from trainer.distributed.process_group import open_host_group
-
-        self._group = open_host_group(timeout)
-
     def _start_asking(self) -> None:
         import torch.distributed as dist
 
-        self._asked_by_any[0] = self.stop_requested
+        self._asked_by_any[0] = self._request.asked
         self._pending = dist.all_reduce(self._shared, dist.ReduceOp.MAX, group=self._group, async_op=True)
 
     def _agreed_to_stop(self) -> bool:

@@ -3,10 +3,10 @@
 Every rank runs a watchdog: two daemon threads next to the main thread, which trains.
 
     main thread         calls `at` and `progress`, which only set a place and count up. It may block in a collective.
-    heartbeat thread    writes this rank's message each second and reads the others' every three seconds, through the
-                        key-value store with which the process group was created. That works with any backend while a
-                        collective is blocked, and is never stale as a shared file system may be. Only this thread talks
-                        to the store, and it may block for hours if the store does not answer.
+    heartbeat thread    writes this rank's message and reads the others' every two seconds, through the key-value store
+                        with which the process group was created. That works with any backend while a collective is
+                        blocked, and is never stale as a shared file system may be. Only this thread talks to the store,
+                        and it may block for hours if the store does not answer.
     judge thread        checks the clock and what the heartbeat thread read last. It waits for nothing but the clock,
                         and only this thread ends the process.
 
@@ -41,14 +41,12 @@ import torch.distributed as dist
 from schemas.errors import ClozelineError
 from trainer.distributed.torch_internals import default_store
 
-BEAT = 1.0
+BEAT = 2.0
 """Seconds between two heartbeats, and between two runs of the judge thread."""
-READ_EVERY = 3
-"""Heartbeats between two reads of the other ranks' messages."""
+FEW_BEATS = 3
+"""Every rank that is well has been read again after so many heartbeats, and a store that is well has answered."""
 HEARTBEAT_TIMEOUT = 30.0
 """Minimum number of seconds without a heartbeat after which a rank counts as dead; see `silence_limit`."""
-ANSWER = 5
-"""How long to wait for a store that may not answer, in heartbeats."""
 
 _active: list[Watchdog] = []
 
@@ -124,7 +122,6 @@ class Watchdog:
         # Written by the working threads.
         self._main = Work("starting")
         self.background = Work()
-        self._read_always = False
         self._left = False
         self._closed = Event()
 
@@ -135,7 +132,6 @@ class Watchdog:
         self._beats = 0
         self._latest: list[dict[str, Any]] = [{} for _ in range(world_size)]
         self._reads = 0
-        self._store_lost = False
 
         # Written by the judge thread: each rank's last message, and seconds without a sign of life.
         self._messages: list[dict[str, Any]] = [{} for _ in range(world_size)]
@@ -166,20 +162,19 @@ class Watchdog:
         _active.remove(self)
         self._left = left
         self._closed.set()
-        self._judge_thread.join(ANSWER * BEAT)
-        self._heartbeat_thread.join(ANSWER * BEAT)
+        self._judge_thread.join(FEW_BEATS * BEAT)
+        self._heartbeat_thread.join(FEW_BEATS * BEAT)
 
     def lost(self) -> list[str]:
-        """Wait for three heartbeats and return a description of each other rank that sent none in that time.
+        """Wait for two heartbeats and return a description of each other rank that sent none in that time.
 
         If the store does not answer, returns a description of the store instead.
         """
         if self._world_size == 1:
             return []
 
-        self._read_always = True
         before = self._next_read()
-        self._closed.wait(3 * BEAT)
+        self._closed.wait(2 * BEAT)
         after = self._next_read()
         if before is None or after is None:
             return [describe_store()]
@@ -191,7 +186,7 @@ class Watchdog:
     def _next_read(self) -> list[dict[str, Any]] | None:
         """Wait for the heartbeat thread's next read and return it; None if the store does not answer."""
         reads_before = self._reads
-        deadline = monotonic() + ANSWER * BEAT
+        deadline = monotonic() + FEW_BEATS * BEAT
         while self._reads == reads_before:
             if monotonic() > deadline or self._closed.wait(BEAT / 10):
                 return None
@@ -202,15 +197,12 @@ class Watchdog:
     def _beat_until_closed(self) -> None:
         closed = False
         while not closed:
-            try:
+            # A store that does not answer raises RuntimeError. The judge thread sees that nothing more is read.
+            with contextlib.suppress(RuntimeError):
                 self._write(self._message())
-                if self._read_always or self._beats % READ_EVERY == 0:
-                    # Increment _reads last, so that a thread that sees the new count also sees the new messages.
-                    self._latest = self._read()
-                    self._reads += 1
-                self._store_lost = False
-            except RuntimeError:
-                self._store_lost = True
+                # Increment _reads last, so that a thread that sees the new count also sees the new messages.
+                self._latest = self._read()
+                self._reads += 1
             self._beats += 1
             closed = self._closed.wait(BEAT)
 
@@ -283,17 +275,15 @@ class Watchdog:
 
     def _judge(self) -> None:
         """End the process if a rank that this one waits for is dead, or if no rank advances."""
-        # Long enough for every healthy rank to have been read at least once.
-        two_reads = 2 * READ_EVERY * BEAT
-
+        few_beats = FEW_BEATS * BEAT
         dead = self._silent_for(silence_limit(self._timeout))
-        if dead and self._main.idle_here > two_reads:
+        if dead and self._main.idle_here > few_beats:
             self._end(f"waiting for {self._main.idle_here:.0f} s in {self._main.place}", dead)
 
         places = {self._main: self._main.place, self.background: f"the background: {self.background.place}"}
         for work, place in places.items():
             if work.place and work.idle_everywhere > self._timeout:
-                silent = self._silent_for(min(two_reads, self._timeout))
+                silent = self._silent_for(min(few_beats, self._timeout))
                 self._end(f"nothing has happened for {self._timeout:g} s in {place}", silent)
 
     def _silent_for(self, seconds: float) -> list[str]:
@@ -304,7 +294,7 @@ class Watchdog:
                 silent.append(describe(rank, message))
 
         # Without the store nothing is known about the ranks.
-        if silent and (self._store_lost or self._silence_of_store > 2 * READ_EVERY * BEAT):
+        if silent and self._silence_of_store > FEW_BEATS * BEAT:
             return [describe_store()]
         return silent
 

@@ -20,15 +20,12 @@ from deepspeed import DeepSpeedEngine
 from torch import Tensor
 
 from trainer.distributed.deepspeed_internals import (
-    FlatSlice,
     basic_optimizer,
-    flat_slice_of,
-    flat_tensor_of,
     float32_copies,
     is_in_flat_group,
     is_stage_3,
+    part_of,
     publish_stage_3_weights,
-    stage_3_slice,
 )
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -117,7 +114,7 @@ def _sharded_slices(engine: DeepSpeedEngine) -> Iterator[ParameterSlice]:
     optimizer = basic_optimizer(engine)
 
     for name, parameter in named_parameters(engine):
-        located = _locate(engine, parameter)
+        located = part_of(engine, parameter)
         if located is None:
             continue
 
@@ -127,20 +124,6 @@ def _sharded_slices(engine: DeepSpeedEngine) -> Iterator[ParameterSlice]:
         moments = {key: state[key].narrow(0, place.offset, place.size) for key in MOMENTS}
         weights_N = flat.data.narrow(0, place.offset, place.size)
         yield ParameterSlice(name, place.start, weights_N, moments, written=True)
-
-
-def _locate(engine: DeepSpeedEngine, parameter: Any) -> tuple[Tensor, FlatSlice] | None:
-    """Return the flat tensor with this rank's part of a parameter and its place there, or None if it has no part."""
-    if is_stage_3(engine):
-        flat, place = stage_3_slice(engine, parameter)
-        if place.size <= 0:  # this rank's part is padding only
-            return None
-        return flat, place
-
-    place = flat_slice_of(parameter)
-    if place.size == 0:
-        return None
-    return flat_tensor_of(engine, parameter), place
 
 
 def _state(optimizer: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Any]:

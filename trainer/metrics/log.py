@@ -22,7 +22,7 @@ from tqdm import tqdm
 from schemas import storage
 from trainer.logs import logger
 from trainer.metrics.monitors import TensorBoardWriter
-from trainer.metrics.presentation import keep_running
+from trainer.metrics.presentation import keep_running, or_dash
 from trainer.metrics.ranks import RankFile, RankReport, rank_figures
 from trainer.metrics.sums import PLACE_NAMES, REPLACED_TOKEN_NAMES
 
@@ -60,24 +60,8 @@ OPTIONAL_NAMES = (*PLACE_NAMES, "unigram_loss", *REPLACED_TOKEN_NAMES, CAUSE)
 """Metrics that follow those of NAMES in lines that have them: if tokens are masked, if word frequencies are known, in
 runs of ELECTRA, and if the loss is no better than word frequencies alone."""
 
-EVALUATED_NAMES = ("step", "tokens", "seconds")
-"""The metrics of the line of an evaluation, before its `eval_*` metrics and CAUSE if it has one."""
-
 Figures = dict[str, Any]
 """Values by the name of a metric: numbers or None, except that CAUSE has the name of a cause."""
-
-TIMED = (
-    "tokens_per_second",
-    "loader_stall_fraction",
-    "mfu",
-    "seconds",
-    "step_seconds",
-    "slowest_rank",
-    "slowest_ratio",
-    "peak_memory_bytes",
-    "eval_seconds",
-)
-"""The metrics that measure time or memory, and therefore differ between two runs with equal results."""
 
 
 class MetricsLog:
@@ -144,12 +128,15 @@ class MetricsLog:
         self._show(values)
 
     def log_evaluation(self, values: dict[str, Any]) -> None:
-        """Write and show the line of an evaluation. values: EVALUATED_NAMES and its figures. Raises as `log` does."""
-        self._write({name: values[name] for name in EVALUATED_NAMES} | values)
+        """Write and show the line of an evaluation after `values["step"]`. Raises as `log` does."""
+        self._write(values)
         _show_evaluation(values["step"], values)
 
     def _write(self, values: dict[str, Any]) -> None:
-        line = _finite(values)
+        # JSON has no NaN and no infinity.
+        line = {
+            name: None if isinstance(value, float) and not isfinite(value) else value for name, value in values.items()
+        }
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
         self._tensorboard.add(line)
@@ -158,7 +145,6 @@ class MetricsLog:
 
     def close(self) -> None:
         """Close the files and the progress bar."""
-        self._ranks.write()
         self._file.close()
         self._tensorboard.close()
         if self._bar is not None:
@@ -220,20 +206,9 @@ def is_evaluation(line: dict[str, Any]) -> bool:
     return "eval_mlm_loss" in line
 
 
-def _finite(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values with None in place of those that are not finite, since JSON has no NaN."""
-    return {name: value if isinstance(value, str) else _number(value) for name, value in values.items()}
-
-
-def _number(value: float | None) -> float | None:
-    return None if value is None or not isfinite(value) else value
-
-
 def _digits(value: float | None, digits: int) -> str:
     """Return a number as text, "-" for one that is missing or not finite."""
-    if value is None or not isfinite(value):
-        return "-"
-    return f"{value:.{digits}f}"
+    return or_dash(value, lambda number: f"{number:.{digits}f}")
 
 
 def read_metrics(run: str) -> Metrics:
@@ -245,8 +220,8 @@ def read_metrics(run: str) -> Metrics:
 def read_lines(run: str) -> tuple[Metrics, int]:
     """Return the lines of a run's metrics, and how many lines of the file were skipped because they are not metrics.
 
-    A line is a JSON object with an integer step, whose other values are numbers or null, except for CAUSE. A killed run
-    may leave a last line without a line feed. It is returned if it is complete, and otherwise not counted as skipped.
+    A line is a JSON object with a whole number as its step. A killed run may leave a last line without a line feed. It
+    is returned if it is complete, and otherwise not counted as skipped.
     """
     path = Path(run) / METRICS_FILE
     if not path.exists():
@@ -272,18 +247,6 @@ def _parse(text: str) -> dict[str, Any] | None:
     """Return a line of metrics, or None if the text is not one."""
     try:
         line = json.loads(text)
-    except (ValueError, RecursionError):
+    except ValueError:
         return None
-
-    # In Python, a bool is also an int, but in a line of metrics it is neither a step nor a number.
-    if not isinstance(line, dict) or type(line.get("step")) is not int:
-        return None
-    if all(_is_metric(name, value) for name, value in line.items()):
-        return line
-    return None
-
-
-def _is_metric(name: str, value: Any) -> bool:
-    if name == CAUSE:
-        return value is None or isinstance(value, str)
-    return value is None or type(value) in (int, float)
+    return line if isinstance(line, dict) and isinstance(line.get("step"), int) else None

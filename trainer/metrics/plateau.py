@@ -1,12 +1,9 @@
 """Finds a loss that is stuck at that of word frequencies alone, and names the likely cause.
 
 A masked LM first learns how often each token occurs, which needs no context, and may stay there. So the run's loss is
-compared with that of a model that knows nothing else (data/counts.py): after the warm-up and the first 500 steps, or a
-fifth of a shorter run, each time that the run has become twice as long, and at its end. The held-out loss decides if
-the run has one, otherwise the mean training loss of the last line.
-
-The first four causes follow from numbers that are logged anyway. If none of them holds, the effective rank of the
-model's output tells whether it is nearly the same everywhere. docs/troubleshooting.md lists the limits for users.
+compared with that of a model that knows nothing else (data/counts.py). docs/troubleshooting.md says when, and lists the
+causes with their limits. Four of them follow from numbers that are logged anyway. If none of these holds, the effective
+rank of the model's output tells whether it is nearly the same everywhere.
 
 Shape suffixes: N vectors, D width.
 """
@@ -47,9 +44,6 @@ LEAST_STEPS = 500  # `tiny` is at the baseline after 60 steps and 0.2 nats below
 FEW_STEPS = 5_000  # with batches of LARGE_BATCH_TOKENS or more
 LARGE_BATCH_TOKENS = 4_096
 LOW_RANK = 5.0  # a small model had 1.4 to 1.8 at the baseline, and 6 to 7 once its loss was 1.0 to 1.3 nats below it
-
-MAX_WIDTH = 1024
-"""Only this many coordinates of each vector are used. A collapse shows in all of them."""
 
 ADVICE = {
     "learning_rate_low": "Raise optimizer.lr or shorten schedule.warmup_steps.",
@@ -95,6 +89,13 @@ def logged_cause(measured: Measured) -> tuple[str, str] | None:
     return None
 
 
+def cause_in_output(rank: float) -> tuple[str, str]:
+    """Return the cause that the effective rank of the output shows, and a sentence about it."""
+    if rank < LOW_RANK:
+        return "collapsed_output", f"The model gives nearly the same vector everywhere (effective rank {rank:.1f})."
+    return "unknown", f"Nothing that was measured explains it (effective rank {rank:.1f})."
+
+
 @dataclass(frozen=True)
 class Plateau:
     """Compares the loss of one phase with that of word frequencies alone, and logs why it is no better.
@@ -111,14 +112,9 @@ class Plateau:
     baseline: float | None
 
     @property
-    def held_out(self) -> Evaluation | None:
-        """The evaluation whose loss decides, if any. Evaluations mask tokens, which a causal LM does not learn."""
-        return None if self.phase.recipe.objective.kind == "clm" else self.evaluation
-
-    @property
     def is_of_held_out(self) -> bool:
-        """Whether the held-out loss decides."""
-        return self.held_out is not None
+        """Whether the held-out loss decides. Evaluations mask tokens, which a causal LM does not learn."""
+        return self.evaluation is not None and self.phase.recipe.objective.kind != "clm"
 
     def is_due(self, step: int) -> bool:
         """Return whether the loss after `step` is compared with that of word frequencies."""
@@ -145,7 +141,13 @@ class Plateau:
             return {}
 
         self.context.watchdog.at(f"step {step}, looking for why the loss does not fall")
-        name, finding = logged_cause(measured) or self._cause_in_output(micro_batches)
+        cause = logged_cause(measured)
+        if cause is None:
+            if self.evaluation is not None and self.is_of_held_out:
+                micro_batches = self.evaluation.first_batch()
+            cause = cause_in_output(rank_at_masked_places(self.engine, micro_batches))
+
+        name, finding = cause
         logger.info(
             "%s: step %d: the loss of predicted tokens (%.2f) is no better than that of word frequencies alone (%.2f). "
             "Likely cause: %s. %s %s",
@@ -162,7 +164,7 @@ class Plateau:
     def _measured(self, step: int, tokens: int, figures: Figures) -> Measured | None:
         """Return what is known about the run, None if the figures have no loss or no baseline."""
         recipe = self.phase.recipe
-        prefix = "" if self.held_out is None else "eval_"
+        prefix = "eval_" if self.is_of_held_out else ""
         loss = figures.get(f"{prefix}mlm_loss_masked")
         if loss is None:
             loss = figures.get(f"{prefix}mlm_loss")
@@ -180,15 +182,6 @@ class Plateau:
         unit = 1.0 if recipe.optimizer.kind == "lamb" else recipe.model.initializer_range
         movement = sum(rates) / len(rates) * step / unit
         return Measured(step, baseline, loss, kept_loss, movement, self.guard.history.skipped, tokens / step)
-
-    def _cause_in_output(self, micro_batches: list[PackedBatch]) -> tuple[str, str]:
-        """Return the cause that the last layer shows, and a sentence about it. A collective call."""
-        if self.held_out is not None:
-            micro_batches = self.held_out.first_batch()
-        rank = rank_at_masked_places(self.engine, micro_batches)
-        if rank < LOW_RANK:
-            return "collapsed_output", f"The model gives nearly the same vector everywhere (effective rank {rank:.1f})."
-        return "unknown", f"Nothing that was measured explains it (effective rank {rank:.1f})."
 
 
 def first_comparison(phase: Phase) -> int:
@@ -220,7 +213,7 @@ def rank_at_masked_places(engine: DeepSpeedEngine, micro_batches: list[PackedBat
             for batch in micro_batches:
                 engine(batch.to(device))
                 # In padded batches, the places after the predicted ones are padding, whose vectors are meaningless.
-                x_ND = vectors.pop()[: batch.predicted, :MAX_WIDTH].double()
+                x_ND = vectors.pop()[: batch.predicted].double()
                 moments_DD = moments_DD + x_ND.T @ x_ND
     finally:
         engine.train()

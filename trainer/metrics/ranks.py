@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from statistics import median_low
-from time import monotonic
 from typing import NamedTuple
 
 from schemas import storage
@@ -17,9 +16,6 @@ from trainer.logs import logger
 from trainer.metrics.presentation import keep_running
 
 RANKS_FILE = "ranks.json"
-
-WRITE_EVERY = 10.0
-"""The least seconds between two writes of RANKS_FILE."""
 
 SLOW_RATIO = 1.3
 """The ratio to the median rank's own seconds from which on a rank counts as slow."""
@@ -75,35 +71,24 @@ class RankFile:
 
     def __init__(self, run: str):
         self._path = Path(run, RANKS_FILE)
-        self._reports: list[RankReport] = []
-        self._written_at = -WRITE_EVERY
 
-        # For the line in the log: the slow rank of the last reports, and in how many in a row it was that.
+        # The slow rank of the last reports, in how many in a row it was that, and the ranks that the log has named.
         self._slow_rank: int | None = None
         self._slow_reports = 0
         self._named: set[int] = set()
 
     def add(self, reports: list[RankReport]) -> None:
-        """Name a rank that stays slow in the log, and write the reports unless that was done a moment ago."""
+        """Write the reports, and name a rank that stays slow in the log. A full disk does not end the run."""
         if not reports:
             return
-        self._reports = reports
-        self._name_slow_rank()
-        if monotonic() - self._written_at >= WRITE_EVERY:
-            self.write()
-
-    def write(self) -> None:
-        """Write the last reports. A full disk does not end the run."""
-        if not self._reports:
-            return
-        self._written_at = monotonic()
-        ranks = [report._asdict() for report in self._reports]
+        ranks = [report._asdict() for report in reports]
         with keep_running(RANKS_FILE):
             storage.publish(str(self._path), json.dumps({"ranks": ranks}, indent=1).encode(), durable=False)
+        self._name_slow_rank(reports)
 
-    def _name_slow_rank(self) -> None:
-        slowest = slowest_of(self._reports)
-        ratio = ratio_to_median(slowest, self._reports) or 1.0
+    def _name_slow_rank(self, reports: list[RankReport]) -> None:
+        slowest = slowest_of(reports)
+        ratio = ratio_to_median(slowest, reports) or 1.0
         slow_rank = slowest.rank if ratio >= SLOW_RATIO else None
         self._slow_reports = self._slow_reports + 1 if slow_rank == self._slow_rank else 1
         self._slow_rank = slow_rank

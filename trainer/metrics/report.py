@@ -128,7 +128,7 @@ def report(run: str, lines: Metrics, resumed_at: list[int], changes: Sequence[Re
         evaluation=_last_evaluation(lines),
         note=_last_note(lines),
         ranks=_rows_of_ranks(read_ranks(run)),
-        changes=_rows_of_changes(changes),
+        changes=[[f"{one.step + 1:,}", one.key, shown_value(one.before), shown_value(one.now)] for one in changes],
         recipe=tomli_w.dumps(recipe),
         charts_over_hours=charts_over_hours(run, lines),
     )
@@ -147,16 +147,14 @@ def _figures(run: str, lines: Metrics) -> dict[str, str]:
         "accuracy": or_dash(last.get("mlm_accuracy"), "{:.1%}".format),
     }
 
-    if last.get("mlm_loss_masked") is not None:
-        figures["loss at [MASK]"] = f"{last['mlm_loss_masked']:.4f}"
-    if last.get("unigram_loss") is not None:
-        figures["word frequencies alone"] = f"{last['unigram_loss']:.4f}"
-
-    evaluations = _evaluations(lines)
-    if evaluations:
-        figures["held-out loss"] = or_dash(evaluations[-1]["eval_mlm_loss"], "{:.4f}".format)
-        if evaluations[-1].get("eval_mlm_loss_masked") is not None:
-            figures["held-out loss at [MASK]"] = f"{evaluations[-1]['eval_mlm_loss_masked']:.4f}"
+    evaluation = next(filter(is_evaluation, reversed(lines)), {})
+    losses = {
+        "loss at [MASK]": last.get("mlm_loss_masked"),
+        "word frequencies alone": last.get("unigram_loss"),
+        "held-out loss": evaluation.get("eval_mlm_loss"),
+        "held-out loss at [MASK]": evaluation.get("eval_mlm_loss_masked"),
+    }
+    figures |= {name: f"{loss:.4f}" for name, loss in losses.items() if loss is not None}
 
     step_of_best = best_step(run)
     if step_of_best is not None:
@@ -173,11 +171,10 @@ class EvaluationTable(NamedTuple):
 
 def _last_evaluation(lines: Metrics) -> EvaluationTable | None:
     """Return the newest evaluation, None if there is none yet."""
-    evaluations = _evaluations(lines)
-    if not evaluations:
+    line = next(filter(is_evaluation, reversed(lines)), None)
+    if line is None:
         return None
 
-    line = evaluations[-1]
     prefixes = {"the run's own": "eval_"} | {kind.replace("_", " "): f"eval_{kind}_" for kind in KINDS}
     rows = []
     for masks, prefix in prefixes.items():
@@ -204,11 +201,10 @@ class Note(NamedTuple):
 
 def _last_note(lines: Metrics) -> Note | None:
     """Return the newest one, None if the loss was never found at that of word frequencies."""
-    told = [line for line in lines if line.get(CAUSE) is not None]
-    if not told:
+    line = next((line for line in reversed(lines) if line.get(CAUSE) is not None), None)
+    if line is None:
         return None
-    cause = told[-1][CAUSE]
-    return Note(told[-1]["step"], cause.replace("_", " "), ADVICE.get(cause, ""))
+    return Note(line["step"], line[CAUSE].replace("_", " "), ADVICE.get(line[CAUSE], ""))
 
 
 def _rows_of_ranks(reports: list[RankReport]) -> list[list[str]]:
@@ -231,17 +227,6 @@ def _rows_of_ranks(reports: list[RankReport]) -> list[list[str]]:
         ]
         rows.append(row)
     return rows
-
-
-def _evaluations(lines: Metrics) -> Metrics:
-    return [line for line in lines if is_evaluation(line)]
-
-
-def _rows_of_changes(changes: Sequence[RecipeChange]) -> list[list[str]]:
-    """Return for each change the first step with the new value, the key, and both values."""
-    return [
-        [f"{change.step + 1:,}", change.key, shown_value(change.before), shown_value(change.now)] for change in changes
-    ]
 
 
 def run_charts(lines: Metrics, resumed_at: Sequence[int]) -> list[Chart]:

@@ -226,7 +226,7 @@ def peak_memory() -> int:
     if STATUS.exists():
         peak = next(line for line in STATUS.read_text(encoding="utf-8").splitlines() if line.startswith("VmHWM:"))
         return 1024 * int(peak.split()[1])
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in bytes on macOS
 
 
 def mfu_of_one_token(recipe: Recipe, folders: list[PairFolder], world_size: int) -> float | None:

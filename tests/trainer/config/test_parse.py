@@ -16,8 +16,10 @@ import tomli_w
 
 from schemas.errors import UsageError
 from trainer.config.load import load_recipe
+from trainer.config.parse import apply_override
 from trainer.config.record import dump_recipe
 from trainer.config.schema import Recipe
+from trainer.finetune.task import Task
 
 TINY = "tests/recipes/small_bert.toml"
 
@@ -50,6 +52,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "pairs-bare": ("data.pairs=[a, b c]", """as in 'data.pairs=["a","b c"]'."""),
     "pairs-half-bare": ('data.pairs=["a",b]', """as in 'data.pairs=["a","b"]'."""),
+    "betas-bare": ("optimizer.betas=[0.9 0.98]", "optimizer.betas: expected a list, found '[0.9 0.98]'."),
     "weights-words": ("data.weights=[a,b]", "data.weights: expected a list, found '[a,b]'."),
     "pairs-numbers": ("data.pairs=[a1,2]", "is no list: quote each text"),
     "pairs-number": ('data.pairs=["a",2]', "data.pairs[1]: expected a text, found 2. Folder written by"),
@@ -160,6 +163,12 @@ def test_values_are_refused_before_anything_heavy_is_loaded(outcomes: dict[str, 
 def test_a_text_key_takes_words_that_look_like_numbers(change: str, section: str, key: str, expected: object) -> None:
     recipe = load_recipe(TINY, [change])
     assert getattr(getattr(recipe, section), key) == expected
+
+
+def test_a_table_is_written_as_in_toml() -> None:
+    content: dict[str, Any] = {}
+    apply_override(content, 'data.extra={easy="a.jsonl"}', Task)
+    assert content == {"data": {"extra": {"easy": "a.jsonl"}}}
 
 
 @pytest.mark.parametrize("change", ["run.seed=7", "run.seed = 7", " run.seed=7 ", 'run.seed="7"'])

@@ -8,7 +8,6 @@ import pytest
 from schemas.errors import UsageError
 from trainer.config.load import load_recipe
 from trainer.config.phases import phase_after, phases_of
-from trainer.config.record import dump_recipe
 from trainer.config.schema import Recipe
 from trainer.export.convert import export
 from trainer.optim.lr_schedule import learning_rate
@@ -58,12 +57,6 @@ def test_a_schedule_of_its_own_counts_from_the_phase_and_the_runs_goes_on_withou
     recipe = loaded(tmp_path, "\nsteps = 5\n")
     whole = [learning_rate(step, recipe.optimizer, recipe.schedule, 12) for step in range(1, 13)]
     assert rates(recipe) == whole
-
-
-def test_phases_are_written_and_read_again(tmp_path: Path) -> None:
-    recipe = loaded(tmp_path)
-    (tmp_path / "recipe.toml").write_text(dump_recipe(recipe))
-    assert load_recipe(str(tmp_path / "recipe.toml"), []) == recipe
 
 
 @pytest.mark.parametrize(

@@ -7,20 +7,26 @@ from time import monotonic
 
 import pytest
 
-from schemas.errors import PreemptedError
+from schemas.errors import PreemptedError, UsageError
 from tests.ports import free_port
 from trainer.distributed import process_group
 from trainer.distributed.stop import StopRequest
+
+
+def place(monkeypatch: pytest.MonkeyPatch, rank: int, ranks: int) -> int:
+    """Let this process be a rank, and return the port at which it waits for the others."""
+    port = free_port()
+    places = {"RANK": rank, "WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    for name, value in places.items():
+        monkeypatch.setenv(name, str(value))
+    return port
 
 
 @pytest.mark.parametrize(("rank", "ranks", "missing"), [(0, 2, "rank 1"), (1, 2, "rank 0"), (0, 9, "ranks 1 to 8")])
 def test_a_rank_that_waits_names_the_missing_ones_and_ends_when_asked_to(
     rank: int, ranks: int, missing: str, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
-    port = free_port()
-    places = {"RANK": rank, "WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    for name, value in places.items():
-        monkeypatch.setenv(name, str(value))
+    port = place(monkeypatch, rank, ranks)
     monkeypatch.setattr(process_group, "SAY_EVERY", 0.2)
 
     stop = StopRequest()
@@ -33,3 +39,15 @@ def test_a_rank_that_waits_names_the_missing_ones_and_ends_when_asked_to(
 
     told = capsys.readouterr().out
     assert f"Waiting at 127.0.0.1:{port} for {missing}, as rank {rank} of {ranks}." in told
+
+
+@pytest.mark.parametrize(("rank", "missing"), [(0, "rank 1"), (1, "rank 0")])
+def test_a_rank_that_never_comes_is_named_once_the_time_is_over(
+    rank: int, missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = place(monkeypatch, rank, 2)
+    with pytest.raises(
+        UsageError, match=rf"Rank {rank} waited 0\.5 s at 127\.0\.0\.1:{port} for {missing}\. "
+    ) as caught:
+        process_group.meet(None, timeout=0.5)
+    assert not caught.value.everywhere, "each rank that is there prints it"

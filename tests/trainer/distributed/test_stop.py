@@ -13,11 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.trainer.conftest import SHRUNK
+from tests.trainer.conftest import SHRUNK, TIMED
 from trainer.checkpoint import format as checkpoints
 from trainer.cli import check_launcher, main
 from trainer.distributed.stop import LISTENED, STOPPING, StopRequest
-from trainer.metrics.log import TIMED
 
 
 def wait_for(path: Path, process) -> None:

@@ -184,7 +184,7 @@ def test_a_store_that_is_frozen_is_named_and_holds_nobody_up(start, board: Board
     began = time.monotonic()
     assert "the store of the ranks at " in first.lost()[0]
     first.close()
-    assert time.monotonic() - began < 10, "both wait 5 beats of 20 ms for each answer"
+    assert time.monotonic() - began < 10, "both wait 3 beats of 20 ms for each answer"
 
 
 @pytest.mark.parametrize("stopped", [0, pytest.param(1, marks=pytest.mark.thorough)])

@@ -14,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.trainer.conftest import TIMED
 from tests.trainer.one_rank import group_of_one, small_batch, small_engine, small_recipe
 from trainer.config.phases import Phase, phases_of
 from trainer.config.schema import PhaseSection, Recipe
-from trainer.metrics.log import TIMED, is_evaluation
+from trainer.metrics.log import is_evaluation
 from trainer.metrics.plateau import (
     ADVICE,
     Measured,
