@@ -11,7 +11,8 @@
 # The environment, this folder and all paths must be the same on all machines.
 #
 # To stop and save: kill -TERM or -USR1 one rank (pgrep -f 'trainer --local_rank'), on any machine; all save and end
-#                   with 75. Do not use Ctrl-C with ssh: DeepSpeed's launcher then kills the ranks.
+#                   with 75. Do not use Ctrl-C with ssh: DeepSpeed's launcher then kills ranks that
+#                   need more than 30 seconds to save.
 # Exit codes:       those of the ranks, but 0 too if a launcher is killed by a signal (the memory killer's, for one). A
 #                   run that has reached its end says so: "step 1000 of 1000 is saved".
 # To resume:        start it again. If a machine is lost, delete its line from the hostfile first.

@@ -22,9 +22,9 @@ GROWTH_OF_PARQUET = 2.0
 SPREAD_BYTES_PER_SECOND = 14e6  # reading, cleaning, splitting into sentences, writing runs
 GATHER_BYTES_PER_SECOND = 34e6  # reading runs, writing shards
 MINHASH_BYTES_PER_SECOND = 35e6  # signatures alone
-# docs/measurements.md ("Pipeline speed"), 209 MB on two cores in a quiet hour: 9.9 s for `vocab`, 12.3 s for `pairs`.
-COUNT_BYTES_PER_SECOND = 10e6
-PAIRS_BYTES_PER_SECOND = 8e6
+# docs/measurements.md ("Pipeline speed"), 209 MB on two cores in a quiet hour: 7.6 s for `vocab`, 9.5 s for `pairs`.
+COUNT_BYTES_PER_SECOND = 14e6
+PAIRS_BYTES_PER_SECOND = 11e6
 
 # Bytes of the result per byte of text.
 TEXT_SHARE = 0.75  # STORED_SHARE of benchmarks/model.py, measured on runs, which hold the same text

@@ -46,7 +46,7 @@ class BackgroundSaves:
 
         self._group: Any = None
         if enabled and dist.get_world_size() > 1:
-            run_on_all_ranks(self._connect)
+            self._group = open_host_group(NO_LIMIT)
 
     def copy(self, snapshot: Snapshot) -> Snapshot | None:
         """Return a copy of a snapshot in host memory, or None if saves are not made in the background.
@@ -110,9 +110,6 @@ class BackgroundSaves:
             with contextlib.suppress(RuntimeError):
                 dist.destroy_process_group(self._group)
             self._group = None
-
-    def _connect(self) -> None:
-        self._group = open_host_group(NO_LIMIT)
 
     def _work(self, place: str, save: Callable[[], None]) -> None:
         """Save. Keep an error for `wait`, where the main thread raises it."""
