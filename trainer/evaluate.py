@@ -50,9 +50,9 @@ class KindsInTurn(MaskingSchedule):
 
     kinds: tuple[Kind, ...] = KINDS
 
-    def at(self, step: int) -> Masking:
-        """Return how masks are drawn at a step."""
-        return replace(self.masking, kind=self.kinds[step % len(self.kinds)])
+    def at(self, number: int) -> Masking:
+        """Return how masks are drawn in batch `number`."""
+        return replace(self.masking, kind=self.kinds[number % len(self.kinds)])
 
 
 class HeldOutStream(Stream):
@@ -70,9 +70,9 @@ class HeldOutStream(Stream):
         self._repeats = len(schedule.kinds)
         super().__init__(sources, share, schedule, EVALUATION_SEED, batch_format)
 
-    def bounds_of(self, step: int) -> list[tuple[int, int]]:
-        """Return the part of the rows of batch `step`, as `micro_batches_at` takes it."""
-        return [self._bounds[step // self._repeats % len(self._bounds)]]
+    def bounds_of(self, number: int) -> list[tuple[int, int]]:
+        """Return the part of the rows of batch `number`, as `micro_batches_at` takes it."""
+        return [self._bounds[number // self._repeats % len(self._bounds)]]
 
 
 class Evaluation:

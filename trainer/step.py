@@ -18,10 +18,11 @@ The order of the calls in step k:
 The loss of a step is
 
     sum(masked-token losses) / (masked tokens of the global batch) + sum(pair losses) / (labeled pairs of the same)
-    + model.discriminator_weight * sum(losses of replaced-token detection) / (tokens of the same)
+    + rtd_weight * sum(losses of replaced-token detection) / (tokens of the same)
 
-Every model has the first term, and at most one of the other two. Since all counts are those of the global batch, the
-loss depends neither on the number of ranks nor on how the batch is divided into micro-batches.
+Every model has the first term, and at most one of the other two; rtd_weight is model.discriminator_weight. Since all
+counts are those of the global batch, the loss depends neither on the number of ranks nor on how the batch is divided
+into micro-batches.
 
 Dropout is seeded by (seed, step, rank), so no random state has to be saved.
 
@@ -121,8 +122,8 @@ class Stepper:
         counts = self._take_counts(micro_batches)
         loss_sums = torch.zeros(SUMS, dtype=torch.float64, device=counts.device)
 
-        # DeepSpeed averages gradients where we want their sum, because `normalized_loss` of one micro-batch is a share
-        # of a sum that is already divided by the global counts. So each share is multiplied by that divisor first.
+        # The loss of a micro-batch is divided by the counts of the global batch, so the step's gradient is the sum of
+        # all micro-batches' gradients, on all ranks. DeepSpeed averages them; multiplying by its divisor undoes that.
         gradient_scale = gradient_divisor(self._engine) * loss_scale(self._engine)
         masked, pairs, tokens = counts[:3].clamp(min=1).float()
 

@@ -4,8 +4,8 @@ A checkpoint is published by a rename and metrics are appended to, neither of wh
 works in a local folder (run.local), and copies what is new to the URL after each save:
 
     1. rank 0: files other than checkpoints, if they changed
-    2. each rank: its own file of the checkpoint. Rank 0: state.json, too
-    3. rank 0: the manifest, which makes it a checkpoint for readers
+    2. each rank: its own file of the checkpoint
+    3. rank 0: state.json, and then the manifest, which makes it a checkpoint for readers
     4. rank 0: removes old checkpoints from the URL, the manifest of each first
 
 A kill leaves complete checkpoints at the URL, and perhaps files without a manifest, which readers ignore and the next

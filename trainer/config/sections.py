@@ -352,7 +352,7 @@ class OptimizerSection(Section):
 
 
 class ScheduleSection(Section):
-    """The learning rate rises linearly from 0 over the warm-up and then falls to final_lr at run.max_steps."""
+    """The learning rate rises linearly from 0 over the warm-up, then falls, and is final_lr after the last step."""
 
     kind: Literal["linear", "polynomial", "cosine", "wsd"] = Field(
         default="linear",

@@ -6,8 +6,8 @@ therefore holds one block at a time and reads every shard once per epoch.
 
 A place in this sequence is counted in rows, or in tokens when batches hold a number of tokens. In tokens, a row belongs
 to the batch in which its first token lies. Global batch k (counted from 0) holds the places k * size to
-(k + 1) * size - 1. Finding its rows takes one division, a search among the blocks of an epoch, and one permutation of a
-block.
+(k + 1) * size - 1, or later ones if the batches before it grow (`RankShare.first_place`). Finding its rows takes one
+division, a search among the blocks of an epoch, and one permutation of a block.
 
 Example: 20 shards of 100 rows each, and batches of 256 rows. An epoch has 2,000 places, in blocks of 800, 800 and 400.
 Batch 10 begins at place 2,560 = 1 * 2,000 + 560, which is place 560 of epoch 1. It takes the last 240 rows of that

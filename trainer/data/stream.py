@@ -50,8 +50,8 @@ CPU = torch.device("cpu")
 class MaskingSchedule:
     """Where masks come from: drawn when rows are read, or `stored` with the rows, a different variant each epoch.
 
-    The masked share of drawn masks changes linearly from masking.prob at step 0 to `final_prob` at `last_step`, and
-    then stays there; with None it is constant.
+    The masked share of drawn masks changes linearly from masking.prob in batch 0 to `final_prob` in batch
+    `last_number`, and then stays there; with None it is constant.
 
     permuted: nothing is masked; tokens are predicted in a random order, and rows end with [CLS] (`pack_permuted`).
     """
@@ -59,15 +59,15 @@ class MaskingSchedule:
     masking: Masking
     stored: bool = False
     final_prob: float | None = None
-    last_step: int = 1
+    last_number: int = 1
     permuted: bool = False
 
-    def at(self, step: int) -> Masking:
-        """Return how masks are drawn at a step."""
+    def at(self, number: int) -> Masking:
+        """Return how masks are drawn in global batch `number`."""
         if self.final_prob is None:
             return self.masking
 
-        progress = min(step / self.last_step, 1.0)
+        progress = min(number / self.last_number, 1.0)
         prob = self.masking.prob + progress * (self.final_prob - self.masking.prob)
         return replace(self.masking, prob=prob)
 
@@ -145,9 +145,10 @@ class DeviceFeed:
 
 
 class Stream:
-    """The batches of one rank by step. Any step can be requested; the next one is prepared in the background.
+    """The batches of one rank by number. Any can be requested; the next one is prepared in the background.
 
-    Steps count from 0 at the beginning of the phase, where batches may be smaller (share.py).
+    Global batches count from 0 at the beginning of the phase, where they may be smaller (share.py). They are not the
+    run's steps: a phase may begin later, and a rollback leaves batches out (`Loop.compute_step`).
     """
 
     def __init__(
@@ -182,32 +183,32 @@ class Stream:
             places = -(-self._share.size * source.weight // total_weight)
             source.folder.expect_blocks(source.order.blocks_touched(places))
 
-    def peek(self, step: int) -> list[PackedBatch]:
-        """Return the micro-batches that `batch` will return for `step`; an empty list if they cannot be read.
+    def peek(self, number: int) -> list[PackedBatch]:
+        """Return the micro-batches that `batch` will return for `number`; an empty list if they cannot be read.
 
-        The error is raised by `batch`, in the step's own turn, so the step before it can complete and be saved.
+        The error is raised by `batch` in that batch's turn, so the step before it can complete and be saved.
         """
         read: Future[list[PackedBatch]] = Future()
         try:
-            read.set_result(self.batch(step))
+            read.set_result(self.batch(number))
         except ClozelineError as error:
             read.set_exception(error)
-        self._peeked = {step: read}
+        self._peeked = {number: read}
         return [] if read.exception() is not None else read.result()
 
-    def batch(self, step: int) -> list[PackedBatch]:
-        """Return this rank's micro-batches of global batch `step`, counted from 0. Raises what reading them raised."""
-        peeked = self._peeked.get(step)
+    def batch(self, number: int) -> list[PackedBatch]:
+        """Return this rank's micro-batches of global batch `number`. Raises what reading them raised."""
+        peeked = self._peeked.get(number)
         self._peeked = {}
         if peeked is not None:
             return peeked.result()
 
-        future = self._prepared.pop(step, None)
+        future = self._prepared.pop(number, None)
         if future is None:
-            future = self._thread.submit(self._prepare, step)
+            future = self._thread.submit(self._prepare, number)
 
-        # Prepare the next step while the caller computes this one; forget any other that was prepared.
-        self._prepared = {step + 1: self._thread.submit(self._prepare, step + 1)}
+        # Prepare the next batch while the caller computes this one; forget any other that was prepared.
+        self._prepared = {number + 1: self._thread.submit(self._prepare, number + 1)}
 
         started = perf_counter()
         try:
@@ -218,21 +219,21 @@ class Stream:
 
     def close(self) -> None:
         """Stop the background threads, and close the folders."""
-        # The folders first, which ends the wait of a step that is being prepared for a store that does not answer.
+        # The folders first, which ends the wait of a batch that is being prepared for a store that does not answer.
         for source in self._sources:
             source.folder.close()
         self._thread.shutdown(cancel_futures=True)
 
-    def _prepare(self, step: int) -> SentBatches:
-        bounds = self.bounds_of(step)
-        return self._feed.send(self.micro_batches_at(bounds, step))
+    def _prepare(self, number: int) -> SentBatches:
+        bounds = self.bounds_of(number)
+        return self._feed.send(self.micro_batches_at(bounds, number))
 
-    def bounds_of(self, step: int) -> list[tuple[int, int]]:
-        """Return each source's part of global batch `step`, as `micro_batches_at` takes it."""
-        return rows_between(self._sources, self._share.first_place(step), self._share.first_place(step + 1))
+    def bounds_of(self, number: int) -> list[tuple[int, int]]:
+        """Return each source's part of global batch `number`, as `micro_batches_at` takes it."""
+        return rows_between(self._sources, self._share.first_place(number), self._share.first_place(number + 1))
 
-    def micro_batches_at(self, bounds: list[tuple[int, int]], step: int) -> list[PackedBatch]:
-        """Return this rank's micro-batches of some rows, masked as at `step`, on the CPU.
+    def micro_batches_at(self, bounds: list[tuple[int, int]], number: int) -> list[PackedBatch]:
+        """Return this rank's micro-batches of some rows, masked as in global batch `number`, on the CPU.
 
         bounds: for each source (first, last), which stands for the places `first` to `last` - 1 of its order.
         """
@@ -245,14 +246,14 @@ class Stream:
 
         # Number the rows of all parts end to end, and keep those that are assigned to this rank.
         lengths_B = np.concatenate([part.lengths() for part in parts])
-        assigned = assign_rows(lengths_B, self._share.at(step))
-        return [self._micro_batch(parts, row_numbers, step) for row_numbers in assigned]
+        assigned = assign_rows(lengths_B, self._share.at(number))
+        return [self._micro_batch(parts, row_numbers, number) for row_numbers in assigned]
 
-    def _micro_batch(self, parts: list[SourceRows], row_numbers: Ints, step: int) -> PackedBatch:
+    def _micro_batch(self, parts: list[SourceRows], row_numbers: Ints, number: int) -> PackedBatch:
         """Return one micro-batch. `row_numbers` ascend and count over the rows of all parts, end to end."""
         chosen = _choose_rows(parts, row_numbers)
         rows = join_rows([self._read(one) for one in chosen])
-        batch = self._pack(chosen, rows, step)
+        batch = self._pack(chosen, rows, number)
         if self._format.shape is None:
             return batch
         return pad_to_shape(batch, self._format.shape, self._vocabulary.special_id("pad"))
@@ -264,27 +265,27 @@ class Stream:
             return rows
         return redraw_order(rows, chosen.keys_B, self._vocabulary.separators)
 
-    def _pack(self, chosen: list[ChosenRows], rows: PairRows, step: int) -> PackedBatch:
+    def _pack(self, chosen: list[ChosenRows], rows: PairRows, number: int) -> PackedBatch:
         """Return the rows as a batch with the labels of the stream's objective."""
         if self._format.causal:
             return pack_causal(rows)
 
         keys_B = np.concatenate([one.keys_B for one in chosen])
         if self._schedule.permuted:
-            return pack_permuted(rows, keys_B, self._schedule.at(step), self._vocabulary)
+            return pack_permuted(rows, keys_B, self._schedule.at(number), self._vocabulary)
 
-        masks = self._masks(chosen, rows, keys_B, step)
+        masks = self._masks(chosen, rows, keys_B, number)
         batch = replace(pack(rows, masks), mask_id=self._vocabulary.special_id("mask"))
         return with_replacement_draws(batch, rows, masks, keys_B) if self._format.has_draws else batch
 
-    def _masks(self, chosen: list[ChosenRows], rows: PairRows, keys_B: U64, step: int) -> Masks:
+    def _masks(self, chosen: list[ChosenRows], rows: PairRows, keys_B: U64, number: int) -> Masks:
         """Return the masks of a micro-batch's rows: drawn from their keys, or those that the rows carry.
 
         Of stored masks, epoch e takes variant number e modulo the number of variants.
         """
         if not self._schedule.stored:
             to_mask = RowsToMask(rows.ids_T, rows.offsets_B1, rows.word_starts_T, keys_B)
-            return draw_masks(to_mask, self._schedule.at(step), self._vocabulary)
+            return draw_masks(to_mask, self._schedule.at(number), self._vocabulary)
 
         masks = join_masks([one.part.block.take_masks(one.rows_B, one.part.row_range.epoch) for one in chosen])
 

@@ -15,8 +15,9 @@ one kind of thread only, and a shared list is replaced as a whole, never changed
 `progress`, too, and may lose each other's increments of the count, but it only matters whether the count changed.
 
 The judge thread ends its process, and the launcher then ends the other ranks,
-- when this rank has not advanced and another rank or the store has been silent for half a minute, or for a tenth of
-  `engine.timeout_seconds` if that is longer, which means that it has died or was stopped;
+- when this rank has not advanced for FEW_BEATS, and another rank or the store has been silent for half a minute, or for
+  a tenth of `engine.timeout_seconds` if that is longer, and at most for `engine.timeout_seconds`: it has died or was
+  stopped;
 - when no rank has advanced for `engine.timeout_seconds`;
 - when a thread of this rank works in the background, as a save does while training continues, and that work has not
   advanced on any rank for `engine.timeout_seconds`.

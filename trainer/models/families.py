@@ -110,7 +110,7 @@ FAMILIES = {
     "xlnet": FamilyTraits(type_vocab_size=3, head_transform=False, pair_head=False, two_streams=True),
 }
 
-ROTATED_FAMILIES = ("modernbert", "eurobert", "esm", "nomic_bert", "gte")
+ROTATED_FAMILIES = tuple(family for family, traits in FAMILIES.items() if traits.rope_base is not None)
 
 FAMILIES_WITH = {
     "embedding_size": ("albert", "electra"),

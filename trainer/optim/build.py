@@ -17,6 +17,10 @@ def build_optimizer(model: nn.Module, section: OptimizerSection) -> torch.optim.
     """Return the recipe's optimizer over a model's parameters.
 
     The learning rate is 0 until one is set, because DeepSpeed may make an update while it builds an engine.
+
+    Whatever it is, its `step` must change nothing where `found_inf` is 1, by which a bad step is skipped
+    (trainer/anomaly.py), and a state that is saved must be named in `MOMENTS` (trainer/distributed/zero.py). torch's
+    fused optimizers and those on WholeTensorOptimizer keep to the first.
     """
     groups = parameter_groups(model, section.weight_decay)
 

@@ -155,7 +155,7 @@ def test_stored_masks_are_used_as_they_are(command, text: Path, vocab: Path, tmp
 
 
 def test_a_schedule_of_mask_shares(pairs: Path) -> None:
-    schedule = MaskingSchedule(Masking(prob=0.5), final_prob=0.1, last_step=10)
+    schedule = MaskingSchedule(Masking(prob=0.5), final_prob=0.1, last_number=10)
     with streaming(pairs, size=200, schedule=schedule) as one:
         shares = [
             len(batch.masked_positions_K) / len(batch.ids_T) for step in (0, 5, 10, 50) for batch in one.batch(step)
