@@ -15,7 +15,7 @@ import sys
 
 from tokenizers import Tokenizer, models, processors
 
-from pipeline.vocab.pretokenize import normalizer, pre_tokenizer
+from pipeline.words.rules import normalizer, pre_tokenizer
 from schemas import storage
 from schemas.errors import ClozelineError, UsageError
 from schemas.terminal_text import terminal_safe

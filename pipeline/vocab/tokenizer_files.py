@@ -15,9 +15,9 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, processors
 
-from pipeline.vocab.pretokenize import normalizer, pre_tokenizer, unigram_normalizer
 from pipeline.vocab.train import MAX_WORD_CHARACTERS, UNIGRAM_FIRST, TrainedVocabulary
 from pipeline.vocab.unigram_words import UnigramRules
+from pipeline.words.rules import normalizer, pre_tokenizer, unigram_normalizer
 from schemas.vocabulary import SENTENCEPIECE_SPACE, SPECIALS, XLNET_SPECIALS, Model, specials_of
 
 _TOKENIZER_CLASS = "PreTrainedTokenizerFast"

@@ -18,8 +18,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from tokenizers import normalizers, pre_tokenizers
 
-from pipeline.vocab.pretokenize import fold_steps
 from pipeline.vocab.words import CODE_POINTS, Words, look_up
+from pipeline.words.rules import fold_steps
 from schemas import shards
 from schemas.ragged import offsets_of
 from schemas.vocabulary import SENTENCEPIECE_SPACE, Family
