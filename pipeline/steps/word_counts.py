@@ -20,7 +20,7 @@ from pipeline.runtime.publication import publish_output
 from pipeline.runtime.staging import DIRECT, Staging
 from pipeline.steps.provenance import Provenance
 from pipeline.vocab.counting import BY_RULES, add_partition, count_texts, sum_counts
-from pipeline.vocab.rare_words import all_words, tally_words
+from pipeline.vocab.memory import all_words, tally_words
 from pipeline.words.arrow import hashes_of
 from pipeline.words.rules import Rules
 from schemas import FORMAT_VERSION, shards, storage

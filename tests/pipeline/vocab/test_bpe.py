@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.vocab import bpe, symbol_array
-from pipeline.vocab.bpe import BPETrainer, Join, join_bytes, join_wordpieces
-from pipeline.vocab.pair_counts import MAX_PAIRS
+from pipeline.vocab.bpe import MAX_PAIRS, BPETrainer, Join, join_bytes, join_wordpieces
 from pipeline.vocab.symbol_array import WordSymbols, every_other, positions_by_symbol, sum_by_key
 from pipeline.words.rules import library_cutter
 
