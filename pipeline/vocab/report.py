@@ -19,6 +19,7 @@ import pyarrow as pa
 from tokenizers import Tokenizer, decoders
 
 from pipeline.words.arrow import Ints
+from pipeline.words.rules import literal_tokenizer
 from schemas.vocabulary import (
     SENTENCEPIECE_SPACE,
     TOKENIZER_FILE,
@@ -173,13 +174,9 @@ def word_tokenizer(tokenizer_json: bytes) -> tuple[Tokenizer, Callable[[str], st
     Such words are already spelled as the model expects them, so the model encodes them without normalizing or cutting.
     Unigram's have case and accents, so they go through all rules, without the mark that they begin with.
     """
-    tokenizer = Tokenizer.from_str(tokenizer_json.decode())
+    tokenizer = literal_tokenizer(tokenizer_json)
     if json.loads(tokenizer_json)["model"]["type"] != "Unigram":
         return Tokenizer(tokenizer.model), str
-
-    tokenizer.encode_special_tokens = True
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
     return tokenizer, lambda word: word.removeprefix(SENTENCEPIECE_SPACE)
 
 
@@ -204,20 +201,22 @@ def compare_vocabularies(jsons: tuple[bytes, bytes], names: tuple[str, str], cou
 
 def _compare_cuts(a: _Compared, b: _Compared, counts: WordCounts, show_word: Callable[[str], str]) -> Iterator[str]:
     occurrences = 0
-    tokens = np.zeros(2, dtype=np.int64)
+    tokens_in_a = 0
+    tokens_in_b = 0
     different: list[str] = []
     for word, count in counts:
         cut_by_a = a.cut(word)
         cut_by_b = b.cut(word)
         occurrences += count
-        tokens += (count * len(cut_by_a), count * len(cut_by_b))
+        tokens_in_a += count * len(cut_by_a)
+        tokens_in_b += count * len(cut_by_b)
 
         is_different = [a.compared[token] for token in cut_by_a] != [b.compared[token] for token in cut_by_b]
         if is_different and len(different) < MAX_LISTED:
             different.append(f"    {show_word(word)}: {a.show(cut_by_a)}   |   {b.show(cut_by_b)}")
 
-    in_a, in_b = tokens / max(occurrences, 1)
-    yield f"per word    {in_a:.4f} tokens in A, {in_b:.4f} in B, over {occurrences:,} words"
+    per_word = f"{tokens_in_a / max(occurrences, 1):.4f} tokens in A, {tokens_in_b / max(occurrences, 1):.4f} in B"
+    yield f"per word    {per_word}, over {occurrences:,} words"
     yield "cut differently, most frequent first (A | B):" if different else "all words are cut alike"
     yield from different
 

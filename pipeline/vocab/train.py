@@ -113,8 +113,10 @@ def train_vocabulary(words: Words, options: VocabularyOptions) -> TrainedVocabul
     trainer = BPETrainer(alphabet.symbols, alphabet.spellings, join)
     left_out = alphabet.left_out
     del alphabet
+
     room = options.size - len(first) - len(last)
     trainer.train(room, options.min_frequency)
+
     missing = -(len(first) + len(trainer.tokens) + len(last)) % options.pad_to_multiple
     unused = [f"[unused{i}]" for i in range(missing)]
     return TrainedVocabulary(

@@ -125,6 +125,15 @@ def library_cutter(model: Model, lowercase: bool) -> Cut:
     return lambda run: [word for word, _ in split(normalize(run))]
 
 
+def literal_tokenizer(tokenizer_json: bytes) -> Tokenizer:
+    """Return a tokenizer that reads special tokens as text and ignores the length limits that its file may state."""
+    tokenizer = Tokenizer.from_str(tokenizer_json.decode())
+    tokenizer.encode_special_tokens = True
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
 def cutter_of(tokenizer: Tokenizer, model: Model) -> Cut:
     """Return a cutter that follows the rules of a tokenizer, trained here or published.
 
