@@ -19,12 +19,11 @@ import pyarrow as pa
 from tokenizers import AddedToken, Tokenizer
 
 from pipeline.pairs.encoding import Encoder
+from pipeline.vocab.counted_words import UnigramRules, Words
 from pipeline.vocab.extend import extend_vocabulary
-from pipeline.vocab.pretokenize import library_cutter
 from pipeline.vocab.tokenizer_files import vocabulary_files
 from pipeline.vocab.train import VocabularyOptions, train_vocabulary
-from pipeline.vocab.unigram_words import UnigramRules
-from pipeline.vocab.words import Words
+from pipeline.words.rules import library_cutter
 from schemas.vocabulary import SENTENCEPIECE_SPACE, SPACE, TOKENIZER_FILE, Model, parse_vocabulary
 
 MODELS: tuple[Model, ...] = ("wordpiece", "bytebpe", "unigram")

@@ -26,7 +26,7 @@ from pipeline.shard.plan import MAX_READS, shards_for
 from pipeline.steps.near_duplicates import BUCKET_DOCUMENTS, rounds_for
 from pipeline.steps.provenance import Provenance
 from pipeline.transforms.shard import ShardCorpora
-from pipeline.vocab.rare_words import estimated_memory
+from pipeline.vocab.memory import estimated_memory
 
 SIZES = {"16 GB": 16 * 10**9, "160 GB": 160 * 10**9, "1 TB": 10**12, "10 TB": 10**13}
 """Bytes of clean text, by name."""

@@ -30,8 +30,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, DataCollatorForLanguageModeling
 
 from pipeline.pairs.encoding import Encoder
+from pipeline.vocab.counted_words import Words
 from pipeline.vocab.train import VocabularyOptions, train_vocabulary
-from pipeline.vocab.words import Words
 from schemas import shards
 from schemas.manifest import read_manifest
 from schemas.masking import KINDS, Kind, Masking

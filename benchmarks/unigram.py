@@ -27,13 +27,10 @@ import numpy as np
 import pyarrow as pa
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from pipeline.vocab.exact_math import Floats
-from pipeline.vocab.lattice import chunks_of
-from pipeline.vocab.pretokenize import library_cutter
-from pipeline.vocab.substrings import MAX_PIECE, Occurrences
+from pipeline.vocab.counted_words import CODE_POINTS, Words, cut_parts, fold_words
+from pipeline.vocab.lattice import MAX_PIECE, Floats, Occurrences, chunks_of
 from pipeline.vocab.unigram import MIN_EXPECTED, learn_pieces
-from pipeline.vocab.unigram_words import cut_parts, fold_words
-from pipeline.vocab.words import CODE_POINTS, Words
+from pipeline.words.rules import library_cutter
 from schemas import shards
 from schemas.ragged import offsets_of
 

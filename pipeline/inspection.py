@@ -137,7 +137,7 @@ def compare(a: str, b: str) -> Iterator[str]:
 
     Raises DataError if one of them is not a finished vocabulary.
     """
-    from pipeline.vocab.statistics import compare_vocabularies
+    from pipeline.vocab.report import compare_vocabularies
 
     for folder in (a, b):
         read_manifest(folder, "vocab")

@@ -44,7 +44,7 @@ def show_manifest(manifest: Manifest) -> Iterator[str]:
 
 def show_rare_words(manifest: Manifest) -> Iterator[str]:
     """Yield the sources, then for each set of rules how many words each --min_word_count would leave out."""
-    from pipeline.vocab.rare_words import THRESHOLDS, all_words, words_below  # not needed for other kinds
+    from pipeline.vocab.memory import THRESHOLDS, all_words, words_below  # not needed for other kinds
 
     yield _wrapped("sources", _as_text(manifest.statistics["sources"]))
     for name, rows in manifest.statistics["tallies"].items():

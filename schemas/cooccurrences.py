@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from schemas.ragged import group_starts
 from schemas.randomness import key, uniforms
 from schemas.statistics import Cooccurrences, unit_weight
 from schemas.vocabulary import Vocabulary
@@ -150,9 +151,9 @@ def count_cooccurrences(rows: TokenRows, counting: Counting) -> Cooccurrences:
 
     pair_of_occurrence = occurrences >> np.uint64(DISTANCE_BITS)
     distances = (occurrences & np.uint64(MAX_WINDOW - 1)).astype(np.int64) + 1
-    starts_C = _starts_of_runs(pair_of_occurrence)
+    starts_C = group_starts(pair_of_occurrence)
     weights = unit_weight(counting.window) // distances
-    weight_C = np.add.reduceat(weights, starts_C) if len(starts_C) else weights
+    weight_C = np.add.reduceat(weights, starts_C)
 
     pairs_C = pair_of_occurrence[starts_C]
     return Cooccurrences(*_tokens_of(pairs_C, counting.vocabulary_size), weight_C)
@@ -193,17 +194,10 @@ def add_up(parts: Cooccurrences, vocabulary_size: int) -> Cooccurrences:
     order = np.argsort(pairs, kind="stable")
     in_order = pairs[order]
 
-    starts_C = _starts_of_runs(in_order)
+    starts_C = group_starts(in_order)
     weights = parts.weight_C[order]
-    weight_C = np.add.reduceat(weights, starts_C) if len(starts_C) else weights
+    weight_C = np.add.reduceat(weights, starts_C)
     return Cooccurrences(*_tokens_of(in_order[starts_C], vocabulary_size), weight_C)
-
-
-def _starts_of_runs(in_order: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Return where each run of equal numbers begins."""
-    is_start = np.ones(len(in_order), dtype=bool)
-    is_start[1:] = in_order[1:] != in_order[:-1]
-    return np.flatnonzero(is_start)
 
 
 def _tokens_of(pairs_C: NDArray[np.uint64], vocabulary_size: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from schemas.ragged import offsets_of, places_of_ranges, take_ranges
+from schemas.ragged import group_starts, offsets_of, places_of_ranges, take_ranges
 from schemas.randomness import U64, numbers, uniforms
 from schemas.vocabulary import Vocabulary
 from schemas.word_spans import FATE_STREAM, ORDER_STREAM, REPLACEMENT_STREAM, STREAM_SIZE, WordSpans
@@ -109,7 +109,7 @@ def _running_sums(size_Q: Ints, row_Q: Ints) -> Ints:
     total_Q = np.cumsum(size_Q)
 
     # Subtract the total of all earlier rows. Rows without units are not in `begins`.
-    begins = np.flatnonzero(np.diff(row_Q, prepend=-1))
+    begins = group_starts(row_Q)
     units_per_row = np.diff(np.append(begins, len(row_Q)))
     total_before = total_Q[begins] - size_Q[begins]
     return total_Q - np.repeat(total_before, units_per_row)

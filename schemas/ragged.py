@@ -21,6 +21,13 @@ def places_of_ranges(starts_N: NDArray[np.int64], lengths_N: NDArray[np.int64]) 
     return places
 
 
+def group_starts(values_N: NDArray[Any]) -> NDArray[np.int64]:
+    """Return where each group of equal neighbors begins. Example: `[3, 3, 7]` -> `[0, 2]`."""
+    is_start_N = np.ones(len(values_N), dtype=bool)
+    is_start_N[1:] = values_N[1:] != values_N[:-1]
+    return np.flatnonzero(is_start_N)
+
+
 def offsets_of(lengths_N: NDArray[Any]) -> NDArray[np.int64]:
     """Return (N + 1,) int64: where each sequence begins, and the end. Example: `[2, 3]` -> `[0, 2, 5]`."""
     return np.concatenate([[0], np.cumsum(lengths_N)]).astype(np.int64)

@@ -77,7 +77,7 @@ def _byte_alphabet() -> dict[str, int]:
     return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
 
 
-_BYTES = _byte_alphabet()
+BYTE_OF_CHARACTER = _byte_alphabet()
 
 SPACE_SIGN = "\u2423"
 """Shown for a space of a byte-level token, where it would not be seen otherwise."""
@@ -88,9 +88,9 @@ def text_of_bytes(spelled: str) -> str:
 
     Examples: `"\u0120the"` -> `"\u2423the"`, `"\u00e0\u00b8"` -> `"\\\\xe0\\\\xb8"`.
     """
-    if not all(character in _BYTES for character in spelled):  # an added token, which is plain text
+    if not all(character in BYTE_OF_CHARACTER for character in spelled):  # an added token, which is plain text
         return spelled
-    return _decode(bytes(_BYTES[character] for character in spelled)).replace(" ", SPACE_SIGN)
+    return _decode(bytes(BYTE_OF_CHARACTER[character] for character in spelled)).replace(" ", SPACE_SIGN)
 
 
 def _decode(data: bytes) -> str:
@@ -135,7 +135,7 @@ class Vocabulary:
         if self.model == "unigram":
             return token.replace(SENTENCEPIECE_SPACE, " ").strip(" ")
 
-        return _decode(bytes(_BYTES[character] for character in token)).strip(" ")
+        return _decode(bytes(BYTE_OF_CHARACTER[character] for character in token)).strip(" ")
 
     def readable_row(self, ids: Sequence[int]) -> list[str]:
         """Return the tokens of a row as `readable` does, but decoded as a whole.
@@ -152,7 +152,7 @@ class Vocabulary:
                 self._end_bytes(decoder, pieces)
                 pieces.append(self.readable(token_id))
             else:
-                data = bytes(_BYTES[character] for character in self.tokens[token_id])
+                data = bytes(BYTE_OF_CHARACTER[character] for character in self.tokens[token_id])
                 pieces.append(decoder.decode(data).strip(" "))
 
         self._end_bytes(decoder, pieces)

@@ -26,6 +26,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ["OMP_NUM_THREADS"] = "1"  # in small models threads mostly wait, more so beside other tests
 BIN = Path(sys.executable).parent
+ESM2_VOCABULARY = Path(__file__).parents[1] / "pipeline/vocab/esm2"
 os.environ["PATH"] = f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}"
 
 NOUNS = [

@@ -21,7 +21,7 @@ from pipeline.steps.provenance import Provenance
 from pipeline.steps.word_counts import LOT_NOTES, CountPlan
 from pipeline.transforms.vocab import COUNTS_STREAM, CountWords, PublishCounts
 from pipeline.vocab.counting import reported_sources
-from pipeline.vocab.cut_runs import ALL_RULES, Rules, rules_of
+from pipeline.words.rules import ALL_RULES, Rules, rules_of
 from schemas import manifest as manifests
 from schemas import storage
 from schemas.errors import UsageError

@@ -20,7 +20,7 @@ from pipeline.runtime.staging import plan_staging
 from pipeline.steps.pairs import PairsPlan, TextFolder
 from pipeline.steps.provenance import Provenance
 from pipeline.transforms.pairs import WritePairs
-from pipeline.vocab.pretokenize import check_rules
+from pipeline.words.rules import check_rules
 from schemas import storage
 from schemas.errors import UsageError
 from schemas.manifest import Input, Manifest, read_manifest

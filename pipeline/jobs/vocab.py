@@ -40,8 +40,8 @@ from pipeline.steps.counts_reader import CountsPlace, tally_of
 from pipeline.steps.provenance import Provenance
 from pipeline.steps.vocab import VocabularyPlan
 from pipeline.transforms.vocab import CountWords, MakeVocabulary
-from pipeline.vocab.cut_runs import rules_of
-from pipeline.vocab.rare_words import all_words, estimated_memory
+from pipeline.vocab.memory import all_words, estimated_memory
+from pipeline.words.rules import rules_of
 from schemas import storage
 from schemas.manifest import Input, Manifest, read_manifest, read_root
 

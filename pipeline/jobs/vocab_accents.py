@@ -17,8 +17,7 @@ from tokenizers import normalizers
 
 from pipeline.options import VocabJob
 from pipeline.shard.languages import Language
-from pipeline.vocab.cut_runs import Rules
-from pipeline.vocab.pretokenize import fold_steps, normalizer
+from pipeline.words.rules import Rules, fold_steps, normalizer
 from schemas import shards, storage
 from schemas.manifest import Manifest, read_shard_bytes, read_shards_of_part
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pipeline.options import VocabJob
 from pipeline.pairs.published_tokenizer import without_dropout
 from pipeline.vocab.extend import check_extendable
-from pipeline.vocab.pretokenize import check_rules
+from pipeline.words.rules import check_rules
 from schemas import storage
 from schemas.errors import DataError, UsageError
 from schemas.manifest import Input

@@ -20,9 +20,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Encoding
 
 from pipeline.pairs.encoded import EncodedStrings, JoinedWords
+from pipeline.words.rules import literal_tokenizer
 from schemas.ragged import offsets_of
 from schemas.vocabulary import Model
 
@@ -100,15 +101,6 @@ class AddedTokens:
             needs_space = not begins_with_added and not sentence.startswith(" ")
             texts.append(" " + sentence if needs_space else sentence)
         return texts
-
-
-def literal_tokenizer(tokenizer_json: bytes) -> Tokenizer:
-    """Return a tokenizer that reads special tokens as text and ignores the length limits that its file may state."""
-    tokenizer = Tokenizer.from_str(tokenizer_json.decode())
-    tokenizer.encode_special_tokens = True
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer
 
 
 def _adds_prefix_space(tokenizer: Any) -> bool:

@@ -19,7 +19,6 @@ Shape suffixes: N sentences, D distinct pieces of a chunk, P pieces, W words, T 
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain
@@ -27,15 +26,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from pipeline.pairs.added_tokens import AddedTokens
-from pipeline.pairs.encoded import EncodedStrings, Ints, JoinedWords, concatenate, merge_encoded
-from pipeline.pairs.encoding_cache import EncodingCache
-from pipeline.pairs.key_table import MISSING
-from pipeline.pairs.pieces import PieceRules, bytes_of, cut_into_pieces
-from pipeline.pairs.word_cutting import WordCutter
+from pipeline.pairs.encoded import MISSING, EncodedStrings, EncodingCache, JoinedWords, concatenate, merge_encoded
+from pipeline.pairs.pieces import WordCutter, cut_into_pieces
+from pipeline.words.arrow import Ints, slices_of
 from schemas.ragged import offsets_of
 from schemas.vocabulary import Model
 
@@ -61,8 +57,8 @@ class Encoder:
         self._joined_words = joined_words
 
         # `joined_words` must see whole runs.
-        isolates_ideographs = joined_words is None and _isolates_ideographs(json.loads(tokenizer_json))
-        self._rules = PieceRules(isolates_ideographs, keeps_white_space=model == "bytebpe")
+        self._isolates_ideographs = joined_words is None and _isolates_ideographs(json.loads(tokenizer_json))
+        self._keeps_white_space = model == "bytebpe"
         self._clear_caches()
 
     def encode(self, sentences: pa.Array) -> EncodedStrings:
@@ -71,10 +67,8 @@ class Encoder:
 
     def encode_chunks(self, sentences: pa.Array) -> Iterator[EncodedStrings]:
         """Yield the ids of sentences, a chunk of about CHUNK_BYTES of text at a time."""
-        start = 0
-        for end in _chunk_ends(sentences):
+        for start, end in slices_of(sentences, CHUNK_BYTES):
             yield self._encode_chunk(sentences.slice(start, end - start))
-            start = end
 
     def _encode_chunk(self, sentences: pa.Array) -> EncodedStrings:
         may_have_added_N = self._added_tokens.may_occur_in(sentences)
@@ -87,12 +81,11 @@ class Encoder:
 
     def _encode_by_pieces(self, sentences: pa.Array) -> EncodedStrings:
         """Encode sentences that hold no added token."""
-        pieces, offsets_N1 = cut_into_pieces(sentences, self._rules)
+        pieces, offsets_N1 = cut_into_pieces(sentences, self._isolates_ideographs, self._keeps_white_space)
         numbered = pieces.dictionary_encode()
         numbers_D = self._numbers_of_pieces(numbered.dictionary)
 
-        numbers_P = numbers_D[numbered.indices.to_numpy()]
-        encoded_pieces = self._pieces.look_up(numbers_P)
+        encoded_pieces = self._pieces.encoded.take(numbers_D[numbered.indices.to_numpy()])
         return encoded_pieces._replace(offsets_N1=encoded_pieces.offsets_N1[offsets_N1])
 
     def _clear_caches(self) -> None:
@@ -111,31 +104,33 @@ class Encoder:
 
         # `joined_words` takes one run at a time, so cutting many pieces at once would gain nothing.
         is_plain = self._cutter.is_plain(pieces) & (self._joined_words is None)
-        numbers_D[missing[is_plain]] = self._add_plain_pieces(pieces.filter(pa.array(is_plain)))
-        numbers_D[missing[~is_plain]] = self._add_other_pieces(pieces.filter(pa.array(~is_plain)))
+        if is_plain.any():
+            numbers_D[missing[is_plain]] = self._add_plain_pieces(pieces.filter(pa.array(is_plain)))
+        if not is_plain.all():
+            numbers_D[missing[~is_plain]] = self._add_other_pieces(pieces.filter(pa.array(~is_plain)))
         return numbers_D
 
     def _add_plain_pieces(self, pieces: pa.Array) -> Ints:
         """Encode pieces of printable ASCII and return their numbers in the cache."""
-        words = self._cutter.cut_plain(pieces)
-        encoded_words = self._encode_words(words.strings)
-        return self._pieces.add(pieces, _joined_to_pieces(encoded_words, words.counts_P, None))
+        words, offsets_P1 = self._cutter.cut_plain(pieces)
+        encoded_words = self._encode_words(words)
+        return self._pieces.add(pieces, encoded_words._replace(offsets_N1=encoded_words.offsets_N1[offsets_P1]))
 
     def _add_other_pieces(self, pieces: pa.Array) -> Ints:
         """Encode pieces of any characters and return their numbers in the cache."""
         strings = pieces.to_pylist()
         words_of_piece = self._cutter.cut_any(strings)
         words = list(chain.from_iterable(words_of_piece))
-        encoded_words = self._encode_words(pa.array(words, pa.string()))
+        ids_T, offsets_W1, joined_T = self._encode_words(pa.array(words, pa.string()))
 
-        joined_W = None
         if self._joined_words is not None:
             runs = self._cutter.runs_of(strings)
             joined = map(self._joined_words, runs, words_of_piece)
             joined_W = np.fromiter(chain.from_iterable(joined), bool, len(words))
+            joined_T = np.repeat(joined_W, np.diff(offsets_W1))
 
-        counts_P = np.fromiter(map(len, words_of_piece), np.int64, len(pieces))
-        return self._pieces.add(pieces, _joined_to_pieces(encoded_words, counts_P, joined_W))
+        words_P = np.fromiter(map(len, words_of_piece), np.int64, len(pieces))
+        return self._pieces.add(pieces, EncodedStrings(ids_T, offsets_W1[offsets_of(words_P)], joined_T))
 
     def _encode_words(self, words: pa.Array) -> EncodedStrings:
         numbered = words.dictionary_encode()
@@ -144,7 +139,7 @@ class Encoder:
         missing = np.flatnonzero(numbers_D == MISSING)
         unknown = numbered.dictionary.take(pa.array(missing))
         numbers_D[missing] = self._words.add(unknown, self._tokenize(unknown.to_pylist()))
-        return self._words.look_up(numbers_D[numbered.indices.to_numpy()])
+        return self._words.encoded.take(numbers_D[numbered.indices.to_numpy()])
 
     def _tokenize(self, words: list[str]) -> EncodedStrings:
         """Return the ids of words, as the tokenizer's model alone encodes them."""
@@ -169,45 +164,19 @@ class EncoderPool:
         """Start without encoders; `make` is called when all are lent."""
         self._make = make
         self._idle: list[Encoder] = []
-        self._lock = threading.Lock()
 
     @contextmanager
     def lend(self) -> Iterator[Encoder]:
         """Lend an encoder for the duration of a `with` block."""
-        encoder = self._take_idle()
-        if encoder is None:
-            encoder = self._make()  # slow, so the lock is not held meanwhile
+        try:
+            encoder = self._idle.pop()  # atomic, as `append` is
+        except IndexError:
+            encoder = self._make()
 
         yield encoder
 
         # Not reached after an exception: the caches of an encoder that was interrupted may be incomplete.
-        with self._lock:
-            self._idle.append(encoder)
-
-    def _take_idle(self) -> Encoder | None:
-        with self._lock:
-            return self._idle.pop() if self._idle else None
-
-
-def _chunk_ends(sentences: pa.Array) -> list[int]:
-    """Return the ends of chunks of about CHUNK_BYTES, as sentence numbers. A longer sentence is its own chunk."""
-    _, starts_N1 = bytes_of(sentences)
-    ends = []
-    start = 0
-    while start < len(sentences):
-        end = int(np.searchsorted(starts_N1, starts_N1[start] + CHUNK_BYTES, side="right")) - 1
-        start = min(max(end, start + 1), len(sentences))
-        ends.append(start)
-    return ends
-
-
-def _joined_to_pieces(words: EncodedStrings, counts_P: Ints, joined_W: NDArray[np.bool_] | None) -> EncodedStrings:
-    """Regroup the ids of W words by piece. counts_P: the number of words in each piece."""
-    joined_T = None
-    if joined_W is not None:
-        tokens_per_word_W = np.diff(words.offsets_N1)
-        joined_T = np.repeat(joined_W, tokens_per_word_W)
-    return EncodedStrings(words.ids_T, words.offsets_N1[offsets_of(counts_P)], joined_T)
+        self._idle.append(encoder)
 
 
 def _isolates_ideographs(tokenizer: dict[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""Cuts sentences into pieces, the strings that an encoder looks up: all sentences of a chunk at once, by bytes.
+"""Cuts sentences into pieces, the strings that an encoder looks up, and pieces into words, many at once.
 
 A piece begins at the start of a sentence and at every space, so it is a run of non-spaces with the space before it:
 "the cat" is "the" and " cat". Pieces are adjacent in the text, so cutting copies nothing.
@@ -10,22 +10,23 @@ Two rules depend on the vocabulary:
     white space  in byte-level BPE, white space other than single spaces between runs belongs to words. A sentence that
                  contains some is one piece
 
-Shape suffixes: N sentences, P pieces, T bytes. N1 and P1 have one element more.
+Shape suffixes: N sentences, P pieces, T bytes. N1 has one element more than N.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
+from tokenizers import Tokenizer
 
-Bytes = NDArray[np.uint8]
-Bools = NDArray[np.bool_]
-Ints = NDArray[np.int64]
+from pipeline.words.arrow import SPACE_BYTE, Bools, Bytes, Ints, bytes_of, strings_of
+from pipeline.words.cut import CutStrings, are_plain, cut_plain, cut_where, isolate_ideographs
+from pipeline.words.rules import Rules, cutter_of
+from schemas.ragged import offsets_of
+from schemas.vocabulary import Model
 
-SPACE_BYTE = 0x20
 _FIRST_PRINTABLE = 0x20
 
 _WHITE_SPACE = tuple(
@@ -35,78 +36,77 @@ _WHITE_SPACE = tuple(
 )
 """White space outside of ASCII, as UTF-8."""
 
-
-class Pieces(NamedTuple):
-    """P pieces; those of sentence i are offsets_N1[i] : offsets_N1[i + 1]. A sentence without characters has none."""
-
-    strings: pa.Array
-    offsets_N1: Ints
+_PRINTABLE = [chr(code) for code in range(0x21, 0x7F)]
 
 
-class PieceRules(NamedTuple):
-    """What a vocabulary allows. isolates_ideographs, keeps_white_space: see the top of this file."""
-
-    isolates_ideographs: bool
-    keeps_white_space: bool
-
-
-def cut_into_pieces(sentences: pa.Array, rules: PieceRules) -> Pieces:
-    """Cut N sentences, an Arrow array of strings that may be a slice of a longer one."""
+def cut_into_pieces(sentences: pa.Array, isolates_ideographs: bool, keeps_white_space: bool) -> CutStrings:
+    """Cut N sentences, which may be a slice of a longer column. The two rules are those at the top of this file."""
     text, starts_N1 = bytes_of(sentences)
-
     begins_T = text == SPACE_BYTE
-    if rules.keeps_white_space:
+    if keeps_white_space:
         begins_T &= ~_in_irregular_sentences(text, starts_N1)
-    if rules.isolates_ideographs:
-        _isolate_ideographs(text, begins_T)
-
-    # An empty sentence shares its start with the next one. One at the end of the text begins nothing.
-    begins_T[starts_N1[starts_N1 < len(text)]] = True
-
-    places_P = np.flatnonzero(begins_T)
-    offsets_N1 = np.searchsorted(places_P, starts_N1)
-    return Pieces(string_array(text, places_P), offsets_N1)
+    if isolates_ideographs:
+        isolate_ideographs(begins_T, text)
+    return cut_where(begins_T, text, starts_N1)
 
 
-def bytes_of(strings: pa.Array) -> tuple[Bytes, Ints]:
-    """Return the UTF-8 bytes of N strings end to end, and (N1,) int64 offsets, each string's start and the end.
+class WordCutter:
+    """Cuts pieces into words by the rules of one tokenizer.
 
-    The bytes are not copied.
+    Pieces of printable ASCII, most of most European text, are cut by array operations (pipeline/words/cut.py), if these
+    cut every pair of ASCII characters as the tokenizer does. All others go through its own rules one by one.
     """
-    if len(strings) == 0:
-        return np.zeros(0, dtype=np.uint8), np.zeros(1, dtype=np.int64)
 
-    _, offsets, data = strings.buffers()
-    begin = strings.offset
-    offsets_N1 = np.frombuffer(offsets, dtype=np.int32)[begin : begin + len(strings) + 1].astype(np.int64)
-    text: Bytes = np.zeros(0, dtype=np.uint8)
-    if data is not None:
-        text = np.frombuffer(data, dtype=np.uint8)[offsets_N1[0] : offsets_N1[-1]]
-    return text, offsets_N1 - offsets_N1[0]
+    def __init__(self, tokenizer: Tokenizer, model: Model):
+        self._cut = cutter_of(tokenizer, model)
+        self._model: Model = model
+        self._array_rules = self._find_array_rules()
+
+    def is_plain(self, pieces: pa.Array) -> Bools:
+        """Return (P,) bool: true for the pieces that `cut_plain` can cut. Pieces are not empty."""
+        if self._array_rules is None:
+            return np.zeros(len(pieces), dtype=bool)
+        # A space inside a piece means that the piece is a whole sentence, whose white space belongs to words.
+        return are_plain(_without_first_space(pieces), self._model, only_ascii=True)
+
+    def cut_plain(self, pieces: pa.Array) -> CutStrings:
+        """Cut plain pieces."""
+        assert self._array_rules is not None
+        return cut_plain(_without_first_space(pieces), self._array_rules)
+
+    def cut_any(self, pieces: list[str]) -> list[list[str]]:
+        """Cut pieces of any characters, one by one."""
+        return [self._cut(run) for run in self.runs_of(pieces)]
+
+    def runs_of(self, pieces: list[str]) -> list[str]:
+        """Return the pieces without the spaces that do not belong to a word."""
+        if self._model == "bytebpe":
+            return pieces
+        return [piece.strip(" ") for piece in pieces]
+
+    def _find_array_rules(self) -> Rules | None:
+        """Return the rules with which array operations cut as the tokenizer does, if there are any."""
+        # Every pair of printable ASCII characters, and contractions, show any difference between two sets of rules.
+        # Array operations do not cut two equal quotation marks in a row by the rules of Unigram.
+        pairs = (left + right for left in _PRINTABLE for right in _PRINTABLE)
+        tested = "".join(pair for pair in pairs if self._model != "unigram" or pair not in ("``", "''"))
+        probes = [tested, "'s't're've'm'll'd", "a'sb'rec'lld'x"]
+        expected = list(chain.from_iterable(map(self._cut, probes)))
+        for rules in (Rules(self._model, lowercase=False), Rules(self._model, lowercase=True)):
+            if cut_plain(pa.array(probes), rules).parts.to_pylist() == expected:
+                return rules
+        return None
 
 
-def string_array(text: Bytes, begins_P: NDArray[Any]) -> pa.Array:
-    """Return the strings that begin at these offsets of a text of less than 2 GB; each ends where the next begins."""
-    offsets_P1 = np.append(begins_P, len(text)).astype(np.int32)
-    return pa.StringArray.from_buffers(len(begins_P), pa.py_buffer(offsets_P1), pa.py_buffer(text))
+def _without_first_space(pieces: pa.Array) -> pa.StringArray:
+    """Return pieces, which are not empty, without the space that may begin each."""
+    text, starts_P1 = bytes_of(pieces)
+    starts_P = starts_P1[:-1]
+    has_space_P = text[starts_P] == SPACE_BYTE
 
-
-def _isolate_ideographs(text: Bytes, begins_T: Bools) -> None:
-    """Begin a piece at each ideograph from U+4E00 to U+9FFF, and after it.
-
-    In UTF-8 these are E4 B8 80 to E9 BF BF, and nothing else begins with E5 to E9. Rarer ideographs stay in runs, which
-    is slower but correct.
-    """
-    leads = np.flatnonzero((text >= 0xE4) & (text <= 0xE9))
-    if len(leads) == 0:
-        return
-
-    is_ideograph = (text[leads] > 0xE4) | (text[leads + 1] >= 0xB8)
-    leads = leads[is_ideograph]
-    begins_T[leads] = True
-
-    after = leads + 3
-    begins_T[after[after < len(text)]] = True
+    is_kept_T = np.ones(len(text), dtype=bool)
+    is_kept_T[starts_P[has_space_P]] = False
+    return strings_of(text[is_kept_T], starts_P1 - offsets_of(has_space_P))
 
 
 def _in_irregular_sentences(text: Bytes, starts_N1: Ints) -> Bools:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 from tokenizers import Tokenizer
 
-from pipeline.pairs.added_tokens import AddedTokens, literal_tokenizer
+from pipeline.pairs.added_tokens import AddedTokens
 from pipeline.pairs.encoded import EncodedStrings
 from pipeline.pairs.encoding import Encoder
+from pipeline.words.rules import literal_tokenizer
 from schemas.errors import DataError
 from schemas.vocabulary import TOKENIZER_FILE, Vocabulary
 

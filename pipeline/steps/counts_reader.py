@@ -10,8 +10,8 @@ import pyarrow as pa
 from pipeline.runtime.piece_checks import read_piece
 from pipeline.runtime.staging import Staging
 from pipeline.vocab.counting import sum_counts
-from pipeline.vocab.cut_runs import Rules
-from pipeline.vocab.rare_words import Tally
+from pipeline.vocab.memory import Tally
+from pipeline.words.rules import Rules
 from schemas import shards, storage
 from schemas.errors import DataError, StorageError
 from schemas.manifest import Manifest, Shard, check_unchanged, read_manifest, read_shard_bytes

@@ -19,8 +19,9 @@ from pipeline.steps.counts_reader import CountsPlace, CountsReader
 from pipeline.steps.provenance import Provenance
 from pipeline.steps.vocab_files import extend_files, learn_files
 from pipeline.steps.word_counts import encode_entry
+from pipeline.vocab.counted_words import Words
 from pipeline.vocab.counting import most_frequent_first
-from pipeline.vocab.rare_words import (
+from pipeline.vocab.memory import (
     THRESHOLDS,
     Tally,
     WordAmounts,
@@ -30,8 +31,7 @@ from pipeline.vocab.rare_words import (
     listed_from,
     words_below,
 )
-from pipeline.vocab.statistics import Usage, VocabularyUse, describe_usage
-from pipeline.vocab.words import Words
+from pipeline.vocab.report import Usage, VocabularyUse, describe_usage
 from schemas import FORMAT_VERSION, storage
 from schemas.errors import DataError
 from schemas.manifest import LedgerEntry, Manifest, Shard

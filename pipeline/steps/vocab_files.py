@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pipeline.options import VocabJob
 from pipeline.pairs.published_tokenizer import without_dropout
 from pipeline.runtime.counters import Report
+from pipeline.vocab.counted_words import UnigramRules, Words
 from pipeline.vocab.extend import extend_vocabulary
 from pipeline.vocab.tokenizer_files import vocabulary_files
 from pipeline.vocab.train import VocabularyOptions, train_with_all_places
-from pipeline.vocab.unigram_words import UnigramRules
-from pipeline.vocab.words import Words
 from schemas import storage
 from schemas.vocabulary import TOKENIZER_FILE, TOKENIZER_FILES
 

@@ -20,9 +20,9 @@ from pipeline.runtime.publication import publish_output
 from pipeline.runtime.staging import DIRECT, Staging
 from pipeline.steps.provenance import Provenance
 from pipeline.vocab.counting import BY_RULES, add_partition, count_texts, sum_counts
-from pipeline.vocab.cut_runs import Rules
-from pipeline.vocab.rare_words import all_words, tally_words
-from pipeline.vocab.word_keys import keys_of_words
+from pipeline.vocab.memory import all_words, tally_words
+from pipeline.words.arrow import hashes_of
+from pipeline.words.rules import Rules
 from schemas import FORMAT_VERSION, shards, storage
 from schemas.manifest import Manifest, Shard, fingerprint, read_shard_bytes, read_shards_of_part
 from schemas.manifest_entries import PART_ENTRIES
@@ -120,7 +120,7 @@ def count_lot(lot: TextLot, plan: CountPlan) -> Iterator[KeyedBatch]:
     """Count the words of a lot of text shards. Yields (keys, BY_RULES rows)."""
     texts = (_read_text(plan.text, shard) for shard in lot.shards)
     for counts in count_texts(texts, plan.sources, plan.rules):
-        yield keys_of_words(counts["word"]), counts
+        yield hashes_of(counts["word"]), counts
 
 
 def _read_text(folder: str, shard: Shard) -> pa.Table:

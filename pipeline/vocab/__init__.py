@@ -1,6 +1,7 @@
 """Turns text shards into word counts, and word counts into a vocabulary.
 
-`pretokenize` cuts text into words; `runs`, `cut_runs` and `counting` count them on workers; `rare_words` determines
-whether they fit into memory; `train` (with `words` and `bpe`) trains the tokens; `statistics` describes how the
-vocabulary encodes its text; and `tokenizer_files` writes what other libraries load.
+`counting` counts words on workers, by the rules in pipeline/words; `memory` determines whether they fit into memory;
+`train` learns the tokens with `bpe` or `unigram`, and `extend` adds tokens to another vocabulary; `report` describes
+how a vocabulary encodes its text; and `tokenizer_files` writes what other libraries load. The folder esm2 is a
+vocabulary of ESM-2's letters.
 """

@@ -1,28 +1,32 @@
 """Exact word counts of text shards, by source and by set of rules.
 
-The text is split at spaces into runs (runs.py), and each distinct run is cut into words once for every set of rules
-(cut_runs.py). Counts are added up inside a worker before they travel: within a lot of neighboring shards, most runs
-repeat. Then an exchange brings all counts of a word together, by a hash of the word (word_keys.py), and a partition of
-the words is added up over all lots. Counts are 64-bit integers, and nothing is dropped before everything is added up.
+Sentences are split at spaces into runs ("don't,"), most of which repeat: a boolean for each byte says where a run
+begins, and Arrow's hash table numbers the distinct runs. Each of them is cut into words once for every set of rules
+(pipeline/words). Counts are added up inside a worker before they travel. Then an exchange brings all counts of a word
+together, by a hash of the word, and a partition of the words is added up over all lots. Counts are 64-bit integers, and
+nothing is dropped before everything is added up.
 
-Shape suffixes: D distinct runs, T rows of a table of runs, which has a row for each run and source, K words of all
-runs.
+Shape suffixes: B bytes of the text, R runs in the text, R1 one more, for the end of the text, S sentences, D distinct
+runs, T rows of a table of runs, which has a row for each run and source, K words of all runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipeline.vocab.cut_runs import CutRuns, Rules, cut_runs
-from pipeline.vocab.runs import RUNS_SCHEMA, count_runs
+from pipeline.words.arrow import SPACE_BYTE, Ints, bytes_of, strings_of
+from pipeline.words.cut import cut_runs
+from pipeline.words.rules import Rules
 from schemas import shards
-from schemas.ragged import places_of_ranges
+from schemas.ragged import group_starts, offsets_of, places_of_ranges
+
+CUT_AT_ONCE = 1 << 20  # bytes of sentences that are cut at once: their arrays stay in the processor's cache
+COUNTED_AT_ONCE = 64 << 20  # bytes of runs that are counted with one hash table, which takes some 3 times their memory
 
 MAX_SOURCES = 64  # reported separately; the others are counted as one
 OTHERS = "(other sources)"
@@ -34,6 +38,9 @@ This is what Beam calls combiner lifting. Beam's own (CombinePerKey) bounds the 
 their bytes, and its keys would be Python objects. The engine also chooses the size of a bundle, so a restarted job
 could not find a bundle's table in staging again; it can find the table of a lot of shards.
 """
+
+RUNS_SCHEMA = pa.schema([("run", pa.string()), ("source", pa.uint16()), ("count", pa.int64())])
+"""How often each run occurs in a source. `source` is an index into a list of sources."""
 
 BY_SOURCE = shards.COUNTS_BY_SOURCE_SCHEMA
 """Schema of a table of counts. `source` is an index into the list that `reported_sources` returns."""
@@ -67,7 +74,7 @@ def count_texts(texts: Iterable[pa.Table], sources: Sequence[str], rules: Sequen
     added = _AddedRuns()
     for text in texts:
         source_of_row = _source_of_row(text, sources)
-        for counted in count_runs(text, source_of_row):
+        for counted in _count_runs(text, source_of_row):
             added.add(counted)
             if added.is_full():
                 yield words_of_runs(added.take(), rules)
@@ -84,6 +91,92 @@ def _source_of_row(text: pa.Table, sources: Sequence[str]) -> NDArray[np.uint16]
     index = pc.index_in(text["source"], listed)  # type: ignore[attr-defined]
     index = pc.fill_null(index, others)  # type: ignore[attr-defined]
     return index.to_numpy().astype(np.uint16)
+
+
+def _count_runs(text: pa.Table, source_of_row: NDArray[np.uint16]) -> Iterator[pa.Table]:
+    """Yield tables of RUNS_SCHEMA whose sum is the count of all runs in a text shard (shards.TEXT_SCHEMA)."""
+    runs: list[pa.StringArray] = []
+    sources: list[NDArray[np.uint16]] = []
+    size = 0
+
+    for batch in text.to_batches():
+        documents = batch["sentences"]
+        for start, end in _ranges(documents):
+            runs_R, source_R = _runs_of(documents[start:end], source_of_row[start:end])
+            runs.append(runs_R)
+            sources.append(source_R)
+            size += runs_R.nbytes
+
+            if size >= COUNTED_AT_ONCE:
+                yield _count_occurrences(runs, np.concatenate(sources))
+                runs = []
+                sources = []
+                size = 0
+
+        source_of_row = source_of_row[batch.num_rows :]
+
+    if runs:
+        yield _count_occurrences(runs, np.concatenate(sources))
+
+
+def _ranges(documents: pa.ListArray) -> list[tuple[int, int]]:
+    """Cut documents into ranges of rows of about CUT_AT_ONCE bytes."""
+    if len(documents) == 0:
+        return []
+
+    # A row's offset is the index of its first sentence, whose own offset is in bytes.
+    first_sentence_of_row = documents.offsets.to_numpy()
+    _, byte_of_sentence = bytes_of(documents.values)
+    byte_of_row = byte_of_sentence[first_sentence_of_row]
+
+    # A new range begins at the first row in each CUT_AT_ONCE bytes of text.
+    range_of_row = (byte_of_row[:-1] - byte_of_row[0]) // CUT_AT_ONCE
+    starts = group_starts(range_of_row).tolist()
+    return list(zip(starts, [*starts[1:], len(documents)], strict=True))
+
+
+def _runs_of(documents: pa.ListArray, source_of_row: NDArray[np.uint16]) -> tuple[pa.StringArray, NDArray[np.uint16]]:
+    """Cut the sentences of some documents at spaces. Returns (R runs in order, (R,) the source of each)."""
+    sentences = documents.flatten()
+    text_B, sentence_starts_S1 = bytes_of(sentences)
+    is_space_B = text_B == SPACE_BYTE
+
+    # A run begins at the start of a sentence and after each space. Runs between two spaces are empty.
+    is_start_B1 = np.zeros(len(text_B) + 1, dtype=bool)
+    is_start_B1[1:] = is_space_B
+    is_start_B1[sentence_starts_S1] = True
+    start_R1 = np.flatnonzero(is_start_B1)
+
+    # A run ends where the next one begins, or one byte earlier if there is a space between them.
+    ends_with_space_R = is_space_B[start_R1[1:] - 1]
+    lengths_R = np.diff(start_R1) - ends_with_space_R
+
+    # Without the spaces, the runs are end to end, which is the layout of an Arrow column.
+    runs_R = strings_of(text_B[~is_space_B], offsets_of(lengths_R))
+
+    sentences_of_row = documents.value_lengths().to_numpy(zero_copy_only=False)
+    source_S = np.repeat(source_of_row, sentences_of_row)
+    runs_of_sentence_S = np.diff(np.searchsorted(start_R1, sentence_starts_S1))
+    return runs_R, np.repeat(source_S, runs_of_sentence_S)
+
+
+def _count_occurrences(runs: list[pa.StringArray], source_R: NDArray[np.uint16]) -> pa.Table:
+    """Return the counts of runs (RUNS_SCHEMA), sorted by source. Each run and source has one row."""
+    # Arrow numbers the runs of all chunks with one hash table, so the last chunk's dictionary has all of them.
+    encoded = pa.chunked_array(runs, pa.string()).dictionary_encode()
+    runs_D = encoded.chunk(encoded.num_chunks - 1).dictionary
+    run_R = np.concatenate([chunk.indices.to_numpy() for chunk in encoded.chunks])
+
+    parts = [RUNS_SCHEMA.empty_table()]
+    for source in np.unique(source_R).tolist():
+        count_D = np.bincount(run_R[source_R == source], minlength=len(runs_D))
+        occurring = np.flatnonzero(count_D)
+        sources = np.full(len(occurring), source, dtype=np.uint16)
+        columns = [runs_D.take(pa.array(occurring)), pa.array(sources), pa.array(count_D[occurring])]
+        parts.append(pa.table(columns, schema=RUNS_SCHEMA))
+
+    counted = pa.concat_tables(parts)
+    return counted.filter(pc.not_equal(counted["run"], ""))  # type: ignore[attr-defined]
 
 
 class _AddedRuns:
@@ -140,15 +233,13 @@ def words_of_runs(runs: pa.Table, rules: Sequence[Rules]) -> pa.RecordBatch:
 
     parts = [BY_RULES.empty_table()]
     for number, one in enumerate(rules):
-        cut = cut_runs(runs_D, one)
-        words = _words_of_rows(cut, run_T, len(runs_D))
+        words_K, run_K = cut_runs(runs_D, one)
+        row_K = run_K
+        if len(run_T) != len(runs_D):  # otherwise each run has one row, in the order in which Arrow numbered the runs
+            word, row_K = _words_of_rows(run_K, run_T, len(runs_D))
+            words_K = words_K.take(pa.array(word))
 
-        columns = [
-            words.words_K,
-            pa.array(source_T[words.row_K]),
-            pa.array(count_T[words.row_K]),
-        ]
-        occurrences = pa.table(columns, schema=BY_SOURCE)
+        occurrences = pa.table([words_K, pa.array(source_T[row_K]), pa.array(count_T[row_K])], schema=BY_SOURCE)
         counts = sum_counts(occurrences, ["word", "source"])
 
         numbers = pa.array(np.full(counts.num_rows, number, dtype=np.uint8))
@@ -157,31 +248,16 @@ def words_of_runs(runs: pa.Table, rules: Sequence[Rules]) -> pa.RecordBatch:
     return one_batch(pa.concat_tables(parts))
 
 
-@dataclass(frozen=True)
-class _WordsOfRows:
-    """`words_K[k]` is a word of the run in row `row_K[k]`."""
-
-    words_K: pa.Array
-    row_K: NDArray[np.int64]
-
-
-def _words_of_rows(cut: CutRuns, run_T: NDArray[np.int32], distinct_runs: int) -> _WordsOfRows:
-    """Return the words of all rows, given the words of each distinct run."""
-    if len(run_T) == distinct_runs:
-        # Each run has one row, in the order in which Arrow numbered the runs.
-        return _WordsOfRows(cut.words_K, cut.run_K)
-
+def _words_of_rows(run_K: Ints, run_T: NDArray[np.int32], distinct_runs: int) -> tuple[Ints, Ints]:
+    """Return (indices into the words of distinct runs, the row of each), for the words of all rows."""
     # The positions of each run's words after sorting by run.
-    words_by_run = np.argsort(cut.run_K, kind="stable")
-    words_of_run_D = np.bincount(cut.run_K, minlength=distinct_runs)
+    words_by_run = np.argsort(run_K, kind="stable")
+    words_of_run_D = np.bincount(run_K, minlength=distinct_runs)
     first_of_run_D = np.cumsum(words_of_run_D) - words_of_run_D
 
     words_of_row_T = words_of_run_D[run_T]
     places = places_of_ranges(first_of_run_D[run_T], words_of_row_T)
-    return _WordsOfRows(
-        words_K=cut.words_K.take(pa.array(words_by_run[places])),
-        row_K=np.repeat(np.arange(len(run_T)), words_of_row_T),
-    )
+    return words_by_run[places], np.repeat(np.arange(len(run_T)), words_of_row_T)
 
 
 def add_partition(counts: pa.Table, number: int) -> pa.Table:

@@ -7,7 +7,7 @@ a text without a new token keeps its ids:
                 begin with a new piece are cut differently
     bytebpe     merges, learned from where the old ones end. Old merges come first, so a word is cut as before until
                 they are used up, and then new ones apply
-    unigram     parts of words in one script (see unigram_words.py), each with the score of its best segmentation, so
+    unigram     parts of words in one script (see counted_words.py), each with the score of its best segmentation, so
                 that nothing else becomes more likely
 
 Each new token comes with the old ids of its spelling; a model initializes its embedding with the mean of theirs.
@@ -18,19 +18,19 @@ Shape suffixes: N distinct words, T tokens of all words.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
 
 from pipeline.vocab.bpe import BPETrainer, join_bytes
-from pipeline.vocab.statistics import encode_words, word_tokenizer
+from pipeline.vocab.counted_words import CODE_POINTS, Words, cut_parts
+from pipeline.vocab.report import encode_words, word_tokenizer
 from pipeline.vocab.symbol_array import WordSymbols
 from pipeline.vocab.train import MAX_WORD_CHARACTERS, long_words
-from pipeline.vocab.unigram_words import cut_parts, strings_of
-from pipeline.vocab.words import CODE_POINTS, Words
 from schemas.errors import DataError
 from schemas.extension import EXTENSION_FILE, Extension
 from schemas.vocabulary import (
@@ -118,15 +118,12 @@ def check_extendable(tokenizer_json: bytes, vocabulary: Vocabulary, path: str) -
 
 def _by_spelling(words: Words) -> Words:
     """Sort words, whose order depends on the size of the text, so that equal words give equal results."""
-    strings = strings_of(words)
-    order = sorted(range(len(strings)), key=strings.__getitem__)
-    counts = dict(zip(strings, words.counts_N.tolist(), strict=True))
-    return Words.of_counts({strings[i]: counts[strings[i]] for i in order})
+    return Words.of_counts(dict(sorted(zip(words.strings(), words.counts_N.tolist(), strict=True))))
 
 
 def _count_tokens(words: Words, tokenizer_json: bytes) -> int:
     tokenizer, spell = word_tokenizer(tokenizer_json)
-    _, pieces_N = encode_words(tokenizer, [spell(word) for word in strings_of(words)])
+    _, pieces_N = encode_words(tokenizer, [spell(word) for word in words.strings()])
     return int(pieces_N @ words.counts_N)
 
 
@@ -134,14 +131,9 @@ def _new_words(
     words: Words, tokenizer_json: bytes, vocabulary: Vocabulary, add: int, min_frequency: int
 ) -> list[NewToken]:
     """Return the words (by BERT's rules) that save the most tokens; ties go to the first by spelling."""
-    model: Any = Tokenizer.from_str(tokenizer_json.decode()).model
-    ids = [[token.id for token in model.tokenize(word)] for word in strings_of(words)]
-    found = []
-    for word, old_ids, count in zip(strings_of(words), ids, words.counts_N.tolist(), strict=True):
-        saved = (len(old_ids) - 1) * count
-        if saved > 0 and count >= min_frequency and len(word) <= MAX_WORD_CHARACTERS:
-            found.append(NewToken(word, old_ids, saved))
-    return _most_saving(found, vocabulary, add)
+    tokenizer = Tokenizer.from_str(tokenizer_json.decode())
+    found = _saving(words, tokenizer, min_frequency)
+    return _most_saving((token for token in found if len(token.spelling) <= MAX_WORD_CHARACTERS), vocabulary, add)
 
 
 def _new_parts(
@@ -149,27 +141,36 @@ def _new_parts(
 ) -> list[NewToken]:
     """Return the parts of Unigram's words that save the most tokens."""
     tokenizer: Any = Tokenizer.from_str(tokenizer_json.decode())
-    folded: dict[str, int] = {}
-    for word, count in zip(strings_of(words), words.counts_N.tolist(), strict=True):
+    folded: Counter[str] = Counter()
+    for word, count in zip(words.strings(), words.counts_N.tolist(), strict=True):
         text = tokenizer.normalizer.normalize_str(word.removeprefix(SENTENCEPIECE_SPACE))
         for spelling, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text):
-            folded[spelling] = folded.get(spelling, 0) + count
+            folded[spelling] += count
 
     scores = [score for _, score in json.loads(tokenizer_json)["model"]["vocab"]]
     lowest = min(scores)  # with a lower score, the cost of unknown characters would change
     unknown = vocabulary.special_id("unk")
     parts = cut_parts(Words.of_counts(folded), np.ones(CODE_POINTS, dtype=bool))
-    found = []
-    for part, count in zip(strings_of(parts), parts.counts_N.tolist(), strict=True):
-        old_ids = [token.id for token in tokenizer.model.tokenize(part)]
-        saved = (len(old_ids) - 1) * count
-        if saved > 0 and count >= min_frequency and unknown not in old_ids:
-            score = max(lowest, sum(scores[i] for i in old_ids) + SCORE_MARGIN)
-            found.append(NewToken(part, old_ids, saved, score=min(score, 0.0)))
-    return _most_saving(found, vocabulary, add)
+
+    def with_score(token: NewToken) -> NewToken:
+        score = max(lowest, sum(scores[i] for i in token.old_ids) + SCORE_MARGIN)
+        return replace(token, score=min(score, 0.0))
+
+    found = _saving(parts, tokenizer, min_frequency)
+    return _most_saving((with_score(token) for token in found if unknown not in token.old_ids), vocabulary, add)
 
 
-def _most_saving(found: list[NewToken], vocabulary: Vocabulary, add: int) -> list[NewToken]:
+def _saving(words: Words, tokenizer: Any, min_frequency: int) -> Iterator[NewToken]:
+    """Yield the words that occur often enough and consist of several tokens."""
+    tokenize = tokenizer.model.tokenize  # read only once: each access to `model` makes a new object
+    for word, count in zip(words.strings(), words.counts_N.tolist(), strict=True):
+        if count >= min_frequency:
+            old_ids = [token.id for token in tokenize(word)]
+            if len(old_ids) > 1:
+                yield NewToken(word, old_ids, (len(old_ids) - 1) * count)
+
+
+def _most_saving(found: Iterable[NewToken], vocabulary: Vocabulary, add: int) -> list[NewToken]:
     known = set(vocabulary.tokens)
     new = [token for token in found if token.spelling not in known]
     return sorted(new, key=lambda token: (-token.saved, token.spelling))[:add]
@@ -180,7 +181,7 @@ def _new_merges(
 ) -> list[NewToken]:
     """Return the most frequent new merges, in the order in which byte-level BPE learns them."""
     model = Tokenizer(Tokenizer.from_str(tokenizer_json.decode()).model)
-    ids_T, pieces_N = encode_words(model, strings_of(words))
+    ids_T, pieces_N = encode_words(model, words.strings())
 
     # A merge into an old token would change texts without a new token.
     symbols = WordSymbols(ids_T.astype(np.int32), pieces_N, words.counts_N)

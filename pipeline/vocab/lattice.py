@@ -8,7 +8,7 @@ chunk of strings takes a few hundred of them.
 
 In long strings, sums over paths would exceed the range of floats. Each node therefore has a potential, the lowest sum
 of whole binary exponents of the pieces that lead to it, and sums are stored relative to it. This needs no logarithm,
-and whole numbers are the same on every processor (see exact_math.py):
+and whole numbers are the same on every processor:
 
     probability  =  mantissa * 2 ** -cost                     of a piece; costs are whole numbers
     potential    =  the lowest sum of costs of any path        from the beginning of the string to a node
@@ -25,9 +25,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.vocab.exact_math import Floats
-from pipeline.vocab.substrings import MAX_PIECE, Ids, Ints, Occurrences
+from pipeline.words.arrow import Ints
 from schemas.ragged import offsets_of
+
+Ids = NDArray[np.int32]
+Floats = NDArray[np.float64]
+
+MAX_PIECE = 16  # characters, as in sentencepiece
 
 STRINGS_AT_ONCE = 1 << 14
 """Strings per chunk: few enough for its arrays to stay in the processor's cache."""
@@ -37,6 +41,14 @@ POWERS = np.ldexp(1.0, -np.arange(1100))
 
 UNREACHED = np.iinfo(np.int32).max // 2
 """The potential of a node that no path has reached yet. Adding a cost to it does not overflow."""
+
+
+@dataclass(frozen=True)
+class Occurrences:
+    """Where the substrings of one length are: substring `piece_P[p]` begins at character `positions_P[p]`, sorted."""
+
+    positions_P: Ids
+    piece_P: Ids
 
 
 @dataclass(frozen=True)

@@ -48,8 +48,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.vocab.pair_counts import SYMBOL_BITS, Ints, pair_keys
-from schemas.ragged import offsets_of
+from pipeline.words.arrow import Ints
+from schemas.ragged import group_starts, offsets_of
+
+SYMBOL_BITS = 25
+"""Bits of a symbol in the key of a pair, an integer with the left symbol in the higher bits.
+
+Keys sort as pairs of ids do, so a tie between counts goes to the pair with the lower ids.
+"""
 
 GAP = -1
 INSIDE = -2
@@ -249,6 +255,11 @@ class SymbolArray:
         return right_positions[left_of_them == left] - length
 
 
+def pair_keys(left: NDArray[np.int32] | int, right: NDArray[np.int32] | int) -> Ints:
+    """Return the keys of pairs of symbols. Either side may be a single symbol for all pairs."""
+    return np.asarray(left, dtype=np.int64) << SYMBOL_BITS | np.asarray(right, dtype=np.int64)
+
+
 def _add_change(changes: dict[int, int], key: int, change: int) -> None:
     changes[key] = changes.get(key, 0) + change
 
@@ -285,14 +296,12 @@ def positions_by_symbol(symbol_P: NDArray[np.int32], symbols: int) -> list[NDArr
 
 
 def sum_by_key(keys_N: NDArray[Any], amounts_N: Ints) -> tuple[NDArray[Any], Ints]:
-    """Return (distinct keys, ascending; the exact sum of each key's amounts). Keys must be 0 or more."""
+    """Return (distinct keys, ascending; the exact sum of each key's amounts)."""
     order_N = np.argsort(keys_N, kind="stable")
     sorted_N = keys_N[order_N]
 
-    group_starts_K = np.flatnonzero(np.diff(sorted_N, prepend=-1))
-    if len(group_starts_K) == 0:  # reduceat refuses empty arrays
-        return keys_N, amounts_N
-    return sorted_N[group_starts_K], np.add.reduceat(amounts_N[order_N], group_starts_K)
+    starts_K = group_starts(sorted_N)
+    return sorted_N[starts_K], np.add.reduceat(amounts_N[order_N], starts_K)
 
 
 def ending_at(value_M: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -15,9 +15,9 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, processors
 
-from pipeline.vocab.pretokenize import normalizer, pre_tokenizer, unigram_normalizer
+from pipeline.vocab.counted_words import UnigramRules
 from pipeline.vocab.train import MAX_WORD_CHARACTERS, UNIGRAM_FIRST, TrainedVocabulary
-from pipeline.vocab.unigram_words import UnigramRules
+from pipeline.words.rules import normalizer, pre_tokenizer, unigram_normalizer
 from schemas.vocabulary import SENTENCEPIECE_SPACE, SPECIALS, XLNET_SPECIALS, Model, specials_of
 
 _TOKENIZER_CLASS = "PreTrainedTokenizerFast"
@@ -25,32 +25,20 @@ _TOKENIZER_CLASS = "PreTrainedTokenizerFast"
 
 def vocabulary_files(trained: TrainedVocabulary, model: Model, rules: UnigramRules) -> dict[str, bytes]:
     """Return the contents of each file by name. Models other than Unigram use only the case of `rules`."""
-    model_files: dict[str, bytes] = {}
+    files: dict[str, str] = {}
     if model == "wordpiece":
         tokenizer = wordpiece_tokenizer(trained, rules.lowercase)
-        model_files = _wordpiece_files(trained)
+        files["vocab.txt"] = "".join(f"{token}\n" for token in trained.tokens)
     elif model == "unigram":
         tokenizer = unigram_tokenizer(trained, rules)
     else:
         tokenizer = bytebpe_tokenizer(trained)
-        model_files = _bytebpe_files(trained)
+        files["vocab.json"] = json.dumps(_ids(trained), ensure_ascii=False)
+        files["merges.txt"] = "#version: 0.2\n" + "".join(f"{left} {right}\n" for left, right in trained.merges)
 
-    return {
-        "tokenizer.json": tokenizer.to_str(pretty=True).encode(),
-        "tokenizer_config.json": _json(tokenizer_config(model, rules)),
-        **model_files,
-    }
-
-
-def _wordpiece_files(trained: TrainedVocabulary) -> dict[str, bytes]:
-    lines = "".join(f"{token}\n" for token in trained.tokens)
-    return {"vocab.txt": lines.encode()}
-
-
-def _bytebpe_files(trained: TrainedVocabulary) -> dict[str, bytes]:
-    vocab = json.dumps(_ids(trained), ensure_ascii=False)
-    merges = "#version: 0.2\n" + "".join(f"{left} {right}\n" for left, right in trained.merges)
-    return {"vocab.json": vocab.encode(), "merges.txt": merges.encode()}
+    files["tokenizer.json"] = tokenizer.to_str(pretty=True)
+    files["tokenizer_config.json"] = json.dumps(tokenizer_config(model, rules), indent=1, ensure_ascii=False) + "\n"
+    return {name: content.encode() for name, content in files.items()}
 
 
 def _ids(trained: TrainedVocabulary) -> dict[str, int]:
@@ -163,7 +151,3 @@ def _unigram_config(rules: UnigramRules) -> dict[str, Any]:
         tokens = {"bos_token": "<s>", "eos_token": "</s>", "additional_special_tokens": ["<eop>", "<eod>"]}
         return config | tokens | {"padding_side": "left"}
     return config | {"bos_token": "[CLS]", "eos_token": "[SEP]"}
-
-
-def _json(content: dict[str, Any]) -> bytes:
-    return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()

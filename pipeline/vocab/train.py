@@ -9,21 +9,19 @@ Shape suffixes: N distinct words, T characters of all words, C code points (all 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
-from tokenizers import pre_tokenizers
 
 from pipeline.vocab.bpe import BPETrainer, join_bytes, join_wordpieces
+from pipeline.vocab.counted_words import CODE_POINTS, UnigramRules, Words, cut_parts, fold_words, look_up
 from pipeline.vocab.symbol_array import WordSymbols
 from pipeline.vocab.unigram import learn_pieces
-from pipeline.vocab.unigram_words import UnigramRules, cut_parts, fold_words
-from pipeline.vocab.words import CODE_POINTS, WORDS_AT_ONCE, Words, common_characters, look_up
+from pipeline.words.arrow import Bools, Ints
 from schemas.errors import DataError
 from schemas.ragged import offsets_of
-from schemas.vocabulary import BERT_SPECIALS, XLNET_FIRST, Model
+from schemas.vocabulary import BERT_SPECIALS, BYTE_OF_CHARACTER, XLNET_FIRST, Model
 
 MAX_CUT = 0.005  # share of the text's characters that the default alphabet may leave out
 MAX_WORD_CHARACTERS = 100  # characters; tokenizers encodes a longer word as [UNK] (in Google's code the limit is 200)
@@ -115,8 +113,10 @@ def train_vocabulary(words: Words, options: VocabularyOptions) -> TrainedVocabul
     trainer = BPETrainer(alphabet.symbols, alphabet.spellings, join)
     left_out = alphabet.left_out
     del alphabet
+
     room = options.size - len(first) - len(last)
     trainer.train(room, options.min_frequency)
+
     missing = -(len(first) + len(trainer.tokens) + len(last)) % options.pad_to_multiple
     unused = [f"[unused{i}]" for i in range(missing)]
     return TrainedVocabulary(
@@ -152,7 +152,10 @@ def _train_unigram(words: Words, options: VocabularyOptions) -> TrainedVocabular
     rules = options.rules
     first = UNIGRAM_FIRST[rules.family]
     words = fold_words(words, rules.lowercase, rules.keep_accents)
-    is_kept_C, left_out = _unigram_alphabet(words, options)
+    counts_C = words.count_characters()
+    ranked = -np.sort(-counts_C[counts_C > 0])
+    covering = int(np.searchsorted(np.cumsum(ranked), UNIGRAM_COVERAGE * ranked.sum())) + 1
+    is_kept_C, left_out = _choose_characters(counts_C, min(covering, max(1, options.size // 2)), options)
     parts = cut_parts(words, is_kept_C)
     del words
     if len(parts.counts_N) == 0:
@@ -187,33 +190,28 @@ def _train_unigram(words: Words, options: VocabularyOptions) -> TrainedVocabular
     )
 
 
-def _unigram_alphabet(words: Words, options: VocabularyOptions) -> tuple[NDArray[np.bool_], LeftOut]:
-    """Choose the characters that become pieces: those that cover UNIGRAM_COVERAGE of the text, or `max_alphabet`."""
-    counts_C = words.count_characters()
-    limit = options.max_alphabet or options.alphabet_room
-    if limit is None:
-        ranked = -np.sort(-counts_C[counts_C > 0])
-        covering = int(np.searchsorted(np.cumsum(ranked), UNIGRAM_COVERAGE * ranked.sum())) + 1
-        limit = min(covering, max(1, options.size // 2))
-
-    return _choose_characters(counts_C, limit, options)
-
-
-def _choose_characters(
-    counts_C: NDArray[np.int64], limit: int, options: VocabularyOptions
-) -> tuple[NDArray[np.bool_], LeftOut]:
-    """Return ((C,) bool, true for the `limit` most frequent characters, and the others).
+def _choose_characters(counts_C: Ints, default_limit: int, options: VocabularyOptions) -> tuple[Bools, LeftOut]:
+    """Choose the characters of an alphabet. Returns ((C,) bool, true for these, and the others).
 
     Raises DataError if the characters would be too many even without merges.
     """
-
-    def choose(limit: int) -> tuple[NDArray[np.bool_], LeftOut]:
-        is_kept_C, cut = common_characters(counts_C, limit)
-        return is_kept_C, LeftOut(cut, int(np.count_nonzero(is_kept_C)), int(counts_C.sum()))
-
     if options.max_alphabet is None:
-        check_coverage(choose(options.size)[1], options.size)
-    return choose(limit)
+        check_coverage(common_characters(counts_C, options.size)[1], options.size)
+    return common_characters(counts_C, options.max_alphabet or options.alphabet_room or default_limit)
+
+
+def common_characters(counts_C: Ints, limit: int) -> tuple[Bools, LeftOut]:
+    """Return ((C,) bool, true for the `limit` most frequent characters; and the others).
+
+    Among characters with equal counts, the lower code point is kept.
+    """
+    points = np.flatnonzero(counts_C)
+    ranked = points[np.argsort(-counts_C[points], kind="stable")]
+
+    is_kept_C = np.zeros(CODE_POINTS, dtype=bool)
+    is_kept_C[ranked[:limit]] = True
+    cut = {chr(point): int(counts_C[point]) for point in ranked[limit:].tolist()}
+    return is_kept_C, LeftOut(cut, len(ranked[:limit]), int(counts_C.sum()))
 
 
 @dataclass(frozen=True)
@@ -226,15 +224,13 @@ class _Alphabet:
 
 
 def _wordpiece_alphabet(words: Words, options: VocabularyOptions) -> _Alphabet:
-    """Choose a WordPiece alphabet.
+    """Choose a WordPiece alphabet, by default of half the vocabulary at first (see train_with_all_places).
 
-    It has `max_alphabet` characters, by default half the vocabulary at first (see train_with_all_places). Words with a
-    rarer character are left out as a whole: without it, their remaining pieces would be joined into tokens that occur
-    in no text.
+    Words with a character that is not in it are left out as a whole: without it, their remaining pieces would be joined
+    into tokens that occur in no text.
     """
     specials = len(BERT_SPECIALS)
-    limit = options.max_alphabet or options.alphabet_room or max(1, options.size // 2 - specials)
-    is_kept_C, left_out = _choose_characters(words.count_characters(), limit, options)
+    is_kept_C, left_out = _choose_characters(words.count_characters(), max(1, options.size // 2 - specials), options)
 
     too_long = long_words(words)
     trainable = trainable_words(words, is_kept_C)
@@ -274,15 +270,18 @@ def _no_trainable_word(words: int, too_long: int, options: VocabularyOptions) ->
 def _bytebpe_alphabet(words: Words, options: VocabularyOptions) -> _Alphabet:
     """Return the alphabet of all bytes, with which no word is unknown."""
     specials = len(BYTEBPE_FIRST) + len(BYTEBPE_LAST)
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    alphabet = sorted(BYTE_OF_CHARACTER)
     needed = specials + len(alphabet)
     if needed > options.size:
         raise DataError(
             f"--size {options.size} cannot hold {specials} special tokens and 256 bytes. Give at least {needed}."
         )
 
-    symbols = WordSymbols(byte_symbols(words, alphabet), words.lengths_N, words.counts_N)
-    return _Alphabet(symbols, alphabet, LeftOut())
+    # The characters of the alphabet are below U+0200.
+    symbol_of_code_point = np.zeros(0x200, dtype=np.uint8)
+    symbol_of_code_point[[ord(character) for character in alphabet]] = np.arange(len(alphabet))
+    symbols_T = look_up(symbol_of_code_point, words.characters_T)
+    return _Alphabet(WordSymbols(symbols_T, words.lengths_N, words.counts_N), alphabet, LeftOut())
 
 
 def long_words(words: Words) -> tuple[int, int]:
@@ -291,7 +290,7 @@ def long_words(words: Words) -> tuple[int, int]:
     return int(np.count_nonzero(is_long_N)), int(words.counts_N[is_long_N].sum())
 
 
-def trainable_words(words: Words, is_kept_C: NDArray[np.bool_]) -> Words:
+def trainable_words(words: Words, is_kept_C: Bools) -> Words:
     """Return the words that a tokenizer would encode: not too long, and without a character that is not kept."""
     is_kept_T = look_up(is_kept_C, words.characters_T)
     all_kept_N = np.logical_and.reduceat(is_kept_T, offsets_of(words.lengths_N)[:-1])
@@ -317,7 +316,7 @@ def wordpiece_symbols(words: Words) -> tuple[WordSymbols, list[str]]:
     """
     word_starts_N = offsets_of(words.lengths_N)[:-1]
     initial_C = np.bincount(words.characters_T[word_starts_N], minlength=CODE_POINTS)
-    inner_C = _count_distinct_words_characters(words) - initial_C
+    inner_C = replace(words, counts_N=np.ones_like(words.counts_N)).count_characters() - initial_C
 
     code_points = {chr(point): point for point in np.flatnonzero(initial_C).tolist()}
     inner_code_points = {f"##{chr(point)}": point for point in np.flatnonzero(inner_C).tolist()}
@@ -335,19 +334,3 @@ def wordpiece_symbols(words: Words) -> tuple[WordSymbols, list[str]]:
     symbols_T = look_up(inner_symbol_C, words.characters_T)
     symbols_T[word_starts_N] = initial_symbol_C[words.characters_T[word_starts_N]]
     return WordSymbols(symbols_T, words.lengths_N, words.counts_N), alphabet
-
-
-def _count_distinct_words_characters(words: Words) -> NDArray[np.int64]:
-    """Return (C,) int64: how often each character occurs if every distinct word counts once."""
-    counts_C = np.zeros(CODE_POINTS, dtype=np.int64)
-    for start in range(0, len(words.characters_T), WORDS_AT_ONCE):
-        counts_C += np.bincount(words.characters_T[start : start + WORDS_AT_ONCE], minlength=CODE_POINTS)
-    return counts_C
-
-
-def byte_symbols(words: Words, alphabet: Sequence[str]) -> NDArray[np.uint8]:
-    """Return (T,) uint8: each character as an index into the alphabet of bytes, whose characters are below U+0200."""
-    symbol_of_code_point = np.zeros(0x200, dtype=np.uint8)
-    code_points = [ord(character) for character in alphabet]
-    symbol_of_code_point[code_points] = np.arange(len(alphabet))
-    return look_up(symbol_of_code_point, words.characters_T)

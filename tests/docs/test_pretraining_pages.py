@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.vocab.letters import write_letter_vocabulary
 from schemas.manifest import read_manifest
 from schemas.vocabulary import read_vocabulary
-from tests.conftest import Command, made
+from tests.conftest import ESM2_VOCABULARY, Command, made
 from tests.docs.conftest import Sandbox, put_published_model
 from tests.docs.pages import PAGES
 from tests.object_store import ObjectStore
@@ -53,11 +52,10 @@ def test_proteins_become_pairs(sandbox: Sandbox) -> None:
     published_esm = load_recipe("esm2_8m", [*small, "model.intermediate_size=64"]).model
     proteins = ["MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ", "MVLSPADKTNVKAAWGKVGAHAGEYGAEALERMFLSF", "MXGDVEKGKK"]
     Path("proteins.txt").write_text("".join(f"{protein}\n" for protein in proteins))
-    write_letter_vocabulary("letters")
-    vocabulary = read_vocabulary("letters")
+    vocabulary = read_vocabulary(str(ESM2_VOCABULARY))
     write_hf(random_model(published_esm, vocabulary), vocabulary, Path("out/hf"))
     for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(f"letters/{name}", f"out/hf/{name}")
+        shutil.copy(ESM2_VOCABULARY / name, f"out/hf/{name}")
     sandbox.run_page("docs/proteins.md")
     assert read_manifest("out/pairs", "pairs").totals["rows"] == len(proteins)
 

@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 import tomli_w
 
-from pipeline.vocab.letters import PROTEIN_LETTERS, write_letter_vocabulary
-from tests.conftest import Command, made, rows
+from tests.conftest import ESM2_VOCABULARY, Command, made, rows
 from tests.trainer.one_rank import group_of_one
 from trainer.config.load import load_recipe, recipe_comment, recipe_names, recipe_text
 from trainer.config.phases import phases_of
@@ -90,13 +89,12 @@ def protein_pairs(command: Command, tmp_path_factory: pytest.TempPathFactory) ->
     """Rows of proteins, of one letter a token."""
     folder = tmp_path_factory.mktemp("proteins")
     letters = random.Random(0)
-    proteins = ["".join(letters.choices(PROTEIN_LETTERS[:20], k=40)) for _ in range(40)]
+    proteins = ["".join(letters.choices("LAGVSERTIDPKQNFYMHWC", k=40)) for _ in range(40)]
     (folder / "proteins.txt").write_text("\n".join(proteins) + "\n")
 
-    write_letter_vocabulary(str(folder / "vocab"))
     lines = ("--format", "text", "--text_layout", "line", "--sentence_splitter", "newline")
     text = made(command, folder / "text", "shard", "--input", folder / "proteins.txt", *lines)
-    return rows(command, "pairs", text, folder / "vocab", "doc_sentences", LONGEST)
+    return rows(command, "pairs", text, ESM2_VOCABULARY, "doc_sentences", LONGEST)
 
 
 def pairs_of(name: str, request: pytest.FixtureRequest) -> Path:

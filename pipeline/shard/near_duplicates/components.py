@@ -44,6 +44,7 @@ from numpy.typing import NDArray
 
 from pipeline.shard.near_duplicates.bands import Ids, distinct_pairs
 from pipeline.shard.near_duplicates.pieces import Columns
+from schemas.ragged import group_starts
 
 EDGE_SCHEMA = pa.schema([("node", pa.uint64()), ("other", pa.uint64())])
 """node: the end whose bucket the row is in. other: the other end. A row with two equal ends marks a center: a node that
@@ -147,12 +148,9 @@ def neighborhoods(pieces: Iterable[Columns]) -> Neighborhoods:
 
 def _smallest_by_node(nodes: Ids, candidates: Ids) -> Neighborhoods:
     """Return each distinct node with its smallest candidate."""
-    if len(nodes) == 0:
-        return Neighborhoods(nodes, candidates)
-
     order = np.argsort(nodes)
     sorted_nodes = nodes[order]
-    starts_N = np.flatnonzero(np.diff(sorted_nodes, prepend=~sorted_nodes[:1]))
+    starts_N = group_starts(sorted_nodes)
     return Neighborhoods(sorted_nodes[starts_N], np.minimum.reduceat(candidates[order], starts_N))
 
 

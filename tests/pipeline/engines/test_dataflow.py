@@ -24,7 +24,7 @@ from pipeline.steps.vocab import VocabularyPlan
 from pipeline.steps.word_counts import CountPlan
 from pipeline.transforms.shard import ShardCorpora
 from pipeline.transforms.vocab import CountWords, MakeVocabulary
-from pipeline.vocab.cut_runs import Rules
+from pipeline.words.rules import Rules
 from schemas.errors import UsageError
 from tests.pipeline.beam_flags import options_of
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from typing import Any
 
 import numpy as np
@@ -15,11 +14,9 @@ from tokenizers import AddedToken, Tokenizer, models
 from tokenizers.pre_tokenizers import ByteLevel
 
 from pipeline.pairs import encoding
-from pipeline.pairs.encoded import EncodedStrings
+from pipeline.pairs.encoded import MISSING, EncodedStrings, EncodingCache, KeyTable
 from pipeline.pairs.encoding import Encoder, EncoderPool
-from pipeline.pairs.encoding_cache import EncodingCache
-from pipeline.pairs.key_table import MISSING, KeyTable
-from pipeline.vocab.pretokenize import normalizer, pre_tokenizer
+from pipeline.words.rules import normalizer, pre_tokenizer
 from schemas.ragged import offsets_of
 from schemas.vocabulary import SPECIALS, Model
 
@@ -176,7 +173,7 @@ def test_a_cache_is_a_dictionary(lots: list[dict[str, list[int]]]) -> None:
 
         strings = [*reversed(plain), *plain]
         numbers_R = cache.find(pa.array(strings, pa.string()))
-        ids_T, offsets_R1, joined_T = cache.look_up(numbers_R)
+        ids_T, offsets_R1, joined_T = cache.encoded.take(numbers_R)
         assert ids_T.tolist() == [i for string in strings for i in plain[string]]
         assert np.diff(offsets_R1).tolist() == [len(plain[string]) for string in strings]
         assert offsets_R1[0] == 0 and joined_T is None
@@ -222,10 +219,3 @@ def test_an_encoder_that_was_interrupted_is_not_lent_again() -> None:
         raise KeyError
     with pool.lend() as fresh:
         assert fresh is not broken
-
-
-def test_a_pool_makes_an_encoder_outside_its_lock() -> None:
-    """Loading one takes long, and others are given back meanwhile."""
-    pool: Any = EncoderPool(lambda: pool._lock.locked())
-    with pool.lend() as locked:
-        assert locked is False and isinstance(pool._lock, type(threading.Lock()))

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
-from pipeline.pairs.pieces import PieceRules, cut_into_pieces
-from pipeline.pairs.word_cutting import WordCutter
-from pipeline.vocab.pretokenize import cutter_of, normalizer, pre_tokenizer
+from pipeline.pairs.pieces import WordCutter, cut_into_pieces
+from pipeline.words.rules import cutter_of, normalizer, pre_tokenizer
 from schemas.vocabulary import Model
 
 CHARACTERS = st.one_of(
@@ -23,15 +22,15 @@ CHARACTERS = st.one_of(
 SENTENCES = st.lists(st.lists(CHARACTERS, max_size=12).map("".join), max_size=8)
 
 
-def plain_pieces(sentence: str, rules: PieceRules) -> list[str]:
+def plain_pieces(sentence: str, isolates_ideographs: bool, keeps_white_space: bool) -> list[str]:
     """One character at a time."""
     is_irregular = sentence.lstrip(" ").split(" ") != sentence.split() or sentence.startswith("  ")
-    is_whole = rules.keeps_white_space and (is_irregular or any(character < " " for character in sentence))
+    is_whole = keeps_white_space and (is_irregular or any(character < " " for character in sentence))
 
     pieces: list[str] = []
     after_ideograph = False
     for character in sentence:
-        is_ideograph = rules.isolates_ideographs and "\u4e00" <= character <= "\u9fff"
+        is_ideograph = isolates_ideographs and "\u4e00" <= character <= "\u9fff"
         begins = not pieces or is_ideograph or after_ideograph or (character == " " and not is_whole)
         if begins:
             pieces.append(character)
@@ -41,16 +40,16 @@ def plain_pieces(sentence: str, rules: PieceRules) -> list[str]:
     return pieces
 
 
-@pytest.mark.parametrize("rules", [PieceRules(False, False), PieceRules(True, False), PieceRules(False, True)])
+@pytest.mark.parametrize("rules", [(False, False), (True, False), (False, True)])
 @given(sentences=SENTENCES, first=st.integers(0, 3))
 @settings(max_examples=300, deadline=None)
-def test_pieces_equal_the_plain_algorithm(rules: PieceRules, sentences: list[str], first: int) -> None:
+def test_pieces_equal_the_plain_algorithm(rules: tuple[bool, bool], sentences: list[str], first: int) -> None:
     """Also for a slice of an array."""
-    pieces = cut_into_pieces(pa.array(sentences, pa.string()).slice(first), rules)
-    strings = pieces.strings.to_pylist()
+    pieces = cut_into_pieces(pa.array(sentences, pa.string()).slice(first), *rules)
+    strings = pieces.parts.to_pylist()
     found = [strings[start:end] for start, end in itertools.pairwise(pieces.offsets_N1.tolist())]
-    assert found == [plain_pieces(sentence, rules) for sentence in sentences[first:]]
-    pieces.strings.validate(full=True)
+    assert found == [plain_pieces(sentence, *rules) for sentence in sentences[first:]]
+    pieces.parts.validate(full=True)
 
 
 def tokenizer_of(model: Model, lowercase: bool) -> Tokenizer:
@@ -72,30 +71,26 @@ def test_words_of_plain_pieces_equal_the_tokenizers_own(
 ) -> None:
     tokenizer = tokenizer_of(model, lowercase)
     cut = cutter_of(tokenizer, model)
-    pieces = [f" {run}" if spaced else run for run in runs if spaced or run]
+    pieces = [f" {run}" if spaced else run for run in runs if run]
 
     cutter = WordCutter(tokenizer, model)
     array = pa.array(pieces, pa.string())
     assert cutter.is_plain(array).all()
 
     words = cutter.cut_plain(array)
-    strings = iter(words.strings.to_pylist())
-    found = [list(itertools.islice(strings, count)) for count in words.counts_P.tolist()]
+    strings = words.parts.to_pylist()
+    found = [strings[start:end] for start, end in itertools.pairwise(words.offsets_N1.tolist())]
     assert found == [cut(piece if model == "bytebpe" else piece.strip(" ")) for piece in pieces]
 
 
 @pytest.mark.parametrize("model", ["wordpiece", "bytebpe"])
 def test_other_pieces_are_not_plain(model: Model) -> None:
     cutter = WordCutter(tokenizer_of(model, lowercase=True), model)
-    for piece in ("\u00e9", "a\tb", "a\x7f", "\x1f", "a\u0301"):
+    for piece in (" ", "\u00e9", "a\tb", "a\x7f", "\x1f", "a\u0301"):
         assert not cutter.is_plain(pa.array([piece]))[0]
 
     # With its white space as part of words, a whole sentence is one piece.
-    assert cutter.is_plain(pa.array(["a  b", " a", "a b "])).tolist() == [
-        model == "wordpiece",
-        True,
-        model == "wordpiece",
-    ]
+    assert cutter.is_plain(pa.array(["a  b", " a", "a b "])).tolist() == [False, True, False]
 
 
 def test_rules_that_differ_from_the_table_are_not_replaced_by_it() -> None:

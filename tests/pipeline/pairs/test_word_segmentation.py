@@ -2,9 +2,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.pairs.word_segmentation import is_ideograph, joined_words
-from pipeline.vocab.pretokenize import word_cutter
+from pipeline.words.rules import library_cutter
 
-cut = word_cutter("wordpiece", lowercase=True)
+cut = library_cutter("wordpiece", lowercase=True)
 
 
 def words(text: str) -> list[str]:

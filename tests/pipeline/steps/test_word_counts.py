@@ -28,7 +28,7 @@ from pipeline.steps.word_counts import (
     tallies_of,
 )
 from pipeline.vocab.counting import BY_RULES
-from pipeline.vocab.cut_runs import ALL_RULES
+from pipeline.words.rules import ALL_RULES
 from schemas import fingerprints
 from schemas.errors import DataError, StorageError
 from schemas.manifest import open_manifest, read_root

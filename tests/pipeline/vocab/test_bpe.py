@@ -7,10 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.vocab import bpe, symbol_array
-from pipeline.vocab.bpe import BPETrainer, Join, join_bytes, join_wordpieces
-from pipeline.vocab.pair_counts import MAX_PAIRS
-from pipeline.vocab.pretokenize import word_cutter
+from pipeline.vocab.bpe import MAX_PAIRS, BPETrainer, Join, join_bytes, join_wordpieces
 from pipeline.vocab.symbol_array import WordSymbols, every_other, positions_by_symbol, sum_by_key
+from pipeline.words.rules import library_cutter
 
 
 def replace_pair(word: list[str], pair: tuple[str, str], new: str) -> list[str]:
@@ -121,7 +120,7 @@ def test_words_of_one_letter_repeated() -> None:
 def test_a_number_sign_is_a_word_of_its_own() -> None:
     """In a longer word it would make tokens ambiguous: the word "##a" and the piece "##a" of other words are one."""
     for lowercase in (False, True):
-        cut = word_cutter("wordpiece", lowercase)
+        cut = library_cutter("wordpiece", lowercase)
         for before, after in itertools.product(
             ["", "a", "#", "\u00e9", "\u4e2d", "\u0301", "1", "_", "\u200d"], repeat=2
         ):

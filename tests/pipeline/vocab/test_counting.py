@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.vocab import arrow_strings, counting, plain_runs, runs, word_keys
-from pipeline.vocab.char_classes import DIGIT, LETTER, OTHER, classes_of
+from pipeline.vocab import counting
 from pipeline.vocab.counting import (
     BY_RULES,
     add_partition,
@@ -20,9 +19,10 @@ from pipeline.vocab.counting import (
     reported_sources,
     sum_counts,
 )
-from pipeline.vocab.cut_runs import ALL_RULES, Rules, cut_runs
-from pipeline.vocab.pretokenize import normalizer, pre_tokenizer, word_cutter
-from pipeline.vocab.word_keys import keys_of_words
+from pipeline.words import arrow, cut
+from pipeline.words.arrow import hashes_of
+from pipeline.words.cut import DIGIT, LETTER, OTHER, classes_of, cut_runs
+from pipeline.words.rules import ALL_RULES, Rules, library_cutter, pre_tokenizer
 from schemas import shards
 
 ANY_RUN = st.one_of(
@@ -35,16 +35,16 @@ ANY_RUN = st.one_of(
 
 
 def test_words_are_bert_s_and_gpt2_s() -> None:
-    cut = word_cutter("wordpiece", lowercase=True)
+    cut = library_cutter("wordpiece", lowercase=True)
     # google-research/bert's published cases
     assert cut("ah\u535a\u63a8zz") == ["ah", "\u535a", "\u63a8", "zz"]
     assert cut("UNwant\u00e9d,running") == ["unwanted", ",", "running"]
-    assert word_cutter("wordpiece", lowercase=False)("H\u00e9!") == ["H\u00e9", "!"]
-    assert word_cutter("bytebpe", lowercase=False)("it's") == ["\u0120it", "'s"]
+    assert library_cutter("wordpiece", lowercase=False)("H\u00e9!") == ["H\u00e9", "!"]
+    assert library_cutter("bytebpe", lowercase=False)("it's") == ["\u0120it", "'s"]
 
 
 def test_ideographs_stand_alone_over_googles_ranges() -> None:
-    cut = word_cutter("wordpiece", lowercase=True)
+    cut = library_cutter("wordpiece", lowercase=True)
     for first, last in ((0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2B820, 0x2CEAF), (0xF900, 0xFAD9)):
         for point in (first, last):
             words = cut(f"a{chr(point)}b")
@@ -52,26 +52,17 @@ def test_ideographs_stand_alone_over_googles_ranges() -> None:
     assert cut("\u3042\u304b") == ["\u3042\u304b"]  # kana is not isolated
 
 
-@pytest.mark.parametrize(("model", "lowercase"), [("wordpiece", True), ("wordpiece", False), ("bytebpe", False)])
-@given(run=ANY_RUN)
-@settings(max_examples=400, deadline=None)
-def test_any_run_is_cut_as_the_library_cuts_it(model, lowercase: bool, run: str) -> None:
-    split = pre_tokenizer(model).pre_tokenize_str
-    text = normalizer(lowercase).normalize_str(run) if model == "wordpiece" else run
-    assert word_cutter(model, lowercase)(run) == [word for word, _ in split(text)]
-
-
 @pytest.mark.parametrize("rules", ALL_RULES, ids=lambda rules: rules.name)
 @given(texts=st.lists(ANY_RUN, max_size=12))
 @settings(max_examples=300, deadline=None)
 def test_many_runs_are_cut_as_each_of_them_is(rules: Rules, texts: list[str]) -> None:
     each = [run for text in texts if (run := text.replace(" ", ""))]
-    cut = word_cutter(rules.model, rules.lowercase)
+    cut = library_cutter(rules.model, rules.lowercase)
 
-    found = cut_runs(pa.array(each, pa.string()), rules)
+    words, run_of_word = cut_runs(pa.array(each, pa.string()), rules)
 
     expected = Counter((i, word) for i, run in enumerate(each) for word in cut(run))
-    assert Counter(zip(found.run_K.tolist(), found.words_K.to_pylist(), strict=True)) == expected
+    assert Counter(zip(run_of_word.tolist(), words.to_pylist(), strict=True)) == expected
 
 
 def text_table(rows: list[tuple[str, list[str]]]) -> pa.Table:
@@ -81,7 +72,7 @@ def text_table(rows: list[tuple[str, list[str]]]) -> pa.Table:
 
 def plain_counts(files: Iterable[list[tuple[str, list[str]]]], rules: Rules, sources: str) -> Counter:
     """(word, source) -> count, a word at a time."""
-    cut = word_cutter(rules.model, rules.lowercase)
+    cut = library_cutter(rules.model, rules.lowercase)
     counts: Counter = Counter()
     for rows in files:
         for source, sentences in rows:
@@ -121,8 +112,8 @@ ROWS = st.lists(st.tuples(st.sampled_from("xyz"), st.lists(SENTENCE, min_size=1)
 def test_shards_add_up_by_source_and_rules(files: list, cut_at_once: int, counted_at_once: int, run_bytes: int) -> None:
     """However much text is cut or counted at once, and however often counts leave a worker."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "CUT_AT_ONCE", cut_at_once)
-        patch.setattr(runs, "COUNTED_AT_ONCE", counted_at_once)
+        patch.setattr(counting, "CUT_AT_ONCE", cut_at_once)
+        patch.setattr(counting, "COUNTED_AT_ONCE", counted_at_once)
         patch.setattr(counting, "MAX_RUN_BYTES", run_bytes)
         batches = list(count_texts(map(text_table, files), ["x", "y", "z"], ALL_RULES))
 
@@ -152,15 +143,15 @@ def test_the_most_frequent_word_comes_first_and_ties_are_sorted() -> None:
 
 @given(words=st.lists(st.text(max_size=40), max_size=30))
 def test_equal_words_have_equal_keys_wherever_they_lie(words: list[str]) -> None:
-    together = keys_of_words(pa.array(words, pa.string()))
-    alone = [int(keys_of_words(pa.array(["x", word, "y"]).slice(1, 1))[0]) for word in words]
+    together = hashes_of(pa.array(words, pa.string()))
+    alone = [int(hashes_of(pa.array(["x", word, "y"]).slice(1, 1))[0]) for word in words]
     assert together.tolist() == alone
 
 
 @given(words=st.lists(ANY_RUN, max_size=30), num_bytes=st.integers(1, 40))
 def test_slices_of_strings_are_all_strings_and_bounded(words: list[str], num_bytes: int) -> None:
     strings = pa.array(["before", *words], pa.string()).slice(1)
-    slices = list(arrow_strings.slices_of_strings(strings, num_bytes))
+    slices = list(arrow.slices_of(strings, num_bytes))
     assert [place for start, stop in slices for place in range(start, stop)] == list(range(len(words)))
     for start, stop in slices:
         assert stop - start == 1 or sum(len(word.encode()) for word in words[start:stop]) <= num_bytes
@@ -168,33 +159,33 @@ def test_slices_of_strings_are_all_strings_and_bounded(words: list[str], num_byt
 
 def hashed_and_cut(words: list[str]) -> list[list]:
     strings = pa.array(words, pa.string())
-    return [keys_of_words(strings).tolist(), *(cut_runs(strings, rules).words_K.to_pylist() for rules in ALL_RULES)]
+    return [hashes_of(strings).tolist(), *(cut_runs(strings, rules)[0].to_pylist() for rules in ALL_RULES)]
 
 
 @given(words=st.lists(st.text(min_size=1, max_size=40), max_size=30), num_bytes=st.integers(1, 60))
 def test_cutting_and_hashing_do_not_depend_on_their_slices(words: list[str], num_bytes: int) -> None:
     whole = hashed_and_cut(words)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(word_keys, "HASHED_AT_ONCE", num_bytes)
-        patch.setattr(plain_runs, "CUT_AT_ONCE", num_bytes)
-        cut = hashed_and_cut(words)
-    assert cut == whole
+        patch.setattr(arrow, "HASHED_AT_ONCE", num_bytes)
+        patch.setattr(cut, "CUT_AT_ONCE", num_bytes)
+        in_slices = hashed_and_cut(words)
+    assert in_slices == whole
 
 
 def test_memory_of_hashing_is_bounded() -> None:
     """Bytes become 64-bit numbers, of a part of the words at a time."""
     words = pa.array([f"{number:020d}" for number in range(200_000)])  # 4 MB
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(word_keys, "HASHED_AT_ONCE", 1 << 16)
+        patch.setattr(arrow, "HASHED_AT_ONCE", 1 << 16)
         tracemalloc.start()
-        keys_of_words(words)
+        hashes_of(words)
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     assert peak < 12e6  # 1.6 MB of hashes and their copies; all at once would take over 64 MB
 
 
 def test_keys_spread_words_evenly() -> None:
-    keys = keys_of_words(pa.array([f"word{i}" for i in range(16_000)]))
+    keys = hashes_of(pa.array([f"word{i}" for i in range(16_000)]))
     assert len(set(keys.tolist())) == 16_000
     in_bucket = np.bincount((keys >> np.uint64(60)).astype(int), minlength=16)
     assert in_bucket.min() > 800 and in_bucket.max() < 1200

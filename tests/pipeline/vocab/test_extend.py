@@ -19,8 +19,8 @@ from transformers import (
     RobertaTokenizerFast,  # type: ignore[attr-defined]
 )
 
-from pipeline.pairs.added_tokens import literal_tokenizer
 from pipeline.pairs.encoding import Encoder
+from pipeline.words.rules import literal_tokenizer
 from schemas.errors import DataError
 from schemas.extension import EXTENSION_FILE, Extension
 from schemas.manifest import read_manifest

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pipeline.steps import word_counts
 from pipeline.steps.word_counts import CountPlan, read_lots
-from pipeline.vocab.cut_runs import ALL_RULES
+from pipeline.words.rules import ALL_RULES
 from schemas.fingerprints import fingerprint
 from schemas.manifest import read_root
 from schemas.manifest_entries import PART_ENTRIES, Part, encode_entries, part_name

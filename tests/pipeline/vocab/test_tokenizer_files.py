@@ -17,7 +17,7 @@ from transformers import (
     XLNetTokenizer,
 )
 
-from pipeline.pairs.added_tokens import literal_tokenizer
+from pipeline.words.rules import literal_tokenizer
 from schemas.vocabulary import read_vocabulary
 
 TEXT = st.one_of(st.text(), st.text("theca \u4e2d\U0002b820\u00e9\t,.'"))

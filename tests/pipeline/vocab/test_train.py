@@ -1,8 +1,8 @@
 import pyarrow as pa
 import pytest
 
+from pipeline.vocab.counted_words import Words
 from pipeline.vocab.train import TrainedVocabulary, VocabularyOptions, train_vocabulary, train_with_all_places
-from pipeline.vocab.words import Words
 from schemas import shards
 from schemas.errors import DataError
 

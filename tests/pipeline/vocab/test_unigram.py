@@ -13,14 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from pipeline.vocab.exact_math import exp_digamma, natural_log
-from pipeline.vocab.lattice import chunks_of
-from pipeline.vocab.pretokenize import count_steps, library_cutter, pre_tokenizer, unigram_normalizer
-from pipeline.vocab.substrings import MAX_PIECE, Substrings, frequent_substrings
+from pipeline.vocab.counted_words import CODE_POINTS, MAX_PART_CHARACTERS, UnigramRules, Words, cut_parts, fold_words
+from pipeline.vocab.lattice import MAX_PIECE, chunks_of
 from pipeline.vocab.train import VocabularyOptions, train_vocabulary
-from pipeline.vocab.unigram import learn_pieces
-from pipeline.vocab.unigram_words import MAX_PART_CHARACTERS, UnigramRules, cut_parts, fold_words
-from pipeline.vocab.words import CODE_POINTS, Words
+from pipeline.vocab.unigram import Substrings, exp_digamma, frequent_substrings, learn_pieces, natural_log
+from pipeline.words.rules import count_steps, library_cutter, pre_tokenizer, unigram_normalizer
 from schemas import shards
 from schemas.errors import DataError
 from schemas.ragged import offsets_of

@@ -13,10 +13,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from pipeline.vocab.letters import write_letter_vocabulary
 from schemas.errors import ClozelineError, DataError, UsageError
 from schemas.extension import Extension
 from schemas.vocabulary import read_vocabulary
+from tests.conftest import ESM2_VOCABULARY
 from tests.small_models import FAMILIES, OWN_SIZES, SIZES, random_model, section, write_hf
 from tests.trainer.conftest import saved
 from trainer.config.load import load_recipe
@@ -64,8 +64,7 @@ PUBLISHED_ESM_TOKENS = "<cls> <pad> <eos> <unk> L A G V S E R T I D P K Q N F Y 
 
 
 def test_published_esm_2_has_the_ids_of_our_letters_under_its_own_names(tmp_path: Path) -> None:
-    write_letter_vocabulary(str(tmp_path / "vocab"))
-    vocabulary = read_vocabulary(str(tmp_path / "vocab"))
+    vocabulary = read_vocabulary(str(ESM2_VOCABULARY))
     published = random_model(section("esm"), vocabulary)
     fresh = build_model(section("esm"), vocabulary.size, 5)
     folder = write_hf(published, vocabulary, tmp_path / "hf")

@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.vocab.rare_words import (
+from pipeline.vocab.memory import (
     THRESHOLDS,
     WordAmounts,
     all_words,
     available_memory,
     check_fit,
-    empty_tally,
     estimated_memory,
     listed_from,
     tally_words,
@@ -43,7 +42,7 @@ def test_tallies_are_exact(counts: dict[str, int], row: int) -> None:
 def test_tallies_of_partitions_add_up(left: dict[str, int], right: dict[str, int]) -> None:
     right = {f"{word}, right": count for word, count in right.items()}
     left = {f"{word}, left": count for word, count in left.items()}
-    added = tally_words(table_of(left)) + tally_words(table_of(right)) + empty_tally()
+    added = tally_words(table_of(left)) + tally_words(table_of(right))
     assert np.array_equal(added, tally_words(table_of(left | right)))
 
 

@@ -5,7 +5,7 @@ import pyarrow as pa
 
 from pipeline.steps.vocab import add_usages
 from pipeline.vocab.counting import BY_SOURCE
-from pipeline.vocab.statistics import VocabularyUse, compare_vocabularies, describe_usage
+from pipeline.vocab.report import VocabularyUse, compare_vocabularies, describe_usage
 from schemas.manifest import read_manifest
 from schemas.vocabulary import read_vocabulary
 

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import chain, islice
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders
 
+from pipeline.words.arrow import Ints
+from pipeline.words.rules import literal_tokenizer
 from schemas.vocabulary import (
     SENTENCEPIECE_SPACE,
     TOKENIZER_FILE,
@@ -32,7 +33,6 @@ MAX_LISTED = 20  # tokens or words of each kind that a report names
 ENCODED_AT_ONCE = 100_000  # given to the tokenizer in one call
 
 WordCounts = Iterable[tuple[str, int]]
-Ints = NDArray[np.int64]
 
 
 @dataclass
@@ -54,12 +54,8 @@ class Usage:
     @classmethod
     def empty(cls, sources: int, vocabulary_size: int) -> Usage:
         """Return counts of zero."""
-        return cls(
-            words_S=np.zeros(sources, dtype=np.int64),
-            tokens_S=np.zeros(sources, dtype=np.int64),
-            unknown_S=np.zeros(sources, dtype=np.int64),
-            used_V=np.zeros(vocabulary_size, dtype=np.int64),
-        )
+        words_S, tokens_S, unknown_S = np.zeros((3, sources), dtype=np.int64)
+        return cls(words_S, tokens_S, unknown_S, np.zeros(vocabulary_size, dtype=np.int64))
 
     def plus(self, other: Usage) -> Usage:
         """Return the sum of both. A Usage without sources is empty, and its vocabulary size does not matter."""
@@ -67,15 +63,8 @@ class Usage:
             return other
         if len(other.words_S) == 0:
             return self
-        return Usage(
-            self.words_S + other.words_S,
-            self.tokens_S + other.tokens_S,
-            self.unknown_S + other.unknown_S,
-            self.used_V + other.used_V,
-            self.too_long_words + other.too_long_words,
-            self.characters + other.characters,
-            self.unknown_characters + other.unknown_characters,
-        )
+        names = [field.name for field in fields(Usage)]
+        return Usage(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
 
 class VocabularyUse:
@@ -121,10 +110,8 @@ class VocabularyUse:
 
 def describe_usage(vocabulary: Vocabulary, usage: Usage, sources: Sequence[str]) -> dict[str, Any]:
     """Return the manifest's statistics: tokens per word and coverage, also by source, and notable tokens."""
-    by_source_name = {}
     rows = zip(sources, usage.words_S.tolist(), usage.tokens_S.tolist(), usage.unknown_S.tolist(), strict=True)
-    for name, words, tokens, unknown in rows:
-        by_source_name[name] = {"words": words, **shares(words, tokens, unknown)}
+    by_source = {name: {"words": words, **shares(words, tokens, unknown)} for name, words, tokens, unknown in rows}
 
     words = int(usage.words_S.sum())
     tokens = int(usage.tokens_S.sum())
@@ -136,7 +123,7 @@ def describe_usage(vocabulary: Vocabulary, usage: Usage, sources: Sequence[str])
         "unknown_character_share": round(usage.unknown_characters / max(usage.characters, 1), 6),
         "unknown_tokens": unknown_tokens,
         "unknown_token_share": round(unknown_tokens / max(tokens, 1), 6),
-        "by_source": by_source_name,
+        "by_source": by_source,
         **describe_tokens(vocabulary, usage.used_V),
     }
 
@@ -187,35 +174,10 @@ def word_tokenizer(tokenizer_json: bytes) -> tuple[Tokenizer, Callable[[str], st
     Such words are already spelled as the model expects them, so the model encodes them without normalizing or cutting.
     Unigram's have case and accents, so they go through all rules, without the mark that they begin with.
     """
-    tokenizer = Tokenizer.from_str(tokenizer_json.decode())
+    tokenizer = literal_tokenizer(tokenizer_json)
     if json.loads(tokenizer_json)["model"]["type"] != "Unigram":
         return Tokenizer(tokenizer.model), str
-
-    tokenizer.encode_special_tokens = True
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
     return tokenizer, lambda word: word.removeprefix(SENTENCEPIECE_SPACE)
-
-
-def cutter_by_spelling(tokenizer_json: bytes, spelt_by: Model) -> Callable[[str], list[str]]:
-    """Return a function from a word to the tokens of a vocabulary.
-
-    The word is spelled as in the count table of a `spelt_by` vocabulary, which may be of another model.
-    """
-    tokenizer = Tokenizer.from_str(tokenizer_json.decode())
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    if spelt_by == "unigram":
-        return lambda word: tokenizer.encode(word.removeprefix(SENTENCEPIECE_SPACE), add_special_tokens=False).tokens
-
-    if parse_vocabulary(tokenizer_json, TOKENIZER_FILE).model == spelt_by:
-        return lambda word: [token.value for token in tokenizer.model.tokenize(word)]
-
-    if spelt_by == "wordpiece":
-        return lambda word: tokenizer.encode(word, add_special_tokens=False).tokens
-
-    decode_bytes = decoders.ByteLevel().decode
-    return lambda word: tokenizer.encode(decode_bytes([word]).strip(), add_special_tokens=False).tokens
 
 
 def compare_vocabularies(jsons: tuple[bytes, bytes], names: tuple[str, str], counts: WordCounts) -> Iterator[str]:
@@ -223,64 +185,64 @@ def compare_vocabularies(jsons: tuple[bytes, bytes], names: tuple[str, str], cou
 
     jsons: the two tokenizer.json. names: their names in errors. counts: the words of A, most frequent first.
     """
-    a = parse_vocabulary(jsons[0], names[0])
-    b = parse_vocabulary(jsons[1], names[1])
-    spellings = (_Spellings.of(a, is_plain=a.model != b.model), _Spellings.of(b, is_plain=a.model != b.model))
-    in_a, in_b = (set(one.compared.values()) for one in spellings)
+    parsed = [parse_vocabulary(data, name) for data, name in zip(jsons, names, strict=True)]
+    spelt_by = parsed[0].model
+    is_plain = parsed[1].model != spelt_by
+    a, b = (_Compared.of(data, vocabulary, spelt_by, is_plain) for data, vocabulary in zip(jsons, parsed, strict=True))
+
+    in_a = set(a.compared.values())
+    in_b = set(b.compared.values())
     shared = len(in_a & in_b)
-    yield f"shared      {shared:,} tokens: {shared / a.size:.1%} of A, {shared / b.size:.1%} of B"
-    yield "only in A   " + " ".join(spellings[0].first_missing(in_b))
-    yield "only in B   " + " ".join(spellings[1].first_missing(in_a))
-
-    words = ((text_of_bytes(word) if a.model == "bytebpe" else word, word, count) for word, count in counts)
-    cutters = (cutter_by_spelling(jsons[0], a.model), cutter_by_spelling(jsons[1], a.model))
-    comparison = compare_cuts(cutters, spellings, words)
-    words = max(comparison.words, 1)
-    yield (
-        f"per word    {comparison.tokens_in_a / words:.4f} tokens in A, {comparison.tokens_in_b / words:.4f} in B, "
-        f"over {comparison.words:,} words"
-    )
-    if comparison.different:
-        yield "cut differently, most frequent first (A | B):"
-        yield from comparison.different
-    else:
-        yield "all words are cut alike"
+    yield f"shared      {shared:,} tokens: {shared / parsed[0].size:.1%} of A, {shared / parsed[1].size:.1%} of B"
+    yield "only in A   " + " ".join(a.first_missing(in_b))
+    yield "only in B   " + " ".join(b.first_missing(in_a))
+    yield from _compare_cuts(a, b, counts, text_of_bytes if spelt_by == "bytebpe" else str)
 
 
-@dataclass
-class CutComparison:
-    """Counts over all words, and lines that show the first words that two vocabularies cut differently."""
+def _compare_cuts(a: _Compared, b: _Compared, counts: WordCounts, show_word: Callable[[str], str]) -> Iterator[str]:
+    occurrences = 0
+    tokens_in_a = 0
+    tokens_in_b = 0
+    different: list[str] = []
+    for word, count in counts:
+        cut_by_a = a.cut(word)
+        cut_by_b = b.cut(word)
+        occurrences += count
+        tokens_in_a += count * len(cut_by_a)
+        tokens_in_b += count * len(cut_by_b)
 
-    words: int
-    tokens_in_a: int
-    tokens_in_b: int
-    different: list[str]
+        is_different = [a.compared[token] for token in cut_by_a] != [b.compared[token] for token in cut_by_b]
+        if is_different and len(different) < MAX_LISTED:
+            different.append(f"    {show_word(word)}: {a.show(cut_by_a)}   |   {b.show(cut_by_b)}")
+
+    per_word = f"{tokens_in_a / max(occurrences, 1):.4f} tokens in A, {tokens_in_b / max(occurrences, 1):.4f} in B"
+    yield f"per word    {per_word}, over {occurrences:,} words"
+    yield "cut differently, most frequent first (A | B):" if different else "all words are cut alike"
+    yield from different
 
 
 @dataclass(frozen=True)
-class _Spellings:
-    """How the tokens of a vocabulary are shown, and how they are compared with those of another.
+class _Compared:
+    """A vocabulary that is compared: its cut of a word, and how each token is shown and compared.
 
-    Tokens of another model mark spaces and the insides of words differently, so only their text is compared.
+    Tokens of another model mark spaces and the insides of words differently, so only their text is compared then.
     """
 
+    cut: Callable[[str], list[str]]
     shown: dict[str, str]
     compared: dict[str, str]
 
     @classmethod
-    def of(cls, vocabulary: Vocabulary, is_plain: bool) -> _Spellings:
+    def of(cls, tokenizer_json: bytes, vocabulary: Vocabulary, spelt_by: Model, is_plain: bool) -> _Compared:
+        """Words are spelled as in the count table of a `spelt_by` vocabulary, which may be of another model."""
         ids = range(vocabulary.size)
         shown = {vocabulary.tokens[i]: vocabulary.shown(i) for i in ids}
         compared = {vocabulary.tokens[i]: vocabulary.readable(i) for i in ids} if is_plain else shown
-        return cls(shown, compared)
+        return cls(_cutter_by_spelling(tokenizer_json, vocabulary.model, spelt_by), shown, compared)
 
     def show(self, tokens: list[str]) -> str:
         """Return the tokens of a word as a line shows them."""
         return " ".join(self.shown[token] for token in tokens)
-
-    def compare(self, tokens: list[str]) -> list[str]:
-        """Return the tokens of a word in the form that is compared."""
-        return [self.compared[token] for token in tokens]
 
     def first_missing(self, others: set[str]) -> list[str]:
         """Return the first tokens that are not among those of the other vocabulary."""
@@ -288,21 +250,19 @@ class _Spellings:
         return list(islice(missing, MAX_LISTED))
 
 
-def compare_cuts(
-    cutters: tuple[Callable[[str], list[str]], Callable[[str], list[str]]],
-    spellings: tuple[_Spellings, _Spellings],
-    words: Iterable[tuple[str, str, int]],
-) -> CutComparison:
-    """Cut words with two vocabularies, and compare the results. words: as shown, as cut, and their counts."""
-    found = CutComparison(words=0, tokens_in_a=0, tokens_in_b=0, different=[])
-    for shown, word, count in words:
-        tokens_a, tokens_b = (cut(word) for cut in cutters)
-        found.words += count
-        found.tokens_in_a += count * len(tokens_a)
-        found.tokens_in_b += count * len(tokens_b)
+def _cutter_by_spelling(tokenizer_json: bytes, model: Model, spelt_by: Model) -> Callable[[str], list[str]]:
+    """Return a function from a word to the tokens of a vocabulary."""
+    tokenizer = Tokenizer.from_str(tokenizer_json.decode())
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    if spelt_by == "unigram":
+        return lambda word: tokenizer.encode(word.removeprefix(SENTENCEPIECE_SPACE), add_special_tokens=False).tokens
 
-        is_different = spellings[0].compare(tokens_a) != spellings[1].compare(tokens_b)
-        if is_different and len(found.different) < MAX_LISTED:
-            found.different.append(f"    {shown}: {spellings[0].show(tokens_a)}   |   {spellings[1].show(tokens_b)}")
+    if model == spelt_by:
+        return lambda word: [token.value for token in tokenizer.model.tokenize(word)]
 
-    return found
+    if spelt_by == "wordpiece":
+        return lambda word: tokenizer.encode(word, add_special_tokens=False).tokens
+
+    decode_bytes = decoders.ByteLevel().decode
+    return lambda word: tokenizer.encode(decode_bytes([word]).strip(), add_special_tokens=False).tokens

@@ -31,51 +31,21 @@ def _thresholds() -> NDArray[np.int64]:
 
 THRESHOLDS = _thresholds()
 
+BASE_BYTES = 300 << 20
 BYTES_PER_WORD = 24
 BYTES_PER_CHARACTER = 19
 """Maximum memory for learning, measured with one million and four million distinct words of 16 characters (311 and 283
-bytes per word). BASE_BYTES is added to it."""
+bytes per word)."""
 
-UNIGRAM_BYTES_PER_CHARACTER = 120
 UNIGRAM_BASE_BYTES = 700 << 20
+UNIGRAM_BYTES_PER_CHARACTER = 120
 """The same for Unigram, measured with 100,000 and 300,000 distinct words of 17 characters: 357 MB and 99 bytes per
 character, starting with 305,000 of the maximum of one million substrings."""
-
-BASE_BYTES = 300 << 20
 
 MAX_POSITIONS = 2**31 - 2
 """Maximum characters and gaps, because the trainer numbers them with 32 bits."""
 
 USED_SHARE = 0.8  # of the free memory, because the estimate is not exact and the worker does other things too
-
-
-def estimated_memory(text_bytes: int, model: Model = "wordpiece") -> int:
-    """Estimate the memory for learning, in bytes, before the words are counted. Too large for a small text.
-
-    Heaps' law, with constants that fit web text from 16 GB (10 million distinct words) to 10 TB (480 million): words =
-    10 million * (text bytes / 16 GB) ** 0.6, of 9 characters each.
-    """
-    words = int(10_000_000 * (text_bytes / 16e9) ** 0.6)
-    return WordAmounts(words, 9 * words, 0).bytes_needed(model)
-
-
-def tally_words(counts: pa.Table) -> Tally:
-    """Return the tally of distinct words and their counts (shards.COUNTS_SCHEMA)."""
-    counts_N = counts["count"].to_numpy()
-    characters_N = pc.utf8_length(counts["word"]).to_numpy()  # type: ignore[attr-defined]
-
-    # The first threshold above the word's count, or the last row.
-    row_N = np.searchsorted(THRESHOLDS, counts_N, side="right")
-    tally = empty_tally()
-    np.add.at(tally[:, 0], row_N, 1)
-    np.add.at(tally[:, 1], row_N, characters_N)
-    np.add.at(tally[:, 2], row_N, counts_N)
-    return tally.cumsum(axis=0)
-
-
-def empty_tally() -> Tally:
-    """Return the tally of no words."""
-    return np.zeros((len(THRESHOLDS) + 1, 3), dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -98,21 +68,53 @@ class WordAmounts:
 
     def minus(self, other: WordAmounts) -> WordAmounts:
         """Return the amounts without `other`, the amounts of some of these words."""
-        return WordAmounts(
-            self.words - other.words,
-            self.characters - other.characters,
-            self.occurrences - other.occurrences,
-        )
+        occurrences = self.occurrences - other.occurrences
+        return WordAmounts(self.words - other.words, self.characters - other.characters, occurrences)
+
+
+def estimated_memory(text_bytes: int, model: Model = "wordpiece") -> int:
+    """Estimate the memory for learning, in bytes, before the words are counted. Too large for a small text.
+
+    Heaps' law, with constants that fit web text from 16 GB (10 million distinct words) to 10 TB (480 million): words =
+    10 million * (text bytes / 16 GB) ** 0.6, of 9 characters each.
+    """
+    words = int(10_000_000 * (text_bytes / 16e9) ** 0.6)
+    return WordAmounts(words, 9 * words, 0).bytes_needed(model)
+
+
+def available_memory() -> int:
+    """Return how many bytes learning may use here: a share of what the machine and its control groups leave free."""
+    return int(available_bytes() * USED_SHARE)
+
+
+def tally_words(counts: pa.Table) -> Tally:
+    """Return the tally of distinct words and their counts (shards.COUNTS_SCHEMA)."""
+    counts_N = counts["count"].to_numpy()
+    characters_N = pc.utf8_length(counts["word"]).to_numpy()  # type: ignore[attr-defined]
+
+    # The first threshold above the word's count, or the last row.
+    row_N = np.searchsorted(THRESHOLDS, counts_N, side="right")
+    tally = np.zeros((len(THRESHOLDS) + 1, 3), dtype=np.int64)
+    for column, amounts in enumerate((1, characters_N, counts_N)):
+        np.add.at(tally[:, column], row_N, amounts)
+    return tally.cumsum(axis=0)
 
 
 def all_words(tally: Tally) -> WordAmounts:
     """Return the amounts of all words."""
-    return WordAmounts(*tally[-1].tolist())
+    return words_below(tally, -1)
 
 
 def words_below(tally: Tally, row: int) -> WordAmounts:
     """Return the amounts of the words that occur less often than THRESHOLDS[row]."""
     return WordAmounts(*tally[row].tolist())
+
+
+def listed_from(tally: Tally, limit: int) -> int:
+    """Return the lowest threshold that at most `limit` words reach, or the highest threshold if there is none."""
+    words_at_least = tally[-1, 0] - tally[:-1, 0]
+    fitting = THRESHOLDS[words_at_least <= limit]
+    return int(fitting[0] if len(fitting) else THRESHOLDS[-1])
 
 
 def check_fit(tally: Tally, left_out: WordAmounts, memory: int, model: Model = "wordpiece") -> None:
@@ -139,15 +141,3 @@ def check_fit(tally: Tally, left_out: WordAmounts, memory: int, model: Model = "
                 f"{below.words:,} of {total.words:,} different words, which are {share:.3%} of the text."
             )
     raise DataError(f"{needed}: no --min_word_count makes them fit.")
-
-
-def listed_from(tally: Tally, limit: int) -> int:
-    """Return the lowest threshold that at most `limit` words reach, or the highest threshold if there is none."""
-    words_at_least = tally[-1, 0] - tally[:-1, 0]
-    fitting = np.flatnonzero(words_at_least <= limit)
-    return int(THRESHOLDS[fitting[0]]) if len(fitting) else int(THRESHOLDS[-1])
-
-
-def available_memory() -> int:
-    """Return how many bytes learning may use here: a share of what the machine and its control groups leave free."""
-    return int(available_bytes() * USED_SHARE)
