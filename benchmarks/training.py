@@ -118,7 +118,7 @@ def make_loop(model: Model, stream: Stream, metrics: MetricsLog, watchdog: Watch
     recipe = model.recipe
     context = RunContext(
         run_recipe=recipe,
-        last_number=recipe.run.max_steps,
+        last_step=recipe.run.max_steps,
         stop=StopAgreement(StopRequest()),
         watchdog=watchdog,
         folders=NodeFolders([0]),
