@@ -87,7 +87,7 @@ def export(run: str, output: str, step: int | None = None, best: bool = False, w
     unchanged, except after a failure while the checked files are being copied into it.
     """
     writing = writing or Writing()
-    check_output(output, writing.overwrite)
+    check_output(output, writing.overwrite, run)
     steps = _steps_to_export(run, step, best, writing.average)
 
     with unfinished_folder(output) as unfinished, _local_run(run, steps) as folder:

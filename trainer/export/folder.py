@@ -18,14 +18,16 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from filelock import BaseFileLock
 from safetensors import SafetensorError
 
 from schemas import storage
 from schemas.errors import DataError, StorageError, UsageError
 from schemas.permissions import follow_umask
 from schemas.vocabulary import TOKENIZER_FILES
+from trainer.checkpoint.format import CHECKPOINTS_FOLDER
 from trainer.checkpoint.remote import upload_file
-from trainer.checkpoint.run_lock import hold
+from trainer.checkpoint.run_lock import RUN_LOCK_FILE, hold
 from trainer.models.electra import GENERATOR_FOLDER
 from trainer.models.pretraining import PretrainingModel
 
@@ -37,20 +39,27 @@ VERSION_KEY = "clozeline_version"
 """The key of config.json by which an export is recognized."""
 
 
-def check_output(output: str, overwrite: bool) -> None:
+def check_output(output: str, overwrite: bool, run: str) -> None:
     """Raise UsageError if a local folder or URL holds files that must not be replaced. Changes nothing there.
 
-    These are any files without `overwrite`, and with it those of a folder that is not an earlier export.
+    These are any files without `overwrite`, and with it those of a folder that is not an earlier export. Nor may it lie
+    among the checkpoints of `run`, where it would count as one.
     """
+    checkpoints = storage.join(run, CHECKPOINTS_FOLDER)
+    is_local = storage.is_local(output) and storage.is_local(run)
+    if is_local and Path(checkpoints).resolve() in Path(output).resolve().parents:
+        raise UsageError(f"--output {output} lies among the run's checkpoints. Give a folder outside of {checkpoints}.")
+
     if all(storage.is_partial(name) for name in storage.names(output)):
         return
     if not overwrite:
         raise UsageError(f"--output {output} is not empty. Give another folder, or --overwrite to replace an export.")
-    if not _is_export(output):
-        raise UsageError(
-            f"--output {output} --overwrite: the folder holds other files than an export, whose config.json has "
-            f"{VERSION_KEY}. Nothing was changed there. Give another folder, or an empty one."
-        )
+    for folder in (output, storage.join(output, GENERATOR_FOLDER)):
+        if storage.names(folder) and not _is_export(folder):
+            raise UsageError(
+                f"--output {output} --overwrite: {folder} holds other files than an export, whose config.json has "
+                f"{VERSION_KEY}. Nothing was changed there. Give another folder, or an empty one."
+            )
 
 
 def _is_export(folder: str) -> bool:
@@ -78,14 +87,31 @@ def unfinished_folder(output: str) -> Iterator[Path]:
     # The name is the same in every export of a user to this folder, and one that `storage.is_partial` knows.
     place = storage.sha256(f"{os.getuid()} {target}".encode())[:12]
     work = parent / f".export.{place}{storage.PARTIAL_SUFFIX}"
-    with contextlib.ExitStack() as resources:
+    with write_errors(output, work):
+        work.mkdir(exist_ok=True)
+        lock = _lock(work, output)
+    try:
         with write_errors(output, work):
-            work.mkdir(exist_ok=True)
-            resources.callback(hold(str(work), "--output").release)
-            resources.callback(shutil.rmtree, work, ignore_errors=True)
             shutil.rmtree(work / "hf", ignore_errors=True)
             (work / "hf").mkdir()
         yield work / "hf"
+    finally:
+        # The lock file goes first, while it is held, so no other export locks a file that is about to be removed.
+        shutil.rmtree(work / "hf", ignore_errors=True)
+        with contextlib.suppress(OSError):
+            (work / RUN_LOCK_FILE).unlink()
+        lock.release()
+        with contextlib.suppress(OSError):  # another export has begun
+            work.rmdir()
+
+
+def _lock(work: Path, output: str) -> BaseFileLock:
+    try:
+        return hold(str(work), "--output")
+    except UsageError:
+        raise UsageError(
+            f"--output {output} is being written by another export. Wait until it has ended, or give another folder."
+        ) from None
 
 
 @contextlib.contextmanager

@@ -59,9 +59,13 @@ def check_export(folder: Path, model: PartModel, vocabulary: Vocabulary, vocabul
     check_rows(check_tokenizer(folder, vocabulary), vocabulary_folder, vocabulary, model.shape)
     import transformers
 
-    transformers.utils.logging.disable_progress_bar()
+    progress = transformers.utils.logging
+    shows_progress = progress.is_progress_bar_enabled()
+    progress.disable_progress_bar()
     auto_class = getattr(transformers, AUTO_CLASSES[model.shape.family])
     exported = auto_class.from_pretrained(folder, dtype=torch.float32).eval()
+    if shows_progress:
+        progress.enable_progress_bar()
     differences = [difference(exported, model, row) for row in sample_rows(model, vocabulary)]
 
     # torch's maximum of values with a NaN is NaN, which Python's max could lose, and a comparison with NaN is False.

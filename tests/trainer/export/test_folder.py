@@ -70,7 +70,7 @@ def test_what_a_killed_export_left_is_removed(tmp_path: Path) -> None:
             (folder / "old").touch()
             left = Path(shutil.copytree(folder.parent, tmp_path / "left"))
         left.rename(folder.parent)
-        export_folder.check_output(str(output), overwrite=False)
+        export_folder.check_output(str(output), False, "run")
         with export_folder.unfinished_folder(str(output)) as again:
             assert again == folder and not list(again.iterdir())
         assert not list(tmp_path.iterdir())
@@ -79,9 +79,7 @@ def test_what_a_killed_export_left_is_removed(tmp_path: Path) -> None:
 def test_one_export_at_a_time_writes_to_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with export_folder.unfinished_folder(str(tmp_path / "hf")) as folder, (folder / "weights").open("w"):
-        with pytest.raises(
-            UsageError, match=rf"in use by a live run \(process {os.getpid()} on .* choose another --output"
-        ):
+        with pytest.raises(UsageError, match="--output hf is being written by another export"):
             export_folder.unfinished_folder("hf").__enter__()
         with export_folder.unfinished_folder("other"):
             assert (folder / "weights").exists()
@@ -164,6 +162,7 @@ OTHERS = {
     "a-published-model": {"config.json": '{"model_type": "bert"}', "README.md": "theirs"},
     "not-JSON": {"config.json": "{", "vocab.txt": "mine"},
     "no-object": {"config.json": '["clozeline_version"]', "vocab.txt": "mine"},
+    "a-generator": {"config.json": '{"clozeline_version": "1"}', "generator/config.json": "{}"},
 }
 
 
@@ -173,10 +172,18 @@ def test_other_folders_are_never_overwritten(exported, files: dict[str, str], tm
     out = tmp_path / "project"
     out.mkdir()
     for name, text in files.items():
+        (out / name).parent.mkdir(exist_ok=True)
         (out / name).write_text(text)
     assert main([str(run), "--output", str(out), "--overwrite"]) == 2
     assert "holds other files than an export" in capsys.readouterr().err
-    assert {path.name: path.read_text() for path in out.iterdir()} == files
+    assert {str(path.relative_to(out)): path.read_text() for path in out.rglob("*") if path.is_file()} == files
+
+
+def test_an_export_is_not_written_among_the_checkpoints(exported, capsys) -> None:
+    run = exported["bert"].with_name("bert")
+    assert main([str(run), "--output", str(run / "checkpoints/step-00000009")]) == 2
+    assert "lies among the run's checkpoints" in capsys.readouterr().err
+    assert not (run / "checkpoints/step-00000009").exists()
 
 
 def test_overwrite_takes_an_empty_folder(exported, tmp_path: Path) -> None:
