@@ -162,11 +162,15 @@ def test_an_export_is_checked_against_its_checkpoint(
     assert not (tmp_path / "hf").exists()
 
 
-@pytest.mark.parametrize("place", ["", "checkpoints/step-00000002"], ids=["O-run-itself", "O-checkpoint"])
-def test_an_export_never_replaces_files_of_a_run(run_copy: Path, capsys, place: str) -> None:
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [("", "holds other files than an export"), ("checkpoints/step-00000002", "lies among the run's checkpoints")],
+    ids=["O-run-itself", "O-checkpoint"],
+)
+def test_an_export_never_replaces_files_of_a_run(run_copy: Path, capsys, place: str, message: str) -> None:
     before = content(run_copy)
     assert export.main([str(run_copy), "--output", f"{run_copy}/{place}", "--overwrite"]) == 2
-    assert "holds other files than an export" in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert content(run_copy) == before
 
 
