@@ -6,7 +6,8 @@ the host would wait until the device has computed it. So nothing on the host dep
 - its counts are summed over all ranks together with the sums of the step before, and stay on the device;
 - whether its update is made is decided on the device (trainer/anomaly.py);
 - the copy of its sums, its gradient norm and that decision to the host starts after the update, and is read one step
-  later (`settle`), long after it has arrived. This is a step's only read.
+  later (`settle`), long after it has arrived. This is a step's only read, but for fp16, in which DeepSpeed reads more.
+  Only a step with a save or an evaluation is read at once.
 
 The order of the calls in step k:
 

@@ -10,7 +10,7 @@ last step. With x falling linearly from 1 to 0, the fraction of the peak's heigh
                                       the shape that Haegele et al. found best (arXiv:2405.18392)
 
 With decay_from "warmup", x falls from the end of warmup, so the first step after it has optimizer.lr, as in
-transformers, fairseq and Megatron-LM. With decay_from "start", x falls from the first step of the run, so the rate
+transformers, fairseq and Megatron-LM. With decay_from "start", x falls from the schedule's first step, so the rate
 drops at the end of warmup to what the decay has left by then, as in google-research/bert and albert and in NVIDIA's
 PolyWarmUpScheduler.
 """
