@@ -127,7 +127,12 @@ class Loop:
         hours = self.context.hours
         if hours is None:
             return
-        steps = hours.after_step(step, seconds, self.run_recipe, partial(self.time_evaluation, step))
+        try:
+            steps = hours.after_step(step, seconds, self.run_recipe, partial(self.time_evaluation, step))
+        except ClozelineError:
+            # The hours are too short. The step is complete and still has to be logged.
+            self.settle()
+            raise
         if steps is None or hours.speed is None:
             return
 

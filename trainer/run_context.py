@@ -85,7 +85,7 @@ def open_run(run_recipe: Recipe, stop_request: StopRequest, profile_steps: int =
         with (
             ending_together(watchdog, url),
             contextlib.closing(StopAgreement(stop_request, 2 * timeout)) as stop,
-            contextlib.closing(BackgroundSaves(run_recipe.checkpoint.background)) as saves,
+            BackgroundSaves(run_recipe.checkpoint.background) as saves,
             profiling(profile_steps, run_recipe.run.folder, dist.get_rank()) as profiler,
         ):
             last_step = last_step_of(run_recipe)

@@ -247,6 +247,7 @@ def test_hours_that_hold_no_step_are_refused(training, tmp_path) -> None:
     (line,) = done.stderr.splitlines()
     assert line.startswith("clozeline: run.max_hours 1e-06 is too short: ")
     assert line.endswith("in its place: run.max_hours=none with run.max_steps=N.")
+    assert list(training.losses(tmp_path / "run")) == list(range(1, 17)), "every step that was computed"
 
 
 # Another speed

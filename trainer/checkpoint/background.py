@@ -33,6 +33,10 @@ NO_LIMIT = timedelta(days=365).total_seconds()
 """The timeout of the group's collective calls, in seconds. Ranks may wait for one that writes to a slow disk, and the
 watchdog ends a wait for a rank that has died."""
 
+LEFT_PINNED: list[HostMemory] = []
+"""The memory of runs that failed, until the process ends. Unpinning it could wait for a device that is stuck in NCCL.
+Memory that stays pinned must not be freed: copies from the device to its address would still go to the old pages."""
+
 
 class BackgroundSaves:
     """This rank's saves in the background, each in its own thread. Creating and closing this are collective calls."""
@@ -96,15 +100,27 @@ class BackgroundSaves:
         if error is not None:
             raise error
 
-    def close(self) -> None:
-        """Wait until no save is in progress, and release the group. Logs an error of the last save."""
+    def __enter__(self) -> BackgroundSaves:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(has_failed=kind is not None)
+
+    def close(self, has_failed: bool = False) -> None:
+        """Wait until no save is in progress, and release the group. Logs an error of the last save.
+
+        has_failed: the run ends with an error. The memory is then kept.
+        """
         try:
             self.wait()
         except Exception as error:
             # The error that ends the run is about to be reported, and this one must not replace it.
             logger.warning("The last checkpoint was not saved: %s", error, extra=EVERY_RANK)
 
-        self._memory.free()
+        if has_failed:
+            LEFT_PINNED.append(self._memory)
+        else:
+            self._memory.free()
         if self._group is not None:
             # If a rank was lost, its connections are gone.
             with contextlib.suppress(RuntimeError):

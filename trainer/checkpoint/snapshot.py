@@ -11,6 +11,7 @@ Suffixes: N float32 elements.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -105,6 +106,8 @@ class HostMemory:
             cudart: Any = torch.cuda.cudart()
             failure = cudart.cudaHostRegister(self._memory_N.data_ptr(), needed, _PORTABLE)
             self._is_pinned = int(failure) == 0
+            if not self._is_pinned:
+                clear_cuda_error(device)
         return True
 
     def free(self) -> None:
@@ -134,6 +137,15 @@ class HostMemory:
         if snapshot.device.type != "cpu":
             torch.accelerator.synchronize()
         return replace(snapshot, slices=slices, device=torch.device("cpu"))
+
+
+def clear_cuda_error(device: torch.device) -> None:
+    """Clear the error that a failed call of the CUDA runtime leaves, which the next kernel would raise as its own.
+
+    torch offers no cudaGetLastError, but calls it after each kernel that it starts. So a tiny kernel takes the error.
+    """
+    with contextlib.suppress(RuntimeError):
+        torch.ones(1, device=device)
 
 
 def copied_bytes(snapshot: Snapshot) -> int:

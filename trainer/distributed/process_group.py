@@ -34,6 +34,8 @@ SAY_EVERY = 30.0
 """Seconds between two messages about the ranks that are missing."""
 
 LOOK_EVERY = 0.1
+KEEP_STORE_SECONDS = 1.0
+"""How long rank 0 keeps the store once it has ended its wait. The others look for that every LOOK_EVERY seconds."""
 CONNECT_SECONDS = 5.0
 """How long one try to reach the store may take. A signal ends the wait between two of them."""
 HOST_GROUP_SECONDS = 120.0
@@ -163,6 +165,7 @@ def meet(stop: StopRequest | None, timeout: float) -> Any:
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store: Any = None
     missing = set(range(ranks)) - {rank}
+    has_ended = False
     began = said_at = monotonic()
 
     while missing:
@@ -170,16 +173,19 @@ def meet(stop: StopRequest | None, timeout: float) -> Any:
         if store is None:
             store = open_store(rank, ranks)
         if store is not None:
-            missing = {other for other in missing if not store.check([_key(other)])}
+            missing, has_ended = look(store, missing)
 
         # Without the store, only rank 0, which holds it, is known to be missing. With it, one rank speaks for all.
         names = named(sorted(missing) if store is not None else [0])
         speaks = store is None or rank == min(set(range(ranks)) - missing)
         now = monotonic()
-        if missing and now - began > timeout:
+        if missing and (has_ended or now - began > timeout):
+            if holds_store(rank):
+                end_for_all(store)
+            waited = round(min(now - began, timeout), 1)
             raise of_this_rank(
                 UsageError,
-                f"Rank {rank} waited {timeout:g} s at {address()} for {names}. Start all {ranks} ranks, with the same "
+                f"Rank {rank} waited {waited:g} s at {address()} for {names}. Start all {ranks} ranks, with the same "
                 "MASTER_ADDR and MASTER_PORT, where they reach that address.",
             )
         if missing and speaks and now - said_at >= SAY_EVERY:
@@ -188,6 +194,22 @@ def meet(stop: StopRequest | None, timeout: float) -> Any:
         sleep(LOOK_EVERY)
 
     return store
+
+
+def look(store: Any, missing: set[int]) -> tuple[set[int], bool]:
+    """Return the ranks that are still missing, and whether rank 0 has ended its wait for them."""
+    try:
+        missing = {other for other in missing if not store.check([_key(other)])}
+        return missing, store.check([ENDED])
+    except torch.distributed.DistNetworkError:
+        # The store has answered before, so rank 0 was there and has died.
+        return missing, True
+
+
+def end_for_all(store: Any) -> None:
+    """Let the other ranks end their wait, too, and keep the store until they have seen it."""
+    store.set(ENDED, "")
+    sleep(KEEP_STORE_SECONDS)
 
 
 def check_not_asked(stop: StopRequest | None) -> None:
@@ -207,16 +229,21 @@ def of_this_rank(kind: type[ClozelineError], message: str) -> ClozelineError:
     return error
 
 
+def holds_store(rank: int) -> bool:
+    """Return whether the store is in this process, and ends with it. Under torchrun, the agent may hold it."""
+    return rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+
+
 def open_store(rank: int, ranks: int) -> Any:
     """Return the store through which the ranks connect, with this rank's key, or None while no rank serves it.
 
     Waits for at most some seconds. Raises DistNetworkError if the address is in use by something else.
     """
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    holds_store = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    is_holder = holds_store(rank)
 
     # torch's own tries print a stack trace each, so it only connects once something listens there.
-    if not holds_store:
+    if not is_holder:
         try:
             socket.create_connection((host, port), timeout=CONNECT_SECONDS).close()
         except OSError:
@@ -224,9 +251,13 @@ def open_store(rank: int, ranks: int) -> Any:
 
     # Several stores of one process share a server, so torch's own will be this one.
     limit = timedelta(seconds=CONNECT_SECONDS)
-    store = TCPStore(host, port, ranks, is_master=holds_store, timeout=limit, wait_for_workers=False, multi_tenant=True)
+    store = TCPStore(host, port, ranks, is_master=is_holder, timeout=limit, wait_for_workers=False, multi_tenant=True)
     store.set(_key(rank), "")
     return store
+
+
+ENDED = "clozeline/ended"
+"""The key that rank 0 sets when it ends its wait."""
 
 
 def _key(rank: int) -> str:

@@ -6,6 +6,7 @@ waited for the file. Two ranks make two forward passes a step, one rank makes fo
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 from collections.abc import Iterator
@@ -18,8 +19,8 @@ import torch
 
 from schemas.errors import StorageError
 from tests.trainer.one_rank import group_of_one, small_batch, small_engine, small_recipe
+from trainer.checkpoint import background, snapshot
 from trainer.checkpoint import format as layout
-from trainer.checkpoint import snapshot
 from trainer.checkpoint.background import BackgroundSaves
 from trainer.checkpoint.format import fault_of_checkpoint
 from trainer.checkpoint.run_folder import NodeFolders
@@ -224,6 +225,21 @@ def test_an_error_of_the_thread_is_raised_where_it_is_waited_for() -> None:
             saves.wait()
         saves.wait()
         saves.close()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_memory_stays_as_it_is_if_the_run_fails(engine: Any, monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    """To unpin it would wait for a device that waits for a lost rank. So it is not freed either."""
+    freed: list[bool] = []
+    monkeypatch.setattr(snapshot.HostMemory, "free", lambda memory: freed.append(True))
+    monkeypatch.setattr(background, "LEFT_PINNED", [])
+    with contextlib.suppress(RuntimeError), BackgroundSaves(enabled=True) as saves:
+        assert saves.copy(snapshot_of(engine, STATE)) is not None
+        freed.clear()
+        if fails:
+            raise RuntimeError("Connection closed by peer")
+    assert freed == ([] if fails else [True])
+    assert len(background.LEFT_PINNED) == fails
 
 
 def test_closing_waits_and_reports(capsys: pytest.CaptureFixture[str]) -> None:

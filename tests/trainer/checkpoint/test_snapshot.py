@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -56,16 +57,26 @@ def test_a_copy_holds_the_same_values_and_memory_is_used_again() -> None:
 def test_memory_for_copies_from_a_gpu_is_pinned_where_that_is_possible(
     monkeypatch: pytest.MonkeyPatch, failure: int
 ) -> None:
-    """Its first bytes to its last, and no longer than it is there. Where it cannot be pinned, it takes copies, too."""
+    """Its first bytes to its last, and no longer than it is there. Where it cannot be pinned, it takes copies, too, and
+    CUDA's error does not stay for the next kernel, which would raise it."""
     pinned: dict[int, int] = {}
+    pending: list[int] = []
 
     def register(address: int, size: int, flags: int) -> int:
         if failure == 0:
             pinned[address] = size
+        else:
+            pending.append(failure)
         return failure
+
+    def ones(*_: object, device: torch.device) -> None:
+        """As every kernel does, raise the pending error and clear it."""
+        assert device.type == "cuda" and pending.pop() == failure
+        raise RuntimeError("CUDA error: out of memory")
 
     cudart = SimpleNamespace(cudaHostRegister=register, cudaHostUnregister=lambda address: pinned.pop(address))
     monkeypatch.setattr(snapshots.torch.cuda, "cudart", lambda: cudart)
+    monkeypatch.setattr(snapshots.torch, "ones", ones)
     snapshot = snapshot_with(LENGTHS, seed=0, device="cuda")
     larger = snapshot_with([*LENGTHS, 50], seed=0, device="cuda")
     memory = HostMemory()
@@ -73,6 +84,7 @@ def test_memory_for_copies_from_a_gpu_is_pinned_where_that_is_possible(
         for one in (snapshot, snapshot, larger):
             assert memory.is_ready(one)
             assert list(pinned.values()) == ([copied_bytes(one)] if failure == 0 else [])
+            assert pending == []
     memory.free()
     assert pinned == {}
 
@@ -88,3 +100,23 @@ def test_a_copy_from_a_gpu_lies_in_pinned_memory() -> None:
     for found, expected in zip(copy.slices, snapshot.slices, strict=True):
         assert found.weights.is_pinned() and torch.equal(found.weights, expected.weights)
     memory.free()
+
+
+@pytest.mark.gpu
+def test_memory_that_cannot_be_pinned_leaves_no_error_to_the_next_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is registered already, which CUDA refuses."""
+    snapshot = snapshot_with(LENGTHS, seed=0, device="cuda")
+    needed = copied_bytes(snapshot)
+    taken = torch.empty(needed // 4)
+    cudart: Any = torch.cuda.cudart()
+    assert int(cudart.cudaHostRegister(taken.data_ptr(), needed, 1)) == 0
+
+    memory = HostMemory()
+    with group_of_one():
+        with monkeypatch.context() as patched:
+            patched.setattr(snapshots.torch, "empty", lambda *_, **__: taken)
+            assert memory.is_ready(snapshot)
+        assert torch.arange(3, device="cuda").sum().item() == 3
+    memory.free()
+    assert taken.is_pinned(), "not unregistered by memory that did not register it"
+    assert int(cudart.cudaHostUnregister(taken.data_ptr())) == 0

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from time import monotonic
 
@@ -51,3 +54,35 @@ def test_a_rank_that_never_comes_is_named_once_the_time_is_over(
     ) as caught:
         process_group.meet(None, timeout=0.5)
     assert not caught.value.everywhere, "each rank that is there prints it"
+
+
+WAITS = "process_group.meet(None, timeout=2)"
+DIES = """
+store = process_group.open_store(0, 3)
+store.wait(["clozeline/met/1"])
+time.sleep(0.5)
+os._exit(9)
+"""
+
+
+@pytest.mark.parametrize("first", [WAITS, DIES], ids=["its time is over", "it is killed"])
+def test_the_others_name_the_missing_rank_when_rank_0_ends(
+    first: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Rank 0 is another process. This one is rank 1 and would wait longer, and rank 2 never comes."""
+    port = place(monkeypatch, 1, 3)
+    program = "import os, time\nfrom trainer.distributed import process_group\n" + first
+    rank_0 = subprocess.Popen(
+        [sys.executable, "-c", program],
+        env=os.environ | {"RANK": "0", "PYTHONPATH": "."},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with pytest.raises(UsageError, match=rf"Rank 1 waited [\d.]+ s at 127\.0\.0\.1:{port} for rank 2\. ") as caught:
+        process_group.meet(None, timeout=60)
+    assert not caught.value.everywhere, "each rank that is there prints it"
+
+    _, told = rank_0.communicate(timeout=60)
+    if first == WAITS:
+        assert f"Rank 0 waited 2 s at 127.0.0.1:{port} for rank 2. " in told
+        assert "recvValue failed" not in capfd.readouterr().err, "rank 0 keeps the store until the others have looked"
