@@ -247,7 +247,7 @@ def bring_checkpoint(url: str, run: str, step: int) -> str | None:
         return None
     except DataError as error:
         return str(error)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         return f"{storage.join(source, MANIFEST)} cannot be read ({error!r})"
     finally:
         shutil.rmtree(partial, ignore_errors=True)

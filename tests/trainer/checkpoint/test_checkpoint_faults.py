@@ -184,6 +184,7 @@ def test_an_export_does_not_pass_over_a_damaged_newest_checkpoint(
 FIGURES = {
     "M-number": b"5",
     "M-text": b'{"eval_mlm_loss": "x"}',
+    "M-nested": b"[" * 100_000,
     "M-list": b"[1]",
     "M-boolean": b'{"eval_mlm_loss": true}',
     "M-not-utf8": b"\xff\xfe",

@@ -278,7 +278,7 @@ def test_another_machine_gets_the_metrics_up_to_the_checkpoint(bucket, group, tm
 
 def test_a_manifest_of_another_form_is_passed_over(bucket, group, tmp_path) -> None:
     train(tmp_path / "first", 1, 2)
-    for body in (b"[]", b"{", b'{"format_version": 1, "files": [{}]}'):
+    for body in (b"[]", b"{", b"[" * 100_000, b'{"format_version": 1, "files": [{}]}'):
         bucket.put_object(Key="a/checkpoints/step-00000002/manifest.json", Body=body)
         (fault,) = bring_run(URL, str(tmp_path / "second"), None)
         assert "step-00000002/manifest.json cannot be read" in fault
