@@ -219,19 +219,6 @@ def add_evaluation(folder: Path, metrics: dict[str, Any]) -> None:
 # Reading
 
 
-def newest_sound_checkpoint(run: str) -> FoundCheckpoint | None:
-    """Return the newest checkpoint of a local run that verifies, or None if nothing was ever published.
-
-    Raises CheckpointError as `newest_sound` and `read_state` do.
-    """
-    steps = steps_named(run)
-    if not steps:
-        return None
-    step, faults = newest_sound(run, steps, lambda step: fault_of_checkpoint(checkpoint_path(run, step)))
-    path = checkpoint_path(run, step)
-    return FoundCheckpoint(path, read_state(path), faults)
-
-
 def newest_sound(run: str, steps: list[int], fault_of: Callable[[int], str | None]) -> tuple[int, list[str]]:
     """Return the newest of these steps, which ascend, whose checkpoint has no fault, and the faults of newer ones.
 

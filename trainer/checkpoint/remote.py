@@ -40,7 +40,6 @@ from trainer.checkpoint.format import (
     fault_of_checkpoint,
     listed_files,
     location,
-    newest_sound,
     steps_saved,
 )
 from trainer.checkpoint.rank_files import rank_file
@@ -207,20 +206,6 @@ class RunUrl:
         self._begin(step)
         self._send_files(folder, step, [*names, MANIFEST])
         self._prune(step)
-
-
-def bring_run(url: str, run: str, step: int | None) -> list[str]:
-    """Download a checkpoint, and the other files that are needed to resume or export the run.
-
-    step: the checkpoint to download; None takes the newest that verifies.
-
-    Returns what is wrong with newer checkpoints. Raises CheckpointError if the given checkpoint does not verify, or
-    none does, and StorageError if the URL cannot be read.
-    """
-    steps = steps_saved(url) if step is None else [step]
-    _, faults = newest_sound(url, steps, lambda step: bring_checkpoint(url, run, step))
-    bring_other_files(url, run)
-    return faults
 
 
 def bring_checkpoint(url: str, run: str, step: int) -> str | None:

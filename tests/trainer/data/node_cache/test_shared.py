@@ -169,15 +169,16 @@ def test_what_is_no_folder_of_a_run_is_left_alone(tmp_path: Path) -> None:
     for name in ("memory", "elsewhere"):
         (tmp_path / name).mkdir()
     prefix = f"{tmp_path / 'memory'}/clozeline-shards-{os.getuid()}-"
-    file, link, of_another_user = (Path(prefix + name) for name in ("file", "link", "folder"))
-    file.touch()
-    link.symlink_to(tmp_path / "elsewhere")
-    of_another_user.mkdir()
-    os.chown(of_another_user, 12345, 12345)
+    Path(f"{prefix}file").touch()
+    Path(f"{prefix}link").symlink_to(tmp_path / "elsewhere")
+    if os.getuid() == 0:
+        Path(f"{prefix}folder").mkdir()
+        os.chown(f"{prefix}folder", 12345, 12345)
+    before = os.listdir(tmp_path / "memory")
 
     enter(tmp_path / "memory", 0).close()
 
-    assert sorted((tmp_path / "memory").iterdir()) == [file, of_another_user, link]
+    assert os.listdir(tmp_path / "memory") == before
 
 
 def test_a_process_may_open_the_same_folder_twice(tmp_path: Path) -> None:
