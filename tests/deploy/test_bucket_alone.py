@@ -49,7 +49,13 @@ bucket.mkdir("clozeline")
 bucket.put(sys.argv[1], "clozeline/pairs", recursive=True)
 """
 STEPS_AT_URL = "import sys; from trainer.checkpoint.format import steps_saved; print(steps_saved(sys.argv[1]))"
-BRING = "import sys; from trainer.checkpoint.remote import bring_run; bring_run(sys.argv[1], sys.argv[2], None)"
+BRING = """
+import sys
+from trainer.checkpoint.remote import bring_checkpoint, bring_other_files
+url, folder, step = sys.argv[1:]
+assert bring_checkpoint(url, folder, int(step)) is None
+bring_other_files(url, folder)
+"""
 
 
 class Place:
@@ -135,7 +141,7 @@ def test_a_bucket_is_all_that_two_hosts_share(
     assert f"Brought step {lost_after + 10} of {RUN}" in told, told
 
     end = tmp_path / "end"
-    place.python(BRING, RUN, end)
+    place.python(BRING, RUN, end, STEPS)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     same: dict[str, Any] = {name.replace(".", "__"): value for name, value in SETTINGS.items()}
     for ranks, stop_at in ((4, lost_after), (2, lost_after + 10), (4, STEPS)):

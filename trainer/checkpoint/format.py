@@ -102,7 +102,8 @@ def listed_files(manifest: bytes, path: str) -> list[ManifestEntry]:
     """Return the entries of a manifest, given its content. path: of the checkpoint.
 
     Raises CheckpointError for a newer format, because falling back to an older checkpoint would lose training, and
-    ValueError, KeyError or TypeError if it is not a manifest, or names a file outside of the checkpoint's folder.
+    ValueError, KeyError, TypeError or RecursionError if it is not a manifest, or names a file outside of the
+    checkpoint's folder.
     """
     content = json.loads(manifest)
     version = content["format_version"]
@@ -151,7 +152,7 @@ def fault_of_sizes(path: Path) -> str | None:
                 return f"{file} is missing"
             if file.stat().st_size != entry["bytes"]:
                 return f"{file} was cut or changed"
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         return f"{path / MANIFEST} cannot be read ({error!r})"
     return None
 
@@ -205,7 +206,7 @@ def read_evaluation(folder: str) -> dict[str, Any]:
     try:
         metrics = json.loads(storage.read(storage.join(folder, EVALUATION)), parse_int=float)
         return {name: value for name, value in metrics.items() if value is None or type(value) is float}
-    except (DataError, UsageError, ValueError, AttributeError):
+    except (DataError, UsageError, ValueError, AttributeError, RecursionError):
         return {}
 
 
@@ -216,19 +217,6 @@ def add_evaluation(folder: Path, metrics: dict[str, Any]) -> None:
 
 
 # Reading
-
-
-def newest_sound_checkpoint(run: str) -> FoundCheckpoint | None:
-    """Return the newest checkpoint of a local run that verifies, or None if nothing was ever published.
-
-    Raises CheckpointError as `newest_sound` and `read_state` do.
-    """
-    steps = steps_named(run)
-    if not steps:
-        return None
-    step, faults = newest_sound(run, steps, lambda step: fault_of_checkpoint(checkpoint_path(run, step)))
-    path = checkpoint_path(run, step)
-    return FoundCheckpoint(path, read_state(path), faults)
 
 
 def newest_sound(run: str, steps: list[int], fault_of: Callable[[int], str | None]) -> tuple[int, list[str]]:

@@ -40,7 +40,6 @@ from trainer.checkpoint.format import (
     fault_of_checkpoint,
     listed_files,
     location,
-    newest_sound,
     steps_saved,
 )
 from trainer.checkpoint.rank_files import rank_file
@@ -209,20 +208,6 @@ class RunUrl:
         self._prune(step)
 
 
-def bring_run(url: str, run: str, step: int | None) -> list[str]:
-    """Download a checkpoint, and the other files that are needed to resume or export the run.
-
-    step: the checkpoint to download; None takes the newest that verifies.
-
-    Returns what is wrong with newer checkpoints. Raises CheckpointError if the given checkpoint does not verify, or
-    none does, and StorageError if the URL cannot be read.
-    """
-    steps = steps_saved(url) if step is None else [step]
-    _, faults = newest_sound(url, steps, lambda step: bring_checkpoint(url, run, step))
-    bring_other_files(url, run)
-    return faults
-
-
 def bring_checkpoint(url: str, run: str, step: int) -> str | None:
     """Download and publish a checkpoint. If it does not verify, discards it and returns what is wrong with it.
 
@@ -247,7 +232,7 @@ def bring_checkpoint(url: str, run: str, step: int) -> str | None:
         return None
     except DataError as error:
         return str(error)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         return f"{storage.join(source, MANIFEST)} cannot be read ({error!r})"
     finally:
         shutil.rmtree(partial, ignore_errors=True)

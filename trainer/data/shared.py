@@ -1,7 +1,7 @@
 """Decoded shards that the ranks of a node share: each is decoded once, by whichever rank comes to it first.
 
     /dev/shm/clozeline-shards-<user>-<hash>/              mode 0700
-    /dev/shm/clozeline-shards-<user>-<hash>/<rank>.use    a lock that the rank holds as long as it uses the folder
+    /dev/shm/clozeline-shards-<user>-<hash>/<...>.use     a lock that a rank holds as long as it uses the folder
     /dev/shm/clozeline-shards-<user>.lock                 held while a rank enters or leaves a folder
 
 There is a folder for each run and folder of pairs, named after both. It is a NodeCache of files of plain arrays, which
@@ -23,6 +23,7 @@ import errno
 import glob
 import hashlib
 import os
+import secrets
 import shutil
 import stat
 import threading
@@ -50,6 +51,9 @@ FREE_BYTES = 4 * 10**9
 PREFIX = "clozeline-shards-"
 USE = ".use"
 
+ENTRANCE_SECONDS = 30.0
+"""How long a rank waits to enter or leave a folder. Others take milliseconds, unless their process was stopped."""
+
 SAID = "not_shared"
 """A folder that exists once a rank has logged that it cannot share."""
 
@@ -58,6 +62,12 @@ TOO_LITTLE_MEMORY = (
     f"{SHARED_MEMORY})."
 )
 TOO_MANY_FILES = "Raise the limit of open files (ulimit -n; docker: --ulimit nofile=65536)."
+ADVICE = {
+    errno.EMFILE: TOO_MANY_FILES,
+    errno.ENFILE: TOO_MANY_FILES,
+    errno.ETIMEDOUT: "End the process that holds the lock (fuser shows it).",
+}
+"""What to do about an error, by its number. Others are taken for too little memory."""
 
 Decode = Callable[[int], ShardRows]
 """Returns the rows of one shard of a block, by its place in the block. Raises DataError."""
@@ -72,8 +82,8 @@ class SharedShards:
     def __init__(self, name: str, local_rank: int, root: str = SHARED_MEMORY):
         """Enter the folder of `name`, which may be any text, in the file system `root`.
 
-        Removes what killed runs left. Raises OSError if `root` does not exist or does not support locks, or if other
-        users can access the folder.
+        Removes what killed runs left. Raises OSError if `root` does not exist or does not support locks, if other users
+        can access the folder, or if a stopped process is entering or leaving a folder.
         """
         self._local_rank = local_rank
         self._root = root
@@ -89,11 +99,12 @@ class SharedShards:
         name_of_user = os.path.join(root, f"{PREFIX}{os.getuid()}")
         self.folder = f"{name_of_user}-{hashlib.sha256(name.encode()).hexdigest()[:32]}"
         self._entrance = f"{name_of_user}.lock"
-        use = os.path.join(self.folder, f"{os.getpid()}-{local_rank}{USE}")
+        # The random part is for a process that opens the same folder twice.
+        use = os.path.join(self.folder, f"{os.getpid()}-{secrets.token_hex(8)}{USE}")
         self._use = FileLock(use, thread_local=False, fallback_to_soft=False)
 
         os.stat(root)  # a lock would create what does not exist
-        with locked(self._entrance, time.sleep):
+        with _locked_entrance(self._entrance):
             for path in glob.glob(f"{name_of_user}-*"):
                 _remove_unused(path)
             with contextlib.suppress(FileExistsError):
@@ -132,7 +143,7 @@ class SharedShards:
     def close(self) -> None:
         """Leave the folder, and remove it if no other process uses it. Arrays that were mapped stay valid."""
         self._use.release()
-        with contextlib.suppress(OSError), locked(self._entrance, time.sleep):
+        with contextlib.suppress(OSError), _locked_entrance(self._entrance):
             _remove_unused(self.folder)
 
     def _pause(self, seconds: float) -> None:
@@ -190,9 +201,14 @@ class SharedShards:
         if self.is_shared:
             self.is_shared = False
             # A folder rather than a file, because creating one needs no file descriptor, and those may have run out.
-            with contextlib.suppress(OSError):
+            try:
                 os.mkdir(os.path.join(self.folder, SAID))
-                log_not_shared(reason)
+            except FileExistsError:
+                return
+            except OSError:
+                if self._local_rank > 0:
+                    return
+            log_not_shared(reason)
 
 
 def open_shared(name: str) -> SharedShards | None:
@@ -215,12 +231,11 @@ def open_shared(name: str) -> SharedShards | None:
 def log_not_shared(reason: OSError) -> None:
     """Log on this rank that shards are not shared, and what to do."""
     path = f"{reason.filename}: " if reason.filename else ""
-    is_about_files = reason.errno in (errno.EMFILE, errno.ENFILE)
     logger.info(
         "Ranks of this node cannot share decoded shards: %s. Each rank reads all shards itself, which takes more CPU "
         "time and memory. %s",
         f"{path}{reason.strerror or reason}",
-        TOO_MANY_FILES if is_about_files else TOO_LITTLE_MEMORY,
+        ADVICE.get(reason.errno or 0, TOO_LITTLE_MEMORY),
         extra=EVERY_RANK,
     )
 
@@ -228,9 +243,26 @@ def log_not_shared(reason: OSError) -> None:
 # The folder
 
 
+def _locked_entrance(path: str) -> contextlib.AbstractContextManager[bool]:
+    """Hold the lock of the entrance. Raises TimeoutError if another process holds it for ENTRANCE_SECONDS."""
+    end = time.monotonic() + ENTRANCE_SECONDS
+
+    def pause(seconds: float) -> None:
+        if time.monotonic() > end:
+            raise TimeoutError(errno.ETIMEDOUT, f"another process has held it for {ENTRANCE_SECONDS:g} s", path)
+        time.sleep(seconds)
+
+    return locked(path, pause)
+
+
 def _remove_unused(path: str) -> None:
-    """Remove a folder of this user if no process uses it. The caller holds the lock of the entrance."""
-    with contextlib.suppress(FileNotFoundError, PermissionError):
+    """Remove a folder of this user if it can be removed and no process uses it. The caller has locked the entrance."""
+    with contextlib.suppress(OSError):
+        # Other users can create such names, too.
+        found = os.lstat(path)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            return
+
         for name in os.listdir(path):
             if name.endswith(USE):
                 with locked(os.path.join(path, name), None) as is_free:

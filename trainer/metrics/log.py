@@ -220,8 +220,8 @@ def read_metrics(run: str) -> Metrics:
 def read_lines(run: str) -> tuple[Metrics, int]:
     """Return the lines of a run's metrics, and how many lines of the file were skipped because they are not metrics.
 
-    A line is a JSON object with a whole number as its step. A killed run may leave a last line without a line feed. It
-    is returned if it is complete, and otherwise not counted as skipped.
+    A line is a JSON object with an integer step, whose other values are numbers or null, except for CAUSE. A killed run
+    may leave a last line without a line feed. It is returned if it is complete, and otherwise not counted as skipped.
     """
     path = Path(run) / METRICS_FILE
     if not path.exists():
@@ -247,6 +247,13 @@ def _parse(text: str) -> dict[str, Any] | None:
     """Return a line of metrics, or None if the text is not one."""
     try:
         line = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    return line if isinstance(line, dict) and isinstance(line.get("step"), int) else None
+
+    # In Python, a bool is also an int, but in a line of metrics it is neither a step nor a number.
+    if not isinstance(line, dict) or type(line.get("step")) is not int:
+        return None
+    for name, value in line.items():
+        if value is not None and type(value) not in ((str,) if name == CAUSE else (int, float)):
+            return None
+    return line

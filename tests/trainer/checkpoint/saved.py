@@ -5,16 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 from schemas import storage
+from tests.trainer.one_rank import group_of_one
 from trainer.checkpoint.format import (
     EVALUATION,
     MANIFEST,
     STATE,
+    FoundCheckpoint,
     add_evaluation,
     checkpoint_path,
     describe,
     manifest_of,
 )
 from trainer.checkpoint.rank_files import rank_file
+from trainer.checkpoint.resume import find_checkpoint
+from trainer.checkpoint.run_folder import NodeFolders
 from trainer.checkpoint.state import TrainingState
 from trainer.checkpoint.write import partial_path, publish
 
@@ -44,3 +48,9 @@ def saved(run: Path, step: int, weights: bytes = b"weights", loss: float | None 
     seal(partial)
     publish(partial, checkpoint_path(str(run), step))
     return checkpoint_path(str(run), step)
+
+
+def found_in(run: Path) -> FoundCheckpoint | None:
+    """The checkpoint from which a run of one rank resumes."""
+    with group_of_one():
+        return find_checkpoint(str(run), NodeFolders([0]))

@@ -12,13 +12,12 @@ import pytest
 import torch
 
 from schemas.errors import CheckpointError
-from tests.trainer.checkpoint.saved import WEIGHTS_FILE, saved, seal
+from tests.trainer.checkpoint.saved import WEIGHTS_FILE, found_in, saved, seal
 from trainer.checkpoint.format import (
     add_evaluation,
     best_step,
     checkpoint_path,
     fault_of_checkpoint,
-    newest_sound_checkpoint,
     read_evaluation,
 )
 from trainer.checkpoint.rank_files import RankFiles, write_rank_file
@@ -184,6 +183,7 @@ def test_an_export_does_not_pass_over_a_damaged_newest_checkpoint(
 FIGURES = {
     "M-number": b"5",
     "M-text": b'{"eval_mlm_loss": "x"}',
+    "M-nested": b"[" * 100_000,
     "M-list": b"[1]",
     "M-boolean": b'{"eval_mlm_loss": true}',
     "M-not-utf8": b"\xff\xfe",
@@ -204,7 +204,7 @@ def test_without_any_manifest_the_folders_are_named(tmp_path: Path) -> None:
     for step in (3, 6):
         (saved(tmp_path, step) / "manifest.json").unlink()
     with pytest.raises(CheckpointError, match=r"step-00000003 has no manifest\.json") as caught:
-        newest_sound_checkpoint(str(tmp_path))
+        found_in(tmp_path)
     assert "step-00000006 has no manifest.json" in str(caught.value)
 
 
@@ -213,7 +213,7 @@ def test_a_newer_folder_without_a_manifest_is_passed_over_and_named(tmp_path: Pa
         saved(tmp_path, step)
     for step in (3, 9):
         (checkpoint_path(str(tmp_path), step) / "manifest.json").unlink()
-    found = newest_sound_checkpoint(str(tmp_path))
+    found = found_in(tmp_path)
     assert found is not None and found.path.name == "step-00000006"
     assert [fault.split("/")[-1] for fault in found.faults] == ["step-00000009 has no manifest.json"]
 

@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import CheckpointError, StorageError
-from tests.trainer.checkpoint.saved import WEIGHTS_FILE, saved, written
+from tests.trainer.checkpoint.saved import WEIGHTS_FILE, found_in, saved, written
 from trainer.checkpoint.format import (
     best_step,
     checkpoint_path,
     fault_of_checkpoint,
-    newest_sound_checkpoint,
     read_state,
     steps_saved,
 )
@@ -23,7 +22,7 @@ def test_published_checkpoints_verify_and_the_newest_is_taken(tmp_path: Path) ->
     for step in (10, 20, 9):
         assert fault_of_checkpoint(saved(tmp_path, step)) is None
     assert steps_saved(str(tmp_path)) == [9, 10, 20]
-    newest = newest_sound_checkpoint(str(tmp_path))
+    newest = found_in(tmp_path)
     assert newest is not None and newest.path == checkpoint_path(str(tmp_path), 20)
     assert newest.state.step == 20 and newest.faults == []
 
@@ -31,7 +30,7 @@ def test_published_checkpoints_verify_and_the_newest_is_taken(tmp_path: Path) ->
 def test_an_unpublished_one_is_not_seen(tmp_path: Path) -> None:
     written(tmp_path, 30)
     assert steps_saved(str(tmp_path)) == []
-    assert newest_sound_checkpoint(str(tmp_path)) is None
+    assert found_in(tmp_path) is None
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "gone", "manifest"])
@@ -49,7 +48,7 @@ def test_a_damaged_one_is_passed_over_and_named(tmp_path: Path, damage: str) -> 
     else:
         file.write_bytes(data[:10])
 
-    found = newest_sound_checkpoint(str(tmp_path))
+    found = found_in(tmp_path)
     assert found is not None
     assert found.path == checkpoint_path(str(tmp_path), 10)
     assert str(file) in found.faults[0]
@@ -58,7 +57,7 @@ def test_a_damaged_one_is_passed_over_and_named(tmp_path: Path, damage: str) -> 
 def test_when_none_verifies_the_run_does_not_start_over(tmp_path: Path) -> None:
     (saved(tmp_path, 10) / "state.json").unlink()
     with pytest.raises(CheckpointError, match=r"No checkpoint of .* verifies: .*state\.json is missing"):
-        newest_sound_checkpoint(str(tmp_path))
+        found_in(tmp_path)
 
 
 def names(run: Path) -> list[str]:
@@ -85,7 +84,7 @@ def test_what_a_run_has_passed_over_does_not_displace_what_it_saves(tmp_path: Pa
     weights.write_bytes(weights.read_bytes()[::-1])
     saved(tmp_path, 25)
     prune(str(tmp_path), keep=1, newest=25)
-    newest = newest_sound_checkpoint(str(tmp_path))
+    newest = found_in(tmp_path)
     assert newest is not None and newest.path.name == "step-00000025"
 
 
@@ -104,7 +103,7 @@ def test_a_newer_format_is_refused_and_not_passed_over(tmp_path: Path) -> None:
     manifest = saved(tmp_path, 20) / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"format_version": 1', '"format_version": 2'))
     with pytest.raises(CheckpointError, match=r"step-00000020 has format version 2, .* reads up to 1\. Upgrade it"):
-        newest_sound_checkpoint(str(tmp_path))
+        found_in(tmp_path)
 
 
 def test_a_disk_that_refuses_is_named(tmp_path: Path) -> None:

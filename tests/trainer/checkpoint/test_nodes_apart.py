@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 
 from tests.object_store import ObjectStore
-from tests.trainer.checkpoint.test_remote import bucket, keys  # noqa: F401 (bucket is a fixture)
+from tests.trainer.checkpoint.test_remote import bring_to, bucket, keys  # noqa: F401 (bucket is a fixture)
 from tests.trainer.conftest import Done, Training
 from tests.trainer.ranks import WarmRanks
 from trainer.checkpoint.format import steps_saved
-from trainer.checkpoint.remote import bring_run
 
 TINY_RUN = {"config": "tiny"}
 STAGE_3 = {"deepspeed__zero_optimization__stage3_param_persistence_threshold": 0}  # or small parameters are not shared
@@ -77,7 +76,7 @@ def apart(nodes: Nodes, bucket) -> Nodes:  # noqa: F811
 
 def assert_equal(brought_to: Path, straight: Path, step: int) -> None:
     """The run at the URL equals one on a disk."""
-    bring_run(URL, str(brought_to), None)
+    bring_to(brought_to)
     assert Training.losses(brought_to) == Training.losses(straight)
     assert Training.tensors(brought_to, step) == Training.tensors(straight, step)
 

@@ -1,4 +1,4 @@
-"""Folders that are no run's, and file systems without locks: one line, nothing changed."""
+"""Folders that are no run's, paths of the wrong kind, and file systems without locks: one line, nothing changed."""
 
 from __future__ import annotations
 
@@ -37,11 +37,19 @@ def content(run: Path) -> dict[str, str]:
     return {str(path.relative_to(run)): path.read_text() for path in run.rglob("*") if path.is_file()}
 
 
-OURS = {"lock": "process 7 on somewhere\n", "recipe.toml": "", "metrics.jsonl": ""}
+OURS = {"lock": "process 7 on somewhere\n"}
 TRIES = {
     "M-foreign-folder": (FOREIGN, "holds files of something else (checkpoints, lock, metrics.jsonl)"),
     "M-foreign-notes": ({"thesis.tex": "mine"}, "holds files of something else (thesis.tex)"),
     "M-foreign-manifest": ({"checkpoints/step-1/manifest.json": "[]"}, "holds files of something else"),
+    "M-nested-manifest": ({"checkpoints/step-1/manifest.json": "[" * 100_000}, "holds files of something else"),
+    "M-metrics-is-a-folder": (OURS | {"metrics.jsonl/x": ""}, "metrics.jsonl is a folder"),
+    "M-history-is-a-folder": (OURS | {"recipe_history.jsonl/x": ""}, "recipe_history.jsonl is a folder"),
+    "M-owner-is-a-folder": (OURS | {"lock.owner/x": ""}, "lock.owner is a folder"),
+    "M-recipe-is-a-folder": (OURS | {"recipe.toml/x": ""}, "recipe.toml is a folder"),
+    "M-tensorboard-is-a-file": (OURS | {"tensorboard": ""}, "tensorboard is a file"),
+    "M-checkpoints-is-a-file": (OURS | {"checkpoints": ""}, "checkpoints is a file"),
+    "M-vocabulary-is-a-file": (OURS | {"vocabulary": ""}, "vocabulary is a file"),
 }
 
 
@@ -54,6 +62,18 @@ def test_folders_are_refused_untouched(tmp_path: Path, name: str) -> None:
         run_folder.claim(str(run))
     assert message in str(caught.value) and str(run) in str(caught.value)
     assert content(run) == before
+
+
+def test_a_claim_that_fails_releases_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(run: str) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(run_folder, "remove_partial", fail)
+        with pytest.raises(StorageError, match="checkpoints could not be written: Input/output error") as caught:
+            run_folder.claim(str(tmp_path))
+    run_folder.claim(str(tmp_path)).release()
+    assert caught  # its traceback keeps the first lock alive
 
 
 def test_a_foreign_folder_ends_the_command(training, tmp_path: Path) -> None:

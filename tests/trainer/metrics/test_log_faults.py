@@ -27,7 +27,11 @@ BAD_LINES = {
     "M-null": b"null\n",
     "M-no-step": b"{}\n",
     "M-step-is-text": b'{"step":"6"}\n',
+    "M-step-is-true": b'{"step":true,"loss":1.0}\n',
+    "M-loss-is-text": b'{"step":1,"loss":"<script>","seconds":1}\n',
+    "M-cause-is-a-number": b'{"step":1,"loss_doctor":1}\n',
     "M-a-list": b"[1, 2]\n",
+    "M-nested-too-deep": b'{"a":' * 50_000 + b"\n",
 }
 
 
@@ -84,7 +88,7 @@ def test_m_a_run_resumes_with_all_of_them(training, run_copy: Path) -> None:  # 
     path.write_bytes(b'{"step":1}\n' + path.read_bytes() + b"".join(BAD_LINES.values()))
     done = training.warm(1, run_copy, **SHORT)
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
-    assert "6 lines that are not metrics were skipped." in done.stdout
+    assert "10 lines that are not metrics were skipped." in done.stdout
     assert [line["step"] for line in read_lines(str(run_copy))[0]] == [1, 1, 2, 3, 4]
 
 

@@ -164,6 +164,46 @@ def test_a_start_removes_what_killed_runs_left_and_nothing_else(tmp_path: Path) 
     living.kill()
 
 
+def test_what_is_no_folder_of_a_run_is_left_alone(tmp_path: Path) -> None:
+    """On a machine that users share, anyone can create such names in shared memory."""
+    for name in ("memory", "elsewhere"):
+        (tmp_path / name).mkdir()
+    prefix = f"{tmp_path / 'memory'}/clozeline-shards-{os.getuid()}-"
+    Path(f"{prefix}file").touch()
+    Path(f"{prefix}link").symlink_to(tmp_path / "elsewhere")
+    if os.getuid() == 0:
+        Path(f"{prefix}folder").mkdir()
+        os.chown(f"{prefix}folder", 12345, 12345)
+    before = os.listdir(tmp_path / "memory")
+
+    enter(tmp_path / "memory", 0).close()
+
+    assert os.listdir(tmp_path / "memory") == before
+
+
+def test_a_process_may_open_the_same_folder_twice(tmp_path: Path) -> None:
+    first, second = enter(tmp_path, 0), enter(tmp_path, 0)
+    first.read(KEYS, made_shard)
+    first.close()
+    assert_are_made(second.read(KEYS, lambda place: pytest.fail("it is there")))
+    second.close()
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_process_that_is_stopped_at_the_entrance_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setattr(shared, "SHARED_MEMORY", str(tmp_path))
+    monkeypatch.setattr(shared, "ENTRANCE_SECONDS", 0.2)
+    entrance = tmp_path / f"clozeline-shards-{os.getuid()}.lock"
+    with FileLock(entrance):
+        assert open_shared("run") is None
+    (line,) = [line for line in capfd.readouterr().out.splitlines() if "cannot share" in line]
+    assert f"{entrance}: another process has held it for 0.2 s. Each rank" in line
+    assert "fuser" in line and "--shm-size" not in line
+
+
 def folder_of(root: Path, run: str) -> Path:
     """The path of a run's folder; entering it would clean it."""
     made = root.parent / f"names-of-{root.name}"
@@ -188,6 +228,20 @@ def test_a_full_memory_is_said_once_and_changes_no_row(
         assert not any(blocks.is_shared for blocks in ranks)
     lines = [line for line in capfd.readouterr().out.splitlines() if "cannot share" in line]
     assert len(lines) == 1 and "--shm-size" in lines[0] and "small has 0 MB free of 0 MB" in lines[0]
+
+
+def test_a_memory_in_which_no_rank_can_note_that_it_has_said_so(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The first rank of the node says it then."""
+    with mounted(tmp_path / "small", "nr_inodes=20"):
+        ranks = [enter(tmp_path / "small", rank) for rank in (1, 0)]
+        with pytest.raises(OSError, match="No space left"):
+            for number in range(20):
+                (tmp_path / "small" / str(number)).touch()
+        for shards in ranks:
+            assert_are_made(shards.read(KEYS, made_shard))
+    assert capfd.readouterr().out.count("cannot share") == 1
 
 
 def read_with_descriptors(root: Path, left: int) -> None:
