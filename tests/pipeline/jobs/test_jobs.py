@@ -129,7 +129,7 @@ def test_rejected_records_are_kept_to_look_at(command, corpus, tmp_path) -> None
     assert ledger == {"line is not a JSON object": 1, "no text under 'text'": 1}
     mixed.write_text(corpus.read_text())
     assert command(*shard, "--overwrite").returncode == 0
-    assert list((out / "rejected").iterdir()) == []
+    assert not (out / "rejected").exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root; test_storage fakes the full disk")
