@@ -145,7 +145,7 @@ def test_a_bucket_is_all_that_two_hosts_share(
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     same: dict[str, Any] = {name.replace(".", "__"): value for name, value in SETTINGS.items()}
     for ranks, stop_at in ((4, lost_after), (2, lost_after + 10), (4, STEPS)):
-        done = training.warm(ranks, tmp_path / "one disk", **same, run__stop_at=stop_at)
+        done = training.warm(ranks, tmp_path / "one disk", config="tiny", **same, run__stop_at=stop_at)
         assert done.returncode == 0, done.stderr
     assert Training.losses(end) == Training.losses(tmp_path / "one disk")
     assert Training.tensors(end, STEPS) == Training.tensors(tmp_path / "one disk", STEPS)
