@@ -29,8 +29,8 @@ import sys
 from pipeline.cli import main
 
 STEP_BY_PARAMETER = {"input": "shard", "model": "vocab", "extend": "vocab", "vocab": "pairs", "pairs": "statistics"}
-"""Parameters that only one of the templates has, and the pipeline command that this template runs. Each command needs
-one of its own: vocab learns a model, or extends a vocabulary."""
+"""Parameters that only one of the templates has, and the pipeline command that this template runs. Each command has at
+least one: vocab has two, because it learns a model or extends a vocabulary."""
 
 USAGE = """\
 launch.py --PARAMETER=VALUE ...

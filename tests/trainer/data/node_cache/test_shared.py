@@ -190,7 +190,7 @@ def test_a_process_may_open_the_same_folder_twice(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_a_process_that_is_stopped_at_the_entrance_holds_nobody_up(
+def test_a_process_that_is_stopped_at_the_entrance_holds_up_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
