@@ -45,8 +45,8 @@ VOCABULARY = 4000
 def stall(name: str, rounds: int) -> None:
     """Print how long checkpoints of a recipe's model and optimizer stall the run, and how long they take in total.
 
-    Measures saves in the foreground and in the background. During background saves, steps are taken and timed, which
-    shows how much the save slows training.
+    Measures saves in the foreground and in the background. During background saves, steps are taken and timed. What
+    training lost is the stall and the time by which these steps took longer than undisturbed ones.
     """
     with tempfile.TemporaryDirectory() as run:
         recipe = load_recipe(name, [f"run.output={run}", "data.pairs=pairs", "checkpoint.keep=1", *SMALL_BATCH])
@@ -66,12 +66,14 @@ def stall(name: str, rounds: int) -> None:
                 times = [timed_save(saver, engine, batch, step) for step in range(1, rounds + 2)]
             # The first background save also allocates the memory for the copy, so it is shown separately.
             stalls, totals, steps = zip(*times[1:], strict=True)
+            during = zip(stalls, steps, strict=True)
+            losses = [stall + sum(taken) - len(taken) * undisturbed for stall, taken in during]
             size = checkpoint_bytes(recipe.run.output, rounds + 1)
             what = f"a checkpoint of `{name}`, {size / 1e6:,.0f} MB, {'background' if background else 'foreground'}"
             print(
                 f"| {what} | stall {statistics.median(stalls):.2f} s (first {times[0][0]:.2f} s) "
                 f"| total {statistics.median(totals):.2f} s "
-                f"| steps of {undisturbed:.2f} s meanwhile: {statistics.median(steps):.2f} s |",
+                f"| training lost {statistics.median(losses):.2f} s |",
                 flush=True,
             )
         engine.destroy()
@@ -89,19 +91,19 @@ def save_context(recipe: Recipe, background: bool) -> Iterator[RunContext]:
 
 def timed_save(
     saver: Saver, engine: deepspeed.DeepSpeedEngine, batch: list[PackedBatch], step: int
-) -> tuple[float, float, float]:
-    """Return three times in seconds: the stall of training, until the checkpoint is saved, and of a step meanwhile."""
+) -> tuple[float, float, list[float]]:
+    """Return times in seconds: the stall of training, until the checkpoint is saved, and of each step until then."""
     state = TrainingState(step=step, tokens=0, seconds=0.0, identity={})
     started = time.perf_counter()
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
         saver.save(state, must_save=False)
     stalled = time.perf_counter() - started
 
-    steps = [0.0]
+    steps = []
     while saver.saved_step != step:
         steps.append(seconds(partial(bare, engine, [batch])))
     saver.wait(step)
-    return stalled, time.perf_counter() - started, statistics.median(steps[1:] or steps)
+    return stalled, time.perf_counter() - started, steps
 
 
 def checkpoint_bytes(run: str, step: int) -> int:
