@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt
 
-.PHONY: setup demo test lint docs bench bench_quality bench_gpu gpu gpu_bundle
+.PHONY: setup demo test lint docs bench bench_quality gpu gpu_bundle
 
 setup: .venv/installed
 
@@ -54,7 +54,3 @@ gpu:
 BUNDLE_PYTHON ?= $(shell $(BIN)/python -c "import sysconfig; print(sysconfig.get_python_version())")
 gpu_bundle: .venv/installed_dev
 	$(BIN)/python benchmarks/gpu_bundle.py --python $(BUNDLE_PYTHON)
-
-# The bare models, without the trainer. Needs torch 2.10 or newer and this directory, nothing else.
-bench_gpu:
-	$(PYTHON) benchmarks/gpu.py

@@ -35,7 +35,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import small_runs
+import commands
 import torch
 from quality_measure import HeldOut, read_held_out
 from quality_ours import (
@@ -139,20 +139,20 @@ def make_data(corpora: list[str], out: Path) -> None:
 
     Ends the program if OUT was made from other documents.
     """
-    documents = small_runs.documents_of(corpora)
+    documents = commands.documents_of(corpora)
     held_out = documents[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY]
     training = [document for i, document in enumerate(documents) if i % HELD_OUT_EVERY != HELD_OUT_EVERY - 1]
 
     # Written only once, because another command that shares OUT may be reading them.
     if not (out / "training.jsonl").exists():
-        small_runs.write_documents(held_out, out / "held_out.jsonl")
-        small_runs.write_documents(training, out / "training.jsonl")
-    elif small_runs.documents_of([str(out / "training.jsonl")]) != training:
+        commands.write_documents(held_out, out / "held_out.jsonl")
+        commands.write_documents(training, out / "training.jsonl")
+    elif commands.documents_of([str(out / "training.jsonl")]) != training:
         sys.exit(f"{out} was made from other documents than {', '.join(corpora)}. Choose another --output.")
 
-    small_runs.make_text(out / "training.jsonl", out / "text")
-    small_runs.make_text(out / "held_out.jsonl", out / "held_out_text")
-    small_runs.make_vocabulary(out / "text", out / "vocab", VOCABULARY_SIZE)
+    commands.make_text(out / "training.jsonl", out / "text")
+    commands.make_text(out / "held_out.jsonl", out / "held_out_text")
+    commands.make_vocabulary(out / "text", out / "vocab", VOCABULARY_SIZE)
 
     for text, pairs, length in (
         ("text", "pairs", 128),
@@ -161,9 +161,9 @@ def make_data(corpora: list[str], out: Path) -> None:
     ):
         rows = f"--objective full_sentences --max_length {length}"
         command = f"python -m pipeline pairs --text {out / text} --vocab {out / 'vocab'} --output {out / pairs} {rows}"
-        small_runs.make(out / pairs, command)
+        commands.make(out / pairs, command)
     statistics = out / "statistics"
-    small_runs.make(statistics, f"python -m pipeline statistics --pairs {out / 'pairs'} --output {statistics}")
+    commands.make(statistics, f"python -m pipeline statistics --pairs {out / 'pairs'} --output {statistics}")
 
 
 # ---- Runs ----

@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import commands
 import psutil
-import small_runs
 import tomli_w
 
 from schemas import storage
@@ -145,7 +145,7 @@ def train_steps(name: str, steps: int, folder: Path, settings: Settings, device:
     evaluated |= settings
     run = folder / "run"
     subprocess.run(command(name, run, steps, evaluated), check=True, env=one_thread(device), stdout=subprocess.DEVNULL)
-    small_runs.export(run, folder / "hf", averaged)
+    commands.export(run, folder / "hf", averaged)
     return metrics_of(run)
 
 
@@ -159,7 +159,7 @@ def export_untrained(name: str, folder: Path, settings: Settings, device: str) -
     still = settings | {"optimizer.lr": 1e-12, "evaluation.pairs": "none", "evaluation.every": NEVER}
     run = folder / "run"
     subprocess.run(command(name, run, 1, still), check=True, env=one_thread(device), stdout=subprocess.DEVNULL)
-    small_runs.export(run, folder / "hf")
+    commands.export(run, folder / "hf", averaged=1)
 
 
 def time_steps(name: str, folder: Path, cases: list[Settings], device: str) -> list[float]:

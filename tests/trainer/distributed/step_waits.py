@@ -1,24 +1,144 @@
 """What a step of each optimizer, stage and precision waits for, for test_bf16_updates.py.
 
-step_waits.py OUT.json    (as one of the ranks that the environment names)
+    step_waits.py OUT.json    (as one of the ranks that the environment names)
+
+The model has BERT-large's 24 layers at a tiny width, and its attention is replaced by a function that copies the
+values, so nearly all of the work is the host's. A case is OPTIMIZER-STAGE-PRECISION.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
-from benchmarks.step_costs import CASES, copied_values, loop_of, one_step
-from benchmarks.waits import counted_waits
+from tests.trainer.distributed.waits import counted_waits
+from trainer.anomaly import AnomalyGuard, AnomalyHistory
+from trainer.checkpoint.background import BackgroundSaves
+from trainer.checkpoint.run_folder import NodeFolders
+from trainer.checkpoint.state import TrainingState
+from trainer.config.load import load_recipe
+from trainer.config.phases import phases_of
+from trainer.config.schema import Recipe
+from trainer.data.share import RankShare
+from trainer.data.stream import Stream
 from trainer.distributed.process_group import start_distributed
+from trainer.distributed.stop import StopAgreement, StopRequest
+from trainer.distributed.watchdog import Watchdog
+from trainer.engine import build_engine
+from trainer.loop import Loop
+from trainer.models.batch import PackedBatch
+from trainer.models.pretraining import build_model
+from trainer.run_context import RunContext
 
 MICRO_BATCHES = 2
+CASES = ["adamw-0-fp32", "adamw-0-bf16", "adamw-1-fp32", "adamw-1-bf16", "adamw-2-bf16", "lamb-1-bf16", "lamb-2-bf16"]
+CASES += ["stable_adamw-1-bf16"]
+VOCABULARY = 512
+LAYERS = 24
+ROWS = 2
+LENGTH = 16
+MASKED = 5
+
+
+@dataclass
+class ReadyStream:
+    """A stream that returns the same prepared batches for every step."""
+
+    batches: list[PackedBatch]
+    stalled_seconds: float = 0.0
+
+    def batch(self, step: int) -> list[PackedBatch]:
+        return self.batches
+
+    def peek(self, step: int) -> list[PackedBatch]:
+        return self.batches
+
+
+def small_batch(number: int) -> PackedBatch:
+    """Return ROWS rows of LENGTH tokens, with MASKED tokens in total to predict."""
+    generator = torch.Generator().manual_seed(number)
+    places = torch.arange(ROWS * LENGTH)
+    return PackedBatch(
+        ids_T=torch.randint(0, VOCABULARY, (ROWS * LENGTH,), generator=generator),
+        segments_T=(places % LENGTH >= LENGTH // 2).long(),
+        positions_T=places % LENGTH,
+        sequence_T=places // LENGTH,
+        sequence_starts_S=torch.arange(ROWS) * LENGTH,
+        longest=LENGTH,
+        masked_positions_K=torch.randperm(ROWS * LENGTH, generator=generator)[:MASKED].sort().values,
+        labels_K=torch.randint(0, VOCABULARY, (MASKED,), generator=generator),
+        pair_labels_S=torch.randint(0, 2, (ROWS,), generator=generator),
+        tokens=ROWS * LENGTH,
+        predicted=MASKED,
+        paired=ROWS,
+        mask_id=4,
+    )
+
+
+def recipe_of(case: str, run: str) -> Recipe:
+    kind, stage, precision = case.split("-")
+    return load_recipe(
+        "tests/recipes/small_bert.toml",
+        [
+            f"model.num_hidden_layers={LAYERS}",
+            "model.hidden_size=16",
+            "model.num_attention_heads=2",
+            "model.intermediate_size=32",
+            "model.max_position_embeddings=16",
+            f"optimizer.kind={kind}",
+            f"engine.zero_stage={stage}",
+            f"engine.precision={precision}",
+            f"run.output={run}",
+            "run.log_every=1000000",
+        ],
+    )
+
+
+def copied_values(qkv_TNd: Tensor, *_: Any) -> Tensor:
+    """Stand in for attention: return the values unchanged, (T, D)."""
+    return qkv_TNd[:, 2 * qkv_TNd.shape[1] // 3 :].flatten(1)
+
+
+@contextlib.contextmanager
+def loop_of(case: str, micro_batches: int, run: str) -> Iterator[Loop]:
+    """Yield a training loop for a case, with its engine, and release both at the end."""
+    recipe = recipe_of(case, run)
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    share = RankShare(rank, ranks, micro_batches, ranks * micro_batches * ROWS)
+    engine = build_engine(build_model(recipe.model, VOCABULARY, 0), recipe, share)
+    guard = AnomalyGuard(engine, recipe.anomaly, AnomalyHistory(), recipe.optimizer.clip)
+
+    stream = ReadyStream([small_batch(rank * micro_batches + number) for number in range(micro_batches)])
+    watchdog = Watchdog(rank, ranks, 600.0)
+    stop = StopAgreement(StopRequest())
+    context = RunContext(
+        recipe, recipe.run.max_steps, stop, watchdog, NodeFolders([0] * ranks), None, BackgroundSaves(False)
+    )
+    state = TrainingState(step=0, tokens=0, seconds=0.0, identity={})
+    try:
+        yield Loop(context, phases_of(recipe)[0], engine, cast(Stream, stream), None, guard, None, state)
+    finally:
+        stop.close()
+        watchdog.close(True)
+        engine.destroy()
+
+
+def one_step(loop: Loop, step: int) -> None:
+    """Take a step as `Loop.run` does when nothing is due after it."""
+    assert loop.compute_step(step)
+    loop.stepper.settle()
+    loop.stepper.update()
 
 
 def main(out: Path) -> None:

@@ -20,8 +20,8 @@ from transformers import (
     DataCollatorWithPadding,
 )
 
-from benchmarks.same_draws import arguments_of, trainer_with_same_draws
 from tests.trainer.finetune.conftest import SIZES
+from tests.trainer.finetune.same_draws import arguments_of, trainer_with_same_draws
 from tests.trainer.finetune.tasks import write_task
 from trainer.finetune.kinds.table import KINDS
 from trainer.finetune.task import Task

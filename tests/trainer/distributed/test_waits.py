@@ -9,7 +9,7 @@ import pytest
 import torch
 from deepspeed.accelerator import get_accelerator
 
-from benchmarks.waits import counted_waits, host_waits_for_copy
+from tests.trainer.distributed.waits import counted_waits, host_waits_for_copy
 
 
 def test_each_synchronization_is_counted_by_its_kind() -> None:
