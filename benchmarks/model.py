@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 import apache_beam as beam
 
+from pipeline.exchange.blocks import MERGE_RANGES, MERGED_RUNS, groups_for
 from pipeline.options import ShardJob
-from pipeline.runtime.exchange import groups_for
-from pipeline.runtime.merging import MERGE_RANGES, MERGED_RUNS
 from pipeline.runtime.staging import Staging
 from pipeline.shard.documents import ReadOptions
 from pipeline.shard.inputs import SPLIT_BYTES

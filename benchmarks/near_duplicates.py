@@ -26,7 +26,7 @@ from pipeline.steps import near_duplicates as steps
 from schemas.randomness import mix
 
 MAX_ROUNDS = 8
-READ_ROWS = 1_000_000  # about PIECE_BYTES of pipeline/runtime/exchange.py
+READ_ROWS = 1_000_000  # about PIECE_BYTES of pipeline/exchange/blocks.py
 
 
 def graphs(nodes: int) -> Iterator[tuple[str, Edges]]:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from pipeline.exchange.blocks import KeyedBatch
 from pipeline.runtime.counters import Report
-from pipeline.runtime.exchange import KeyedBatch
 from pipeline.runtime.manifest_parts import list_shards
 from pipeline.runtime.publication import publish_output
 from pipeline.runtime.staging import DIRECT, Staging

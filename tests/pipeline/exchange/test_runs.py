@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.runtime.run_files import RunIndex, bucket_of, encode_run, read_buckets
+from pipeline.exchange.runs import RunIndex, bucket_of, encode_run, read_buckets
 from pipeline.runtime.staging import Staging
 from schemas.errors import DataError, StorageError
 
