@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 import apache_beam as beam
 
+from pipeline.commit.finished import Provenance
+from pipeline.commit.staging import Staging
 from pipeline.exchange.blocks import MERGE_RANGES, MERGED_RUNS, groups_for
 from pipeline.options import ShardJob
-from pipeline.runtime.staging import Staging
 from pipeline.shard.documents import ReadOptions
 from pipeline.shard.inputs import SPLIT_BYTES
 from pipeline.shard.job_files import files_for
@@ -23,7 +24,6 @@ from pipeline.shard.near_duplicates.hot_bands import MAX_STAR
 from pipeline.shard.partition import RUN_BUCKETS
 from pipeline.shard.plan import MAX_READS, shards_for
 from pipeline.steps.near_duplicates import BUCKET_DOCUMENTS, rounds_for
-from pipeline.steps.provenance import Provenance
 from pipeline.transforms.shard import ShardCorpora
 from pipeline.vocab.memory import estimated_memory
 

@@ -32,6 +32,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
+from pipeline.commit.staging import Staging
 from pipeline.exchange.runs import (
     Keys,
     RunIndex,
@@ -41,7 +42,6 @@ from pipeline.exchange.runs import (
     read_buckets,
     rows_by_bucket,
 )
-from pipeline.runtime.staging import Staging
 
 Shuffle = Literal["files", "merged", "service"]
 

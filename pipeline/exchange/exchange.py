@@ -17,6 +17,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.pvalue import AsSingleton, PCollection, TaggedOutput
 
+from pipeline.commit.staging import Staging
 from pipeline.exchange.blocks import (
     Block,
     Content,
@@ -39,7 +40,6 @@ from pipeline.exchange.blocks import (
     whole_blocks,
 )
 from pipeline.exchange.runs import RunIndex
-from pipeline.runtime.staging import Staging
 from pipeline.transforms.calls import generate
 
 Elements = Any

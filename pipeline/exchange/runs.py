@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.runtime.staging import Staging
+from pipeline.commit.staging import Staging
 from schemas.byte_ranges import ByteRange, read_ranges
 from schemas.errors import DataError, StorageError
 

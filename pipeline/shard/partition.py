@@ -26,10 +26,10 @@ import orjson
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pipeline.commit.reports import Report
+from pipeline.commit.staging import Staging
 from pipeline.exchange.blocks import Stream, all_rows
 from pipeline.exchange.runs import RunIndex, encode_run, one_batch
-from pipeline.runtime.counters import Report
-from pipeline.runtime.staging import Staging
 from pipeline.shard.copies import COUNTED_SCHEMA, Dedup, drop_copies, run_schema
 from pipeline.shard.documents import ReadOptions, RunBuffer, read_documents
 from pipeline.shard.inputs import Split

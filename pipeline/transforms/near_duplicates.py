@@ -20,11 +20,11 @@ import apache_beam as beam
 import pyarrow as pa
 from apache_beam.pvalue import AsSingleton, PCollection
 
+from pipeline.commit.reports import Report
+from pipeline.commit.staging import Staging
 from pipeline.exchange.blocks import Shuffle, Stream
 from pipeline.exchange.exchange import Output, Plan, Plans, Relayed, Source, Step, Written, relay
 from pipeline.exchange.runs import Keys
-from pipeline.runtime.counters import Report
-from pipeline.runtime.staging import Staging
 from pipeline.shard.merge import DROPPED_SCHEMA
 from pipeline.shard.near_duplicates import BAND_SCHEMA, SIGNATURE_BUCKETS, SIGNATURE_SCHEMA
 from pipeline.shard.near_duplicates.components import EDGE_SCHEMA

@@ -11,12 +11,12 @@ import apache_beam as beam
 import pyarrow as pa
 from apache_beam.pvalue import AsList, AsSingleton, PCollection
 
+from pipeline.commit.finished import Provenance
+from pipeline.commit.reports import Report
+from pipeline.commit.staging import Staging
 from pipeline.exchange.blocks import KeyedBatch, Shuffle, Stream
 from pipeline.exchange.exchange import BatchSource, Exchange, Plan, Sent
 from pipeline.runtime import metrics
-from pipeline.runtime.counters import Report
-from pipeline.runtime.staging import Staging
-from pipeline.steps.provenance import Provenance
 from pipeline.steps.vocab import (
     VocabularyPlan,
     add_usages,

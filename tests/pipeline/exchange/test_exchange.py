@@ -14,6 +14,7 @@ import pytest
 from apache_beam.io import WriteToText
 from apache_beam.pvalue import AsSingleton
 
+from pipeline.commit.staging import Staging
 from pipeline.exchange import blocks
 from pipeline.exchange.blocks import (
     BLOCK_BYTES,
@@ -30,7 +31,6 @@ from pipeline.exchange.blocks import (
 )
 from pipeline.exchange.exchange import BatchSource, Exchange, Plan, Sent, Written
 from pipeline.exchange.runs import bucket_of, encode_run
-from pipeline.runtime.staging import Staging
 
 SCHEMA = pa.schema([("key", pa.uint64()), ("words", pa.list_(pa.string()))])
 LONG = [np.random.default_rng(number).bytes(50).hex() for number in range(20_000)]

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from pipeline.commit.staging import Staging
 from pipeline.exchange import blocks
 from pipeline.exchange.blocks import Block, Stream, Way, indexes_by_name, merge_runs, parts_of_runs, read_tables
 from pipeline.exchange.runs import encode_run, read_buckets
-from pipeline.runtime.staging import Staging
 
 SCHEMA = pa.schema([("key", pa.uint64()), ("run", pa.int64())])
 ROWS = 6  # of a run

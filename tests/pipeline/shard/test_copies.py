@@ -10,10 +10,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from pipeline.commit.reports import Report
+from pipeline.commit.staging import Staging
 from pipeline.exchange import blocks
 from pipeline.exchange.runs import RunIndex, read_buckets
-from pipeline.runtime.counters import Report
-from pipeline.runtime.staging import Staging
 from pipeline.shard import documents as documents_module
 from pipeline.shard import plan
 from pipeline.shard.copies import Dedup

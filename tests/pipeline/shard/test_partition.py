@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 
+from pipeline.commit.staging import Staging
 from pipeline.exchange.blocks import indexes_by_name, parts_of_runs, read_tables
-from pipeline.runtime.staging import Staging
 from pipeline.shard import documents as documents_module
 from pipeline.shard.documents import ReadOptions, document_id
 from pipeline.shard.inputs import plan_splits

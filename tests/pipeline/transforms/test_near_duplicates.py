@@ -14,10 +14,10 @@ import pytest
 from apache_beam.io import WriteToText
 from apache_beam.pvalue import AsSingleton
 
+from pipeline.commit.staging import Staging
 from pipeline.exchange.blocks import Shuffle
 from pipeline.exchange.exchange import Exchange, Plan
 from pipeline.exchange.runs import encode_run
-from pipeline.runtime.staging import Staging
 from pipeline.shard.near_duplicates import SIGNATURE_BUCKETS, minhash_signatures, rows_of_documents
 from pipeline.shard.plan import CorpusSurvey
 from pipeline.transforms.near_duplicates import Corpus, near_duplicates_to_drop
