@@ -19,8 +19,8 @@ from schemas.errors import UsageError
 from schemas.masking import KINDS
 
 if TYPE_CHECKING:
+    from pipeline.exchange.blocks import Shuffle
     from pipeline.pairs.nsp_sop import Objective
-    from pipeline.runtime.exchange import Shuffle
     from pipeline.shard.copies import Dedup
     from pipeline.shard.formats import Format
     from pipeline.shard.records import TextLayout

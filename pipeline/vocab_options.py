@@ -12,7 +12,7 @@ from pipeline.shared_options import output_flag, overwrite_flag, shuffle_flag
 from schemas.errors import UsageError
 
 if TYPE_CHECKING:
-    from pipeline.runtime.exchange import Shuffle
+    from pipeline.exchange.blocks import Shuffle
     from schemas.vocabulary import Family, Model
 
 

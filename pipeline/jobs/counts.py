@@ -9,15 +9,14 @@ import sys
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from pipeline.jobs.finished import Wanted, finished_manifest
+from pipeline.commit.finished import Provenance, Wanted, finished_manifest
+from pipeline.commit.staging import plan_staging
 from pipeline.options import VocabJob
 from pipeline.runtime import estimate
 from pipeline.runtime.engines import chosen_shuffle, path_for_workers
 from pipeline.runtime.execution import Execution, execute
 from pipeline.runtime.launch import is_dry_run
 from pipeline.runtime.progress import Work
-from pipeline.runtime.staging import plan_staging
-from pipeline.steps.provenance import Provenance
 from pipeline.steps.word_counts import LOT_NOTES, CountPlan
 from pipeline.transforms.vocab import COUNTS_STREAM, CountWords, PublishCounts
 from pipeline.vocab.counting import reported_sources

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from pipeline.commit.finished import Provenance, Wanted, finished_manifest
+from pipeline.commit.staging import plan_staging
 from pipeline.flags import recorded_options
-from pipeline.jobs.finished import Wanted, finished_manifest
 from pipeline.options import PairsJob
 from pipeline.pairs.published_tokenizer import check_encoding, without_dropout
 from pipeline.runtime import estimate
@@ -16,9 +17,7 @@ from pipeline.runtime.execution import Execution, execute
 from pipeline.runtime.launch import check_launch, is_dry_run
 from pipeline.runtime.progress import Work
 from pipeline.runtime.runner import beam_options
-from pipeline.runtime.staging import plan_staging
 from pipeline.steps.pairs import PairsPlan, TextFolder
-from pipeline.steps.provenance import Provenance
 from pipeline.transforms.pairs import WritePairs
 from pipeline.words.rules import check_rules
 from schemas import storage

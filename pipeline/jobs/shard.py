@@ -10,8 +10,9 @@ from typing import Any
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from pipeline.commit.finished import Provenance, Wanted, finished_manifest, is_finished
+from pipeline.commit.staging import Staging, plan_staging
 from pipeline.flags import recorded_options
-from pipeline.jobs.finished import Wanted, finished_manifest, is_finished
 from pipeline.options import ShardJob
 from pipeline.runtime import estimate
 from pipeline.runtime.engines import chosen_shuffle, path_for_workers
@@ -19,7 +20,6 @@ from pipeline.runtime.execution import Execution, execute
 from pipeline.runtime.launch import check_launch, is_dry_run
 from pipeline.runtime.progress import Work
 from pipeline.runtime.runner import beam_options
-from pipeline.runtime.staging import Staging, plan_staging
 from pipeline.shard.documents import ReadOptions
 from pipeline.shard.encodings import UTF8, canonical_encoding
 from pipeline.shard.holdout import SIDE, held_out_folder
@@ -28,7 +28,6 @@ from pipeline.shard.job_files import write_inputs, write_splits
 from pipeline.shard.languages import find_language
 from pipeline.shard.listing import InputFile, matching_files
 from pipeline.shard.plan import shards_for
-from pipeline.steps.provenance import Provenance
 from pipeline.transforms.shard import ShardCorpora
 from schemas import manifest as manifests
 from schemas import storage

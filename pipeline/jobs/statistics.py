@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from itertools import islice
 
+from pipeline.commit.finished import Provenance, Wanted, finished_manifest
+from pipeline.commit.staging import plan_staging
 from pipeline.flags import recorded_options
-from pipeline.jobs.finished import Wanted, finished_manifest
 from pipeline.options import StatisticsJob
 from pipeline.runtime.engines import chosen_shuffle, path_for_workers
 from pipeline.runtime.estimate import STATISTICS_BYTES_PER_TOKEN, STATISTICS_TOKENS_PER_SECOND, Estimate
@@ -13,8 +14,6 @@ from pipeline.runtime.execution import Execution, execute
 from pipeline.runtime.launch import check_launch, is_dry_run
 from pipeline.runtime.progress import Work
 from pipeline.runtime.runner import beam_options
-from pipeline.runtime.staging import plan_staging
-from pipeline.steps.provenance import Provenance
 from pipeline.steps.statistics_plan import StatisticsPlan, check_size, stride_of
 from pipeline.transforms.statistics import STATISTICS_STREAM, WriteStatistics
 from schemas import storage

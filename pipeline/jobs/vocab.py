@@ -13,6 +13,8 @@ from typing import Any
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from pipeline.commit.finished import Provenance, Wanted, finished_manifest
+from pipeline.commit.staging import Staging, plan_staging
 from pipeline.flags import recorded_options
 from pipeline.jobs.counts import (
     NO_SEED,
@@ -24,7 +26,6 @@ from pipeline.jobs.counts import (
     plan_counts,
     run_counts,
 )
-from pipeline.jobs.finished import Wanted, finished_manifest
 from pipeline.jobs.vocab_accents import accents_warning, default_note, with_case_of
 from pipeline.jobs.vocab_extension import resolve_extension
 from pipeline.options import VocabJob
@@ -34,10 +35,8 @@ from pipeline.runtime.execution import Execution, execute
 from pipeline.runtime.launch import check_launch, is_dry_run, leaves_job
 from pipeline.runtime.progress import NOT_MEASURED
 from pipeline.runtime.runner import beam_options
-from pipeline.runtime.staging import Staging, plan_staging
 from pipeline.shard.languages import find_language
 from pipeline.steps.counts_reader import CountsPlace, tally_of
-from pipeline.steps.provenance import Provenance
 from pipeline.steps.vocab import VocabularyPlan
 from pipeline.transforms.vocab import CountWords, MakeVocabulary
 from pipeline.vocab.memory import all_words, estimated_memory

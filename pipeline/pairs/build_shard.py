@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from pipeline.commit import reports
 from pipeline.pairs.encoded import EncodedStrings
 from pipeline.pairs.encoded_corpus import EncodedCorpus
 from pipeline.pairs.encoding import Encoder
@@ -30,7 +31,6 @@ from pipeline.pairs.nsp_sop import EMPTY, DocumentLedger, PairingOptions
 from pipeline.pairs.pairs_in_step import pair_sentences
 from pipeline.pairs.static_masks import StaticMaskDrawer, StaticMasks
 from pipeline.pairs.statistics import RowStatistics
-from pipeline.runtime import counters
 from schemas import shards, storage
 from schemas.manifest import Shard, read_shard_bytes
 from schemas.masking import Masking
@@ -213,8 +213,8 @@ def write_rows(
     return data, {"shard": entry, **report}
 
 
-def ledger_by_source(ledger: DocumentLedger, documents: EncodedDocuments) -> counters.Ledger:
+def ledger_by_source(ledger: DocumentLedger, documents: EncodedDocuments) -> reports.Ledger:
     """Return what was left out or cut as (reason, source, count), including documents without a token."""
     left_out = [(reason, documents.sources[j], count) for (reason, j), count in ledger.items() if count > 0]
     empty = [(EMPTY, source, 1) for source in documents.empty_sources]
-    return counters.add_ledgers([left_out, empty])
+    return reports.add_ledgers([left_out, empty])

@@ -16,7 +16,7 @@ from typing import Literal
 
 from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions, SetupOptions, StandardOptions
 
-from pipeline.runtime.exchange import Shuffle
+from pipeline.exchange.blocks import Shuffle
 from pipeline.runtime.runner_names import LOCAL_RUNNERS, PORTABLE_RUNNERS, short_name
 from schemas import storage
 from schemas.errors import UsageError

@@ -11,23 +11,21 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 
+from pipeline.commit import leases
+from pipeline.commit.leases import Lease, LeaseGroup, all_held
+from pipeline.commit.publish import clean_up, published_at
+from pipeline.commit.staging import Staging
 from pipeline.runtime import (
     beam_internals,
     cloud_access,
-    lease_files,
-    leases,
     progress,
-    publication,
     runner,
-    shard_destination,
     stop_signals,
 )
 from pipeline.runtime.engine_checks import check_engine
 from pipeline.runtime.engines import worker_location
 from pipeline.runtime.estimate import Estimate
 from pipeline.runtime.launch import is_dataflow, is_dry_run, leaves_job
-from pipeline.runtime.lease_group import LeaseGroup, all_held
-from pipeline.runtime.staging import Staging
 from pipeline.runtime.submitted_job import EngineError, JobStoppedError, NotSubmittedError
 from schemas import manifest as manifests
 from schemas import storage
@@ -94,8 +92,7 @@ def _run(execution: Execution, job: runner.BeamJob, command: str) -> Manifest | 
     staging = execution.staging
     with all_held(execution.stagings) as held, _staging_of_jobs_that_start(staging), _truth_of(staging):
         for each in execution.stagings:
-            shard_destination.decide(each.output, each.job)
-            publication.begin(each)
+            each.decide_destination()
         execution.prepare()
         if leaves_job(execution.options):
             _submit_and_leave(job, pipeline, held)
@@ -113,17 +110,18 @@ def _run(execution: Execution, job: runner.BeamJob, command: str) -> Manifest | 
 
         manifest = read_manifest(staging.output, execution.kind)
         for each in execution.stagings:
-            publication.clean_up(each)
+            clean_up(each)
         return manifest
 
 
 @contextlib.contextmanager
 def _truth_of(staging: Staging) -> Iterator[None]:
     """If the block is interrupted after this job's result is in place, say so in the KeyboardInterrupt."""
+    before = published_at(staging)
     try:
         yield
     except KeyboardInterrupt as interrupt:
-        if not publication.is_in_place(staging):
+        if published_at(staging) in (None, before):
             raise
         with stop_signals.reported_as_finished(storage.printable(staging.output)):
             raise interrupt from None
@@ -176,10 +174,10 @@ def _submit_and_leave(job: runner.BeamJob, pipeline: beam.Pipeline, held: LeaseG
         raise
 
 
-def _is_lost_after_publication(error: BaseException, lease: leases.Lease) -> bool:
+def _is_lost_after_publication(error: BaseException, lease: Lease) -> bool:
     """Whether only the connection to the job was lost, and its result is in place."""
     is_lost = isinstance(error, EngineError) and error.still_runs
-    owner = lease_files.read(lease.output, lease.token) if is_lost else None
+    owner = leases.read(lease.output, lease.token) if is_lost else None
     return owner is not None and owner.published
 
 

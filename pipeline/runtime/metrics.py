@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from apache_beam.metrics.metric import Metrics, MetricsFilter
 
+from pipeline.commit.reports import Report
 from pipeline.runtime.beam_internals import current_metrics
-from pipeline.runtime.counters import Report
 from schemas.manifest_entries import Shard
 
 NAMESPACE = "clozeline"

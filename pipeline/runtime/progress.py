@@ -19,8 +19,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from pipeline.commit.staging import Staging
 from pipeline.runtime import metrics
-from pipeline.runtime.staging import Staging
 from schemas import storage
 from schemas.errors import StorageError
 

@@ -15,11 +15,11 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions, PortableOptions
 
+from pipeline.commit.failures import Failures
 from pipeline.runtime import stop_signals
 from pipeline.runtime.beam_internals import ENDED_STATES, FINISHED_STATES, MESSAGE_THREAD
 from pipeline.runtime.carried_errors import is_carried
 from pipeline.runtime.engine_errors import explain
-from pipeline.runtime.failures import Failures
 from pipeline.runtime.local_workers import FINISHED_PIECES
 from pipeline.runtime.submitted_job import LOOK_SECONDS, EngineError, JobStoppedError, NotSubmittedError, RemoteJob
 from schemas.errors import ClozelineError, StorageError

@@ -16,15 +16,16 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
 
-from pipeline.runtime import beam_internals, failures, local_workers, remote_jobs
+from pipeline.commit import failures
+from pipeline.commit.failures import Failures
+from pipeline.commit.staging import Staging
+from pipeline.runtime import beam_internals, local_workers, remote_jobs
 from pipeline.runtime.carried_errors import carried_error
 from pipeline.runtime.engine_checks import check_engine
 from pipeline.runtime.engines import runner_as_written, runs_locally, set_engine_defaults
-from pipeline.runtime.failures import Failures
 from pipeline.runtime.launch import check_client, is_dataflow, leaves_job
 from pipeline.runtime.local_workers import FINISHED_PIECES, WorkerLostError
 from pipeline.runtime.runner_names import DEFAULT_RUNNER
-from pipeline.runtime.staging import Staging
 from pipeline.runtime.submitted_job import EngineError
 from pipeline.runtime.worker_environment import set_in_environment
 from schemas.errors import ClozelineError, StorageError, UsageError

@@ -12,10 +12,10 @@ from typing import Any
 
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions, PortableOptions
 
+from pipeline.commit.failures import Failures
 from pipeline.runtime.beam_internals import ENDED_STATES, job_identifier
 from pipeline.runtime.engine_errors import explain
 from pipeline.runtime.engines import short_runner_name, worker_location
-from pipeline.runtime.failures import Failures
 from pipeline.runtime.launch import console_url, is_dataflow, makes_template
 from pipeline.runtime.local_workers import FINISHED_PIECES
 from pipeline.runtime.stop_signals import Terminated

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from pipeline.runtime.counters import Report
+from pipeline.commit.reports import Report
 from pipeline.shard.cleaning import clean, drop_long_words
 from pipeline.shard.copies import Dedup
 from pipeline.shard.inputs import Piece, Split, with_format

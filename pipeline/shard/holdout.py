@@ -23,10 +23,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.runtime.counters import Report, total
-from pipeline.runtime.exchange import Stream
-from pipeline.runtime.run_files import encode_run, one_batch
-from pipeline.runtime.staging import Staging
+from pipeline.commit.reports import Report, total
+from pipeline.commit.staging import Staging
+from pipeline.exchange.blocks import Stream
+from pipeline.exchange.runs import encode_run, one_batch
 from pipeline.shard.partition import RUN_BUCKETS, documents_stream, placements_of
 from pipeline.shard.plan import MAX_READS, Sharding, shards_for
 from schemas import storage

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from pipeline.runtime.staging import Staging
+from pipeline.commit.staging import Staging
 from pipeline.shard.inputs import Split
 from schemas import storage
 from schemas.errors import DataError

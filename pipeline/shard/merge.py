@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.runtime.counters import Report, add_histograms, total
-from pipeline.runtime.staging import Staging
+from pipeline.commit.reports import Report, add_histograms, total
+from pipeline.commit.staging import Staging
 from pipeline.shard import plan
 from pipeline.shard.copies import Dedup, content_keys, drop_copies, dropped_by_source
 from pipeline.shard.holdout import HELD_OUT, is_held_out, write_held_out

@@ -7,8 +7,8 @@ The shuffle puts the documents of the corpus into a random order that depends on
     shard       an equal range of placements, `placement * num_shards >> 64`
 
     partition   each worker collects documents, drops copies (copies.py), sorts the rest by placement, and writes it as
-                a run file (pipeline/runtime/run_files.py)
-    merge       all documents of a shard meet in an exchange (pipeline/runtime/exchange.py) and are sorted; see merge.py
+                a run file (pipeline/exchange/runs.py)
+    merge       all documents of a shard meet in an exchange (pipeline/exchange) and are sorted; see merge.py
 
 The number of shards follows from the amount of clean text, which is known only when all runs are written. So runs are
 cut into RUN_BUCKETS buckets, or into --num_shards if that is given.
@@ -26,10 +26,10 @@ import orjson
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.runtime.counters import Report
-from pipeline.runtime.exchange import Stream, all_rows
-from pipeline.runtime.run_files import RunIndex, encode_run, one_batch
-from pipeline.runtime.staging import Staging
+from pipeline.commit.reports import Report
+from pipeline.commit.staging import Staging
+from pipeline.exchange.blocks import Stream, all_rows
+from pipeline.exchange.runs import RunIndex, encode_run, one_batch
 from pipeline.shard.copies import COUNTED_SCHEMA, Dedup, drop_copies, run_schema
 from pipeline.shard.documents import ReadOptions, RunBuffer, read_documents
 from pipeline.shard.inputs import Split

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pipeline.runtime.counters import Ledger, Report, add_by_name, add_ledgers, total
+from pipeline.commit.reports import Ledger, Report, add_by_name, add_ledgers, total
 from pipeline.shard.cleaning import MAX_UNBROKEN_CHARACTERS
 from pipeline.shard.partition import RUN_BUCKETS
 from pipeline.shard.record import place_in_words

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pipeline.runtime.counters import Report
+from pipeline.commit.reports import Report
 from pipeline.shard.cut_files import open_cut
 from pipeline.shard.decompression import DECOMPRESSION_ERRORS, open_plain
 from pipeline.shard.encoding_guess import fitting_encodings

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from pipeline.runtime.piece_checks import read_piece
-from pipeline.runtime.staging import Staging
+from pipeline.commit.publish import read_piece
+from pipeline.commit.staging import Staging
 from pipeline.vocab.counting import sum_counts
 from pipeline.vocab.memory import Tally
 from pipeline.words.rules import Rules

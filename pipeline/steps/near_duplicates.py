@@ -21,8 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.runtime.exchange import KeyedBatch
-from pipeline.runtime.relay import Addressed
+from pipeline.exchange.blocks import Addressed, KeyedBatch
 from pipeline.shard.merge import DROPPED_SCHEMA
 from pipeline.shard.near_duplicates import bands, components, similarity
 from pipeline.shard.near_duplicates.bands import Ids

@@ -8,18 +8,17 @@ from typing import Any
 
 import pyarrow as pa
 
+from pipeline.commit.finished import Provenance
+from pipeline.commit.parts import FolderSummary, PartSummary, summarize_folder
+from pipeline.commit.publish import end_publication, is_published, publish_output, read_piece
+from pipeline.commit.reports import Report, add_by_name, add_histograms, add_ledgers, ledger_entries, total
+from pipeline.commit.staging import Staging
 from pipeline.data_card.card import data_card
 from pipeline.options import PairsJob
 from pipeline.pairs.build_shard import PairOptions, PairShard, build_shard
 from pipeline.pairs.encoding import Encoder, EncoderPool
 from pipeline.pairs.nsp_sop import PairingOptions
 from pipeline.pairs.statistics import most_frequent_tokens
-from pipeline.runtime.counters import Report, add_by_name, add_histograms, add_ledgers, total
-from pipeline.runtime.manifest_parts import FolderSummary, PartSummary, summarize_folder
-from pipeline.runtime.piece_checks import read_piece
-from pipeline.runtime.publication import end_publication, is_published, publish_output
-from pipeline.runtime.staging import Staging
-from pipeline.steps.provenance import Provenance, ledger_entries
 from schemas import FORMAT_VERSION, shards, storage
 from schemas.errors import DataError
 from schemas.manifest import Manifest, Shard, read_root, read_shards_of_part
@@ -179,7 +178,7 @@ def publish_pairs(summaries: list[PartSummary], plan: PairsPlan, provenance: Pro
 
     plan.staging.put("card.html", data_card(manifest, sample, vocabulary).encode())
     extra = {"card.html": "card.html"} | _stage_vocabulary(plan)
-    publish_output(plan.staging, manifest, extra, folder.generation)
+    publish_output(plan.staging, manifest, extra)
 
 
 def _read_largest_shard(largest: Shard, staging: Staging, vocabulary: Vocabulary) -> pa.Table:

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from pipeline.runtime.counters import Report, add_by_name, add_histograms, add_ledgers, total
-from pipeline.runtime.manifest_parts import FolderSummary, PartSummary, list_inputs, summarize_folder
-from pipeline.runtime.piece_checks import check_pieces
-from pipeline.runtime.publication import end_publication, is_published, publish_output
-from pipeline.runtime.staging import Staging
+from pipeline.commit.finished import Provenance
+from pipeline.commit.parts import FolderSummary, PartSummary, list_inputs, summarize_folder
+from pipeline.commit.publish import check_pieces, end_publication, is_published, publish_output
+from pipeline.commit.reports import Report, add_by_name, add_histograms, add_ledgers, ledger_entries, total
+from pipeline.commit.staging import Staging
 from pipeline.shard.holdout import HELD_OUT, NOT_HELD_OUT, SIDE
 from pipeline.shard.job_files import read_inputs
 from pipeline.shard.plan import CorpusSurvey
-from pipeline.steps.provenance import Provenance, ledger_entries
 from schemas import FORMAT_VERSION, storage
 from schemas import manifest as manifests
 from schemas.errors import StorageError
@@ -53,7 +52,7 @@ def publish_text(survey: CorpusSurvey, summaries: list[PartSummary], provenance:
         return
 
     manifest = _manifest(survey, folder, provenance, inputs, staging)
-    publish_output(staging, manifest, _rejected(survey), folder.generation)
+    publish_output(staging, manifest, _rejected(survey))
 
 
 def publish_with_held_out(
@@ -90,12 +89,12 @@ def publish_with_held_out(
 
     old_manifest = storage.join(folders.text.output, manifests.NAME)
     if storage.exists(old_manifest) and not is_published(folders.text, manifest):
-        check_pieces(folders.text, manifest, folder.generation)
-        check_pieces(folders.held_out, held_out_manifest, held_out.generation)
+        check_pieces(folders.text, manifest)
+        check_pieces(folders.held_out, held_out_manifest)
         storage.remove(old_manifest)
 
-    publish_output(folders.held_out, held_out_manifest, generation=held_out.generation)
-    publish_output(folders.text, manifest, _rejected(survey), folder.generation)
+    publish_output(folders.held_out, held_out_manifest)
+    publish_output(folders.text, manifest, _rejected(survey))
 
 
 def _with_other_side(held_out: FolderSummary, text: FolderSummary) -> FolderSummary:

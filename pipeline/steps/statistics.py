@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from pipeline.runtime.counters import Report
-from pipeline.runtime.exchange import KeyedBatch
-from pipeline.runtime.manifest_parts import list_shards
-from pipeline.runtime.publication import publish_output
-from pipeline.runtime.staging import DIRECT, Staging
-from pipeline.steps.provenance import Provenance
+from pipeline.commit.finished import Provenance
+from pipeline.commit.parts import list_shards
+from pipeline.commit.publish import publish_output
+from pipeline.commit.reports import Report
+from pipeline.commit.staging import Staging
+from pipeline.exchange.blocks import KeyedBatch
 from pipeline.steps.statistics_plan import StatisticsPlan
 from pipeline.steps.statistics_rows import (
     ANY_TOKEN,
@@ -154,8 +154,7 @@ def publish_statistics(
         )
 
     manifest = _manifest(reports, plan, provenance, staging)
-    generations = {report[DIRECT] for report in reports}
-    publish_output(staging, manifest, generation=generations.pop() if len(generations) == 1 else "")
+    publish_output(staging, manifest)
 
 
 def _total(reports: list[Report], name: str) -> int:

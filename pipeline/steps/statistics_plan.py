@@ -21,7 +21,7 @@ MAX_PARTITIONS = 4096
 MAX_OCCURRENCES = MAX_PARTITIONS * PARTITION_OCCURRENCES
 """The most co-occurrences that may be counted: those of 17 billion tokens with a window of 3. With more, either a
 partition would outgrow a worker's memory, or the indexes of all runs that of the launcher: some 4,096 runs, each cut
-for 512 groups of partitions, are 2 million elements (pipeline/runtime/exchange.py). Sums stay far below 64 bits."""
+for 512 groups of partitions, are 2 million elements (pipeline/exchange). Sums stay far below 64 bits."""
 
 LEAST_SHARDS = 64
 """A sample is drawn from at least this many shards, if the folder has them. Chosen by hand: all rows of a document are

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.runtime.exchange import KeyedBatch
+from pipeline.exchange.blocks import KeyedBatch
 from schemas.cooccurrences import add_up
 from schemas.randomness import mix
 from schemas.statistics import COOCCURRENCES_SCHEMA, NO_COOCCURRENCES, Cooccurrences, joined

@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.commit.finished import Provenance
+from pipeline.commit.publish import publish_output
+from pipeline.commit.reports import Report
+from pipeline.commit.staging import Staging
 from pipeline.options import VocabJob
-from pipeline.runtime.counters import Report
-from pipeline.runtime.publication import publish_output
-from pipeline.runtime.staging import Staging
 from pipeline.steps.counts_reader import CountsPlace, CountsReader
-from pipeline.steps.provenance import Provenance
 from pipeline.steps.vocab_files import extend_files, learn_files
 from pipeline.steps.word_counts import encode_entry
 from pipeline.vocab.counted_words import Words

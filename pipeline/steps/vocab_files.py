@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pipeline.commit.reports import Report
 from pipeline.options import VocabJob
 from pipeline.pairs.published_tokenizer import without_dropout
-from pipeline.runtime.counters import Report
 from pipeline.vocab.counted_words import UnigramRules, Words
 from pipeline.vocab.extend import extend_vocabulary
 from pipeline.vocab.tokenizer_files import vocabulary_files

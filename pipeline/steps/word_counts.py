@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.runtime.counters import Report
-from pipeline.runtime.exchange import KeyedBatch
-from pipeline.runtime.manifest_parts import list_shards
-from pipeline.runtime.publication import publish_output
-from pipeline.runtime.staging import DIRECT, Staging
-from pipeline.steps.provenance import Provenance
+from pipeline.commit.finished import Provenance
+from pipeline.commit.parts import list_shards
+from pipeline.commit.publish import publish_output
+from pipeline.commit.reports import Report
+from pipeline.commit.staging import Staging
+from pipeline.exchange.blocks import KeyedBatch
 from pipeline.vocab.counting import BY_RULES, add_partition, count_texts, sum_counts
 from pipeline.vocab.memory import all_words, tally_words
 from pipeline.words.arrow import hashes_of
@@ -187,7 +187,7 @@ def totals_of_counts(tallies: list[Any], plan: CountPlan) -> dict[str, int]:
 
 def entries_of(reports: list[Report]) -> list[Report]:
     """Return the reports of a partition without their tallies, which make up most of them."""
-    return [{"shard": report["shard"], DIRECT: report[DIRECT]} for report in reports]
+    return [{"shard": report["shard"]} for report in reports]
 
 
 def publish_counts(
@@ -218,5 +218,4 @@ def publish_counts(
         ledger=[],
         parts=parts,
     )
-    generations = {report[DIRECT] for report in reports}
-    publish_output(staging, manifest, generation=generations.pop() if len(generations) == 1 else "")
+    publish_output(staging, manifest)

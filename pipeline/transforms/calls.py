@@ -2,7 +2,7 @@
 
 How a ClozelineError from a function is handled depends on the runner. On a local runner it ends the job at once and
 reaches the launcher unchanged. An engine would repeat the step, so there a permanent error is written to staging (see
-runtime/failures.py), and from then on no step of the job does anything:
+commit/failures.py), and from then on no step of the job does anything:
 
     call, generate        the element has no output
     call_once, call_last  the one element is a `Stopped`, because a singleton side input must not be missing
@@ -20,9 +20,10 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
 
-from pipeline.runtime import failures, metrics
+from pipeline.commit import failures
+from pipeline.commit.failures import Failures, Stopped
+from pipeline.runtime import metrics
 from pipeline.runtime.carried_errors import carried
-from pipeline.runtime.failures import Failures, Stopped
 from schemas.errors import ClozelineError
 
 

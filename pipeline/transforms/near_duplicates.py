@@ -20,10 +20,11 @@ import apache_beam as beam
 import pyarrow as pa
 from apache_beam.pvalue import AsSingleton, PCollection
 
-from pipeline.runtime.counters import Report
-from pipeline.runtime.exchange import Shuffle, Stream
-from pipeline.runtime.run_files import Keys
-from pipeline.runtime.staging import Staging
+from pipeline.commit.reports import Report
+from pipeline.commit.staging import Staging
+from pipeline.exchange.blocks import Shuffle, Stream
+from pipeline.exchange.exchange import Output, Plan, Plans, Relayed, Source, Step, Written, relay
+from pipeline.exchange.runs import Keys
 from pipeline.shard.merge import DROPPED_SCHEMA
 from pipeline.shard.near_duplicates import BAND_SCHEMA, SIGNATURE_BUCKETS, SIGNATURE_SCHEMA
 from pipeline.shard.near_duplicates.components import EDGE_SCHEMA
@@ -32,9 +33,6 @@ from pipeline.shard.plan import CorpusSurvey
 from pipeline.steps import near_duplicates as steps
 from pipeline.steps.near_duplicates import plan_near_duplicates
 from pipeline.transforms.calls import call_once
-from pipeline.transforms.exchange import Gather, Relayed, Sent, Written
-from pipeline.transforms.exchange_steps import Plan
-from pipeline.transforms.relay import Output, Plans, Step, relay
 
 DOCUMENTS = "documents"
 STARS = "stars"
@@ -82,12 +80,9 @@ class _Graph:
     """The steps, and the streams of documents to drop that they have made so far."""
 
     def __init__(self, runs: PCollection, corpus: Corpus):
-        pbegin = runs.pipeline
         self._runs = runs
-        self._pbegin = pbegin
         self._corpus = corpus
-        self._plans = AsSingleton(pbegin | "Plan near-duplicates" >> call_once(_plans, corpus.survey))
-        self._document_plan = AsSingleton(pbegin | "Plan bands" >> call_once(_plan_of_documents, corpus.survey))
+        self._plans = AsSingleton(runs.pipeline | "Plan near-duplicates" >> call_once(_plans, corpus.survey))
         self._dropped: list[Relayed] = []
 
     def build(self) -> list[Relayed]:
@@ -99,7 +94,7 @@ class _Graph:
             sources.append(self._rounds(edges.of_many_documents))
 
         finish = partial(steps.finish, seed=self._corpus.seed)
-        step = Step("near-finish", finish, LAST, _streams(sources), [self._output_of_dropped()])
+        step = Step("near-finish", finish, LAST, [self._output_of_dropped()])
         self._dropped += self._relay(sources, step)
         return self._dropped
 
@@ -109,7 +104,7 @@ class _Graph:
         indexes = self._runs | "Band indexes" >> beam.Map(_numbered_index, "bands")
         requests = Output(Stream(1, "requests", REQUEST_SCHEMA), DOCUMENTS)
 
-        step = Step("near-pair", steps.pair_bands, DOCUMENTS, [bands], [requests], in_pieces=True)
+        step = Step("near-pair", steps.pair_bands, DOCUMENTS, [requests], in_pieces=True)
         (requested,) = self._relay([Written(bands, indexes)], step)
         return requested
 
@@ -119,7 +114,7 @@ class _Graph:
         indexes = self._runs | "Signature indexes" >> beam.Map(_numbered_index, "signatures")
         deliveries = Output(Stream(0, "deliveries", DELIVERY_SCHEMA), DOCUMENTS)
 
-        step = Step("near-send", steps.send_signatures, DOCUMENTS, [signatures, requested.stream], [deliveries])
+        step = Step("near-send", steps.send_signatures, DOCUMENTS, [deliveries])
         (delivered,) = self._relay([Written(signatures, indexes), requested], step)
         return delivered
 
@@ -130,7 +125,7 @@ class _Graph:
             outputs.append(Output(Stream(0, "edges", EDGE_SCHEMA), STARS))
 
         check = partial(steps.check_pairs, seed=self._corpus.seed, rounds=self._corpus.rounds)
-        step = Step("near-check", check, DOCUMENTS, [delivered.stream], outputs)
+        step = Step("near-check", check, DOCUMENTS, outputs)
         dropped, *edges = self._relay([delivered], step)
         self._dropped.append(dropped)
         return _Edges(*edges)
@@ -146,7 +141,7 @@ class _Graph:
         """Return the edges that remain after one round of large and small stars."""
         at_larger_ends = Output(Stream(0, "large-stars", EDGE_SCHEMA), STARS)
         name = f"near-large-{number}"
-        step = Step(name, steps.make_large_stars, STARS, [edges.stream], [at_larger_ends], in_pieces=True)
+        step = Step(name, steps.make_large_stars, STARS, [at_larger_ends], in_pieces=True)
         (large,) = self._relay([edges], step)
 
         is_last = number == self._corpus.rounds - 1
@@ -154,7 +149,7 @@ class _Graph:
         if is_last:
             left = Output(Stream(1, "small-stars", EDGE_SCHEMA), LAST)
         make = partial(steps.make_small_stars, seed=self._corpus.seed, is_last=is_last)
-        step = Step(f"near-small-{number}", make, STARS, [large.stream], [self._output_of_dropped(), left])
+        step = Step(f"near-small-{number}", make, STARS, [self._output_of_dropped(), left])
         dropped, small = self._relay([large], step)
         self._dropped.append(dropped)
         return small
@@ -163,30 +158,18 @@ class _Graph:
         number = 1 + len(self._dropped)
         return Output(Stream(number, f"dropped-{number}", DROPPED_SCHEMA), SHARDS)
 
-    def _relay(self, sources: Sequence[Sent | Written | Relayed], step: Step) -> list[Relayed]:
-        corpus = self._corpus
-        gather = Gather(sources, self._document_plan, corpus.shuffle, corpus.staging, more=[])
-        gathered = self._pbegin | f"Rows for {step.name}" >> gather
-        return relay(gathered, step, self._plans, corpus.shuffle, corpus.staging)
-
-
-def _streams(sources: list[Relayed]) -> list[Stream]:
-    return [source.stream for source in sources]
+    def _relay(self, sources: Sequence[Source], step: Step) -> list[Relayed]:
+        return relay(sources, step, self._plans, self._corpus.shuffle, self._corpus.staging)
 
 
 def _plans(survey: CorpusSurvey) -> Plans:
     plan = plan_near_duplicates(survey, SIGNATURE_BUCKETS)
     return {
-        DOCUMENTS: _plan_of_documents(survey),
+        DOCUMENTS: Plan(plan.buckets, plan.merges_runs, details=plan),
         STARS: Plan(plan.star_buckets, details=plan),
         LAST: Plan(1, details=plan),
         SHARDS: Plan(survey.num_shards),
     }
-
-
-def _plan_of_documents(survey: CorpusSurvey) -> Plan:
-    plan = plan_near_duplicates(survey, SIGNATURE_BUCKETS)
-    return Plan(plan.buckets, plan.merges_runs, details=plan)
 
 
 def _numbered_index(run: Report, name: str) -> tuple[int, list]:

@@ -8,10 +8,10 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.pvalue import AsList, PCollection
 
+from pipeline.commit.finished import Provenance
+from pipeline.commit.parts import SummarizeParts
 from pipeline.steps.pairs import PairsPlan, add_pair_reports, build_pair_shard, pair_tasks, publish_pairs
-from pipeline.steps.provenance import Provenance
 from pipeline.transforms.calls import DistributeList, call, call_last
-from pipeline.transforms.manifest_parts import SummarizeParts
 
 
 @dataclass

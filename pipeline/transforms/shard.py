@@ -11,10 +11,13 @@ import apache_beam as beam
 import pyarrow as pa
 from apache_beam.pvalue import AsList, AsSingleton, PCollection
 
+from pipeline.commit.finished import Provenance
+from pipeline.commit.parts import SummarizeParts
+from pipeline.commit.reports import Report
+from pipeline.commit.staging import Staging
+from pipeline.exchange.blocks import Shuffle
+from pipeline.exchange.exchange import Exchange, Plan, Written
 from pipeline.options import ShardJob
-from pipeline.runtime.counters import Report
-from pipeline.runtime.exchange import Shuffle
-from pipeline.runtime.staging import Staging
 from pipeline.shard.documents import ReadOptions
 from pipeline.shard.holdout import add_counts, counts_of, held_out_stream, numbered_runs, plan_held_out
 from pipeline.shard.job_files import files_for, read_splits
@@ -22,12 +25,8 @@ from pipeline.shard.merge import MergeOptions, write_shard
 from pipeline.shard.partition import documents_stream, write_runs
 from pipeline.shard.plan import CorpusSurvey, InputLimits, Sharding, add_runs, plan_shards
 from pipeline.steps.near_duplicates import rounds_for
-from pipeline.steps.provenance import Provenance
 from pipeline.steps.shard import TextFolders, add_text_reports, publish_text, publish_with_held_out
 from pipeline.transforms.calls import Distribute, call, call_last, call_once, generate
-from pipeline.transforms.exchange import Exchange, Written
-from pipeline.transforms.exchange_steps import Plan
-from pipeline.transforms.manifest_parts import SummarizeParts
 from pipeline.transforms.near_duplicates import Corpus, near_duplicates_to_drop
 from schemas.shards import shard_name
 

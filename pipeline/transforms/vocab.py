@@ -11,11 +11,12 @@ import apache_beam as beam
 import pyarrow as pa
 from apache_beam.pvalue import AsList, AsSingleton, PCollection
 
+from pipeline.commit.finished import Provenance
+from pipeline.commit.reports import Report
+from pipeline.commit.staging import Staging
+from pipeline.exchange.blocks import KeyedBatch, Shuffle, Stream
+from pipeline.exchange.exchange import BatchSource, Exchange, Plan, Sent
 from pipeline.runtime import metrics
-from pipeline.runtime.counters import Report
-from pipeline.runtime.exchange import BatchSource, KeyedBatch, Shuffle, Stream
-from pipeline.runtime.staging import Staging
-from pipeline.steps.provenance import Provenance
 from pipeline.steps.vocab import (
     VocabularyPlan,
     add_usages,
@@ -40,8 +41,6 @@ from pipeline.steps.word_counts import (
     totals_of_counts,
 )
 from pipeline.transforms.calls import Distribute, DistributeList, call, call_last, call_once, generate
-from pipeline.transforms.exchange import Exchange, Sent
-from pipeline.transforms.exchange_steps import Plan
 from pipeline.vocab.counting import BY_RULES
 
 COUNTS_STREAM = Stream(0, "counts", BY_RULES)

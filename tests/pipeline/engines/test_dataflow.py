@@ -13,13 +13,13 @@ from apache_beam.options.pipeline_options import GoogleCloudOptions
 from apache_beam.portability import common_urns
 from apache_beam.runners.portability.fn_api_runner import translations
 
+from pipeline.commit.finished import Provenance
+from pipeline.commit.staging import Staging
 from pipeline.options import ShardJob, VocabJob
 from pipeline.runtime.beam_internals import no_temporary_files
 from pipeline.runtime.runner import BeamJob
-from pipeline.runtime.staging import Staging
 from pipeline.shard.documents import ReadOptions
 from pipeline.steps.counts_reader import CountsPlace
-from pipeline.steps.provenance import Provenance
 from pipeline.steps.vocab import VocabularyPlan
 from pipeline.steps.word_counts import CountPlan
 from pipeline.transforms.shard import ShardCorpora

@@ -210,7 +210,7 @@ KILLED_COMMAND = """
 import os, signal, sys
 from itertools import count
 from pipeline.cli import main
-from pipeline.runtime.staging import Staging
+from pipeline.commit.staging import Staging
 
 keep_shard = Staging.keep_shard
 shards = count(1)

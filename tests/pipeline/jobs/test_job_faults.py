@@ -16,10 +16,10 @@ from pathlib import Path
 import apache_beam as beam
 import pytest
 
+from pipeline.commit.failures import Failures
+from pipeline.commit.staging import Staging
 from pipeline.runtime import remote_jobs, stop_signals, terminal_logs
 from pipeline.runtime import runner as beam_runner
-from pipeline.runtime.failures import Failures
-from pipeline.runtime.staging import Staging
 from pipeline.runtime.submitted_job import EngineError
 from pipeline.shard import plan as survey
 from schemas import storage

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.commit import parts as manifest_parts
+from pipeline.commit.staging import Staging
 from pipeline.options import PairsJob
-from pipeline.runtime import manifest_parts
-from pipeline.runtime.staging import Staging
 from pipeline.steps.pairs import PairsPlan, TextFolder, pair_tasks
 from schemas import fingerprints
 from schemas.errors import DataError

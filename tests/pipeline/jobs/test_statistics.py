@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from pipeline.exchange import blocks
 from pipeline.inspection import inspect
-from pipeline.runtime import blocks, exchange
 from pipeline.steps import statistics_plan
 from pipeline.steps.word_counts import encode_entry
 from pipeline.terminal_views import show_cooccurrences
@@ -133,8 +133,7 @@ def test_several_partitions_that_drop_pairs_are_the_same_by_every_shuffle(
     """Rows come in another order, and in pieces. A partition decides by itself what it drops."""
     monkeypatch.setattr(statistics_plan, "PARTITION_OCCURRENCES", 500 * WINDOW)
     monkeypatch.setattr(statistics_plan, "LOT_TOKENS", 1000)
-    for module in (exchange, blocks):
-        monkeypatch.setattr(module, "PIECE_BYTES", 4000)
+    monkeypatch.setattr(blocks, "PIECE_BYTES", 4000)
 
     outputs = [tmp_path / shuffle for shuffle in ("files", "service")]
     for output in outputs:

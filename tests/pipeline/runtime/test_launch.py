@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from pipeline.runtime import beam_internals, lease_files, leases, submitted_job
-from pipeline.runtime.failures import Failures
+from pipeline.commit import leases
+from pipeline.commit.failures import Failures
+from pipeline.commit.staging import Staging
+from pipeline.runtime import beam_internals, submitted_job
 from pipeline.runtime.launch import check_flags, console_url, leaves_job, makes_template
-from pipeline.runtime.staging import Staging
 from pipeline.runtime.stop_signals import Terminated
 from pipeline.runtime.submitted_job import JobStoppedError, RemoteJob
 from pipeline.shard.holdout import held_out_folder
@@ -161,12 +162,12 @@ def test_a_job_that_is_left_has_a_lease_that_says_so_and_stays(tmp_path) -> None
     with leases.held(output, "token") as lease:
         lease.leave()
         lease.renew()  # keeps what the file says
-        owner = lease_files.read(output, "token")
+        owner = leases.read(output, "token")
         assert owner is not None and owner.left and not owner.kept
         lease.keep = True
-    owner = lease_files.read(output, "token")
+    owner = leases.read(output, "token")
     assert owner is not None and owner.left and owner.kept
-    assert not lease_files.launcher_waits(output, "token", str(tmp_path / "_lease-token.json"))
+    assert not leases.launcher_waits(output, "token", str(tmp_path / "_lease-token.json"))
 
 
 def test_the_last_step_fails_a_job_that_nobody_waits_for(tmp_path) -> None:

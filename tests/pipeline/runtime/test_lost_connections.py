@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.runtime import leases
+from pipeline.commit import leases
 from schemas.errors import UsageError
 from schemas.manifest import read_manifest
 from tests.ports import free_port

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.commit.staging import Staging
 from pipeline.options import PairsJob
-from pipeline.runtime.staging import Staging
 from pipeline.steps import pairs as pair_steps
 from pipeline.steps.pairs import PairsPlan, TextFolder, build_pair_shard, pair_tasks
 from schemas import storage

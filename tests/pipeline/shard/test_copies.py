@@ -10,10 +10,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipeline.runtime import merging
-from pipeline.runtime.counters import Report
-from pipeline.runtime.run_files import RunIndex, read_buckets
-from pipeline.runtime.staging import Staging
+from pipeline.commit.reports import Report
+from pipeline.commit.staging import Staging
+from pipeline.exchange import blocks
+from pipeline.exchange.runs import RunIndex, read_buckets
 from pipeline.shard import documents as documents_module
 from pipeline.shard import plan
 from pipeline.shard.copies import Dedup
@@ -124,7 +124,8 @@ def test_merged_runs_hold_one_copy_of_a_page(tmp_path: Path) -> None:
         staging.put(name, staging.piece(RunIndex.from_row(run["index"]).name))
         entries.append((0, [name, *run["index"][1:]]))
 
-    (index,) = merging.merge_runs("000000-00", entries, stream, 1, staging)
+    ((_, block),) = blocks.merge_runs("000000-00", entries, stream, 1, blocks.Way(by_service=False, staging=staging))
+    ((_, index),) = blocks.indexes_by_name([block])
     (batch,) = read_buckets([index], stream.schema, staging)
     assert batch["copies"].to_pylist() == ['{"web":29}']
 

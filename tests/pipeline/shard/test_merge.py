@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.runtime.staging import Staging
+from pipeline.commit.staging import Staging
 from pipeline.shard.copies import COUNTED_SCHEMA, Dedup, content_keys, drop_copies, dropped_by_source
 from pipeline.shard.merge import (
     DROPPED_SCHEMA,

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 
-from pipeline.runtime.exchange import GroupReader, indexes_by_name
-from pipeline.runtime.staging import Staging
+from pipeline.commit.staging import Staging
+from pipeline.exchange.blocks import indexes_by_name, parts_of_runs, read_tables
 from pipeline.shard import documents as documents_module
 from pipeline.shard.documents import ReadOptions, document_id
 from pipeline.shard.inputs import plan_splits
@@ -56,12 +56,13 @@ def shuffle(folder: Path, lines: list[str], num_shards: int | None, options: Opt
     survey = plan_shards(add_runs(runs), sharding, InputLimits(options.max_bad_ratio))
 
     streams = [documents_stream(options.dedup, 0)]
-    reader = GroupReader(indexes_by_name((0, run["index"]) for run in runs), survey.num_shards, staging)
+    indexes = indexes_by_name((0, run["index"]) for run in runs)
     merging = MergeOptions(options.dedup, 0)
     reports = []
     for index in range(survey.num_shards):
         name = shards.shard_name("text", index, survey.num_shards)
-        reports.append(write_shard(name, partial(reader.tables, index, streams), merging, staging))
+        contents = partial(parts_of_runs, indexes, index, survey.num_shards)
+        reports.append(write_shard(name, partial(read_tables, contents, streams, staging), merging, staging))
 
     tables = [
         shards.decode_table(staging.piece(report["shard"]["path"]), "x", shards.TEXT_SCHEMA) for report in reports

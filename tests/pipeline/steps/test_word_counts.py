@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from pipeline.commit import parts as manifest_parts
+from pipeline.commit.finished import Provenance
+from pipeline.commit.reports import Report
+from pipeline.commit.staging import Staging
 from pipeline.options import VocabJob
-from pipeline.runtime import manifest_parts
-from pipeline.runtime.counters import Report
-from pipeline.runtime.staging import Staging
 from pipeline.steps import word_counts
 from pipeline.steps.counts_reader import CountsPlace
-from pipeline.steps.provenance import Provenance
 from pipeline.steps.vocab import VocabularyPlan, learn_vocabulary
 from pipeline.steps.word_counts import (
     CountPlan,

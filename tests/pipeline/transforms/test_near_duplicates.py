@@ -14,13 +14,12 @@ import pytest
 from apache_beam.io import WriteToText
 from apache_beam.pvalue import AsSingleton
 
-from pipeline.runtime.exchange import Shuffle
-from pipeline.runtime.run_files import encode_run
-from pipeline.runtime.staging import Staging
+from pipeline.commit.staging import Staging
+from pipeline.exchange.blocks import Shuffle
+from pipeline.exchange.exchange import Exchange, Plan
+from pipeline.exchange.runs import encode_run
 from pipeline.shard.near_duplicates import SIGNATURE_BUCKETS, minhash_signatures, rows_of_documents
 from pipeline.shard.plan import CorpusSurvey
-from pipeline.transforms.exchange import Exchange
-from pipeline.transforms.exchange_steps import Plan
 from pipeline.transforms.near_duplicates import Corpus, near_duplicates_to_drop
 from schemas.randomness import key
 from tests.pipeline.shard.near_duplicates import reference

@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.runtime.relay import Addressed
-from pipeline.runtime.run_files import bucket_of
+from pipeline.exchange.blocks import Addressed
+from pipeline.exchange.runs import bucket_of
 
 KeyedBatches = list[tuple[Any, pa.RecordBatch]]
 

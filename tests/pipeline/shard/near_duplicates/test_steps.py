@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.runtime.run_files import Keys
+from pipeline.exchange.runs import Keys
 from pipeline.shard.near_duplicates import rows_of_documents
 from pipeline.shard.near_duplicates.bands import BAND_SCHEMA, band_rows
 from pipeline.shard.near_duplicates.components import EDGE_SCHEMA

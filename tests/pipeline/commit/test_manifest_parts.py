@@ -11,21 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.runtime import manifest_parts
-from pipeline.runtime.counters import Report, add_histograms
-from pipeline.runtime.manifest_parts import (
-    FolderSummary,
-    list_inputs,
-    part_of,
-    part_of_report,
-    summarize_folder,
-    summarize_part,
-)
-from pipeline.runtime.staging import DIRECT, Staging
+from pipeline.commit import parts as manifest_parts
+from pipeline.commit.parts import FolderSummary, list_inputs, part_of_report, summarize_folder, summarize_part
+from pipeline.commit.reports import Report, add_histograms
+from pipeline.commit.staging import Staging
 from pipeline.steps.pairs import add_pair_reports
 from schemas import fingerprints, storage
 from schemas.fingerprints import fingerprint
 from schemas.manifest import Input, Shard, read_part
+from schemas.shards import shard_name
 from tests.large_folders import many_shards
 
 
@@ -38,9 +32,9 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> int:
     return 8
 
 
-def report_of(shard: Shard, generation: str = "") -> Report:
+def report_of(shard: Shard) -> Report:
     fields = {name: getattr(shard, name) for name in Shard.__slots__}
-    return {"shard": fields, "histogram": [shard.rows, 1], DIRECT: generation}
+    return {"shard": fields, "histogram": [shard.rows, 1]}
 
 
 def add_up(reports: list[Report]) -> Report:
@@ -55,7 +49,7 @@ def summarize(reports: list[Report], staging: Staging) -> FolderSummary:
     for report in shuffled:
         by_part.setdefault(part_of_report(report), []).append(report)
 
-    summaries = [summarize_part(number, listed, add_up, staging) for number, listed in by_part.items()]
+    summaries = [summarize_part(part, add_up, staging) for part in by_part.items()]
     sent = [pickle.loads(pickle.dumps(summary)) for summary in summaries]
     return summarize_folder(sent, add_up)
 
@@ -73,19 +67,6 @@ def test_parts_say_what_all_reports_together_say(small_parts: int, tmp_path: Pat
     assert (folder.rows, folder.tokens) == (sum(s.rows for s in entries), sum(s.tokens for s in entries))
     assert folder.largest == max(entries, key=lambda shard: shard.rows)
     assert folder.sums == {"histogram": [folder.rows, count]}
-    assert folder.generation == ""
-
-
-def test_a_generation_counts_only_if_all_shards_have_it(small_parts: int, tmp_path: Path) -> None:
-    entries = many_shards("pairs", 12)
-    staging = Staging(str(tmp_path), "job")
-    direct = [report_of(shard, "now") for shard in entries]
-    assert summarize(direct, staging).generation == "now"
-    for other in ("", "then"):
-        for place in (0, 11):
-            mixed = [*direct]
-            mixed[place] = report_of(entries[place], other)
-            assert summarize(mixed, staging).generation == ""
 
 
 def test_a_report_that_is_missing_or_comes_twice_is_no_result(small_parts: int, tmp_path: Path) -> None:
@@ -107,7 +88,8 @@ def test_inputs_beyond_a_part_are_written_into_parts(small_parts: int, tmp_path:
 
 
 def test_parts_have_4096_entries() -> None:
-    assert [part_of(index) for index in (0, 4095, 4096, 100_000)] == [0, 0, 1, 24]
+    shards = [shard_name("pairs", index, 100_001) for index in (0, 4095, 4096, 100_000)]
+    assert [part_of_report({"shard": {"path": name}}) for name in shards] == [0, 0, 1, 24]
 
 
 COUNTS = st.integers(0, 1 << 40)

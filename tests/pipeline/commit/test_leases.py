@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.runtime import leases
+from pipeline.commit import leases
 from schemas import storage
 from schemas.errors import ClozelineError, StorageError, UsageError
 
 HOLD = (
-    "from pipeline.runtime import leases\nwith leases.held({!r}, 'other'):\n    print('held', flush=True)\n    input()"
+    "from pipeline.commit import leases\nwith leases.held({!r}, 'other'):\n    print('held', flush=True)\n    input()"
 )
 
 
@@ -202,7 +202,7 @@ def test_a_job_that_fails_keeps_the_work_of_others_and_one_that_ends_removes_it(
 
 def test_pieces_of_an_older_version_are_not_reused(command, corpus, tmp_path, monkeypatch) -> None:
     """A piece that an older version left must not reach the result, even under equal options and inputs."""
-    from pipeline.runtime import staging
+    from pipeline.commit import staging
 
     shard = ("shard", "--input", corpus, "--output", tmp_path / "out", "--text_key", "none")
     monkeypatch.setattr(staging, "PIECES_VERSION", staging.PIECES_VERSION - 1)

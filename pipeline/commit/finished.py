@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.runtime.staging import Staging, remove_if_published
+from pipeline.commit.publish import clean_up_after_kill
+from pipeline.commit.staging import Staging
 from pipeline.shard.plan import shards_for
-from pipeline.steps.provenance import Provenance
 from schemas import FORMAT_VERSION, storage
 from schemas import manifest as manifests
 from schemas.errors import DataError, UsageError
@@ -33,6 +33,15 @@ ADDED_BY_STEPS = {
 
 
 @dataclass(frozen=True)
+class Provenance:
+    """What a folder is made from, as its manifest records it. Known before the job starts."""
+
+    options: dict[str, Any]
+    inputs: list[Input]
+    seed: int
+
+
+@dataclass(frozen=True)
 class Wanted:
     """The folder that a command should make. overwrite: whether to replace a finished one."""
 
@@ -45,8 +54,8 @@ def finished_manifest(wanted: Wanted, staging: Staging, dry_run: bool = False) -
     """Return the manifest of the output folder if this exact command has finished it; None if there is work to do.
 
     Raises UsageError if the folder has another finished result, which must not be replaced, and DataError if its
-    manifest cannot be read and `overwrite` is off. If this job's result is in place, removes leftovers of its staging,
-    except in a dry run.
+    manifest cannot be read and `overwrite` is off. If this job's result is in place, removes what is left of its
+    staging, except in a dry run.
     """
     output = staging.output
     if not is_finished(wanted, staging, dry_run):
@@ -66,14 +75,14 @@ def is_finished(wanted: Wanted, staging: Staging, dry_run: bool = False) -> bool
     if root is None or wanted.overwrite:
         return False
 
-    if not dry_run:
-        remove_if_published(staging)
     difference = next(_differences(wanted, root, output), "")
     if difference:
         raise UsageError(
             f"{output} holds a finished result ({root.kind}, fingerprint {root.fingerprint}), which is kept: "
             f"{difference}. Give another --output, or --overwrite to replace it."
         )
+    if not dry_run:
+        clean_up_after_kill(staging)
     return True
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.runtime import leases
+from pipeline.commit import leases
 from schemas import storage
 from schemas.vocabulary import TOKENIZER_FILES
 

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.runtime import lease_files, leases, manifest_parts, publication, shard_destination
-from pipeline.runtime.counters import Report
-from pipeline.runtime.failures import Failures
-from pipeline.runtime.staging import Staging
+from pipeline.commit import leases, publish
+from pipeline.commit import parts as manifest_parts
+from pipeline.commit.failures import Failures
+from pipeline.commit.reports import Report
+from pipeline.commit.staging import Staging
 from pipeline.shard.job_files import read_splits
 from pipeline.transforms import pairs as pairs_graph
 from pipeline.transforms import shard as shard_graph
@@ -24,7 +25,7 @@ from schemas.large_folders import remove_folder
 from schemas.manifest import read_manifest
 from tests.conftest import Command
 from tests.object_store import ObjectStore
-from tests.pipeline.runtime.test_direct_shards import (
+from tests.pipeline.commit.test_direct_shards import (
     Killed,
     attempt,
     build,
@@ -53,8 +54,7 @@ def built(out: str) -> Iterator[tuple[Staging, list[Report]]]:
     """A job whose launcher waits and whose shards are finished."""
     staging = Staging(out, "new", token=uuid.uuid4().hex)
     with leases.held(out, staging.token):
-        shard_destination.decide(out, "new")
-        publication.begin(staging)
+        staging.decide_destination()
         yield staging, [build(staging, name) for name in names_of()]
 
 
@@ -83,7 +83,7 @@ def test_two_last_steps_at_once_publish_one_whole_result(out: str, monkeypatch, 
             call_at(change, lambda: finish(staging, reports), patch)
             finish(staging, reports)
         assert read_manifest(out, "text")
-        publication.clean_up(staging)
+        publish.clean_up(staging)
     check_result(out, "new")
 
 
@@ -94,8 +94,8 @@ def test_a_last_step_that_outlives_its_job_leaves_the_result_whole(out: str, mon
 
         def end_the_job() -> None:
             finish(staging, reports)
-            publication.clean_up(staging)
-            lease_files.remove(out, staging.token)
+            publish.clean_up(staging)
+            leases.remove(out, staging.token)
 
         with monkeypatch.context() as patch:
             call_at(change, end_the_job, patch)
@@ -119,15 +119,15 @@ def test_a_job_that_is_restarted_after_publication_finishes_again(out: str) -> N
         assert [build(staging, name) for name in names_of()] == reports
         finish(staging, reports)
         assert published(out) == before
-        publication.clean_up(staging)
+        publish.clean_up(staging)
     check_result(out, "new")
 
 
 def abandon(out: str, staging: Staging) -> None:
     """Have the lease look as that of a launcher that was killed long ago, while its job goes on."""
-    owner = lease_files.read(out, staging.token)
+    owner = leases.read(out, staging.token)
     assert owner is not None
-    lease_files.write(out, staging.token, replace(owner, kept=True, left=True))
+    leases.write(out, staging.token, replace(owner, kept=True, left=True))
 
 
 def test_the_last_step_cleans_up_when_no_launcher_is_left(out: str) -> None:
@@ -155,7 +155,7 @@ def test_a_last_step_that_dies_while_it_cleans_up_is_repeated(out: str, monkeypa
 def test_a_late_failure_of_a_job_that_is_done_leaves_nothing(out: str) -> None:
     with built(out) as (staging, reports):
         finish(staging, reports)
-        publication.clean_up(staging)
+        publish.clean_up(staging)
     assert not Failures(staging).report(StorageError("late"))
     check_result(out, "new")
 
@@ -164,17 +164,17 @@ def test_a_launcher_that_waits_no_longer_is_seen_by_its_lease(tmp_path: Path) ->
     out = str(tmp_path)
     url = leases.lease_url(out, "mine")
     with leases.held(out, "mine") as lease:
-        lease.keep_if_killed()
+        lease.renew(kept=True)
         storage.publish(f"{out}/manifest.json", b"{}")
-        assert lease_files.launcher_waits(out, "mine", f"{out}/manifest.json")
+        assert leases.launcher_waits(out, "mine", f"{out}/manifest.json")
 
-        lease_files.note_published(out, "mine")
+        leases.note_published(out, "mine")
         assert lease.renew()
-        owner = lease_files.read(out, "mine")
+        owner = leases.read(out, "mine")
         assert owner is not None and not owner.kept
 
         os.utime(url, (0, 0))
-        assert not lease_files.launcher_waits(out, "mine", f"{out}/manifest.json")
+        assert not leases.launcher_waits(out, "mine", f"{out}/manifest.json")
 
 
 def test_a_lease_is_not_kept_for_a_job_that_has_published(tmp_path: Path) -> None:
@@ -182,12 +182,12 @@ def test_a_lease_is_not_kept_for_a_job_that_has_published(tmp_path: Path) -> Non
     out = str(tmp_path)
     for has_published in (False, True):
         with leases.held(out, "mine") as lease:
-            lease.keep_if_killed()
+            lease.renew(kept=True)
             lease.keep = True
             if has_published:
-                lease_files.note_published(out, "mine")
+                leases.note_published(out, "mine")
         assert storage.exists(leases.lease_url(out, "mine")) != has_published
-        lease_files.remove(out, "mine")
+        leases.remove(out, "mine")
 
 
 def test_a_missing_list_of_splits_is_named_where_it_should_be(out: str) -> None:

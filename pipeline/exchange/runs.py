@@ -1,9 +1,9 @@
 """Run files: rows sorted by a 64-bit key and cut into buckets, equal ranges of keys.
 
-Workers pass rows to one another through these files. A bucket that holds rows is one Arrow record batch, written as an
-IPC message with lz4. The messages are concatenated, without header, footer or empty batches. The index of a run says
-where each message is; it travels in the report of the worker that wrote the run. So a reader needs one request for
-exactly the bytes of its buckets, and an empty bucket costs nothing.
+A bucket that holds rows is one Arrow record batch, written as an IPC message with lz4. The messages are concatenated,
+without header, footer or empty batches. The index of a run says where each message is; it travels in the report of the
+worker that wrote the run. So a reader needs one request for exactly the bytes of its buckets, and an empty bucket costs
+nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.runtime.staging import Staging
+from pipeline.commit.staging import Staging
 from schemas.byte_ranges import ByteRange, read_ranges
 from schemas.errors import DataError, StorageError
 
@@ -53,17 +53,20 @@ class RunIndex:
     lengths: NDArray[np.uint32]
     checksums: NDArray[np.uint32]
 
-    def offsets(self) -> NDArray[np.int64]:
-        """Return (listed buckets + 1,) int64: where each bucket begins in the file, and where the last one ends."""
-        ends = np.cumsum(self.lengths, dtype=np.int64)
-        return self.start + np.concatenate([np.zeros(1, np.int64), ends])
+    def size(self) -> int:
+        """Return the bytes of all listed buckets."""
+        return int(self.lengths.sum())
+
+    def buckets_among(self, buckets: int) -> NDArray[np.int64]:
+        """Return (listed buckets,): the bucket in which each listed one begins when there are `buckets` of them."""
+        return self.numbers.astype(np.int64) * buckets // self.buckets
 
     def part(self, first: int, end: int) -> RunIndex:
         """Return the index of the listed buckets [first, end), by their place in the list."""
         return RunIndex(
             name=self.name,
             buckets=self.buckets,
-            start=int(self.offsets()[first]),
+            start=self.start + int(self.lengths[:first].sum()),
             numbers=self.numbers[first:end],
             lengths=self.lengths[first:end],
             checksums=self.checksums[first:end],
@@ -100,48 +103,49 @@ def one_batch(table: pa.Table) -> pa.RecordBatch:
     return batch
 
 
+def rows_by_bucket(rows: pa.RecordBatch, keys: Keys, buckets: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield (bucket, its rows) for each bucket that has rows, both ascending; rows with equal keys keep their order.
+
+    Takes _TAKEN_BUCKETS buckets at once, because each `take` costs as much as copying a small bucket. Taking all at
+    once would copy all rows, which may fill a good part of a worker's memory.
+    """
+    order = np.argsort(keys, kind="stable")
+    numbers, starts = np.unique(bucket_of(keys[order], buckets), return_index=True)
+    bounds = [*starts.tolist(), len(order)]
+
+    for first in range(0, len(numbers), _TAKEN_BUCKETS):
+        end = min(first + _TAKEN_BUCKETS, len(numbers))
+        taken = rows.take(pa.array(order[bounds[first] : bounds[end]]))
+        for place in range(first, end):
+            start = bounds[place]
+            yield int(numbers[place]), taken.slice(start - bounds[first], bounds[place + 1] - start)
+
+
 def encode_run(rows: pa.RecordBatch, keys: Keys, buckets: int, name: str) -> tuple[bytes, RunIndex]:
     """Return the bytes of a run file named `name`, and its index; `keys[i]` is the key of row i.
 
     Rows with equal keys keep their order.
     """
-    order = np.argsort(keys, kind="stable")
-    bucket_of_row = bucket_of(keys[order], buckets)
-    numbers, starts = np.unique(bucket_of_row, return_index=True)
-    ends = np.append(starts, len(order))[1:]
+    numbers: list[int] = []
 
-    bounds = list(zip(starts.tolist(), ends.tolist(), strict=True))
-    blocks = encode_blocks(_buckets_of(rows, order, bounds), rows.schema)
+    def batches() -> Iterator[pa.RecordBatch]:
+        for number, batch in rows_by_bucket(rows, keys, buckets):
+            numbers.append(number)
+            yield batch
+
+    messages = encode_batches(batches(), rows.schema)
     index = RunIndex(
         name=name,
         buckets=buckets,
         start=0,
-        numbers=numbers.astype(np.uint32),
-        lengths=np.array([len(block) for block in blocks], np.uint32),
-        checksums=np.array([zlib.crc32(block) for block in blocks], np.uint32),
+        numbers=np.array(numbers, np.uint32),
+        lengths=np.array([len(message) for message in messages], np.uint32),
+        checksums=np.array([zlib.crc32(message) for message in messages], np.uint32),
     )
-    return b"".join(blocks), index
+    return b"".join(messages), index
 
 
-def _buckets_of(
-    rows: pa.RecordBatch, order: NDArray[np.int64], bounds: list[tuple[int, int]]
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows `order[start:end]` of each bucket, for ascending (start, end).
-
-    Takes _TAKEN_BUCKETS buckets at once, because each `take` costs as much as copying a small bucket. Taking all at
-    once would copy all rows, which may fill a good part of a worker's memory.
-    """
-    for first in range(0, len(bounds), _TAKEN_BUCKETS):
-        together = bounds[first : first + _TAKEN_BUCKETS]
-        start_of_all = together[0][0]
-        end_of_all = together[-1][1]
-
-        taken = rows.take(pa.array(order[start_of_all:end_of_all]))
-        for start, end in together:
-            yield taken.slice(start - start_of_all, end - start)
-
-
-def encode_blocks(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> list[memoryview]:
+def encode_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> list[memoryview]:
     """Return each record batch as one Arrow IPC message. Readers know the schema, so the messages do not include it."""
     sink = pa.BufferOutputStream()
     ends = [schema.serialize().size]  # the stream begins with the schema
@@ -154,8 +158,8 @@ def encode_blocks(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> list[
     return [stream[start:end] for start, end in itertools.pairwise(ends)]
 
 
-def decode_blocks(data: bytes | memoryview, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the record batches of concatenated blocks. Raises pa.ArrowInvalid if they are damaged."""
+def decode_batches(data: bytes | memoryview, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the record batches of concatenated messages. Raises pa.ArrowInvalid if they are damaged."""
     # Read as a stream, because only Arrow's stream reader can be set not to use threads.
     header = schema.serialize()
     with pa.ipc.open_stream(b"".join([header, data]), options=_READ) as reader:
@@ -168,12 +172,7 @@ def read_buckets(parts: list[RunIndex], schema: pa.Schema, staging: Staging) -> 
     Raises StorageError when a range cannot be read or is damaged, and DataError when the file is gone.
     """
     listed = [part for part in parts if len(part.numbers)]
-    ranges = []
-    for part in listed:
-        offsets = part.offsets()
-        ranges.append(ByteRange(staging.url(part.name), int(offsets[0]), int(offsets[-1])))
-
-    batches: list[pa.RecordBatch] = []
+    ranges = [ByteRange(staging.url(part.name), part.start, part.start + part.size()) for part in listed]
     try:
         contents = read_ranges(ranges)
     except DataError as error:
@@ -182,11 +181,13 @@ def read_buckets(parts: list[RunIndex], schema: pa.Schema, staging: Staging) -> 
             f"{file} is gone: staging was changed while the job ran. Delete {staging.url('')} and run the same command "
             "again."
         ) from error
+
+    batches: list[pa.RecordBatch] = []
     for part, data in zip(listed, contents, strict=True):
         url = staging.url(part.name)
         _check(part, data, url)
         try:
-            batches += decode_blocks(data, schema)
+            batches += decode_batches(data, schema)
         except pa.ArrowInvalid as error:
             raise _damaged(url, str(error)) from error
     return batches

@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from schemas.manifest import LedgerEntry
+
 Report = dict[str, Any]
 """A worker's report on one piece of work: small, JSON-serializable, and the same in every attempt."""
 
@@ -30,6 +32,11 @@ def add_ledgers(ledgers: Iterable[Iterable[tuple[str, str, int]]]) -> Ledger:
 
     in_order = sorted(counts.items())
     return tuple((reason, source, count) for (reason, source), count in in_order)
+
+
+def ledger_entries(ledgers: Iterable[Iterable[tuple[str, str, int]]]) -> list[LedgerEntry]:
+    """Add up ledgers into the manifest's entries: one for each reason and source, sorted."""
+    return [LedgerEntry(reason=reason, source=source, count=count) for reason, source, count in add_ledgers(ledgers)]
 
 
 def add_by_name(reports: list[Report], name: str) -> dict[str, int]:

@@ -10,12 +10,12 @@ from collections.abc import Callable
 import fsspec
 import pytest
 
-from pipeline.runtime import leases, manifest_parts, publication, shard_destination
-from pipeline.runtime import staging as staging_module
-from pipeline.runtime.counters import Report
-from pipeline.runtime.manifest_parts import part_of_report, summarize_folder, summarize_part
-from pipeline.runtime.publication import publish_output
-from pipeline.runtime.staging import DIRECT, Staging
+from pipeline.commit import leases, publish
+from pipeline.commit import parts as manifest_parts
+from pipeline.commit.parts import part_of_report, summarize_folder, summarize_part
+from pipeline.commit.publish import publish_output
+from pipeline.commit.reports import Report
+from pipeline.commit.staging import Staging
 from schemas import FORMAT_VERSION, fingerprints, shards, storage
 from schemas.errors import StorageError
 from schemas.manifest import Manifest, read_manifest, read_shard_bytes
@@ -64,7 +64,7 @@ def finish(staging: Staging, reports: list[Report]) -> None:
     by_part: dict[int, list[Report]] = {}
     for report in reports:
         by_part.setdefault(part_of_report(report), []).append(report)
-    folder = summarize_folder([summarize_part(n, some, add_up, staging) for n, some in by_part.items()], add_up)
+    folder = summarize_folder([summarize_part(part, add_up, staging) for part in by_part.items()], add_up)
 
     staging.put("rejected.jsonl", b"{}\n")
     manifest = Manifest(
@@ -80,19 +80,18 @@ def finish(staging: Staging, reports: list[Report]) -> None:
         ledger=[],
         parts=folder.parts,
     )
-    publish_output(staging, manifest, {"rejected.jsonl": "rejected/a.jsonl"}, folder.generation)
+    publish_output(staging, manifest, {"rejected.jsonl": "rejected/a.jsonl"})
 
 
 def attempt(out: str, job: str, count: int = SHARDS, built: int | None = None) -> None:
     """One run of a job, which dies after `built` shards if a number is given."""
     staging = Staging(out, job, token=uuid.uuid4().hex)
     with leases.held(out, staging.token):
-        shard_destination.decide(out, job)
-        publication.begin(staging)
+        staging.decide_destination()
         reports = [build(staging, name) for name in names_of(count)[:built]]
         if built is None:
             finish(staging, reports)
-            publication.clean_up(staging)
+            publish.clean_up(staging)
 
 
 def files(out: str) -> dict[str, bytes]:
@@ -195,7 +194,7 @@ def test_a_kill_before_any_change_leaves_nothing_behind_after_the_next_attempt(
     finished = storage.exists(f"{out}/manifest.json") and read_manifest(out, "text")
     if finished and finished.shards[0].fingerprint == storage.sha256(data_of("new", names_of()[0]))[:32]:
         staging = Staging(out, "new", token=uuid.uuid4().hex)
-        staging_module.remove_if_published(staging)  # what a launcher does that finds the folder finished
+        publish.clean_up_after_kill(staging)  # what a launcher does that finds the folder finished
     else:
         if before == "a result" and finished:
             assert [read_shard_bytes(out, shard) for shard in finished.shards]
@@ -222,7 +221,7 @@ def die_at(call: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_worker_that_outlived_its_job_writes_nothing(out: str) -> None:
     left_behind = Staging(out, "a", token="of a")
-    shard_destination.decide(out, "a")
+    left_behind.decide_destination()
     attempt(out, "b", built=SHARDS)
     with pytest.raises(StorageError, match="no longer held by this job"):
         build(left_behind, names_of()[0])
@@ -235,8 +234,8 @@ def test_a_worker_that_outlived_its_job_writes_nothing(out: str) -> None:
 
 def test_an_upload_during_which_another_job_took_over_is_found_before_publishing(out: str, monkeypatch) -> None:
     """It began before the other job, whose shard it wrote over."""
-    shard_destination.decide(out, "a")
     late = Staging(out, "a", token="of a")
+    late.decide_destination()
     name = names_of()[0]
     taken_over: list[str] = []
 
@@ -258,8 +257,8 @@ def test_an_upload_during_which_another_job_took_over_is_found_before_publishing
 
 def test_an_upload_that_ends_after_its_own_job_was_published_removes_nothing(out: str, monkeypatch) -> None:
     """An engine may run an element twice; the bytes are the same."""
-    shard_destination.decide(out, "a")
     twin = Staging(out, "a", token="of a")
+    twin.decide_destination()
     name = names_of()[0]
     published: list[str] = []
 
@@ -276,9 +275,9 @@ def test_an_upload_that_ends_after_its_own_job_was_published_removes_nothing(out
 
 
 def test_a_disk_takes_shards_by_renaming(tmp_path) -> None:
-    shard_destination.decide(str(tmp_path), "a")
     staging = Staging(str(tmp_path), "a", token="t")
-    assert build(staging, names_of()[0])[DIRECT] == ""
+    staging.decide_destination()
+    build(staging, names_of()[0])
     assert [path.name for path in tmp_path.iterdir()] == ["_unfinished-a"]
 
 
@@ -290,7 +289,7 @@ def test_thousands_of_files_take_no_request_each(out: str, monkeypatch: pytest.M
     staging = Staging(out, "a", token=uuid.uuid4().hex)
     asked: list[str] = []
     with leases.held(out, staging.token):
-        shard_destination.decide(out, "a")
+        staging.decide_destination()
         reports = [build(staging, name) for name in names_of(count)]
 
         store = type(fsspec.filesystem("memory"))

@@ -14,24 +14,27 @@ import pytest
 from apache_beam.io import WriteToText
 from apache_beam.pvalue import AsSingleton
 
-from pipeline.runtime import blocks, exchange
-from pipeline.runtime.blocks import BLOCK_BYTES, blocks_of, tables_of_blocks
-from pipeline.runtime.exchange import (
+from pipeline.commit.staging import Staging
+from pipeline.exchange import blocks
+from pipeline.exchange.blocks import (
+    BLOCK_BYTES,
     GROUP_BUCKETS,
-    BatchSource,
     KeyedBatch,
     Shuffle,
     Stream,
+    Way,
     buckets_of_group,
     groups_for,
+    read_tables,
+    send_to,
+    whole_blocks,
 )
-from pipeline.runtime.run_files import bucket_of, encode_run
-from pipeline.runtime.staging import Staging
-from pipeline.transforms.exchange import Exchange, Sent, Written
-from pipeline.transforms.exchange_steps import Plan
+from pipeline.exchange.exchange import BatchSource, Exchange, Plan, Sent, Written
+from pipeline.exchange.runs import bucket_of, encode_run
 
 SCHEMA = pa.schema([("key", pa.uint64()), ("words", pa.list_(pa.string()))])
-LONG = ["x" * 100] * 40_000  # a row of 4 MB, which travels in several parts
+LONG = [np.random.default_rng(number).bytes(50).hex() for number in range(20_000)]
+"""A row of 2 MB that does not compress, so that it travels in several parts."""
 RUNS = 130  # more than are merged into one
 WRITTEN_BUCKETS = 1024
 
@@ -127,8 +130,7 @@ def consume_pieces(bucket: int, read_pieces: Callable[[], Iterator[pa.Table]], _
 @pytest.mark.parametrize("shuffle", ["files", "service"])
 def test_a_bucket_can_be_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shuffle: Shuffle) -> None:
     """So that a bucket with more rows than fit into memory can be added up."""
-    for module in (blocks, exchange):
-        monkeypatch.setattr(module, "PIECE_BYTES", 3000)
+    monkeypatch.setattr(blocks, "PIECE_BYTES", 3000)
     buckets = 3
     elements = list(range(10, 18))
     with beam.Pipeline(runner="FnApiRunner") as pipeline:
@@ -147,13 +149,20 @@ def test_a_bucket_can_be_read_in_pieces(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(found) == buckets
 
 
-def test_no_block_is_larger_than_the_limit_and_equal_long_rows_stay_two() -> None:
+def test_no_block_is_larger_than_the_limit_and_equal_long_rows_stay_two(tmp_path: Path) -> None:
     stream = Stream(0, "made", SCHEMA)
-    blocks = list(blocks_of([batch(3, 50), batch(4, 50)], stream, 1))
-    assert max(len(data) for _, (*_, data) in blocks) <= BLOCK_BYTES
-    assert {bucket for bucket, _ in blocks} == {0}
+    way = Way(by_service=True, staging=Staging(str(tmp_path), "job"))
+    sent = []
+    for element in (3, 4):
+        sent += send_to(stream, 1, str(element), lambda element=element: [batch(element, 50)], way)
+    contents = [content for _, (_, content) in sent]
+    sizes = [len(content[2] if isinstance(content, tuple) else content) for content in contents]
+    assert max(sizes) <= BLOCK_BYTES
+    assert sum(isinstance(content, tuple) for content in contents) > 2
+    assert {bucket for bucket, _ in sent} == {0}
 
-    (table,) = tables_of_blocks([block for _, block in reversed(blocks)], [stream])
+    arrived = [block for _, block in reversed(sent)]
+    (table,) = read_tables(lambda: whole_blocks(arrived), [stream], way.staging)
     assert table.num_rows == 100
     assert sum(words == LONG for words in table["words"].to_pylist()) == 2
 

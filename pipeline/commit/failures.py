@@ -24,8 +24,8 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
-from pipeline.runtime import lease_files
-from pipeline.runtime.staging import Staging
+from pipeline.commit import leases
+from pipeline.commit.staging import Staging
 from schemas import errors, storage
 from schemas.errors import ClozelineError, DataError, StorageError
 from schemas.randomness import key
@@ -58,7 +58,7 @@ class Failures:
         content = json.dumps({"type": name, "message": message}).encode()
 
         try:
-            if self.staging.token and lease_files.read(self.staging.output, self.staging.token) is None:
+            if leases.read(self.staging.output, self.staging.token) is None:
                 return False
             self.staging.put(self._name(f"{key(name, message):016x}.json"), content)
             self.staging.put(self._name(_FLAG), content)
@@ -96,24 +96,24 @@ class Failures:
         """
         output = self.staging.output
         token = self.staging.token
-        if lease_files.launcher_waits(output, token, self.staging.url(self._name(_FLAG))):
+        if leases.launcher_waits(output, token, self.staging.url(self._name(_FLAG))):
             return None
 
-        lease_files.remove(output, token)
+        leases.remove(output, token)
         return self.first()
 
     def end_job(self, error: ClozelineError) -> None:
         """Called by the launcher: make a job end itself if its engine does not cancel it. Marks it as left alone."""
         output = self.staging.output
-        owner = lease_files.read(output, self.staging.token)
+        owner = leases.read(output, self.staging.token)
         if owner is not None:
-            lease_files.write(output, self.staging.token, replace(owner, left=True))
+            leases.write(output, self.staging.token, replace(owner, left=True))
         self.report(error)
 
     def has_ended_job(self) -> bool:
         """Whether the last step has ended the job after `end_job`, and removed the lease. False if unknown."""
         with contextlib.suppress(ClozelineError):
-            return lease_files.read(self.staging.output, self.staging.token) is None
+            return leases.read(self.staging.output, self.staging.token) is None
         return False
 
     def remove(self) -> None:

@@ -13,10 +13,10 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import AsList, AsSingleton
 
-from pipeline.runtime import failures, leases
+from pipeline.commit import failures, leases
+from pipeline.commit.failures import Failures
+from pipeline.commit.staging import Staging
 from pipeline.runtime.carried_errors import is_carried
-from pipeline.runtime.failures import Failures
-from pipeline.runtime.staging import Staging
 from pipeline.transforms.calls import DistributeList, call, call_once, generate
 from schemas.errors import ClozelineError, DataError, StorageError, UsageError
 
@@ -51,10 +51,11 @@ def test_only_what_another_attempt_would_meet_again_is_permanent(error: Clozelin
 def test_of_several_errors_the_same_one_is_raised_in_any_order(tmp_path: Path) -> None:
     errors = [StorageError("c"), DataError("b"), DataError("a")]
     for number, order in enumerate((errors, errors[::-1])):
-        reported = Failures(Staging(str(tmp_path / str(number)), "job"))
+        reported = Failures(Staging(str(tmp_path / str(number)), "job", token="now"))
         assert reported.first() is None
-        for error in order:
-            assert reported.report(error)
+        with leases.held(reported.staging.output, "now"):
+            for error in order:
+                assert reported.report(error)
         first = reported.first()
         assert (type(first), str(first)) == (DataError, "a")
 
@@ -63,9 +64,10 @@ def test_of_several_errors_the_same_one_is_raised_in_any_order(tmp_path: Path) -
 
 
 def test_a_report_that_is_being_written_is_left_alone(tmp_path: Path) -> None:
-    staging = Staging(str(tmp_path), "job")
-    assert Failures(staging).report(DataError("whole"))
-    Path(staging.url("failed-/.0123.json.0123456789ab.partial")).write_text('{"type": ')
+    staging = Staging(str(tmp_path), "job", token="now")
+    with leases.held(staging.output, "now"):
+        assert Failures(staging).report(DataError("whole"))
+    Path(staging.url("failed-now/.0123.json.0123456789ab.partial")).write_text('{"type": ')
     assert str(Failures(staging).first()) == "whole"
 
 
@@ -117,11 +119,12 @@ class Chain(beam.PTransform):
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_after_a_reported_error_no_side_input_is_missing_and_nothing_is_published(tmp_path: Path, workers: int) -> None:
-    reported = Failures(Staging(str(tmp_path), "job"))
+    reported = Failures(Staging(str(tmp_path), "job", token="now"))
     for numbers, is_refused in (([1, 2], False), ([1, 2, 3, 4], True)):
         place = tmp_path / f"published-{is_refused}"
         options = [f"--direct_num_workers={workers}", "--direct_running_mode=multi_threading"]
         with (
+            leases.held(str(tmp_path), "now"),
             failures.collected(reported),
             beam.Pipeline("FnApiRunner", PipelineOptions(options)) as pipeline,
         ):

@@ -14,8 +14,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from pipeline.runtime.counters import Report
-from pipeline.runtime.staging import DIRECT, Staging
+import apache_beam as beam
+from apache_beam.pvalue import PCollection
+
+from pipeline.commit.reports import Report
+from pipeline.commit.staging import Staging
+from pipeline.transforms.calls import call
 from schemas import storage
 from schemas.fingerprints import digest_of_part, fingerprint_of_parts
 from schemas.manifest import FolderKind, Input, Part, Shard
@@ -39,7 +43,6 @@ class PartSummary:
     shards: the entries, if the folder has only one part; otherwise empty, and `part` describes the file that has them.
     digest: of the shards, for the folder's fingerprint.
     largest: the first of the shards with the most rows.
-    generation: the one in which all shards were put into the output folder; empty if some were staged.
     sums: the counts of all reports, added up.
     """
 
@@ -50,7 +53,6 @@ class PartSummary:
     rows: int
     tokens: int
     largest: Shard
-    generation: str
     sums: Report
 
 
@@ -64,7 +66,6 @@ class FolderSummary:
     rows: int
     tokens: int
     largest: Shard
-    generation: str
     sums: Report
 
     def fingerprint(self, kind: FolderKind, identity: str = "") -> str:
@@ -72,39 +73,50 @@ class FolderSummary:
         return fingerprint_of_parts(kind, self.digests, identity)
 
 
-def part_of(index: int) -> int:
-    """Return the number of the part that has the entry of shard `index`."""
-    return index // PART_ENTRIES
+@dataclass
+class SummarizeParts(beam.PTransform):
+    """Reports of shards -> a PartSummary for each 4,096 of them. Parts are summarized on different workers.
+
+    add_up: a module-level function, so that workers can import it.
+    """
+
+    add_up: AddUp
+    staging: Staging
+
+    def expand(self, reports: Any) -> PCollection:
+        return (
+            reports
+            | "Part" >> beam.WithKeys(part_of_report)
+            | "Group" >> beam.GroupByKey()
+            | "Summarize" >> call(summarize_part, self.add_up, self.staging)
+        )
 
 
 def part_of_report(report: Report) -> int:
     """Return the number of the part that has the entry of a shard, given its report."""
     index, _ = shard_place(report["shard"]["path"])
-    return part_of(index)
+    return index // PART_ENTRIES
 
 
-def summarize_part(number: int, reports: Iterable[Report], add_up: AddUp, staging: Staging) -> PartSummary:
-    """Summarize one part from the reports of all its shards, in any order.
+def summarize_part(numbered: tuple[int, Iterable[Report]], add_up: AddUp, staging: Staging) -> PartSummary:
+    """Summarize one part from its number and the reports of all its shards, in any order.
 
     Writes the part's file into staging if the folder has more than one part. Raises ValueError unless there is exactly
     one report for each of the part's shards.
     """
+    number, reports = numbered
     shards: list[Shard] = []
-    generations: set[str] = set()
     sums: list[Report] = []
-
     unread = iter(reports)
     while batch := list(islice(unread, ADDED_AT_ONCE)):
-        for report in batch:
-            shards.append(Shard(**report["shard"]))
-            generations.add(report.get(DIRECT, ""))
+        shards += [Shard(**report["shard"]) for report in batch]
         sums = [add_up([*sums, *batch])]
 
     shards.sort(key=lambda shard: shard_place(shard.path))
     folder_size = _check_complete(number, shards)
     part = None
     if folder_size > PART_ENTRIES:
-        name = part_name("shards", number, part_of(folder_size - 1) + 1)
+        name = part_name("shards", number, -(-folder_size // PART_ENTRIES))
         part = _write_part(name, "shards", shards, staging)
 
     return PartSummary(
@@ -115,15 +127,24 @@ def summarize_part(number: int, reports: Iterable[Report], add_up: AddUp, stagin
         rows=sum(shard.rows for shard in shards),
         tokens=sum(shard.tokens for shard in shards),
         largest=max(shards, key=lambda shard: shard.rows),
-        generation=generations.pop() if len(generations) == 1 else "",
         sums=sums[0],
     )
+
+
+def _check_complete(number: int, shards: list[Shard]) -> int:
+    """Return the number of shards of the whole folder. Raises ValueError unless all shards of the part are there."""
+    places = [shard_place(shard.path) for shard in shards]
+    folder_size = places[0][1]
+    first = number * PART_ENTRIES
+    expected = [(index, folder_size) for index in range(first, min(first + PART_ENTRIES, folder_size))]
+    if places != expected:
+        raise ValueError(f"part {number} of {folder_size} shards has reports of {len(places)}: {places[:3]} ...")
+    return folder_size
 
 
 def summarize_folder(summaries: Iterable[PartSummary], add_up: AddUp) -> FolderSummary:
     """Combine the summaries of all parts of a folder, in any order."""
     in_order = sorted(summaries, key=lambda summary: summary.number)
-    generations = {summary.generation for summary in in_order}
     return FolderSummary(
         shards=[shard for summary in in_order for shard in summary.shards],
         parts=[summary.part for summary in in_order if summary.part is not None],
@@ -131,7 +152,6 @@ def summarize_folder(summaries: Iterable[PartSummary], add_up: AddUp) -> FolderS
         rows=sum(summary.rows for summary in in_order),
         tokens=sum(summary.tokens for summary in in_order),
         largest=max((summary.largest for summary in in_order), key=lambda shard: shard.rows),
-        generation=generations.pop() if len(generations) == 1 else "",
         sums=add_up([summary.sums for summary in in_order]),
     )
 
@@ -154,25 +174,11 @@ def _in_parts(holds: Listed, entries: list[Any], staging: Staging) -> tuple[list
         return entries, []
 
     groups = [entries[start : start + PART_ENTRIES] for start in range(0, len(entries), PART_ENTRIES)]
-    parts = []
-    for number, group in enumerate(groups):
-        name = part_name(holds, number, len(groups))
-        parts.append(_write_part(name, holds, group, staging))
-    return [], parts
+    names = [part_name(holds, number, len(groups)) for number in range(len(groups))]
+    return [], [_write_part(name, holds, group, staging) for name, group in zip(names, groups, strict=True)]
 
 
-def _check_complete(number: int, shards: list[Shard]) -> int:
-    """Return the number of shards of the whole folder. Raises ValueError unless all shards of the part are there."""
-    places = [shard_place(shard.path) for shard in shards]
-    folder_size = places[0][1]
-    first = number * PART_ENTRIES
-    expected = [(index, folder_size) for index in range(first, min(first + PART_ENTRIES, folder_size))]
-    if places != expected:
-        raise ValueError(f"part {number} of {folder_size} shards has reports of {len(places)}: {places[:3]} ...")
-    return folder_size
-
-
-def _write_part(name: str, holds: Listed, entries: list[Shard] | list[Input], staging: Staging) -> Part:
+def _write_part(name: str, holds: Listed, entries: list[Any], staging: Staging) -> Part:
     """Write a part's file into staging, and return the part's entry in the manifest."""
     data = encode_entries(entries)
     staging.put(name, data)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.runtime.run_files import RunIndex, bucket_of, encode_run, read_buckets
-from pipeline.runtime.staging import Staging
+from pipeline.commit.staging import Staging
+from pipeline.exchange.runs import RunIndex, bucket_of, encode_run, read_buckets
 from schemas.errors import DataError, StorageError
 
 SCHEMA = pa.schema([("key", pa.uint64()), ("words", pa.list_(pa.string()))])

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.runtime import leases, publication
-from pipeline.runtime.publication import publish_output
-from pipeline.runtime.staging import Staging
+from pipeline.commit import leases
+from pipeline.commit.publish import clean_up, publish_output
+from pipeline.commit.staging import Staging
+from pipeline.runtime import execution
 from schemas import FORMAT_VERSION, manifest, storage
 from schemas.errors import StorageError
 from schemas.manifest import Manifest, Shard
@@ -51,10 +52,17 @@ def manifest_of(names: list[str], content: str) -> Manifest:
 
 def stage(out: Path, job: str, names: list[str], content: str) -> Staging:
     """The staging of a job whose pieces are all finished."""
-    made = Staging(str(out), job)
+    made = Staging(str(out), job, token=job)
     for name in names:
         made.keep(name, f"{content} {name}".encode(), {"rows": 1})
     return made
+
+
+def publish(staging: Staging, manifest: Manifest) -> None:
+    """Publish as a job does, from its lease to the end of its staging."""
+    with leases.held(staging.output, staging.token):
+        publish_output(staging, manifest)
+        clean_up(staging)
 
 
 def die_at(call: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,11 +87,11 @@ def die_at(call: int, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("call", range(10))
 def test_a_kill_anywhere_leaves_no_file_of_the_old_result_once_the_job_was_run_again(tmp_path, monkeypatch, call):
     out = tmp_path / "out"
-    publish_output(stage(out, "old", OLD, "old"), manifest_of(OLD, "old"))
+    publish(stage(out, "old", OLD, "old"), manifest_of(OLD, "old"))
     assert sorted(path.name for path in out.iterdir()) == sorted([*OLD, "manifest.json"])
 
     new = stage(out, "new", NEW, "new")
-    with monkeypatch.context() as patch:
+    with leases.held(new.output, new.token), monkeypatch.context() as patch:
         die_at(call, patch)
         with contextlib.suppress(Killed):
             publish_output(new, manifest_of(NEW, "new"))
@@ -91,7 +99,7 @@ def test_a_kill_anywhere_leaves_no_file_of_the_old_result_once_the_job_was_run_a
     # A finished result of this kind is refused, which ends the matter; anything else is published again.
     finished = (out / manifest.NAME).exists() and json.loads((out / manifest.NAME).read_text())
     if not finished or finished["fingerprint"] != manifest_of(NEW, "new").fingerprint:
-        publish_output(new, manifest_of(NEW, "new"))
+        publish(new, manifest_of(NEW, "new"))
     left = {path.name for path in out.iterdir() if not path.name.startswith("_unfinished")}
     assert left == {*NEW, "manifest.json"}
     assert all((out / name).read_text() == f"new {name}" for name in NEW)
@@ -151,12 +159,12 @@ def test_a_staged_piece_that_was_damaged_is_made_again(command, killed_shard, da
 
 def test_a_damaged_piece_leaves_the_old_result_as_it_was(tmp_path) -> None:
     out = tmp_path / "out"
-    publish_output(stage(out, "old", OLD, "old"), manifest_of(OLD, "old"))
+    publish(stage(out, "old", OLD, "old"), manifest_of(OLD, "old"))
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     new = stage(out, "new", NEW, "new")
     storage.publish(new.url("vocab.txt"), b"cut")
     with pytest.raises(StorageError, match=r"vocab\.txt has 3 bytes"):
-        publish_output(new, manifest_of(NEW, "new"))
+        publish(new, manifest_of(NEW, "new"))
     assert {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
     assert new.report("vocab.txt") is None and new.report("tokenizer.json") is not None
 
@@ -172,7 +180,7 @@ def test_the_same_command_removes_its_own_staging_once_its_result_is_published(k
     """A kill between the manifest and the end of staging leaves pieces that no later job of that name would need."""
     out, run = killed_shard
     with monkeypatch.context() as patch:
-        patch.setattr(publication, "clean_up", lambda staging: None)
+        patch.setattr(execution, "clean_up", lambda staging: None)
         assert run(None).returncode == 0
     assert list(out.glob("_unfinished-*"))
     before = sorted(path.name for path in out.iterdir())

@@ -13,18 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.runtime import lease_files, leases
+from pipeline.commit import leases
 from schemas import storage
 from schemas.errors import StorageError, UsageError
 
-KEEP = "from pipeline.runtime import leases\nwith leases.held({!r}, 'kept') as lease:\n    lease.keep = True"
+KEEP = "from pipeline.commit import leases\nwith leases.held({!r}, 'kept') as lease:\n    lease.keep = True"
 
 
 @pytest.mark.parametrize("listing", [2, 3])
 def test_a_claim_that_is_written_while_another_job_lists_is_not_removed(tmp_path, monkeypatch, listing) -> None:
     """The second job writes its claim just before one of the first job's listings, and looks around only later."""
     out = str(tmp_path)
-    names, write = storage.names, lease_files.write
+    names, write = storage.names, leases.write
     listings: list[str] = []
     claimed = threading.Event()
     first_holds = threading.Event()
@@ -60,7 +60,7 @@ def test_a_claim_that_is_written_while_another_job_lists_is_not_removed(tmp_path
             assert first_holds.wait(20)
 
     monkeypatch.setattr(storage, "names", names_in_turn)
-    monkeypatch.setattr(lease_files, "write", write_and_pause)
+    monkeypatch.setattr(leases, "write", write_and_pause)
     job("a")
     if second.ident:
         second.join(20)
@@ -90,7 +90,7 @@ def test_a_job_whose_claim_was_removed_claims_again_and_sees_the_holder(tmp_path
 def test_a_job_that_slept_while_it_claimed_gives_way_to_the_one_that_holds(tmp_path, monkeypatch) -> None:
     """Its claim expired meanwhile and was removed, so another job rightly took the folder."""
     out = str(tmp_path)
-    write = lease_files.write
+    write = leases.write
     others: list[object] = []
 
     def sleep_then_write(output: str, token: str, owner: leases.Owner) -> None:
@@ -101,7 +101,7 @@ def test_a_job_that_slept_while_it_claimed_gives_way_to_the_one_that_holds(tmp_p
             other.__enter__()
         write(output, token, owner)
 
-    monkeypatch.setattr(lease_files, "write", sleep_then_write)
+    monkeypatch.setattr(leases, "write", sleep_then_write)
     with pytest.raises(UsageError, match="in use by another job"), leases.held(out, "sleeper"):
         pass
     leases.check_held(out, "other")
@@ -112,7 +112,7 @@ def test_of_two_jobs_that_hold_one_folder_neither_publishes(tmp_path) -> None:
     """A renewal can write a lease again that another job has just removed as expired."""
     out = str(tmp_path)
     with leases.held(out, "first"):
-        lease_files.write(out, "second", replace(leases.this_process(), holds=True))
+        leases.write(out, "second", replace(leases.this_process(), holds=True))
         for token in ("first", "second"):
             with pytest.raises(StorageError, match="no longer held by this job"):
                 leases.check_held(out, token)

@@ -1,0 +1,324 @@
+"""The exchange as a Beam transform: rows meet by ranges of their keys.
+
+    files      batches -> run files in staging | references by group -> GroupByKey -> exact reads -> each bucket
+    service    batches -> blocks by bucket                           -> GroupByKey -> decode      -> each bucket
+
+Both give the same rows of each bucket to the same function, so the outputs are equal, byte for byte. What the function
+makes is either the result of the exchange, or rows for the next exchanges (`relay`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.pvalue import AsSingleton, PCollection, TaggedOutput
+
+from pipeline.commit.staging import Staging
+from pipeline.exchange.blocks import (
+    Block,
+    Content,
+    KeyedBatches,
+    ReadRows,
+    Shuffle,
+    Stream,
+    Way,
+    buckets_of_group,
+    indexes_by_name,
+    merge_runs,
+    parts_of_runs,
+    read_pieces,
+    read_tables,
+    references,
+    references_to_merge,
+    rows_of_runs,
+    send,
+    send_to,
+    whole_blocks,
+)
+from pipeline.exchange.runs import RunIndex
+from pipeline.transforms.calls import generate
+
+Elements = Any
+"""A PCollection. Type checkers infer a wider type for Beam's `|`."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is decided about an exchange while the job runs.
+
+    buckets: the number of buckets. merges: whether runs are merged before they are read.
+    details: passed to the functions that make batches and consume buckets.
+    """
+
+    buckets: int
+    merges: bool = False
+    details: Any = None
+
+
+Plans = dict[str, Plan]
+"""The plans of several exchanges by name. One side input for all of them, because each side input costs a step time."""
+
+
+@dataclass(frozen=True)
+class BatchSource:
+    """How the batches of a stream are made from elements.
+
+    name_of: returns the name of an element, unique within the stream.
+    batches_of: called with an element and the plan's details.
+    made: called with an element once its batches are made, or were found in staging.
+    """
+
+    name_of: Callable[[Any], str]
+    batches_of: Callable[[Any, Any], KeyedBatches]
+    made: Callable[[Any], None] = lambda _: None
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A stream whose batches are made for this exchange, from `elements`."""
+
+    stream: Stream
+    elements: Elements
+    made_by: BatchSource
+
+
+@dataclass(frozen=True)
+class Written:
+    """A stream whose rows are in run files already. Runs with fewer buckets than the exchange must be merged first.
+
+    elements: rows of their RunIndex, each with the number of the input split that it comes from.
+    """
+
+    stream: Stream
+    elements: Elements
+
+
+@dataclass(frozen=True)
+class Relayed:
+    """A stream that another exchange's function made. `elements` are its blocks."""
+
+    stream: Stream
+    elements: Elements
+
+
+Source = Sent | Written | Relayed
+
+
+@dataclass(frozen=True)
+class Output:
+    """A stream that a relay sends, and the name of the plan of its target exchange."""
+
+    stream: Stream
+    plan: str
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is done with each bucket.
+
+    name: unique within the job.
+    make: called with the number of a bucket, a function that returns one table per stream, and the plan's details. The
+    rows come in any order. Returns a result; with outputs, it yields batches, each with the number of its output.
+    plan: the name of the exchange's plan; empty if there is only one.
+    outputs: the streams of rows for other exchanges. Buckets without rows may be left out then.
+    in_pieces: the function yields the rows of the only stream as several tables instead, of a few MB each. For rows
+    that are small, but may be too many in one bucket to fit into memory.
+    """
+
+    name: str
+    make: Callable[[int, Callable[[], Any], Any], Any]
+    plan: str
+    outputs: Sequence[Output] = ()
+    in_pieces: bool = False
+
+
+@dataclass
+class Exchange(beam.PTransform):
+    """Streams of rows -> the results of `consume` for each bucket, also for buckets without rows.
+
+    consume: as `Step.make`. If the bucket is already finished, it need not call the function for its rows.
+    plan: a single `Plan`.
+    """
+
+    streams: Sequence[Source]
+    consume: Callable[[int, Callable[[], Any], Any], Any]
+    plan: AsSingleton
+    shuffle: Shuffle
+    staging: Staging
+    in_pieces: bool = False
+
+    def expand(self, pbegin: Any) -> PCollection:
+        step = Step("consume", self.consume, plan="", in_pieces=self.in_pieces)
+        return pbegin | _Buckets(self.streams, step, self.plan, _way(self.shuffle, self.staging))
+
+
+def relay(
+    sources: Sequence[Source], step: Step, plans: AsSingleton, shuffle: Shuffle, staging: Staging
+) -> list[Relayed]:
+    """Return the streams that a step makes from the rows of each bucket, one per output.
+
+    plans: a single `Plans`.
+    """
+    pbegin = sources[0].elements.pipeline
+    made = pbegin | step.name.capitalize() >> _Buckets(sources, step, plans, _way(shuffle, staging))
+    return [Relayed(output.stream, made[_tag(number)]) for number, output in enumerate(step.outputs)]
+
+
+def _way(shuffle: Shuffle, staging: Staging) -> Way:
+    return Way(shuffle == "service", staging)
+
+
+def _tag(number: int) -> str:
+    return f"output-{number}"
+
+
+@dataclass
+class _Buckets(beam.PTransform):
+    """Streams of rows -> what the step makes of each bucket: its results, or the blocks of each output by tag."""
+
+    sources: Sequence[Source]
+    step: Step
+    plans: AsSingleton
+    way: Way
+
+    def expand(self, pbegin: Any) -> Any:
+        worker = _Worker(self.step, [source.stream for source in self.sources], self.way)
+        blocks = [blocks for source in self.sources for blocks in self._blocks_of(source, worker)]
+        if not self.step.outputs:
+            start = pbegin | "Start" >> beam.Create([None])
+            blocks.append(start | "Every group" >> _typed(generate(worker.every_group, self.plans)))
+
+        grouped = blocks | "All blocks" >> beam.Flatten() | "By group" >> beam.GroupByKey()
+        if not self.step.outputs:
+            return grouped | "Consume" >> generate(worker.consume, self.plans)
+
+        tags = [_tag(number) for number in range(len(self.step.outputs))]
+        made = grouped | "Make rows" >> _typed(generate(worker.make_rows, self.plans)).with_outputs(*tags)
+        return {tag: made[tag] for tag in tags}
+
+    def _blocks_of(self, source: Source, worker: _Worker) -> list[Elements]:
+        """Return the blocks of a source. Runs are referred to as they are or merged: the plan decides which."""
+        if isinstance(source, Relayed):
+            return [source.elements]
+
+        stream = source.stream
+        label = stream.name.capitalize()
+        if isinstance(source, Sent):
+            send_made = generate(worker.send_made, self.plans, stream, source.made_by)
+            return [source.elements | f"{label} blocks" >> _typed(send_made)]
+
+        as_they_are = source.elements | f"{label} blocks" >> _typed(generate(worker.send_written, self.plans, stream))
+        if self.way.by_service:
+            return [as_they_are]
+        merged = (
+            source.elements
+            | f"{label} ranges" >> _typed(generate(worker.send_to_merge, self.plans, stream), key=str)
+            | f"{label} by range" >> beam.GroupByKey()
+            | f"Merge {label.lower()}" >> _typed(generate(worker.merge, self.plans, stream))
+        )
+        return [as_they_are, merged]
+
+
+def _typed(made: beam.PTransform, key: type = int) -> Any:
+    """Declare a step's elements to be pairs with this type of key.
+
+    Beam would otherwise infer it from the functions' bytecode, which takes longer than everything else in building a
+    graph.
+    """
+    return made.with_output_types(tuple[key, Any])
+
+
+@dataclass(frozen=True)
+class _Worker:
+    """What the steps of an exchange do on workers. streams: those that meet in a bucket."""
+
+    step: Step
+    streams: list[Stream]
+    way: Way
+
+    def every_group(self, _: None, plans: Plan | Plans) -> Iterator[tuple[int, None]]:
+        """Yield each group without a block, so that groups without rows are consumed too."""
+        for group in range(self.way.groups(self._plan(plans).buckets)):
+            yield group, None
+
+    def send_made(
+        self, element: Any, plans: Plan | Plans, stream: Stream, source: BatchSource
+    ) -> Iterator[tuple[int, Block]]:
+        """Make the batches of an element and send their rows."""
+        plan = self._plan(plans)
+        name = f"{stream.name}-{source.name_of(element)}"
+        make_batches = partial(source.batches_of, element, plan.details)
+        yield from send_to(stream, plan.buckets, name, make_batches, self.way)
+        source.made(element)
+
+    def send_written(
+        self, numbered: tuple[int, list], plans: Plan | Plans, stream: Stream
+    ) -> Iterator[tuple[int, Block]]:
+        """Send the rows of a run that was written before the exchange, unless runs are merged."""
+        plan = self._plan(plans)
+        index = RunIndex.from_row(numbered[1])
+        if self.way.by_service:
+            read = partial(rows_of_runs, [index], stream, self.way.staging)
+            yield from send_to(stream, plan.buckets, index.name, read, self.way)
+        elif not plan.merges:
+            yield from references(index, stream, plan.buckets)
+
+    def send_to_merge(
+        self, numbered: tuple[int, list], plans: Plan | Plans, stream: Stream
+    ) -> Iterator[tuple[str, Block]]:
+        """Refer to a run by ranges of keys, if runs are merged."""
+        if self._plan(plans).merges:
+            split, row = numbered
+            yield from references_to_merge(split, RunIndex.from_row(row), stream)
+
+    def merge(
+        self, grouped: tuple[str, Iterable[Block]], plans: Plan | Plans, stream: Stream
+    ) -> Iterator[tuple[int, Block]]:
+        """Merge one range of keys of neighboring runs, and refer to what comes of it."""
+        name, blocks = grouped
+        yield from merge_runs(name, blocks, stream, self._plan(plans).buckets, self.way)
+
+    def consume(self, grouped: tuple[int, Iterable[Block | None]], plans: Plan | Plans) -> Iterator[Any]:
+        """Yield what the step makes of each bucket of a group."""
+        plan = self._plan(plans)
+        for bucket, read_rows in self._rows_of_buckets(grouped, plan.buckets):
+            yield self.step.make(bucket, read_rows, plan.details)
+
+    def make_rows(self, grouped: tuple[int, Iterable[Block | None]], plans: Plans) -> Iterator[TaggedOutput]:
+        """Send the rows that the step makes of each bucket of a group.
+
+        They are made and cut in one function, so that a table is never an element: an engine may break the graph
+        between any two functions with side inputs, and would then have to store the table.
+        """
+        plan = self._plan(plans)
+        outputs = [(output.stream, plans[output.plan].buckets) for output in self.step.outputs]
+        for bucket, read_rows in self._rows_of_buckets(grouped, plan.buckets):
+            make_batches = partial(self.step.make, bucket, read_rows, plan.details)
+            for number, group, block in send(f"{self.step.name}-{bucket:06d}", make_batches, outputs, self.way):
+                yield TaggedOutput(_tag(number), (group, block))
+
+    def _plan(self, plans: Plan | Plans) -> Plan:
+        return plans if isinstance(plans, Plan) else plans[self.step.plan]
+
+    def _rows_of_buckets(
+        self, grouped: tuple[int, Iterable[Block | None]], buckets: int
+    ) -> Iterator[tuple[int, ReadRows]]:
+        """Yield the buckets of a group one after another, so that only one bucket's rows are in memory at a time."""
+        group, blocks = grouped
+        if self.way.by_service:
+            yield group, self._read_rows(partial(whole_blocks, blocks))
+            return
+
+        indexes = indexes_by_name(blocks)
+        for bucket in buckets_of_group(group, buckets):
+            yield bucket, self._read_rows(partial(parts_of_runs, indexes, bucket, buckets))
+
+    def _read_rows(self, contents: Callable[[], Iterator[Content]]) -> ReadRows:
+        if self.step.in_pieces:
+            (stream,) = self.streams
+            return partial(read_pieces, contents, stream, self.way.staging)
+        return partial(read_tables, contents, self.streams, self.way.staging)
