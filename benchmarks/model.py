@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import apache_beam as beam
 
+from pipeline.jobs.shard import ShardCorpora
 from pipeline.options import ShardJob
 from pipeline.runtime.exchange import groups_for
 from pipeline.runtime.merging import MERGE_RANGES, MERGED_RUNS
 from pipeline.runtime.staging import Staging
-from pipeline.shard.documents import ReadOptions
 from pipeline.shard.inputs import SPLIT_BYTES
 from pipeline.shard.job_files import files_for
 from pipeline.shard.near_duplicates.hot_bands import MAX_STAR
@@ -25,7 +25,6 @@ from pipeline.shard.partition import RUN_BUCKETS
 from pipeline.shard.plan import MAX_READS, shards_for
 from pipeline.steps.near_duplicates import BUCKET_DOCUMENTS, rounds_for
 from pipeline.steps.provenance import Provenance
-from pipeline.transforms.shard import ShardCorpora
 from pipeline.vocab.memory import estimated_memory
 
 SIZES = {"16 GB": 16 * 10**9, "160 GB": 160 * 10**9, "1 TB": 10**12, "10 TB": 10**13}
@@ -152,10 +151,9 @@ def largest_star(corpus: Corpus) -> str:
 def job_graph(corpus: Corpus) -> str:
     """Build the job graph of `shard --dedup minhash`, and return its size."""
     job = ShardJob(input=["x"], output="o", dedup="minhash")
-    reading = ReadOptions("text", "blank_line", "en", "sentencex", dedup="minhash", seed=0)
     staging = Staging("s3://bucket/text", "job", "token")
     provenance = Provenance({"language": "en"}, [], 0)
-    graph = ShardCorpora(corpus.runs, corpus.text_bytes, job, reading, provenance, "service", staging)
+    graph = ShardCorpora(corpus.runs, corpus.text_bytes, job, provenance, "service", staging)
     pipeline = beam.Pipeline()
     _ = pipeline | graph
     proto = pipeline.to_runner_api()

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.jobs.pairs import add_pair_reports
 from pipeline.runtime import manifest_parts
 from pipeline.runtime.counters import Report, add_histograms
 from pipeline.runtime.manifest_parts import (
@@ -22,7 +23,6 @@ from pipeline.runtime.manifest_parts import (
     summarize_part,
 )
 from pipeline.runtime.staging import DIRECT, Staging
-from pipeline.steps.pairs import add_pair_reports
 from schemas import fingerprints, storage
 from schemas.fingerprints import fingerprint
 from schemas.manifest import Input, Shard, read_part

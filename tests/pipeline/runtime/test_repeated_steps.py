@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.jobs import pairs as pairs_graph
+from pipeline.jobs import shard as shard_graph
 from pipeline.runtime import lease_files, leases, manifest_parts, publication, shard_destination
 from pipeline.runtime.counters import Report
 from pipeline.runtime.failures import Failures
 from pipeline.runtime.staging import Staging
 from pipeline.shard.job_files import read_splits
-from pipeline.transforms import pairs as pairs_graph
-from pipeline.transforms import shard as shard_graph
 from schemas import fingerprints, large_folders, storage
 from schemas.errors import ClozelineError, DataError, StorageError
 from schemas.large_folders import remove_folder
