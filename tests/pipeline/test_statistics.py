@@ -304,7 +304,8 @@ def test_a_process_that_is_killed_is_one_line(pairs: Path, tmp_path: Path) -> No
 def test_flags_of_beam_are_refused(command, pairs: Path, tmp_path: Path) -> None:
     for flags in (("--runner", "FlinkRunner"), ("--direct_num_workers=4",), ("--no_wait",)):
         done = command("statistics", "--pairs", pairs, "--output", tmp_path / "out", *flags)
-        assert done.returncode == 2 and f"Unknown flag {flags[0]}. statistics runs on this machine" in done.stderr
+        assert done.returncode == 2 and f"Unknown flag {flags[0]}." in done.stderr, done.stderr
+        assert "statistics runs on this machine, without Beam" in done.stderr, done.stderr
     misspelled = command("statistics", "--pairs", pairs, "--output", tmp_path / "out", "--windw", 3)
     assert misspelled.returncode == 2 and "Did you mean --window?" in misspelled.stderr
     assert not (tmp_path / "out").exists()
