@@ -11,12 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.arguments import add_launch_flags, launch_flags, unknown_flags
-from pipeline.flags import add_flags, folder, given_flags, positive
+from pipeline.flags import add_flags, folder, given_flags, positive, unknown_flags, yes_or_no
 from pipeline.options import PairsJob, ShardJob, StatisticsJob, VocabJob
 from pipeline.runtime import stop_signals, terminal_logs
 from schemas import storage
-from schemas.errors import ClozelineError, nearest_name
+from schemas.errors import ClozelineError, UsageError, nearest_name
 from schemas.manifest import Manifest, read_manifest
 from schemas.one_line_parser import OneLineParser
 from schemas.terminal_output import print_lines
@@ -40,7 +39,7 @@ INTERRUPTED = 130
 class Invocation:
     """One parsed command line.
 
-    other_arguments: what the command's own flags do not cover. A job passes it on to Beam.
+    other_arguments: what the command's own flags do not cover.
     known_flags: the command's own flags, to suggest one for a misspelled flag.
     """
 
@@ -51,6 +50,13 @@ class Invocation:
     def given(self, options: type) -> dict[str, Any]:
         """Return the flags of a job that the user gave, by field name."""
         return given_flags(options, self.parsed)
+
+    def beam_arguments(self) -> list[str]:
+        """Return what a job passes on to Beam: the other arguments, and how it is launched, as one of Beam's flags."""
+        flags = ["--dry_run=True"] if self.parsed.dry_run else []
+        if self.parsed.no_wait:
+            flags.append("--no_wait")
+        return [*self.other_arguments, *flags]
 
     def refuse_other_arguments(self) -> None:
         """Raise UsageError if arguments are left over. For commands that accept none of Beam's flags."""
@@ -79,7 +85,6 @@ def main(arguments: list[str] | None = None, prog: str = "python -m pipeline") -
     """Run one command and return the exit code of the process. `prog` is the program's name in help and errors."""
     try:
         parsed, other_arguments = parser(prog).parse_known_args(arguments)
-        other_arguments += launch_flags(parsed)
         invocation = Invocation(parsed, other_arguments, parsed.known_flags)
         # Around the whole command, because Beam logs warnings while it is imported.
         with stop_signals.as_interrupts(), terminal_logs.job_logs(other_arguments, parsed.verbose):
@@ -122,14 +127,35 @@ def parser(prog: str = "python -m pipeline") -> OneLineParser:
     return top
 
 
-def _add_job_flags(options: type) -> Callable[[argparse.ArgumentParser], None]:
+def _add_beam_job_flags(options: type) -> Callable[[argparse.ArgumentParser], None]:
     def add_arguments(sub: argparse.ArgumentParser) -> None:
         add_flags(sub, options)
-        add_launch_flags(sub)
+        _add_dry_run(sub)
+        sub.add_argument(
+            "--no_wait",
+            action="store_true",
+            help="submit the job to its engine, print its id and exit; it publishes on its own",
+        )
         sub.add_argument("--verbose", action="store_true", help="show Beam's log, which local jobs otherwise hide")
         sub.epilog = BEAM_FLAGS
 
     return add_arguments
+
+
+def _add_statistics_flags(sub: argparse.ArgumentParser) -> None:
+    add_flags(sub, StatisticsJob)
+    _add_dry_run(sub)
+
+
+def _add_dry_run(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--dry_run",
+        nargs="?",
+        type=yes_or_no,
+        const=True,
+        default=False,
+        help="check the job, print its size and an estimate of its work, and touch nothing",
+    )
 
 
 def _add_inspect_arguments(sub: argparse.ArgumentParser) -> None:
@@ -145,15 +171,10 @@ def _add_verify_arguments(sub: argparse.ArgumentParser) -> None:
 def _run_shard(invocation: Invocation) -> None:
     from pipeline.jobs.shard import run
     from pipeline.shard.holdout import held_out_folder
-    from pipeline.shard.languages import fallback_note, find_language
     from pipeline.summary import summary_lines, warning_lines
 
     job = ShardJob(**invocation.given(ShardJob))
-    note = fallback_note(find_language(job.language))
-    if note and job.sentence_splitter != "newline":
-        print(note, file=sys.stderr)
-
-    manifest = run(job, invocation.other_arguments, invocation.known_flags)
+    manifest = run(job, invocation.beam_arguments(), invocation.known_flags)
     if manifest is None:
         return
 
@@ -174,7 +195,7 @@ def _run_vocab(invocation: Invocation) -> None:
     if "text" not in given and "counts" not in given:
         invocation.refuse_misspelled(["--text", "--counts"])
     job = VocabJob.from_flags(given)
-    manifest = run(job, invocation.other_arguments, invocation.known_flags)
+    manifest = run(job, invocation.beam_arguments(), invocation.known_flags)
     if manifest is None:
         return
 
@@ -192,7 +213,7 @@ def _run_pairs(invocation: Invocation) -> None:
     from pipeline.summary import coverage_lines, pairs_warning
 
     job = PairsJob.from_flags(invocation.given(PairsJob))
-    manifest = run(job, invocation.other_arguments, invocation.known_flags)
+    manifest = run(job, invocation.beam_arguments(), invocation.known_flags)
     if manifest is None:
         return
 
@@ -208,10 +229,14 @@ def _run_pairs(invocation: Invocation) -> None:
 
 
 def _run_statistics(invocation: Invocation) -> None:
-    from pipeline.jobs.statistics import run
+    from pipeline.statistics import run
+
+    if invocation.other_arguments:
+        refusal = unknown_flags(invocation.other_arguments, invocation.known_flags)
+        raise UsageError(f"{refusal} statistics runs on this machine, without Beam, and takes none of Beam's flags.")
 
     job = StatisticsJob(**invocation.given(StatisticsJob))
-    manifest = run(job, invocation.other_arguments, invocation.known_flags)
+    manifest = run(job, invocation.parsed.dry_run)
     if manifest is None:
         return
 
@@ -259,13 +284,13 @@ def _result_lines(manifest: Manifest, output: str) -> list[str]:
 
 
 COMMANDS = (
-    Command("shard", "corpora -> text shards", _add_job_flags(ShardJob), _run_shard),
-    Command("vocab", "text shards -> vocabulary", _add_job_flags(VocabJob), _run_vocab),
-    Command("pairs", "text shards -> pair shards", _add_job_flags(PairsJob), _run_pairs),
+    Command("shard", "corpora -> text shards", _add_beam_job_flags(ShardJob), _run_shard),
+    Command("vocab", "text shards -> vocabulary", _add_beam_job_flags(VocabJob), _run_vocab),
+    Command("pairs", "text shards -> pair shards", _add_beam_job_flags(PairsJob), _run_pairs),
     Command(
         "statistics",
         "pair shards -> counts of tokens and co-occurrences, which training can start from",
-        _add_job_flags(StatisticsJob),
+        _add_statistics_flags,
         _run_statistics,
     ),
     Command("inspect", "show what is in a shard or a folder, decoded", _add_inspect_arguments, _run_inspect),

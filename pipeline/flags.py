@@ -20,6 +20,8 @@ from collections.abc import Callable
 from dataclasses import MISSING, dataclass
 from typing import Any
 
+from schemas.errors import UsageError
+from schemas.one_line_parser import flag_hint
 from schemas.urls import normal
 
 _KEY = "flag"
@@ -136,6 +138,19 @@ def given_flags(options: type, parsed: argparse.Namespace) -> dict[str, Any]:
     """Return the flags of `options` that the user gave, by field name."""
     names = [field.name for field in dataclasses.fields(options)]
     return {name: getattr(parsed, name) for name in names if hasattr(parsed, name)}
+
+
+def unknown_flags(unknown: list[str], known: list[str]) -> UsageError:
+    """Return the error for unknown flags, each with the nearest known one. Leaves out their values."""
+    flags = [word for word in unknown if word.startswith("-")]
+    if not flags:
+        first = " ".join(unknown[:3]) + " ..." * (len(unknown) > 3)
+        return UsageError(
+            f"unexpected arguments: {first}. If they come from a name with spaces or a pattern, quote it, so that the "
+            "shell does not split or expand it: 'folder/*.txt'."
+        )
+    hints = [f"Unknown flag {flag}.{flag_hint(flag.split('=')[0], known)}" for flag in flags]
+    return UsageError("; ".join(hints))
 
 
 def recorded_options(job: Any) -> dict[str, Any]:

@@ -133,6 +133,12 @@ def _joined(parts: list[_Rows]) -> TokenRows:
     return TokenRows(ids_N.astype(np.int64), row_N)
 
 
+def count_blocks(tables: Iterable[pa.Table], counting: Counting) -> Iterator[tuple[NDArray[np.int64], Cooccurrences]]:
+    """Yield the counts of the rows of pair shards, a block at a time: `count_unigrams` and `count_cooccurrences`."""
+    for rows in blocks_of(tables, counting.window):
+        yield count_unigrams(rows, counting), count_cooccurrences(rows, counting)
+
+
 def count_unigrams(rows: TokenRows, counting: Counting) -> NDArray[np.int64]:
     """Return (V,) int64: how often each token occurs; 0 for tokens that are not counted."""
     counts_V = np.bincount(rows.ids_N, minlength=counting.vocabulary_size)
@@ -203,14 +209,3 @@ def add_up(parts: Cooccurrences, vocabulary_size: int) -> Cooccurrences:
 def _tokens_of(pairs_C: NDArray[np.uint64], vocabulary_size: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
     first_C, second_C = np.divmod(pairs_C, np.uint64(vocabulary_size))
     return first_C.astype(np.uint32), second_C.astype(np.uint32)
-
-
-def least_weight(weight_C: NDArray[np.int64], most_pairs: int) -> int:
-    """Return the smallest weight that at most `most_pairs` of these pairs of tokens reach; 1 if all may stay."""
-    if len(weight_C) <= most_pairs:
-        return 1
-
-    # Drop every pair with the weight of the heaviest pair that must go, so that no arbitrary order decides between
-    # equals.
-    first_dropped = np.partition(weight_C, len(weight_C) - most_pairs - 1)[len(weight_C) - most_pairs - 1]
-    return int(first_dropped) + 1

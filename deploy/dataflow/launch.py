@@ -10,7 +10,7 @@ The launcher's image is the workers' image with Google's launcher program added:
     ENV FLEX_TEMPLATE_PYTHON_PY_FILE=/template/launch.py
     ENTRYPOINT ["/opt/google/dataflow/python_template_launcher"]
 
-Build one template for each step (shard, vocab, pairs, statistics), with the step's flags as its parameters:
+Build one template for each step (shard, vocab, pairs), with the step's flags as its parameters:
 
     python deploy/dataflow/template.py shard > shard.json
     gcloud dataflow flex-template build gs://my-bucket/templates/shard.json \
@@ -28,7 +28,7 @@ import sys
 
 from pipeline.cli import main
 
-STEP_BY_PARAMETER = {"input": "shard", "model": "vocab", "extend": "vocab", "vocab": "pairs", "pairs": "statistics"}
+STEP_BY_PARAMETER = {"input": "shard", "model": "vocab", "extend": "vocab", "vocab": "pairs"}
 """Parameters that only one of the templates has, and the pipeline command that this template runs. Each command has at
 least one: vocab has two, because it learns a model or extends a vocabulary."""
 
@@ -36,7 +36,7 @@ USAGE = """\
 launch.py --PARAMETER=VALUE ...
 
 Started by Dataflow with the parameters of a Flex Template, which template.py prints. Which step it is follows from
-them: shard has `input`, vocab has `model` or `extend`, pairs has `vocab`, statistics has `pairs`."""
+them: shard has `input`, vocab has `model` or `extend`, pairs has `vocab`."""
 
 SWITCHES = {
     "keep_accents": ["--no_keep_accents"],

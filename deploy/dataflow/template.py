@@ -14,9 +14,9 @@ from dataclasses import MISSING
 from typing import Any
 
 from pipeline.flags import Flag, OneOf, Switch, flags_of, folder, fraction, help_with_default, positive, share
-from pipeline.options import PairsJob, ShardJob, StatisticsJob, VocabJob
+from pipeline.options import PairsJob, ShardJob, VocabJob
 
-OPTIONS = {"shard": ShardJob, "vocab": VocabJob, "pairs": PairsJob, "statistics": StatisticsJob}
+OPTIONS = {"shard": ShardJob, "vocab": VocabJob, "pairs": PairsJob}
 
 _BUCKET = r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]"
 _PATTERN_OF_INPUT = rf"(gs|s3)://{_BUCKET}/[^,\s]+"

@@ -1,33 +1,72 @@
-"""The folder of word counts that `vocab --counts` keeps: whether it must be made, and the job that makes it.
+"""The folder of word counts that `vocab --counts` keeps, and the counting itself, which `vocab --text` does as well.
 
-The plan for counting is here too, because a job that makes a vocabulary from text counts in the same way.
+    lots of text shards -> word counts of each lot -> an exchange by word -> sums of each partition -> a finished folder
+
+A folder of counts has, for each set of rules, tables of COUNTS_BY_SOURCE_SCHEMA. A hash of a word selects its table. So
+the number of tables (`partitions`) bounds the size of each, and no word is in two of them.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.pvalue import AsList, AsSingleton, PCollection
 
-from pipeline.commit.finished import Provenance, Wanted, finished_manifest
-from pipeline.commit.staging import plan_staging
+from pipeline.commit.finished import Provenance, Wanted
+from pipeline.commit.parts import list_shards
+from pipeline.commit.publish import publish_output
+from pipeline.commit.reports import Report
+from pipeline.commit.staging import Staging, plan_staging
+from pipeline.exchange.blocks import KeyedBatch, Shuffle, Stream
+from pipeline.exchange.exchange import BatchSource, Exchange, Plan, Sent
+from pipeline.jobs.run_job import NO_SEED, folder_as_input, run_job
+from pipeline.jobs.text_folder import DivideText, TextFolder
 from pipeline.options import VocabJob
-from pipeline.runtime import estimate
+from pipeline.runtime import estimate, metrics
 from pipeline.runtime.engines import chosen_shuffle, path_for_workers
-from pipeline.runtime.execution import Execution, execute
-from pipeline.runtime.launch import is_dry_run
+from pipeline.runtime.execution import Execution
 from pipeline.runtime.progress import Work
-from pipeline.steps.word_counts import LOT_NOTES, CountPlan
-from pipeline.transforms.vocab import COUNTS_STREAM, CountWords, PublishCounts
-from pipeline.vocab.counting import reported_sources
+from pipeline.transforms.calls import call_last
+from pipeline.vocab.counting import BY_RULES, add_partition, count_texts, reported_sources, sum_counts
+from pipeline.vocab.memory import all_words, tally_words
+from pipeline.words.arrow import hashes_of
 from pipeline.words.rules import ALL_RULES, Rules, rules_of
+from schemas import FORMAT_VERSION, shards, storage
 from schemas import manifest as manifests
-from schemas import storage
 from schemas.errors import UsageError
-from schemas.manifest import Input, Manifest, read_manifest
+from schemas.manifest import Manifest, Shard, fingerprint, read_manifest, read_shard_bytes
+from schemas.manifest_entries import PART_ENTRIES
+from schemas.shards import shard_name
 
-NO_SEED = 0  # nothing here is random
 COUNT_VERSION = 3  # of the rules by which text is counted; version 2 had no zero width joiners in Unigram's words
+
+COUNTS_STREAM = Stream(0, "counts", BY_RULES)
+
+LOT_BYTES = 512 << 20
+"""Bytes of text that one worker counts and adds up before the counts travel: half a minute of work."""
+
+MIN_LOTS = 16  # if the text has that many shards, so that all workers have something to do
+
+PARTITION_BYTES = 256 << 20
+"""Bytes of text per partition. Its counts are at most 64 MB in languages with spaces (some 6% of a small text and 0.4%
+of a terabyte), and twice the text in others, where a bytebpe word is a whole clause."""
+
+LOT_NOTES = "lot-"
+"""Prefix of the names of the notes that `_lot_made` leaves."""
+
+MIN_PARTITIONS = 16
+MAX_PARTITIONS = 4096
+
+
+# Options and plan, in the launcher
 
 
 def check_counts_folder(folder: str) -> None:
@@ -84,64 +123,258 @@ def needs_two_jobs(job: VocabJob) -> UsageError:
 
 def run_counts(job: VocabJob, text: Manifest, options: PipelineOptions) -> Manifest | None:
     """Make a finished folder of counts, for all sets of rules. Returns its manifest, or None after a dry run."""
-    source = Input(path=storage.printable(str(job.text)), fingerprint=text.fingerprint)
     recorded = {"version": COUNT_VERSION, "language": text.options["language"]}
-    provenance = Provenance(recorded, [source], NO_SEED)
-
+    provenance = Provenance(recorded, [folder_as_input(str(job.text), text.fingerprint)], NO_SEED)
     output = path_for_workers("--counts", str(job.counts), options)
-    identity = {"options": provenance.options, "text": text.fingerprint}
-    staging = plan_staging(output, "counts", identity)
+    staging = plan_staging(output, "counts", {"options": recorded, "text": text.fingerprint})
+
+    def execution() -> Execution:
+        plan = plan_counts(job, text, ALL_RULES, options)
+        count = CountWords(plan, chosen_shuffle(job.shuffle, options), staging)
+        return Execution(
+            kind="counts",
+            label="Counts",
+            graph=PublishCounts(count, provenance),
+            options=options,
+            staging=staging,
+            work=count.work(),
+            estimate=estimate.Estimate(
+                splits=plan.lots,
+                shards=plan.partitions * len(ALL_RULES),
+                are_counted=True,
+                input_bytes=plan.text.text_bytes,
+                output_bytes=estimate.COUNTS_BYTES,
+                seconds=plan.seconds,
+            ),
+        )
 
     # Another launcher may have made the folder since `must_count` checked.
-    wanted = Wanted("counts", provenance, job.overwrite)
-    finished = finished_manifest(wanted, staging, is_dry_run(options))
-    if finished is not None:
-        return finished
-
-    plan = plan_counts(job, text, ALL_RULES, options)
-    count = CountWords(plan, chosen_shuffle(job.shuffle, options), staging)
-    execution = Execution(
-        kind="counts",
-        label="Counts",
-        graph=PublishCounts(count, provenance),
-        options=options,
-        staging=staging,
-        work=counting_work(count, text),
-        estimate=estimate.Estimate(
-            splits=plan.lots,
-            shards=plan.partitions * len(ALL_RULES),
-            are_counted=True,
-            input_bytes=plan.text_bytes,
-            output_bytes=estimate.COUNTS_BYTES,
-            seconds=counting_seconds(plan.text_bytes),
-        ),
-    )
-    return execute(execution, "vocab")
+    return run_job("vocab", Wanted("counts", provenance, job.overwrite), staging, options, execution)
 
 
 def plan_counts(job: VocabJob, text: Manifest, rules: tuple[Rules, ...], options: PipelineOptions) -> CountPlan:
     """Return the plan for counting the words of a text by these rules."""
-    return CountPlan(
-        text=path_for_workers("--text", str(job.text), options),
-        fingerprint=text.fingerprint,
-        sources=reported_sources(text.statistics["documents_by_source"]),
-        rules=rules,
-        num_shards=text.num_shards,
-        num_parts=max(1, len(text.parts_of("shards"))),
-        text_bytes=text.totals["text_bytes"],
-        is_result=job.counts is not None,
+    folder = TextFolder.of(path_for_workers("--text", str(job.text), options), text)
+    sources = reported_sources(text.statistics["documents_by_source"])
+    return CountPlan(folder, sources, rules, is_result=job.counts is not None)
+
+
+@dataclass(frozen=True)
+class CountPlan:
+    """What is counted, and how the work is divided.
+
+    sources: those that the counts distinguish.
+    is_result: whether the sums are the shards of a folder of counts. Otherwise they stay in staging.
+    """
+
+    text: TextFolder
+    sources: list[str]
+    rules: tuple[Rules, ...]
+    is_result: bool
+
+    @property
+    def shards_per_lot(self) -> int:
+        """The number of text shards in each lot but the last.
+
+        It is a power of two and divides PART_ENTRIES, so no lot spans two manifest parts.
+        """
+        by_size = LOT_BYTES * self.text.num_shards // max(self.text.text_bytes, 1)
+        by_number = self.text.num_shards // MIN_LOTS
+        wanted = max(1, min(by_size, by_number, PART_ENTRIES))
+        return 1 << (wanted.bit_length() - 1)
+
+    @property
+    def lots(self) -> int:
+        """The number of lots."""
+        return -(-self.text.num_shards // self.shards_per_lot)
+
+    @property
+    def partitions(self) -> int:
+        """The number of partitions of the words: a power of two."""
+        wanted = max(1, self.text.text_bytes // PARTITION_BYTES)
+        rounded_up = 1 << (wanted - 1).bit_length()
+        return min(max(rounded_up, MIN_PARTITIONS), MAX_PARTITIONS)
+
+    @property
+    def seconds(self) -> float:
+        """The CPU seconds that counting takes on one core, about."""
+        return self.text.text_bytes / estimate.COUNT_BYTES_PER_SECOND
+
+
+# The graph
+
+
+@dataclass
+class CountWords(beam.PTransform):
+    """A text -> the reports on each partition's sums."""
+
+    plan: CountPlan
+    shuffle: Shuffle
+    staging: Staging
+
+    def expand(self, pbegin: Any) -> PCollection:
+        lots = pbegin | "Lots" >> DivideText(self.plan.text, text_lots, self.plan)
+        exchange_plan = pbegin | "Plan partitions" >> beam.Create([Plan(self.plan.partitions)])
+
+        made = partial(_lot_made, shuffle=self.shuffle, staging=self.staging)
+        source = BatchSource(name_of_lot, partial(count_lot, plan=self.plan), made)
+        counted = Sent(COUNTS_STREAM, lots, source)
+        add = partial(add_counts, plan=self.plan, staging=self.staging)
+        return pbegin | "Add counts" >> Exchange([counted], add, AsSingleton(exchange_plan), self.shuffle, self.staging)
+
+    def work(self) -> Work:
+        """Return what progress is measured by: the lots of text that are counted."""
+        prefix = LOT_NOTES if self.shuffle == "service" else f"{COUNTS_STREAM.name}-"
+        return Work(prefix, self.plan.lots, self.plan.text.text_bytes)
+
+
+@dataclass
+class AddTallies(beam.PTransform):
+    """The reports on all partitions -> the tallies of all words."""
+
+    def expand(self, reports: Any) -> PCollection:
+        return reports | "Of each" >> beam.Map(tallies_of) | "Add" >> beam.CombineGlobally(add_tallies)
+
+
+@dataclass
+class PublishCounts(beam.PTransform):
+    """A text -> a finished folder of counts, for all sets of rules."""
+
+    count: CountWords
+    provenance: Provenance
+
+    def expand(self, pbegin: Any) -> PCollection:
+        reports = pbegin | "Count words" >> self.count
+        entries = AsList(reports | "Entries" >> beam.Map(entries_of))
+        tallies = AsSingleton(reports | "Tallies" >> AddTallies())
+        return pbegin | "Finish" >> call_last(
+            publish_counts, entries, tallies, self.count.plan, self.provenance, self.count.staging
+        )
+
+
+# What workers do
+
+
+@dataclass(frozen=True)
+class TextLot:
+    """Neighboring text shards that one worker counts. `number` identifies the lot."""
+
+    number: int
+    shards: list[Shard]
+
+
+def text_lots(part: int, plan: CountPlan) -> Iterator[tuple[int, TextLot]]:
+    """Yield (number, lot) for the lots of one part of the text's list of shards.
+
+    Raises DataError if the text was replaced after the job started.
+    """
+    before, entries = plan.text.read_part(part)
+    for start in range(0, len(entries), plan.shards_per_lot):
+        number = (before + start) // plan.shards_per_lot
+        yield number, TextLot(number, entries[start : start + plan.shards_per_lot])
+
+
+def name_of_lot(lot: TextLot) -> str:
+    """Return the name of a lot in staging."""
+    return f"{lot.number:06d}"
+
+
+def count_lot(lot: TextLot, _: Any, plan: CountPlan) -> Iterator[KeyedBatch]:
+    """Count the words of a lot of text shards. Yields (keys, BY_RULES rows)."""
+    texts = (_read_text(plan.text.path, shard) for shard in lot.shards)
+    for counts in count_texts(texts, plan.sources, plan.rules):
+        yield hashes_of(counts["word"]), counts
+
+
+def _read_text(folder: str, shard: Shard) -> pa.Table:
+    data = read_shard_bytes(folder, shard)
+    return shards.decode_table(data, storage.join(folder, shard.path), shards.TEXT_SCHEMA)
+
+
+def _lot_made(lot: TextLot, shuffle: Shuffle, staging: Staging) -> None:
+    metrics.count_lot(lot.shards)
+    if shuffle == "service":  # this shuffle leaves no report on the lot, by which the launcher sees the job's progress
+        staging.keep_report(LOT_NOTES + name_of_lot(lot), {})
+
+
+def add_counts(
+    partition: int, read_tables: Callable[[], list[pa.Table]], _: Any, plan: CountPlan, staging: Staging
+) -> list[Report]:
+    """Add up one partition of all counts. Returns a report for each set of rules: its file's entry and its tally."""
+    names = [shard_name(rules.name, partition, plan.partitions) for rules in plan.rules]
+    finished = [staging.report_of_shard(name) for name in names]
+    reports = [report for report in finished if report is not None]
+
+    if len(reports) < len(names):
+        counts = read_tables()[0] if plan.lots else BY_RULES.empty_table()
+        keep = staging.keep_shard if plan.is_result else staging.keep
+        reports = []
+        for number, name in enumerate(names):
+            added = add_partition(counts, number)
+            data, entry = shards.encode_shard(name, added)
+            tally = tally_words(sum_counts(added, ["word"])).tolist()
+            reports.append(keep(name, data, {"shard": entry, "tally": tally}))
+
+    if plan.is_result:
+        metrics.count_all(totals_of_counts(tallies_of(reports), plan))
+    return reports
+
+
+def tallies_of(reports: list[Report]) -> list[Any]:
+    """Return the tallies of a partition, one for each set of rules."""
+    return [report["tally"] for report in reports]
+
+
+def add_tallies(tallies: Iterable[list[Any]]) -> list[Any]:
+    """Add up results of `tallies_of` for some partitions, or such sums. The sum of none is empty."""
+    listed = [np.array(of_rules) for of_rules in tallies]
+    return np.sum(listed, axis=0).tolist() if listed else []
+
+
+def totals_of_counts(tallies: list[Any], plan: CountPlan) -> dict[str, int]:
+    """Return the numbers of words in the tallies, as totals for the manifest of a folder of counts."""
+    totals = {}
+    for rules, tally in zip(plan.rules, tallies, strict=True):
+        amounts = all_words(np.array(tally))
+        totals[f"{rules.name}_words"] = amounts.occurrences
+        totals[f"{rules.name}_distinct_words"] = amounts.words
+    return totals
+
+
+def entries_of(reports: list[Report]) -> list[Report]:
+    """Return the reports of a partition without their tallies, which make up most of them."""
+    return [{"shard": report["shard"]} for report in reports]
+
+
+# The last step
+
+
+def publish_counts(
+    partitions: list[list[Report]], tallies: list[Any], plan: CountPlan, provenance: Provenance, staging: Staging
+) -> None:
+    """Publish a folder of counts: the tables of all rules and partitions.
+
+    partitions: the result of `entries_of` for each. tallies: of all words, one for each set of rules.
+    """
+    reports = [report for partition in partitions for report in partition]
+    entries = [Shard(**report["shard"]) for report in reports]
+    entries.sort(key=lambda entry: entry.path)
+    listed, parts = list_shards(entries, staging)
+
+    manifest = Manifest(
+        format_version=FORMAT_VERSION,
+        kind="counts",
+        options={**provenance.options, "partitions": plan.partitions},
+        inputs=provenance.inputs,
+        seed=provenance.seed,
+        fingerprint=fingerprint("counts", entries),
+        shards=listed,
+        totals=totals_of_counts(tallies, plan),
+        statistics={
+            "sources": plan.sources,
+            "tallies": {rules.name: tally for rules, tally in zip(plan.rules, tallies, strict=True)},
+        },
+        ledger=[],
+        parts=parts,
     )
-
-
-def counting_work(count: CountWords, text: Manifest) -> Work:
-    """Return what progress is measured by: the lots of text that are counted."""
-    if count.shuffle == "service":
-        prefix = LOT_NOTES
-    else:
-        prefix = f"{COUNTS_STREAM.name}-"
-    return Work(prefix, count.plan.lots, text.totals["text_bytes"])
-
-
-def counting_seconds(text_bytes: int) -> float:
-    """Estimate the CPU seconds that counting takes on one core."""
-    return text_bytes / estimate.COUNT_BYTES_PER_SECOND
+    publish_output(staging, manifest)

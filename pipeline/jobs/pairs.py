@@ -1,32 +1,64 @@
-"""`python -m pipeline pairs`: checks before the job starts, and the plan of its work."""
+"""`python -m pipeline pairs`: text shards and a vocabulary to pair shards.
+
+    parts of the text's list of shards -> one pair shard for each text shard and pass -> a finished folder
+
+A map: no pair shard needs another one. The last step publishes them with the data card and a copy of the vocabulary.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import Any
 
+import apache_beam as beam
+import pyarrow as pa
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.pvalue import AsList, PCollection
 
-from pipeline.commit.finished import Provenance, Wanted, finished_manifest
-from pipeline.commit.staging import plan_staging
+from pipeline.commit.finished import Provenance, Wanted
+from pipeline.commit.parts import FolderSummary, PartSummary, SummarizeParts, summarize_folder
+from pipeline.commit.publish import end_publication, is_published, publish_output, read_piece
+from pipeline.commit.reports import Report, add_by_name, add_histograms, add_ledgers, ledger_entries, total
+from pipeline.commit.staging import Staging, plan_staging
+from pipeline.data_card.card import data_card
 from pipeline.flags import recorded_options
+from pipeline.jobs.run_job import folder_as_input, run_job
+from pipeline.jobs.text_folder import DivideText, TextFolder
 from pipeline.options import PairsJob
+from pipeline.pairs.build_shard import PairOptions, PairShard, build_shard
+from pipeline.pairs.encoding import Encoder, EncoderPool
+from pipeline.pairs.nsp_sop import PairingOptions
 from pipeline.pairs.published_tokenizer import check_encoding, without_dropout
+from pipeline.pairs.statistics import most_frequent_tokens
 from pipeline.runtime import estimate
 from pipeline.runtime.engines import path_for_workers
-from pipeline.runtime.execution import Execution, execute
-from pipeline.runtime.launch import check_launch, is_dry_run
+from pipeline.runtime.execution import Execution
+from pipeline.runtime.launch import check_launch
 from pipeline.runtime.progress import Work
 from pipeline.runtime.runner import beam_options
-from pipeline.steps.pairs import PairsPlan, TextFolder
-from pipeline.transforms.pairs import WritePairs
+from pipeline.transforms.calls import call, call_last
 from pipeline.words.rules import check_rules
-from schemas import storage
-from schemas.errors import UsageError
-from schemas.manifest import Input, Manifest, read_manifest
-from schemas.vocabulary import TOKENIZER_FILE, Vocabulary, parse_vocabulary, read_vocabulary
+from schemas import FORMAT_VERSION, shards, storage
+from schemas.errors import DataError, UsageError
+from schemas.manifest import Manifest, Shard, read_manifest, read_root
+from schemas.masking import Masking
+from schemas.vocabulary import (
+    TOKENIZER_FILE,
+    TOKENIZER_FILES,
+    VOCABULARY_FOLDER,
+    Model,
+    Vocabulary,
+    parse_vocabulary,
+    read_vocabulary,
+)
 
 MIN_LENGTH = 8  # three special tokens and room for two segments
 MAX_LENGTH = (1 << 16) - 1  # positions are stored in 16 bits
+
+
+# Options and plan, in the launcher
 
 
 def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Manifest | None:
@@ -34,15 +66,13 @@ def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     checked = check_launch(beam_arguments, known_flags)
     text = read_manifest(job.text, "text")
     published = read_vocabulary(job.vocab)
-    tokenizer_json, dropout, vocabulary = _read_tokenizer(job.vocab)
+    url = storage.join(job.vocab, TOKENIZER_FILE)
+    tokenizer_json, dropout = without_dropout(storage.read(url), url)
+    vocabulary = parse_vocabulary(tokenizer_json, url)
     check(job, vocabulary)
     check_rules(tokenizer_json, vocabulary.model, job.vocab)
     check_encoding(tokenizer_json, vocabulary, job.vocab)
 
-    inputs = [
-        Input(path=storage.printable(job.text), fingerprint=text.fingerprint),
-        Input(path=storage.printable(job.vocab), fingerprint=published.fingerprint),
-    ]
     recorded = recorded_options(job)
     identity = {
         "options": recorded,
@@ -50,38 +80,16 @@ def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Man
         "text": text.fingerprint,
         "vocab": vocabulary.fingerprint,
     }
+    removed = {"removed_dropout": dropout} if dropout else {}
+    inputs = [folder_as_input(job.text, text.fingerprint), folder_as_input(job.vocab, published.fingerprint)]
+    provenance = Provenance(recorded | removed, inputs, job.seed)
 
     options = beam_options(checked, beam_arguments, text.totals["text_bytes"])
     job = _for_workers(job, options)
     staging = plan_staging(job.output, "pairs", identity)
-    provenance = Provenance(recorded | removed_dropout(dropout), inputs, job.seed)
-    finished = finished_manifest(Wanted("pairs", provenance, job.overwrite), staging, is_dry_run(options))
-    if finished is not None:
-        return finished
-
-    plan = PairsPlan(job, tokenizer_json, vocabulary.model, TextFolder.of(text), staging)
-    graph = WritePairs(plan, provenance)
-    work = Work("pairs-", plan.num_shards, job.dupe_factor * text.totals["text_bytes"])
-    size = _estimate(text, plan, work)
-    return execute(Execution("pairs", "Write pairs", graph, options, staging, work, size), "pairs")
-
-
-def _estimate(text: Manifest, plan: PairsPlan, work: Work) -> estimate.Estimate:
-    return estimate.Estimate(
-        splits=text.num_shards,
-        shards=plan.num_shards,
-        are_counted=True,
-        input_bytes=text.totals["text_bytes"],
-        output_bytes=int(work.bytes * estimate.PAIRS_SHARE),
-        seconds=work.bytes / estimate.PAIRS_BYTES_PER_SECOND,
-    )
-
-
-def _read_tokenizer(folder: str) -> tuple[bytes, float, Vocabulary]:
-    """Return tokenizer.json without BPE dropout, the dropout that it had, and its vocabulary."""
-    url = storage.join(folder, TOKENIZER_FILE)
-    tokenizer_json, dropout = without_dropout(storage.read(url), url)
-    return tokenizer_json, dropout, parse_vocabulary(tokenizer_json, url)
+    plan = PairsPlan(job, tokenizer_json, vocabulary.model, TextFolder.of(job.text, text), staging)
+    execution = partial(_execution, plan, provenance, options)
+    return run_job("pairs", Wanted("pairs", provenance, job.overwrite), staging, options, execution)
 
 
 def check(job: PairsJob, vocabulary: Vocabulary) -> None:
@@ -100,11 +108,6 @@ def check(job: PairsJob, vocabulary: Vocabulary) -> None:
         )
 
 
-def removed_dropout(dropout: float) -> dict[str, float]:
-    """Return what the manifest records about a published tokenizer's dropout; empty if it had none."""
-    return {"removed_dropout": dropout} if dropout else {}
-
-
 def _for_workers(job: PairsJob, options: PipelineOptions) -> PairsJob:
     """Return the job with paths that workers can open."""
     return replace(
@@ -113,3 +116,235 @@ def _for_workers(job: PairsJob, options: PipelineOptions) -> PairsJob:
         vocab=path_for_workers("--vocab", job.vocab, options),
         output=path_for_workers("--output", job.output, options),
     )
+
+
+@dataclass(frozen=True)
+class PairsPlan:
+    """What a worker needs to build any pair shard of a job.
+
+    job: the job's options, with paths that workers can open.
+    tokenizer_json: the vocabulary, without BPE dropout.
+    model: the model family that the vocabulary is for.
+    staging: the staging area of the output folder.
+    """
+
+    job: PairsJob
+    tokenizer_json: bytes
+    model: Model
+    text: TextFolder
+    staging: Staging
+
+    @property
+    def num_shards(self) -> int:
+        """The number of pair shards: one for each text shard and pass."""
+        return self.text.num_shards * self.job.dupe_factor
+
+
+def _execution(plan: PairsPlan, provenance: Provenance, options: PipelineOptions) -> Execution:
+    text_bytes = plan.text.text_bytes
+    work = Work("pairs-", plan.num_shards, plan.job.dupe_factor * text_bytes)
+    size = estimate.Estimate(
+        splits=plan.text.num_shards,
+        shards=plan.num_shards,
+        are_counted=True,
+        input_bytes=text_bytes,
+        output_bytes=int(work.bytes * estimate.PAIRS_SHARE),
+        seconds=work.bytes / estimate.PAIRS_BYTES_PER_SECOND,
+    )
+    return Execution("pairs", "Write pairs", WritePairs(plan, provenance), options, plan.staging, work, size)
+
+
+@dataclass
+class WritePairs(beam.PTransform):
+    """The job as a Beam graph."""
+
+    plan: PairsPlan
+    provenance: Provenance
+
+    def expand(self, pbegin: Any) -> PCollection:
+        summaries = (
+            pbegin
+            | "Shards" >> DivideText(self.plan.text, pair_shards, self.plan)
+            | "Build" >> call(build_pair_shard, self.plan, counted="pairs")
+            | "Summarize parts" >> SummarizeParts(add_pair_reports, self.plan.staging)
+        )
+        return pbegin | "Finish" >> call_last(publish_pairs, AsList(summaries), self.plan, self.provenance)
+
+
+# What workers do
+
+
+def pair_shards(part: int, plan: PairsPlan) -> Iterator[tuple[int, PairShard]]:
+    """Yield (number, pair shard to build) for one part of the text's list of shards.
+
+    Raises DataError if the text folder was replaced after the job started.
+    """
+    first, text_shards = plan.text.read_part(part)
+
+    # Each pass gets its own shards, so two passes over a document never share one.
+    for pass_number in range(plan.job.dupe_factor):
+        for place, text_shard in enumerate(text_shards, first):
+            number = pass_number * plan.text.num_shards + place
+            name = shards.shard_name("pairs", number, plan.num_shards)
+            yield number, PairShard(name, plan.text.path, text_shard, pass_number)
+
+
+def build_pair_shard(target: PairShard, plan: PairsPlan) -> Report:
+    """Build one pair shard and return its report. A shard that an earlier attempt finished is not built again."""
+    done = plan.staging.report_of_shard(target.name)
+    if done is not None:
+        return done
+
+    job = plan.job
+    pairing = PairingOptions(job.objective, job.max_length, job.short_seq_prob, job.seed)
+    masking = Masking(job.masking, job.mask_prob, job.max_predictions)
+    options = PairOptions(pairing, job.static_masks, masking)
+    vocabulary = _vocabulary(plan.tokenizer_json)
+
+    with _encoders(plan.tokenizer_json, plan.model, job.word_segmenter).lend() as encoder:
+        data, report = build_shard(target, encoder, vocabulary, options)
+    return plan.staging.keep_shard(target.name, data, report)
+
+
+@lru_cache(maxsize=1)
+def _vocabulary(tokenizer_json: bytes) -> Vocabulary:
+    """Return the vocabulary, parsed once per process because that takes up to 0.2 s. Threads may share it."""
+    return parse_vocabulary(tokenizer_json, TOKENIZER_FILE)
+
+
+@lru_cache(maxsize=1)
+def _encoders(tokenizer_json: bytes, model: Model, word_segmenter: str) -> EncoderPool:
+    """Return this process's pool of encoders, which keep their caches from one shard to the next.
+
+    `lru_cache` does not lock: two threads that call this first at the same time may each make a pool. The pool that
+    the cache does not keep still serves the shard it was made for.
+    """
+    return EncoderPool(partial(_new_encoder, tokenizer_json, model, word_segmenter))
+
+
+def _new_encoder(tokenizer_json: bytes, model: Model, word_segmenter: str) -> Encoder:
+    if word_segmenter == "none":
+        return Encoder(tokenizer_json, model)
+
+    from pipeline.pairs.word_segmentation import joined_words  # loads a dictionary, which takes 1 s and 150 MB
+
+    return Encoder(tokenizer_json, model, joined_words)
+
+
+def add_pair_reports(reports: list[Report]) -> Report:
+    """Sum the reports of pair shards. The sum has the form of a report, so sums can be summed in turn."""
+    sums: Report = {
+        "labels": add_histograms(reports, "labels"),
+        "contradicted_labels": total(reports, "contradicted_labels"),
+        "lengths": add_histograms(reports, "lengths"),
+        "segment_a_lengths": add_histograms(reports, "segment_a_lengths"),
+        "unknown_tokens": total(reports, "unknown_tokens"),
+        "unknown_words": total(reports, "unknown_words"),
+        "words": total(reports, "words"),
+        "duplicate_rows": total(reports, "duplicate_rows"),
+        "source_tokens": add_by_name(reports, "source_tokens"),
+        "ledger": add_ledgers(report["ledger"] for report in reports),
+    }
+    if "masks" in reports[0]:
+        sums["masks"] = add_by_name(reports, "masks")
+    return sums
+
+
+# The last step
+
+
+def publish_pairs(summaries: list[PartSummary], plan: PairsPlan, provenance: Provenance) -> None:
+    """Publish the pair shards that `summaries` describe, with card.html and a copy of the vocabulary.
+
+    Raises DataError if the pair shards have no rows.
+    """
+    folder = summarize_folder(summaries, add_pair_reports)
+    vocabulary = parse_vocabulary(plan.tokenizer_json, TOKENIZER_FILE)
+    sample = _read_largest_shard(folder.largest, plan.staging, vocabulary)
+    manifest = _manifest(folder, sample, vocabulary, provenance)
+    if manifest.totals["rows"] == 0:
+        raise _no_row(manifest, plan.job)
+
+    if is_published(plan.staging, manifest):
+        end_publication(plan.staging)
+        return
+
+    plan.staging.put("card.html", data_card(manifest, sample, vocabulary).encode())
+    extra = {"card.html": "card.html"} | _stage_vocabulary(plan)
+    publish_output(plan.staging, manifest, extra)
+
+
+def _read_largest_shard(largest: Shard, staging: Staging, vocabulary: Vocabulary) -> pa.Table:
+    """Return the rows of the largest shard. Documents are assigned to shards by hash, so they are a random sample."""
+    data = read_piece(staging, largest)
+    schema = shards.schema_of_pairs(data, largest.path, vocabulary.size)
+    return shards.decode_table(data, largest.path, schema)
+
+
+def _no_row(manifest: Manifest, job: PairsJob) -> DataError:
+    causes = [f"{entry.reason}, {entry.source}: {entry.count}" for entry in manifest.ledger]
+    reasons = "; ".join(causes) if causes else "no document"
+    start = f"No row could be made from {job.text} ({reasons}). "
+    text = read_root(job.text, "text")
+    if job.objective == "nsp" and text.totals["documents"] == 1:
+        return DataError(
+            f"{start}nsp takes B from another document, and this text has one. Cut it into documents, or use "
+            "--objective sop or full_sentences."
+        )
+
+    advice = "look at the text with `clozeline inspect`"
+    if text.num_shards > 1:
+        advice += ", or run `shard` with fewer --num_shards"
+    return DataError(
+        f"{start}A pair needs documents of at least two sentences, and nsp also two documents per shard: {advice}."
+    )
+
+
+def _stage_vocabulary(plan: PairsPlan) -> dict[str, str]:
+    """Copy the vocabulary's files into staging, so that the pairs carry the vocabulary that their ids refer to.
+
+    Returns the path in the output folder for each name in staging.
+    """
+    folder = plan.job.vocab
+    paths = {}
+    for name in sorted(TOKENIZER_FILES & set(storage.names(folder))):
+        is_tokenizer = name == TOKENIZER_FILE
+        data = plan.tokenizer_json if is_tokenizer else storage.read(storage.join(folder, name))
+        plan.staging.put(f"{VOCABULARY_FOLDER}-{name}", data)
+        paths[f"{VOCABULARY_FOLDER}-{name}"] = f"{VOCABULARY_FOLDER}/{name}"
+    return paths
+
+
+def _manifest(folder: FolderSummary, sample: pa.Table, vocabulary: Vocabulary, provenance: Provenance) -> Manifest:
+    vocabulary_facts = {"vocabulary": vocabulary.fingerprint, "vocabulary_size": vocabulary.size}
+    return Manifest(
+        format_version=FORMAT_VERSION,
+        kind="pairs",
+        options=provenance.options | vocabulary_facts,
+        inputs=provenance.inputs,
+        seed=provenance.seed,
+        fingerprint=folder.fingerprint("pairs", vocabulary.fingerprint),
+        shards=folder.shards,
+        totals={"rows": folder.rows, "tokens": folder.tokens},
+        statistics=_statistics(folder.sums, sample, vocabulary),
+        ledger=ledger_entries([folder.sums["ledger"]]),
+        parts=folder.parts,
+    )
+
+
+def _statistics(sums: Report, sample: pa.Table, vocabulary: Vocabulary) -> dict[str, Any]:
+    statistics: dict[str, Any] = {
+        "labels": sums["labels"],
+        "contradicted_labels": sums["contradicted_labels"],
+        "lengths": sums["lengths"],
+        "segment_a_lengths": sums["segment_a_lengths"],
+        "unknown_tokens": sums["unknown_tokens"],
+        "unknown_words": sums["unknown_words"],
+        "words": sums["words"],
+        "duplicate_rows": sums["duplicate_rows"],
+        "tokens_by_source": sums["source_tokens"],
+        "commonest_tokens": most_frequent_tokens(sample, vocabulary),
+    }
+    if "masks" in sums:
+        statistics["masks"] = sums["masks"]
+    return statistics

@@ -1,38 +1,69 @@
-"""`python -m pipeline shard`: checks before the job starts, and the plan of its work."""
+"""`python -m pipeline shard`: corpora to text shards.
+
+    splits of the input -> sorted runs in staging -> survey of all runs -> text shards -> a finished folder
+
+This contains the pipeline's shuffle. Each split becomes runs, sorted by the documents' destinations; the survey of all
+runs decides the number of shards; an exchange brings the documents of each shard together. publish_text.py has the last
+step.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
+import apache_beam as beam
+import pyarrow as pa
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.pvalue import AsList, AsSingleton, PCollection
 
-from pipeline.commit.finished import Provenance, Wanted, finished_manifest, is_finished
+from pipeline.commit.finished import Provenance, Wanted, is_finished
+from pipeline.commit.parts import SummarizeParts
+from pipeline.commit.reports import Report
 from pipeline.commit.staging import Staging, plan_staging
+from pipeline.exchange.blocks import Shuffle
+from pipeline.exchange.exchange import Exchange, Plan, Written
 from pipeline.flags import recorded_options
+from pipeline.jobs.publish_text import TextFolders, add_text_reports, publish_text, publish_with_held_out
+from pipeline.jobs.run_job import run_job
 from pipeline.options import ShardJob
-from pipeline.runtime import estimate
+from pipeline.runtime import estimate, metrics
 from pipeline.runtime.engines import chosen_shuffle, path_for_workers
-from pipeline.runtime.execution import Execution, execute
+from pipeline.runtime.execution import Execution
 from pipeline.runtime.launch import check_launch, is_dry_run
 from pipeline.runtime.progress import Work
 from pipeline.runtime.runner import beam_options
 from pipeline.shard.documents import ReadOptions
 from pipeline.shard.encodings import UTF8, canonical_encoding
-from pipeline.shard.holdout import SIDE, held_out_folder
+from pipeline.shard.holdout import (
+    SIDE,
+    add_counts,
+    counts_of,
+    held_out_folder,
+    held_out_stream,
+    numbered_runs,
+    plan_held_out,
+)
 from pipeline.shard.inputs import Split, plan_splits
-from pipeline.shard.job_files import write_inputs, write_splits
-from pipeline.shard.languages import find_language
+from pipeline.shard.job_files import files_for, read_splits, write_inputs, write_splits
+from pipeline.shard.languages import Language, fallback_note, find_language
 from pipeline.shard.listing import InputFile, matching_files
-from pipeline.shard.plan import shards_for
-from pipeline.transforms.shard import ShardCorpora
+from pipeline.shard.merge import MergeOptions, write_shard
+from pipeline.shard.partition import documents_stream, write_runs
+from pipeline.shard.plan import CorpusSurvey, InputLimits, Sharding, add_runs, plan_shards, shards_for
+from pipeline.steps.near_duplicates import rounds_for
+from pipeline.transforms.calls import Distribute, call_last, call_once, generate
+from pipeline.transforms.near_duplicates import Corpus, near_duplicates_to_drop
 from schemas import manifest as manifests
 from schemas import storage
 from schemas.errors import ClozelineError, UsageError
 from schemas.manifest import Input, Manifest
+from schemas.shards import shard_name
 from schemas.terminal_text import one_line
 
 JUDGED_AT_THE_END = ("max_bad_ratio", "max_undecodable_ratio")
@@ -42,6 +73,9 @@ They change no piece, so they are not part of the staging's key: a job with othe
 """
 
 
+# Options and plan, in the launcher
+
+
 def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Manifest | None:
     """Run the job to its end and return the published manifest; None after a dry run.
 
@@ -49,38 +83,45 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     the input is too bad to publish, and StorageError if a disk or a store fails.
     """
     checked = check_launch(beam_arguments, known_flags)
-    job = replace(job, encoding=canonical_encoding(job.encoding), language=find_language(job.language).code)
+    language = find_language(job.language)
+    _note_rules_of_another_language(language, job)
+    job = replace(job, encoding=canonical_encoding(job.encoding), language=language.code)
     files = matching_files(*job.input)
     _check_inputs_are_outside(job.output, files)
     _warn_of_empty_files(files)
-    input_bytes = sum(file.size for file in files)
-    options = beam_options(checked, beam_arguments, input_bytes)
+    options = beam_options(checked, beam_arguments, sum(file.size for file in files))
 
     output = path_for_workers("--output", job.output, options)
     staging = plan_staging(output, "text", _identity(job, files))
     inputs = [Input(path=storage.printable(file.path), bytes=file.size) for file in files]
-    recorded = _recorded(job)
-    wanted = Wanted("text", Provenance(recorded, inputs, job.seed), job.overwrite)
-    held_out = _held_out_staging(job, files, output)
-    dry_run = is_dry_run(options)
-    if is_finished(wanted, staging, dry_run):
-        _check_held_out_of_finished(wanted, held_out)
-        return finished_manifest(wanted, staging, dry_run)
+    provenance = Provenance(_recorded(job), inputs, job.seed)
+    wanted = Wanted("text", provenance, job.overwrite)
+    held_out = None
+    if job.holdout is not None:
+        held_out = plan_staging(held_out_folder(output), "text", _identity(job, files) | SIDE)
+    _check_held_out(wanted, staging, held_out, is_dry_run(options))
 
-    _check_place_of_held_out(wanted, held_out, output, dry_run)
-    splits = [_for_workers(split, options) for split in plan_splits(files, job.format, job.encoding)]
-    _warn_of_flags_without_effect(job, splits)
-    graph = ShardCorpora(
-        splits=len(splits),
-        input_bytes=input_bytes,
-        job=job,
-        reading=_read_options(job),
-        provenance=Provenance(recorded, [], job.seed),
-        shuffle=chosen_shuffle(job.shuffle, options),
-        staging=staging,
-        held_out=held_out,
-    )
-    return execute(_execution(graph, files, splits, inputs, options), "shard")
+    def execution() -> Execution:
+        splits = [_for_workers(split, options) for split in plan_splits(files, job.format, job.encoding)]
+        _warn_of_flags_without_effect(job, splits)
+        graph = ShardCorpora(
+            splits=len(splits),
+            input_bytes=sum(file.size for file in files),
+            job=job,
+            provenance=replace(provenance, inputs=[]),  # they are in staging, because there may be many
+            shuffle=chosen_shuffle(job.shuffle, options),
+            staging=staging,
+            held_out=held_out,
+        )
+        return _execution(graph, files, splits, inputs, options)
+
+    return run_job("shard", wanted, staging, options, execution)
+
+
+def _note_rules_of_another_language(language: Language, job: ShardJob) -> None:
+    note = fallback_note(language)
+    if note and job.sentence_splitter != "newline":
+        print(note, file=sys.stderr)
 
 
 def _check_inputs_are_outside(output: str, files: list[InputFile]) -> None:
@@ -155,35 +196,25 @@ def _recorded(job: ShardJob) -> dict[str, Any]:
     return options
 
 
-def _held_out_staging(job: ShardJob, files: list[InputFile], output: str) -> Staging | None:
-    """Return the staging of the held-out folder; None without --holdout."""
-    if job.holdout is None:
-        return None
-    return plan_staging(held_out_folder(output), "text", _identity(job, files) | SIDE)
+def _check_held_out(wanted: Wanted, staging: Staging, held_out: Staging | None, dry_run: bool) -> None:
+    """Raise UsageError if the held-out folder is not as this command needs it or makes it.
 
+    held_out: its staging; None without --holdout.
+    """
+    if held_out is None:
+        if not is_finished(wanted, staging, dry_run):
+            _check_no_held_out(staging.output)
+        return
 
-def _of_held_out(wanted: Wanted) -> Wanted:
-    """Return what the held-out folder should be made from. Its number of shards always follows from its text."""
+    # The number of held-out shards always follows from their text.
     options = wanted.provenance.options | SIDE | {"num_shards": None}
-    return replace(wanted, provenance=replace(wanted.provenance, options=options))
-
-
-def _check_held_out_of_finished(wanted: Wanted, held_out: Staging | None) -> None:
-    """Raise UsageError if a finished text folder has lost its held-out folder, which the same job makes."""
-    if held_out is not None and not is_finished(_of_held_out(wanted), held_out):
+    wanted_there = replace(wanted, provenance=replace(wanted.provenance, options=options))
+    text_is_finished = is_finished(wanted, staging, dry_run)
+    if not is_finished(wanted_there, held_out, dry_run) and text_is_finished:
         raise UsageError(
             f"The output is finished, but the documents held out of it are not at {held_out.output}, where they were "
             "published. Move them back, or give --overwrite to make both folders again."
         )
-
-
-def _check_place_of_held_out(wanted: Wanted, held_out: Staging | None, output: str, dry_run: bool) -> None:
-    """Raise UsageError if documents that were held out before conflict with this command."""
-    if held_out is None:
-        _check_no_held_out(output)
-    else:
-        # Called only to raise an error if another result is there; this command's own result is no conflict.
-        is_finished(_of_held_out(wanted), held_out, dry_run)
 
 
 def _check_no_held_out(output: str) -> None:
@@ -230,20 +261,6 @@ def _identity(job: ShardJob, files: list[InputFile]) -> dict[str, Any]:
     }
 
 
-def _read_options(job: ShardJob) -> ReadOptions:
-    return ReadOptions(
-        text_key=job.text_key,
-        text_layout=job.text_layout,
-        language=job.language,
-        sentence_splitter=job.sentence_splitter,
-        dedup=job.dedup,
-        seed=job.seed,
-        max_undecodable_ratio=job.max_undecodable_ratio,
-        max_document_bytes=job.max_document_bytes,
-        max_decompression_ratio=job.max_decompression_ratio,
-    )
-
-
 def _for_workers(split: Split, options: PipelineOptions) -> Split:
     """Return the split with paths that workers can open. The path as the user wrote it is kept for the result."""
     pieces = [
@@ -251,3 +268,141 @@ def _for_workers(split: Split, options: PipelineOptions) -> Split:
         for piece in split.pieces
     ]
     return replace(split, pieces=tuple(pieces))
+
+
+@dataclass
+class ShardCorpora(beam.PTransform):
+    """The job as a Beam graph.
+
+    splits: their number. They and the list of inputs are in staging (pipeline/shard/job_files.py).
+    input_bytes: of all inputs, as stored.
+    held_out: the staging of the held-out folder; None without --holdout.
+    """
+
+    splits: int
+    input_bytes: int
+    job: ShardJob
+    provenance: Provenance
+    shuffle: Shuffle
+    staging: Staging
+    held_out: Staging | None = None
+
+    def expand(self, pbegin: Any) -> PCollection:
+        runs = (
+            pbegin
+            | "Split files" >> beam.Create(range(files_for(self.splits)))
+            | "Splits" >> generate(read_splits, self.staging)
+            | "Distribute splits" >> Distribute()
+            | "Spread" >> generate(write_runs, self._reading(), self.job.num_shards, self.staging, counted="run")
+        )
+        survey = AsSingleton(self._survey(pbegin, runs))
+        plan = AsSingleton(pbegin | "Plan shards" >> call_once(_plan_of_shards, survey))
+
+        options = MergeOptions(self.job.dedup, self.job.seed, self.job.holdout)
+        merge = partial(_write_shard, options=options, staging=self.staging)
+        shards = pbegin | "Gather" >> Exchange(self._streams(runs, survey), merge, plan, self.shuffle, self.staging)
+        summaries = AsList(shards | "Summarize parts" >> SummarizeParts(add_text_reports, self.staging))
+        if self.held_out is None:
+            finish = call_last(publish_text, survey, summaries, self.provenance, self.staging)
+        else:
+            folders = TextFolders(self.staging, self.held_out)
+            held_out = AsList(pbegin | "Hold out" >> GatherHeldOut(shards, self, folders))
+            finish = call_last(publish_with_held_out, survey, summaries, held_out, self.provenance, folders)
+        return pbegin | "Finish" >> finish
+
+    def _reading(self) -> ReadOptions:
+        return ReadOptions(
+            text_key=self.job.text_key,
+            text_layout=self.job.text_layout,
+            language=self.job.language,
+            sentence_splitter=self.job.sentence_splitter,
+            dedup=self.job.dedup,
+            seed=self.job.seed,
+            max_undecodable_ratio=self.job.max_undecodable_ratio,
+            max_document_bytes=self.job.max_document_bytes,
+            max_decompression_ratio=self.job.max_decompression_ratio,
+        )
+
+    def _survey(self, pbegin: Any, runs: Any) -> PCollection:
+        """Add up the reports of all runs, and decide the number of shards."""
+        limits = InputLimits(self.job.max_bad_ratio, self.job.max_undecodable_ratio)
+
+        added = runs | "Facts" >> beam.Map(_without_index) | "Add up" >> beam.CombineGlobally(add_runs)
+        return pbegin | "Survey" >> call_once(plan_shards, AsSingleton(added), self.sharding(), limits)
+
+    def sharding(self) -> Sharding:
+        """Return the user's choices about shards."""
+        return Sharding(self.job.num_shards, self.job.shard_megabytes << 20, merges_runs=self.shuffle == "merged")
+
+    def _streams(self, runs: Any, survey: AsSingleton) -> list[Any]:
+        """Return the streams of the exchange: the documents, then the ids of the documents to drop."""
+        documents = documents_stream(self.job.dedup, self.job.seed)
+        indexes = runs | "Indexes" >> beam.Map(_numbered_index)
+        streams: list[Any] = [Written(documents, indexes)]
+
+        if self.job.dedup == "minhash":
+            rounds = rounds_for(self.input_bytes)
+            corpus = Corpus(survey, self.job.seed, rounds, self.shuffle, self.staging)
+            streams += near_duplicates_to_drop(runs, corpus)
+
+        return streams
+
+
+@dataclass
+class GatherHeldOut(beam.PTransform):
+    """Reports of text shards -> PartSummaries of the held-out shards. A second exchange, of held-out documents only.
+
+    Their runs are in the staging of the text folder, and the held-out shards go to the held-out folder's staging.
+    """
+
+    shards: Any
+    corpora: ShardCorpora
+    folders: TextFolders
+
+    def expand(self, pbegin: Any) -> PCollection:
+        job = self.corpora.job
+        added = self.shards | "Counts" >> beam.Map(counts_of) | "Add up" >> beam.CombineGlobally(add_counts)
+        plan = pbegin | "Plan" >> call_once(_plan_of_held_out, AsSingleton(added), job.holdout, self.corpora.sharding())
+
+        runs = self.shards | "Runs" >> beam.FlatMap(numbered_runs)
+        merge = partial(_write_shard, options=MergeOptions("none", job.seed), staging=self.folders.held_out)
+        streams = [Written(held_out_stream(job.seed), runs)]
+        return (
+            pbegin
+            | "Gather" >> Exchange(streams, merge, AsSingleton(plan), self.corpora.shuffle, self.folders.text)
+            | "Summarize parts" >> SummarizeParts(add_text_reports, self.folders.held_out)
+        )
+
+
+def _plan_of_held_out(added: Report, share: float, sharding: Sharding) -> Plan:
+    plan = plan_held_out(added, share, sharding)
+    return Plan(plan.num_shards, plan.merges_runs, details=plan.num_shards)
+
+
+def _plan_of_shards(survey: CorpusSurvey) -> Plan:
+    return Plan(survey.num_shards, survey.merges_runs, details=survey.num_shards)
+
+
+_INDEXES = ("index", "bands", "signatures")
+"""Entries of a run's report that say where its rows are. They are long, and only exchanges read them."""
+
+
+def _numbered_index(run: Report) -> tuple[int, list]:
+    return run["split"], run["index"]
+
+
+def _without_index(run: Report) -> Report:
+    return {name: value for name, value in run.items() if name not in _INDEXES}
+
+
+def _write_shard(
+    index: int,
+    read_tables: Callable[[], list[pa.Table]],
+    num_shards: int,
+    options: MergeOptions,
+    staging: Staging,
+) -> Report:
+    report = write_shard(shard_name("text", index, num_shards), read_tables, options, staging)
+    metrics.count_report("text", report)
+    metrics.count(f"{metrics.PIECES}/text")
+    return report

@@ -1,48 +1,66 @@
-"""`python -m pipeline vocab`: checks before the jobs start, and the plan of their work.
+"""`python -m pipeline vocab`: text shards, or word counts, to a vocabulary.
 
-With --counts there are two jobs: one makes the folder of counts unless it is finished (counts.py), and the other learns
-from it. Without --counts, a single job counts what this vocabulary needs, and keeps the counts in its staging while it
-runs.
+    counts by word (counts.py) -> learn, in one worker (learn_vocabulary.py) -> describe its use -> a finished folder
+
+With --counts there are two jobs: one makes the folder of counts unless it is finished, and the other learns from it.
+Without --counts, a single job counts what this vocabulary needs, and keeps the counts in its staging while it runs.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import sys
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
+import apache_beam as beam
+import numpy as np
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.pvalue import AsSingleton, PCollection
 
-from pipeline.commit.finished import Provenance, Wanted, finished_manifest
+from pipeline.commit.finished import Provenance, Wanted
+from pipeline.commit.publish import publish_output
+from pipeline.commit.reports import Report
 from pipeline.commit.staging import Staging, plan_staging
 from pipeline.flags import recorded_options
 from pipeline.jobs.counts import (
-    NO_SEED,
+    AddTallies,
+    CountWords,
     check_counts_folder,
-    counting_seconds,
-    counting_work,
     must_count,
     needs_two_jobs,
     plan_counts,
     run_counts,
 )
+from pipeline.jobs.learn_vocabulary import VocabularyPlan, learn_vocabulary, ledger_of, totals_of
+from pipeline.jobs.run_job import NO_SEED, folder_as_input, run_job
 from pipeline.jobs.vocab_accents import accents_warning, default_note, with_case_of
-from pipeline.jobs.vocab_extension import resolve_extension
 from pipeline.options import VocabJob
+from pipeline.pairs.published_tokenizer import without_dropout
 from pipeline.runtime import estimate
 from pipeline.runtime.engines import chosen_shuffle, path_for_workers, runs_locally
-from pipeline.runtime.execution import Execution, execute
+from pipeline.runtime.execution import Execution
 from pipeline.runtime.launch import check_launch, is_dry_run, leaves_job
 from pipeline.runtime.progress import NOT_MEASURED
 from pipeline.runtime.runner import beam_options
 from pipeline.shard.languages import find_language
-from pipeline.steps.counts_reader import CountsPlace, tally_of
-from pipeline.steps.vocab import VocabularyPlan
-from pipeline.transforms.vocab import CountWords, MakeVocabulary
-from pipeline.vocab.memory import all_words, estimated_memory
-from pipeline.words.rules import rules_of
-from schemas import storage
-from schemas.manifest import Input, Manifest, read_manifest, read_root
+from pipeline.transforms.calls import DistributeList, call, call_last, call_once
+from pipeline.vocab.extend import check_extendable
+from pipeline.vocab.memory import Tally, all_words, estimated_memory
+from pipeline.vocab.report import Usage, VocabularyUse, describe_usage
+from pipeline.words.rules import Rules, check_rules, rules_of
+from schemas import FORMAT_VERSION, storage
+from schemas.errors import DataError, UsageError
+from schemas.manifest import Input, Manifest, Shard, read_manifest, read_root
+from schemas.vocabulary import TOKENIZER_FILE, parse_vocabulary
+
+MAX_DESCRIBERS = 64
+"""Maximum workers that describe the vocabulary at the same time. Each needs some 50 ms to read tokenizer.json."""
+
+
+# Options, in the launcher
 
 
 def run(job: VocabJob, beam_arguments: list[str], known_flags: list[str]) -> Manifest | None:
@@ -91,45 +109,72 @@ def _resolve_case(job: VocabJob) -> VocabJob:
     return resolved
 
 
+def resolve_extension(job: VocabJob) -> tuple[VocabJob, list[Input]]:
+    """Return the job with the model, case and size that follow from the folder, and the folder as an input.
+
+    A job that extends nothing is returned unchanged. Raises UsageError if the folder is the output, and DataError if it
+    has no vocabulary, or one that cannot be extended.
+    """
+    if job.extend is None:
+        return job, []
+    _check_output(job.output, job.extend)
+
+    url = storage.join(job.extend, TOKENIZER_FILE)
+    if not storage.exists(url):
+        raise DataError(
+            f"--extend {storage.printable(job.extend)} holds no {TOKENIZER_FILE}. Give the folder of a vocabulary or "
+            "of a published tokenizer."
+        )
+
+    tokenizer_json, _ = without_dropout(storage.read(url), url)
+    vocabulary = parse_vocabulary(tokenizer_json, url)
+    check_rules(tokenizer_json, vocabulary.model, storage.printable(job.extend))
+    check_extendable(tokenizer_json, vocabulary, storage.printable(url))
+
+    normalizer = json.loads(tokenizer_json).get("normalizer") or {}
+    resolved = replace(
+        job,
+        model=vocabulary.model,
+        lowercase=vocabulary.model == "wordpiece" and bool(normalizer.get("lowercase")),
+        keep_accents=False,  # decided by the folder's own rules
+        size=vocabulary.size + int(job.add or 0),
+    )
+    return resolved, [folder_as_input(job.extend, vocabulary.fingerprint)]
+
+
+def _check_output(output: str, extended: str) -> None:
+    """Raise UsageError if the output is the extended folder: the same command again would then extend the result."""
+    if _place(output) == _place(extended):
+        raise UsageError(
+            f"--output {storage.printable(output)} is the folder that --extend names, and the same command again would "
+            "extend its own result. Give another folder."
+        )
+
+
+def _place(folder: str) -> tuple[type, str]:
+    fs, path = storage.filesystem(folder)
+    return type(fs), os.path.realpath(path) if storage.is_local(folder) else path.rstrip("/")
+
+
+# Plan, in the launcher
+
+
 def _run_from_text(job: VocabJob, text: Manifest, extended: list[Input], options: PipelineOptions) -> Manifest | None:
     """Count what this vocabulary needs and learn it, in one job."""
-    source = Input(path=storage.printable(str(job.text)), fingerprint=text.fingerprint)
-    provenance = Provenance(_recorded_options(job), [source, *extended], NO_SEED)
-    staging = _plan_staging(job, {"text": text.fingerprint, **_fingerprint_of(extended)}, options)
 
-    finished = finished_manifest(Wanted("vocab", provenance, job.overwrite), staging, is_dry_run(options))
-    if finished is not None:
-        return finished
+    def plan(provenance: Provenance, staging: Staging) -> MakeVocabulary:
+        count_plan = plan_counts(job, text, (rules_of(job.model, job.lowercase),), options)
+        return MakeVocabulary(
+            plan=VocabularyPlan(_for_workers(job, options), count_plan.partitions, count_plan.sources, staging),
+            provenance=provenance,
+            count=CountWords(count_plan, chosen_shuffle(job.shuffle, options), staging),
+            tally=[],  # known once the text is counted
+            min_ram=_min_ram(estimated_memory(text.totals["text_bytes"], job.model), options),
+        )
 
-    rules = rules_of(job.model, job.lowercase)
-    count_plan = plan_counts(job, text, (rules,), options)
-    count = CountWords(count_plan, chosen_shuffle(job.shuffle, options), staging)
-
-    # These counts are in staging, not in a folder with a path and a fingerprint.
-    place = CountsPlace(
-        folder="",
-        fingerprint="",
-        rules=rules,
-        partitions=count_plan.partitions,
-        staging=staging,
-    )
-    graph = MakeVocabulary(
-        plan=VocabularyPlan(_for_workers(job, options), place, count_plan.sources, staging),
-        provenance=provenance,
-        count=count,
-        tally=[],  # known once the text is counted
-        min_ram=_min_ram(estimated_memory(count_plan.text_bytes, job.model), options),
-    )
-    execution = Execution(
-        kind="vocab",
-        label="Vocabulary",
-        graph=graph,
-        options=options,
-        staging=staging,
-        work=counting_work(count, text),
-        estimate=_estimate(count_plan.lots, count_plan.text_bytes),
-    )
-    return execute(execution, "vocab")
+    made_from = {"text": text.fingerprint, **_fingerprint_of(extended)}
+    sources = [folder_as_input(str(job.text), text.fingerprint), *extended]
+    return _run_job(job, made_from, sources, options, plan)
 
 
 def _run_from_counts(
@@ -137,40 +182,70 @@ def _run_from_counts(
 ) -> Manifest | None:
     """Learn from a finished folder of counts."""
     folder = str(job.counts)
-    source = Input(path=storage.printable(folder), fingerprint=counts.fingerprint)
-    provenance = Provenance(_recorded_options(job), [*counts.inputs, source, *extended], NO_SEED)
-    staging = _plan_staging(job, {"counts": counts.fingerprint, **_fingerprint_of(extended)}, options)
 
-    finished = finished_manifest(Wanted("vocab", provenance, job.overwrite), staging, is_dry_run(options))
-    if finished is not None:
-        return finished
+    def plan(provenance: Provenance, staging: Staging) -> MakeVocabulary:
+        tally = tally_of(counts, folder, rules_of(job.model, job.lowercase))
+        vocabulary = VocabularyPlan(
+            job=_for_workers(job, options),
+            partitions=counts.options["partitions"],
+            sources=counts.statistics["sources"],
+            staging=staging,
+            counts=path_for_workers("--counts", folder, options),
+            fingerprint=counts.fingerprint,
+        )
+        min_ram = _min_ram(all_words(tally).bytes_needed(job.model), options)
+        return MakeVocabulary(vocabulary, provenance, count=None, tally=tally.tolist(), min_ram=min_ram)
 
-    rules = rules_of(job.model, job.lowercase)
-    tally = tally_of(counts, folder, rules)
-    place = CountsPlace(
-        folder=path_for_workers("--counts", folder, options),
-        fingerprint=counts.fingerprint,
-        rules=rules,
-        partitions=counts.options["partitions"],
-        staging=staging,
-    )
-    graph = MakeVocabulary(
-        plan=VocabularyPlan(_for_workers(job, options), place, counts.statistics["sources"], staging),
-        provenance=provenance,
-        count=None,
-        tally=tally.tolist(),
-        min_ram=_min_ram(all_words(tally).bytes_needed(job.model), options),
-    )
-    execution = Execution(
-        kind="vocab",
-        label="Vocabulary",
-        graph=graph,
-        options=options,
-        staging=staging,
-        work=NOT_MEASURED,
-        estimate=_estimate(lots=0, text_bytes=0),
-    )
-    return execute(execution, "vocab")
+    made_from = {"counts": counts.fingerprint, **_fingerprint_of(extended)}
+    sources = [*counts.inputs, folder_as_input(folder, counts.fingerprint), *extended]
+    return _run_job(job, made_from, sources, options, plan)
+
+
+def tally_of(counts: Manifest, folder: str, rules: Rules) -> Tally:
+    """Return the tally of a finished folder of counts. Raises DataError if it has none for these rules."""
+    tallies = counts.statistics["tallies"]
+    if rules.name not in tallies:
+        raise DataError(
+            f"{folder} holds no {rules.name} words, only {', '.join(tallies)}. Count the text again with --overwrite."
+        )
+    return np.array(tallies[rules.name], dtype=np.int64)
+
+
+def _run_job(
+    job: VocabJob,
+    made_from: dict[str, str],
+    sources: list[Input],
+    options: PipelineOptions,
+    plan: Callable[[Provenance, Staging], MakeVocabulary],
+) -> Manifest | None:
+    """Run the job that learns. made_from: fingerprints of the text or counts, and of an extended folder."""
+    recorded = _recorded_options(job)
+    provenance = Provenance(recorded, sources, NO_SEED)
+    output = path_for_workers("--output", job.output, options)
+    staging = plan_staging(output, "vocab", {"options": recorded, **made_from})
+
+    def execution() -> Execution:
+        graph = plan(provenance, staging)
+        count = graph.count
+        text_bytes = 0 if count is None else count.plan.text.text_bytes
+        return Execution(
+            kind="vocab",
+            label="Vocabulary",
+            graph=graph,
+            options=options,
+            staging=staging,
+            work=NOT_MEASURED if count is None else count.work(),
+            estimate=estimate.Estimate(
+                splits=0 if count is None else count.plan.lots,
+                shards=1,
+                are_counted=True,
+                input_bytes=text_bytes,
+                output_bytes=estimate.VOCABULARY_BYTES,
+                seconds=0.0 if count is None else count.plan.seconds,
+            ),
+        )
+
+    return run_job("vocab", Wanted("vocab", provenance, job.overwrite), staging, options, execution)
 
 
 def _recorded_options(job: VocabJob) -> dict[str, Any]:
@@ -195,28 +270,98 @@ def _for_workers(job: VocabJob, options: PipelineOptions) -> VocabJob:
     return replace(job, extend=path_for_workers("--extend", job.extend, options))
 
 
-def _plan_staging(job: VocabJob, made_from: dict[str, str], options: PipelineOptions) -> Staging:
-    """Plan the staging of a vocabulary. `made_from`: fingerprints of the text or counts, and of an extended folder."""
-    output = path_for_workers("--output", job.output, options)
-    identity: dict[str, Any] = {"options": _recorded_options(job), **made_from}
-    return plan_staging(output, "vocab", identity)
-
-
-def _estimate(lots: int, text_bytes: int) -> estimate.Estimate:
-    """Estimate a job that counts this much text (may be 0) and learns a vocabulary from it."""
-    return estimate.Estimate(
-        splits=lots,
-        shards=1,
-        are_counted=True,
-        input_bytes=text_bytes,
-        output_bytes=estimate.VOCABULARY_BYTES,
-        seconds=counting_seconds(text_bytes),
-    )
-
-
 def _min_ram(needed: int, options: PipelineOptions) -> str:
     """Return the learning step's resource hint; empty for local runners, which start extra workers for hints."""
     if runs_locally(options):
         return ""
     gigabytes = -(-needed // (1 << 30))  # rounded up
     return f"{gigabytes}GiB"
+
+
+# The graph
+
+
+@dataclass
+class MakeVocabulary(beam.PTransform):
+    """Counts -> a finished vocabulary. Learning is one step on one worker, which needs memory for all words.
+
+    count: counts the text first; None if the counts are finished, and then `tally` has the tally of their words.
+    min_ram: the memory for learning, as Beam's resource hint writes it; empty for a runner without resource hints.
+    """
+
+    plan: VocabularyPlan
+    provenance: Provenance
+    count: CountWords | None
+    tally: list[Any]
+    min_ram: str
+
+    def expand(self, pbegin: Any) -> PCollection:
+        learn = call_once(learn_vocabulary, AsSingleton(self._tallies(pbegin)), self.plan)
+        if self.min_ram:
+            learn = learn.with_resource_hints(min_ram=self.min_ram)
+
+        learned = AsSingleton(pbegin | "Learn" >> learn)
+        usage = (
+            pbegin
+            | "Partitions" >> beam.Create([_groups(self.plan.partitions)])
+            | "Distribute partitions" >> DistributeList()
+            | "Describe" >> call(describe_partitions, learned, self.plan)
+            | "Add usage" >> beam.CombineGlobally(add_usages)
+        )
+        return pbegin | "Finish" >> call_last(
+            publish_vocabulary, learned, AsSingleton(usage), self.plan, self.provenance
+        )
+
+    def _tallies(self, pbegin: Any) -> PCollection:
+        if self.count is None:
+            return pbegin | "Tally" >> beam.Create([[self.tally]])
+        return pbegin | "Count words" >> self.count | "Tallies" >> AddTallies()
+
+
+def _groups(partitions: int) -> list[list[int]]:
+    """Divide partitions into groups, each described by one worker."""
+    groups = max(1, min(MAX_DESCRIBERS, partitions // 8))
+    return [list(range(first, partitions, groups)) for first in range(groups)]
+
+
+# What workers do, and the last step
+
+
+def describe_partitions(partitions: list[int], _: Report, plan: VocabularyPlan) -> Usage:
+    """Encode the words of some partitions with the learned vocabulary, and return how often its tokens are used."""
+    use = VocabularyUse(plan.staging.piece(TOKENIZER_FILE), len(plan.sources))
+    reader = plan.open_counts()
+    for partition in partitions:
+        use.add(reader.read(partition))
+    return use.usage
+
+
+def add_usages(usages: Iterable[Usage]) -> Usage:
+    """Sum the usages of partitions, in any order and grouping. The sum of no usages is an empty Usage."""
+    total = Usage.empty(0, 0)
+    for usage in usages:
+        total = total.plus(usage)
+    return total
+
+
+def publish_vocabulary(learned: Report, usage: Usage, plan: VocabularyPlan, provenance: Provenance) -> None:
+    """Publish a vocabulary, with statistics of how it encodes its text."""
+    tokenizer_json = plan.staging.piece(TOKENIZER_FILE)
+    vocabulary = parse_vocabulary(tokenizer_json, TOKENIZER_FILE)
+    entries = sorted(learned["entries"], key=lambda entry: entry["path"])
+
+    statistics = describe_usage(vocabulary, usage, plan.sources)
+    extension = {"extension": learned["extension"]} if "extension" in learned else {}
+    manifest = Manifest(
+        format_version=FORMAT_VERSION,
+        kind="vocab",
+        options=provenance.options,
+        inputs=provenance.inputs,
+        seed=provenance.seed,
+        fingerprint=vocabulary.fingerprint,
+        shards=[Shard(**entry) for entry in entries],
+        totals=totals_of(learned),
+        statistics={**statistics, **extension, "listed_from_count": learned["listed_count"]},
+        ledger=ledger_of(learned),
+    )
+    publish_output(plan.staging, manifest)

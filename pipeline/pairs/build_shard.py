@@ -202,14 +202,8 @@ def write_rows(
     if drawer is not None:
         report["masks"] = drawer.counts()
 
-    entry = {
-        "path": target.name,
-        "rows": num_rows,
-        "tokens": int(layout.range_lengths_N.sum()),
-        "bytes": len(data),
-        "sha256": storage.sha256(data),
-        "fingerprint": fingerprint,
-    }
+    tokens = int(layout.range_lengths_N.sum())
+    entry = shards.shard_entry(target.name, data, num_rows, fingerprint, tokens)
     return data, {"shard": entry, **report}
 
 

@@ -17,7 +17,7 @@ from apache_beam.options.pipeline_options import (
     WorkerOptions,
 )
 
-from pipeline.arguments import unknown_flags
+from pipeline.flags import unknown_flags
 from pipeline.runtime import beam_internals, cloud_access, cloud_flags
 from pipeline.runtime.engines import runner_as_written, runs_locally, short_runner_name, worker_location
 from pipeline.runtime.runner_names import DEFAULT_RUNNER, full_name

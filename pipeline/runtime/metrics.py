@@ -34,10 +34,6 @@ _OF_SHARD: dict[Kind, dict[str, str]] = {
 _OF_REPORT: dict[Kind, tuple[str, ...]] = {"run": (), "text": ("sentences", "text_bytes"), "pairs": ()}
 """For each kind of report: its own counted fields, whose counters have the same names."""
 
-_OF_LOT = {"text": ("documents", "text_file_bytes"), "pairs": ("rows_read", "pair_file_bytes")}
-"""For each kind of shards in a lot: the names of the counters of rows and of bytes. Of pairs, all rows are read, but
-`statistics` may count only a sample of them."""
-
 
 def count_report(kind: Kind, report: Report) -> None:
     """Count what a report says: its shard's rows, tokens and bytes, and what was dropped, by reason.
@@ -52,12 +48,11 @@ def count_report(kind: Kind, report: Report) -> None:
         count(f"dropped/{reason}", dropped)
 
 
-def count_lot(kind: Literal["text", "pairs"], entries: list[Shard]) -> None:
-    """Count a lot, a group of shards that one worker reads: its rows and the bytes of its files."""
-    rows, file_bytes = _OF_LOT[kind]
+def count_lot(entries: list[Shard]) -> None:
+    """Count a lot, a group of text shards that one worker reads: its documents and the bytes of its files."""
     count(f"{PIECES}/lot")
-    count(rows, sum(entry.rows for entry in entries))
-    count(file_bytes, sum(entry.bytes for entry in entries))
+    count("documents", sum(entry.rows for entry in entries))
+    count("text_file_bytes", sum(entry.bytes for entry in entries))
 
 
 def count_all(amounts: dict[str, int]) -> None:

@@ -24,7 +24,7 @@ from queue import SimpleQueue
 import grpc
 from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc
 
-from pipeline import transforms
+from pipeline import jobs
 from pipeline.runtime.engine_worker import Endpoints, work
 from schemas.errors import UsageError
 
@@ -32,9 +32,9 @@ PRELOADED = [
     "pipeline.jobs",  # which imports Beam
     "apache_beam.runners.worker.sdk_worker_main",
     "pipeline.runtime.engine_worker",
-    *(module.name for module in pkgutil.iter_modules(transforms.__path__, "pipeline.transforms.")),
+    *(module.name for module in pkgutil.iter_modules(jobs.__path__, "pipeline.jobs.")),
 ]
-"""What workers need, imported once: Beam, and the graphs of all jobs. A worker imports the rest when it needs it."""
+"""What workers need, imported once: Beam, and all jobs. A worker imports the rest when it needs it."""
 
 STOP_SECONDS = 10.0  # for a worker to end by itself
 REQUESTS = 8  # handled at a time

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +23,7 @@ from pipeline.shard import plan
 from pipeline.shard.copies import Dedup, content_keys, drop_copies, dropped_by_source
 from pipeline.shard.holdout import HELD_OUT, is_held_out, write_held_out
 from pipeline.shard.partition import placements
-from schemas import shards, storage
+from schemas import shards
 from schemas.shards import TEXT_SCHEMA
 
 LedgerEntries = list[tuple[str, str, int]]
@@ -80,7 +79,7 @@ def write_shard(
 
     encoded = encode_documents(table, documents["row"].to_numpy())
     report = {
-        "shard": shard_entry(name, encoded),
+        "shard": shards.shard_entry(name, encoded.data, encoded.rows, encoded.fingerprint),
         "ledger": ledger,
         "sources": count_by_source(documents),
         **encoded.lengths,
@@ -194,18 +193,6 @@ def encode_documents(table: pa.Table, rows: np.ndarray) -> EncodedShard:
 
     data = shards.encode_batches(batches(), table.schema)
     return EncodedShard(data, len(rows), content.hexdigest(), add_lengths(lengths))
-
-
-def shard_entry(name: str, encoded: EncodedShard) -> dict[str, Any]:
-    """Return the shard's entry in the manifest."""
-    return {
-        "path": name,
-        "rows": encoded.rows,
-        "tokens": 0,  # text has no tokens yet
-        "bytes": len(encoded.data),
-        "sha256": storage.sha256(encoded.data),
-        "fingerprint": encoded.fingerprint,
-    }
 
 
 def count_by_source(table: pa.Table) -> dict[str, int]:

@@ -127,6 +127,7 @@ WAYS = {
     "small pieces": Way(constants=SMALL_PIECES),
     "3 threads": Way(THREADS, SMALL_PIECES),
     "3 processes": Way("--direct_num_workers=3", {"SPLIT_BYTES": 4000}),
+    "2 processes": Way("--processes 2"),
     "merged": Way("--shuffle merged", SMALL_PIECES),
     "service": Way("--shuffle service", SMALL_PIECES),
     "service, 3 threads": Way(f"{THREADS} --shuffle service", SMALL_PIECES),
@@ -151,7 +152,7 @@ RUN_AGAIN = {
     "wordpiece": ["merged", "service", "over an extended one"],
     "counts": ["3 threads", "merged", "service, 3 threads"],
     "nsp": ["3 processes", "over other pairs"],
-    "statistics": ["3 threads", "merged", "service", "over other statistics"],
+    "statistics": ["small pieces", "2 processes", "over other statistics"],
 }
 """The ways in which jobs are run again."""
 
@@ -260,8 +261,8 @@ def jobs(command: Command, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     folder = tmp_path_factory.mktemp("recorded")
     (folder / "in").mkdir()
     write_inputs(folder / "in")
-    for name in ("shard", "vocab", "pairs", "statistics"):  # the modules whose constants are patched
-        importlib.import_module(f"pipeline.jobs.{name}")
+    for name in ("jobs.shard", "jobs.vocab", "jobs.pairs", "statistics"):  # the modules whose constants are patched
+        importlib.import_module(f"pipeline.{name}")
 
     gc.freeze()  # jobs make many objects, and each search for cycles would visit those of all imported modules again
     # Worker processes start in the current folder, and would not find the repository.

@@ -18,7 +18,6 @@ from schemas.cooccurrences import (
     count_contexts,
     count_cooccurrences,
     count_unigrams,
-    least_weight,
     sampled_rows,
 )
 from schemas.statistics import Cooccurrences, unit_weight
@@ -124,14 +123,6 @@ def test_rows_without_neighbors_have_no_cooccurrences() -> None:
 def test_weights_are_whole_numbers_at_every_distance() -> None:
     for window in range(1, counting.MAX_WINDOW + 1):
         assert all(unit_weight(window) % distance == 0 for distance in range(1, window + 1))
-
-
-@given(st.lists(st.integers(1, 50), max_size=60), st.integers(1, 70))
-@settings(max_examples=200, deadline=None)
-def test_the_least_weight_keeps_as_many_pairs_as_may_stay(weights: list[int], most: int) -> None:
-    least = least_weight(np.array(weights, dtype=np.int64), most)
-    assert sum(weight >= least for weight in weights) <= most
-    assert least == 1 or sum(weight >= least - 1 for weight in weights) > most
 
 
 def test_a_sample_of_rows_depends_on_their_places_alone() -> None:

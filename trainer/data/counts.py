@@ -28,10 +28,8 @@ from numpy.typing import NDArray
 from schemas import storage
 from schemas.cooccurrences import (
     add_up,
-    blocks_of,
+    count_blocks,
     count_contexts,
-    count_cooccurrences,
-    count_unigrams,
     counting_of,
     sampled_rows,
 )
@@ -205,10 +203,9 @@ def count_sample(folders: list[PairFolder], weights: list[float] | None) -> Samp
     unigrams_V = np.zeros(vocabulary.size, dtype=np.int64)
     parts = [NO_COOCCURRENCES]
     for tables, times in sample(folders, weights, SAMPLED_TOKENS):
-        for rows in blocks_of(tables, WINDOW):
-            unigrams_V += times * count_unigrams(rows, counting)
-            first, second, weight = count_cooccurrences(rows, counting)
-            parts.append(Cooccurrences(first, second, times * weight))
+        for block_unigrams_V, (first_C, second_C, weight_C) in count_blocks(tables, counting):
+            unigrams_V += times * block_unigrams_V
+            parts.append(Cooccurrences(first_C, second_C, times * weight_C))
             progress()
 
     summed = add_up(joined(parts), vocabulary.size)

@@ -15,7 +15,7 @@ from pipeline.commit import parts as manifest_parts
 from pipeline.commit.parts import FolderSummary, list_inputs, part_of_report, summarize_folder, summarize_part
 from pipeline.commit.reports import Report, add_histograms
 from pipeline.commit.staging import Staging
-from pipeline.steps.pairs import add_pair_reports
+from pipeline.jobs.pairs import add_pair_reports
 from schemas import fingerprints, storage
 from schemas.fingerprints import fingerprint
 from schemas.manifest import Input, Shard, read_part

@@ -16,9 +16,9 @@ from pipeline.commit import parts as manifest_parts
 from pipeline.commit.failures import Failures
 from pipeline.commit.reports import Report
 from pipeline.commit.staging import Staging
+from pipeline.jobs import pairs as pairs_graph
+from pipeline.jobs import shard as shard_graph
 from pipeline.shard.job_files import read_splits
-from pipeline.transforms import pairs as pairs_graph
-from pipeline.transforms import shard as shard_graph
 from schemas import fingerprints, large_folders, storage
 from schemas.errors import ClozelineError, DataError, StorageError
 from schemas.large_folders import remove_folder

@@ -15,15 +15,14 @@ from apache_beam.runners.portability.fn_api_runner import translations
 
 from pipeline.commit.finished import Provenance
 from pipeline.commit.staging import Staging
+from pipeline.jobs.counts import CountPlan, CountWords
+from pipeline.jobs.learn_vocabulary import VocabularyPlan
+from pipeline.jobs.shard import ShardCorpora
+from pipeline.jobs.text_folder import TextFolder
+from pipeline.jobs.vocab import MakeVocabulary
 from pipeline.options import ShardJob, VocabJob
 from pipeline.runtime.beam_internals import no_temporary_files
 from pipeline.runtime.runner import BeamJob
-from pipeline.shard.documents import ReadOptions
-from pipeline.steps.counts_reader import CountsPlace
-from pipeline.steps.vocab import VocabularyPlan
-from pipeline.steps.word_counts import CountPlan
-from pipeline.transforms.shard import ShardCorpora
-from pipeline.transforms.vocab import CountWords, MakeVocabulary
 from pipeline.words.rules import Rules
 from schemas.errors import UsageError
 from tests.pipeline.beam_flags import options_of
@@ -44,9 +43,8 @@ SPLITS = 100_000
 def built(*flags: str, dedup: str = "none") -> tuple[Any, Any]:
     """The runner and the client's job, of `shard` with many splits."""
     job = ShardJob(input="x", output="o", dedup=dedup)  # type: ignore[arg-type]
-    reading = ReadOptions("text", "blank_line", "en", "sentencex", dedup=dedup, seed=0)  # type: ignore[arg-type]
     staging = Staging("s3://bucket/text", "job", "token")
-    graph = ShardCorpora(SPLITS, SPLITS << 24, job, reading, Provenance({}, [], 0), "service", staging)
+    graph = ShardCorpora(SPLITS, SPLITS << 24, job, Provenance({}, [], 0), "service", staging)
     with no_temporary_files():
         pipeline = BeamJob("Shard corpora", graph, options_of([*CLOUD, *flags]), staging).build()
         result: Any = pipeline.run()
@@ -142,10 +140,10 @@ def built_vocabulary() -> Any:
     """The graph of `vocab` for a terabyte of text, as the service gets it."""
     staging = Staging("s3://bucket/vocab", "job", "token")
     job = VocabJob(text="s3://bucket/text", output="s3://bucket/vocab", model="wordpiece", size=30_522, lowercase=True)
-    rules = Rules("wordpiece", lowercase=True)
-    count_plan = CountPlan("s3://bucket/text", "", ["web"], (rules,), 16_384, 4, 10**12, is_result=False)
+    text = TextFolder("s3://bucket/text", "", num_shards=16_384, num_parts=4, text_bytes=10**12)
+    count_plan = CountPlan(text, ["web"], (Rules("wordpiece", lowercase=True),), is_result=False)
     counted = CountWords(count_plan, "service", staging)
-    plan = VocabularyPlan(job, CountsPlace("", "", rules, count_plan.partitions, staging), ["web"], staging)
+    plan = VocabularyPlan(job, count_plan.partitions, ["web"], staging)
     graph = MakeVocabulary(plan, Provenance({}, [], 0), counted, [], min_ram="24GB")
     with no_temporary_files():
         pipeline: Any = BeamJob("Vocabulary", graph, options_of(CLOUD), staging).build()
@@ -167,8 +165,8 @@ def test_steps_of_shard_that_take_long_run_in_stages_of_their_own() -> None:
     writing = carrying(stages, "Gather/Consume")
     finishing = carrying(stages, "Finish/Call")
     assert len({id(stage) for stage in (listing, reading, sending, writing, finishing)}) == 5
-    # Reports are counted where shards are written, and travel no further than to their part of the manifest.
-    assert {"Count", "Summarize parts/Part"} <= writing
+    # Reports travel no further than to their part of the manifest.
+    assert "Summarize parts/Part" in writing
 
 
 def test_learning_asks_for_memory_and_shares_its_worker_with_no_other_step() -> None:
@@ -183,7 +181,11 @@ def test_learning_asks_for_memory_and_shares_its_worker_with_no_other_step() -> 
     assert asking == {"Learn"}
 
     stages = stages_of(proto)
-    long_steps = ("Count words/Lots", "Count words/Add counts/Gather/Counts blocks", "Count words/Add counts/Consume")
+    long_steps = (
+        "Count words/Lots/Divide",
+        "Count words/Add counts/Gather/Counts blocks",
+        "Count words/Add counts/Consume",
+    )
     separate = [carrying(stages, name) for name in (*long_steps, "Learn/Call", "Describe", "Finish/Call")]
     assert len({id(stage) for stage in separate}) == 6
     beside_learning = {name for name in carrying(stages, "Learn/Call") if not name.startswith("Learn/")}

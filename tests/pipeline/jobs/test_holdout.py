@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.jobs import publish_text as steps
 from pipeline.shard.holdout import HELD_OUT, NOT_HELD_OUT
-from pipeline.steps import shard as steps
 from schemas import shards, storage
 from schemas.errors import StorageError
 from schemas.manifest import Manifest, read_manifest

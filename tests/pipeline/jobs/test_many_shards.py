@@ -10,12 +10,14 @@ import pytest
 
 from pipeline.commit import parts as manifest_parts
 from pipeline.commit.staging import Staging
+from pipeline.jobs.pairs import PairsPlan, pair_shards
+from pipeline.jobs.text_folder import TextFolder
 from pipeline.options import PairsJob
-from pipeline.steps.pairs import PairsPlan, TextFolder, pair_tasks
 from schemas import fingerprints
 from schemas.errors import DataError
 from schemas.manifest import Manifest, read_manifest
 from schemas.manifest_entries import PART_ENTRIES
+from schemas.shards import shard_name
 from tests.large_folders import many_shards, write_parts
 
 
@@ -79,24 +81,24 @@ def test_a_result_in_parts_is_replaced_without_a_trace(command, text, vocab, tmp
 
 def plan_of(text: Path, manifest: Manifest, passes: int = 1) -> PairsPlan:
     job = PairsJob(text=str(text), vocab="vocab", output="out", objective="nsp", dupe_factor=passes)
-    return PairsPlan(job, b"", "wordpiece", TextFolder.of(manifest), Staging("out", "job"))
+    return PairsPlan(job, b"", "wordpiece", TextFolder.of(str(text), manifest), Staging("out", "job"))
 
 
 def test_each_text_shard_and_pass_is_one_pair_shard(text: Path, text_in_parts: Path) -> None:
     manifest = read_manifest(str(text), "text")
     for folder in (text, text_in_parts):
         plan = plan_of(folder, read_manifest(str(folder), "text"), passes=3)
-        tasks = [task for part in range(plan.text_parts) for task in pair_tasks(part, plan)]
-        tasks.sort(key=lambda task: task.index)
-        assert [task.index for task in tasks] == list(range(9))
-        assert [task.text_shard for task in tasks] == manifest.shards * 3
-        assert [task.pass_number for task in tasks] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+        numbered = dict(item for part in range(plan.text.num_parts) for item in pair_shards(part, plan))
+        targets = [numbered[number] for number in range(9)]
+        assert [target.name for target in targets] == [shard_name("pairs", number, 9) for number in range(9)]
+        assert [target.text_shard for target in targets] == manifest.shards * 3
+        assert [target.pass_number for target in targets] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
 def test_text_that_was_replaced_while_the_job_began_is_refused(text: Path, text_in_parts: Path) -> None:
     manifest = read_manifest(str(text), "text").model_copy(update={"fingerprint": "ab"})
     with pytest.raises(DataError, match="had ab when this job began"):
-        pair_tasks(0, plan_of(text_in_parts, manifest))
+        list(pair_shards(0, plan_of(text_in_parts, manifest)))
 
 
 def test_what_the_graph_holds_does_not_grow_with_the_text(text: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.steps import vocab as steps
+from pipeline.jobs import learn_vocabulary as steps
 from schemas import shards
 from schemas.manifest import read_manifest
 

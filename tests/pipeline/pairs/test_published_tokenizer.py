@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 from transformers import AlbertTokenizer, BertTokenizerFast  # type: ignore[attr-defined]
 
+from pipeline.jobs import pairs as pairs_job
 from pipeline.pairs.encoding import Encoder
 from pipeline.pairs.published_tokenizer import check_encoding, without_dropout
-from pipeline.steps import pairs as pairs_job
 from pipeline.words.rules import literal_tokenizer
 from schemas import shards
 from schemas.errors import DataError

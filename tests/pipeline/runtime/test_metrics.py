@@ -60,12 +60,6 @@ def check_counts(result: Any, folder: Path, text: Path) -> None:
     assert read_counters(result)["pieces/lot"] == len(read.shards)
 
 
-def check_statistics(result: Any, pairs: Path) -> None:
-    read = read_manifest(str(pairs), "pairs")
-    file_bytes = sum(shard.bytes for shard in read.shards)
-    assert counted(result) == {"rows_read": read.totals["rows"], "pair_file_bytes": file_bytes}
-
-
 def check_vocab(result: Any, folder: Path) -> None:
     manifest = read_manifest(str(folder), "vocab")
     assert counted(result) == manifest.totals | dropped(manifest)
@@ -97,6 +91,3 @@ def test_counters_equal_the_ledger(results, documents, vocab: Path, tmp_path: Pa
     assert main([*make_pairs, *flags]) == 0
     check_pairs(results[-1], pairs)
     assert read_counters(results[-1])["pieces/pairs"] == 4
-
-    assert main(["statistics", "--pairs", str(pairs), "--output", str(tmp_path / "statistics"), *flags]) == 0
-    check_statistics(results[-1], pairs)

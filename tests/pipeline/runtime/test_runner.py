@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from pipeline.commit.staging import Staging
+from pipeline.jobs import pairs as pair_steps
+from pipeline.jobs.pairs import PairsPlan, build_pair_shard, pair_shards
+from pipeline.jobs.text_folder import TextFolder
 from pipeline.options import PairsJob
-from pipeline.steps import pairs as pair_steps
-from pipeline.steps.pairs import PairsPlan, TextFolder, build_pair_shard, pair_tasks
 from schemas import storage
 from schemas.manifest import read_manifest
 from schemas.vocabulary import TOKENIZER_FILE, read_vocabulary
@@ -182,26 +183,26 @@ def build_in_threads(folder: Path, text: Path, vocab: Path, threads: int) -> dic
     # The space tells this vocabulary from the one that the fixture encoded with: its encoder remembers nothing yet.
     tokenizer_json = storage.read(storage.join(str(vocab), TOKENIZER_FILE)) + b" "
     model = read_vocabulary(str(vocab)).model
-    described = TextFolder.of(read_manifest(str(text), "text"))
+    described = TextFolder.of(str(text), read_manifest(str(text), "text"))
     plan = PairsPlan(job, tokenizer_json, model, described, Staging(str(folder), "race"))
-    tasks = pair_tasks(0, plan)
+    targets = [target for _, target in pair_shards(0, plan)]
     barrier = threading.Barrier(threads)
     failures: list[BaseException] = []
 
     # Three documents first, alone: if all threads began at once, each would make its own encoder in any case.
     warm_up = replace(
         plan,
-        job=replace(job, text=str(GOLDEN_TEXT)),
-        text=TextFolder.of(read_manifest(str(GOLDEN_TEXT), "text")),
+        text=TextFolder.of(str(GOLDEN_TEXT), read_manifest(str(GOLDEN_TEXT), "text")),
         staging=Staging(str(folder), "warm_up"),
     )
-    build_pair_shard(pair_tasks(0, warm_up)[0], warm_up)
+    _, first_target = next(pair_shards(0, warm_up))
+    build_pair_shard(first_target, warm_up)
 
     def work(first: int) -> None:
         barrier.wait()
         try:
-            for task in tasks[first::threads]:
-                build_pair_shard(task, plan)
+            for target in targets[first::threads]:
+                build_pair_shard(target, plan)
         except BaseException as failure:
             failures.append(failure)
 
@@ -212,8 +213,7 @@ def build_in_threads(folder: Path, text: Path, vocab: Path, threads: int) -> dic
         worker.join()
     assert not failures, failures[0]
 
-    names = [plan.shard_name(task.index) for task in tasks]
-    return {name: plan.staging.piece(name) for name in names}
+    return {target.name: plan.staging.piece(target.name) for target in targets}
 
 
 def test_threads_of_one_process_build_the_same_shards(one_worker, tmp_path: Path) -> None:

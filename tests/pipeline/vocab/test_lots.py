@@ -7,25 +7,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.steps import word_counts
-from pipeline.steps.word_counts import CountPlan, read_lots
+from pipeline.jobs import counts
+from pipeline.jobs.counts import CountPlan, text_lots
+from pipeline.jobs.text_folder import TextFolder
 from pipeline.words.rules import ALL_RULES
 from schemas.fingerprints import fingerprint
 from schemas.manifest import read_root
 from schemas.manifest_entries import PART_ENTRIES, Part, encode_entries, part_name
 from schemas.storage import sha256
 
-PLAN = CountPlan(
-    text="", fingerprint="", sources=[], rules=ALL_RULES, num_shards=1, num_parts=1, text_bytes=1, is_result=True
-)
+TEXT = TextFolder("", "", num_shards=1, num_parts=1, text_bytes=1)
+PLAN = CountPlan(TEXT, sources=[], rules=ALL_RULES, is_result=True)
 
 
 @given(num_shards=st.integers(1, 300_000), text_bytes=st.integers(1, 10**14))
 def test_lots_and_partitions_are_bounded_at_any_size(num_shards: int, text_bytes: int) -> None:
-    plan = replace(PLAN, num_shards=num_shards, text_bytes=text_bytes)
+    plan = replace(PLAN, text=replace(TEXT, num_shards=num_shards, text_bytes=text_bytes))
     assert PART_ENTRIES % plan.shards_per_lot == 0
     assert plan.lots >= min(num_shards, 16)
-    assert plan.shards_per_lot == 1 or plan.shards_per_lot * text_bytes <= word_counts.LOT_BYTES * num_shards
+    assert plan.shards_per_lot == 1 or plan.shards_per_lot * text_bytes <= counts.LOT_BYTES * num_shards
     assert 16 <= plan.partitions <= 4096 and plan.partitions.bit_count() == 1
 
 
@@ -55,7 +55,7 @@ def test_lots_of_parts_have_the_numbers_of_lots_of_the_whole(
     in_parts = listed.model_copy(update={"shards": [], "parts": parts})
     (cut / "manifest.json").write_bytes(in_parts.to_json())
 
-    expected = list(read_lots(0, replace(PLAN, text=str(whole), fingerprint=fingerprint_of_whole)))
+    expected = list(text_lots(0, replace(PLAN, text=replace(TEXT, path=str(whole), fingerprint=fingerprint_of_whole))))
     assert [number for number, _ in expected] == [0, 1, 2, 3, 4]
-    plan = replace(PLAN, text=str(cut), fingerprint=fingerprint_of_whole)
-    assert [lot for part in range(3) for lot in read_lots(part, plan)] == expected
+    plan = replace(PLAN, text=replace(TEXT, path=str(cut), fingerprint=fingerprint_of_whole))
+    assert [lot for part in range(3) for lot in text_lots(part, plan)] == expected

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipeline.steps.vocab import add_usages
+from pipeline.jobs.vocab import add_usages
 from pipeline.vocab.counting import BY_SOURCE
 from pipeline.vocab.report import VocabularyUse, compare_vocabularies, describe_usage
 from schemas.manifest import read_manifest

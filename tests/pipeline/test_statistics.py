@@ -1,9 +1,8 @@
-"""`python -m pipeline statistics`: the counts of whole folders, by every shuffle and number of workers."""
+"""`python -m pipeline statistics`: the counts of whole folders, in any number of processes, and how it divides them."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import signal
 import subprocess
@@ -13,16 +12,28 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from pipeline.exchange import blocks
+from pipeline import statistics as counting
 from pipeline.inspection import inspect
-from pipeline.steps import statistics_plan
-from pipeline.steps.word_counts import encode_entry
+from pipeline.statistics import (
+    MAX_OCCURRENCES,
+    MAX_PARTITIONS,
+    PARTITION_OCCURRENCES,
+    StatisticsPlan,
+    check_size,
+    least_weight,
+    stride_of,
+)
 from pipeline.terminal_views import show_cooccurrences
-from schemas.errors import DataError
+from schemas.cooccurrences import MAX_WINDOW, Counting
+from schemas.errors import DataError, UsageError
 from schemas.manifest import NAME, Manifest, Shard, fingerprint, read_manifest
+from schemas.shards import encode_shard
 from schemas.statistics import COOCCURRENCES_SCHEMA, UNIGRAMS_FILE, Statistics, read_statistics, unit_weight
 from schemas.vocabulary import VOCABULARY_FOLDER, read_vocabulary
 
@@ -91,20 +102,12 @@ def test_the_counts_are_those_of_a_plain_loop(statistics: Path, pairs: Path) -> 
     assert manifest.statistics["weight"] == weights.total()
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ("--shuffle", "service"),
-        ("--direct_num_workers", 4, "--direct_running_mode", "multi_processing"),
-        ("--direct_num_workers", 4, "--direct_running_mode", "multi_threading"),
-    ],
-    ids=lambda flags: str(flags[-1]),
-)
-def test_workers_and_shuffles_do_not_show(command, statistics: Path, pairs: Path, tmp_path: Path, flags) -> None:
+def test_processes_do_not_show(command, statistics: Path, pairs: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(counting, "LOT_TOKENS", 1000)
     output = tmp_path / "statistics"
-    done = command("statistics", "--pairs", pairs, "--output", output, "--window", WINDOW, *flags)
+    done = command("statistics", "--pairs", pairs, "--output", output, "--window", WINDOW, "--processes", 3)
     assert done.returncode == 0, done.stderr
-    assert (output / NAME).read_bytes() == (statistics / NAME).read_bytes()
+    assert_same_files(output, statistics)
 
 
 def test_rare_cooccurrences_are_dropped_and_counted(command, statistics: Path, pairs: Path, tmp_path: Path) -> None:
@@ -127,17 +130,15 @@ def test_rare_cooccurrences_are_dropped_and_counted(command, statistics: Path, p
     assert few.context_weights_V.tolist() == contexts_of(all_weights, few.vocabulary_size)
 
 
-def test_several_partitions_that_drop_pairs_are_the_same_by_every_shuffle(
+def test_several_partitions_that_drop_pairs_are_the_same_from_any_lots(
     command, pairs: Path, statistics: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows come in another order, and in pieces. A partition decides by itself what it drops."""
-    monkeypatch.setattr(statistics_plan, "PARTITION_OCCURRENCES", 500 * WINDOW)
-    monkeypatch.setattr(statistics_plan, "LOT_TOKENS", 1000)
-    monkeypatch.setattr(blocks, "PIECE_BYTES", 4000)
-
-    outputs = [tmp_path / shuffle for shuffle in ("files", "service")]
-    for output in outputs:
-        flags = ("--window", WINDOW, "--max_cooccurrences", 300, "--shuffle", output.name)
+    """A partition decides by itself what it drops."""
+    monkeypatch.setattr(counting, "PARTITION_OCCURRENCES", 500 * WINDOW)
+    outputs = [tmp_path / "one_lot", tmp_path / "lots"]
+    for output, lot_tokens in zip(outputs, (10**9, 1000), strict=True):
+        monkeypatch.setattr(counting, "LOT_TOKENS", lot_tokens)
+        flags = ("--window", WINDOW, "--max_cooccurrences", 300)
         assert command("statistics", "--pairs", pairs, "--output", output, *flags).returncode == 0
     assert_same_files(*outputs)
 
@@ -158,7 +159,7 @@ def test_statistics_without_context_weights_are_refused(statistics: Path, tmp_pa
     older = tmp_path / "statistics"
     shutil.copytree(statistics, older)
     counts = pa.table({"count": pa.array(read_statistics(str(statistics)).unigrams_V)})
-    data, entry = encode_entry(UNIGRAMS_FILE, counts)
+    data, entry = encode_shard(UNIGRAMS_FILE, counts)
     (older / UNIGRAMS_FILE).write_bytes(data)
 
     manifest = read_manifest(str(statistics), "statistics")
@@ -253,41 +254,75 @@ def test_what_another_job_left_unfinished_does_not_show(command, pairs: Path, tm
     assert (output / NAME).read_bytes() == (whole / NAME).read_bytes()
 
 
-def test_a_killed_job_run_again_ends_with_the_same_bytes(command, statistics: Path, pairs: Path, tmp_path) -> None:
-    """SIGKILL after the first piece in staging, and in the next attempt after one more."""
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_killed_job_run_again_ends_with_the_same_bytes(
+    statistics: Path, pairs: Path, tmp_path: Path, processes: int
+) -> None:
+    """SIGKILL of the launcher after the first piece in staging, and in the next attempt after one more."""
     output = tmp_path / "killed"
-    flags = ["--pairs", str(pairs), "--output", str(output), "--window", str(WINDOW), "--direct_num_workers=1"]
+    command = [sys.executable, "-m", "pipeline", "statistics", "--pairs", str(pairs), "--output", str(output)]
+    command += ["--window", str(WINDOW), "--processes", str(processes)]
     kills = 0
     pieces = 0
     while not (output / NAME).exists():
-        process = subprocess.Popen(
-            [sys.executable, "-m", "pipeline", "statistics", *flags],
-            start_new_session=True,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         target = pieces + 1
         while process.poll() is None:
             with contextlib.suppress(FileNotFoundError):  # a folder was removed while it was listed
                 pieces = max(pieces, len(list(output.glob("_unfinished-*/*.json"))))
             if pieces >= target and kills < 2 and not (output / NAME).exists():
-                os.killpg(process.pid, signal.SIGKILL)
+                family = psutil.Process(process.pid).children(recursive=True)
+                process.kill()
                 kills += 1
                 process.wait()
+                assert not psutil.wait_procs(family, timeout=30)[1], "processes end with their launcher"
             time.sleep(0.01)
         assert process.returncode in (0, -signal.SIGKILL)
 
     assert kills > 0
-    assert command("verify", output).returncode == 0
-    for whole in statistics.iterdir():
-        assert (output / whole.name).read_bytes() == whole.read_bytes()
+    assert_same_files(output, statistics)
+
+
+def test_a_process_that_is_killed_is_one_line(pairs: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    command = [sys.executable, "-m", "pipeline", "statistics", "--pairs", str(pairs), "--output", str(output)]
+    process = subprocess.Popen([*command, "--processes", "2"], stderr=subprocess.PIPE, text=True)
+    killed = False
+    while process.poll() is None and not killed:
+        for child in psutil.Process(process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if "spawn_main" in " ".join(child.cmdline()):
+                    child.kill()
+                    killed = True
+        time.sleep(0.01)
+    _, shown = process.communicate(timeout=60)
+    assert killed and process.returncode == 1, shown
+    assert shown.startswith("clozeline: A process was killed") and shown.count("\n") == 1, shown
+    assert not (output / NAME).exists()
+
+
+def test_flags_of_beam_are_refused(command, pairs: Path, tmp_path: Path) -> None:
+    for flags in (("--runner", "FlinkRunner"), ("--direct_num_workers=4",), ("--no_wait",)):
+        done = command("statistics", "--pairs", pairs, "--output", tmp_path / "out", *flags)
+        assert done.returncode == 2 and f"Unknown flag {flags[0]}." in done.stderr, done.stderr
+        assert "statistics runs on this machine, without Beam" in done.stderr, done.stderr
+    misspelled = command("statistics", "--pairs", pairs, "--output", tmp_path / "out", "--windw", 3)
+    assert misspelled.returncode == 2 and "Did you mean --window?" in misspelled.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_touches_nothing(command, pairs: Path, tmp_path: Path) -> None:
+    done = command("statistics", "--pairs", pairs, "--output", tmp_path / "out", "--dry_run")
+    assert done.returncode == 0 and "nothing was written or removed" in done.stderr
+    assert done.stdout.startswith("statistics: up to ") and "2 files" in done.stdout, done.stdout
+    assert not (tmp_path / "out").exists()
 
 
 def test_more_tokens_than_fit_into_memory_are_refused(
     command, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokens = read_manifest(str(pairs), "pairs").totals["tokens"]
-    monkeypatch.setattr(statistics_plan, "MAX_OCCURRENCES", WINDOW * (tokens - 1) + 1)
+    monkeypatch.setattr(counting, "MAX_OCCURRENCES", WINDOW * (tokens - 1) + 1)
     flags = ("--pairs", pairs, "--output", tmp_path / "out", "--window", WINDOW)
     done = command("statistics", *flags, "--max_tokens", 10**12)
     assert done.returncode == 2 and f"Give --max_tokens {tokens - 1}." in done.stderr, done.stderr
@@ -320,3 +355,73 @@ def test_manifests_of_statistics_say_what_they_count(statistics: Path) -> None:
     assert read_statistics(str(statistics)).window == WINDOW
     assert manifest.statistics["unit_weight"] == 12
     assert manifest.statistics["share_of_rows"] == 1.0
+
+
+# How the work is divided
+
+DEFAULT_WINDOW = 3
+MILLION = 10**6
+
+
+def plan_of(num_shards: int, tokens: int, max_tokens: int, window: int = DEFAULT_WINDOW) -> StatisticsPlan:
+    counted = Counting(30_522, window, (0,), (0,))
+    shards_read = len(range(0, num_shards, stride_of(num_shards, tokens, max_tokens)))
+    tokens_read = tokens * shards_read // num_shards
+    return StatisticsPlan("pairs", "", counted, num_shards, tokens, tokens_read, max_tokens, 50 * MILLION)
+
+
+@pytest.mark.parametrize("num_shards", [1, 7, 64, 1000, 100_000])
+@pytest.mark.parametrize("tokens", [10**6, 10**9, 3 * 10**12])
+def test_the_plan_bounds_what_is_read_and_counted(num_shards: int, tokens: int) -> None:
+    made = plan_of(num_shards, tokens, 256 * MILLION)
+    assert len(range(0, num_shards, made.stride)) == made.shards_read
+    counted = made.tokens_read * made.share_of_rows
+    assert counted <= 256_000_000 * 1.01
+    assert counted >= 0.98 * min(tokens, 256_000_000)
+
+    # Twice what is counted is read at most, or some 64 shards.
+    assert made.tokens_read <= 2 * 256_000_000 + tokens * 128 / num_shards or made.stride == 1
+    assert made.partitions <= 64
+
+
+def test_partitions_of_the_default_window_stay() -> None:
+    """They are part of what a folder is made from: another number would drop other rare pairs."""
+    sizes = {1: 1, 4 * MILLION: 1, 9 * MILLION: 2, 13 * MILLION: 4, 100 * MILLION: 32, 256 * MILLION: 64}
+    assert {tokens: plan_of(64, 10**12, tokens).partitions for tokens in sizes} == sizes
+
+
+@pytest.mark.parametrize("window", range(1, MAX_WINDOW + 1))
+@pytest.mark.parametrize("max_tokens", [1, MILLION, 256 * MILLION, 10**9, 10**12])
+@pytest.mark.parametrize("tokens", [1, MILLION, 10**9, 10**13])
+def test_the_memory_of_a_partition_is_bounded_for_every_window(tokens: int, max_tokens: int, window: int) -> None:
+    made = plan_of(64, tokens, max_tokens, window)
+    occurrences = min(tokens, max_tokens) * window
+    if occurrences > MAX_OCCURRENCES:
+        with pytest.raises(UsageError, match="would not fit into memory"):
+            check_size(made)
+        return
+
+    check_size(made)
+    assert made.partitions <= MAX_PARTITIONS
+    assert occurrences / made.partitions < 2 * PARTITION_OCCURRENCES
+    assert occurrences / made.partitions > PARTITION_OCCURRENCES / 2 or made.partitions == 1
+
+
+def test_the_limit_that_an_error_names_is_accepted() -> None:
+    limit = MAX_OCCURRENCES // 16
+    check_size(plan_of(64, 10**12, limit, window=16))
+    with pytest.raises(UsageError, match=rf"^--max_tokens 10,000,000,000 .* Give --max_tokens {limit}\.$"):
+        check_size(plan_of(64, 10**12, 10**10, window=16))
+    with pytest.raises(UsageError):
+        check_size(plan_of(64, 10**12, limit + 1, window=16))
+
+    # What counts are the tokens that there are.
+    check_size(plan_of(64, MILLION, 10**15, window=16))
+
+
+@given(st.lists(st.integers(1, 50), max_size=60), st.integers(1, 70))
+@settings(max_examples=200, deadline=None)
+def test_the_least_weight_keeps_as_many_pairs_as_may_stay(weights: list[int], most: int) -> None:
+    least = least_weight(np.array(weights, dtype=np.int64), most)
+    assert sum(weight >= least for weight in weights) <= most
+    assert least == 1 or sum(weight >= least - 1 for weight in weights) > most

@@ -1,7 +1,4 @@
-"""The last steps of `shard`: summing the shards' reports, and publishing the text.
-
-The other steps are `write_runs`, `plan_shards` and `write_shard` in pipeline/shard.
-"""
+"""The last step of `shard`: publishes the text folder, and the held-out folder before it."""
 
 from __future__ import annotations
 

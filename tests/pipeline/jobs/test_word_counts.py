@@ -14,19 +14,19 @@ from pipeline.commit import parts as manifest_parts
 from pipeline.commit.finished import Provenance
 from pipeline.commit.reports import Report
 from pipeline.commit.staging import Staging
-from pipeline.options import VocabJob
-from pipeline.steps import word_counts
-from pipeline.steps.counts_reader import CountsPlace
-from pipeline.steps.vocab import VocabularyPlan, learn_vocabulary
-from pipeline.steps.word_counts import (
+from pipeline.jobs import counts as counting
+from pipeline.jobs.counts import (
     CountPlan,
     add_counts,
     add_tallies,
     entries_of,
     publish_counts,
-    read_lots,
     tallies_of,
+    text_lots,
 )
+from pipeline.jobs.learn_vocabulary import VocabularyPlan, learn_vocabulary
+from pipeline.jobs.text_folder import TextFolder
+from pipeline.options import VocabJob
 from pipeline.vocab.counting import BY_RULES
 from pipeline.words.rules import ALL_RULES
 from schemas import fingerprints
@@ -35,16 +35,8 @@ from schemas.manifest import open_manifest, read_root
 from schemas.vocabulary import COUNTS_FILE, TOKENIZER_FILE
 from tests.object_store import ObjectStore
 
-PLAN = CountPlan(
-    text="text",
-    fingerprint="ab",
-    sources=["x"],
-    rules=ALL_RULES,
-    num_shards=1,
-    num_parts=1,
-    text_bytes=1,
-    is_result=True,
-)
+TEXT = TextFolder("text", fingerprint="ab", num_shards=1, num_parts=1, text_bytes=1)
+PLAN = CountPlan(TEXT, sources=["x"], rules=ALL_RULES, is_result=True)
 WORDS = [f"{left}{right}" for left in "abcdefgh" for right in "stuvwxyz"]
 ZEROS = "zeros"
 GONE = "gone"
@@ -65,7 +57,7 @@ def counts_of(partition: int) -> pa.Table:
 
 def add_all(plan: CountPlan, staging: Staging) -> list[list[Report]]:
     return [
-        add_counts(number, lambda number=number: [counts_of(number)], plan, staging)
+        add_counts(number, lambda number=number: [counts_of(number)], None, plan, staging)
         for number in range(plan.partitions)
     ]
 
@@ -74,6 +66,12 @@ def publish(partitions: list[list[Report]], staging: Staging) -> None:
     entries = [entries_of(partition) for partition in partitions]
     tallies = add_tallies(map(tallies_of, partitions))
     publish_counts(entries, tallies, PLAN, Provenance({"version": 1}, [], 0), staging)
+
+
+def vocabulary_plan(plan: CountPlan, staging: Staging) -> VocabularyPlan:
+    """A vocabulary from the counts that a job has in its staging."""
+    job = VocabJob(text="text", output=staging.output, model="wordpiece", size=60, lowercase=True)
+    return VocabularyPlan(job, plan.partitions, ["x"], staging)
 
 
 def damage(staging: Staging, name: str, how: str) -> None:
@@ -87,9 +85,9 @@ def damage(staging: Staging, name: str, how: str) -> None:
 
 def test_text_that_was_replaced_while_the_job_began_is_refused(text: Path) -> None:
     now = read_root(str(text), "text").fingerprint
-    assert list(read_lots(0, replace(PLAN, text=str(text), fingerprint=now)))
+    assert list(text_lots(0, replace(PLAN, text=replace(TEXT, path=str(text), fingerprint=now))))
     with pytest.raises(DataError, match="had ab when this job began: it was replaced"):
-        list(read_lots(0, replace(PLAN, text=str(text))))
+        list(text_lots(0, replace(PLAN, text=replace(TEXT, path=str(text)))))
 
 
 @pytest.mark.parametrize("how", [ZEROS, GONE])
@@ -97,7 +95,7 @@ def test_a_damaged_sum_in_staging_is_made_again(tmp_path: Path, how: str) -> Non
     plan = replace(PLAN, rules=ALL_RULES[:1], is_result=False)
     staging = Staging(str(tmp_path), "job")
     add_all(plan, staging)
-    reader = CountsPlace("", "", ALL_RULES[0], plan.partitions, staging).open()
+    reader = vocabulary_plan(plan, staging).open_counts()
     whole = reader.read(5)
     damage(staging, "wordpiece_uncased-00005-of-00016.arrow", how)
 
@@ -126,15 +124,13 @@ def test_a_damaged_file_of_counts_is_not_published_and_made_again(tmp_path: Path
 def test_a_damaged_file_of_a_vocabulary_is_made_again(tmp_path: Path, name: str, how: str) -> None:
     staging = Staging(str(tmp_path), "job")
     plan = replace(PLAN, rules=ALL_RULES[:1], is_result=False)
-    tally = add_tallies(map(tallies_of, add_all(plan, staging)))[0]
-    job = VocabJob(text="text", output=str(tmp_path), model="wordpiece", size=60, lowercase=True)
-    place = CountsPlace("", "", ALL_RULES[0], plan.partitions, staging)
-    vocabulary = VocabularyPlan(job, place, ["x"], staging)
+    tallies = add_tallies(map(tallies_of, add_all(plan, staging)))
+    vocabulary = vocabulary_plan(plan, staging)
 
-    first = learn_vocabulary(tally, vocabulary)
+    first = learn_vocabulary(tallies, vocabulary)
     whole = staging.piece(name)
     damage(staging, name, how)
-    assert learn_vocabulary(tally, vocabulary) == first
+    assert learn_vocabulary(tallies, vocabulary) == first
     assert staging.piece(name) == whole
 
 
@@ -176,16 +172,16 @@ def test_a_partition_that_is_not_the_manifests_is_an_error_with_its_path(
 
 
 def test_counts_that_were_replaced_while_the_job_began_are_refused(counts: Path) -> None:
-    place = CountsPlace(str(counts), "ab", ALL_RULES[0], 16, Staging("out", "job"))
+    plan = replace(vocabulary_plan(PLAN, Staging("out", "job")), counts=str(counts), fingerprint="ab")
     with pytest.raises(DataError, match="had ab when this job began: it was replaced"):
-        place.open()
+        plan.open_counts()
 
 
 def test_a_store_takes_each_file_of_counts_once_and_gives_it_twice(
     command, s3: ObjectStore, text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once for learning, and once for the statistics."""
-    monkeypatch.setattr(word_counts, "MIN_PARTITIONS", 2)
+    monkeypatch.setattr(counting, "MIN_PARTITIONS", 2)
     s3.bucket("counted")
     place = "s3://counted/made"
     made = ("--counts", f"{place}/counts", "--output", f"{place}/vocab", "--model", "wordpiece", "--size", 150)
