@@ -78,7 +78,7 @@ def running(command: list[str], port: int, log: Path) -> Iterator[None]:
 def worker_pool(out: Path) -> Iterator[list[str]]:
     """Run a pool of workers, and yield the flags that send an engine's work to it."""
     port = free_port()
-    command = [sys.executable, "-m", "pipeline.worker", "--pool", "--port", str(port)]
+    command = [sys.executable, "-m", "pipeline.beam.workers", "--pool", "--port", str(port)]
     with running(command, port, out / "pool.log"):
         yield ["--environment_type=EXTERNAL", f"--environment_config=localhost:{port}"]
 

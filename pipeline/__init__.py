@@ -12,6 +12,7 @@ How the code is laid out, from the command line down:
     transforms/             the graphs: the only package that wires Beam transforms together
     steps/                  what a worker does with one element of a graph, and how a result is published
     shard/, vocab/, pairs/  the algorithms, independent of Beam
-    runtime/                starting Beam, resuming unfinished work, leases, progress, logs
+    beam/                   flags to engines, jobs here and on engines, workers, signals, progress, logs
+    runtime/                exchange, and resuming unfinished work: staging, leases, publication
     inspection              `inspect` and `verify`, which run without Beam
 """

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.arguments import add_launch_flags, launch_flags, unknown_flags
+from pipeline.beam import display, stop_signals
 from pipeline.flags import add_flags, folder, given_flags, positive
 from pipeline.options import PairsJob, ShardJob, StatisticsJob, VocabJob
-from pipeline.runtime import stop_signals, terminal_logs
 from schemas import storage
 from schemas.errors import ClozelineError, nearest_name
 from schemas.manifest import Manifest, read_manifest
@@ -82,7 +82,7 @@ def main(arguments: list[str] | None = None, prog: str = "python -m pipeline") -
         other_arguments += launch_flags(parsed)
         invocation = Invocation(parsed, other_arguments, parsed.known_flags)
         # Around the whole command, because Beam logs warnings while it is imported.
-        with stop_signals.as_interrupts(), terminal_logs.job_logs(other_arguments, parsed.verbose):
+        with stop_signals.as_interrupts(), display.job_logs(other_arguments, parsed.verbose):
             parsed.command.run(invocation)
         return 0
     except ClozelineError as error:

@@ -9,13 +9,12 @@ import sys
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from pipeline.beam import estimate
+from pipeline.beam.display import Work
+from pipeline.beam.engines import chosen_shuffle, is_dry_run, path_for_workers
+from pipeline.beam.runner import Execution, execute
 from pipeline.jobs.finished import Wanted, finished_manifest
 from pipeline.options import VocabJob
-from pipeline.runtime import estimate
-from pipeline.runtime.engines import chosen_shuffle, path_for_workers
-from pipeline.runtime.execution import Execution, execute
-from pipeline.runtime.launch import is_dry_run
-from pipeline.runtime.progress import Work
 from pipeline.runtime.staging import plan_staging
 from pipeline.steps.provenance import Provenance
 from pipeline.steps.word_counts import LOT_NOTES, CountPlan
@@ -108,7 +107,7 @@ def run_counts(job: VocabJob, text: Manifest, options: PipelineOptions) -> Manif
         options=options,
         staging=staging,
         work=counting_work(count, text),
-        estimate=estimate.Estimate(
+        estimate=lambda: estimate.Estimate(
             splits=plan.lots,
             shards=plan.partitions * len(ALL_RULES),
             are_counted=True,

@@ -6,16 +6,14 @@ from dataclasses import replace
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from pipeline.beam import estimate
+from pipeline.beam.display import Work
+from pipeline.beam.engines import beam_options, check_launch, is_dry_run, path_for_workers
+from pipeline.beam.runner import Execution, execute
 from pipeline.flags import recorded_options
 from pipeline.jobs.finished import Wanted, finished_manifest
 from pipeline.options import PairsJob
 from pipeline.pairs.published_tokenizer import check_encoding, without_dropout
-from pipeline.runtime import estimate
-from pipeline.runtime.engines import path_for_workers
-from pipeline.runtime.execution import Execution, execute
-from pipeline.runtime.launch import check_launch, is_dry_run
-from pipeline.runtime.progress import Work
-from pipeline.runtime.runner import beam_options
 from pipeline.runtime.staging import plan_staging
 from pipeline.steps.pairs import PairsPlan, TextFolder
 from pipeline.steps.provenance import Provenance
@@ -63,8 +61,16 @@ def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     plan = PairsPlan(job, tokenizer_json, vocabulary.model, TextFolder.of(text), staging)
     graph = WritePairs(plan, provenance)
     work = Work("pairs-", plan.num_shards, job.dupe_factor * text.totals["text_bytes"])
-    size = _estimate(text, plan, work)
-    return execute(Execution("pairs", "Write pairs", graph, options, staging, work, size), "pairs")
+    execution = Execution(
+        kind="pairs",
+        label="Write pairs",
+        graph=graph,
+        options=options,
+        staging=staging,
+        work=work,
+        estimate=lambda: _estimate(text, plan, work),
+    )
+    return execute(execution, "pairs")
 
 
 def _estimate(text: Manifest, plan: PairsPlan, work: Work) -> estimate.Estimate:

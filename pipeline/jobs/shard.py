@@ -10,15 +10,13 @@ from typing import Any
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from pipeline.beam import estimate
+from pipeline.beam.display import Work
+from pipeline.beam.engines import beam_options, check_launch, chosen_shuffle, is_dry_run, path_for_workers
+from pipeline.beam.runner import Execution, execute
 from pipeline.flags import recorded_options
 from pipeline.jobs.finished import Wanted, finished_manifest, is_finished
 from pipeline.options import ShardJob
-from pipeline.runtime import estimate
-from pipeline.runtime.engines import chosen_shuffle, path_for_workers
-from pipeline.runtime.execution import Execution, execute
-from pipeline.runtime.launch import check_launch, is_dry_run
-from pipeline.runtime.progress import Work
-from pipeline.runtime.runner import beam_options
 from pipeline.runtime.staging import Staging, plan_staging
 from pipeline.shard.documents import ReadOptions
 from pipeline.shard.encodings import UTF8, canonical_encoding
@@ -142,7 +140,7 @@ def _execution(
         options=options,
         staging=staging,
         work=Work("split-", len(splits), graph.input_bytes),
-        estimate=_estimate(graph.job, files, len(splits)),
+        estimate=lambda: _estimate(graph.job, files, len(splits)),
         prepare=prepare,
         published_first=() if graph.held_out is None else (graph.held_out,),
     )

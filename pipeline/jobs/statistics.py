@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from itertools import islice
 
+from pipeline.beam.display import Work
+from pipeline.beam.engines import beam_options, check_launch, chosen_shuffle, is_dry_run, path_for_workers
+from pipeline.beam.estimate import STATISTICS_BYTES_PER_TOKEN, STATISTICS_TOKENS_PER_SECOND, Estimate
+from pipeline.beam.runner import Execution, execute
 from pipeline.flags import recorded_options
 from pipeline.jobs.finished import Wanted, finished_manifest
 from pipeline.options import StatisticsJob
-from pipeline.runtime.engines import chosen_shuffle, path_for_workers
-from pipeline.runtime.estimate import STATISTICS_BYTES_PER_TOKEN, STATISTICS_TOKENS_PER_SECOND, Estimate
-from pipeline.runtime.execution import Execution, execute
-from pipeline.runtime.launch import check_launch, is_dry_run
-from pipeline.runtime.progress import Work
-from pipeline.runtime.runner import beam_options
 from pipeline.runtime.staging import plan_staging
 from pipeline.steps.provenance import Provenance
 from pipeline.steps.statistics_plan import StatisticsPlan, check_size, stride_of
@@ -54,7 +52,7 @@ def run(job: StatisticsJob, beam_arguments: list[str], known_flags: list[str]) -
         options=options,
         staging=staging,
         work=Work(f"{STATISTICS_STREAM.name}-", plan.lots, input_bytes),
-        estimate=_estimate(plan, input_bytes),
+        estimate=lambda: _estimate(plan, input_bytes),
     )
     return execute(execution, "statistics")
 

@@ -13,6 +13,18 @@ from typing import Any
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from pipeline.beam import estimate
+from pipeline.beam.display import NOT_MEASURED
+from pipeline.beam.engines import (
+    beam_options,
+    check_launch,
+    chosen_shuffle,
+    is_dry_run,
+    leaves_job,
+    path_for_workers,
+    runs_locally,
+)
+from pipeline.beam.runner import Execution, execute
 from pipeline.flags import recorded_options
 from pipeline.jobs.counts import (
     NO_SEED,
@@ -28,12 +40,6 @@ from pipeline.jobs.finished import Wanted, finished_manifest
 from pipeline.jobs.vocab_accents import accents_warning, default_note, with_case_of
 from pipeline.jobs.vocab_extension import resolve_extension
 from pipeline.options import VocabJob
-from pipeline.runtime import estimate
-from pipeline.runtime.engines import chosen_shuffle, path_for_workers, runs_locally
-from pipeline.runtime.execution import Execution, execute
-from pipeline.runtime.launch import check_launch, is_dry_run, leaves_job
-from pipeline.runtime.progress import NOT_MEASURED
-from pipeline.runtime.runner import beam_options
 from pipeline.runtime.staging import Staging, plan_staging
 from pipeline.shard.languages import find_language
 from pipeline.steps.counts_reader import CountsPlace, tally_of
@@ -128,7 +134,7 @@ def _run_from_text(job: VocabJob, text: Manifest, extended: list[Input], options
         options=options,
         staging=staging,
         work=counting_work(count, text),
-        estimate=_estimate(count_plan.lots, count_plan.text_bytes),
+        estimate=lambda: _estimate(count_plan.lots, count_plan.text_bytes),
     )
     return execute(execution, "vocab")
 
@@ -169,7 +175,7 @@ def _run_from_counts(
         options=options,
         staging=staging,
         work=NOT_MEASURED,
-        estimate=_estimate(lots=0, text_bytes=0),
+        estimate=lambda: _estimate(lots=0, text_bytes=0),
     )
     return execute(execution, "vocab")
 

@@ -15,9 +15,9 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.pvalue import AsSingleton, PCollection
 
+from pipeline.beam.steps import call, generate
 from pipeline.runtime.exchange import BatchSource, Shuffle, Stream
 from pipeline.runtime.staging import Staging
-from pipeline.transforms.calls import call, generate
 from pipeline.transforms.exchange_steps import (
     Consume,
     Consumer,

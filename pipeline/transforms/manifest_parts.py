@@ -9,10 +9,10 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
 
+from pipeline.beam.steps import call
 from pipeline.runtime.counters import Report
 from pipeline.runtime.manifest_parts import AddUp, PartSummary, part_of_report, summarize_part
 from pipeline.runtime.staging import Staging
-from pipeline.transforms.calls import call
 
 
 @dataclass

@@ -20,6 +20,7 @@ import apache_beam as beam
 import pyarrow as pa
 from apache_beam.pvalue import AsSingleton, PCollection
 
+from pipeline.beam.steps import call_once
 from pipeline.runtime.counters import Report
 from pipeline.runtime.exchange import Shuffle, Stream
 from pipeline.runtime.run_files import Keys
@@ -31,7 +32,6 @@ from pipeline.shard.near_duplicates.similarity import DELIVERY_SCHEMA, REQUEST_S
 from pipeline.shard.plan import CorpusSurvey
 from pipeline.steps import near_duplicates as steps
 from pipeline.steps.near_duplicates import plan_near_duplicates
-from pipeline.transforms.calls import call_once
 from pipeline.transforms.exchange import Gather, Relayed, Sent, Written
 from pipeline.transforms.exchange_steps import Plan
 from pipeline.transforms.relay import Output, Plans, Step, relay

@@ -8,9 +8,9 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.pvalue import AsList, PCollection
 
+from pipeline.beam.steps import DistributeList, call, call_last
 from pipeline.steps.pairs import PairsPlan, add_pair_reports, build_pair_shard, pair_tasks, publish_pairs
 from pipeline.steps.provenance import Provenance
-from pipeline.transforms.calls import DistributeList, call, call_last
 from pipeline.transforms.manifest_parts import SummarizeParts
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from apache_beam.pvalue import AsSingleton, PCollection, TaggedOutput
 
+from pipeline.beam.steps import generate
 from pipeline.runtime.blocks import WireBlock
 from pipeline.runtime.exchange import (
     Entry,
@@ -25,7 +26,6 @@ from pipeline.runtime.exchange import (
 )
 from pipeline.runtime.relay import Addressed, relay_blocks, relay_runs
 from pipeline.runtime.staging import Staging
-from pipeline.transforms.calls import generate
 from pipeline.transforms.exchange import Relayed
 from pipeline.transforms.exchange_steps import Plan, rows_of_blocks, rows_of_runs
 

@@ -11,6 +11,7 @@ import apache_beam as beam
 import pyarrow as pa
 from apache_beam.pvalue import AsList, AsSingleton, PCollection
 
+from pipeline.beam.steps import Distribute, call, call_last, call_once, generate
 from pipeline.options import ShardJob
 from pipeline.runtime.counters import Report
 from pipeline.runtime.exchange import Shuffle
@@ -24,7 +25,6 @@ from pipeline.shard.plan import CorpusSurvey, InputLimits, Sharding, add_runs, p
 from pipeline.steps.near_duplicates import rounds_for
 from pipeline.steps.provenance import Provenance
 from pipeline.steps.shard import TextFolders, add_text_reports, publish_text, publish_with_held_out
-from pipeline.transforms.calls import Distribute, call, call_last, call_once, generate
 from pipeline.transforms.exchange import Exchange, Written
 from pipeline.transforms.exchange_steps import Plan
 from pipeline.transforms.manifest_parts import SummarizeParts

@@ -11,7 +11,8 @@ import apache_beam as beam
 import pyarrow as pa
 from apache_beam.pvalue import AsList, AsSingleton, PCollection
 
-from pipeline.runtime import metrics
+from pipeline.beam import steps
+from pipeline.beam.steps import Distribute, DistributeList, call_last, generate
 from pipeline.runtime.counters import Report
 from pipeline.runtime.exchange import BatchSource, KeyedBatch, Shuffle, Stream
 from pipeline.runtime.staging import Staging
@@ -25,7 +26,6 @@ from pipeline.steps.statistics import (
     read_lots,
 )
 from pipeline.steps.statistics_plan import StatisticsPlan
-from pipeline.transforms.calls import Distribute, DistributeList, call_last, generate
 from pipeline.transforms.exchange import Exchange, Sent
 from pipeline.transforms.exchange_steps import Plan
 from schemas.statistics import COOCCURRENCES_SCHEMA
@@ -65,7 +65,7 @@ def _count_lot(lot: PairLot, _: Any, plan: StatisticsPlan) -> Iterator[KeyedBatc
 
 
 def _lot_made(lot: PairLot) -> None:
-    metrics.count_lot("pairs", [shard for _, shard in lot.shards])
+    steps.count_lot("pairs", [shard for _, shard in lot.shards])
 
 
 def _add_counts(

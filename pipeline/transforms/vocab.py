@@ -11,7 +11,8 @@ import apache_beam as beam
 import pyarrow as pa
 from apache_beam.pvalue import AsList, AsSingleton, PCollection
 
-from pipeline.runtime import metrics
+from pipeline.beam import steps
+from pipeline.beam.steps import Distribute, DistributeList, call, call_last, call_once, generate
 from pipeline.runtime.counters import Report
 from pipeline.runtime.exchange import BatchSource, KeyedBatch, Shuffle, Stream
 from pipeline.runtime.staging import Staging
@@ -39,7 +40,6 @@ from pipeline.steps.word_counts import (
     tallies_of,
     totals_of_counts,
 )
-from pipeline.transforms.calls import Distribute, DistributeList, call, call_last, call_once, generate
 from pipeline.transforms.exchange import Exchange, Sent
 from pipeline.transforms.exchange_steps import Plan
 from pipeline.vocab.counting import BY_RULES
@@ -79,7 +79,7 @@ def _count_lot(lot: TextLot, _: Any, plan: CountPlan) -> Iterator[KeyedBatch]:
 
 
 def _lot_made(lot: TextLot, shuffle: Shuffle, staging: Staging) -> None:
-    metrics.count_lot("text", lot.shards)
+    steps.count_lot("text", lot.shards)
     if shuffle == "service":  # this shuffle leaves no report on the lot in staging
         note_lot(lot, staging)
 
@@ -89,7 +89,7 @@ def _add_counts(
 ) -> list[Report]:
     reports = add_counts(partition, read_tables, plan, staging)
     if plan.is_result:
-        metrics.count_all(totals_of_counts(tallies_of(reports), plan))
+        steps.count_all(totals_of_counts(tallies_of(reports), plan))
     return reports
 
 
@@ -157,8 +157,8 @@ class MakeVocabulary(beam.PTransform):
 def _learn(tallies: list[Any], plan: VocabularyPlan) -> Report:
     """Learn from the tally of the only set of rules that a vocabulary needs, and update the job's counters."""
     learned = learn_vocabulary(tallies[0] if tallies else [], plan)
-    metrics.count_all(totals_of(learned))
-    metrics.count_all({f"dropped/{entry.reason}": entry.count for entry in ledger_of(learned)})
+    steps.count_all(totals_of(learned))
+    steps.count_all({f"dropped/{entry.reason}": entry.count for entry in ledger_of(learned)})
     return learned
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.runtime.engines import path_for_workers
+from pipeline.beam.engines import path_for_workers
 from schemas.errors import UsageError
 from schemas.manifest import read_manifest
 from tests.conftest import after
@@ -23,6 +23,7 @@ from tests.pipeline.beam_flags import options_of
 from tests.ports import free_port
 
 PORTABLE = ["--runner=PortableRunner", "--job_endpoint=localhost:1"]
+CLOUD = ["--project=p", "--region=r", "--temp_location=gs://b/t", "--sdk_container_image=i"]
 WORKERS = {
     "local": ([], "a/b"),
     "direct": (["--runner=DirectRunner"], "a/b"),
@@ -35,8 +36,8 @@ WORKERS = {
     "service here": (PORTABLE, "a/b"),
     "docker": ([*PORTABLE, "--environment_type=DOCKER", "--environment_config=image"], None),
     "flink docker": (["--runner=flink", "--flink_master=far:8081", "--environment_config=image"], None),
-    "dataflow": (["--runner=DataflowRunner", "--project=p", "--region=r"], None),
-    "dataflow, short": (["--runner=dataflow"], None),
+    "dataflow": (["--runner=DataflowRunner", *CLOUD], None),
+    "dataflow, short": (["--runner=dataflow", *CLOUD], None),
 }
 
 
@@ -57,14 +58,7 @@ def test_dataflow_with_local_paths_is_refused_before_anything_starts(command, co
     names[flag] = str(corpus if flag == "--input" else tmp_path / "out")
     if flag == "--output":
         names["--input"] = str(corpus)
-    cloud = (
-        "--runner=DataflowRunner",
-        "--project=p",
-        "--region=us-central1",
-        "--temp_location=gs://b/t",
-        "--sdk_container_image=i",
-        "--dry_run",
-    )
+    cloud = ("--runner=DataflowRunner", *CLOUD, "--dry_run")
     done = command("shard", *(word for pair in names.items() for word in pair), *cloud)
     assert done.returncode == 2 and "would not see it" in done.stderr, done.stderr
     assert not (tmp_path / "out").exists()
