@@ -134,9 +134,7 @@ def check_launch(arguments: list[str], known_flags: list[str]) -> PipelineOption
 
 
 def check_flags(arguments: list[str], known_flags: Sequence[str] = ()) -> PipelineOptions:
-    """Check the flags that are not a command's own as far as possible without the job, and return Beam's options.
-
-    The options have the engine's defaults for what the flags leave open.
+    """Check the flags that are not a command's own, and return Beam's options with the engine's defaults.
 
     known_flags: the command's own, to suggest one for a misspelled flag.
     Raises UsageError for an unknown flag or runner, for a Dataflow flag that is missing, for workers without Clozeline,

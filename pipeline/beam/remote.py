@@ -77,6 +77,8 @@ class Cause:
     is_usage: bool = False
 
 
+_REFUSED = r"(?:UNAVAILABLE|StatusRuntimeException|ConnectException).*Connection refused"
+
 CAUSES = (
     Cause(
         r"state CANCELL?ED|Job was cancell?ed|JobCancellationException",
@@ -99,15 +101,14 @@ CAUSES = (
     ),
     Cause(
         r"(Cannot run program \"[^\"]+\"|(?i:cannot connect to the docker daemon)|docker: (?:command )?not found"
-        r"|No such file or directory: 'docker'|exec: \"docker\"|IOException: error=(?:2|8|13),"
+        r"|No such file or directory: 'docker'|exec: \"docker\"|IOException: error=(?:2|8|13)(?=,)"
         r"|Process died with exit code (?!137|143)\d+)",  # not those of SIGKILL and SIGTERM
         "The engine cannot start its workers ({0}). DOCKER needs Docker on the engine's machines. With PROCESS, the "
         "command in --environment_config must be one executable file, without arguments, at the same path on every "
         "machine of the engine; start it there by hand, with --help, to see whether it works.",
     ),
     Cause(
-        r"(?s)(?:UNAVAILABLE|StatusRuntimeException|ConnectException).*Connection refused(?:: (\S+:\d+))?"
-        r"|ipv[46]:(\S+:\d+): Failed to connect to remote host[^\n]*Connection refused",
+        rf"(?s){_REFUSED}: (\S+:\d+)|ipv[46]:(\S+:\d+): Failed to connect to remote host[^\n]*refused|{_REFUSED}",
         "A connection inside the engine to {0} was refused. Workers of LOOPBACK run in the launcher, which must be on "
         "the engine's machine; those of EXTERNAL run in a pool, `clozeline worker --pool`, which must listen at "
         "--environment_config as seen from the engine; and the job server must reach Flink's or Spark's master.",
@@ -127,7 +128,7 @@ CAUSES = (
 )
 """Known causes, in the order in which they are tried."""
 
-LOST_WORKERS = (
+LOST_WORKER = (
     r"call already cancelled|Multiplexer hanging up|Channel closed prematurely"
     r"|Process died with exit code|SDK harness (?:died|exited|was lost|disconnected)|worker.*?disconnected"
     r"|Heartbeat of TaskManager|TaskManager with id .* (?:timed out|is no longer reachable)"
@@ -139,7 +140,7 @@ LOST_WORKERS = (
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a failure means. text: one or more sentences. may_pass: another attempt may succeed. is_usage: see Cause."""
+    """What a failure means, in sentences. may_pass: another attempt may succeed. is_usage: see Cause."""
 
     text: str
     may_pass: bool
@@ -156,11 +157,11 @@ def explain(error: BaseException) -> Explanation:
             named = [group for group in match.groups() if group] or ["another machine"]
             return Explanation(cause.advice.format(*named), False, cause.is_usage)
 
-    if re.search(LOST_WORKERS, text):
+    if re.search(LOST_WORKER, text):
         said = re.sub(r"^(?:[\w$]+(?:Exception|Error): )+", "", _last_message(text)).rstrip(".")
         return Explanation(f"A worker, or the machine that it ran on, was lost ({said}).", may_pass=True)
-    is_fault_of_a_step = "Traceback (most recent call last)" in text
-    return Explanation(_last_message(text), may_pass=not is_fault_of_a_step)
+    has_failed_step = "Traceback (most recent call last)" in text
+    return Explanation(_last_message(text), may_pass=not has_failed_step)
 
 
 def _last_message(text: str) -> str:
@@ -181,10 +182,13 @@ def _raise_if_ours(error: Exception) -> None:
     logging.getLogger("clozeline.engines").debug("What the engine's client raised", exc_info=error)
 
 
-def submit(pipeline: beam.Pipeline, options: PipelineOptions) -> RemoteJob:
+def submit(
+    pipeline: beam.Pipeline, options: PipelineOptions, submitted: Callable[[Any], None] | None = None
+) -> RemoteJob:
     """Submit a job to its engine. A request to stop waits until that is done: a job without an id cannot be canceled.
 
     options: the job's, not the pipeline's, which Beam changes when it submits the job.
+    submitted: called with Beam's result before a request to stop can interrupt.
 
     Raises NotSubmittedError if nothing was started because something is missing, EngineError if the engine does not
     accept the job, and JobStoppedError if a stop was requested and the job was not accepted or not waited for.
@@ -198,6 +202,8 @@ def submit(pipeline: beam.Pipeline, options: PipelineOptions) -> RemoteJob:
     try:
         with stop_signals.deferred(notice) as stops:
             result = pipeline.run()
+            if submitted is not None:
+                submitted(result)
         return RemoteJob(result, options, is_stopped=bool(stops))
     except KeyboardInterrupt:
         message = (
@@ -255,8 +261,8 @@ class RemoteJob:
         Raises the error that a step has reported, as soon as it is found and the job is canceled; EngineError if the
         job fails for a reason outside this program; and JobStoppedError on Ctrl-C, once the job is canceled.
         """
-        self.announce()
         try:
+            self.announce()
             if self.is_stopped:
                 raise KeyboardInterrupt
             with _quiet_messages():
@@ -427,8 +433,6 @@ class _JobEnd:
         if self._state not in ENDED_STATES:
             raise self._job.lost(error) from error
 
-        explanation = explain(error)
-        raise EngineError(
-            f"{self._job} failed: {explanation.text} {FINISHED_PIECES} once the cause is removed.",
-            explanation.may_pass,
-        ) from error
+        explained = explain(error)
+        message = f"{self._job} failed: {explained.text} {FINISHED_PIECES} once the cause is removed."
+        raise EngineError(message, explained.may_pass) from error

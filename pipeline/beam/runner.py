@@ -251,9 +251,7 @@ def run_once(execution: Execution, pipeline: beam.Pipeline, submitted: Callable[
         if execution.failures is None:
             return run_locally(pipeline)
 
-        job = remote.submit(pipeline, execution.options)
-        if submitted is not None:
-            submitted(job.result)
+        job = remote.submit(pipeline, execution.options, submitted)
         if leaves_job(execution.options) and not job.is_stopped:
             job.leave()
         else:

@@ -41,7 +41,9 @@ def as_interrupts() -> Iterator[None]:
     """
     # None stands for a handler that was not installed from Python, which could not be put back.
     numbers = [number for number in SIGNALS if signal.getsignal(number) not in (signal.SIG_IGN, None)]
-    handlers = {number: signal.default_int_handler if number == signal.SIGINT else _interrupt for number in numbers}
+    handlers: dict[int, Handler] = dict.fromkeys(numbers, _interrupt)
+    if signal.SIGINT in handlers:
+        handlers[signal.SIGINT] = signal.default_int_handler
     _Requests.last = None
     try:
         with _handled_by(handlers):

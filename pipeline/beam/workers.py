@@ -70,7 +70,7 @@ def look_for_cycles_seldom() -> None:
     gc.set_threshold(100_000, 50, 50)
 
 
-def main(arguments: list[str] | None = None, prog: str = "python -m pipeline.beam.workers") -> int:
+def main(arguments: list[str] | None = None, prog: str = "clozeline-worker") -> int:
     """Run a worker, or a pool of workers, to its end and return the exit code of the process."""
     words = sys.argv[1:] if arguments is None else arguments
     try:

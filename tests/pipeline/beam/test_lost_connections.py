@@ -10,8 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,11 +18,8 @@ import pytest
 from pipeline.runtime import leases
 from schemas.errors import UsageError
 from schemas.manifest import read_manifest
-from tests.ports import free_port
-
-SECONDS = 100
-"""After which a job counts as hung, on a busy machine too."""
-
+from tests.pipeline.beam.conftest import Pool
+from tests.pipeline.beam.waiting import SECONDS, wait_for
 
 SHARDS = 400
 """Enough that a job takes some seconds after its first shard."""
@@ -82,37 +78,11 @@ def line(beam_job_service: str) -> Iterator[Line]:
     made.close()
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[str]:
-    """The address of a pool of workers, which outlive any launcher."""
-    port = free_port()
-    flags = [sys.executable, "-m", "pipeline.beam.workers", "--pool", "--port", str(port)]
-    process = subprocess.Popen(flags, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_for(lambda: answers(port), "the pool does not listen")
-    yield f"localhost:{port}"
-    process.terminate()
-    process.wait()
-
-
-def answers(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection(("localhost", port)):
-        return True
-    return False
-
-
-def wait_for(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
 @contextlib.contextmanager
-def begun(line: Line, pool: str, corpus: Path, out: Path) -> Iterator[subprocess.Popen[str]]:
+def begun(line: Line, pool: Pool, corpus: Path, out: Path) -> Iterator[subprocess.Popen[str]]:
     """`shard` on a job server, once it has begun to write shards."""
     shard = ["shard", "--input", str(corpus), "--output", str(out), f"--num_shards={SHARDS}", "--runner=portable"]
-    engine = [f"--job_endpoint={line.address}", "--environment_type=EXTERNAL", f"--environment_config={pool}"]
-    command = [sys.executable, "-m", "pipeline", *shard, *engine]
+    command = [sys.executable, "-m", "pipeline", *shard, f"--job_endpoint={line.address}", *pool.flags]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         wait_for(lambda: list(out.glob("_unfinished-*/text-*.json")) or process.poll(), "no piece was written")
