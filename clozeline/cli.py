@@ -97,7 +97,7 @@ def usage_parser() -> argparse.ArgumentParser:
 
 def start_pipeline(words: list[str]) -> int:
     """Run `python -m pipeline`."""
-    from pipeline.runtime.worker_environment import look_for_cycles_seldom
+    from pipeline.beam.workers import look_for_cycles_seldom
 
     look_for_cycles_seldom()
     from pipeline.cli import main as pipeline_main
@@ -106,8 +106,8 @@ def start_pipeline(words: list[str]) -> int:
 
 
 def start_worker(words: list[str]) -> int:
-    """Run `python -m pipeline.worker`."""
-    from pipeline.worker import main as worker_main
+    """Run a worker of an engine, or a pool of workers."""
+    from pipeline.beam.workers import main as worker_main
 
     return worker_main(words, prog="clozeline worker")
 

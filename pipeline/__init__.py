@@ -11,6 +11,7 @@ How the code is laid out, from the command line down:
     jobs/                   one module per job on Beam: options, plan, graph, what workers do, publication
     statistics              the job that runs without Beam
     shard/, vocab/, pairs/  the algorithms, independent of Beam
-    runtime/                starting Beam, resuming unfinished work, leases, progress, logs
+    beam/                   flags to engines, jobs here and on engines, workers, signals, progress, logs
+    runtime/                exchange, and resuming unfinished work: staging, leases, publication
     inspection              `inspect` and `verify`, which run without Beam
 """

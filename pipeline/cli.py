@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.beam import display, stop_signals
 from pipeline.flags import add_flags, folder, given_flags, positive, unknown_flags, yes_or_no
 from pipeline.options import PairsJob, ShardJob, StatisticsJob, VocabJob
-from pipeline.runtime import stop_signals, terminal_logs
 from schemas import storage
 from schemas.errors import ClozelineError, UsageError, nearest_name
 from schemas.manifest import Manifest, read_manifest
@@ -87,7 +87,7 @@ def main(arguments: list[str] | None = None, prog: str = "python -m pipeline") -
         parsed, other_arguments = parser(prog).parse_known_args(arguments)
         invocation = Invocation(parsed, other_arguments, parsed.known_flags)
         # Around the whole command, because Beam logs warnings while it is imported.
-        with stop_signals.as_interrupts(), terminal_logs.job_logs(other_arguments, parsed.verbose):
+        with stop_signals.as_interrupts(), display.job_logs(other_arguments, parsed.verbose):
             parsed.command.run(invocation)
         return 0
     except ClozelineError as error:

@@ -24,6 +24,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pipeline.beam import stop_signals
+from pipeline.beam.estimate import STATISTICS_BYTES_PER_TOKEN, STATISTICS_TOKENS_PER_SECOND, in_words
+from pipeline.beam.workers import set_in_environment
 from pipeline.commit import leases
 from pipeline.commit.finished import Provenance
 from pipeline.commit.parts import list_shards
@@ -34,9 +37,6 @@ from pipeline.exchange.runs import RunIndex, encode_run, read_buckets
 from pipeline.flags import recorded_options
 from pipeline.options import StatisticsJob
 from pipeline.processes import in_processes, with_progress
-from pipeline.runtime import stop_signals
-from pipeline.runtime.estimate import STATISTICS_BYTES_PER_TOKEN, STATISTICS_TOKENS_PER_SECOND, in_words
-from pipeline.runtime.worker_environment import set_in_environment
 from schemas import FORMAT_VERSION, shards, storage
 from schemas.cooccurrences import MAX_WINDOW, Counting, add_up, count_blocks, count_contexts, counting_of, sampled_rows
 from schemas.errors import DataError, UsageError

@@ -17,7 +17,7 @@ PACKAGES = ("schemas", "pipeline", "trainer", "clozeline", "deploy", "benchmarks
 ADAPTERS = {
     Path("trainer/distributed/deepspeed_internals.py"),
     Path("trainer/distributed/torch_internals.py"),
-    Path("pipeline/runtime/beam_internals.py"),
+    Path("pipeline/beam/internals.py"),
 }
 
 INTERNAL_MODULES = ("deepspeed.runtime", "deepspeed.comm.torch", "apache_beam.runners")

@@ -17,9 +17,9 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
 
+from pipeline.beam.steps import call
 from pipeline.commit.reports import Report
 from pipeline.commit.staging import Staging
-from pipeline.transforms.calls import call
 from schemas import storage
 from schemas.fingerprints import digest_of_part, fingerprint_of_parts
 from schemas.manifest import FolderKind, Input, Part, Shard

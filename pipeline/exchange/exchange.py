@@ -17,6 +17,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.pvalue import AsSingleton, PCollection, TaggedOutput
 
+from pipeline.beam.steps import generate
 from pipeline.commit.staging import Staging
 from pipeline.exchange.blocks import (
     Block,
@@ -40,7 +41,6 @@ from pipeline.exchange.blocks import (
     whole_blocks,
 )
 from pipeline.exchange.runs import RunIndex
-from pipeline.transforms.calls import generate
 
 Elements = Any
 """A PCollection. Type checkers infer a wider type for Beam's `|`."""

@@ -1,5 +1,5 @@
 """The jobs as commands: checks before they start, and plans of their work."""
 
-from pipeline.runtime.beam_import import import_beam
+from pipeline.beam.internals import import_beam
 
 import_beam()  # before the modules here import parts of it

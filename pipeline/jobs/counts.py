@@ -20,6 +20,11 @@ import pyarrow as pa
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import AsList, AsSingleton, PCollection
 
+from pipeline.beam import estimate, steps
+from pipeline.beam.display import Work
+from pipeline.beam.engines import chosen_shuffle, path_for_workers
+from pipeline.beam.runner import Execution
+from pipeline.beam.steps import call_last
 from pipeline.commit.finished import Provenance, Wanted
 from pipeline.commit.parts import list_shards
 from pipeline.commit.publish import publish_output
@@ -30,11 +35,6 @@ from pipeline.exchange.exchange import BatchSource, Exchange, Plan, Sent
 from pipeline.jobs.run_job import NO_SEED, folder_as_input, run_job
 from pipeline.jobs.text_folder import DivideText, TextFolder
 from pipeline.options import VocabJob
-from pipeline.runtime import estimate, metrics
-from pipeline.runtime.engines import chosen_shuffle, path_for_workers
-from pipeline.runtime.execution import Execution
-from pipeline.runtime.progress import Work
-from pipeline.transforms.calls import call_last
 from pipeline.vocab.counting import BY_RULES, add_partition, count_texts, reported_sources, sum_counts
 from pipeline.vocab.memory import all_words, tally_words
 from pipeline.words.arrow import hashes_of
@@ -138,7 +138,7 @@ def run_counts(job: VocabJob, text: Manifest, options: PipelineOptions) -> Manif
             options=options,
             staging=staging,
             work=count.work(),
-            estimate=estimate.Estimate(
+            estimate=lambda: estimate.Estimate(
                 splits=plan.lots,
                 shards=plan.partitions * len(ALL_RULES),
                 are_counted=True,
@@ -292,7 +292,7 @@ def _read_text(folder: str, shard: Shard) -> pa.Table:
 
 
 def _lot_made(lot: TextLot, shuffle: Shuffle, staging: Staging) -> None:
-    metrics.count_lot(lot.shards)
+    steps.count_lot(lot.shards)
     if shuffle == "service":  # this shuffle leaves no report on the lot, by which the launcher sees the job's progress
         staging.keep_report(LOT_NOTES + name_of_lot(lot), {})
 
@@ -316,7 +316,7 @@ def add_counts(
             reports.append(keep(name, data, {"shard": entry, "tally": tally}))
 
     if plan.is_result:
-        metrics.count_all(totals_of_counts(tallies_of(reports), plan))
+        steps.count_all(totals_of_counts(tallies_of(reports), plan))
     return reports
 
 

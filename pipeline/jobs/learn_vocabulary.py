@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.beam import steps
 from pipeline.commit.publish import read_piece
 from pipeline.commit.reports import Report
 from pipeline.commit.staging import Staging
 from pipeline.options import VocabJob
 from pipeline.pairs.published_tokenizer import without_dropout
-from pipeline.runtime import metrics
 from pipeline.vocab.counted_words import UnigramRules, Words
 from pipeline.vocab.counting import most_frequent_first, sum_counts
 from pipeline.vocab.extend import extend_vocabulary
@@ -136,8 +136,8 @@ def learn_vocabulary(tallies: list[Any], plan: VocabularyPlan) -> Report:
         tally = np.array(tallies[0] if tallies else [], dtype=np.int64)
         learned = plan.staging.keep_report(LEARNED, _learn(tally, plan))
 
-    metrics.count_all(totals_of(learned))
-    metrics.count_all({f"dropped/{entry.reason}": entry.count for entry in ledger_of(learned)})
+    steps.count_all(totals_of(learned))
+    steps.count_all({f"dropped/{entry.reason}": entry.count for entry in ledger_of(learned)})
     return learned
 
 

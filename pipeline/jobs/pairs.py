@@ -17,6 +17,11 @@ import pyarrow as pa
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import AsList, PCollection
 
+from pipeline.beam import estimate
+from pipeline.beam.display import Work
+from pipeline.beam.engines import beam_options, check_launch, path_for_workers
+from pipeline.beam.runner import Execution
+from pipeline.beam.steps import call, call_last
 from pipeline.commit.finished import Provenance, Wanted
 from pipeline.commit.parts import FolderSummary, PartSummary, SummarizeParts, summarize_folder
 from pipeline.commit.publish import end_publication, is_published, publish_output, read_piece
@@ -32,13 +37,6 @@ from pipeline.pairs.encoding import Encoder, EncoderPool
 from pipeline.pairs.nsp_sop import PairingOptions
 from pipeline.pairs.published_tokenizer import check_encoding, without_dropout
 from pipeline.pairs.statistics import most_frequent_tokens
-from pipeline.runtime import estimate
-from pipeline.runtime.engines import path_for_workers
-from pipeline.runtime.execution import Execution
-from pipeline.runtime.launch import check_launch
-from pipeline.runtime.progress import Work
-from pipeline.runtime.runner import beam_options
-from pipeline.transforms.calls import call, call_last
 from pipeline.words.rules import check_rules
 from schemas import FORMAT_VERSION, shards, storage
 from schemas.errors import DataError, UsageError
@@ -151,7 +149,7 @@ def _execution(plan: PairsPlan, provenance: Provenance, options: PipelineOptions
         output_bytes=int(work.bytes * estimate.PAIRS_SHARE),
         seconds=work.bytes / estimate.PAIRS_BYTES_PER_SECOND,
     )
-    return Execution("pairs", "Write pairs", WritePairs(plan, provenance), options, plan.staging, work, size)
+    return Execution("pairs", "Write pairs", WritePairs(plan, provenance), options, plan.staging, work, lambda: size)
 
 
 @dataclass

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from pipeline.beam.engines import is_dry_run
+from pipeline.beam.runner import Execution, execute
 from pipeline.commit.finished import Wanted, finished_manifest
 from pipeline.commit.staging import Staging
-from pipeline.runtime.execution import Execution, execute
-from pipeline.runtime.launch import is_dry_run
 from schemas import storage
 from schemas.manifest import Input, Manifest
 

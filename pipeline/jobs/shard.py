@@ -22,6 +22,11 @@ import pyarrow as pa
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import AsList, AsSingleton, PCollection
 
+from pipeline.beam import estimate, steps
+from pipeline.beam.display import Work
+from pipeline.beam.engines import beam_options, check_launch, chosen_shuffle, is_dry_run, path_for_workers
+from pipeline.beam.runner import Execution
+from pipeline.beam.steps import Distribute, call_last, call_once, generate
 from pipeline.commit.finished import Provenance, Wanted, is_finished
 from pipeline.commit.parts import SummarizeParts
 from pipeline.commit.reports import Report
@@ -32,12 +37,6 @@ from pipeline.flags import recorded_options
 from pipeline.jobs.publish_text import TextFolders, add_text_reports, publish_text, publish_with_held_out
 from pipeline.jobs.run_job import run_job
 from pipeline.options import ShardJob
-from pipeline.runtime import estimate, metrics
-from pipeline.runtime.engines import chosen_shuffle, path_for_workers
-from pipeline.runtime.execution import Execution
-from pipeline.runtime.launch import check_launch, is_dry_run
-from pipeline.runtime.progress import Work
-from pipeline.runtime.runner import beam_options
 from pipeline.shard.documents import ReadOptions
 from pipeline.shard.encodings import UTF8, canonical_encoding
 from pipeline.shard.holdout import (
@@ -57,7 +56,6 @@ from pipeline.shard.merge import MergeOptions, write_shard
 from pipeline.shard.partition import documents_stream, write_runs
 from pipeline.shard.plan import CorpusSurvey, InputLimits, Sharding, add_runs, plan_shards, shards_for
 from pipeline.steps.near_duplicates import rounds_for
-from pipeline.transforms.calls import Distribute, call_last, call_once, generate
 from pipeline.transforms.near_duplicates import Corpus, near_duplicates_to_drop
 from schemas import manifest as manifests
 from schemas import storage
@@ -182,7 +180,7 @@ def _execution(
         options=options,
         staging=staging,
         work=Work("split-", len(splits), graph.input_bytes),
-        estimate=_estimate(graph.job, files, len(splits)),
+        estimate=lambda: _estimate(graph.job, files, len(splits)),
         prepare=prepare,
         published_first=() if graph.held_out is None else (graph.held_out,),
     )
@@ -403,6 +401,6 @@ def _write_shard(
     staging: Staging,
 ) -> Report:
     report = write_shard(shard_name("text", index, num_shards), read_tables, options, staging)
-    metrics.count_report("text", report)
-    metrics.count(f"{metrics.PIECES}/text")
+    steps.count_report("text", report)
+    steps.count(f"{steps.PIECES}/text")
     return report

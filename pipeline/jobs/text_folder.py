@@ -9,7 +9,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
 
-from pipeline.transforms.calls import Distribute, DistributeList, generate
+from pipeline.beam.steps import Distribute, DistributeList, generate
 from schemas.manifest import Manifest, Shard, read_shards_of_part
 
 

@@ -20,6 +20,19 @@ import numpy as np
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import AsSingleton, PCollection
 
+from pipeline.beam import estimate
+from pipeline.beam.display import NOT_MEASURED
+from pipeline.beam.engines import (
+    beam_options,
+    check_launch,
+    chosen_shuffle,
+    is_dry_run,
+    leaves_job,
+    path_for_workers,
+    runs_locally,
+)
+from pipeline.beam.runner import Execution
+from pipeline.beam.steps import DistributeList, call, call_last, call_once
 from pipeline.commit.finished import Provenance, Wanted
 from pipeline.commit.publish import publish_output
 from pipeline.commit.reports import Report
@@ -39,14 +52,7 @@ from pipeline.jobs.run_job import NO_SEED, folder_as_input, run_job
 from pipeline.jobs.vocab_accents import accents_warning, default_note, with_case_of
 from pipeline.options import VocabJob
 from pipeline.pairs.published_tokenizer import without_dropout
-from pipeline.runtime import estimate
-from pipeline.runtime.engines import chosen_shuffle, path_for_workers, runs_locally
-from pipeline.runtime.execution import Execution
-from pipeline.runtime.launch import check_launch, is_dry_run, leaves_job
-from pipeline.runtime.progress import NOT_MEASURED
-from pipeline.runtime.runner import beam_options
 from pipeline.shard.languages import find_language
-from pipeline.transforms.calls import DistributeList, call, call_last, call_once
 from pipeline.vocab.extend import check_extendable
 from pipeline.vocab.memory import Tally, all_words, estimated_memory
 from pipeline.vocab.report import Usage, VocabularyUse, describe_usage
@@ -235,7 +241,7 @@ def _run_job(
             options=options,
             staging=staging,
             work=NOT_MEASURED if count is None else count.work(),
-            estimate=estimate.Estimate(
+            estimate=lambda: estimate.Estimate(
                 splits=0 if count is None else count.plan.lots,
                 shards=1,
                 are_counted=True,

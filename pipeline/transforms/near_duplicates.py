@@ -20,6 +20,7 @@ import apache_beam as beam
 import pyarrow as pa
 from apache_beam.pvalue import AsSingleton, PCollection
 
+from pipeline.beam.steps import call_once
 from pipeline.commit.reports import Report
 from pipeline.commit.staging import Staging
 from pipeline.exchange.blocks import Shuffle, Stream
@@ -32,7 +33,6 @@ from pipeline.shard.near_duplicates.similarity import DELIVERY_SCHEMA, REQUEST_S
 from pipeline.shard.plan import CorpusSurvey
 from pipeline.steps import near_duplicates as steps
 from pipeline.steps.near_duplicates import plan_near_duplicates
-from pipeline.transforms.calls import call_once
 
 DOCUMENTS = "documents"
 STARS = "stars"

@@ -15,9 +15,9 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel, Field
 
+from pipeline.beam.engines import check_flags
 from pipeline.cli import COMMANDS, parser
 from pipeline.flags import Switch, flags_of
-from pipeline.runtime.launch import check_flags
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FOLDER = REPOSITORY / "deploy/dataflow"

@@ -11,7 +11,7 @@ import pytest
 import tomli_w
 
 from pipeline import cli as pipeline_cli
-from pipeline.runtime import beam_internals
+from pipeline.beam import internals
 from tests.docs.pages import PAGES, ROOT, blocks, code_spans, commands, is_no_recipe, prose
 from trainer import cli as trainer_cli
 from trainer import doctor
@@ -152,7 +152,7 @@ def test_flags_in_the_text_exist() -> None:
         "port",
         "host",
     }
-    known |= {flag.lstrip("-") for flag in beam_internals.flag_names(beam_internals.flag_parser())}
+    known |= {flag.lstrip("-") for flag in internals.flag_names(internals.flag_parser())}
     known |= {"shm", "logdir"}  # Docker's --shm-size, TensorBoard's --logdir
 
     benchmarks = "".join(path.read_text() for path in (ROOT / "benchmarks").glob("*.py"))

@@ -1,13 +1,22 @@
-"""Beam's options as a job makes them from its flags."""
+"""Beam's options as a job makes them from its flags, and jobs that are only built."""
 
 from __future__ import annotations
 
+import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from pipeline.runtime.launch import parse_flags
-from pipeline.runtime.runner import beam_options
+from pipeline.beam.display import NOT_MEASURED
+from pipeline.beam.engines import beam_options, check_flags
+from pipeline.beam.estimate import Estimate
+from pipeline.beam.runner import Execution
+from pipeline.commit.staging import Staging
 
 
 def options_of(flags: list[str]) -> PipelineOptions:
     """Return the options of a job with an empty input."""
-    return beam_options(parse_flags(flags), flags, 0)
+    return beam_options(check_flags(flags), flags, 0)
+
+
+def execution_of(label: str, graph: beam.PTransform, options: PipelineOptions, staging: Staging) -> Execution:
+    """Return a job of this graph, without what only a whole run needs."""
+    return Execution("text", label, graph, options, staging, NOT_MEASURED, lambda: Estimate(0, 0, True, 0, 0, 0.0))

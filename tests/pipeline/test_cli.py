@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.beam import display
 from pipeline.cli import main, parser
-from pipeline.runtime import terminal_logs
 
 
 def test_help_answers_at_once_and_without_beam(run) -> None:
@@ -94,7 +94,7 @@ def test_a_broken_pipe_inside_a_job_is_not_success(command, corpus, tmp_path, mo
 
 
 def test_imports_leave_every_logger_as_it_was(run) -> None:
-    jobs = "pipeline.cli, pipeline.jobs.shard, pipeline.jobs.vocab, pipeline.jobs.pairs, pipeline.runtime.worker"
+    jobs = "pipeline.cli, pipeline.jobs.shard, pipeline.jobs.vocab, pipeline.jobs.pairs, pipeline.beam.local"
     script = (
         "import logging\nlogging.getLogger().setLevel(logging.INFO)\n"
         f"import {jobs}\n"
@@ -141,7 +141,7 @@ def test_beams_log_is_shown_when_a_job_runs_elsewhere_or_on_request(
     before = levels()
 
     with new_process():
-        with terminal_logs.job_logs(flags, verbose):
+        with display.job_logs(flags, verbose):
             logging.getLogger("apache_beam.runners.internal").info("Created job with id: [7]")
             logging.getLogger("apache_beam.runners").error("failed")
         assert root.handlers == []
@@ -156,7 +156,7 @@ def test_a_log_that_the_user_has_set_up_is_left_alone() -> None:
 
     with new_process():
         root.addHandler(mine)
-        with terminal_logs.job_logs(["--runner=DataflowRunner"], verbose=True):
+        with display.job_logs(["--runner=DataflowRunner"], verbose=True):
             assert root.handlers == [mine]
             assert levels() == before
 
@@ -164,7 +164,7 @@ def test_a_log_that_the_user_has_set_up_is_left_alone() -> None:
 def test_the_log_is_put_back_after_an_error() -> None:
     before = levels()
     with new_process():
-        with pytest.raises(KeyboardInterrupt), terminal_logs.job_logs(["--runner=DataflowRunner"]):
+        with pytest.raises(KeyboardInterrupt), display.job_logs(["--runner=DataflowRunner"]):
             raise KeyboardInterrupt
         assert logging.getLogger().handlers == []
     assert levels() == before

@@ -13,11 +13,11 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import AsList, AsSingleton
 
+from pipeline.beam.internals import is_carried
+from pipeline.beam.steps import DistributeList, call, call_once, generate
 from pipeline.commit import failures, leases
 from pipeline.commit.failures import Failures
 from pipeline.commit.staging import Staging
-from pipeline.runtime.carried_errors import is_carried
-from pipeline.transforms.calls import DistributeList, call, call_once, generate
 from schemas.errors import ClozelineError, DataError, StorageError, UsageError
 
 SECONDS = 60

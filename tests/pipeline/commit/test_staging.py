@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.beam import runner as beam_runner
 from pipeline.commit import leases
 from pipeline.commit.publish import clean_up, publish_output
 from pipeline.commit.staging import Staging
-from pipeline.runtime import execution
 from schemas import FORMAT_VERSION, manifest, storage
 from schemas.errors import StorageError
 from schemas.manifest import Manifest, Shard
@@ -180,7 +180,7 @@ def test_the_same_command_removes_its_own_staging_once_its_result_is_published(k
     """A kill between the manifest and the end of staging leaves pieces that no later job of that name would need."""
     out, run = killed_shard
     with monkeypatch.context() as patch:
-        patch.setattr(execution, "clean_up", lambda staging: None)
+        patch.setattr(beam_runner, "clean_up", lambda staging: None)
         assert run(None).returncode == 0
     assert list(out.glob("_unfinished-*"))
     before = sorted(path.name for path in out.iterdir())

@@ -52,7 +52,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.
     """A pool of our workers, in another folder, and its address."""
     folder = tmp_path_factory.mktemp("pool")
     address = f"localhost:{free_port()}"
-    command = [sys.executable, "-m", "pipeline.worker", "--pool", "--port", address.partition(":")[2]]
+    command = [sys.executable, "-m", "pipeline.beam.workers", "--pool", "--port", address.partition(":")[2]]
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
             command, cwd=folder, env=os.environ | {"PYTHONPATH": str(REPOSITORY)}, stdout=log, stderr=log

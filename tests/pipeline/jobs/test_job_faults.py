@@ -16,16 +16,16 @@ from pathlib import Path
 import apache_beam as beam
 import pytest
 
+from pipeline.beam import display, stop_signals
+from pipeline.beam import runner as beam_runner
+from pipeline.beam.remote import EngineError, RemoteJob, submit
 from pipeline.commit.failures import Failures
 from pipeline.commit.staging import Staging
-from pipeline.runtime import remote_jobs, stop_signals, terminal_logs
-from pipeline.runtime import runner as beam_runner
-from pipeline.runtime.submitted_job import EngineError
 from pipeline.shard import plan as survey
 from schemas import storage
 from schemas.errors import StorageError
 from tests.conftest import after
-from tests.pipeline.beam_flags import options_of
+from tests.pipeline.beam_flags import execution_of, options_of
 
 
 def ends(done: subprocess.CompletedProcess[str], code: int, *messages: str) -> None:
@@ -102,7 +102,7 @@ def test_what_is_found_missing_at_the_end_leaves_no_staging(command, corpus, tmp
     shard = ("shard", "--input", corpus, "--output", out, "--runner=flink")
     missing = "http://localhost:9/server.jar"
     done = command(*shard, f"--flink_job_server_jar={missing}", "--job_server_java_launcher=/bin/true")
-    ends(done, 2, f"The job server {missing} could not be downloaded")
+    ends(done, 2, f"The engine could not be downloaded from {missing}")
     assert not list(tmp_path.glob("out/*"))
 
 
@@ -141,13 +141,13 @@ def test_an_error_of_an_engine_names_the_job_and_its_last_message(tmp_path) -> N
     failures = Failures(Staging(str(tmp_path), "job"))
     pipeline = Submitting(FailedJob())
     with pytest.raises(EngineError, match=r"job-7 of PrismRunner failed: RuntimeError: something that nob") as caught:
-        remote_jobs.follow(remote_jobs.Submission(pipeline.run()), "PrismRunner", pipeline.options, failures)
+        RemoteJob(pipeline.run(), pipeline.options).follow(failures)
     assert caught.value.exit_code == 1 and not caught.value.may_pass
     assert "Traceback" not in str(caught.value) and "File ..." not in str(caught.value)
 
 
 def test_what_an_engine_logs_has_no_traceback() -> None:
-    shown = terminal_logs.LastLineOfTracebacks("%(levelname)s %(message)s")
+    shown = display.LastLineOfTracebacks("%(levelname)s %(message)s")
     texts = {
         "x\nTraceback (most recent call last):\n  File ...\nOSError: lost\n": "ERROR engine: OSError: lost",
         "two\nlines": "ERROR two\nlines",
@@ -183,36 +183,30 @@ def test_a_job_that_is_stopped_while_it_is_submitted_gets_its_id_first(number, i
     """Without an id nobody could cancel it. `timeout` sends its signal twice."""
     twice = [number] * (2 if number == signal.SIGTERM else 1)
     with stop_signals.as_interrupts():
-        submission = remote_jobs.submit(Interrupted("the job", *twice), "PrismRunner")  # type: ignore[arg-type]
-    assert submission.result == "the job"
-    assert isinstance(submission.asked, stop_signals.Terminated) == (number == signal.SIGTERM)
-    assert isinstance(submission.asked, KeyboardInterrupt)
+        pipeline = Interrupted("the job", *twice)
+        job = submit(pipeline, pipeline.options)  # type: ignore[arg-type]
+    assert job.result == "the job"
+    assert job.is_stopped
 
 
 def test_a_job_that_is_stopped_and_not_taken_runs_nowhere(interruptible) -> None:
     pipeline = Interrupted(RuntimeError("no"), signal.SIGINT)
     with pytest.raises(KeyboardInterrupt, match=r"stopped; PrismRunner did not take the job corpus") as caught:
-        remote_jobs.submit(pipeline, "PrismRunner")  # type: ignore[arg-type]
+        submit(pipeline, pipeline.options)  # type: ignore[arg-type]
     assert not getattr(caught.value, "still_runs", True)
 
 
-@pytest.mark.parametrize("signals", [[signal.SIGINT] * 2, [signal.SIGINT]], ids=["twice", "out of time"])
-def test_a_submission_that_is_not_waited_for_says_that_the_job_may_still_run(
-    signals, interruptible, monkeypatch
-) -> None:
-    monkeypatch.setattr(remote_jobs, "SUBMIT_SECONDS", 0.05)
+def test_a_submission_that_is_not_waited_for_says_that_the_job_may_still_run(interruptible) -> None:
+    pipeline = Interrupted("the job", signal.SIGINT, signal.SIGINT)
     with pytest.raises(KeyboardInterrupt, match=r"may still run.*corpus.*the engine") as caught:
-        remote_jobs.submit(Interrupted("the job", *signals), "PrismRunner")  # type: ignore[arg-type]
+        submit(pipeline, pipeline.options)  # type: ignore[arg-type]
     assert getattr(caught.value, "still_runs", False)
 
 
-@pytest.mark.parametrize("launcher", [None, "x"])
-def test_a_worker_that_is_started_by_hand_says_so(launcher) -> None:
+def test_a_worker_that_is_started_by_hand_says_so() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "CLOZELINE_LAUNCHER"}
-    if launcher:
-        environment["CLOZELINE_LAUNCHER"] = launcher
     done = subprocess.run(
-        [sys.executable, "-m", "pipeline.runtime.worker"],
+        [sys.executable, "-m", "pipeline.beam.local"],
         env=environment,
         capture_output=True,
         text=True,
@@ -273,7 +267,7 @@ def test_a_command_under_nohup_ignores_the_end_of_its_terminal(corpus: Path, tmp
 def test_an_engine_that_is_gone_before_the_second_attempt_is_no_wrong_flag(tmp_path, monkeypatch) -> None:
     """The first attempt ran, so the exit code is not the one that says that nothing was started."""
     options = options_of(["--runner=PortableRunner", "--job_endpoint=localhost:9"])
-    job = beam_runner.BeamJob("Nothing", beam.Create([]), options, Staging(str(tmp_path), "job"))
+    job = execution_of("Nothing", beam.Create([]), options, Staging(str(tmp_path), "job"))
 
     def lose_worker(*_: object) -> None:
         raise EngineError("A worker was lost.", may_pass=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.runtime.estimate import text_bytes_of
+from pipeline.beam.estimate import text_bytes_of
 from pipeline.shard.decompression import compression_of
 from pipeline.shard.formats import detect_format
 from pipeline.shard.inputs import Piece, plan_splits, with_format

@@ -9,15 +9,19 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from pipeline.shard import inputs
+from pipeline.shard.listing import matching_files
+from schemas.errors import StorageError
 from tests.conftest import after
 from tests.pipeline.shard.input_files import (
     CHINESE,
@@ -336,3 +340,21 @@ def test_an_empty_file_among_others_is_named(command, tmp_path: Path) -> None:
     done = command("shard", "--input", tmp_path / "?.txt", "--output", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     assert done.stderr == f"clozeline: warning: 1 of 2 input files are empty, the first: {tmp_path}/b.txt\n"
+
+
+def test_a_fault_of_the_network_is_not_blamed_on_the_disk(monkeypatch) -> None:
+    """As s3fs and gcsfs raise it: an OSError, without an answer of the store."""
+
+    class Unreachable(fsspec.AbstractFileSystem):
+        protocol = "nowhere"
+
+        def info(self, path, **_):
+            raise socket.gaierror(-2, "Name or service not known")
+
+        def glob(self, path, maxdepth=None, **_):
+            return self.info(path)
+
+    fsspec.register_implementation("nowhere", Unreachable, clobber=True)
+    for pattern in ("nowhere://corpus/a.jsonl", "nowhere://corpus/*.jsonl"):
+        with pytest.raises(StorageError, match=r"cannot be reached \(gaierror.*the credentials and the network"):
+            matching_files(pattern)

@@ -1,10 +1,10 @@
-"""Every internal part of Beam that the pipeline relies on, in one place.
+"""What the pipeline relies on in Beam beyond its documented interface: runners, errors as text, and private parts.
 
 Beam promises nothing about the modules under `apache_beam.runners`, about names that begin with an underscore, or
 about the names of its threads and the texts of its errors. When a new version of Beam breaks something, look here
 first. Checked with Beam 2.77.
 
-Functions import Beam when they are called: a worker must set up its process before Beam is imported.
+Functions import Beam when they are called: `--help` needs no Beam, and a worker sets up its process first.
 """
 
 from __future__ import annotations
@@ -13,18 +13,50 @@ import argparse
 import atexit
 import contextlib
 import functools
+import json
+import logging
 import re
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from schemas.errors import UsageError
+from schemas import errors
+from schemas.errors import ClozelineError, UsageError, nearest_name
 
 if TYPE_CHECKING:
     from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
+
+DEFAULT_RUNNER = "FnApiRunner"
+"""Beam's own local runner. Not DirectRunner: which runner that selects depends on the graph, and it may download a
+binary."""
+
+LOCAL_RUNNERS = ("fnapi", "direct", "switchingdirect", "bundlebaseddirect", "interactive")
+"""Runners that work in the launcher's process, or in worker processes that it starts."""
+
+PORTABLE_RUNNERS = ("portable", "flink", "spark", "prism")
+"""Runners of a job service, whose workers run where --environment_type says."""
+
+RUNNERS = (
+    *("FlinkRunner", "SparkRunner", "PrismRunner", "DataflowRunner", "PortableRunner", "FnApiRunner"),
+    *("DirectRunner", "SwitchingDirectRunner", "BundleBasedDirectRunner", "InteractiveRunner"),
+)
+"""Beam's names of the runners that --runner takes by their short names."""
+
+UNUSED = (
+    "boto3",
+    "apache_beam.io.gcp.gcsio",
+    "apache_beam.io.gcp.bigquery",
+    "google.cloud.dataflow",
+    "pymongo",
+    "bson",
+)
+"""Modules that are hidden while Beam is imported: the clients of Beam's own S3 and gs:// file systems (we use
+fsspec's), of Dataflow, and of MongoDB. Beam works without them, and they take a third of its import time in every
+worker. Without BigQuery, Beam also skips every other Google Cloud client. The Dataflow runner later imports what it
+needs."""
 
 WORKER_THREADS = ("run_worker", "read_grpc_client_inputs", "beam_control_read")
 """Names of the launcher's threads that wait for a worker process or read from it; they raise when it is gone."""
@@ -50,6 +82,71 @@ error."""
 
 _LOST_WORKER = "Channel closed prematurely"
 _EXITED_WORKER = re.compile(r"Worker subprocess exited with return code (-?\d+)")
+
+_MARK = "clozeline-error"
+
+
+def import_beam() -> None:
+    """Import Beam unless this process already has. Its warnings about missing packages are not shown."""
+    hidden = [name for name in UNUSED if name not in sys.modules]
+    for name in hidden:
+        sys.modules[name] = None  # type: ignore[assignment]  # documented: a None entry makes importing the name fail
+
+    previous = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        import apache_beam  # noqa: F401
+    finally:
+        logging.disable(previous)
+        for name in hidden:
+            sys.modules.pop(name, None)
+
+
+def short_name(runner: str) -> str:
+    """Return a runner's short name. Example: `short_name("some.module.FlinkRunner")` -> `"flink"`."""
+    return runner.rpartition(".")[2].lower().removesuffix("runner")
+
+
+def full_name(runner: str) -> str:
+    """Return Beam's name of a runner. Examples: "flink" -> "FlinkRunner"; a dotted path stays as it is.
+
+    Raises UsageError for a name without a dot that is not a runner's.
+    """
+    if "." in runner:
+        return runner
+
+    name = next((known for known in RUNNERS if short_name(known) == short_name(runner)), None)
+    if name is None:
+        raise UsageError(
+            f"--runner {runner} is unknown.{nearest_name(runner, RUNNERS)} Give one of {', '.join(RUNNERS[:6])}, or "
+            "the path of a runner's class, such as package.module.SomeRunner."
+        )
+    return name
+
+
+# Errors that a user can act on travel from a worker to the launcher as JSON inside the text of a traceback, because
+# Beam passes on an exception as that text.
+
+
+def carried(error: ClozelineError) -> RuntimeError:
+    """Return what to raise in a worker, so that `carried_error` can restore the error in the launcher."""
+    content = json.dumps([type(error).__name__, str(error)])
+    return RuntimeError(f"<{_MARK}>{content}</{_MARK}>")
+
+
+def is_carried(text: str) -> bool:
+    """Whether a traceback's text contains one of our errors."""
+    return f"<{_MARK}>" in text
+
+
+def carried_error(text: str) -> ClozelineError | None:
+    """Return the error that `carried` put into a traceback's text, or None when there is none."""
+    match = re.search(rf"<{_MARK}>(.*?)</{_MARK}>", text, re.DOTALL)
+    if match is None:
+        return None
+
+    name, message = json.loads(match[1])
+    return getattr(errors, name)(message)
 
 
 def says_worker_is_lost(error: BaseException) -> bool:
@@ -128,32 +225,11 @@ def flag_names(parser: argparse.ArgumentParser) -> list[str]:
 
 
 @contextlib.contextmanager
-def no_temporary_files() -> Iterator[None]:
-    """Keep Beam from writing files for a pipeline that is built in the block but never run.
-
-    Otherwise Beam makes a folder for the pipeline, one for the packages that are sent to workers, and a download cache.
-    """
-    import apache_beam.pipeline
-    from apache_beam.transforms import environments
-
-    pipeline: Any = apache_beam.pipeline
-    real_tempfile = pipeline.tempfile
-    dependencies = environments.python_sdk_dependencies
-    pipeline.tempfile = SimpleNamespace(mkdtemp=lambda **_: "/nonexistent/clozeline-dry-run")
-    environments.python_sdk_dependencies = lambda *_, **__: []
-    try:
-        yield
-    finally:
-        pipeline.tempfile = real_tempfile
-        environments.python_sdk_dependencies = dependencies
-
-
-@contextlib.contextmanager
 def temporary_files_removed() -> Iterator[None]:
     """Make Beam write its temporary files into one folder, which is removed when this process ends.
 
-    Otherwise Beam leaves several folders behind for each job that it submits to an engine: for the pipeline, for
-    packages, and for the job server.
+    Otherwise Beam leaves several folders behind for each job that it submits to an engine or that is only built: for
+    the pipeline, for packages, and for the job server.
     """
     previous = tempfile.tempdir
     tempfile.tempdir = _temporary_folder()

@@ -6,23 +6,23 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from pipeline.runtime.engines import path_for_workers
+from pipeline.beam.engines import path_for_workers
 from schemas.errors import UsageError
 from schemas.manifest import read_manifest
 from tests.conftest import after
+from tests.pipeline.beam.waiting import answers, wait_for
 from tests.pipeline.beam_flags import options_of
 from tests.ports import free_port
 
 PORTABLE = ["--runner=PortableRunner", "--job_endpoint=localhost:1"]
+CLOUD = ["--project=p", "--region=r", "--temp_location=gs://b/t", "--sdk_container_image=i"]
 WORKERS = {
     "local": ([], "a/b"),
     "direct": (["--runner=DirectRunner"], "a/b"),
@@ -35,8 +35,8 @@ WORKERS = {
     "service here": (PORTABLE, "a/b"),
     "docker": ([*PORTABLE, "--environment_type=DOCKER", "--environment_config=image"], None),
     "flink docker": (["--runner=flink", "--flink_master=far:8081", "--environment_config=image"], None),
-    "dataflow": (["--runner=DataflowRunner", "--project=p", "--region=r"], None),
-    "dataflow, short": (["--runner=dataflow"], None),
+    "dataflow": (["--runner=DataflowRunner", *CLOUD], None),
+    "dataflow, short": (["--runner=dataflow", *CLOUD], None),
 }
 
 
@@ -57,93 +57,57 @@ def test_dataflow_with_local_paths_is_refused_before_anything_starts(command, co
     names[flag] = str(corpus if flag == "--input" else tmp_path / "out")
     if flag == "--output":
         names["--input"] = str(corpus)
-    cloud = (
-        "--runner=DataflowRunner",
-        "--project=p",
-        "--region=us-central1",
-        "--temp_location=gs://b/t",
-        "--sdk_container_image=i",
-        "--dry_run",
-    )
+    cloud = ("--runner=DataflowRunner", *CLOUD, "--dry_run")
     done = command("shard", *(word for pair in names.items() for word in pair), *cloud)
     assert done.returncode == 2 and "would not see it" in done.stderr, done.stderr
     assert not (tmp_path / "out").exists()
 
 
-@contextlib.contextmanager
-def service(module: str, *flags: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A server of Beam's in a session of its own, so that a terminal's Ctrl-C does not reach it."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # the pool starts whatever python it finds
-    environment = os.environ | {"PYTHONPATH": os.getcwd(), "PATH": path}
-    arguments = [sys.executable, "-m", f"apache_beam.runners.{module}", *flags]
+@pytest.fixture
+def job_service(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], list[str]]]:
+    """Beam's own job service, and the flags that send a job to it. Its session does not get a terminal's Ctrl-C."""
+    port = free_port()
+    folder = tmp_path / "service"
+    folder.mkdir()
+    server = "apache_beam.runners.portability.local_job_service_main"
     process = subprocess.Popen(
-        arguments,
+        [sys.executable, "-m", server, "--port", str(port)],
         cwd=folder,
-        env=environment,
+        env=os.environ | {"PYTHONPATH": os.getcwd()},
         start_new_session=True,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
     try:
-        yield process
+        wait_for(lambda: answers(port), "the job service does not listen")
+        yield process, ["--runner=PortableRunner", f"--job_endpoint=localhost:{port}"]
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
-def answers(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection(("localhost", port)):
-        return True
-    return False
-
-
-def wait_for(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + 100
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
-@pytest.fixture
-def job_service(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], list[str]]]:
-    """Beam's own job service, and the flags that send a job to it."""
-    port = free_port()
-    folder = tmp_path / "service"
-    folder.mkdir()
-    with service("portability.local_job_service_main", "--port", str(port), folder=folder) as process:
-        wait_for(lambda: answers(port), "the job service does not listen")
-        yield process, ["--runner=PortableRunner", f"--job_endpoint=localhost:{port}"]
-
-
 def test_relative_paths_reach_workers_of_another_folder_and_stay_relative_in_the_result(
-    run, command, corpus, job_service, tmp_path, monkeypatch
+    command, corpus, job_service, pool, tmp_path, monkeypatch
 ) -> None:
     """A worker pool that runs elsewhere on this machine gives the bytes of a local run, rejected records included."""
-    port = free_port()
-    pool = tmp_path / "pool"
-    pool.mkdir()
     mixed = tmp_path / "mixed.jsonl"
     mixed.write_text(corpus.read_text() + "{\n")
-    environment = os.environ | {"PYTHONPATH": os.getcwd()}
     python = [sys.executable, "-m", "pipeline", "shard", "--input", "mixed.jsonl", "--max_bad_ratio", "0.1"]
-    flags = [*job_service[1], "--environment_type=EXTERNAL", f"--environment_config=localhost:{port}"]
-    with service("worker.worker_pool_main", "--service_port", str(port), folder=pool):
-        wait_for(lambda: answers(port), "the pool does not listen")
-        done = subprocess.run(
-            [*python, "--output", "remote", *flags],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=200,
-        )
+    done = subprocess.run(
+        [*python, "--output", "remote", *job_service[1], *pool.flags],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": os.getcwd()},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
     assert done.returncode == 0, done.stderr
     assert "of PortableRunner has been submitted" in done.stderr
     monkeypatch.chdir(tmp_path)
     assert command(*python[3:], "--output", "here").returncode == 0
-    assert list(pool.iterdir()) == []
+    assert list(pool.folder.iterdir()) == []
     for name in ("text-00000-of-00001.arrow", "rejected/run-000000-0000.jsonl", "manifest.json"):
         assert Path("remote", name).read_bytes() == Path("here", name).read_bytes()
     assert [given.path for given in read_manifest("remote", "text").inputs] == ["mixed.jsonl"]
@@ -166,36 +130,25 @@ def test_a_job_of_an_engine_leaves_no_temporary_files(run, corpus, request, tmp_
     assert list(temporary.iterdir()) == []
 
 
-@contextlib.contextmanager
-def pool(folder: Path) -> Iterator[list[str]]:
-    """A worker pool, and the flags that have an engine use it."""
-    port = free_port()
-    folder.mkdir()
-    with service("worker.worker_pool_main", "--service_port", str(port), folder=folder):
-        wait_for(lambda: answers(port), "the pool does not listen")
-        yield ["--environment_type=EXTERNAL", f"--environment_config=localhost:{port}"]
-
-
-def test_a_job_that_is_not_waited_for_publishes_and_cleans_up(run, corpus, job_service, text, tmp_path) -> None:
+def test_a_job_that_is_not_waited_for_publishes_and_cleans_up(run, corpus, job_service, pool, text, tmp_path) -> None:
     """And one that fails ends in an error on the engine and leaves the folder to the next command."""
     out = tmp_path / "out"
     bad = tmp_path / "bad"
     (tmp_path / "bad.jsonl").write_text("{\n")
-    with pool(tmp_path / "pool") as workers:
-        flags = ["--num_shards", "3", "--no_wait", *job_service[1], *workers]
-        done = run("clozeline", "shard", "--input", str(corpus), "--output", str(out), *flags)
-        assert done.returncode == 0 and "has been submitted" in done.stderr, done.stderr
-        assert "not waiting for it" in done.stderr and done.stdout == ""
-        wait_for(lambda: [path.name for path in out.glob("_*")] == [], "the job does not clean up")
-        assert read_manifest(str(out), "text").fingerprint == read_manifest(str(text), "text").fingerprint
-        again = run("clozeline", "shard", "--input", str(corpus), "--output", str(out), *flags)
-        assert again.returncode == 0 and "is already finished by this command" in again.stderr, again.stderr
+    flags = ["--num_shards", "3", "--no_wait", *job_service[1], *pool.flags]
+    done = run("clozeline", "shard", "--input", str(corpus), "--output", str(out), *flags)
+    assert done.returncode == 0 and "has been submitted" in done.stderr, done.stderr
+    assert "not waiting for it" in done.stderr and done.stdout == ""
+    wait_for(lambda: [path.name for path in out.glob("_*")] == [], "the job does not clean up")
+    assert read_manifest(str(out), "text").fingerprint == read_manifest(str(text), "text").fingerprint
+    again = run("clozeline", "shard", "--input", str(corpus), "--output", str(out), *flags)
+    assert again.returncode == 0 and "is already finished by this command" in again.stderr, again.stderr
 
-        done = run("clozeline", "shard", "--input", str(tmp_path / "bad.jsonl"), "--output", str(bad), *flags)
-        assert done.returncode == 0, done.stderr
-        wait_for(lambda: not list(bad.glob("_lease-*")), "the failed job keeps its lease")
-        assert not (bad / "manifest.json").exists()
-        assert list(bad.glob("_unfinished-*/failed-*/failed.json"))
+    done = run("clozeline", "shard", "--input", str(tmp_path / "bad.jsonl"), "--output", str(bad), *flags)
+    assert done.returncode == 0, done.stderr
+    wait_for(lambda: not list(bad.glob("_lease-*")), "the failed job keeps its lease")
+    assert not (bad / "manifest.json").exists()
+    assert list(bad.glob("_unfinished-*/failed-*/failed.json"))
 
 
 AS_IN_A_TERMINAL = "signal.signal(signal.SIGINT, signal.SIG_DFL)"

@@ -1,4 +1,4 @@
-"""Tests of pipeline/runtime/beam_import.py, each in a process of its own, because a process imports Beam once."""
+"""What a job imports of Beam. Each test has its own process, because a process imports Beam once."""
 
 from __future__ import annotations
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions, SetupOptions, StandardOptions
+from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions, SetupOptions
 
-from pipeline.runtime.engine_errors import explain
-from pipeline.runtime.engines import JOB_SERVER_TIMEOUT, KEEP_WORKERS_MILLIS
+from pipeline.beam.engines import JOB_SERVER_TIMEOUT, KEEP_WORKERS_MILLIS
+from pipeline.beam.internals import full_name
+from pipeline.beam.remote import explain
 from schemas.errors import UsageError
 from tests.pipeline.beam_flags import options_of
 
@@ -23,8 +24,7 @@ NAMES = {
 
 @pytest.mark.parametrize(("written", "expected"), NAMES.items())
 def test_a_runner_is_known_by_its_plain_name(written: str, expected: str) -> None:
-    options = options_of([f"--runner={written}", "--job_endpoint=localhost:1"])
-    assert options.view_as(StandardOptions).runner == expected
+    assert full_name(written) == expected
 
 
 def test_an_unknown_runner_is_refused_with_the_nearest_name() -> None:
@@ -96,7 +96,7 @@ SAID = {
     ),
     "docker": (
         'java.io.IOException: Cannot run program "docker": error=2, No such file or directory',
-        "there is no Docker",
+        'The engine cannot start its workers (Cannot run program "docker"). DOCKER needs Docker',
         False,
     ),
     "worker command": (
@@ -104,7 +104,11 @@ SAID = {
         "cannot start its workers",
         False,
     ),
-    "failing worker": ("java.lang.IllegalStateException: Process died with exit code 1", "exit code 1.", False),
+    "failing worker": (
+        "java.lang.IllegalStateException: Process died with exit code 1",
+        "cannot start its workers (Process died with exit code 1)",
+        False,
+    ),
     "killed worker": ("java.lang.IllegalStateException: Process died with exit code 137", "was lost", True),
     "package": (
         "Traceback (most recent call last):\nModuleNotFoundError: No module named 'pipeline.steps'",
@@ -113,7 +117,7 @@ SAID = {
     ),
     "package of an extra": (
         "Traceback (most recent call last):\nModuleNotFoundError: No module named 'jieba'",
-        "Install the extra `clozeline[chinese]`",
+        "`clozeline[chinese]` for jieba",
         False,
     ),
     "canceled": ("Pipeline job-7 failed in state CANCELLED: unknown error", "was canceled on the engine", False),
@@ -137,7 +141,7 @@ SAID = {
         "inside the engine to 10.0.0.7:8099 was refused. Workers",
         False,
     ),
-    "refused somewhere": ("UNAVAILABLE: io exception: Connection refused", "inside the engine was refused. W", False),
+    "refused somewhere": ("UNAVAILABLE: io exception: Connection refused", "to another machine was refused.", False),
     "fault of a step": ("Traceback (most recent call last):\n  x\nKeyError: 'a'", "KeyError: 'a'.", False),
     "something else inside": (
         "java.lang.RuntimeException: java.util.concurrent.ExecutionException: (java.io.IOException: no leader)",

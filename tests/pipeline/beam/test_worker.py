@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import subprocess
@@ -11,35 +10,26 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import apache_beam as beam
 import grpc
 import psutil
 import pytest
 from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc, endpoints_pb2
 
-from pipeline.runtime.worker_environment import WORKER_ENVIRONMENT
-from pipeline.runtime.worker_pool import PRELOADED
+from pipeline.beam.workers import WORKER_ENVIRONMENT, preloaded
 from tests.ports import free_port
 
 SECONDS = 120
 
 
 def test_a_worker_without_an_engine_says_what_to_do(run) -> None:
-    done = run("python", "-m", "pipeline.worker", timeout=SECONDS)
+    done = run("clozeline", "worker", timeout=SECONDS)
     assert done.returncode == 2
     assert "--pool" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_pool_preloads_the_graph_of_every_job() -> None:
-    graphs = set()
-    for command in ("shard", "vocab", "counts", "pairs", "statistics"):
-        job = importlib.import_module(f"pipeline.jobs.{command}")
-        found = [
-            value for value in vars(job).values() if isinstance(value, type) and issubclass(value, beam.PTransform)
-        ]
-        assert found, command
-        graphs |= {graph.__module__ for graph in found}
-    assert graphs <= set(PRELOADED)
+    jobs = {f"pipeline.jobs.{command}" for command in ("shard", "vocab", "counts", "pairs", "statistics")}
+    assert jobs <= set(preloaded())
 
 
 def wait_for(condition, what: str) -> None:
@@ -56,7 +46,7 @@ def pool(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], str, Path]]:
     log = tmp_path / "log"
     with log.open("w") as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", "pipeline.worker", "--pool", "--port", str(port)],
+            [sys.executable, "-m", "pipeline.beam.workers", "--pool", "--port", str(port)],
             env=os.environ | {"PYTHONPATH": os.getcwd()},
             cwd=tmp_path,
             stdout=file,
@@ -132,7 +122,7 @@ def test_the_processes_of_a_pool_end_with_it(pool, number: signal.Signals, code:
 
 def test_two_pools_do_not_share_a_port(pool, run) -> None:
     port = pool[1].rpartition(":")[2]
-    done = run("python", "-m", "pipeline.worker", "--pool", "--port", port, timeout=SECONDS)
+    done = run("python", "-m", "pipeline.beam.workers", "--pool", "--port", port, timeout=SECONDS)
     assert done.returncode == 2
     assert "the port is in use" in done.stderr
     assert done.stderr.startswith("clozeline: ") and done.stderr.count("\n") == 1, done.stderr

@@ -1,4 +1,4 @@
-"""Calls plain functions on workers: once for each element, evenly distributed.
+"""The workers' side of a job's steps: plain functions called once for each element, their errors, and their counters.
 
 How a ClozelineError from a function is handled depends on the runner. On a local runner it ends the job at once and
 reaches the launcher unchanged. An engine would repeat the step, so there a permanent error is written to staging (see
@@ -9,37 +9,64 @@ commit/failures.py), and from then on no step of the job does anything:
 
 No function is ever called with a `Stopped`. Other transforms (GroupByKey, Map, CombineGlobally) must come after `call`
 or `generate`, whose output merely lacks elements then, and not after `call_once`.
+
+Engines show counters while a job runs, and at the end they equal the manifest's ledger and totals. They are incremented
+from the reports that steps return. The report of a piece that an earlier attempt finished is counted too, and an engine
+drops the counts of a failed attempt, so each piece counts once. No output depends on the counters: manifests are made
+from the reports themselves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import apache_beam as beam
+from apache_beam.metrics.metric import Metrics, MetricsFilter
 from apache_beam.pvalue import PCollection
 
+from pipeline.beam.internals import carried, current_metrics
 from pipeline.commit import failures
 from pipeline.commit.failures import Failures, Stopped
-from pipeline.runtime import metrics
-from pipeline.runtime.carried_errors import carried
+from pipeline.commit.reports import Report
 from schemas.errors import ClozelineError
+from schemas.manifest_entries import Shard
+
+NAMESPACE = "clozeline"
+PIECES = "pieces"
+"""Prefix of the counters of finished pieces; the kind of report follows."""
+
+_PROGRESS = ("pieces/run", "pieces/lot", "pieces/pairs")
+"""For each job, the counter of the step that takes most of its time."""
+
+Kind = Literal["run", "text", "pairs"]
+
+_OF_SHARD: dict[Kind, dict[str, str]] = {
+    "run": {},
+    "text": {"rows": "documents", "bytes": "bytes"},
+    "pairs": {"rows": "rows", "tokens": "tokens", "bytes": "bytes"},
+}
+"""For each kind of report: the counted fields of its shard's manifest entry, and the names of their counters."""
+
+_OF_REPORT: dict[Kind, tuple[str, ...]] = {"run": (), "text": ("sentences", "text_bytes"), "pairs": ()}
+"""For each kind of report: its own counted fields, whose counters have the same names."""
 
 
-def call(function: Callable[..., Any], *arguments: Any, counted: metrics.Kind | None = None) -> beam.PTransform:
+def call(function: Callable[..., Any], *arguments: Any, counted: Kind | None = None) -> beam.PTransform:
     """Call a function for each element, as function(element, *arguments). Arguments may be side inputs.
 
-    counted: how to count its reports; see runtime/metrics.py. The function must then return a report or a list of them.
+    counted: how to count its reports. The function must then return a report or a list of them.
     """
-    if counted is not None:
-        function = _counting(function, counted)
-    return beam.FlatMap(_guarded(_as_list(function), failures.wired()), *arguments)
+    reporting = function if counted is None else _counting(function, counted)
+
+    def called(element, *values):  # without annotations, because Beam would infer coders from them
+        return [reporting(element, *values)]
+
+    return generate(called, *arguments)
 
 
-def generate(
-    function: Callable[..., Iterable[Any]], *arguments: Any, counted: metrics.Kind | None = None
-) -> beam.PTransform:
+def generate(function: Callable[..., Iterable[Any]], *arguments: Any, counted: Kind | None = None) -> beam.PTransform:
     """Call a function for each element as `call` does, and emit each element that it returns or yields.
 
     With `counted` it returns a list of reports.
@@ -68,8 +95,13 @@ class CallOnce(beam.PTransform):
     is_last: bool = False
 
     def expand(self, pbegin: Any) -> PCollection:
+        function = self.function  # a worker needs neither this object nor its side inputs
+
+        def called(_, *arguments):
+            return [function(*arguments)]
+
         reported = failures.wired()
-        guarded = _guarded(_as_list(_ignoring_element(self.function)), reported, stopped=(Stopped(),))
+        guarded = _guarded(called, reported, stopped=(Stopped(),))
         if self.is_last and reported is not None:
             guarded = _failing_if_left(guarded, reported)
         return pbegin | "Once" >> beam.Create([None]) | "Call" >> beam.FlatMap(guarded, *self.arguments)
@@ -86,15 +118,16 @@ def _guarded(
 
     def guarded(element, *arguments):  # without annotations, because Beam would infer coders from them
         try:
-            if reported is not None and (_has_stopped((element, *arguments)) or reported.exist()):
+            has_stopped = any(isinstance(value, Stopped) for value in (element, *arguments))
+            if reported is not None and (has_stopped or reported.exist()):
                 yield from stopped
                 return
 
             yield from function(element, *arguments)
         except ClozelineError as error:
-            if reported is None or not failures.is_permanent(error):
-                raise carried(error) from error
-            if not reported.report(error):  # writes it to staging
+            # `report` writes the error to staging.
+            is_reported = reported is not None and failures.is_permanent(error) and reported.report(error)
+            if not is_reported:
                 raise carried(error) from error
             yield from stopped
 
@@ -114,33 +147,15 @@ def _failing_if_left(guarded: Callable[..., Iterator[Any]], reported: Failures) 
     return called
 
 
-def _has_stopped(values: tuple[Any, ...]) -> bool:
-    return any(isinstance(value, Stopped) for value in values)
-
-
-def _as_list(function: Callable[..., Any]) -> Callable[..., list[Any]]:
-    def called(element, *arguments):
-        return [function(element, *arguments)]
-
-    return called
-
-
-def _counting(function: Callable[..., Any], kind: metrics.Kind) -> Callable[..., Any]:
+def _counting(function: Callable[..., Any], kind: Kind) -> Callable[..., Any]:
     """Wrap a function that returns one piece's report or list of reports, so that these are counted."""
 
     def called(element, *arguments):
         returned = function(element, *arguments)
         for report in returned if isinstance(returned, list) else [returned]:
-            metrics.count_report(kind, report)
-        metrics.count(f"{metrics.PIECES}/{kind}")
+            count_report(kind, report)
+        count(f"{PIECES}/{kind}")
         return returned
-
-    return called
-
-
-def _ignoring_element(function: Callable[..., Any]) -> Callable[..., Any]:
-    def called(_, *arguments):
-        return function(*arguments)
 
     return called
 
@@ -171,3 +186,50 @@ def _numbered(items: list[Any]) -> Iterator[tuple[int, Any]]:
 
 def _values(numbered: tuple[int, Any]) -> Any:
     yield from numbered[1]
+
+
+def count_report(kind: Kind, report: Report) -> None:
+    """Count what a report says: its shard's rows, tokens and bytes, and what was dropped, by reason.
+
+    Does nothing outside of a Beam step.
+    """
+    for field, name in _OF_SHARD[kind].items():
+        count(name, report["shard"][field])
+    for name in _OF_REPORT[kind]:
+        count(name, report[name])
+    for reason, _, dropped in report.get("ledger", ()):
+        count(f"dropped/{reason}", dropped)
+
+
+def count_lot(entries: list[Shard]) -> None:
+    """Count a lot, a group of text shards that one worker reads: its documents and the bytes of its files."""
+    count(f"{PIECES}/lot")
+    count("documents", sum(entry.rows for entry in entries))
+    count("text_file_bytes", sum(entry.bytes for entry in entries))
+
+
+def count_all(amounts: dict[str, int]) -> None:
+    """Count several amounts by name. Does nothing outside of a Beam step."""
+    for name, amount in amounts.items():
+        count(name, amount)
+
+
+def count(name: str, amount: int = 1) -> None:
+    """Add to a counter of the job. Does nothing outside of a Beam step."""
+    Metrics.counter(NAMESPACE, name).inc(amount)
+
+
+def read_counters(result: Any) -> dict[str, int]:
+    """Return the counters of a job by name, summed over its steps; empty if it has none yet. `result` is Beam's."""
+    found = current_metrics(result).query(MetricsFilter().with_namespace(NAMESPACE))
+    counters: dict[str, int] = {}
+    for counter in found["counters"]:
+        name = counter.key.metric.name
+        counters[name] = counters.get(name, 0) + (counter.result or 0)
+    return dict(sorted(counters.items()))
+
+
+def finished_pieces(result: Any) -> int:
+    """Return how many pieces of the step that measures a job's progress are finished, as far as is known."""
+    counters = read_counters(result)
+    return next((counters[name] for name in _PROGRESS if name in counters), 0)

@@ -10,7 +10,7 @@ import pytest
 
 PROGRAM = """
 import os, signal
-from pipeline.runtime import stop_signals
+from pipeline.beam import stop_signals
 signal.signal(signal.{0}, signal.{1})
 try:
     with stop_signals.as_interrupts():

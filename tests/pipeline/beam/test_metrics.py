@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from pipeline.beam import runner
+from pipeline.beam.steps import read_counters
 from pipeline.cli import main
-from pipeline.runtime import execution, runner
-from pipeline.runtime.metrics import read_counters
 from schemas.manifest import Manifest, read_manifest
 
 
@@ -25,7 +25,7 @@ def results(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         kept.append(run_job(*arguments))
         return kept[-1]
 
-    monkeypatch.setattr(execution.runner, "run_job", keeping)
+    monkeypatch.setattr(runner, "run_job", keeping)
     return kept
 
 

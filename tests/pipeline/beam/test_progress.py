@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.runtime.progress import progress_line
+from pipeline.beam.display import progress_line
 
 
 @pytest.mark.parametrize(

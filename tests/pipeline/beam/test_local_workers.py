@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from pipeline.runtime.beam_internals import WORKER_THREADS
-from pipeline.runtime.carried_errors import carried
-from pipeline.runtime.local_workers import WorkerLostError, supervised
+from pipeline.beam.internals import WORKER_THREADS, carried
+from pipeline.beam.local import WorkerLostError, supervised
 from schemas.errors import StorageError
 
 

@@ -20,7 +20,7 @@ from apache_beam.portability.api import (
     endpoints_pb2,
 )
 
-from pipeline.runtime import local_workers
+from pipeline.beam import local
 
 SECONDS = 120
 
@@ -86,14 +86,15 @@ def start_worker(kind: str, address: str) -> subprocess.Popen[str]:
     """A worker of the local runner, or of an engine."""
     if kind == "local":
         variables = {
-            local_workers.LAUNCHER: str(os.getpid()),
+            local.LAUNCHER: str(os.getpid()),
+            local.ATTEMPT: os.devnull,
             "CONTROL_API_SERVICE_DESCRIPTOR": f'url: "{address}"',
             "WORKER_ID": "1",
         }
-        words = ["pipeline.runtime.worker"]
+        words = ["pipeline.beam.local"]
     else:
         variables = {}
-        words = ["pipeline.worker", "--id=1", f"--provision_endpoint={address}"]
+        words = ["pipeline.beam.workers", "--id=1", f"--provision_endpoint={address}"]
     return subprocess.Popen(
         [sys.executable, "-m", *words],
         env=os.environ | variables,

@@ -1,0 +1,216 @@
+"""What a launcher's terminal shows of a job: Beam's log, and the job's progress. Imports no Beam, for `--help`.
+
+Of Beam's log:
+
+    local runner       nothing: errors reach the terminal as exceptions, so Beam's own report would repeat them
+    job service        our own warnings; the launcher itself says what the job is called and why it failed, and the rest
+                       is on the console of Flink, Spark or Prism
+    any other runner   warnings and errors, which may be seen nowhere else, and what Beam's runners log at INFO, such as
+                       the id of the submitted job and the address of its page
+    --verbose          everything from INFO up, with any runner, including tracebacks
+
+This holds only while a command runs, and only if logging has not been set up: a notebook or a program that calls
+`cli.main` keeps its log settings.
+
+Progress is measured by the engine's counters or else by the pieces in the job's staging. Dataflow and Prism count
+finished pieces while a job runs; Flink, Spark and local runners do not. For those the staging folder is listed, which
+on an object store takes one request per thousand reports, and takes at most LOOKING_SHARE of the time. On a terminal,
+progress is a bar with MB/s and the time left; elsewhere it is a line every PRINT_EVERY seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import monotonic
+
+from pipeline.beam.internals import LOCAL_RUNNERS, PORTABLE_RUNNERS, RUNNERS_LOGGER, short_name
+from pipeline.commit.staging import Staging
+from schemas import storage
+from schemas.errors import StorageError
+
+BEAM_LOGGER = "apache_beam"
+"""The parent of all of Beam's loggers."""
+
+OWN_LOGGER = "clozeline"
+"""The parent of all of the pipeline's loggers."""
+
+RETRYING_LOGGERS = ("gcsfs", "google.auth", "urllib3")
+"""Loggers of clients that warn at each retry; the launcher reports the final failure."""
+
+FORMAT = "%(levelname)s %(name)s: %(message)s"
+
+LOOK_EVERY = 0.5  # seconds between looks at a local folder
+LOOK_EVERY_IN_STORE = 5.0  # seconds; listing an object store is a request, so it is looked at less often
+LOOKING_SHARE = 0.05  # of the time, at most; a long listing is repeated after a long pause
+PRINT_EVERY = 30.0  # seconds
+STOP_SECONDS = 2.0  # how long the end of a job waits for its last progress line
+
+
+class LastLineOfTracebacks(logging.Formatter):
+    """Reduces a message with a traceback to its last line, the cause: engines log each failure whole and repeatedly."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        if "Traceback (most recent call last)" not in text:
+            return text
+
+        last = text.rstrip().rpartition("\n")[2].strip()
+        return f"{record.levelname} {record.name}: {last}"
+
+
+@contextmanager
+def job_logs(beam_arguments: list[str], verbose: bool = False) -> Iterator[None]:
+    """Set up the terminal's log for the block. `beam_arguments` are the flags that go to Beam, --runner among them."""
+    root = logging.getLogger()
+    if root.handlers:
+        yield
+        return
+
+    runner = _runner_flag(beam_arguments)
+    handler = _handler(runner, verbose)
+    shown = [BEAM_LOGGER, OWN_LOGGER] if verbose else [RUNNERS_LOGGER]
+    is_hidden = not verbose and runner in ("", *LOCAL_RUNNERS, *PORTABLE_RUNNERS)
+    loggers = [logging.getLogger(name) for name in shown if not is_hidden]
+    levels = [logger.level for logger in loggers]
+
+    root.addHandler(handler)
+    for logger in loggers:
+        if logger.level == logging.NOTSET:
+            logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+        root.removeHandler(handler)
+
+
+def _handler(runner: str, verbose: bool) -> logging.Handler:
+    handler = logging.StreamHandler(sys.stderr)
+    if verbose:
+        handler.setFormatter(logging.Formatter(FORMAT))
+        return handler
+    if runner in ("", *LOCAL_RUNNERS):
+        return logging.NullHandler()
+
+    handler.setFormatter(LastLineOfTracebacks(FORMAT))
+    if runner in PORTABLE_RUNNERS:
+        handler.addFilter(logging.Filter(OWN_LOGGER))
+    else:
+        handler.addFilter(lambda record: not record.name.startswith(RETRYING_LOGGERS))
+    return handler
+
+
+def _runner_flag(arguments: list[str]) -> str:
+    """Return the short name of the runner that --runner names, or "". The last of several flags wins, as for Beam."""
+    runner = ""
+    for place, argument in enumerate(arguments):
+        name, is_joined, value = argument.partition("=")
+        if name == "--runner":
+            runner = value if is_joined else "".join(arguments[place + 1 : place + 2])
+    return short_name(runner)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a job's progress is measured by: pieces of about the same size.
+
+    prefix: prefix of the names of their reports in staging.
+    pieces: how many there are.
+    bytes: input bytes of all pieces together.
+    """
+
+    prefix: str
+    pieces: int
+    bytes: int
+
+
+NOT_MEASURED = Work("", 0, 0)
+"""The work of a job that has a single step, which shows no progress."""
+
+
+@contextmanager
+def job_progress(name: str, staging: Staging, work: Work) -> Iterator[JobProgress]:
+    """Show progress while the block runs."""
+    progress = JobProgress(name, staging, work)
+    done = threading.Event()
+    thread = threading.Thread(target=progress.show, args=(done,), daemon=True)
+    thread.start()
+    try:
+        yield progress
+    finally:
+        done.set()
+        thread.join(STOP_SECONDS)  # it may wait for a job server that does not answer
+
+
+@dataclass
+class JobProgress:
+    """Finds out how much of a job's work is finished, and shows it.
+
+    counted: returns the finished pieces by the engine's counters; set once a job is submitted to an engine. It may
+    return 0, because some engines have counters only at the end, and may raise any exception.
+    """
+
+    name: str
+    staging: Staging
+    work: Work
+    counted: Callable[[], int] | None = None
+
+    def show(self, done: threading.Event) -> None:
+        """Show progress until the job is done."""
+        from tqdm import tqdm
+
+        total = self.work.bytes
+        look_every = LOOK_EVERY if storage.is_local(self.staging.output) else LOOK_EVERY_IN_STORE
+        pause = look_every
+        on_terminal = sys.stderr.isatty()
+        started = monotonic()
+        printed = started
+        finished = 0
+
+        with tqdm(total=total, desc=self.name, unit="B", unit_scale=True, disable=not on_terminal, leave=False) as bar:
+            while not done.wait(pause):
+                looked = monotonic()
+                with contextlib.suppress(StorageError):  # the job itself meets the same error and reports it
+                    finished = total * min(self._finished_pieces(), self.work.pieces) // max(self.work.pieces, 1)
+                bar.update(finished - bar.n)
+                if finished == total:
+                    bar.set_description(f"{self.name}, last steps")
+
+                now = monotonic()
+                pause = max(look_every, (now - looked) / LOOKING_SHARE)
+                if not on_terminal and now - printed >= PRINT_EVERY:
+                    printed = now
+                    print(progress_line(self.name, finished, total, now - started), file=sys.stderr, flush=True)
+
+    def _finished_pieces(self) -> int:
+        counted = 0
+        if self.counted is not None:
+            with contextlib.suppress(Exception):  # an engine is busy or gone; the job itself reports that
+                counted = self.counted()
+        if counted or not self.work.prefix:
+            return counted
+
+        names = storage.names(self.staging.url(""), self.work.prefix)
+        return sum(name.endswith(".json") for name in names)
+
+
+def progress_line(name: str, finished: int, total: int, seconds: float) -> str:
+    """Example: `progress_line("shard", 5_000_000, 8_000_000, 10)` -> `"shard: 5.0 of 8.0 MB, 0.5 MB/s, 6 s left"`."""
+    if total == 0:
+        return f"{name}: running for {seconds:.0f} s"
+    if finished >= total:
+        # Steps that need all of the input at once, such as learning a vocabulary, have no pieces to count.
+        return f"{name}: all {total / 1e6:.1f} MB are read; the last steps run, {seconds:.0f} s since the start"
+
+    speed = finished / max(seconds, 1e-9)
+    left = "time left not known yet"
+    if finished:
+        left = f"{(total - finished) / speed:.0f} s left"
+    return f"{name}: {finished / 1e6:.1f} of {total / 1e6:.1f} MB, {speed / 1e6:.1f} MB/s, {left}"

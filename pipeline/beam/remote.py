@@ -1,0 +1,438 @@
+"""A job on an engine, in another process or on other machines: submitted, followed to its end, or canceled.
+
+Engines report a failure as pages of Java and Python tracebacks with the cause somewhere inside. CAUSES lists failures
+that were seen with real engines, Flink 1.16, Prism 2.77, Spark 3.5 and Beam's own job service, and that a user can act
+on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from time import monotonic, sleep
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions, PortableOptions
+
+from pipeline.beam import stop_signals
+from pipeline.beam.engines import is_dataflow, makes_template, runner_as_written, short_runner_name, worker_location
+from pipeline.beam.internals import ENDED_STATES, FINISHED_STATES, MESSAGE_THREAD, is_carried, job_identifier
+from pipeline.beam.local import FINISHED_PIECES
+from pipeline.commit.failures import Failures
+from schemas.errors import ClozelineError, StorageError, UsageError
+
+POLL_SECONDS = 0.5  # how often the launcher checks whether a remote job has ended; costs nothing
+LOOK_SECONDS = 2.0  # how often it checks for errors that steps have reported; one request
+CANCEL_SECONDS = 10.0  # how long the launcher waits for an engine to cancel a job that has failed
+CONFIRM_SECONDS = 60.0  # how long the launcher waits for a job that its user has stopped to end
+
+
+class EngineError(ClozelineError):
+    """An engine refused a job, lost it or could not be reached, for a reason outside this program.
+
+    may_pass: the same job may succeed when it is submitted again.
+    still_runs: the engine may continue the job.
+    """
+
+    def __init__(self, message: str, may_pass: bool = False, still_runs: bool = False):
+        super().__init__(message)
+        self.may_pass = may_pass
+        self.still_runs = still_runs
+
+
+class NotSubmittedError(EngineError):
+    """Nothing was started, because the engine's client lacks something that it needs, such as a job server."""
+
+    exit_code = UsageError.exit_code
+
+
+class JobStoppedError(KeyboardInterrupt):
+    """Ctrl-C while a job ran elsewhere. The message says what became of the job.
+
+    still_runs: the engine may continue it.
+    """
+
+    def __init__(self, message: str, still_runs: bool):
+        super().__init__(message)
+        self.still_runs = still_runs
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One known cause of a failed job. Another attempt would end in the same error.
+
+    pattern: matches only errors with this cause; what its group found replaces {0} in the advice.
+    advice: what is wrong and what to do, as one or more sentences.
+    is_usage: nothing can be started with these flags on this machine.
+    """
+
+    pattern: str
+    advice: str
+    is_usage: bool = False
+
+
+_REFUSED = r"(?:UNAVAILABLE|StatusRuntimeException|ConnectException).*Connection refused"
+
+CAUSES = (
+    Cause(
+        r"state CANCELL?ED|Job was cancell?ed|JobCancellationException",
+        "The job was canceled on the engine. Run the same command again to continue; finished pieces are reused.",
+    ),
+    Cause(
+        r"Insufficient number of network buffers: (required \d+, but only \d+ available)",
+        "Flink's TaskManagers have too few network buffers ({0}). Raise taskmanager.memory.network.min and .max in "
+        "Flink's configuration, for example to 512m, or lower --parallelism.",
+    ),
+    Cause(
+        r"NoResourceAvailableException|Could not acquire the minimum required resources",
+        "Flink has fewer free task slots than the job's --parallelism. Lower it, wait for other jobs, or start more "
+        "TaskManagers.",
+    ),
+    Cause(
+        r"No module named '(pipeline|schemas|apache_beam|tqdm|tokenizers|orjson|sentencex|zstandard|jieba)[\w.]*'",
+        "The workers' Python has no {0}. Install `clozeline[pipeline]`, of the launcher's version, where they run, and "
+        "`clozeline[chinese]` for jieba.",
+    ),
+    Cause(
+        r"(Cannot run program \"[^\"]+\"|(?i:cannot connect to the docker daemon)|docker: (?:command )?not found"
+        r"|No such file or directory: 'docker'|exec: \"docker\"|IOException: error=(?:2|8|13)(?=,)"
+        r"|Process died with exit code (?!137|143)\d+)",  # not those of SIGKILL and SIGTERM
+        "The engine cannot start its workers ({0}). DOCKER needs Docker on the engine's machines. With PROCESS, the "
+        "command in --environment_config must be one executable file, without arguments, at the same path on every "
+        "machine of the engine; start it there by hand, with --help, to see whether it works.",
+    ),
+    Cause(
+        rf"(?s){_REFUSED}: (\S+:\d+)|ipv[46]:(\S+:\d+): Failed to connect to remote host[^\n]*refused|{_REFUSED}",
+        "A connection inside the engine to {0} was refused. Workers of LOOPBACK run in the launcher, which must be on "
+        "the engine's machine; those of EXTERNAL run in a pool, `clozeline worker --pool`, which must listen at "
+        "--environment_config as seen from the engine; and the job server must reach Flink's or Spark's master.",
+    ),
+    Cause(
+        r"DefaultCredentialsError|RefreshError|Reauthentication is needed|invalid_grant",
+        "The credentials of Google Cloud are missing or no longer valid: `gcloud auth application-default login`.",
+        is_usage=True,
+    ),
+    Cause(
+        r"Unable to fetch remote (?:job server jar|prism binary) at (\S+?):? ",
+        "The engine could not be downloaded from {0}. Download it by other means and give its path with "
+        "--flink_job_server_jar, --spark_job_server_jar or --prism_location, or give --job_endpoint of a job server "
+        "that runs.",
+        is_usage=True,
+    ),
+)
+"""Known causes, in the order in which they are tried."""
+
+LOST_WORKER = (
+    r"call already cancelled|Multiplexer hanging up|Channel closed prematurely"
+    r"|Process died with exit code|SDK harness (?:died|exited|was lost|disconnected)|worker.*?disconnected"
+    r"|Heartbeat of TaskManager|TaskManager with id .* (?:timed out|is no longer reachable)"
+    r"|Connection unexpectedly closed by remote task manager"
+    r"|TaskExecutor .*disconnected|ExecutorLostFailure|Lost task"
+)
+"""What engines report when a worker, or a machine with workers, ended before its work was done."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a failure means, in sentences. may_pass: another attempt may succeed. is_usage: see Cause."""
+
+    text: str
+    may_pass: bool
+    is_usage: bool = False
+
+
+def explain(error: BaseException) -> Explanation:
+    """Return what an error of an engine or of its client means."""
+    details = getattr(error, "details", None)  # of a gRPC error: the engine's own words
+    text = str((details() if callable(details) else "") or error) or type(error).__name__
+    for cause in CAUSES:
+        match = re.search(cause.pattern, text)
+        if match:
+            named = [group for group in match.groups() if group] or ["another machine"]
+            return Explanation(cause.advice.format(*named), False, cause.is_usage)
+
+    if re.search(LOST_WORKER, text):
+        said = re.sub(r"^(?:[\w$]+(?:Exception|Error): )+", "", _last_message(text)).rstrip(".")
+        return Explanation(f"A worker, or the machine that it ran on, was lost ({said}).", may_pass=True)
+    has_failed_step = "Traceback (most recent call last)" in text
+    return Explanation(_last_message(text), may_pass=not has_failed_step)
+
+
+def _last_message(text: str) -> str:
+    """Return the last line of an engine's error, which is the cause after all tracebacks, as one sentence."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    last = lines[-1] if lines else "no reason was given"
+
+    last = re.sub(r"^Pipeline \S+ failed in state \w+: ", "", last)
+    last = re.sub(r"^(?:[\w$]+\.)*[\w$]+(?:Exception|Error): (?=(?:[\w$]+\.)*[\w$]+(?:Exception|Error): )", "", last)
+    last = re.sub(r"\b(?:[a-z][\w$]*\.)+([A-Z][\w$]*(?:Exception|Error))", r"\1", last)  # classes without packages
+    return last[:600].rstrip(".") + "."
+
+
+def _raise_if_ours(error: Exception) -> None:
+    """Raise one of our own errors again, unchanged. Log the traceback of any other at DEBUG."""
+    if isinstance(error, ClozelineError) or is_carried(str(error)):
+        raise error
+    logging.getLogger("clozeline.engines").debug("What the engine's client raised", exc_info=error)
+
+
+def submit(
+    pipeline: beam.Pipeline, options: PipelineOptions, submitted: Callable[[Any], None] | None = None
+) -> RemoteJob:
+    """Submit a job to its engine. A request to stop waits until that is done: a job without an id cannot be canceled.
+
+    options: the job's, not the pipeline's, which Beam changes when it submits the job.
+    submitted: called with Beam's result before a request to stop can interrupt.
+
+    Raises NotSubmittedError if nothing was started because something is missing, EngineError if the engine does not
+    accept the job, and JobStoppedError if a stop was requested and the job was not accepted or not waited for.
+    """
+    runner = runner_as_written(options)
+    name = options.view_as(GoogleCloudOptions).job_name
+    job = f"the job {name}" if name else "the job"
+
+    notice = f"stopping once {job} has been submitted and can be canceled. Press Ctrl-C again not to wait."
+    stops: list[int] = []
+    try:
+        with stop_signals.deferred(notice) as stops:
+            result = pipeline.run()
+            if submitted is not None:
+                submitted(result)
+        return RemoteJob(result, options, is_stopped=bool(stops))
+    except KeyboardInterrupt:
+        message = (
+            f"stopped while {job} was submitted to {runner}. It has no id yet and may still run: look for {job} at "
+            f"{_place_of(options)} or on the engine's own page, and cancel it there."
+        )
+        raise JobStoppedError(message, still_runs=True) from None
+    except Exception as error:
+        if stops:
+            message = f"stopped; {runner} did not take {job}. Run the same command again to continue."
+            raise JobStoppedError(message, still_runs=False) from error
+        _raise_if_ours(error)
+        explained = explain(error)
+        kind = NotSubmittedError if explained.is_usage else EngineError
+        raise kind(f"{runner} did not take {job}. {explained.text}") from error
+
+
+def _place_of(options: PipelineOptions) -> str:
+    return str(options.view_as(PortableOptions).job_endpoint or "the engine")
+
+
+@dataclass(frozen=True)
+class RemoteJob:
+    """A submitted job. As text: "job 2026-11-22_01_02_03-456 of DataflowRunner".
+
+    result: Beam's. is_stopped: a request to stop came while the job was submitted.
+    """
+
+    result: Any
+    options: PipelineOptions
+    is_stopped: bool = False
+
+    def __str__(self) -> str:
+        return f"job {job_identifier(self.result)} of {runner_as_written(self.options)}"
+
+    def announce(self) -> None:
+        """Print that the engine has the job, and where its page is."""
+        _tell(f"{self} has been submitted.")
+        if is_dataflow(self.options) and not makes_template(self.options):
+            cloud = self.options.view_as(GoogleCloudOptions)
+            page = f"{cloud.region}/{job_identifier(self.result)}?project={cloud.project}"
+            _tell(f"its page is https://console.cloud.google.com/dataflow/jobs/{page}")
+
+    def leave(self) -> None:
+        """Print how to find the job, and leave it to its engine."""
+        self.announce()
+        _tell(
+            "not waiting for it (--no_wait). The result is complete once the output folder has a manifest.json. "
+            f"{self.how_to_find()}"
+        )
+
+    def follow(self, failures: Failures) -> None:
+        """Wait for the job, or cancel it at once if that was already requested.
+
+        Raises the error that a step has reported, as soon as it is found and the job is canceled; EngineError if the
+        job fails for a reason outside this program; and JobStoppedError on Ctrl-C, once the job is canceled.
+        """
+        try:
+            self.announce()
+            if self.is_stopped:
+                raise KeyboardInterrupt
+            with _quiet_messages():
+                end = _JobEnd(self)
+                failed = end.wait(failures)
+        except KeyboardInterrupt:
+            raise self.cancel(failures) from None
+
+        if failed is not None:
+            self._cancel_quietly()
+            failures.remove()
+            raise failed
+        end.check()
+
+    def cancel(self, failures: Failures) -> JobStoppedError:
+        """Cancel the job and return the error to raise. A second Ctrl-C leaves the job running.
+
+        Beam's job servers for Flink and Spark report a job as canceled at once, while the engine continues it. So the
+        job is also made to end itself (`Failures.end_job`), and counts as canceled once it has.
+        """
+        try:
+            # Inside the try: whoever reads this line may press Ctrl-C before the next statement is reached.
+            _tell(f"canceling {self}. Press Ctrl-C again to leave it running. {self.how_to_find()}")
+            self.result.cancel()
+        except (Exception, KeyboardInterrupt) as error:  # whatever a client raises, the user must learn the job's name
+            reason = str(error) or type(error).__name__
+            message = f"{self} was not canceled ({reason}) and may still run. {self.how_to_find()}"
+            return JobStoppedError(message, still_runs=True)
+
+        try:
+            has_ended = self._has_ended(failures)
+        except (Exception, KeyboardInterrupt):  # the connection broke, or the user does not want to wait
+            has_ended = False
+        if has_ended:
+            message = f"{self} was canceled. Run the same command again to continue; finished pieces are reused."
+            return JobStoppedError(message, still_runs=False)
+
+        message = (
+            f"{self} was asked to end, has not ended yet and may still run. It makes no result, and gives the output "
+            f"folder free when it ends by itself. {self.how_to_find()}"
+        )
+        return JobStoppedError(message, still_runs=True)
+
+    def _has_ended(self, failures: Failures) -> bool:
+        """Wait until a canceled job has ended, for CONFIRM_SECONDS at most, and return whether it has."""
+        stopped = UsageError(f"{self} was stopped by its user.")
+        if worker_location(self.options) == "here":  # it ends with this process, or before
+            failures.report(stopped)
+            return True
+        if is_dataflow(self.options) or short_runner_name(self.options) == "prism":  # whose states can be trusted
+            return _comes_true(lambda: self.result.state in ENDED_STATES)
+
+        failures.end_job(stopped)
+        return _comes_true(failures.has_ended_job)
+
+    def _cancel_quietly(self) -> None:
+        """Cancel a failed job, ignoring errors: a job that stays does nothing more, and publishes nothing."""
+
+        def cancel() -> None:
+            with contextlib.suppress(Exception):  # whatever a client raises; the job's own error is reported
+                self.result.cancel()
+
+        thread = threading.Thread(target=cancel, name="job cancel", daemon=True)
+        thread.start()
+        thread.join(CANCEL_SECONDS)
+
+    def lost(self, error: Exception) -> EngineError:
+        """Return the error to raise when the connection to the job server is lost before the job has ended."""
+        reason = f"{self} cannot be followed: the connection to its job server is lost ({explain(error).text[:-1]})."
+        if worker_location(self.options) == "here":
+            advice = f"Its workers end with this command. {FINISHED_PIECES} once the server answers."
+            return EngineError(f"{reason} {advice}")
+
+        advice = "It may still run, and then publishes by itself. Run the same command again once it has ended."
+        return EngineError(f"{reason} {advice} {self.how_to_find()}", still_runs=True)
+
+    def how_to_find(self) -> str:
+        """Return how the user can find and cancel the job without this program."""
+        if makes_template(self.options):
+            return "Look at it and cancel it in the console of Google Cloud."
+        if is_dataflow(self.options):
+            cloud = self.options.view_as(GoogleCloudOptions)
+            job = f"{job_identifier(self.result)} --project {cloud.project} --region {cloud.region}"
+            return (
+                f"Look at it with `gcloud dataflow jobs show {job}`, and cancel it with "
+                f"`gcloud dataflow jobs cancel {job}`."
+            )
+        return f"Look at it and cancel it by this id at {_place_of(self.options)} or on the engine's own page."
+
+
+def _tell(message: str) -> None:
+    print(f"clozeline: {message}", file=sys.stderr, flush=True)
+
+
+def _comes_true(condition: Callable[[], bool]) -> bool:
+    """Wait until a condition is true, for CONFIRM_SECONDS at most, and return whether it is."""
+    deadline = monotonic() + CONFIRM_SECONDS
+    while not condition():
+        if monotonic() > deadline:
+            return False
+        sleep(0.2)
+    return True
+
+
+@contextlib.contextmanager
+def _quiet_messages() -> Iterator[None]:
+    """Hide tracebacks of Beam's thread that reads a job's messages: `_JobEnd` reports a broken connection."""
+    previous = threading.excepthook
+
+    def hook(arguments: threading.ExceptHookArgs) -> None:
+        if arguments.thread is None or arguments.thread.name != MESSAGE_THREAD:
+            previous(arguments)
+
+    threading.excepthook = hook
+    try:
+        yield
+    finally:
+        threading.excepthook = previous
+
+
+class _JobEnd:
+    """Waits in a thread for the end of a job, because Beam's own wait cannot be interrupted with every runner.
+
+    Beam's wait also ends when the connection to the job server is lost, although the job continues. If it were
+    submitted again, it would run twice.
+    """
+
+    def __init__(self, job: RemoteJob):
+        self._reached = threading.Event()
+        self._job = job
+        self._state: Any = None
+        self._error: Exception | None = None
+        threading.Thread(target=self._wait, name="job end", daemon=True).start()
+
+    def _wait(self) -> None:
+        result = self._job.result
+        try:
+            self._state = result.wait_until_finish()
+        except Exception as error:
+            self._error = error
+
+        with contextlib.suppress(Exception):  # whatever a client raises; the error above is reported
+            if self._state not in ENDED_STATES:
+                self._state = result.state
+        self._reached.set()
+
+    def wait(self, failures: Failures) -> ClozelineError | None:
+        """Wait until the job has ended or a step has reported an error, which is returned."""
+        looked = monotonic()
+        while not self._reached.wait(POLL_SECONDS):
+            if monotonic() - looked < LOOK_SECONDS:
+                continue
+
+            with contextlib.suppress(StorageError):  # unreachable for a moment; the last call below reports it
+                failed = failures.first()
+                if failed is not None:
+                    return failed
+            looked = monotonic()
+        return failures.first()
+
+    def check(self) -> None:
+        """Raise EngineError unless the job was finished."""
+        if self._state in FINISHED_STATES:
+            return
+
+        error = self._error or RuntimeError(f"It ended in state {self._state}.")
+        _raise_if_ours(error)
+        if self._state not in ENDED_STATES:
+            raise self._job.lost(error) from error
+
+        explained = explain(error)
+        message = f"{self._job} failed: {explained.text} {FINISHED_PIECES} once the cause is removed."
+        raise EngineError(message, explained.may_pass) from error
