@@ -12,6 +12,7 @@ How the code is laid out, from the command line down:
     statistics              the job that runs without Beam
     shard/, vocab/, pairs/  the algorithms, independent of Beam
     beam/                   flags to engines, jobs here and on engines, workers, signals, progress, logs
-    runtime/                exchange, and resuming unfinished work: staging, leases, publication
+    exchange/               rows that must come together: run files, blocks, the shuffle of both
+    commit/                 finished pieces to a finished folder, whoever is killed: leases, staging, publication
     inspection              `inspect` and `verify`, which run without Beam
 """
