@@ -32,7 +32,7 @@ def test_a_worker_without_an_engine_says_what_to_do(run) -> None:
 
 def test_a_pool_preloads_the_graph_of_every_job() -> None:
     graphs = set()
-    for command in ("shard", "vocab", "counts", "pairs", "statistics"):
+    for command in ("shard", "vocab", "counts", "pairs"):
         job = importlib.import_module(f"pipeline.jobs.{command}")
         found = [
             value for value in vars(job).values() if isinstance(value, type) and issubclass(value, beam.PTransform)
