@@ -32,7 +32,7 @@ def add_text_reports(reports: list[Report]) -> Report:
 
 
 @dataclass(frozen=True)
-class TextFolders:
+class TextStagings:
     """The staging areas of the text folder and of the held-out folder next to it."""
 
     text: Staging
@@ -57,7 +57,7 @@ def publish_with_held_out(
     summaries: list[PartSummary],
     held_out_summaries: list[PartSummary],
     provenance: Provenance,
-    folders: TextFolders,
+    folders: TextStagings,
 ) -> None:
     """Publish the held-out folder and then the text folder, as `publish_text` does.
 

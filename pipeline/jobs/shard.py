@@ -34,7 +34,7 @@ from pipeline.commit.staging import Staging, plan_staging
 from pipeline.exchange.blocks import Shuffle
 from pipeline.exchange.exchange import Exchange, Plan, Written
 from pipeline.flags import recorded_options
-from pipeline.jobs.publish_text import TextFolders, add_text_reports, publish_text, publish_with_held_out
+from pipeline.jobs.publish_text import TextStagings, add_text_reports, publish_text, publish_with_held_out
 from pipeline.jobs.run_job import run_job
 from pipeline.options import ShardJob
 from pipeline.shard.documents import ReadOptions
@@ -99,21 +99,16 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
         held_out = plan_staging(held_out_folder(output), "text", _identity(job, files) | SIDE)
     _check_held_out(wanted, staging, held_out, is_dry_run(options))
 
-    def execution() -> Execution:
-        splits = [_for_workers(split, options) for split in plan_splits(files, job.format, job.encoding)]
-        _warn_of_flags_without_effect(job, splits)
-        graph = ShardCorpora(
-            splits=len(splits),
-            input_bytes=sum(file.size for file in files),
-            job=job,
-            provenance=replace(provenance, inputs=[]),  # they are in staging, because there may be many
-            shuffle=chosen_shuffle(job.shuffle, options),
-            staging=staging,
-            held_out=held_out,
-        )
-        return _execution(graph, files, splits, inputs, options)
-
-    return run_job("shard", wanted, staging, options, execution)
+    graph = ShardCorpora(
+        splits=0,  # until they are planned
+        input_bytes=sum(file.size for file in files),
+        job=job,
+        provenance=replace(provenance, inputs=[]),  # they are in staging, because there may be many
+        shuffle=chosen_shuffle(job.shuffle, options),
+        staging=staging,
+        held_out=held_out,
+    )
+    return run_job("shard", wanted, staging, options, partial(_execution, graph, files, inputs, options))
 
 
 def _note_rules_of_another_language(language: Language, job: ShardJob) -> None:
@@ -163,11 +158,12 @@ def _warn_of_flags_without_effect(job: ShardJob, splits: list[Split]) -> None:
             print(f"clozeline: warning: --{name} {value} changes nothing: no input is {what}.", file=sys.stderr)
 
 
-def _execution(
-    graph: ShardCorpora, files: list[InputFile], splits: list[Split], inputs: list[Input], options: PipelineOptions
-) -> Execution:
-    """Return what the graph needs to run. Its lists of splits and inputs are written just before it runs."""
+def _execution(graph: ShardCorpora, files: list[InputFile], inputs: list[Input], options: PipelineOptions) -> Execution:
+    """Plan the splits. They and the list of inputs are written just before the graph runs."""
+    job = graph.job
     staging = graph.staging
+    splits = [_for_workers(split, options) for split in plan_splits(files, job.format, job.encoding)]
+    _warn_of_flags_without_effect(job, splits)
 
     def prepare() -> None:
         write_splits(splits, staging)
@@ -176,11 +172,11 @@ def _execution(
     return Execution(
         kind="text",
         label="Shard corpora",
-        graph=graph,
+        graph=replace(graph, splits=len(splits)),
         options=options,
         staging=staging,
         work=Work("split-", len(splits), graph.input_bytes),
-        estimate=lambda: _estimate(graph.job, files, len(splits)),
+        estimate=lambda: _estimate(job, files, len(splits)),
         prepare=prepare,
         published_first=() if graph.held_out is None else (graph.held_out,),
     )
@@ -303,7 +299,7 @@ class ShardCorpora(beam.PTransform):
         if self.held_out is None:
             finish = call_last(publish_text, survey, summaries, self.provenance, self.staging)
         else:
-            folders = TextFolders(self.staging, self.held_out)
+            folders = TextStagings(self.staging, self.held_out)
             held_out = AsList(pbegin | "Hold out" >> GatherHeldOut(shards, self, folders))
             finish = call_last(publish_with_held_out, survey, summaries, held_out, self.provenance, folders)
         return pbegin | "Finish" >> finish
@@ -355,7 +351,7 @@ class GatherHeldOut(beam.PTransform):
 
     shards: Any
     corpora: ShardCorpora
-    folders: TextFolders
+    folders: TextStagings
 
     def expand(self, pbegin: Any) -> PCollection:
         job = self.corpora.job

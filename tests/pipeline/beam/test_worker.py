@@ -28,7 +28,7 @@ def test_a_worker_without_an_engine_says_what_to_do(run) -> None:
 
 
 def test_a_pool_preloads_the_graph_of_every_job() -> None:
-    jobs = {f"pipeline.jobs.{command}" for command in ("shard", "vocab", "counts", "pairs", "statistics")}
+    jobs = {f"pipeline.jobs.{command}" for command in ("shard", "vocab", "counts", "pairs")}
     assert jobs <= set(preloaded())
 
 
