@@ -13,6 +13,9 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from pipeline.flags import recorded_options
 from pipeline.jobs.finished import Wanted, finished_manifest, is_finished
 from pipeline.options import ShardJob
+from pipeline.readers.encodings import UTF8, canonical_encoding
+from pipeline.readers.inputs import Split, plan_splits, write_inputs, write_splits
+from pipeline.readers.listing import InputFile, matching_files
 from pipeline.runtime import estimate
 from pipeline.runtime.engines import chosen_shuffle, path_for_workers
 from pipeline.runtime.execution import Execution, execute
@@ -21,12 +24,8 @@ from pipeline.runtime.progress import Work
 from pipeline.runtime.runner import beam_options
 from pipeline.runtime.staging import Staging, plan_staging
 from pipeline.shard.documents import ReadOptions
-from pipeline.shard.encodings import UTF8, canonical_encoding
 from pipeline.shard.holdout import SIDE, held_out_folder
-from pipeline.shard.inputs import Split, plan_splits
-from pipeline.shard.job_files import write_inputs, write_splits
 from pipeline.shard.languages import find_language
-from pipeline.shard.listing import InputFile, matching_files
 from pipeline.shard.plan import shards_for
 from pipeline.steps.provenance import Provenance
 from pipeline.transforms.shard import ShardCorpora

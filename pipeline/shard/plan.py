@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pipeline.readers.jsonl import ENDS_EARLY, NO_OBJECT
+from pipeline.readers.record import place_in_words
+from pipeline.readers.undecodable import refuse_undecodable, reports_by_file, undecodable_statistics
 from pipeline.runtime.counters import Ledger, Report, add_by_name, add_ledgers, total
 from pipeline.shard.cleaning import MAX_UNBROKEN_CHARACTERS
 from pipeline.shard.partition import RUN_BUCKETS
-from pipeline.shard.record import place_in_words
-from pipeline.shard.records import ENDS_EARLY, NO_OBJECT
-from pipeline.shard.undecodable import refuse_undecodable, reports_by_file, undecodable_statistics
 from schemas.errors import DataError
 
 SMALL_SHARD_BYTES = 8 << 20

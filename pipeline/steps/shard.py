@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from pipeline.readers.inputs import read_inputs
 from pipeline.runtime.counters import Report, add_by_name, add_histograms, add_ledgers, total
 from pipeline.runtime.manifest_parts import FolderSummary, PartSummary, list_inputs, summarize_folder
 from pipeline.runtime.piece_checks import check_pieces
 from pipeline.runtime.publication import end_publication, is_published, publish_output
 from pipeline.runtime.staging import Staging
 from pipeline.shard.holdout import HELD_OUT, NOT_HELD_OUT, SIDE
-from pipeline.shard.job_files import read_inputs
 from pipeline.shard.plan import CorpusSurvey
 from pipeline.steps.provenance import Provenance, ledger_entries
 from schemas import FORMAT_VERSION, storage

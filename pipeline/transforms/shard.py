@@ -11,24 +11,23 @@ import apache_beam as beam
 import pyarrow as pa
 from apache_beam.pvalue import AsList, AsSingleton, PCollection
 
+from pipeline.jobs.near_duplicates import Corpus, near_duplicates_to_drop, rounds_for
 from pipeline.options import ShardJob
+from pipeline.readers.inputs import files_for, read_splits
 from pipeline.runtime.counters import Report
 from pipeline.runtime.exchange import Shuffle
 from pipeline.runtime.staging import Staging
 from pipeline.shard.documents import ReadOptions
 from pipeline.shard.holdout import add_counts, counts_of, held_out_stream, numbered_runs, plan_held_out
-from pipeline.shard.job_files import files_for, read_splits
 from pipeline.shard.merge import MergeOptions, write_shard
 from pipeline.shard.partition import documents_stream, write_runs
 from pipeline.shard.plan import CorpusSurvey, InputLimits, Sharding, add_runs, plan_shards
-from pipeline.steps.near_duplicates import rounds_for
 from pipeline.steps.provenance import Provenance
 from pipeline.steps.shard import TextFolders, add_text_reports, publish_text, publish_with_held_out
 from pipeline.transforms.calls import Distribute, call, call_last, call_once, generate
 from pipeline.transforms.exchange import Exchange, Written
 from pipeline.transforms.exchange_steps import Plan
 from pipeline.transforms.manifest_parts import SummarizeParts
-from pipeline.transforms.near_duplicates import Corpus, near_duplicates_to_drop
 from schemas.shards import shard_name
 
 
@@ -39,7 +38,7 @@ class ShardCorpora(beam.PTransform):
     This contains the pipeline's shuffle. Each split becomes runs, sorted by the documents' destinations; the survey of
     all runs decides the number of shards; an exchange brings the documents of each shard together.
 
-    splits: their number. They and the list of inputs are in staging (pipeline/shard/job_files.py).
+    splits: their number. They and the list of inputs are in staging (pipeline/readers/inputs.py).
     input_bytes: of all inputs, as stored.
     held_out: the staging of the held-out folder; None without --holdout.
     """

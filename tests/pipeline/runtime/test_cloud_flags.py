@@ -7,9 +7,9 @@ import socket
 import fsspec
 import pytest
 
+from pipeline.readers.listing import matching_files
 from pipeline.runtime import cloud_access
 from pipeline.runtime.cloud_flags import check_image, check_labels, check_machine_type, check_region
-from pipeline.shard.listing import matching_files
 from schemas.errors import StorageError, UsageError
 from tests.object_store import ObjectStore
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.readers.inputs import read_splits
 from pipeline.runtime import lease_files, leases, manifest_parts, publication, shard_destination
 from pipeline.runtime.counters import Report
 from pipeline.runtime.failures import Failures
 from pipeline.runtime.staging import Staging
-from pipeline.shard.job_files import read_splits
 from pipeline.transforms import pairs as pairs_graph
 from pipeline.transforms import shard as shard_graph
 from schemas import fingerprints, large_folders, storage

@@ -10,6 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from pipeline.readers.inputs import plan_splits
+from pipeline.readers.listing import matching_files
 from pipeline.runtime import merging
 from pipeline.runtime.counters import Report
 from pipeline.runtime.run_files import RunIndex, read_buckets
@@ -18,8 +20,6 @@ from pipeline.shard import documents as documents_module
 from pipeline.shard import plan
 from pipeline.shard.copies import Dedup
 from pipeline.shard.documents import ReadOptions
-from pipeline.shard.inputs import plan_splits
-from pipeline.shard.listing import matching_files
 from pipeline.shard.merge import MergeOptions, largest_text, write_shard
 from pipeline.shard.partition import documents_stream, write_runs
 from schemas.errors import DataError

@@ -11,12 +11,12 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 
+from pipeline.readers.inputs import plan_splits
+from pipeline.readers.listing import matching_files
 from pipeline.runtime.exchange import GroupReader, indexes_by_name
 from pipeline.runtime.staging import Staging
 from pipeline.shard import documents as documents_module
 from pipeline.shard.documents import ReadOptions, document_id
-from pipeline.shard.inputs import plan_splits
-from pipeline.shard.listing import matching_files
 from pipeline.shard.merge import MergeOptions, write_shard
 from pipeline.shard.partition import documents_stream, placements, write_runs
 from pipeline.shard.plan import InputLimits, Sharding, add_runs, plan_shards
