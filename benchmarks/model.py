@@ -13,16 +13,17 @@ from dataclasses import dataclass
 
 import apache_beam as beam
 
-from pipeline.jobs.near_duplicates import BUCKET_DOCUMENTS, rounds_for
-from pipeline.near_duplicates.bands import MAX_STAR
 from pipeline.options import ShardJob
-from pipeline.readers.inputs import SPLIT_BYTES, files_for
 from pipeline.runtime.exchange import groups_for
 from pipeline.runtime.merging import MERGE_RANGES, MERGED_RUNS
 from pipeline.runtime.staging import Staging
 from pipeline.shard.documents import ReadOptions
+from pipeline.shard.inputs import SPLIT_BYTES
+from pipeline.shard.job_files import files_for
+from pipeline.shard.near_duplicates.hot_bands import MAX_STAR
 from pipeline.shard.partition import RUN_BUCKETS
 from pipeline.shard.plan import MAX_READS, shards_for
+from pipeline.steps.near_duplicates import BUCKET_DOCUMENTS, rounds_for
 from pipeline.steps.provenance import Provenance
 from pipeline.transforms.shard import ShardCorpora
 from pipeline.vocab.memory import estimated_memory

@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from pipeline.jobs import near_duplicates as steps
-from pipeline.near_duplicates.bands import BAND_SCHEMA, Ids, distinct_pairs
-from pipeline.near_duplicates.components import EDGE_SCHEMA, Edges
+from pipeline.shard.near_duplicates.bands import BAND_SCHEMA, Ids, distinct_pairs
+from pipeline.shard.near_duplicates.components import EDGE_SCHEMA, Edges
+from pipeline.steps import near_duplicates as steps
 from schemas.randomness import mix
 
 MAX_ROUNDS = 8
@@ -123,7 +123,7 @@ def measure_finish(edges: int) -> None:
     tables = [pa.table([pa.array(path.larger), pa.array(path.smaller)], schema=EDGE_SCHEMA)]
     del ids, path
     with measured(f"finish, a path of {edges:,} edges"):
-        for _ in steps.finish_stars(0, lambda: [tables.pop()], None, seed=0):
+        for _ in steps.finish(0, lambda: [tables.pop()], None, seed=0):
             pass
 
 

@@ -106,8 +106,8 @@ def serve(files: int, delay: float, port: Any) -> None:
 
 def plan(kind: str, answer: Any) -> None:
     """Plan all files of a kind in this process, and put the time and memory that it took into the queue `answer`."""
-    from pipeline.readers.inputs import plan_splits
-    from pipeline.readers.listing import matching_files
+    from pipeline.shard.inputs import plan_splits
+    from pipeline.shard.listing import matching_files
 
     before = resource.getrusage(resource.RUSAGE_SELF)
     started = time.perf_counter()

@@ -11,7 +11,8 @@ How the code is laid out, from the command line down:
     jobs/                   one module per job: checks the options, plans the work, runs the graph
     transforms/             the graphs: the only package that wires Beam transforms together
     steps/                  what a worker does with one element of a graph, and how a result is published
-    shard/, vocab/, pairs/  the algorithms, independent of Beam
+    readers/, shard/, near_duplicates/, words/, vocab/, pairs/
+                            the algorithms, independent of Beam
     runtime/                starting Beam, resuming unfinished work, leases, progress, logs
     inspection              `inspect` and `verify`, which run without Beam
 """

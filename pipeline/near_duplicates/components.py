@@ -13,7 +13,7 @@ with a smaller neighbor is not the smallest of its component, so it is *dropped*
 its component.
 
 Any number of rounds is correct, because one worker finishes the rest with `connected_roots`. Edges that the first small
-star and each round leave of graphs with a million nodes (benchmarks/near_duplicates.py rounds):
+star and each round leave of graphs with a million nodes (measured):
 
                               edges      first    round 1    round 2    round 3    round 4    round 5
     one path              1,000,000    667,000    284,000    111,000     44,000     18,000      7,000

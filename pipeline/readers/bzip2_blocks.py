@@ -12,7 +12,7 @@ import bz2
 from bisect import bisect_right
 from collections.abc import Iterator
 
-from pipeline.readers.frames import READ_BYTES, CompressedBytes, Frames, damaged, no_end
+from pipeline.readers.frames import READ_BYTES, CompressedBytes, Frames, damaged, misnamed, no_end
 
 _BLOCK = 0x314159265359
 _END = 0x177245385090
@@ -125,6 +125,8 @@ def _first_block(bits: _Bits) -> int | None:
     for place in range(first_byte, first_byte + 8):
         if bits.number(place, _MAGIC_BITS) == _BLOCK:
             return place
+    if bits.start == 0:
+        raise misnamed(bits.source.path, "bz2")
     raise damaged(bits.source, "bz2 stream", bits.start, "it has no header")
 
 

@@ -246,26 +246,24 @@ def seven_bit_encoding(head: bytes) -> str | None:
 
 
 def is_in_other_encoding(sample: bytes) -> bool:
-    """Return whether bytes that are not UTF-8 are text in another encoding, rather than damaged.
+    """Return whether bytes that are not UTF-8 are Western text in another encoding: nearly all are letters or quotes.
 
-    True if few of the bytes outside of ASCII are valid UTF-8, and nearly all are letters or quotes of Western text. So
-    few bytes of a book in English may be undecodable that their share alone does not tell.
+    So few bytes of a book in English may be undecodable that their share alone does not tell.
     """
-    not_ascii = sum(byte >= 0x80 for byte in sample)
-    if sample.decode(UTF8, errors="replace").count("\ufffd") < _DAMAGED_UTF8 * not_ascii:
-        return False
-
     foreign = _foreign_as_western(sample)
     plausible = sum(character.isalpha() or character in _QUOTES for character in foreign)
-    return plausible >= _MOST * len(foreign)
+    return not _is_damaged_utf8(sample) and plausible >= _MOST * len(foreign)
 
 
 def likely_encoding(sample: bytes) -> str:
-    """Return a guess of the encoding of bytes that are not UTF-8; empty if there is none.
+    """Return a guess of the encoding of bytes that are not UTF-8; empty if there is none, or if they are damaged UTF-8.
 
     It is a hint for an error message, and never used to read a text. Beam installs charset-normalizer, which often
     takes Western text for Central European.
     """
+    if _is_damaged_utf8(sample):
+        return ""
+
     foreign = _foreign_as_western(sample)
     is_latin = len(_ASCII_LETTER.findall(sample)) > 2 * len(foreign)
     if is_latin and sum(character in _WESTERN for character in foreign) >= _MOST * len(foreign):
@@ -277,6 +275,12 @@ def likely_encoding(sample: bytes) -> str:
         return ""
     best = from_bytes(sample).best()
     return "" if best is None else codecs.lookup(best.encoding).name
+
+
+def _is_damaged_utf8(sample: bytes) -> bool:
+    """Return whether most of the bytes outside of ASCII are valid UTF-8, although some are not."""
+    not_ascii = sum(byte >= 0x80 for byte in sample)
+    return sample.decode(UTF8, errors="replace").count("\ufffd") < _DAMAGED_UTF8 * not_ascii
 
 
 def _foreign_as_western(sample: bytes) -> str:

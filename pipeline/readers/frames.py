@@ -1,9 +1,9 @@
-"""What gzip, zstd and bzip2 files have in common: parts that can be read without the parts before them.
+"""What gzip, xz, zstd and bzip2 files have in common: parts that can be read without the parts before them.
 
-Here all such parts are called frames: the members of gzip, the frames of zstd, the blocks of bzip2. The readers of the
-formats (`gzip_members`, `zstd_frames`, and `bzip2_blocks` in bzip2_blocks.py) are generators of (offset of the frame in
-the compressed file, plain bytes) pairs. Each frame begins with a pair without bytes, so empty frames are seen too. The
-bytes of one pair are few, so a decompression bomb can be refused before it fills memory.
+Here all such parts are called frames: the members of gzip, the streams of xz, the frames of zstd, the blocks of bzip2.
+Their readers (`gzip_members`, `xz_streams`, `zstd_frames`, and `bzip2_blocks` in bzip2_blocks.py) are generators of
+(offset of the frame in the compressed file, plain bytes) pairs. Each frame begins with a pair without bytes, so empty
+frames are seen too. The bytes of one pair are few, so a decompression bomb can be refused before it fills memory.
 
 gzip (RFC 1952): several members are written by `cat a.gz b.gz`, bgzip and the writers of WARC files.
 
@@ -15,6 +15,7 @@ the seek table of the seekable format, are skipped.
 
 from __future__ import annotations
 
+import lzma
 import zlib
 from collections.abc import Callable, Iterator
 from typing import IO
@@ -170,6 +171,45 @@ def _skip_padding(source: CompressedBytes) -> bool:
             source.give_back(rest)
             return True
     return False
+
+
+# ---- xz ----
+
+_XZ_MAGIC = b"\xfd7zXZ\x00"
+_LZMA_MAGIC = b"\x5d\x00\x00"  # of the older .lzma format
+_STREAM = "xz stream"
+
+
+def xz_streams(source: CompressedBytes) -> Frames:
+    """Yield the streams to the end of the file, as `xz -T` and `cat a.xz b.xz` write them. Zeros between are padding.
+
+    Raises DataError for a damaged stream, and EOFError for a stream without an end. Python's own reader takes anything
+    after a complete stream for garbage and stops there without an error, so a damaged header would silently lose the
+    rest of the file.
+    """
+    streams = 0
+    while _skip_padding(source):
+        # Damaged data could pass for the older format, which has no magic number. So a later stream cannot be one.
+        is_older = streams == 0 and source.peek(len(_LZMA_MAGIC)) == _LZMA_MAGIC
+        if not is_older:
+            check_magic(source, _STREAM, _XZ_MAGIC, streams)
+        streams += 1
+        start = source.offset
+        yield start, b""
+
+        decoder = lzma.LZMADecompressor(lzma.FORMAT_ALONE if is_older else lzma.FORMAT_XZ)
+        while not decoder.eof:
+            block = source.take_some() if decoder.needs_input else b""
+            if decoder.needs_input and not block:
+                raise no_end(_STREAM, start)
+            try:
+                data = decoder.decompress(block, CHUNK_BYTES)
+            except lzma.LZMAError as error:
+                raise damaged(source, _STREAM, start, error) from error
+            if data:
+                yield start, data
+
+        source.give_back(decoder.unused_data)
 
 
 # ---- zstd ----

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import Any, Literal
 
 from pipeline.readers.cut_files import CELL_BYTES, FRAME_FORMATS
@@ -120,19 +120,16 @@ class Piece:
         return found
 
     def to_row(self) -> list[Any]:
-        """Return the fields as a short list of strings and numbers; the last two only if they are not the default."""
-        row = [_text_of(self.path), self.start, self.end, self.size, self.weight, self.version, self.format]
-        row += [self.compression, _text_of(self.path_as_written), self.encoding]
-        if row[-2:] == ["", UTF8]:
-            del row[-2:]
-        return row
+        """Return the fields in order, as strings and numbers that any JSON encoder accepts."""
+        row = [getattr(self, field.name) for field in fields(self)]
+        return [_text_of(value) if isinstance(value, str) else value for value in row]
 
     @classmethod
     def from_row(cls, row: Sequence[Any]) -> Piece:
         """Return the piece that `to_row` described."""
-        path, *fields = row[:8]
-        path_as_written, encoding = row[8:] or ("", UTF8)
-        return cls(_path_of(path), *fields, path_as_written=_path_of(path_as_written), encoding=encoding)
+        values: list[Any] = [_path_of(value) if isinstance(value, list) else value for value in row]
+        *first, path_as_written, encoding = values
+        return cls(*first, path_as_written=path_as_written, encoding=encoding)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +159,9 @@ def _text_of(path: str) -> str | list[str]:
     return path
 
 
-def _path_of(text: str | Sequence[str]) -> str:
-    return text if isinstance(text, str) else os.fsdecode(text[0].encode("latin-1"))
+def _path_of(text: Sequence[str]) -> str:
+    """Return the path that `_text_of` has put into a list."""
+    return os.fsdecode(text[0].encode("latin-1"))
 
 
 def plan_splits(files: Sequence[InputFile], wanted: Format | Literal["auto"], encoding: str = UTF8) -> list[Split]:

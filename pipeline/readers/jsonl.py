@@ -20,7 +20,6 @@ from pipeline.readers.record import (
     Rejected,
     decode_utf8,
     excerpt_of,
-    load_json,
     too_long_reason,
 )
 from pipeline.readers.text import lines_of_piece
@@ -51,6 +50,21 @@ def begins_json_lines(head: bytes) -> bool:
     except ValueError:
         return not newline and fills_head(head)  # the first record is longer than the bytes that were read
     return True
+
+
+def load_json(text: str) -> Any:
+    """Return the value of a JSON text. Accepts what Python's json writes: NaN, Infinity and lone surrogates, too.
+
+    Raises ValueError, and JSONDecodeError with the place of the fault wherever that is known.
+    """
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        pass  # orjson is many times as fast, but strict
+    try:
+        return json.loads(text, strict=False)  # control characters may be in strings
+    except RecursionError as error:
+        raise ValueError("too many brackets in brackets") from error
 
 
 def json_records(stream: Stream, piece: Piece, options: RecordOptions) -> Iterator[Record | Rejected]:

@@ -63,11 +63,6 @@ def matching_files(*patterns: str) -> list[InputFile]:
     return [by_path[path] for path in sorted(by_path)]
 
 
-def version_of(path: str) -> str:
-    """Return the version of a file. Takes one request."""
-    return _versions(_look_up(path))[0]
-
-
 def is_unchanged(path: str, version: str) -> bool:
     """Return whether a file still has this version. Takes one request."""
     return version in _versions(_look_up(path))

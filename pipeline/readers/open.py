@@ -5,7 +5,6 @@ Decompressed bytes are counted block by block, so a decompression bomb is refuse
 
 from __future__ import annotations
 
-import bz2
 import io
 import lzma
 import zlib
@@ -15,12 +14,20 @@ from typing import IO, Any
 
 import pyarrow as pa
 
+from pipeline.readers.bzip2_blocks import bzip2_blocks
 from pipeline.readers.encodings import Transcoded, is_line_safe
-from pipeline.readers.frames import CompressedBytes, gzip_members, misnamed, zstd_frames
+from pipeline.readers.frames import CompressedBytes, FrameReader, gzip_members, xz_streams, zstd_frames
 from pipeline.readers.record import MAX_RATIO
 from schemas.errors import DataError
 
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}
+
+DECOMPRESSORS: dict[str, FrameReader] = {
+    "gzip": gzip_members,
+    "bz2": bzip2_blocks,
+    "xz": xz_streams,
+    "zstd": zstd_frames,
+}
 
 DECOMPRESSION_ERRORS = (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError, pa.ArrowException, MemoryError)
 """Exceptions raised while reading a file that is truncated, damaged or too large, in any of these formats."""
@@ -32,8 +39,6 @@ NO_END = 1 << 62
 """An offset greater than that of any line."""
 
 BLOCK_BYTES = 1 << 16
-_XZ_MAGIC = b"\xfd7zXZ\x00"
-_STREAM_MAGIC = {"bz2": (b"BZh",), "xz": (_XZ_MAGIC, b"\x5d\x00\x00")}  # xz: the second is the older .lzma format's
 
 
 def compression_of(path: str) -> str | None:
@@ -158,17 +163,7 @@ class _WholeFile(PlainBytes):
         super().__init__(path, max_ratio)
 
     def chunks(self) -> Generator[bytes, None, None]:
-        if self._compression == "gzip":
-            frames = gzip_members(CompressedBytes(self._path, self._file))
-        elif self._compression == "zstd":
-            frames = zstd_frames(CompressedBytes(self._path, self._file))
-        else:
-            streams = _ConcatenatedStreams(self._path, self._file, self._compression)
-            while data := streams.read(BLOCK_BYTES):
-                yield data
-            return
-
-        for _, data in frames:
+        for _, data in DECOMPRESSORS[self._compression](CompressedBytes(self._path, self._file)):
             if data:
                 yield data
 
@@ -178,88 +173,3 @@ class _WholeFile(PlainBytes):
     def close(self) -> None:
         super().close()
         self._file.close()
-
-
-class _ConcatenatedStreams:
-    """A .bz2 or .xz file of one or more streams, as pbzip2, `xz -T` and `cat a.xz b.xz` write them.
-
-    Python's own readers treat anything after a complete stream as garbage and stop there without an error, so a damaged
-    header would silently lose the rest of the file. Here, a stream must be followed by another stream or, in xz, by the
-    zeros that its format allows as padding.
-    """
-
-    def __init__(self, path: str, file: IO[bytes], compression: str):
-        self._path = path
-        self._file = file
-        self._compression = compression
-
-        self._stream_number = 1
-        self._stream_start = 0  # in the compressed file
-        self._pending = file.read(BLOCK_BYTES)  # compressed bytes that the decoder has not seen yet
-        self._is_misnamed = not self._pending.startswith(_STREAM_MAGIC[compression])
-        self._ended = False
-        self._decoder = self._new_decoder()
-
-    def read(self, size: int) -> bytes:
-        """Return at most `size` plain bytes; empty only at the end of the file."""
-        while not self._ended:
-            data = self._decompress(size)
-            if data:
-                return data
-            if self._decoder.eof:
-                self._ended = not self._begin_next_stream()
-        return b""
-
-    def _decompress(self, size: int) -> bytes:
-        if self._decoder.eof:
-            return b""
-
-        block = self._pending
-        self._pending = b""
-        if not block and self._decoder.needs_input:
-            block = self._file.read(BLOCK_BYTES)
-            if not block:
-                raise EOFError(f"the stream that begins at byte {self._stream_start:,} has no end")
-
-        try:
-            return self._decoder.decompress(block, size)
-        except (OSError, ValueError, lzma.LZMAError) as error:
-            if self._is_misnamed:
-                raise misnamed(self._path, self._compression) from error
-            raise DataError(
-                f"{self._path} is damaged: {self._compression} stream {self._stream_number}, which begins at byte "
-                f"{self._stream_start:,} of the compressed file, cannot be read ({error}). Copy the file again, or "
-                "leave it out."
-            ) from error
-
-    def _begin_next_stream(self) -> bool:
-        """Prepare to read the next stream. Return False at the end of the file."""
-        first_block = self._decoder.unused_data or self._file.read(BLOCK_BYTES)
-        if self._compression == "xz":
-            first_block = self._skip_padding(first_block)
-        if not first_block:
-            return False
-
-        self._stream_number += 1
-        self._stream_start = self._file.tell() - len(first_block)
-        self._pending = first_block
-        self._decoder = self._new_decoder()
-        return True
-
-    def _skip_padding(self, block: bytes) -> bytes:
-        """Return the first bytes after the zeros at the start of `block` and beyond; empty at the end of the file."""
-        while block:
-            rest = block.lstrip(b"\0")
-            if rest:
-                return rest
-            block = self._file.read(BLOCK_BYTES)
-        return b""
-
-    def _new_decoder(self) -> Any:
-        if self._compression == "bz2":
-            return bz2.BZ2Decompressor()
-
-        # The older .lzma format has no magic number, so damaged data could pass for it. It is allowed only as the first
-        # stream of a file, not as a later one.
-        is_xz = self._stream_number > 1 or self._pending.startswith(_XZ_MAGIC)
-        return lzma.LZMADecompressor(lzma.FORMAT_XZ if is_xz else lzma.FORMAT_AUTO)

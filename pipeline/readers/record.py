@@ -1,15 +1,12 @@
 """What readers get and make: options, and a `Record` for each document or a `Rejected` in place of an unusable one.
 
-No module of pipeline/readers that this one imports may be slow, because the command line needs its defaults.
+The command line takes its defaults from here, so this module imports no package.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
-
-import orjson
 
 Format = Literal["text", "jsonl", "parquet", "wikiextractor"]
 """The names of input formats; pipeline/readers/table.py has their readers."""
@@ -128,21 +125,6 @@ def decode_utf8(data: bytes, offset: int) -> tuple[str, Undecodable | None]:
         first_offset = offset + len(data) - len(encoded) + error.start
         sample_start = max(0, error.start - _SAMPLE_BEFORE)
         return text, Undecodable(count, first_offset, encoded[sample_start : sample_start + _SAMPLE_BYTES])
-
-
-def load_json(text: str) -> Any:
-    """Return the value of a JSON text. Accepts what Python's json writes: NaN, Infinity and lone surrogates, too.
-
-    Raises ValueError, and JSONDecodeError with the place of the fault wherever that is known.
-    """
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError:
-        pass  # orjson is many times as fast, but strict
-    try:
-        return json.loads(text, strict=False)  # control characters may be in strings
-    except RecursionError as error:
-        raise ValueError("too many brackets in brackets") from error
 
 
 def place_in_words(offset: int, entry: dict[str, Any]) -> str:

@@ -49,7 +49,7 @@ _ITERATED_ROWS = 256  # rows that become Python strings at once
 # ---- Steps ----
 
 
-@dataclass
+@dataclass(slots=True)
 class Document:
     """A document on its way from its record to a run.
 
@@ -186,7 +186,7 @@ class RunBuffer:
         sentences = document.sentences
         joined = " ".join(sentences)
         encoded = joined.encode()
-        self.ids.append(_id_of_text(encoded))
+        self.ids.append(document_id(encoded))
         self.sources.append(record.source)
 
         # The spaces that join sentences belong to none of them.
@@ -228,16 +228,12 @@ def _may_be_many_documents(record: Record) -> bool:
     return record.line_count > MANY_LONG_LINES and min(map(len, record.text.splitlines())) >= LONG_LINE
 
 
-def document_id(sentences: list[str]) -> int:
-    """Return the 64-bit id of a document, a hash of its text alone.
+def document_id(text: bytes) -> int:
+    """Return the 64-bit id of a document, a hash of the UTF-8 of its sentences with spaces between.
 
     It does not depend on the file, the position or the split into sentences, so equal ids mean equal text.
     """
-    return _id_of_text(" ".join(sentences).encode())
-
-
-def _id_of_text(encoded: bytes) -> int:
-    return key("document", encoded)  # BLAKE2b; expect one collision in 6 billion documents
+    return key("document", text)  # BLAKE2b; expect one collision in 6 billion documents
 
 
 def read_documents(split: Split, reading: ReadOptions) -> Iterator[RunBuffer]:

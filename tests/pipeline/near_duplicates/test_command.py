@@ -6,8 +6,6 @@ import json
 import random
 from pathlib import Path
 
-import pytest
-
 from schemas import shards
 from schemas.manifest import read_manifest
 
@@ -64,10 +62,3 @@ def test_planted_near_duplicates_are_found_and_others_stay(command, tmp_path: Pa
 
     backwards = kept(command, tmp_path / "b", [*copies[::-1], *texts[::-1]])
     assert backwards == left  # which copy stays does not depend on order
-
-
-@pytest.mark.parametrize("shuffle", ["merged", "service"])
-def test_every_way_to_shuffle_keeps_the_same_documents(command, tmp_path: Path, shuffle: str) -> None:
-    texts, copies = planted(60, 1)
-    expected = kept(command, tmp_path / "files", [*texts, *copies], "--shuffle=files")
-    assert kept(command, tmp_path / shuffle, [*texts, *copies], f"--shuffle={shuffle}") == expected

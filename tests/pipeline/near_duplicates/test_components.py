@@ -13,10 +13,8 @@ from pipeline.near_duplicates.components import (
     Edges,
     all_but_smallest,
     connected_roots,
-    edge_rows,
     large_stars,
     neighborhoods,
-    rows_at_both_ends,
     rows_at_larger_ends,
 )
 from schemas.randomness import mix
@@ -99,15 +97,6 @@ def test_a_long_path() -> None:
     assert left < 12_000
 
 
-def test_stars_leave_nothing_for_the_last_step() -> None:
-    ids = random_ids(10_000)
-    centers = np.sort(ids)[:100]
-    edges = edges_between(centers[np.arange(10_000) % 100], ids)
-    found, left = dropped_by_stars(edges, 8, rounds=1)
-    assert found == union_find(edges)
-    assert left == 0
-
-
 def test_a_path_in_the_order_of_its_ids_needs_few_passes() -> None:
     ids = np.arange(1, 200_001, dtype=np.uint64)
     nodes, roots = connected_roots(ids[:-1], ids[1:])
@@ -126,10 +115,3 @@ def test_the_rows_of_one_node_may_come_in_pieces() -> None:
     in_pieces = [large_stars(*piece, neighborhoods(pieces)) for piece in pieces]
     found = {pair for edges in in_pieces for pair in zip(edges.smaller.tolist(), edges.larger.tolist(), strict=True)}
     assert found == set(zip(whole.smaller.tolist(), whole.larger.tolist(), strict=True))
-
-
-def test_rows_of_no_edges() -> None:
-    nothing = np.zeros(0, np.uint64)
-    for rows in (edge_rows(nothing, nothing), rows_at_both_ends(Edges(nothing, nothing))):
-        assert rows.num_rows == 0
-    assert dropped_by_stars(Edges(nothing, nothing), 4, 2) == (set(), 0)

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from pipeline.readers import cut_files, inputs
 from pipeline.readers import open as opening
 from pipeline.readers.inputs import Piece, pieces_of, plan_splits
-from pipeline.readers.listing import matching_files, version_of
+from pipeline.readers.listing import matching_files
 from pipeline.readers.open import Stream, compression_of
 from pipeline.readers.record import Record, RecordOptions, Rejected
 from pipeline.readers.table import READERS, Reader, read_records
@@ -83,9 +83,9 @@ def small_cells(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def whole_piece(path: Path, form: str) -> Piece:
-    size = path.stat().st_size
+    ((_, size, version),) = matching_files(str(path))
     compression = compression_of(str(path))
-    return Piece(str(path), 0, size, size, size, version_of(str(path)), form, compression)  # type: ignore[arg-type]
+    return Piece(str(path), 0, size, size, size, version, form, compression)  # type: ignore[arg-type]
 
 
 def records(piece: Piece, layout: str) -> Found:
@@ -126,7 +126,7 @@ TEXT = st.lists(st.tuples(PIECE_OF_TEXT, st.sampled_from(["\n", "\n", "\r\n", "\
 @given(text=TEXT, frames=st.lists(st.integers(0, 2000), max_size=30), cuts=st.lists(st.integers(1, 3000), max_size=8))
 @example(text=b"a\nb\n", frames=[2], cuts=[1, 20, 24, 28, 40])
 @example(text=b"", frames=[0, 0, 0], cuts=[5, 30, 64, 100])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_every_record_comes_out_once(tmp_path_factory, maker: str, kind: str, text, frames, cuts) -> None:
     suffix, compress = MAKE[maker]
     path = tmp_path_factory.mktemp("cut") / f"x{suffix}"
@@ -364,5 +364,5 @@ def test_a_format_says_where_it_may_be_cut(tmp_path, monkeypatch, small_cells, c
     assert len(planned) >= pieces
 
     found = [records(replace(piece, format="words"), "line") for piece in planned]  # type: ignore[arg-type]
-    assert "".join(record.text for record in all_of(found)).encode() == b"".join(words)
+    assert "".join(record.text for record in all_of(found) if isinstance(record, Record)).encode() == b"".join(words)
     assert sum(map(bool, found)) >= min(pieces, 2)

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from pipeline.readers.formats import find_format
-from pipeline.readers.inputs import Piece, plan_splits, with_format
+from pipeline.readers.inputs import plan_splits, with_format
 from pipeline.readers.listing import matching_files
-from pipeline.readers.open import compression_of
 from pipeline.readers.record import Record, RecordOptions
 from pipeline.readers.table import read_records
 from pipeline.runtime.estimate import text_bytes_of
@@ -227,20 +226,6 @@ def test_advice_for_binary_files_is_not_to_read_them_as_text(tmp_path: Path, nam
     assert "--format" not in str(refusal.value)
 
 
-def test_compression_is_known_by_a_suffix_in_any_case() -> None:
-    assert [compression_of(f"x.TXT{suffix}") for suffix in (".GZ", ".Bz2", ".XZ", ".zst")] == [
-        "gzip",
-        "bz2",
-        "xz",
-        "zstd",
-    ]
-
-
 def test_a_dry_run_knows_compressed_files_and_parquet_by_every_suffix() -> None:
     names = ("x.parquet", "x.PARQUET", "x.pq", "x.Pq", "x.txt", "x.GZ")
     assert [text_bytes_of(name, 10) for name in names] == [20, 20, 20, 20, 10, 35]
-
-
-def test_a_field_of_a_piece_cannot_be_passed_in_the_place_of_another() -> None:
-    with pytest.raises(TypeError):
-        Piece("x.txt", 0, 1, 1, 1, "version", "text", None, "cp1252")  # type: ignore[misc]

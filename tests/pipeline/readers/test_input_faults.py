@@ -6,7 +6,6 @@ tries and the try.
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import subprocess
@@ -41,9 +40,7 @@ CSV = b"id,title,text\n" + b'1,"One, two",Some words.\n2,B,More words.\n' * 5
 
 TRIES: list[tuple[str, Make, int, list[str]]] = [
     ("A-one-word-y", one_word(b"y"), 3, ["long words removed: 1", "empty document", "put spaces between words"]),
-    ("A-one-word-!", one_word(b"!"), 3, ["long words removed: 1"]),
     ('A-one-word-"', one_word(b'"'), 3, ["long words removed: 1"]),
-    ("A-one-word-(", one_word(b"("), 3, ["long words removed: 1"]),
     (
         "A-no-newline",
         file_of("x.txt", b"word " * 4_000_000, "--direct_num_workers", 1),
@@ -53,7 +50,6 @@ TRIES: list[tuple[str, Make, int, list[str]]] = [
     ("B-combining-marks", file_of("x.txt", MARKS), 0, ["combining marks cut 499,970"]),
     ("B-marks-that-split", file_of("x.txt", SPLIT_MARKS), 0, ["combining marks cut"]),
     ("B-zst-of-newlines", zst_bomb(b"\n"), 3, ["bomb.txt.zst grows beyond 256 MB", "--max_decompression_ratio"]),
-    ("B-zst-of-blank-lines", zst_bomb(b" \t\r\n"), 3, ["bomb.txt.zst grows beyond 256 MB"]),
     (
         "B-plain-newlines",
         file_of("x.txt", b"\n" * (64 << 20), "--direct_num_workers", 1),
@@ -105,7 +101,6 @@ TRIES: list[tuple[str, Make, int, list[str]]] = [
     ),
     ("D-compressed", renamed(parquet({"a": ["A b."]}, ["text"]), "x.parquet.gz"), 3, ["Decompress it first"]),
     ("D-row-in-capitals", renamed(parquet({"a": [None]}, ["text"]), "x.PARQUET"), 3, ["at row 0 of"]),
-    ("D-row-of-pq", renamed(parquet({"a": [None]}, ["text"]), "y.pq"), 3, ["at row 0 of"]),
     ("D-row-by-content", renamed(parquet({"a": [None]}, ["text"]), "data"), 3, ["at row 0 of"]),
     (
         "D-place-in-utf-16",
@@ -117,7 +112,7 @@ TRIES: list[tuple[str, Make, int, list[str]]] = [
         "D-undecodable-in-utf-16",
         file_of("x.txt", "Caf\u00e9 au lait. ".encode("utf-16") * 9 + b"\x00\xdc" * 99, "--encoding", "utf-16"),
         3,
-        ["x.txt is not UTF-16", "of the UTF-8 form;", "No encoding that was tried fits"],
+        ["x.txt is not UTF-16", "of the UTF-8 form;", "Its encoding is unknown"],
     ),
     (
         "json-as-python-writes-it",
@@ -164,13 +159,30 @@ TRIES: list[tuple[str, Make, int, list[str]]] = [
         0,
         ["1 x record above 2,000 bytes (parquet)"],
     ),
-    ("streams-bz2-flipped", streams(".bz2", flipped(2)), 3, ["many.txt.bz2 is damaged: bz2 stream 3", "at byte 2"]),
-    ("streams-xz-flipped", streams(".xz", flipped(2)), 3, ["many.txt.xz is damaged: xz stream 3", "begins at byte"]),
-    ("streams-gz-flipped", streams(".gz", flipped(2)), 3, ["many.txt.gz"]),
-    ("streams-zst-flipped", streams(".zst", flipped(2)), 3, ["many.txt.zst"]),
-    ("streams-bz2-inside", streams(".bz2", flipped(4, 40)), 3, ["many.txt.bz2 is damaged: bz2 stream 5"]),
-    ("streams-xz-inside", streams(".xz", flipped(4, 40)), 3, ["many.txt.xz is damaged: xz stream 5"]),
-    ("streams-bz2-garbage", streams(".bz2", lambda parts: b"".join(parts) + b"garbage"), 3, ["bz2 stream 11"]),
+    (
+        "streams-bz2-flipped",
+        streams(".bz2", flipped(2)),
+        3,
+        ["many.txt.bz2 is damaged: the bz2 stream that begins at byte 2"],
+    ),
+    (
+        "streams-xz-flipped",
+        streams(".xz", flipped(2)),
+        3,
+        ["many.txt.xz is damaged: the xz stream that begins at byte", "before is whole"],
+    ),
+    (
+        "streams-bz2-inside",
+        streams(".bz2", flipped(4, 40)),
+        3,
+        ["many.txt.bz2 is damaged: the bz2 block that begins at byte"],
+    ),
+    (
+        "streams-bz2-garbage",
+        streams(".bz2", lambda parts: b"".join(parts) + b"garbage"),
+        3,
+        ["the bz2 stream that begins", "no header"],
+    ),
     ("streams-bz2-cut", streams(".bz2", lambda parts: b"".join(parts)[:-9]), 3, ["many.txt.bz2", "has no end"]),
     ("streams-xz-cut", streams(".xz", lambda parts: b"".join(parts)[:-9]), 3, ["many.txt.xz", "has no end"]),
     (
@@ -179,15 +191,7 @@ TRIES: list[tuple[str, Make, int, list[str]]] = [
         0,
         ["600 sentences"],
     ),
-    ("streams-bz2-whole", streams(".bz2", b"".join), 0, ["600 sentences"]),
     ("encoding-latin-1", file_of("x.txt", FRENCH.encode("latin-1")), 3, ["first at byte 3", "--encoding cp1252"]),
-    ("encoding-in-gz", file_of("x.txt.gz", gzip.compress(FRENCH.encode("cp1252"))), 3, ["byte 3", "--encoding cp1252"]),
-    (
-        "encoding-latin-1-jsonl",
-        file_of("x.jsonl", json.dumps({"text": FRENCH}, ensure_ascii=False).encode("latin-1")),
-        3,
-        ["x.jsonl is not UTF-8", "--encoding cp1252"],
-    ),
     ("encoding-wrong-name", file_of("x.txt", b"A b.", "--encoding", "utf-9"), 2, ["'utf-9'", "Did you mean utf_8?"]),
     ("encoding-not-of-text", file_of("x.txt", b"A b.", "--encoding", "zip"), 2, ["'zip'"]),
     ("encoding-wrong-one", file_of("x.txt", RUSSIAN.encode(), "--encoding", "ascii"), 3, ["is not ASCII"]),
@@ -201,15 +205,12 @@ TRIES: list[tuple[str, Make, int, list[str]]] = [
         "encoding-damaged-utf-8",
         file_of("x.txt", CHINESE.encode().replace("。".encode(), b"\xe3\x80")),
         3,
-        ["x.txt is not UTF-8", "No encoding that was tried fits"],
+        ["x.txt is not UTF-8", "Its encoding is unknown"],
     ),
     ("language-code", file_of("x.txt", b"A b.", "--language", "xx"), 2, ["--language 'xx'", "code of ISO 639"]),
-    ("language-name", file_of("x.txt", b"A b.", "--language", "Germna"), 2, ["Did you mean german?"]),
     ("language-fallback", file_of("x.txt", b"A b.", "--language", "swe"), 0, ["Swedish (sv)", "those of English (en)"]),
     ("format-csv", file_of("x.csv", CSV), 3, ["x.csv looks like CSV", "--text_key", "--format text"]),
     ("format-given", file_of("x.csv", CSV, "--format", "text"), 0, ["1 documents"]),
-    ("format-prose-with-commas", file_of("x.txt", b"Red, green, blue.\n" * 9), 0, ["1 documents"]),
-    ("format-json-lines-by-content", file_of("x.txt", b'{"text": "A b."}\n' * 3), 0, ["3 documents"]),
     (
         "layout-one-document",
         file_of("x.txt", LINES.encode()),
@@ -221,12 +222,6 @@ TRIES: list[tuple[str, Make, int, list[str]]] = [
         file_of("x.txt", b"A b.\n\n" + PROSE.encode() * 50, "--max_document_bytes", 1000, "--max_bad_ratio", 0.5),
         0,
         ["left out: 1 x record above 1,000 bytes (text)"],
-    ),
-    (
-        "limit-document-jsonl",
-        file_of("x.jsonl", json.dumps({"text": PROSE * 50}).encode(), "--max_document_bytes", 1000),
-        3,
-        ["record above 1,000 bytes, at byte 0 of"],
     ),
     ("limit-not-a-number", file_of("x.txt", b"A b.", "--max_document_bytes", "0"), 2, ["'0' is not a whole number"]),
 ]

@@ -1,4 +1,3 @@
-import gzip
 import re
 from pathlib import Path
 
@@ -8,7 +7,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.readers import inputs
-from pipeline.readers.formats import find_format, named_format
 from pipeline.readers.inputs import Piece, plan_splits, with_format
 from pipeline.readers.listing import matching_files
 from pipeline.readers.record import Record, RecordOptions
@@ -201,14 +199,3 @@ def test_a_damaged_parquet_file_is_named_before_the_job_starts_and_by_workers(
     (split,) = plan_splits(matching_files(str(path)), "auto")
     with pytest.raises(DataError, match="not a readable Parquet file"):
         records_of(split.pieces[0])
-
-
-def test_formats_are_detected_by_name_or_first_bytes(tmp_path: Path) -> None:
-    wiki = tmp_path / "wiki_00"
-    plain = tmp_path / "book.txt.gz"
-    wiki.write_text('<doc id="1" url="" title="A">\nA\n\nText.\n</doc>\n')
-    plain.write_bytes(gzip.compress(b"Once upon a time.\n"))
-    files = matching_files(str(plain), str(wiki))
-    assert [find_format(file, "auto", "utf-8") for file in files] == ["text", "wikiextractor"]
-    assert named_format("x.json.zst") == "jsonl"
-    assert named_format("x.parquet") == "parquet"

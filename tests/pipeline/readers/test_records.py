@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pipeline.readers.inputs import Piece
 from pipeline.readers.jsonl import parse_json_line
-from pipeline.readers.listing import version_of
+from pipeline.readers.listing import matching_files
 from pipeline.readers.open import compression_of
 from pipeline.readers.record import MAX_RECORD, Record, RecordOptions, Rejected, Undecodable, too_long_reason
 from pipeline.readers.table import read_records
@@ -26,8 +26,7 @@ READ |= {layout: ("text", layout) for layout in ("blank_line", "line", "file")}
 
 
 def piece(path: Path, form: Any, start: int = 0, end: int | None = None) -> Piece:
-    size = path.stat().st_size
-    version = version_of(str(path))
+    ((_, size, version),) = matching_files(str(path))
     return Piece(str(path), start, size if end is None else end, size, size, version, form, compression_of(str(path)))
 
 
