@@ -8,10 +8,10 @@ Nothing here may import Beam, so that `--help` answers at once.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pipeline.flags import OneOf, folder, fraction, option, positive, share, switch, switch_pair
-from pipeline.shard.limits import MAX_RATIO, MAX_RECORD, MAX_UNDECODABLE_RATIO
+from pipeline.readers.record import MAX_RATIO, MAX_RECORD, MAX_UNDECODABLE_RATIO, Format, TextLayout
 from schemas.errors import UsageError
 from schemas.masking import KINDS
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from pipeline.exchange.blocks import Shuffle
     from pipeline.pairs.nsp_sop import Objective
     from pipeline.shard.copies import Dedup
-    from pipeline.shard.formats import Format
-    from pipeline.shard.records import TextLayout
     from pipeline.shard.sentences import Splitter
     from schemas.masking import Kind
     from schemas.vocabulary import Family, Model
@@ -63,12 +61,12 @@ class ShardJob:
     output: str = output_flag()
     format: Format | Literal["auto"] = option(
         "auto",
-        check=OneOf(("auto", "text", "jsonl", "parquet", "wikiextractor")),
+        check=OneOf(("auto", *get_args(Format))),
         help="format of the input; auto detects it by name and content",
     )
     text_layout: TextLayout = option(
         "blank_line",
-        check=OneOf(("blank_line", "line", "file")),
+        check=OneOf(get_args(TextLayout)),
         help="what separates documents in plain text",
     )
     text_key: str = option("text", help="the JSON key or the Parquet column that holds the text")

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.shard.decompression import compression_of
-from pipeline.shard.formats import named_format
+from pipeline.readers.formats import named_format
+from pipeline.readers.open import compression_of
 
 # Bytes of text per stored byte. Assumed, because corpora differ and only the file's name is examined.
 GROWTH_OF_COMPRESSED = 3.5  # .gz, .bz2, .xz and .zst

@@ -9,8 +9,8 @@ from pipeline.commit.parts import FolderSummary, PartSummary, list_inputs, summa
 from pipeline.commit.publish import check_pieces, end_publication, is_published, publish_output
 from pipeline.commit.reports import Report, add_by_name, add_histograms, add_ledgers, ledger_entries, total
 from pipeline.commit.staging import Staging
+from pipeline.readers.inputs import read_inputs
 from pipeline.shard.holdout import HELD_OUT, NOT_HELD_OUT, SIDE
-from pipeline.shard.job_files import read_inputs
 from pipeline.shard.plan import CorpusSurvey
 from schemas import FORMAT_VERSION, storage
 from schemas import manifest as manifests

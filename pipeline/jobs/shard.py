@@ -34,11 +34,14 @@ from pipeline.commit.staging import Staging, plan_staging
 from pipeline.exchange.blocks import Shuffle
 from pipeline.exchange.exchange import Exchange, Plan, Written
 from pipeline.flags import recorded_options
+from pipeline.jobs.near_duplicates import Corpus, near_duplicates_to_drop, rounds_for
 from pipeline.jobs.publish_text import TextStagings, add_text_reports, publish_text, publish_with_held_out
 from pipeline.jobs.run_job import run_job
 from pipeline.options import ShardJob
+from pipeline.readers.encodings import UTF8, canonical_encoding
+from pipeline.readers.inputs import Split, files_for, plan_splits, read_splits, write_inputs, write_splits
+from pipeline.readers.listing import InputFile, matching_files
 from pipeline.shard.documents import ReadOptions
-from pipeline.shard.encodings import UTF8, canonical_encoding
 from pipeline.shard.holdout import (
     SIDE,
     add_counts,
@@ -48,15 +51,10 @@ from pipeline.shard.holdout import (
     numbered_runs,
     plan_held_out,
 )
-from pipeline.shard.inputs import Split, plan_splits
-from pipeline.shard.job_files import files_for, read_splits, write_inputs, write_splits
 from pipeline.shard.languages import Language, fallback_note, find_language
-from pipeline.shard.listing import InputFile, matching_files
 from pipeline.shard.merge import MergeOptions, write_shard
 from pipeline.shard.partition import documents_stream, write_runs
 from pipeline.shard.plan import CorpusSurvey, InputLimits, Sharding, add_runs, plan_shards, shards_for
-from pipeline.steps.near_duplicates import rounds_for
-from pipeline.transforms.near_duplicates import Corpus, near_duplicates_to_drop
 from schemas import manifest as manifests
 from schemas import storage
 from schemas.errors import ClozelineError, UsageError
@@ -268,7 +266,7 @@ def _for_workers(split: Split, options: PipelineOptions) -> Split:
 class ShardCorpora(beam.PTransform):
     """The job as a Beam graph.
 
-    splits: their number. They and the list of inputs are in staging (pipeline/shard/job_files.py).
+    splits: their number. They and the list of inputs are in staging (pipeline/readers/inputs.py).
     input_bytes: of all inputs, as stored.
     held_out: the staging of the held-out folder; None without --holdout.
     """

@@ -1,21 +1,28 @@
-"""Turns records of a split into documents: cleans them, splits them into sentences, and collects them into runs."""
+"""Turns records of a split into documents: each takes the steps of STEPS, and those that stay are collected into runs.
+
+A new filter is a function here, such as `without_sentences`, and a row of STEPS. Whatever it drops is in the ledger by
+its reason. If it has a flag, that is a field of ShardJob and of ReadOptions, so that a job with another value is
+another job.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass, field
+
+import pyarrow as pa
 
 from pipeline.commit.reports import Report
+from pipeline.readers.inputs import Piece, Split, with_format
+from pipeline.readers.record import MAX_UNDECODABLE_RATIO, Record, RecordOptions, Rejected
+from pipeline.readers.table import read_records
+from pipeline.readers.undecodable import UndecodableBytes
 from pipeline.shard.cleaning import clean, drop_long_words
 from pipeline.shard.copies import Dedup
-from pipeline.shard.inputs import Piece, Split, with_format
-from pipeline.shard.limits import MAX_RATIO, MAX_RECORD, MAX_UNDECODABLE_RATIO, Limits
-from pipeline.shard.records import Record, Rejected, TextLayout, read_records
-from pipeline.shard.sentence_column import SentenceColumn
 from pipeline.shard.sentences import Splitter, split_sentences
-from pipeline.shard.undecodable import UndecodableBytes
 from schemas.randomness import key
+from schemas.shards import TEXT_SCHEMA
 
 RUN_CHARACTERS = 32 << 20
 """Characters of text in one run. With its sorted copy and its file, a worker holds about four times as much."""
@@ -33,24 +40,112 @@ MANY_LINES = 1000
 MANY_LONG_LINES = 100
 LONG_LINE = 100
 
+CHUNK_BYTES = 1 << 20
+"""Bytes of sentences that wait as Python strings. So few stay in the processor's cache, and their memory is reused."""
+
+_ITERATED_ROWS = 256  # rows that become Python strings at once
+
+
+# ---- Steps ----
+
+
+@dataclass(slots=True)
+class Document:
+    """A document on its way from its record to a run.
+
+    source: as in `Record`. changes: counts of changes by their names, for the manifest.
+    """
+
+    text: str
+    source: str
+    changes: Counter[str]
+    sentences: list[str] = field(default_factory=list)
+
 
 @dataclass(frozen=True)
-class ReadOptions:
-    """How records become documents: the part of the job's options that workers need."""
+class Drop:
+    """What a step returns instead of a document that is left out. reason: that of the ledger."""
 
-    text_key: str
-    text_layout: TextLayout
+    reason: str
+
+
+Step = Callable[["Document", "ReadOptions"], "Document | Drop"]
+"""Changes a document and returns it, or drops it."""
+
+
+def clean_text(document: Document, options: ReadOptions) -> Document:
+    """Make the text plain by the rules of cleaning.py."""
+    document.text = clean(document.text, document.changes)
+    return document
+
+
+def split_text(document: Document, options: ReadOptions) -> Document:
+    """Split the text into sentences, without words that are encoded files."""
+    splitter = options.sentence_splitter
+    sentences = split_sentences(document.text, options.language, splitter, document.changes)
+    document.sentences = drop_long_words(sentences, document.changes)
+    return document
+
+
+def without_sentences(document: Document, options: ReadOptions) -> Document | Drop:
+    """Drop a document without sentences."""
+    return document if document.sentences else Drop("empty document")
+
+
+STEPS: tuple[Step, ...] = (clean_text, split_text, without_sentences)
+"""What is done to each document, in this order."""
+
+
+@dataclass(frozen=True)
+class ReadOptions(RecordOptions):
+    """How files become documents: the part of the job's options that workers need."""
+
     language: str
     sentence_splitter: Splitter
     dedup: Dedup
     seed: int
+    _: KW_ONLY
     max_undecodable_ratio: float = MAX_UNDECODABLE_RATIO
-    max_document_bytes: int = MAX_RECORD
-    max_decompression_ratio: int = MAX_RATIO
+    steps: tuple[Step, ...] = STEPS
 
-    @property
-    def limits(self) -> Limits:
-        return Limits(self.max_document_bytes, self.max_decompression_ratio)
+
+# ---- Runs ----
+
+
+class SentenceColumn:
+    """An append-only list of documents, each a list of sentences, in half the memory of Python strings."""
+
+    def __init__(self) -> None:
+        self._chunks: list[pa.ListArray] = []
+        self._pending: list[list[str]] = []
+        self._pending_bytes = 0
+
+    def append(self, sentences: list[str], text_bytes: int) -> None:
+        """Add a document whose sentences have `text_bytes` bytes of UTF-8."""
+        self._pending.append(sentences)
+        self._pending_bytes += text_bytes
+        if self._pending_bytes >= CHUNK_BYTES:
+            self._close_chunk()
+
+    def to_arrow(self) -> pa.ListArray:
+        """Return the column: (documents,) list<string>."""
+        self._close_chunk()
+        whole = pa.concat_arrays(self._chunks)
+        self._chunks = [whole]  # releases the parts
+        pa.default_memory_pool().release_unused()
+        return whole
+
+    def __iter__(self) -> Iterator[list[str]]:
+        """Yield the sentences of each document."""
+        for chunk in self._chunks:
+            for start in range(0, len(chunk), _ITERATED_ROWS):
+                yield from chunk.slice(start, _ITERATED_ROWS).to_pylist()
+        yield from self._pending
+
+    def _close_chunk(self) -> None:
+        self._chunks.append(pa.array(self._pending, TEXT_SCHEMA.field("sentences").type))
+        self._pending = []
+        self._pending_bytes = 0
 
 
 @dataclass
@@ -79,18 +174,19 @@ class RunBuffer:
     unbroken: list[Report] = field(default_factory=list)
 
     def add(self, record: Record, reading: ReadOptions) -> None:
-        """Clean a document, split it and keep its sentences. If there are none, count it in the ledger."""
-        text = clean(record.text, self.cleaning)
-        sentences = split_sentences(text, reading.language, reading.sentence_splitter, self.cleaning)
-        sentences = drop_long_words(sentences, self.cleaning)
-        if not sentences:
-            self.ledger["empty document", record.source] += 1
-            return
+        """Take a document through all steps and keep its sentences. If a step drops it, count it in the ledger."""
+        document: Document | Drop = Document(record.text, record.source, self.cleaning)
+        for step in reading.steps:
+            document = step(document, reading)
+            if isinstance(document, Drop):
+                self.ledger[document.reason, record.source] += 1
+                return
 
         # The id is that of the cleaned text, so that copies that differ in spaces or line breaks are duplicates too.
+        sentences = document.sentences
         joined = " ".join(sentences)
         encoded = joined.encode()
-        self.ids.append(_id_of_text(encoded))
+        self.ids.append(document_id(encoded))
         self.sources.append(record.source)
 
         # The spaces that join sentences belong to none of them.
@@ -132,16 +228,12 @@ def _may_be_many_documents(record: Record) -> bool:
     return record.line_count > MANY_LONG_LINES and min(map(len, record.text.splitlines())) >= LONG_LINE
 
 
-def document_id(sentences: list[str]) -> int:
-    """Return the 64-bit id of a document, a hash of its text alone.
+def document_id(text: bytes) -> int:
+    """Return the 64-bit id of a document, a hash of the UTF-8 of its sentences with spaces between.
 
     It does not depend on the file, the position or the split into sentences, so equal ids mean equal text.
     """
-    return _id_of_text(" ".join(sentences).encode())
-
-
-def _id_of_text(encoded: bytes) -> int:
-    return key("document", encoded)  # BLAKE2b; expect one collision in 6 billion documents
+    return key("document", text)  # BLAKE2b; expect one collision in 6 billion documents
 
 
 def read_documents(split: Split, reading: ReadOptions) -> Iterator[RunBuffer]:
@@ -154,7 +246,7 @@ def read_documents(split: Split, reading: ReadOptions) -> Iterator[RunBuffer]:
         piece = with_format(piece)
         undecodable = UndecodableBytes(piece, reading.max_undecodable_ratio, reading.max_decompression_ratio)
 
-        for record in read_records(piece, reading.text_key, reading.text_layout, reading.limits):
+        for record in read_records(piece, reading):
             undecodable.add(record)
 
             if isinstance(record, Rejected):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache
+from importlib import resources
 
-from pipeline.shard.language_table import OTHER_NAMES, TABLE
 from schemas.errors import UsageError, nearest_name
 
 _LONGEST_CODE = 3
@@ -61,13 +61,12 @@ def fallback_note(language: Language) -> str | None:
 @cache
 def _languages() -> dict[str, Language]:
     """Return all languages by each of their codes and lower-case names."""
-    languages: dict[str, Language] = {}
-    for line in TABLE.strip().splitlines():
-        code, three_letter_codes, rules, name = line.split(" ", 3)
-        language = Language(code, rules, name)
-        for key in (code, *three_letter_codes.split("/"), name.lower()):
-            languages[key] = language
+    table = resources.files("pipeline.shard").joinpath("languages.tsv").read_text(encoding="utf-8")
+    rows = [line.split("\t") for line in table.splitlines() if not line.startswith("#")]
 
-    for name, code in OTHER_NAMES.items():
-        languages[name] = languages[code]
+    languages: dict[str, Language] = {}
+    for code, rules, name, *others in rows:
+        language = Language(code, rules, name)
+        for key in (code, name.lower(), *(key for listed in others for key in listed.split(", "))):
+            languages[key] = language
     return languages

@@ -77,15 +77,9 @@ def write_shard(
         documents, dropped = drop_documents(documents, is_chosen, HELD_OUT)
         ledger += dropped
 
-    encoded = encode_documents(table, documents["row"].to_numpy())
-    report = {
-        "shard": shards.shard_entry(name, encoded.data, encoded.rows, encoded.fingerprint),
-        "ledger": ledger,
-        "sources": count_by_source(documents),
-        **encoded.lengths,
-        **held_out,
-    }
-    return staging.keep_shard(name, encoded.data, report)
+    data, encoded = encode_documents(name, table, documents["row"].to_numpy())
+    report = {**encoded, "ledger": ledger, "sources": count_by_source(documents), **held_out}
+    return staging.keep_shard(name, data, report)
 
 
 def _without_copies(table: pa.Table, dedup: Dedup) -> tuple[pa.Table, LedgerEntries]:
@@ -123,22 +117,7 @@ def _write_held_out(name: str, table: pa.Table, documents: pa.Table, options: Me
 def _check_size(documents: pa.Table, name: str) -> None:
     size = text_bytes(documents)
     if size > plan.MAX_SHARD_BYTES:
-        raise plan.too_large_shard(name, size, largest_text(documents))
-
-
-def largest_text(documents: pa.Table) -> plan.RepeatedText:
-    """Return the text whose copies have the most bytes in total. The documents may exceed an Arrow array."""
-    bytes_of_documents = []
-    for batch in documents.to_batches():
-        sentences = pc.list_flatten(batch["sentences"])  # type: ignore[attr-defined]
-        row_of_sentence = pc.list_parent_indices(batch["sentences"]).to_numpy()  # type: ignore[attr-defined]
-        lengths = pc.binary_length(sentences).to_numpy()  # type: ignore[attr-defined]
-        bytes_of_documents.append(np.bincount(row_of_sentence, lengths, minlength=batch.num_rows))
-
-    _, text_of_document, copies = np.unique(documents["document"].to_numpy(), return_inverse=True, return_counts=True)
-    bytes_of_texts = np.bincount(text_of_document, np.concatenate(bytes_of_documents))
-    largest = int(bytes_of_texts.argmax())
-    return plan.RepeatedText(int(copies[largest]), int(bytes_of_texts[largest]))
+        raise plan.too_large_shard(name, size)
 
 
 def sort_documents(table: pa.Table, seed: int) -> pa.Table:
@@ -170,18 +149,11 @@ def drop_documents(table: pa.Table, is_dropped: np.ndarray, reason: str) -> tupl
     return table.filter(pa.array(~is_dropped)), entries
 
 
-@dataclass(frozen=True)
-class EncodedShard:
-    """A text shard as bytes. lengths: its part of the report; see `length_statistics`."""
+def encode_documents(name: str, table: pa.Table, rows: np.ndarray) -> tuple[bytes, Report]:
+    """Return these rows of a table, in this order, as a shard, and its part of the report. Copies one batch at a time.
 
-    data: bytes
-    rows: int
-    fingerprint: str
-    lengths: Report
-
-
-def encode_documents(table: pa.Table, rows: np.ndarray) -> EncodedShard:
-    """Encode these rows of a table as a shard, in this order. Copies one record batch at a time."""
+    The part has the shard's entry in the manifest, and its lengths (`length_statistics`).
+    """
     content = shards.ContentHash()
     lengths: list[Report] = []
 
@@ -192,7 +164,8 @@ def encode_documents(table: pa.Table, rows: np.ndarray) -> EncodedShard:
             yield batch
 
     data = shards.encode_batches(batches(), table.schema)
-    return EncodedShard(data, len(rows), content.hexdigest(), add_lengths(lengths))
+    entry = shards.shard_entry(name, data, len(rows), content.hexdigest())
+    return data, {"shard": entry, **add_lengths(lengths)}
 
 
 def count_by_source(table: pa.Table) -> dict[str, int]:

@@ -30,10 +30,11 @@ from pipeline.commit.reports import Report
 from pipeline.commit.staging import Staging
 from pipeline.exchange.blocks import Stream, all_rows
 from pipeline.exchange.runs import RunIndex, encode_run, one_batch
+from pipeline.near_duplicates.bands import band_rows
+from pipeline.near_duplicates.signatures import SIGNATURE_BUCKETS, distinct_signatures, signature_rows
+from pipeline.readers.inputs import Split
 from pipeline.shard.copies import COUNTED_SCHEMA, Dedup, drop_copies, run_schema
 from pipeline.shard.documents import ReadOptions, RunBuffer, read_documents
-from pipeline.shard.inputs import Split
-from pipeline.shard.near_duplicates import SIGNATURE_BUCKETS, rows_of_documents
 from schemas.randomness import key, mix
 from schemas.shards import TEXT_SCHEMA
 
@@ -103,13 +104,12 @@ def _write_run(name: str, documents: RunBuffer, reading: ReadOptions, buckets: i
 
 def _write_signatures(name: str, documents: RunBuffer, staging: Staging) -> Report:
     """Write run files of the documents' bands and signatures. Return their indexes for the run's report."""
-    rows = rows_of_documents(documents.ids, documents.sentences)
-    bands = rows.bands["band"].to_numpy()
-    ids = rows.signatures["document"].to_numpy()
+    ids, minima = distinct_signatures(documents.ids, documents.sentences)
+    bands = band_rows(ids, minima)
 
-    band_data, band_index = encode_run(rows.bands, bands, SIGNATURE_BUCKETS, f"{name}.bands.run")
+    band_data, band_index = encode_run(bands, bands["band"].to_numpy(), SIGNATURE_BUCKETS, f"{name}.bands.run")
     staging.put(band_index.name, band_data)
-    data, index = encode_run(rows.signatures, ids, SIGNATURE_BUCKETS, f"{name}.signatures.run")
+    data, index = encode_run(signature_rows(ids, minima), ids, SIGNATURE_BUCKETS, f"{name}.signatures.run")
     staging.put(index.name, data)
     return {"bands": band_index.to_row(), "signatures": index.to_row()}
 

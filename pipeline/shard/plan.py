@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pipeline.commit.reports import Ledger, Report, add_by_name, add_ledgers, total
+from pipeline.readers.jsonl import ENDS_EARLY, NO_OBJECT
+from pipeline.readers.record import place_in_words
+from pipeline.readers.undecodable import refuse_undecodable, reports_by_file, undecodable_statistics
 from pipeline.shard.cleaning import MAX_UNBROKEN_CHARACTERS
 from pipeline.shard.partition import RUN_BUCKETS
-from pipeline.shard.record import place_in_words
-from pipeline.shard.records import ENDS_EARLY, NO_OBJECT
-from pipeline.shard.undecodable import refuse_undecodable, reports_by_file, undecodable_statistics
 from schemas.errors import DataError
 
 SMALL_SHARD_BYTES = 8 << 20
@@ -155,29 +155,10 @@ def _power_of_two(text_bytes: int, shard_bytes: int) -> int:
     return 1 << max(0, shards - 1).bit_length()
 
 
-@dataclass(frozen=True)
-class RepeatedText:
-    """The copies of one text in a shard: their number, and the bytes of all of them together."""
-
-    copies: int
-    text_bytes: int
-
-
-def too_large_shard(name: str, text_bytes: int, largest: RepeatedText) -> DataError:
-    """Return the error for a shard whose documents have more bytes of text than Arrow can hold.
-
-    largest: the text whose copies have the most bytes in the shard.
-    """
-    found = f"{name} has {text_bytes:,} bytes of text"
-    if largest.copies > 1 and largest.text_bytes > MAX_SHARD_BYTES // 2:
-        return DataError(
-            f"{found}, and a shard holds up to {MAX_SHARD_BYTES:,}. One text occurs {largest.copies:,} times in it, "
-            f"with {largest.text_bytes:,} bytes together, and all copies of a text belong to one shard. Nothing was "
-            "published. Give --dedup exact, which keeps one copy."
-        )
-
+def too_large_shard(name: str, text_bytes: int) -> DataError:
+    """Return the error for a shard whose documents have more bytes of text than Arrow can hold."""
     shards = int(name.rpartition("-")[2].removesuffix(".arrow"))
-    return _too_few_shards(shards, found, text_bytes * shards)
+    return _too_few_shards(shards, f"{name} has {text_bytes:,} bytes of text", text_bytes * shards)
 
 
 def _too_few_shards(num_shards: int, found: str, total_text_bytes: int) -> DataError:
@@ -187,7 +168,8 @@ def _too_few_shards(num_shards: int, found: str, total_text_bytes: int) -> DataE
     advised = max(num_shards + 1, half_full)
     return DataError(
         f"--num_shards {num_shards} is too few: {found}, and a shard holds up to {MAX_SHARD_BYTES:,}. Nothing was "
-        f"published. Give --num_shards {advised} or more, or leave the flag out."
+        f"published. Give --num_shards {advised} or more, or leave the flag out. If one text occurs very often, give "
+        "--dedup exact: all its copies belong to one shard."
     )
 
 

@@ -18,7 +18,7 @@ from pipeline.commit.reports import Report
 from pipeline.commit.staging import Staging
 from pipeline.jobs import pairs as pairs_graph
 from pipeline.jobs import shard as shard_graph
-from pipeline.shard.job_files import read_splits
+from pipeline.readers.inputs import read_splits
 from schemas import fingerprints, large_folders, storage
 from schemas.errors import ClozelineError, DataError, StorageError
 from schemas.large_folders import remove_folder

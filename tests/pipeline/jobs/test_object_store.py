@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.shard import inputs
+from pipeline.readers import inputs
 from schemas.manifest import read_manifest
 from tests.object_store import KEYS, ObjectStore
 

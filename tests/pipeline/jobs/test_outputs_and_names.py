@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.shard.listing import matching_files
+from pipeline.readers.listing import matching_files
 from schemas.manifest import read_manifest
 
 DOCUMENTS = "".join(json.dumps({"text": f"The cat saw dog {i}. It ran away."}) + "\n" for i in range(12))

@@ -14,13 +14,13 @@ from pipeline.commit.reports import Report
 from pipeline.commit.staging import Staging
 from pipeline.exchange import blocks
 from pipeline.exchange.runs import RunIndex, read_buckets
+from pipeline.readers.inputs import plan_splits
+from pipeline.readers.listing import matching_files
 from pipeline.shard import documents as documents_module
 from pipeline.shard import plan
 from pipeline.shard.copies import Dedup
 from pipeline.shard.documents import ReadOptions
-from pipeline.shard.inputs import plan_splits
-from pipeline.shard.listing import matching_files
-from pipeline.shard.merge import MergeOptions, largest_text, write_shard
+from pipeline.shard.merge import MergeOptions, write_shard
 from pipeline.shard.partition import documents_stream, write_runs
 from schemas.errors import DataError
 from schemas.manifest import read_manifest
@@ -141,7 +141,7 @@ def test_a_shard_that_copies_overflow(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(plan, "MAX_SHARD_BYTES", 10 * len(PAGE))
     if dedup == "none":
-        with pytest.raises(DataError, match=r"One text occurs 12 times .* Give --dedup exact"):
+        with pytest.raises(DataError, match=r"If one text occurs very often, give --dedup exact"):
             write_shard("text-00000-of-00001.arrow", lambda: [table], MergeOptions(dedup, 0), staging)
     else:
         report = write_shard("text-00000-of-00001.arrow", lambda: [table], MergeOptions(dedup, 0), staging)
@@ -153,9 +153,6 @@ def test_a_shard_of_too_many_texts_needs_more_shards(tmp_path: Path, monkeypatch
     rows = [(1, "web", ["abc", "de"]), (2, "web", ["f" * 50]), (1, "web", ["abc", "de"])]
     columns = [pa.array([row[i] for row in rows], kind) for i, kind in enumerate(TEXT_SCHEMA.types)]
     table = pa.table(columns, schema=TEXT_SCHEMA)
-    assert largest_text(table) == plan.RepeatedText(1, 50)
-    assert largest_text(table.filter(pa.array([True, False, True]))) == plan.RepeatedText(2, 10)
-
     monkeypatch.setattr(plan, "MAX_SHARD_BYTES", 55)
     with pytest.raises(DataError, match=r"--num_shards 1 is too few: .* Give --num_shards 3 or more"):
         write_shard("text-00000-of-00001.arrow", lambda: [table], MergeOptions("none", 0), Staging(str(tmp_path), "j"))

@@ -15,15 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.commit.staging import Staging
-from pipeline.shard.copies import COUNTED_SCHEMA, Dedup, content_keys, drop_copies, dropped_by_source
+from pipeline.shard.copies import COUNTED_SCHEMA, Dedup, drop_copies, dropped_by_source
 from pipeline.shard.merge import (
     DROPPED_SCHEMA,
     MergeOptions,
     count_by_source,
-    drop_documents,
     encode_documents,
     length_statistics,
-    log2_histogram,
     sort_documents,
     write_shard,
 )
@@ -75,15 +73,6 @@ def test_documents_are_in_the_plain_order(rows: list[Row], seed: int) -> None:
     assert documents.select(["document", "source"]) == table.take(documents["row"]).select(["document", "source"])
 
 
-@given(rows=ROWS)
-@settings(max_examples=40, deadline=None)
-def test_only_repeated_ids_have_a_content_key(rows: list[Row]) -> None:
-    ids = Counter(row[0] for row in rows)
-    expected = [key("content", *row[2]) if ids[row[0]] > 1 else 0 for row in rows]
-    found = content_keys(table_of(rows))
-    assert found.tolist() == expected and found.dtype == np.uint64
-
-
 @given(rows=ROWS, cuts=st.lists(st.integers(0, 12), max_size=3), seed=st.integers(0, 3))
 @settings(max_examples=100, deadline=None)
 def test_the_first_copy_stays_wherever_copies_meet(rows: list[Row], cuts: list[int], seed: int) -> None:
@@ -107,17 +96,6 @@ def test_the_first_copy_stays_wherever_copies_meet(rows: list[Row], cuts: list[i
 
 @given(rows=ROWS)
 @settings(max_examples=40, deadline=None)
-def test_what_is_dropped_is_counted_by_source(rows: list[Row]) -> None:
-    table = table_of(rows)
-    is_dropped = np.array([len(row[2]) > 2 for row in rows], dtype=bool)
-    kept, ledger = drop_documents(table, is_dropped, "a reason")
-    gone = Counter(row[1] for row in rows if len(row[2]) > 2)
-    assert rows_of(kept) == [row for row in rows if len(row[2]) <= 2]
-    assert ledger == [("a reason", source, gone[source]) for source in sorted(gone)]
-
-
-@given(rows=ROWS)
-@settings(max_examples=40, deadline=None)
 def test_lengths_and_sources_are_counted(rows: list[Row]) -> None:
     def histogram(values: list[int]) -> list[int]:
         exponents = [int(math.log2(value)) for value in values]
@@ -133,11 +111,6 @@ def test_lengths_and_sources_are_counted(rows: list[Row]) -> None:
     }
     found = count_by_source(table)
     assert found == Counter(row[1] for row in rows) and list(found) == sorted(found)
-
-
-def test_histogram_by_powers_of_two() -> None:
-    assert log2_histogram(np.array([1, 2, 3, 4, 7, 8, 0])) == [1, 2, 2, 1]
-    assert log2_histogram(np.array([], dtype=np.int64)) == []
 
 
 LOTS: list[list[Row]] = [
@@ -200,8 +173,8 @@ def test_a_shard_of_several_batches_is_that_of_the_whole_table() -> None:
     order = np.arange(2500)[::-3]
     expected = table_of([rows[i] for i in order])
 
-    encoded = encode_documents(table_of(rows), order)
-    assert encoded.data == shards.encode_table(expected)
-    assert encoded.fingerprint == shards.content_fingerprint(shards.equal_batches(expected))
-    assert encoded.lengths == length_statistics(expected)
-    assert encoded.rows == len(order)
+    data, report = encode_documents(NAME, table_of(rows), order)
+    assert data == shards.encode_table(expected)
+    assert report["shard"]["fingerprint"] == shards.content_fingerprint(shards.equal_batches(expected))
+    assert report["shard"]["rows"] == len(order)
+    assert {name: report[name] for name in length_statistics(expected)} == length_statistics(expected)

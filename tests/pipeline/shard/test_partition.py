@@ -13,10 +13,10 @@ import pytest
 
 from pipeline.commit.staging import Staging
 from pipeline.exchange.blocks import indexes_by_name, parts_of_runs, read_tables
+from pipeline.readers.inputs import plan_splits
+from pipeline.readers.listing import matching_files
 from pipeline.shard import documents as documents_module
-from pipeline.shard.documents import ReadOptions, document_id
-from pipeline.shard.inputs import plan_splits
-from pipeline.shard.listing import matching_files
+from pipeline.shard.documents import STEPS, Document, Drop, ReadOptions, document_id
 from pipeline.shard.merge import MergeOptions, write_shard
 from pipeline.shard.partition import documents_stream, placements, write_runs
 from pipeline.shard.plan import InputLimits, Sharding, add_runs, plan_shards
@@ -168,6 +168,26 @@ def test_excerpts_of_a_run_are_bounded_and_counts_are_not(tmp_path: Path, monkey
     assert run["first_rejected"] == {"run": "run-000000-0000", **kept[0]}
 
 
+def without_short_ones(document: Document, options: ReadOptions) -> Document | Drop:
+    return document if len(document.sentences) > 1 else Drop("one sentence")
+
+
+def test_what_a_new_step_drops_is_in_the_ledger_and_no_bad_record(tmp_path: Path) -> None:
+    records = [{"text": "One."}, {"text": "Two. Three."}, {"text": "Four.", "source": "web"}, {"text": " "}]
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (split,) = plan_splits(matching_files(str(tmp_path / "x.jsonl")), "auto")
+    steps = (*STEPS, without_short_ones)
+
+    reading = ReadOptions("text", "blank_line", "en", "sentencex", "none", seed=0, steps=steps)
+    (run,) = write_runs(split, reading, 1, Staging(str(tmp_path / "out"), "job"))
+    assert run["documents"] == 1 and run["rejected"] == 0
+    assert run["ledger"] == [
+        ["empty document", "jsonl", 1],
+        ["one sentence", "jsonl", 1],
+        ["one sentence", "web", 1],
+    ]
+
+
 @pytest.mark.parametrize("lines", [[], ["\n"], ['{"text": ""}\n']])
 def test_an_empty_corpus_is_an_error(tmp_path: Path, lines: list[str]) -> None:
     with pytest.raises(DataError, match="no document with any text"):
@@ -175,5 +195,5 @@ def test_an_empty_corpus_is_an_error(tmp_path: Path, lines: list[str]) -> None:
 
 
 def test_a_document_is_named_by_its_text_alone() -> None:
-    assert document_id(["A b.", "C d."]) == document_id(["A b. C d."]) == 4330522589005717855
-    assert document_id(["A b."]) != document_id(["A b!"])
+    assert document_id(b"A b. C d.") == 4330522589005717855
+    assert document_id(b"A b.") != document_id(b"A b!")

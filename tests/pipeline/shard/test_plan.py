@@ -22,6 +22,7 @@ def report(number: int, **more: Any) -> dict[str, Any]:
     name = f"run-{number:06d}-0000"
     path = f"file-{number % 3}"
     undecodable = {"path": path, "encoding": "utf-8", "count": number, "worst_count": number, "first_place": number}
+    undecodable["is_other"] = number % 2 == 1
     return {
         "run": name,
         "documents": number,
@@ -31,7 +32,7 @@ def report(number: int, **more: Any) -> dict[str, Any]:
         "cleaning": {"spaces made plain": number} if number % 2 else {},
         "rejected": number % 4,
         "first_rejected": {"run": name, "reason": "r", "place": 1, "path": path, "shown": ""} if number % 4 else None,
-        "undecodable": [undecodable | {"fitting": ["cp1252"][: number % 2], "size": 10**6}] if number % 5 == 0 else [],
+        "undecodable": [undecodable | {"likely": "", "size": 10**6}] if number % 5 == 0 else [],
         "unbroken": number % 2,
         "first_unbroken": {"run": name, "path": path, "place": 5, "lines": number} if number % 2 else None,
     } | more

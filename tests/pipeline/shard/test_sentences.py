@@ -8,9 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.shard.cleaning import clean
-from pipeline.shard.sentence_column import SentenceColumn
-from pipeline.shard.sentence_ends import MAX_QUOTED, cut_after_full_stops, with_paired_marks
-from pipeline.shard.sentences import LINES_JOINED, MIN_WRAP_WIDTH, paragraphs, split_sentences
+from pipeline.shard.documents import SentenceColumn
+from pipeline.shard.sentences import (
+    LINES_JOINED,
+    MAX_QUOTED,
+    MIN_WRAP_WIDTH,
+    cut_after_full_stops,
+    paragraphs,
+    split_sentences,
+    with_paired_marks,
+)
 from schemas.shards import TEXT_SCHEMA
 
 

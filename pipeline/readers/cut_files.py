@@ -1,0 +1,245 @@
+"""Reads large compressed files in pieces, which are cut at the frames that begin early in one of a file's cells.
+
+The launcher does not know where frames begin, so it cuts large compressed files into ranges of CELL_BYTES of the
+compressed file and leaves it to the workers to find frames. Cut points are those frames that begin in the first
+SEARCH_BYTES of a cell, whatever the ranges are. A range owns all frames from its first cut point up to the first cut
+point at or after its end; a range without a cut point owns nothing. Frames are adjacent, so the ranges own every frame
+exactly once.
+
+Cost: a range in which no frame begins costs one read of SEARCH_BYTES, a quarter of a cell. If a file is a single large
+frame, that is every range but the first. Most such files say in their first or last bytes that they are one frame; then
+the cost is a read of a few bytes, remembered by the process. Frames larger than a cell are read once, by the range with
+the last cut point before them.
+
+Finding frames: bytes that look like the beginning of a frame also occur inside of frames, by chance or because the
+plain text contains compressed data. A place counts only if what begins there can be decompressed, to its end or for
+VERIFIED_BYTES, and another frame or the end of the file follows it. By chance that happens less than once in 2^60
+places. It is also checked: the reader of a range repeats the next range's search, and raises DataError unless that
+finds the frame that it has just reached.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Generator, Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from pipeline.readers.bzip2_blocks import block_candidates, bzip2_blocks
+from pipeline.readers.frames import (
+    CompressedBytes,
+    FrameReader,
+    Frames,
+    declared_plain_bytes,
+    frame_candidates,
+    gzip_members,
+    member_candidates,
+    zstd_frames,
+)
+from pipeline.readers.listing import InputFile
+from pipeline.readers.open import BLOCK_BYTES, PlainBytes, Stream
+from pipeline.readers.ranges import NOTHING_KNOWN, KnownBytes, open_range
+from schemas.errors import DataError
+
+if TYPE_CHECKING:
+    from pipeline.readers.inputs import Piece
+
+CELL_BYTES = 4 << 20
+"""Compressed bytes between places where a file may be cut. They contain about as much text as one plain split."""
+
+SEARCH_BYTES = 1 << 20
+"""A frame that begins within this many bytes of a cell's start is a cut point. Every bzip2 block is shorter."""
+
+VERIFIED_BYTES = 1 << 20
+"""Plain bytes of a candidate frame that must decompress without an error, unless the frame is shorter."""
+
+VERIFIED_READ = 1 << 18
+"""Minimum compressed bytes to read, so that checking a frame takes one request."""
+
+MAGIC_BYTES = 8
+"""Extra bytes that are read after a window, because the beginning of a frame may cross its end."""
+
+ONE_FRAME_GROWTH = 2
+"""A frame with this many times the bytes of the whole compressed file is assumed to be its only one: text compresses
+better than that."""
+
+_GZIP_SIZE_BYTES = 4  # at the end of a file: plain bytes of its last member, modulo 2^32
+_ZSTD_HEADER_BYTES = 18
+
+
+class FrameFormat(NamedTuple):
+    """How frames of one compression are found and read.
+
+    frame: what a frame is called in errors.
+    candidates: yields the offsets in some bytes at which a frame may begin.
+    """
+
+    frame: str
+    read: FrameReader
+    candidates: Callable[[bytes], Iterator[int]]
+
+
+FRAME_FORMATS = {
+    "gzip": FrameFormat("gzip member", gzip_members, member_candidates),
+    "zstd": FrameFormat("zstd frame", zstd_frames, frame_candidates),
+    "bz2": FrameFormat("bz2 block", bzip2_blocks, block_candidates),
+}
+
+
+def is_cut_point(frame_start: int) -> bool:
+    """Return whether a frame that begins at this byte of the compressed file makes a cut point."""
+    return frame_start % CELL_BYTES < SEARCH_BYTES
+
+
+@lru_cache(1024)  # one bit for each file that this process reads a piece of
+def is_one_frame(file: InputFile, compression: str) -> bool:
+    """Return whether the first or last bytes of a file say that it is a single frame, so that no search is needed.
+
+    Files of one frame that do not say so, such as gzip with over 4 GB of plain text, cost their readers a search.
+    """
+    if compression == "bz2":
+        return False
+
+    if compression == "gzip":
+        with open_range(file, max(0, file.size - _GZIP_SIZE_BYTES)) as opened:
+            plain_bytes = int.from_bytes(opened.read(_GZIP_SIZE_BYTES), "little")
+    else:
+        with open_range(file) as opened:
+            plain_bytes = declared_plain_bytes(opened.read(_ZSTD_HEADER_BYTES)) or 0
+    return plain_bytes >= ONE_FRAME_GROWTH * file.size
+
+
+class CutPoint(NamedTuple):
+    """A frame that begins at byte `offset`, and what was read on the way to it."""
+
+    offset: int
+    read: KnownBytes
+
+
+def first_cut_point(file: InputFile, compression: str, start: int, end: int) -> CutPoint | None:
+    """Return the first cut point in bytes [start, end) of a compressed file, or None."""
+    frame_format = FRAME_FORMATS[compression]
+    cell_start = start - start % CELL_BYTES
+
+    for window_start in range(cell_start, end, CELL_BYTES):
+        first = max(start, window_start)
+        last = min(end, window_start + SEARCH_BYTES)
+        if first >= last:
+            continue
+
+        wanted = max(last - first + MAGIC_BYTES, VERIFIED_READ)
+        with open_range(file, first, first + wanted) as opened:
+            known = KnownBytes(first, opened.read(wanted))
+
+        for place in frame_format.candidates(known.data[: last - first + MAGIC_BYTES]):
+            offset = first + place
+            if offset < last and _is_frame(file, frame_format, offset, known):
+                return CutPoint(offset, known)
+    return None
+
+
+def check_next_cut_point(file: InputFile, name: str, compression: str, end: int, frame_start: int | None) -> None:
+    """Raise DataError unless the search by the next range's reader, from `end` on, finds the frame at `frame_start`.
+
+    name: the file's name in the error.
+    frame_start: the next cut point that this reader reached; None if there is none from `end` to the end of the file.
+    """
+    last = file.size if frame_start is None else frame_start + 1
+    found = first_cut_point(file, compression, end, last)
+    found_start = None if found is None else found.offset
+    if found_start == frame_start:
+        return
+
+    if found is None:
+        frame = FRAME_FORMATS[compression].frame
+        raise DataError(
+            f"{name} is damaged: the {frame} that begins at byte {frame_start:,} of the compressed file cannot be "
+            "read. Copy the file again, or leave it out."
+        )
+    raise DataError(
+        f"{name} cannot be read in pieces: at byte {found.offset:,} of the compressed file, it holds compressed data "
+        "within compressed data. Decompress it, and compress its text alone."
+    )
+
+
+def _is_frame(file: InputFile, frame_format: FrameFormat, start: int, known: KnownBytes) -> bool:
+    """Return whether a frame really begins at a place that looks like one."""
+    plain_bytes = 0
+    try:
+        with open_range(file, start, known=known) as opened:
+            for frame_start, data in frame_format.read(CompressedBytes(file.path, opened, start)):
+                plain_bytes += len(data)
+                if frame_start != start or plain_bytes >= VERIFIED_BYTES:
+                    return True
+    except (DataError, EOFError):
+        return False
+    return True
+
+
+def open_cut(piece: Piece, max_ratio: int) -> Stream:
+    """Open a piece of a large compressed file.
+
+    Reading raises DataError for a decompression bomb or damage, and the exceptions in DECOMPRESSION_ERRORS.
+    """
+    frames = _CutFile(piece, max_ratio)
+    frames.stream = Stream(io.BufferedReader(frames, BLOCK_BYTES))
+    return frames.stream
+
+
+class _CutFile(PlainBytes):
+    """The plain bytes from the first frame of a piece to the end of the file; none if no frame belongs to the piece.
+
+    stream: what is read from here. Its `end` is set where the frames of the next piece begin.
+    """
+
+    stream: Stream
+
+    def __init__(self, piece: Piece, max_ratio: int):
+        assert piece.compression is not None
+        self._piece = piece
+        self._compression: str = piece.compression
+        self._source: CompressedBytes | None = None
+        self._first_frame = 0
+        super().__init__(piece.display_path, max_ratio)
+
+    def chunks(self) -> Generator[bytes, None, None]:
+        piece = self._piece
+        one_frame = is_one_frame(piece.file, self._compression)
+        if one_frame and piece.start > 0:
+            return
+
+        known = NOTHING_KNOWN
+        if piece.start > 0:
+            cut_point = first_cut_point(piece.file, self._compression, piece.start, piece.end)
+            if cut_point is None:
+                return
+            self._first_frame, known = cut_point
+
+        expected_end = piece.size if one_frame else piece.end
+        with open_range(piece.file, self._first_frame, expected_end, known) as file:
+            self._source = CompressedBytes(self._path, file, self._first_frame)
+            frames = FRAME_FORMATS[self._compression].read(self._source)
+            yield from self._noting_end(frames, one_frame)
+
+    def compressed_bytes(self) -> int:
+        return self._source.offset - self._first_frame if self._source else 0
+
+    def _noting_end(self, frames: Frames, one_frame: bool) -> Iterator[bytes]:
+        """Yield the bytes of frames, and note where the next piece begins."""
+        piece = self._piece
+        plain_bytes = 0
+        found_end = False
+
+        for frame_start, data in frames:
+            is_next = frame_start >= piece.end and not one_frame and is_cut_point(frame_start)
+            if is_next and not found_end:
+                check_next_cut_point(piece.file, self._path, self._compression, piece.end, frame_start)
+                self.stream.end = plain_bytes
+                found_end = True
+
+            plain_bytes += len(data)
+            if data:
+                yield data
+
+        if not found_end and not one_frame:
+            check_next_cut_point(piece.file, self._path, self._compression, piece.end, None)

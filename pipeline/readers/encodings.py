@@ -1,0 +1,288 @@
+"""Character encodings of text files: which ones `--encoding` may name, and how such files are read.
+
+Everything after this module sees UTF-8. Bytes that cannot be decoded become the byte 0xFF, which is not valid in UTF-8
+either, so the same rule counts undecodable bytes in every encoding.
+"""
+
+from __future__ import annotations
+
+import codecs
+import io
+import re
+from encodings.aliases import aliases
+from functools import cache
+from typing import IO, Any
+
+from schemas.errors import DataError, UsageError, nearest_name
+
+UTF8 = "utf-8"
+_ASCII = bytes(range(128))
+_REPLACEMENT = "\ufffd".encode()
+_UNDECODABLE = b"\xff"  # not in any UTF-8 text
+_READ_BYTES = 1 << 16
+
+# Python encodings that are not for files, or depend on the machine.
+_NOT_FOR_FILES = ("idna", "punycode", "undefined", "unicode_escape", "raw_unicode_escape", "mbcs", "oem")
+
+# Minimum evidence before a file counts as UTF-8 although another encoding was named.
+_MIN_BYTES = 16  # against UTF-16 and UTF-32
+_MIN_FOREIGN_CHARACTERS = 4  # outside of ASCII, against any other encoding
+
+_BYTE_ORDER_MARKS = (
+    # The little-endian mark of UTF-32 begins with that of UTF-16, so it comes first.
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+
+# Which of four consecutive bytes are NUL (True) in Western text of each encoding.
+_NUL_PATTERNS = (
+    ("utf-32-le", (False, True, True, True)),
+    ("utf-32-be", (True, True, True, False)),
+    ("utf-16-le", (False, True, False, True)),
+    ("utf-16-be", (True, False, True, False)),
+)
+_MANY_NULS = 0.4  # minimum NUL share where the pattern has one; characters outside of Latin-1 have fewer
+_FEW_NULS = 0.05  # maximum NUL share elsewhere
+_SOME_ASCII = 4  # minimum line ends, spaces and digits in UTF-16 of any language
+
+# Encodings of ASCII bytes alone, and the sign that begins other letters in each.
+_SEVEN_BIT = (
+    ("iso2022_jp", b"\x1b$"),
+    ("iso2022_jp_2", b"\x1b$"),
+    ("iso2022_jp_ext", b"\x1b$"),
+    ("iso2022_kr", b"\x1b$"),
+    ("hz", b"~{"),
+    ("utf-7", b"+"),
+)
+_SWITCH = re.compile(rb"\x1b\$[@AB()*+]")
+ISO_2022 = "iso-2022"
+_MIN_HIDDEN = 4  # letters; fewer may be chance
+_ALPHABETS_END = "\u2c00"  # after punctuation, too
+_MOST = 0.8
+
+_ASCII_LETTER = re.compile(rb"[A-Za-z]")
+_DAMAGED_UTF8 = 0.3  # undecodable share of the bytes outside of ASCII; below it, the text is damaged UTF-8
+_QUOTES = "\u2018\u2019\u201c\u201d\u201e\u2013\u2014\u2026\xab\xbb"
+_WESTERN = frozenset("àáâãäåæçèéêëìíîïñòóôõöøùúûüßœ¿¡·°ªº" + _QUOTES)
+
+
+def canonical_encoding(name: str) -> str:
+    """Return Python's own name of an encoding. Example: `"Latin-1"` -> `"iso8859-1"`.
+
+    Raises UsageError, with the nearest known name, for an encoding that Python lacks or that is not for text.
+    """
+    try:
+        codec = codecs.lookup(name)
+        "x".encode(name)  # fails for codecs that are not for text, such as zip
+    except (LookupError, ValueError, AssertionError) as error:
+        known = {*aliases, *aliases.values()}
+        hint = nearest_name(name.lower().replace("-", "_"), known)
+        raise UsageError(
+            f"--encoding {name!r} is not an encoding that Python knows.{hint} Examples: utf-8, cp1252, gb18030."
+        ) from error
+
+    if codec.name in _NOT_FOR_FILES:
+        raise UsageError(f"--encoding {name!r} is not an encoding of text files. Examples: utf-8, cp1252, gb18030.")
+    return UTF8 if codec.name == "utf-8-sig" else codec.name
+
+
+@cache
+def is_line_safe(encoding: str) -> bool:
+    """Return whether the byte 0x0A always ends a line, so that a file can be cut there.
+
+    True if each ASCII byte by itself stands for its ASCII character: Python's multi-byte encodings of that kind never
+    use control bytes inside of a character. False for UTF-16, UTF-32, UTF-7, ISO 2022 and EBCDIC.
+    """
+    if encoding.startswith("iso2022"):  # switches between character sets, so a reader must know the last switch
+        return False
+    return _ASCII.decode(encoding, errors="replace") == _ASCII.decode("ascii")
+
+
+def to_utf8(data: bytes, encoding: str) -> bytes:
+    """Return text of a line-safe encoding as UTF-8, with 0xFF for everything that cannot be decoded."""
+    if encoding == UTF8 or data.isascii():
+        return data
+    return _encode_marked(data.decode(encoding, errors="replace"))
+
+
+def _encode_marked(text: str) -> bytes:
+    """Encode text as UTF-8, with the byte 0xFF in place of every U+FFFD."""
+    return text.encode(errors="replace").replace(_REPLACEMENT, _UNDECODABLE)
+
+
+def looks_like_utf8(head: bytes, encoding: str) -> bool:
+    """Return whether the beginning of a file is UTF-8, although `encoding` was named.
+
+    Valid UTF-8 outside of ASCII is hardly ever anything else. But short texts in two-byte encodings may be valid UTF-8,
+    so a few characters prove nothing. Texts in UTF-16 and UTF-32 are not valid UTF-8, or contain NULs.
+    """
+    if not _is_utf8(head):
+        return False
+    if encoding.startswith(("utf-16", "utf-32")):
+        return len(head) >= _MIN_BYTES and 0 not in head
+    return sum(byte >= 0xC0 for byte in head) >= _MIN_FOREIGN_CHARACTERS  # the first bytes of characters
+
+
+class Transcoded(io.RawIOBase):
+    """A file in any encoding, readable as UTF-8 from its beginning to its end."""
+
+    def __init__(self, file: IO[bytes], encoding: str):
+        self._file = file
+        self._decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
+        self._ended = False
+        self._ready = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        while not self._ready and not self._ended:
+            block = self._file.read(_READ_BYTES)
+            self._ended = not block
+            self._ready = _encode_marked(self._decoder.decode(block, final=self._ended))
+
+        count = min(len(view), len(self._ready))
+        view[:count] = self._ready[:count]
+        self._ready = self._ready[count:]
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+# ---- Which encoding is it? ----
+
+
+def encoding_error(shown: str, head: bytes, encoding: str) -> DataError | None:
+    """Return the error for a file whose first bytes show that it is in another encoding than `encoding`, or None."""
+    found = wide_encoding(head) if is_line_safe(encoding) else None
+    if encoding != UTF8 and looks_like_utf8(head, encoding):
+        return DataError(
+            f"{shown} is not {encoding.upper()}: it begins with {len(head):,} bytes of valid UTF-8. "
+            "Give --encoding utf-8 to read it."
+        )
+
+    if found is None and encoding == UTF8:
+        found = seven_bit_encoding(head)
+    if found == ISO_2022:
+        return DataError(
+            f"{shown} is in an ISO 2022 encoding, but UTF-8 was expected. Convert it, as in "
+            f"iconv -f ISO-2022-CN -t UTF-8 {shown}."
+        )
+    if found is None:
+        return None
+    return DataError(
+        f"{shown} is {found.upper()}, but {encoding.upper()} was expected. Read it with --encoding {found}."
+    )
+
+
+def wide_encoding(head: bytes) -> str | None:
+    """Return the UTF-16 or UTF-32 encoding that a file's first bytes show, by a byte order mark or NULs, or None."""
+    for mark, name in _BYTE_ORDER_MARKS:
+        if head.startswith(mark):
+            return name
+
+    groups_of_four = len(head) // 4
+    if groups_of_four < 2 or 0 not in head:
+        return None
+
+    nul_shares = [head[i : 4 * groups_of_four : 4].count(0) / groups_of_four for i in range(4)]
+    for name, pattern in _NUL_PATTERNS:
+        if _fits_pattern(nul_shares, pattern):
+            return name
+
+    # In languages with other letters than Latin ones, NULs are few: those of spaces, digits and line ends.
+    if not _is_utf8(head):
+        for name in ("utf-16-le", "utf-16-be"):
+            text = head.decode(name, errors="replace")
+            if sum(map(text.count, "\n 0123456789")) >= _SOME_ASCII:
+                return name
+    return None
+
+
+def _fits_pattern(nul_shares: list[float], pattern: tuple[bool, ...]) -> bool:
+    for share, has_nul in zip(nul_shares, pattern, strict=True):
+        fits = share > _MANY_NULS if has_nul else share < _FEW_NULS
+        if not fits:
+            return False
+    return True
+
+
+def _is_utf8(head: bytes) -> bool:
+    """Return whether the beginning of a file is valid UTF-8; a character may be cut at its end."""
+    try:
+        codecs.getincrementaldecoder(UTF8)().decode(head)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def seven_bit_encoding(head: bytes) -> str | None:
+    """Return the encoding that hides other letters in ASCII in which a file's first bytes are written, or None.
+
+    It is ISO_2022 if the bytes switch between character sets, but in none of the encodings that Python has.
+    """
+    if not head.isascii():
+        return None
+
+    for encoding, sign in _SEVEN_BIT:
+        if sign not in head:
+            continue
+        try:
+            text = codecs.getincrementaldecoder(encoding)().decode(head)  # allows a character that is cut at the end
+        except UnicodeDecodeError:
+            continue
+
+        # Letters that chance decodes from ASCII in UTF-7 are mostly ideographs and Hangul, which follow the alphabets.
+        hidden = [character for character in text if character > "\x7f"]
+        alphabetic = sum(character < _ALPHABETS_END for character in hidden)
+        if len(hidden) >= _MIN_HIDDEN and (encoding != "utf-7" or alphabetic >= _MOST * len(hidden)):
+            return encoding
+    return ISO_2022 if _SWITCH.search(head) else None
+
+
+def is_in_other_encoding(sample: bytes) -> bool:
+    """Return whether bytes that are not UTF-8 are Western text in another encoding: nearly all are letters or quotes.
+
+    So few bytes of a book in English may be undecodable that their share alone does not tell.
+    """
+    foreign = _foreign_as_western(sample)
+    plausible = sum(character.isalpha() or character in _QUOTES for character in foreign)
+    return not _is_damaged_utf8(sample) and plausible >= _MOST * len(foreign)
+
+
+def likely_encoding(sample: bytes) -> str:
+    """Return a guess of the encoding of bytes that are not UTF-8; empty if there is none, or if they are damaged UTF-8.
+
+    It is a hint for an error message, and never used to read a text. Beam installs charset-normalizer, which often
+    takes Western text for Central European.
+    """
+    if _is_damaged_utf8(sample):
+        return ""
+
+    foreign = _foreign_as_western(sample)
+    is_latin = len(_ASCII_LETTER.findall(sample)) > 2 * len(foreign)
+    if is_latin and sum(character in _WESTERN for character in foreign) >= _MOST * len(foreign):
+        return "cp1252"
+
+    try:
+        from charset_normalizer import from_bytes
+    except ImportError:
+        return ""
+    best = from_bytes(sample).best()
+    return "" if best is None else codecs.lookup(best.encoding).name
+
+
+def _is_damaged_utf8(sample: bytes) -> bool:
+    """Return whether most of the bytes outside of ASCII are valid UTF-8, although some are not."""
+    not_ascii = sum(byte >= 0x80 for byte in sample)
+    return sample.decode(UTF8, errors="replace").count("\ufffd") < _DAMAGED_UTF8 * not_ascii
+
+
+def _foreign_as_western(sample: bytes) -> str:
+    """Return the characters outside of ASCII if the bytes are cp1252, the encoding of most Western text."""
+    return "".join(character for character in sample.decode("cp1252", errors="replace") if character > "\xa0")

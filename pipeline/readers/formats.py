@@ -1,0 +1,336 @@
+"""Detects what kind of file an input is, by its name and its first bytes.
+
+Files that are known not to be text are refused, with advice on what to do, so that markup, tables and archives are
+never read as documents by mistake. Anything unrecognized passes as text, source code and notes in Markdown or LaTeX
+too.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+from typing import Literal, NamedTuple
+
+from pipeline.readers import jsonl
+from pipeline.readers.encodings import encoding_error, is_line_safe
+from pipeline.readers.listing import InputFile
+from pipeline.readers.open import DECOMPRESSION_ERRORS, compression_of, open_plain
+from pipeline.readers.ranges import HEAD_BYTES, fills_head, open_head, open_range
+from pipeline.readers.record import BYTE_ORDER_MARK, Format
+from pipeline.readers.table import READERS
+from schemas.errors import DataError
+
+_BZ2_HEAD_BYTES = 1 << 20  # nothing decompresses before the end of a bzip2 file's first block
+
+
+class Kind(NamedTuple):
+    """A kind of files that are not read.
+
+    advice: what to do about it.
+    suffixes: of the names that stand for it.
+    beginning: a regular expression, without regard to case, for the first bytes of such a file.
+    """
+
+    name: str
+    advice: str
+    suffixes: str = ""
+    beginning: bytes = rb"(?!)"
+
+
+BINARY_KINDS = (
+    Kind("PDF", "Extract its text first, for instance with pdftotext", ".pdf", rb"%PDF-"),
+    Kind(
+        "an office document",
+        "Extract its text first, for instance with pandoc (docx, odt, epub, rtf) or soffice --convert-to txt FILE",
+        ".doc .docx .xls .xlsx .ppt .pptx .odt .ods .odp .rtf .epub .mobi",
+        rb"\{\\rtf|\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1",
+    ),
+    Kind(
+        "an archive or office document (zip)",
+        "Unpack it with unzip; if it is a docx, odt or epub, extract its text with pandoc",
+        "",
+        rb"PK(?:\x03\x04|\x05\x06)",
+    ),
+    Kind(
+        "an archive",
+        "Unpack it first (unzip, tar -xf, 7z x)",
+        ".zip .tar .tgz .tbz2 .txz .7z .rar .jar",
+        rb"7z\xbc\xaf\x27\x1c|(?s:.{257})ustar[\0 ]",
+    ),
+    Kind(
+        "an image",
+        "Leave it out",
+        ".png .jpg .jpeg .gif .bmp .tif .tiff .webp",
+        rb"\x89PNG\r\n\x1a\n|\xff\xd8\xff|GIF8[79]a",
+    ),
+    Kind(
+        "a file of data",
+        "Convert it to JSON lines or Parquet (pyarrow, DuckDB, polars and pandas read most of them)",
+        ".arrow .feather .orc .avro .npy .npz .pkl .pickle .h5 .hdf5 .sqlite",
+        rb"ARROW1\0\0|SQLite format 3\0|\x89HDF\r\n\x1a\n|\x93NUMPY|\x80[\x02-\x05](?:\x95|\}|\]|c)",
+    ),
+    Kind(
+        "compressed",
+        "Name it after its compression, with .gz, .bz2, .xz or .zst at the end",
+        "",
+        rb"\x1f\x8b\x08|(?-i:BZh[1-9]1AY&SY)|\xfd7zXZ\0|\x28\xb5\x2f\xfd",
+    ),
+    Kind(
+        "a Git LFS pointer",
+        "Fetch the file that it stands for (git lfs pull)",
+        "",
+        rb"version https://git-lfs\.github\.com/spec/",
+    ),
+)
+"""Kinds that hold no text, or hold it in a form that must be extracted. Others are known by their control bytes."""
+
+_CONVERT_TABLE = (
+    "Convert it to JSON lines or Parquet (DuckDB, polars and pandas do) and name the column with --text_key"
+)
+
+# White space and comments, as they may stand before the first tag.
+_COMMENTS = rb"(?:\s|<!--.*?-->)*"
+_FIELD_OF_MAIL = (
+    rb"(?:From|To|Cc|Subject|Date|Message-ID|Received|Return-Path|Delivered-To|Reply-To|Sender|MIME-Version|"
+    rb"Content-[\w-]+|X-[\w-]+|DKIM-Signature|Newsgroups|Path|Organization|Lines|References|In-Reply-To):.*"
+)
+
+TEXT_KINDS = (
+    Kind("CSV", _CONVERT_TABLE, ".csv"),
+    Kind("TSV", _CONVERT_TABLE, ".tsv"),
+    Kind(
+        "HTML",
+        "Extract its text first, for instance with trafilatura",
+        ".html .htm .xhtml",
+        rb"(?s:" + _COMMENTS + rb")<(?:!doctype html|html|head|body)[\s>]",
+    ),
+    Kind(
+        "XML",
+        "Extract its text first, for instance with WikiExtractor if it is a Wikipedia dump",
+        ".xml .rss .svg",
+        rb"(?s:" + _COMMENTS + rb")<(?:\?xml|mediawiki|rss|tei|tmx|xliff|tt)[\s>]",
+    ),
+    Kind(
+        "SGML or vertical text",
+        "Extract its text first, for instance with the Python package beautifulsoup4",
+        ".sgm .sgml .vert",
+        rb"\s*<(?:!doctype|doc|text|corpus|refset|srcset|tstset)(?:\s.*)?>|\s*<s>\s*\n",
+    ),
+    Kind(
+        "a WARC file",
+        "Write its texts as JSON lines first (the Python package warcio reads records, trafilatura HTML)",
+        ".warc .wet .wat",
+        rb"WARC/\d\.\d\r?\n",
+    ),
+    Kind(
+        "subtitles",
+        "Extract its lines first, for instance with the Python package pysubs2",
+        ".srt .vtt",
+        rb"\s*(?:\d+\s*\n)?\d+:\d\d:\d\d[,.]\d+ --> |WEBVTT\s|\[Script Info\]|\{\d+\}\{\d+\}",
+    ),
+    # CoNLL-U has ten columns. In others, the last column is often a tag of named entities.
+    Kind(
+        "CoNLL columns",
+        "Write its sentences as text first (in CoNLL-U: sed -n 's/^# text = //p' FILE > FILE.txt)",
+        ".conll .conllu",
+        rb"(?:#.*\n|\s)*\d+(?:-\d+)?\t(?:[^\t\n]+\t){8}[^\t\n]+\n|-DOCSTART-"
+        rb"|(?-i:(?:\S+[ \t]+){1,4}(?:O|[BIES]-[\w-]+)[ \t\r]*\n){3}",
+    ),
+    Kind(
+        "e-mail",
+        "Write its messages as JSON lines first (Python's modules mailbox and email read them)",
+        ".mbox",
+        rb"From \S+ +(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) .*\d{4}|(?:" + _FIELD_OF_MAIL + rb"\n(?:[ \t].*\n)*){3}",
+    ),
+    Kind(
+        "FASTA or FASTQ",
+        "Write one sequence per line first, for instance with seqkit seq -s -w 0 FILE > FILE.txt",
+        ".fasta .fastq",
+        rb"(?-i:>\S.*\n(?:[A-Z][A-Z*-]{7,}|[acgtun]{8,})\r?(?:\n|$))|@.*\n[ACGTUN.]{8,}\r?\n\+",
+    ),
+    Kind(
+        "YAML",
+        "Write one object per line first, for instance with yq -o json -I 0 '.[]' FILE > FILE.jsonl",
+        ".yaml .yml",
+        rb"%YAML \d|(?:---\s*\n)?- \w+:.*\n  \w+:.*\n",
+    ),
+    Kind(
+        "a JSON array",
+        "Write one object per line (jq -c '.[]' FILE > FILE.jsonl)",
+        "",
+        rb'\s*\[\s*\{\s*(?:\}|"(?:[^"\\\n]|\\.)*"\s*:)',
+    ),
+    # What is neither this nor JSON lines is no JSON.
+    Kind(
+        "JSON over several lines",
+        "Write one object per line (jq -c . FILE > FILE.jsonl)",
+        "",
+        jsonl.OBJECT.pattern,
+    ),
+)
+"""Kinds of characters, which can be read as plain text too."""
+
+# Control bytes that no text contains: all but tab, line ends, vertical tab, form feed, and the shifts and the escape of
+# ISO 2022.
+_CONTROL = re.compile(rb"[\x00-\x08\x10-\x1a\x1c-\x1f]")
+
+_MANY_CONTROL_BYTES = 0.05
+"""Minimum share of control bytes in binary data: 0.09 in compressed data, more elsewhere, and less in damaged text."""
+
+# A name of a column: it begins with a letter, digit or underscore and has at most 41 characters.
+_COLUMN_NAME = re.compile(r"\w[\w .:-]{0,40}")
+_USUAL_COLUMNS = frozenset({"id", "text", "label", "title", "content", "body", "url", "name", "date", "source", "lang"})
+
+_TABLE_ROWS = 5
+"""Rows of equal length that make a table. Prose does not have five lines with as many commas as the first one."""
+
+
+def check_file(file: InputFile, wanted: Format | Literal["auto"], encoding: str) -> Format:
+    """Return the format of a file as `find_format` does. Also raises DataError if its reader could not open it."""
+    found = find_format(file, wanted, encoding)
+    reader = READERS[found]
+    if not reader.is_text and compression_of(file.path) is not None:
+        raise DataError(
+            f"{file.path} is a compressed {found.capitalize()} file, which cannot be read. Decompress it first."
+        )
+    if reader.check is not None:
+        with open_range(file) as opened:
+            reader.check(opened, file.path)
+    return found
+
+
+def find_format(file: InputFile, wanted: Format | Literal["auto"], encoding: str, shown: str = "") -> Format:
+    """Return `wanted`; if it is "auto", the format that the file's name stands for, else that of its first bytes.
+
+    shown: the file's name in errors, if it is not its path.
+
+    Raises DataError if the file is known not to be text, or if its first bytes show another encoding than `encoding`.
+    """
+    shown = shown or file.path
+    found = named_format(file.path) if wanted == "auto" else wanted
+    if found is not None and not READERS[found].is_text:
+        return found
+    if found is None:
+        _refuse_suffix(shown, file.path)
+
+    head = _first_bytes(file, shown)
+    text = head
+    if found is None:
+        _refuse_beginning(shown, head, BINARY_KINDS)
+        if not is_line_safe(encoding):
+            text = head.decode(encoding, errors="replace").encode()
+        text = text.removeprefix(BYTE_ORDER_MARK)
+        found = _format_that_begins(head, text)
+
+    error = encoding_error(shown, head, encoding) if found is None or READERS[found].is_text else None
+    if error is not None:
+        raise error
+    if found is None:
+        _refuse_other_than_prose(shown, text)
+    return found or "text"
+
+
+def _format_that_begins(head: bytes, text: bytes) -> Format | None:
+    """Return the format of a file with these first bytes, which are `text` as UTF-8, unless it is plain text."""
+    for name, reader in READERS.items():
+        if reader.begins is not None and reader.begins(text if reader.is_text else head):
+            return name
+    return None
+
+
+def named_format(path: str) -> Format | None:
+    """Return the format that the name of a file stands for, or None."""
+    name = _plain_name(path)
+    return next((found for found, reader in READERS.items() if name.endswith(reader.suffixes)), None)
+
+
+def _plain_name(path: str) -> str:
+    """Return a path in lower case, without a compression suffix."""
+    name = path.rpartition(".")[0] if compression_of(path) else path
+    return name.lower()
+
+
+def _refuse_suffix(shown: str, path: str) -> None:
+    # Not .so, which also ends the names of Somali texts: libraries are recognized by their first bytes. Nor .fa (Farsi)
+    # and .eml (Emilian).
+    suffix = os.path.splitext(_plain_name(path))[1]
+    for kind in (*BINARY_KINDS, *TEXT_KINDS):
+        if suffix in kind.suffixes.split():
+            raise _refusal(shown, kind)
+
+
+def _refusal(shown: str, kind: Kind) -> DataError:
+    as_text = "; or give --format text to read it as it is" if kind in TEXT_KINDS else ""
+    return DataError(f"{shown} looks like {kind.name}, not like text. {kind.advice}{as_text}.")
+
+
+def _first_bytes(file: InputFile, shown: str) -> bytes:
+    """Return the beginning of a file, decompressed; empty if the worker that reads it must report what is wrong."""
+    compression = compression_of(file.path)
+    head_bytes = _BZ2_HEAD_BYTES if compression == "bz2" else HEAD_BYTES
+    try:
+        with open_plain(open_head(file, head_bytes), shown, compression) as opened:
+            return opened.read(HEAD_BYTES)
+    except (DataError, *DECOMPRESSION_ERRORS):
+        return b""
+
+
+def _refuse_other_than_prose(shown: str, text: bytes) -> None:
+    """Raise DataError for binary data, markup, columns and tables."""
+    if len(_CONTROL.findall(text)) > _MANY_CONTROL_BYTES * len(text):
+        raise DataError(
+            f"{shown} holds control bytes, so it is not text. Leave it out, or name its encoding with --encoding if it "
+            "is text in UTF-16."
+        )
+    _refuse_beginning(shown, text, TEXT_KINDS)
+    table = _kind_of_table(text)
+    if table is not None:
+        raise _refusal(shown, table)
+
+
+def _refuse_beginning(shown: str, head: bytes, kinds: tuple[Kind, ...]) -> None:
+    for kind in kinds:
+        if re.match(kind.beginning, head, re.IGNORECASE):
+            raise _refusal(shown, kind)
+
+
+def _kind_of_table(text: bytes) -> Kind | None:
+    """Return CSV or TSV if rows of equal length follow a row of column names.
+
+    Tables without a header pass as text, because nothing distinguishes them from lists and poems.
+    """
+    lines = text.decode(errors="replace")
+    header = lines.partition("\n")[0]
+
+    comma_kind, tab_kind = TEXT_KINDS[:2]
+    for kind, delimiter in ((tab_kind, "\t"), (comma_kind, ","), (comma_kind, ";")):
+        names = header.split(delimiter)
+        if len(names) < 2 or not _are_column_names(names):
+            continue
+
+        reader = csv.reader(io.StringIO(lines), delimiter=delimiter, skipinitialspace=True)
+        try:
+            rows = [row for row in reader if row]
+        except csv.Error:
+            continue
+
+        # The last row of a longer file may be cut off.
+        whole_rows = rows[:-1] if fills_head(lines) else rows
+        if len(whole_rows) >= _TABLE_ROWS and all(len(row) == len(names) for row in whole_rows):
+            return kind
+    return None
+
+
+def _are_column_names(fields: list[str]) -> bool:
+    """Return whether the fields of the first line are names of columns.
+
+    Prose too has spaces after commas. If fields begin with a space, at least one name must be a usual one.
+    """
+    names = [field.strip(' "\r') for field in fields]
+    if not all(map(_COLUMN_NAME.fullmatch, names)):
+        return False
+
+    has_spaces = any(field.startswith(" ") for field in fields)
+    return not has_spaces or not _USUAL_COLUMNS.isdisjoint(name.lower() for name in names)

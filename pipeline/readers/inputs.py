@@ -1,0 +1,306 @@
+"""Divides the input files into splits for workers: which bytes of which files, in which format.
+
+The division depends on the paths, sizes and suffixes of the files and on the options, not on the contents, unless a
+format cannot be cut. So the launcher needs no request per file, however many there are. Workers find the lines, row
+groups or frames that begin in their bytes.
+
+The splits are in files of the job's staging, because the job's graph must not grow with the number of inputs:
+
+    splits-00000.json    up to SPLITS_PER_FILE splits
+    inputs.json          the files, as the manifest will list them
+
+The launcher writes them before the graph runs, and workers read them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, fields, replace
+from typing import Any, Literal
+
+from pipeline.commit.staging import Staging
+from pipeline.readers.cut_files import CELL_BYTES, FRAME_FORMATS
+from pipeline.readers.encodings import UTF8, is_line_safe
+from pipeline.readers.formats import check_file, find_format, named_format
+from pipeline.readers.listing import InputFile
+from pipeline.readers.open import compression_of
+from pipeline.readers.record import Format
+from pipeline.readers.table import READERS
+from schemas import storage
+from schemas.errors import DataError
+from schemas.manifest_entries import Input, decode_entries, encode_entries
+from schemas.many_files import concurrently
+
+SPLIT_BYTES = 16 << 20
+"""Bytes of text in one split: about a second of work, so that other workers do not wait long for the last one to
+finish."""
+
+MAX_PIECES = 256
+"""Maximum pieces in one split. For small files, two requests each cost more than reading their bytes."""
+
+COMPRESSED_WEIGHT = 4
+"""A compressed byte counts as this many bytes of text."""
+
+CUT_ABOVE = 64 << 20
+"""Compressed files up to this size are one piece. A worker reads such a file in less than a minute."""
+
+MAX_CHECKED_FILES = 256
+"""Up to this many files are opened before the job starts, to refuse unreadable ones. More are left to the workers."""
+
+SPLITS_PER_FILE = 1024
+
+_INPUTS = "inputs.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The records that begin in bytes [start, end) of one file: lines, row groups of Parquet, or compressed frames.
+
+    size: bytes of the whole file.
+    weight: estimated bytes of text in the piece.
+    version: changes when the file does. A reader that finds a different version fails.
+    format: "auto" if the worker must detect it, which `with_format` does.
+    path_as_written: the path as the user wrote it, if workers need a different one.
+    """
+
+    path: str
+    start: int
+    end: int
+    size: int
+    weight: int
+    version: str
+    format: Format | Literal["auto"]
+    compression: str | None
+    _: KW_ONLY
+    path_as_written: str = ""
+    encoding: str = UTF8
+
+    @property
+    def file(self) -> InputFile:
+        return InputFile(self.path, self.size, self.version)
+
+    @property
+    def display_path(self) -> str:
+        """The path as the user wrote it, in a form that can be printed and stored."""
+        return storage.printable(self.path_as_written or self.path)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether this is part of a compressed file: its offsets count from its first frame, not from the file's."""
+        is_part = self.start > 0 or self.end < self.size
+        return is_part and self.compression in FRAME_FORMATS and is_line_safe(self.encoding)
+
+    @property
+    def is_whole_file(self) -> bool:
+        """Whether the piece is a whole file, read from beginning to end."""
+        return not is_line_safe(self.encoding) or (self.compression is not None and not self.is_cut)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether positions of records count bytes of text. The format must be known."""
+        return self.format == "auto" or READERS[self.format].is_text
+
+    def place(self, position: int) -> dict[str, Any]:
+        """Return where a record begins, for errors and OUTPUT/rejected/: its file, and its offset as `place`.
+
+        In Parquet, `place` is the number of the row, and `unit` is "row". In an encoding that is not line-safe, `place`
+        counts bytes of the file's UTF-8 form, and `unit` is "utf-8 byte".
+        In later pieces of a cut compressed file, `place` counts plain bytes from the first frame that begins at or
+        after byte `compressed_start` of the compressed file.
+        """
+        found: dict[str, Any] = {"path": self.display_path, "place": position}
+        if not self.is_text:
+            found["unit"] = "row"
+        elif not is_line_safe(self.encoding):
+            found["unit"] = "utf-8 byte"
+        elif self.is_cut and self.start > 0:
+            found["compressed_start"] = self.start
+        return found
+
+    def to_row(self) -> list[Any]:
+        """Return the fields in order, as strings and numbers that any JSON encoder accepts."""
+        row = [getattr(self, field.name) for field in fields(self)]
+        return [_text_of(value) if isinstance(value, str) else value for value in row]
+
+    @classmethod
+    def from_row(cls, row: Sequence[Any]) -> Piece:
+        """Return the piece that `to_row` described."""
+        values: list[Any] = [_path_of(value) if isinstance(value, list) else value for value in row]
+        *first, path_as_written, encoding = values
+        return cls(*first, path_as_written=path_as_written, encoding=encoding)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """One worker's task: a piece of a large file, or many small files. `index` numbers the splits of a job."""
+
+    index: int
+    pieces: tuple[Piece, ...]
+
+    def to_row(self) -> list[Any]:
+        """Return the split as nested lists that any JSON encoder accepts, for `from_row`."""
+        return [self.index, [piece.to_row() for piece in self.pieces]]
+
+    @classmethod
+    def from_row(cls, row: Sequence[Any]) -> Split:
+        """Return the split that `to_row` described."""
+        index, pieces = row
+        return cls(index, tuple(map(Piece.from_row, pieces)))
+
+
+def _text_of(path: str) -> str | list[str]:
+    """Return a path in a form for JSON; if it is not UTF-8, a list of one string with one character per byte."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return [os.fsencode(path).decode("latin-1")]
+    return path
+
+
+def _path_of(text: Sequence[str]) -> str:
+    """Return the path that `_text_of` has put into a list."""
+    return os.fsdecode(text[0].encode("latin-1"))
+
+
+def plan_splits(files: Sequence[InputFile], wanted: Format | Literal["auto"], encoding: str = UTF8) -> list[Split]:
+    """Return the splits of a job: large files in pieces, and small files together.
+
+    If there are up to MAX_CHECKED_FILES files, they are opened concurrently; otherwise the workers detect formats.
+    Raises DataError if opened files are known not to be text, cannot be read as Parquet, or are in another encoding.
+    """
+    formats: list[Format | Literal["auto"]] = [wanted] * len(files)
+    if len(files) <= MAX_CHECKED_FILES:
+        formats = _checked_formats(files, wanted, encoding)
+
+    splits: list[Split] = []
+    pending: list[Piece] = []
+    pending_weight = 0
+
+    for file, file_format in zip(files, formats, strict=True):
+        for piece in pieces_of(file, file_format, encoding):
+            is_full = pending_weight + piece.weight > SPLIT_BYTES or len(pending) == MAX_PIECES
+            if pending and is_full:
+                splits.append(Split(len(splits), tuple(pending)))
+                pending = []
+                pending_weight = 0
+
+            pending.append(piece)
+            pending_weight += piece.weight
+
+    splits.append(Split(len(splits), tuple(pending)))
+    return splits
+
+
+def _checked_formats(
+    files: Sequence[InputFile], wanted: Format | Literal["auto"], encoding: str
+) -> list[Format | Literal["auto"]]:
+    """Return the formats of files. Raises a DataError that names the first file of each kind that is refused."""
+
+    def format_or_error(file: InputFile) -> Format | DataError:
+        try:
+            return check_file(file, wanted, encoding)
+        except DataError as error:
+            return error
+
+    found = list(concurrently(format_or_error, files))
+    errors = {file.path: error for file, error in zip(files, found, strict=True) if isinstance(error, DataError)}
+    if len(errors) == 1:
+        raise next(iter(errors.values()))
+    if errors:
+        raise DataError(f"{len(errors):,} of {len(files):,} input files are refused. {_by_kind(errors)}")
+    return [file_format for file_format in found if not isinstance(file_format, DataError)]
+
+
+def _by_kind(errors: dict[str, DataError]) -> str:
+    """Return the first error of each kind. Errors are of one kind if they differ in the file's path alone."""
+    kinds: dict[str, list[str]] = {}
+    for path, error in errors.items():
+        kinds.setdefault(str(error).replace(path, ""), []).append(str(error))
+
+    sentences = [same[0] + (f" (and {len(same) - 1:,} more like it)" if same[1:] else "") for same in kinds.values()]
+    return " ".join(sentences)
+
+
+def pieces_of(file: InputFile, file_format: Format | Literal["auto"], encoding: str = UTF8) -> Iterator[Piece]:
+    """Yield the pieces of one file, in order.
+
+    The cut is the same whether or not the format is known, unless it can be cut less freely than most (`Reader.cuts`).
+    """
+    path, size, version = file
+    compression = compression_of(path)
+    named = named_format(path)
+    is_compressed = compression is not None or (named is not None and not READERS[named].is_text)
+    growth = COMPRESSED_WEIGHT if is_compressed else 1
+
+    # An empty file is one empty piece.
+    cuts = "anywhere" if file_format == "auto" else READERS[file_format].cuts
+    piece_bytes = max(1, _piece_bytes(size, compression, cuts if is_line_safe(encoding) else "whole"))
+    for start in range(0, max(size, 1), piece_bytes):
+        end = min(start + piece_bytes, size)
+        weight = growth * (end - start)
+        yield Piece(path, start, end, size, weight, version, file_format, compression, encoding=encoding)
+
+
+def _piece_bytes(size: int, compression: str | None, cuts: Literal["anywhere", "frames", "whole"]) -> int:
+    """Return the size of a file's pieces in bytes."""
+    if compression is None and cuts == "anywhere":
+        return SPLIT_BYTES
+
+    has_frames = compression in FRAME_FORMATS and size > CUT_ABOVE
+    return CELL_BYTES if has_frames and cuts != "whole" else size
+
+
+def with_format(piece: Piece) -> Piece:
+    """Return the piece with its format set, which is detected from the file's head unless it is known.
+
+    Raises DataError as `plan_splits` does. The head is remembered, so a worker that reads pieces of one file in a row
+    makes one request for it, and none for a piece at the beginning of the file.
+    """
+    if piece.format != "auto" and piece.start > 0:
+        return piece
+
+    found = find_format(piece.file, piece.format, piece.encoding, piece.display_path)
+    return replace(piece, format=found)
+
+
+# ---- Files in staging ----
+
+
+def _splits_name(number: int) -> str:
+    return f"splits-{number:05d}.json"
+
+
+def files_for(splits: int) -> int:
+    """Return the number of files that hold `splits` splits."""
+    return -(-splits // SPLITS_PER_FILE)
+
+
+def write_splits(splits: list[Split], staging: Staging) -> None:
+    """Write all splits into staging, in order."""
+    for number in range(files_for(len(splits))):
+        part = splits[number * SPLITS_PER_FILE : (number + 1) * SPLITS_PER_FILE]
+        rows = [split.to_row() for split in part]
+        staging.put(_splits_name(number), json.dumps(rows).encode())
+
+
+def read_splits(number: int, staging: Staging) -> Iterator[tuple[int, Split]]:
+    """Yield (index, split) for each split of one file."""
+    for row in json.loads(storage.read(staging.url(_splits_name(number)))):
+        split = Split.from_row(row)
+        yield split.index, split
+
+
+def write_inputs(inputs: list[Input], staging: Staging) -> None:
+    """Write the list of inputs into staging."""
+    staging.put(_INPUTS, encode_entries(inputs))
+
+
+def read_inputs(staging: Staging) -> list[Input] | None:
+    """Return the list of inputs; None if it was removed, as it is when the job is done."""
+    try:
+        data = storage.read(staging.url(_INPUTS))
+    except DataError:
+        return None
+    return decode_entries(data, "inputs")

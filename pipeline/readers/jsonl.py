@@ -1,0 +1,129 @@
+"""Reads JSON lines: one object per line, the text under --text_key, the source under "source" if it is there."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from pipeline.readers.open import Stream
+from pipeline.readers.ranges import fills_head
+from pipeline.readers.record import (
+    BYTE_ORDER_MARK,
+    EXCERPT_CHARACTERS,
+    MAX_RECORD,
+    Record,
+    RecordOptions,
+    Rejected,
+    decode_utf8,
+    excerpt_of,
+    too_long_reason,
+)
+from pipeline.readers.text import lines_of_piece
+
+if TYPE_CHECKING:
+    from pipeline.readers.inputs import Piece
+
+MAX_KEYS = 10
+NO_OBJECT = "line is not a JSON object"
+ENDS_EARLY = "line is not JSON (it ends early)"
+
+# Characters that are shown of a line that is not JSON: of its beginning, and before the fault.
+_SHOWN_OF_BEGINNING = 20
+_SHOWN_BEFORE_FAULT = 20
+
+# An object up to the colon after its first key: a brace, a string with escapes, a colon.
+OBJECT = re.compile(rb'\s*\{\s*"(?:[^"\\\n]|\\.)*"\s*:')
+
+
+def begins_json_lines(head: bytes) -> bool:
+    """Return whether a file that begins with these bytes is JSON lines: an object ends where its first line does."""
+    if not OBJECT.match(head):
+        return False
+
+    first_line, newline, _ = head.lstrip().partition(b"\n")
+    try:
+        load_json(first_line.decode(errors="replace"))
+    except ValueError:
+        return not newline and fills_head(head)  # the first record is longer than the bytes that were read
+    return True
+
+
+def load_json(text: str) -> Any:
+    """Return the value of a JSON text. Accepts what Python's json writes: NaN, Infinity and lone surrogates, too.
+
+    Raises ValueError, and JSONDecodeError with the place of the fault wherever that is known.
+    """
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        pass  # orjson is many times as fast, but strict
+    try:
+        return json.loads(text, strict=False)  # control characters may be in strings
+    except RecursionError as error:
+        raise ValueError("too many brackets in brackets") from error
+
+
+def json_records(stream: Stream, piece: Piece, options: RecordOptions) -> Iterator[Record | Rejected]:
+    """Yield the records of the lines that begin in the piece."""
+    for line in lines_of_piece(stream, piece, options):
+        yield parse_json_line(line.data, options.text_key, line.offset, options.max_document_bytes)
+
+
+def parse_json_line(line: bytes | None, text_key: str, offset: int, max_bytes: int = MAX_RECORD) -> Record | Rejected:
+    """Return the record of one line of JSON. `line` is None if it was too long to keep."""
+    if line is None:
+        return Rejected(too_long_reason(max_bytes), "jsonl", offset)
+    if line.isspace():
+        return Rejected("blank line", "jsonl", offset, count=max(1, line.count(b"\n")))
+
+    undecodable = None
+    try:
+        fields = orjson.loads(line.removeprefix(BYTE_ORDER_MARK))
+    except orjson.JSONDecodeError:
+        # orjson also rejects bytes that are not UTF-8, and much that Python writes.
+        decoded, undecodable = decode_utf8(line, offset)
+        try:
+            fields = load_json(decoded)
+        except ValueError as error:
+            reason, excerpt = _fault_of_json(decoded, error)
+            return Rejected(reason, "jsonl", offset, excerpt, undecodable=undecodable, size=len(line))
+    if not isinstance(fields, dict):
+        return Rejected(NO_OBJECT, "jsonl", offset, excerpt_of(line), undecodable=undecodable, size=len(line))
+
+    source = fields.get("source")
+    if not isinstance(source, str) or not source:
+        source = "jsonl"
+    source = source.encode(errors="replace").decode()  # without lone surrogates, which Arrow cannot store
+
+    text = fields.get(text_key)
+    if not isinstance(text, str):
+        reason = f"no text under {text_key!r}"
+        keys = () if text_key in fields else _keys_of_strings(fields)
+        return Rejected(reason, source, offset, excerpt_of(line), undecodable=undecodable, size=len(line), keys=keys)
+    return Record(text, source, undecodable, position=offset, size=len(line))
+
+
+def _keys_of_strings(fields: dict[str, Any]) -> tuple[str, ...]:
+    """Return up to MAX_KEYS keys that hold strings, the one with the longest string first."""
+    lengths = {key: len(value) for key, value in fields.items() if isinstance(value, str)}
+    longest_first = sorted(lengths, key=lambda key: -lengths[key])
+    return tuple(excerpt_of(key.encode(errors="replace")) for key in longest_first[:MAX_KEYS])
+
+
+def _fault_of_json(line: str, error: ValueError) -> tuple[str, str]:
+    """Return why a line is not JSON, for the ledger, and an excerpt of the line that shows the place."""
+    if not isinstance(error, json.JSONDecodeError):
+        return f"line is not JSON ({str(error).partition(':')[0]})", line[:EXCERPT_CHARACTERS]
+
+    cause = error.msg.removesuffix(" at")
+    if error.pos >= len(line.rstrip()) - 1 or cause.startswith("Unterminated string"):
+        return ENDS_EARLY, line[:EXCERPT_CHARACTERS].rstrip("\n")
+
+    excerpt = line
+    if error.pos > _SHOWN_BEFORE_FAULT + _SHOWN_OF_BEGINNING:
+        excerpt = f"{line[:_SHOWN_OF_BEGINNING]} ... {line[error.pos - _SHOWN_BEFORE_FAULT :]}"
+    return f"line is not JSON ({cause})", excerpt[:EXCERPT_CHARACTERS].rstrip("\n")

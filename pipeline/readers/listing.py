@@ -1,0 +1,252 @@
+"""Finds the files that the patterns of `--input` name, with the size and the version of each.
+
+Both come from the listing that resolves a pattern, so planning needs no request per file. A path without wildcards is
+looked up with one request. The patterns of a comma-separated list are listed concurrently.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from glob import glob
+from typing import Any, NamedTuple
+
+from fsspec.implementations.local import LocalFileSystem
+
+from schemas import storage
+from schemas.errors import DataError, StorageError, UsageError
+from schemas.many_files import concurrently
+from schemas.storage_errors import unreachable, unreadable
+
+# Fields that distinguish versions of a file, best first: GCS, S3, Azure and HTTP, local disks, and others. Listings and
+# single lookups of one store agree in these fields, but not in all others.
+_VERSION_FIELDS = (
+    ("generation",),
+    ("ETag",),
+    ("etag",),
+    ("mtime", "ino"),
+    ("mtime",),
+    ("modificationTime",),
+    ("LastModified",),
+    ("last_modified",),
+    ("created",),
+)
+
+_WILDCARD = re.compile(r"[*?[]")
+
+# A list or a range in braces, as shells expand it: {a,b} or {01..09}.
+_BRACES = re.compile(r"\{[^{}]*(?:,|\.\.)[^{}]*\}")
+
+
+class InputFile(NamedTuple):
+    """A file of the input. `version` changes when the file does."""
+
+    path: str
+    size: int
+    version: str
+
+
+def matching_files(*patterns: str) -> list[InputFile]:
+    """Return every file that patterns, or comma-separated lists of them, name: each file once, sorted by path.
+
+    A path that exists exactly as written means that file, even if its name contains commas or brackets. As in a shell,
+    wildcards match no name that begins with a dot.
+
+    Raises UsageError for a pattern that matches no file or cannot be opened, DataError for a link to nothing, and
+    StorageError if the disk or the store fails or has no such bucket.
+    """
+    members = [member for pattern in patterns for member in _split_comma_list(pattern)]
+    if not members:
+        raise UsageError("--input is empty. Give a file, a pattern or a comma list of them.")
+
+    by_path = {file.path: file for files in concurrently(_files_of_pattern, members) for file in files}
+    return [by_path[path] for path in sorted(by_path)]
+
+
+def is_unchanged(path: str, version: str) -> bool:
+    """Return whether a file still has this version. Takes one request."""
+    return version in _versions(_look_up(path))
+
+
+def _look_up(path: str) -> dict[str, Any]:
+    fs, path_in_store = storage.filesystem(path)
+    with storage.storage_errors_of(path):
+        return fs.info(path_in_store)
+
+
+def _versions(entry: dict[str, Any]) -> list[str]:
+    """Return what may stand for the version of a file, best first; the last one is its size alone.
+
+    There are several because a store may report more about a single file than in a listing.
+    """
+    versions: list[str] = []
+    for fields in _VERSION_FIELDS:
+        values = [entry.get(field) for field in fields]
+        if None not in values:
+            named = [f"{field}={value}" for field, value in zip(fields, values, strict=True)]
+            versions.append(" ".join([str(entry["size"]), *named]))
+    return [*versions, str(entry["size"])]
+
+
+def _files_of_pattern(pattern: str) -> list[InputFile]:
+    fs, path = storage.filesystem(pattern)
+    entries = _matches(fs, path, pattern)
+
+    # Listings of web servers have no sizes, and those of local disks do not follow symbolic links.
+    unknown = [name for name, entry in entries.items() if entry.get("islink") or _has_no_size(entry)]
+    completed = concurrently(lambda name: _complete(fs, name, entries[name], pattern), unknown)
+    entries |= dict(zip(unknown, completed, strict=True))
+    _refuse_unreadable(entries, pattern)
+
+    files = [(name, entry) for name, entry in entries.items() if entry["type"] == "file"]
+    if not files:
+        _check_bucket(fs, path, pattern)
+        raise _no_file_error(pattern, entries)
+
+    found: list[InputFile] = []
+    for name, entry in files:
+        path = _as_written(fs.unstrip_protocol(name), pattern)
+        found.append(InputFile(path, int(entry["size"]), _versions(entry)[0]))
+    return found
+
+
+def _refuse_unreadable(entries: dict[str, dict[str, Any]], pattern: str) -> None:
+    """Raise DataError if there are links to nothing, pipes or devices among the files that a pattern names."""
+    unreadable_names = [name for name, entry in entries.items() if entry["type"] not in ("file", "directory")]
+    if unreadable_names:
+        raise DataError(
+            f"{len(unreadable_names):,} of {len(entries):,} files that --input {pattern} names cannot be read, the "
+            f"first: {unreadable_names[0]}, a link to nothing, a pipe or a device. Fetch the files of links to "
+            "nothing (git annex get, dvc pull), or remove the links."
+        )
+
+
+def _has_no_size(entry: dict[str, Any]) -> bool:
+    return entry["type"] == "file" and entry.get("size") is None
+
+
+def _complete(fs: Any, name: str, entry: dict[str, Any], pattern: str) -> dict[str, Any]:
+    """Return what a lookup reports about a listed file, or the listing's entry if it is gone, like a broken link."""
+    try:
+        with storage.storage_errors_of(pattern, FileNotFoundError):
+            found = fs.info(name)
+    except FileNotFoundError:
+        return entry | {"type": "other"}
+
+    if _has_no_size(found):
+        raise UsageError(f"The server does not report the size of {name}. Download the file, or leave it out.")
+    return found
+
+
+def _check_bucket(fs: Any, path: str, pattern: str) -> None:
+    """Raise StorageError if a pattern matches nothing because its bucket is missing or cannot be listed."""
+    protocols = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
+    if not {"s3", "gs"} & set(protocols):
+        return
+    bucket = path.partition("/")[0]
+    with storage.storage_errors_of(pattern):
+        is_there = fs.exists(bucket)
+    if not is_there:
+        advice = ", and AWS_ENDPOINT_URL for a store that is not Amazon's" if "s3" in protocols else ""
+        raise StorageError(
+            f"--input {pattern} matches no file: the bucket {bucket} does not exist or cannot be listed. Check its "
+            f"name and the credentials{advice}."
+        )
+
+
+def _no_file_error(pattern: str, matches: dict[str, dict[str, Any]]) -> UsageError:
+    if any(info["type"] == "directory" for info in matches.values()):
+        folder = pattern.rstrip("/")
+        return UsageError(
+            f"--input {pattern} is a folder. Name its files with a pattern, as in '{folder}/*.jsonl', or with "
+            f"'{folder}/**/*.jsonl' those in its subfolders too."
+        )
+    return UsageError(f"--input {pattern} matches no file. Check the path; nothing was read or written.")
+
+
+def _split_comma_list(patterns: str) -> list[str]:
+    """Return the members of a comma-separated list, without empty ones, or the name of a local file with commas."""
+    if _is_local_file(patterns):
+        return [patterns]
+    if _BRACES.search(patterns):
+        raise UsageError(
+            f"--input {patterns} has braces, which only the shell expands: write it without quotes, or give a "
+            "comma-separated list."
+        )
+
+    return list(filter(None, map(str.strip, patterns.split(","))))
+
+
+def _is_local_file(path: str) -> bool:
+    return bool(path) and "://" not in path and os.path.isfile(storage.filesystem(path)[1])
+
+
+def _as_written(url: str, pattern: str) -> str:
+    """Return local files as paths, relative if the pattern is, so that a manifest does not name the user's machine."""
+    path = url.removeprefix("file://")
+    is_local = path != url
+    if is_local and not pattern.startswith(("/", "~", "file:")):
+        return os.path.relpath(path)
+    return path
+
+
+def _glob(fs: Any, path: str) -> dict[str, dict[str, Any]]:
+    """Return {name: facts} for what a pattern matches as in a shell; on a local disk, facts that need a lookup."""
+    found = _glob_disk(path) if isinstance(fs, LocalFileSystem) and "**" not in path else _glob_store(fs, path)
+    visible = {name: entry for name, entry in found.items() if not _is_hidden(name, path)}
+    if found and not visible:
+        raise UsageError(
+            f"{next(iter(found))} begins with a dot, and wildcards do not match it, as in a shell. To read such files, "
+            "write the dot in the pattern of --input."
+        )
+    return visible
+
+
+def _glob_disk(path: str) -> dict[str, dict[str, Any]]:
+    # fsspec's glob does not enter folders that are links. Without that, ** would go around in circles.
+    return {name: {"type": "other", "islink": True} for name in sorted(glob(path, include_hidden=True))}
+
+
+def _glob_store(fs: Any, path: str) -> dict[str, dict[str, Any]]:
+    # Including folders makes an object store list twice, so it is done only to explain why there is no file. fsspec's
+    # glob for web servers always includes them and takes no such argument.
+    files: dict[str, dict[str, Any]] = {}
+    if "http" not in fs.protocol:
+        files = fs.glob(path, detail=True, withdirs=False)
+    return files or fs.glob(path, detail=True)
+
+
+def _is_hidden(name: str, pattern: str) -> bool:
+    """Return whether a wildcard of the pattern would have to match a leading dot in the name of a file or a folder."""
+    parts = pattern.strip("/").split("/")
+    fixed = next(index for index, part in enumerate(parts) if _WILDCARD.search(part))
+    matched = name.strip("/").split("/")[fixed:]
+
+    # Each part of the pattern that begins with a dot matches one name that does.
+    return _leading_dots(matched) > _leading_dots(parts[fixed:])
+
+
+def _leading_dots(names: list[str]) -> int:
+    return sum(name.startswith(".") for name in names)
+
+
+def _matches(fs: Any, path: str, pattern: str) -> dict[str, dict[str, Any]]:
+    """Return {name: facts} for every file and folder that a pattern names."""
+    try:
+        with storage.storage_errors_of(pattern, OSError):
+            is_pattern = _WILDCARD.search(path) and not _is_local_file(pattern)
+            if is_pattern:
+                return _glob(fs, path)
+            return {path: fs.info(path)}
+    except (FileNotFoundError, NotADirectoryError):
+        is_dead_link = storage.is_local(pattern) and os.path.islink(path)
+        return {path: {"type": "other"}} if is_dead_link else {}
+    except ValueError as error:
+        cause = str(error).removeprefix("Invalid pattern: ")
+        raise UsageError(
+            f"--input {pattern} is not a pattern: {cause}. Write it between slashes, as in corpus/**/*.txt."
+        ) from error
+    except OSError as error:
+        if not storage.is_local(pattern):
+            raise unreachable(f"--input {pattern}", error) from error
+        raise unreadable(f"--input {pattern}", error) from error

@@ -1,0 +1,175 @@
+"""Opens files as plain bytes in bounded memory, with any supported compression.
+
+Decompressed bytes are counted block by block, so a decompression bomb is refused before it fills memory or a disk.
+"""
+
+from __future__ import annotations
+
+import io
+import lzma
+import zlib
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import IO, Any
+
+import pyarrow as pa
+
+from pipeline.readers.bzip2_blocks import bzip2_blocks
+from pipeline.readers.encodings import Transcoded, is_line_safe
+from pipeline.readers.frames import CompressedBytes, FrameReader, gzip_members, xz_streams, zstd_frames
+from pipeline.readers.record import MAX_RATIO
+from schemas.errors import DataError
+
+COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}
+
+DECOMPRESSORS: dict[str, FrameReader] = {
+    "gzip": gzip_members,
+    "bz2": bzip2_blocks,
+    "xz": xz_streams,
+    "zstd": zstd_frames,
+}
+
+DECOMPRESSION_ERRORS = (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError, pa.ArrowException, MemoryError)
+"""Exceptions raised while reading a file that is truncated, damaged or too large, in any of these formats."""
+
+ALWAYS_ALLOWED = 256 << 20
+"""Below this many decompressed bytes, no file counts as a bomb, whatever its ratio."""
+
+NO_END = 1 << 62
+"""An offset greater than that of any line."""
+
+BLOCK_BYTES = 1 << 16
+
+
+def compression_of(path: str) -> str | None:
+    """Return the compression that a path's suffix stands for, ignoring case, or None."""
+    lower_path = path.lower()
+    for suffix, name in COMPRESSIONS.items():
+        if lower_path.endswith(suffix):
+            return name
+    return None
+
+
+def open_plain(file: IO[bytes], shown: str, compression: str | None, max_ratio: int = MAX_RATIO) -> IO[bytes]:
+    """Return the decompressed bytes of an open file, which is closed with them.
+
+    shown: the file's name in errors.
+
+    Reading raises DataError if the file grows more than `max_ratio` times, and the exceptions in DECOMPRESSION_ERRORS
+    if it is damaged.
+    """
+    if compression is None:
+        return file
+    return io.BufferedReader(_WholeFile(shown, file, compression, max_ratio), BLOCK_BYTES)
+
+
+@dataclass
+class Stream:
+    """The open plain bytes of a piece, and of what follows the piece in its file.
+
+    offset: that of the next byte of `file` when it is opened.
+    end: the offset at which the next piece begins; NO_END for the last one, and as long as the end is not known. It is
+    set before any byte after it is read.
+
+    Offsets count plain bytes of the whole file, or of its UTF-8 form if the encoding is not line-safe. In a part of a
+    compressed file they count from its first frame.
+
+    A line that begins exactly with a frame belongs to the part before, because the line feed before it is in a frame
+    that its reader does not read. In other words, a line belongs to the piece that has the byte before it. So that the
+    same holds where a plain file is cut, its streams begin and end one byte early.
+    """
+
+    file: IO[bytes]
+    offset: int = 0
+    end: int = NO_END
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.file.close()
+
+
+def open_text(
+    file: IO[bytes], shown: str, compression: str | None, encoding: str, max_ratio: int = MAX_RATIO
+) -> IO[bytes]:
+    """Return the text of an open file: decompressed, and converted to UTF-8 unless its encoding is line-safe."""
+    plain = open_plain(file, shown, compression, max_ratio)
+    if is_line_safe(encoding):
+        return plain
+    return io.BufferedReader(Transcoded(plain, encoding), BLOCK_BYTES)
+
+
+class PlainBytes(io.RawIOBase):
+    """The plain bytes of a compressed file, with a limit on their number.
+
+    path: the file's name in errors.
+    """
+
+    def __init__(self, path: str, max_ratio: int):
+        self._path = path
+        self._max_ratio = max_ratio
+        self._plain_bytes = 0
+        self._rest = memoryview(b"")  # of the last chunk
+        self._chunks = self.chunks()
+
+    def chunks(self) -> Generator[bytes, None, None]:
+        """Yield the plain bytes in non-empty chunks that fit into memory."""
+        raise NotImplementedError
+
+    def compressed_bytes(self) -> int:
+        """Return how many compressed bytes were read for the chunks so far."""
+        raise NotImplementedError
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._rest:
+            chunk = next(self._chunks, b"")
+            self._plain_bytes += len(chunk)
+            self._refuse_bomb()
+            self._rest = memoryview(chunk)
+
+        view = memoryview(buffer).cast("B")
+        count = min(len(view), len(self._rest))
+        view[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
+
+    def close(self) -> None:
+        self._chunks.close()
+        super().close()
+
+    def _refuse_bomb(self) -> None:
+        if self._plain_bytes <= ALWAYS_ALLOWED:
+            return
+        if self._plain_bytes <= self._max_ratio * self.compressed_bytes():
+            return
+
+        raise DataError(
+            f"{self._path} grows beyond {self._plain_bytes >> 20} MB when decompressed, more than {self._max_ratio} "
+            "times its compressed size: it is not text, or was made to fill a disk. Leave it out, or raise "
+            "--max_decompression_ratio if you trust it."
+        )
+
+
+class _WholeFile(PlainBytes):
+    """The plain bytes of a whole file."""
+
+    def __init__(self, path: str, file: IO[bytes], compression: str, max_ratio: int):
+        self._file = file
+        self._compression = compression
+        super().__init__(path, max_ratio)
+
+    def chunks(self) -> Generator[bytes, None, None]:
+        for _, data in DECOMPRESSORS[self._compression](CompressedBytes(self._path, self._file)):
+            if data:
+                yield data
+
+    def compressed_bytes(self) -> int:
+        return self._file.tell()
+
+    def close(self) -> None:
+        super().close()
+        self._file.close()

@@ -1,0 +1,142 @@
+"""Reads byte ranges of input files from a store: only what a reader needs, without requesting the size first.
+
+fsspec's own file objects request the size, and some read 50 MB ahead for a reader that needs a piece of 16 MB. Files on
+a local disk are opened as usual.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+from typing import IO, Any, NamedTuple
+
+from pipeline.readers.listing import InputFile
+from schemas import storage
+from schemas.byte_ranges import ByteRange, read_ranges
+
+HEAD_BYTES = 1 << 16
+"""Bytes that are read to detect what a file is. Reading them takes less time than one round trip to a store."""
+
+MAX_READ = 4 << 20
+"""Maximum bytes of one read, which are held in memory for each open file."""
+
+KEPT_HEADS = 16
+"""Heads of files that a process remembers, at most 16 MB. Each of a worker's threads needs one at a time."""
+
+_STEP = 4  # factor by which reads grow beyond the expected end
+_BUFFER_BYTES = 1 << 16
+
+_heads: dict[InputFile, bytes] = {}  # the most recent one last
+_heads_lock = threading.Lock()
+
+
+class KnownBytes(NamedTuple):
+    """Bytes of a file that were read already, and the file offset of the first one."""
+
+    start: int
+    data: bytes
+
+
+NOTHING_KNOWN = KnownBytes(0, b"")
+
+
+def open_range(file: InputFile, start: int = 0, end: int = 0, known: KnownBytes = NOTHING_KNOWN) -> IO[bytes]:
+    """Open a file for reading at `start`. Up to `end`, where the reader expects to stop, it makes few, large reads.
+
+    known: bytes that need not be read from a store again.
+    Offsets are those of the whole file. Reading raises DataError if the file is gone, and StorageError.
+    """
+    if storage.is_local(file.path):
+        opened = storage.open_input(file.path)
+    else:
+        opened = io.BufferedReader(_RangeFile(file, end, known), _BUFFER_BYTES)
+
+    if start:
+        opened.seek(start)
+    return opened
+
+
+def open_head(file: InputFile, head_bytes: int = HEAD_BYTES) -> IO[bytes]:
+    """Open a file to detect what it is. Its head is remembered, so reading it again takes no request."""
+    if not storage.is_local(file.path):
+        with _heads_lock:
+            is_known = file in _heads
+        if not is_known:
+            head = _read_range(file.path, 0, min(head_bytes, file.size))
+            with _heads_lock:
+                _heads[file] = head
+                for oldest in list(_heads)[:-KEPT_HEADS]:
+                    del _heads[oldest]
+    return open_range(file)
+
+
+def fills_head(text: bytes | str) -> bool:
+    """Return whether a file may continue after the text of its head. A quarter of the bytes suffices: UTF-32 has four
+    for a letter."""
+    return len(text) > HEAD_BYTES // 4
+
+
+class _RangeFile(io.RawIOBase):
+    """A remote file of known size."""
+
+    def __init__(self, file: InputFile, expected_end: int, known: KnownBytes):
+        self._file = file
+        self._expected_end = min(expected_end, file.size)
+        self._position = 0
+        self._next_read = HEAD_BYTES
+
+        # The bytes of the last read, and the offset of the first one.
+        self._data_start, self._data = known
+        if not known.data:
+            with _heads_lock:
+                self._data = _heads.get(file, b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._file.size}[whence]
+        self._position = base + offset
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        place = self._position - self._data_start
+        if not 0 <= place < len(self._data):
+            self._read(len(view))
+            place = 0
+
+        found = self._data[place : place + len(view)]
+        view[: len(found)] = found
+        self._position += len(found)
+        return len(found)
+
+    def _read(self, wanted: int) -> None:
+        """Read at least `wanted` bytes from the current position, or up to the end of the file."""
+        is_next = self._position == self._data_start + len(self._data)
+        if not is_next:
+            self._next_read = HEAD_BYTES
+
+        length = max(wanted, self._next_read)
+        if self._position < self._expected_end:
+            length = max(wanted, min(MAX_READ, self._expected_end - self._position))
+        else:
+            self._next_read = min(MAX_READ, _STEP * self._next_read)
+
+        end = min(self._position + length, self._file.size)
+        self._data_start = self._position
+        self._data = _read_range(self._file.path, self._position, end)
+
+
+def _read_range(path: str, start: int, end: int) -> bytes:
+    if start >= end:
+        return b""
+
+    (data,) = read_ranges([ByteRange(path, start, end)])
+    return data

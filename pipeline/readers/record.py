@@ -1,0 +1,144 @@
+"""What readers get and make: options, and a `Record` for each document or a `Rejected` in place of an unusable one.
+
+The command line takes its defaults from here, so this module imports no package.
+"""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, Literal
+
+Format = Literal["text", "jsonl", "parquet", "wikiextractor"]
+"""The names of input formats; pipeline/readers/table.py has their readers."""
+
+TextLayout = Literal["blank_line", "line", "file"]
+
+MAX_RECORD = 16 << 20
+"""Maximum bytes of a document that is kept (--max_document_bytes). The longest books have about 5 MB."""
+
+MAX_RATIO = 200
+"""How many times its compressed size a file may grow to (--max_decompression_ratio).
+
+Text grows 3 to 10 times and logs up to 100 times, so a file that grows more is most likely a decompression bomb.
+"""
+
+MAX_UNDECODABLE_RATIO = 0.001
+"""Share of a file's bytes that may be undecodable (--max_undecodable_ratio).
+
+Damage is rare. In a text with a different encoding, a few percent of the bytes are undecodable.
+"""
+
+EXCERPT_CHARACTERS = 500  # of a rejected record, kept for a person to look at
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_MAX_UTF8_BYTES = 4  # of one character
+
+# Bytes around the first undecodable one that are kept to guess the encoding.
+_SAMPLE_BEFORE = 256
+_SAMPLE_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class RecordOptions:
+    """How readers find the documents in a file, and the limits that they apply."""
+
+    text_key: str
+    text_layout: TextLayout
+    _: KW_ONLY
+    max_document_bytes: int = MAX_RECORD
+    max_decompression_ratio: int = MAX_RATIO
+
+
+@dataclass(frozen=True)
+class Undecodable:
+    """The bytes of a record that are invalid in its encoding.
+
+    count: number of places that could not be decoded.
+    first_offset: offset of the first one in the file's plain bytes.
+    sample: bytes around the first one.
+    """
+
+    count: int
+    first_offset: int
+    sample: bytes = field(default=b"", compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Record:
+    """One document as it is in the input.
+
+    source: kind of origin ("wiki", "jsonl"), never a path, because paths change.
+    position: byte offset at which the record begins; in Parquet, the row number in the file. See Piece.place.
+    size: bytes of the record.
+    line_count: number of lines; set for plain text only.
+    """
+
+    text: str
+    source: str
+    undecodable: Undecodable | None = None
+    position: int = field(default=0, compare=False)
+    size: int = field(default=0, compare=False)
+    line_count: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A record without a usable document. The other fields are those of `Record`.
+
+    reason: the reason in the ledger.
+    excerpt: the first characters of the record.
+    count: number of records; above 1 only for consecutive blank lines.
+    keys: keys of the record that hold strings, if --text_key is not among its keys.
+    """
+
+    reason: str
+    source: str
+    position: int
+    excerpt: str = ""
+    count: int = 1
+    undecodable: Undecodable | None = field(default=None, compare=False)
+    size: int = field(default=0, compare=False)
+    keys: tuple[str, ...] = field(default=(), compare=False)
+
+
+def too_long_reason(max_document_bytes: int) -> str:
+    """Return the ledger's reason for records larger than --max_document_bytes."""
+    megabytes, remaining_bytes = divmod(max_document_bytes, 1 << 20)
+    if remaining_bytes:
+        return f"record above {max_document_bytes:,} bytes"
+    return f"record above {megabytes} MB"
+
+
+def decode_utf8(data: bytes, offset: int) -> tuple[str, Undecodable | None]:
+    """Decode the bytes of a record that begins at `offset` of its file, without a byte order mark.
+
+    Returns the text and, if some bytes are not UTF-8, where the first one is and how many there are. In the text those
+    bytes become U+FFFD, which cleaning counts and removes.
+    """
+    encoded = data.removeprefix(BYTE_ORDER_MARK)
+    try:
+        return encoded.decode(), None
+    except UnicodeDecodeError as error:
+        text = encoded.decode(errors="replace")
+
+        # The input may contain U+FFFD itself, correctly encoded.
+        count = text.count("\ufffd") - data.count("\ufffd".encode())
+        first_offset = offset + len(data) - len(encoded) + error.start
+        sample_start = max(0, error.start - _SAMPLE_BEFORE)
+        return text, Undecodable(count, first_offset, encoded[sample_start : sample_start + _SAMPLE_BYTES])
+
+
+def place_in_words(offset: int, entry: dict[str, Any]) -> str:
+    """Return an offset as messages write it. `entry` is a report on the record, made from `Piece.place`."""
+    if entry.get("unit") == "row":
+        return f"row {offset:,}"
+    if entry.get("unit") == "utf-8 byte":
+        return f"byte {offset:,} of the UTF-8 form"
+    if "compressed_start" not in entry:
+        return f"byte {offset:,}"
+    return f"byte {offset:,} of the text after compressed byte {entry['compressed_start']:,}"
+
+
+def excerpt_of(line: bytes) -> str:
+    """Return the first characters of a record, for a person to look at."""
+    first_bytes = line[: _MAX_UTF8_BYTES * EXCERPT_CHARACTERS]
+    return first_bytes.decode(errors="replace")[:EXCERPT_CHARACTERS].rstrip("\n")

@@ -1,0 +1,100 @@
+"""The table of input formats, and the reading of one piece of a file.
+
+A new format is a function in a module of this folder, a row of READERS, and a name in `record.Format`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import IO, TYPE_CHECKING, Literal, NamedTuple
+
+from pipeline.readers.cut_files import open_cut
+from pipeline.readers.jsonl import begins_json_lines, json_records
+from pipeline.readers.listing import is_unchanged
+from pipeline.readers.open import DECOMPRESSION_ERRORS, Stream, open_text
+from pipeline.readers.parquet import begins_parquet, open_parquet, parquet_records
+from pipeline.readers.ranges import open_range
+from pipeline.readers.record import Format, Record, RecordOptions, Rejected
+from pipeline.readers.text import text_records
+from pipeline.readers.wikiextractor import begins_articles, wiki_records
+from schemas.errors import DataError
+
+if TYPE_CHECKING:
+    from pipeline.readers.inputs import Piece
+
+
+class Reader(NamedTuple):
+    """How files of one format are recognized, cut and read.
+
+    records: yields the records that begin in the piece, from its stream (see `Stream`), which is open already. It gets
+        the piece to say where something is, and to know whether it begins the file.
+    cuts: where large files are cut into pieces. "anywhere": at any byte of a plain file, and at frames of a compressed
+        one. "frames": only at frames, because a record begins with one. "whole": nowhere.
+    suffixes: of names that stand for the format.
+    begins: whether a file without such a name is of this format, given its first bytes, for text as UTF-8.
+    is_text: whether `records` gets plain bytes in UTF-8, and positions of records count bytes. If not, it gets the file
+        as it is, and positions count rows.
+    check: raises DataError if an open file with this name is damaged.
+    """
+
+    records: Callable[[Stream, Piece, RecordOptions], Iterator[Record | Rejected]]
+    cuts: Literal["anywhere", "frames", "whole"] = "anywhere"
+    suffixes: tuple[str, ...] = ()
+    begins: Callable[[bytes], bool] | None = None
+    is_text: bool = True
+    check: Callable[[IO[bytes], str], object] | None = None
+
+
+READERS: dict[Format, Reader] = {
+    "jsonl": Reader(json_records, suffixes=(".jsonl", ".json", ".ndjson"), begins=begins_json_lines),
+    "parquet": Reader(
+        parquet_records, suffixes=(".parquet", ".pq"), begins=begins_parquet, is_text=False, check=open_parquet
+    ),
+    "wikiextractor": Reader(wiki_records, begins=begins_articles),
+    "text": Reader(text_records),  # whatever is none of the others
+}
+
+
+def read_records(piece: Piece, options: RecordOptions) -> Iterator[Record | Rejected]:
+    """Yield the records that begin in the piece, whose format must be known (see `inputs.with_format`).
+
+    Raises DataError if the file cannot be read to its end, or has changed since the job began.
+    """
+    assert piece.format != "auto"
+    reader = READERS[piece.format]
+    if reader.cuts == "whole" or (reader.cuts == "frames" and not piece.is_cut):
+        # The file may have been cut before its format was known.
+        if piece.start > 0:
+            return
+        piece = replace(piece, end=piece.size)
+
+    try:
+        with open_piece(piece, reader, options) as stream:
+            yield from reader.records(stream, piece, options)
+    except DECOMPRESSION_ERRORS as error:
+        raise DataError(
+            f"{piece.display_path} cannot be read to its end ({error}). "
+            "It may be truncated or damaged: copy it again, or leave it out."
+        ) from error
+
+    if not is_unchanged(piece.path, piece.version):
+        raise DataError(
+            f"{piece.display_path} changed while it was read. Run the job again once nothing writes to its inputs."
+        )
+
+
+def open_piece(piece: Piece, reader: Reader, options: RecordOptions) -> Stream:
+    """Open a piece for its reader. Reading raises the exceptions in DECOMPRESSION_ERRORS for a damaged file."""
+    if not reader.is_text:
+        return Stream(open_range(piece.file))
+    if piece.is_cut:
+        return open_cut(piece, options.max_decompression_ratio)
+
+    start = max(0, piece.start - 1)
+    file = open_range(piece.file, start, piece.end)
+    if not piece.is_whole_file:
+        return Stream(file, start, piece.end - 1)
+    return Stream(
+        open_text(file, piece.display_path, piece.compression, piece.encoding, options.max_decompression_ratio)
+    )

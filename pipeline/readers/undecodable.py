@@ -1,0 +1,184 @@
+"""Counts bytes that are not in the encoding of their file, and refuses files that have too many.
+
+A few damaged bytes are removed and reported. Many of them mean that the file is in another encoding, and so do some
+that are letters in another encoding; the error says which one is likely. Files are cut into pieces, so each worker
+reports the pieces that it read, and a file's reports are added up once all are there. Workers refuse a file early if
+one piece alone has too many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pipeline.commit.reports import Report
+from pipeline.readers.encodings import UTF8, is_in_other_encoding, likely_encoding
+from pipeline.readers.inputs import COMPRESSED_WEIGHT, Piece
+from pipeline.readers.record import MAX_RATIO, MAX_UNDECODABLE_RATIO, Record, Rejected, place_in_words
+from schemas.errors import DataError
+
+MIN_PLACES = 10
+"""Minimum undecodable places for a file to be refused. A single bad byte in a small file does not fail a job."""
+
+RATIO_OF_OTHER = MAX_UNDECODABLE_RATIO / 20
+"""Undecodable share from which a file is refused if its bytes are letters in another encoding, of which books in
+English have few."""
+
+LISTED_FILES = 100  # in the manifest
+_SAMPLE_BYTES = 1 << 14  # the encoding is guessed from this many bytes
+
+
+@dataclass
+class UndecodableBytes:
+    """Counts what could not be decoded in the records of one piece.
+
+    count: undecodable places so far.
+    first_offset: offset of the first one.
+    size: bytes of the records so far.
+    sample: what the first of these records have around it.
+
+    `max_ratio` limits the undecodable share of the whole file: of its size if that is known, else of the records that
+    were read.
+    """
+
+    piece: Piece
+    max_ratio: float
+    max_growth: int = MAX_RATIO
+    count: int = 0
+    first_offset: int = 0
+    size: int = 0
+    sample: bytes = b""
+
+    def add(self, record: Record | Rejected) -> None:
+        """Count a record. Raises DataError as soon as the file is certain to have too many undecodable bytes."""
+        self.size += record.size
+        if record.undecodable is None:
+            return
+
+        if self.count == 0:
+            self.first_offset = record.undecodable.first_offset
+        self.count += record.undecodable.count
+        if len(self.sample) < _SAMPLE_BYTES:
+            self.sample += record.undecodable.sample + b"\n"
+
+        # Not before there is enough to guess an encoding from.
+        has_too_many = self.count >= MIN_PLACES and self.count > self.max_ratio * self._max_file_bytes()
+        if has_too_many and len(self.sample) >= _SAMPLE_BYTES:
+            self.check()
+
+    def _max_file_bytes(self) -> int:
+        """Return the maximum plain bytes of the file: a compressed one may still have a long, valid rest."""
+        growth = self.max_growth if self._is_size_unknown() else 1
+        return max(self.size, self.piece.size * growth)
+
+    def check(self) -> Report:
+        """Return the report, or raise DataError if this piece alone has more than the whole file may have."""
+        report = self.report()
+        refuse_undecodable([report], self.max_ratio)
+        return report
+
+    def report(self) -> Report:
+        """Return what `plan_shards` needs to add up the pieces of a file."""
+        piece = self.piece
+        encoding = piece.encoding if piece.is_text else UTF8
+        is_guessed = self.count >= MIN_PLACES and piece.is_text and encoding == UTF8
+
+        report: Report = {
+            "path": piece.display_path,
+            "encoding": encoding,
+            "is_other": is_guessed and is_in_other_encoding(self.sample),
+            "likely": likely_encoding(self.sample) if is_guessed else "",
+            "count": self.count,
+            "worst_count": self.count,  # that of the piece that was guessed from, also after pieces are added up
+            "first_place": self.first_offset,
+            "size": self._file_bytes(),
+        }
+        place = piece.place(self.first_offset)
+        return report | {name: place[name] for name in ("unit", "compressed_start") if name in place}
+
+    def _is_size_unknown(self) -> bool:
+        return self.piece.is_whole_file or self.piece.is_cut or not self.piece.is_text
+
+    def _file_bytes(self) -> int:
+        """Return the plain bytes of the whole file; an estimate for Parquet and cut compressed files."""
+        if self.piece.is_cut or not self.piece.is_text:
+            return max(self.size, COMPRESSED_WEIGHT * self.piece.size)
+        return self.size if self.piece.is_whole_file else self.piece.size
+
+
+def refuse_undecodable(reports: Iterable[Report], max_ratio: float, corpus_size: int | None = None) -> None:
+    """Raise DataError for the first file, by name, with more than `max_ratio` undecodable bytes or in another encoding.
+
+    A `max_ratio` above the default allows other encodings, too, whose bytes are then removed. Files with fewer than
+    MIN_PLACES pass, unless all files together have too many for a corpus of `corpus_size` characters.
+    """
+    files = reports_by_file(reports)
+    for file in files:
+        is_other = file["is_other"] and max_ratio <= MAX_UNDECODABLE_RATIO
+        allowed = min(max_ratio, RATIO_OF_OTHER) if is_other else max_ratio
+        if _has_too_many(file["count"], file["size"], allowed):
+            raise _too_many_error(file, max_ratio)
+
+    if corpus_size is None:
+        return
+    if _has_too_many(sum(file["count"] for file in files), corpus_size, max_ratio):
+        worst = max(files, key=lambda file: file["count"] / max(1, file["size"]))
+        raise _too_many_error(worst, max_ratio)
+
+
+def _has_too_many(count: int, size: int, max_ratio: float) -> bool:
+    return count >= MIN_PLACES and count > max_ratio * max(1, size)
+
+
+def reports_by_file(reports: Iterable[Report]) -> list[Report]:
+    """Return one report per file, sorted by path, from reports on pieces or on sums of them, in any order."""
+    by_path: dict[str, list[Report]] = {}
+    for report in reports:
+        by_path.setdefault(report["path"], []).append(report)
+    return [_add_pieces(pieces) for _, pieces in sorted(by_path.items())]
+
+
+def _add_pieces(pieces: list[Report]) -> Report:
+    """Return the report on a file; the guess is that of the piece with the most undecodable bytes."""
+    worst = max(pieces, key=lambda piece: (piece["is_other"], piece["worst_count"], piece["likely"]))
+    first = min(pieces, key=lambda piece: (piece.get("compressed_start", 0), piece["first_place"]))
+    file = {name: value for name, value in worst.items() if name != "compressed_start"}
+    file |= {name: first[name] for name in ("first_place", "compressed_start") if name in first}
+    return file | {
+        "count": sum(piece["count"] for piece in pieces),
+        "size": max(piece["size"] for piece in pieces),
+    }
+
+
+def undecodable_statistics(reports: Iterable[Report]) -> Report | None:
+    """Return the manifest's statistics: totals, and the LISTED_FILES files with the most, sorted by path."""
+    files = reports_by_file(reports)
+    if not files:
+        return None
+
+    worst = sorted(files, key=lambda file: (-file["count"], file["path"]))[:LISTED_FILES]
+    worst_by_path = sorted(worst, key=lambda file: file["path"])
+    listed_fields = ("path", "encoding", "count", "first_place", "unit", "compressed_start", "size")
+    return {
+        "count": sum(file["count"] for file in files),
+        "files": len(files),
+        "most": [{name: file[name] for name in listed_fields if name in file} for file in worst_by_path],
+    }
+
+
+def _too_many_error(file: Report, max_ratio: float) -> DataError:
+    likely = file["likely"]
+    if file.get("unit") == "row":
+        advice = "The texts of Parquet must be UTF-8: repair the file"
+    elif likely:
+        advice = f"It may be {likely}: give --encoding {likely} to read it, and look at the result with `inspect`"
+    else:
+        advice = "Its encoding is unknown: name it with --encoding, or repair the file"
+
+    place = place_in_words(file["first_place"], file)
+    # "At least", because reading stops as soon as there are too many.
+    return DataError(
+        f"{file['path']} is not {file['encoding'].upper()}: at least {file['count']:,} of about {file['size']:,} bytes "
+        f"cannot be decoded, the first at {place}; --max_undecodable_ratio is {max_ratio:.2%}. "
+        f"{advice}."
+    )

@@ -1,0 +1,231 @@
+"""What `--format auto` and `--encoding` take a file for: text is not refused, and other things are not read as text."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.beam.estimate import text_bytes_of
+from pipeline.readers.formats import find_format
+from pipeline.readers.inputs import plan_splits, with_format
+from pipeline.readers.listing import matching_files
+from pipeline.readers.record import Record, RecordOptions
+from pipeline.readers.table import read_records
+from schemas.errors import DataError
+
+PROSE = b"The river is long. It runs to the sea.\nAnother line here.\n\n" * 20
+LONG_RECORD = json.dumps({"text": "word " * 20_000}).encode() + b"\n" + json.dumps({"text": "A b."}).encode() + b"\n"
+ROWS = b"1, a b c, x\n" * 30
+POEM = b"Roses are red, violets are blue\n" + b"Sugar is sweet, and so are you\n" * 8
+CSV = b"id,title,text\n" + b'1,"One, two",Some words.\n2,B,More words.\n' * 5
+TSV = CSV.replace(b",", b"\t").replace(b"\t ", b", ")
+WIKI = b'<doc id="1" url="https://x.org/?curid=1" title="A">\nA\n\nText.\n</doc>\n'
+WARC = b"WARC/1.0\r\nWARC-Type: conversion\r\nContent-Length: 9\r\n\r\nA b. C d.\r\n\r\n"
+CUES = b"1\n00:00:01,000 --> 00:00:02,500\nWe went home\n\n"
+TREE = b"# sent_id = 1\n1\tThe\tthe\tDET\tDT\t_\t2\tdet\t_\t_\n2\tcat\tcat\tNOUN\tNN\t_\t0\troot\t_\t_\n\n"
+MAIL = b"Return-Path: <a@x.org>\nFrom: a@x.org\nSubject: Hello\n there\nDate: today\n\nHello.\n"
+FASTA = b">sp|P1|A protein\nMKTAYIAKQRQISFVKSHFSRQ\nLEERLGLIEVQAPILS\n"
+DS_STORE = b"\0\0\0\1Bud1\0\0\x10\0\0\0\x08\0" + b"\0" * 90
+ARRAY = b'[{"text": "A b."},\n{"text": "C d."}]\n'
+
+TAKEN = [
+    *((f"name-{name}", name, PROSE, "text") for name in ("doc", "html", "so", "tar", "zip")),
+    ("name-moses-somali", "corpus.en-so.so", PROSE, "text"),
+    ("magic-ID3", "x.txt", b"ID3 is an algorithm. It builds trees.\n" + PROSE, "text"),
+    ("magic-BZh", "x.txt", b"BZh is a magic number.\n" + PROSE, "text"),
+    ("magic-OggS", "x.txt", b"OggS begins each page.\n" + PROSE, "text"),
+    ("magic-fLaC", "x.txt", b"fLaC begins a file.\n" + PROSE, "text"),
+    ("magic-ftyp", "x.txt", b"The ftyp box is first.\n" + PROSE, "text"),
+    ("magic-PAR1", "x.txt", b"PAR1 is a receptor.\n" + PROSE, "text"),
+    ("prose-poem", "x.txt", POEM, "text"),
+    ("prose-with-commas", "x.txt", b"Red, green, blue.\n" * 9, "text"),
+    ("prose-braces", "x.txt", b"{braces} are no JSON.\n" + PROSE, "text"),
+    ("prose-comment", "x.txt", b"<!-- a comment -->\n" + PROSE, "text"),
+    ("jsonl", "x.txt", b'{"text": "A b."}\n' * 3, "jsonl"),
+    ("jsonl-latin-1", "x.txt", '{"text": "Caf\u00e9 cr\u00e8me."}\n'.encode("latin-1") * 3, "jsonl"),
+    ("jsonl-first-record-longer-than-the-head", "part-00000", LONG_RECORD, "jsonl"),
+    ("jsonl-first-record-longer-than-the-head-gz", "part-00000.gz", gzip.compress(LONG_RECORD), "jsonl"),
+    ("jsonl-as-python-writes-it", "part-00000", b'{"text": "A b.", "score": NaN}\n' * 3, "jsonl"),
+    ("wikiextractor-after-a-mark", "wiki_00", b"\xef\xbb\xbf" + WIKI, "wikiextractor"),
+    ("prose-quoted", "x.txt", b">From the old letters\nHE WROTE: I am well.\n" + PROSE, "text"),
+    ("prose-of-a-play", "x.txt", b"From: the hill.\nTo be or not to be.\n" + PROSE, "text"),
+    ("prose-with-plus-signs", "x.txt", b"C+A+B- and x+y-z, +ABC- too, a+b = c+d.\n" + PROSE, "text"),
+    ("prose-chat", "x.log", b"<ann> Hello there.\n<bob> Hello.\n" + PROSE, "text"),
+    ("prose-numbered", "x.txt", b"1\nThe first chapter.\n\n2\nThe second one.\n" + PROSE, "text"),
+    ("markdown", "x.md", b"---\ntitle: A\n---\n# A\n- one\n" + PROSE, "text"),
+    ("latex", "x.tex", b"\\documentclass{article}\n" + PROSE, "text"),
+    ("text-with-a-few-control-bytes", "x.txt", PROSE + b"\0\0\x1b[0m" + PROSE, "text"),
+    ("gz-in-capitals", "x.JSONL.GZ", gzip.compress(b'{"text": "A b."}\n'), "jsonl"),
+]
+
+REFUSED = [
+    ("csv", "x.csv", CSV, "x.csv looks like CSV", "--text_key"),
+    ("csv-by-content", "x.txt", CSV, "x.txt looks like CSV", "--format text"),
+    ("csv-spaces-in-the-header", "data1", b"id, text, label\n" + ROWS, "data1 looks like CSV", "--text_key"),
+    ("tsv", "x.txt", TSV, "x.txt looks like TSV", "--text_key"),
+    ("html", "page", b"\n<!DOCTYPE html><html><p>Text.</p></html>", "page looks like HTML", "trafilatura"),
+    ("html-after-a-comment", "x.txt", b"<!-- c --><head><title>x</title></head>", "looks like HTML", "trafilatura"),
+    ("html-body", "x.txt", b"<body>Hi there.</body>\n", "looks like HTML", "trafilatura"),
+    ("xml", "dump.xml.bz2", bz2.compress(b"<mediawiki>..."), "looks like XML", "WikiExtractor"),
+    ("pdf", "x.txt", b"%PDF-1.4\n%\xe2\xe3", "x.txt looks like PDF", "pdftotext"),
+    ("png", "x", b"\x89PNG\r\n\x1a\n\x00\x00", "looks like an image", "Leave it out"),
+    ("mp3", "x", b"ID3\x04\x00\x00\x00", "holds control bytes", "Leave it out"),
+    ("docx", "x.txt", b"PK\x03\x04\x14\x00", "looks like an archive or office document", "pandoc"),
+    ("doc", "x", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "looks like an office document", "soffice"),
+    ("rtf", "x.txt", b"{\\rtf1\\ansi Hello.}", "looks like an office document", "pandoc"),
+    ("epub", "x.epub", b"PK\x03\x04\x14\x00", "looks like an office document", "pandoc"),
+    ("so", "libx.so", b"\x7fELF\x02\x01", "holds control bytes", "Leave it out"),
+    ("arrow", "x", b"ARROW1\0\0", "looks like a file of data", "Convert it"),
+    ("tar-gz", "x.tar.gz", gzip.compress(b"x" * 600), "looks like an archive", "Unpack it"),
+    ("7z", "x", b"7z\xbc\xaf\x27\x1c", "looks like an archive", "7z x"),
+    ("ds-store", ".DS_Store", DS_STORE, "holds control bytes", "Leave it out"),
+    (
+        "compressed-by-an-unknown-program",
+        "x",
+        random.Random(0).randbytes(9000),
+        "holds control bytes",
+        "Leave it out",
+    ),
+    ("checksum-of-hadoop", "x.crc", b"crc\0\0\0\2\0abc", "holds control bytes", "Leave it out"),
+    ("warc", "x.gz", gzip.compress(WARC), "looks like a WARC file", "warcio"),
+    ("wet-by-name", "x.warc.wet.gz", gzip.compress(WARC), "looks like a WARC file", "warcio"),
+    ("srt", "x", b"\xef\xbb\xbf" + CUES, "looks like subtitles", "pysubs2"),
+    ("vtt", "x.txt", b"WEBVTT\n\n00:01.000 --> 00:02.000\nHello.\n", "looks like subtitles", "pysubs2"),
+    ("ass", "x.txt", b"[Script Info]\r\nTitle: x\r\n", "looks like subtitles", "pysubs2"),
+    ("conllu", "x.txt", TREE, "looks like CoNLL", "sed -n 's/^# text = //p'"),
+    ("conll-2003", "x.txt", b"-DOCSTART- -X- O O\n\nEU NNP B-NP B-ORG\n", "looks like CoNLL", "--format text"),
+    ("iob", "x.txt", b"EU\tB-ORG\nrejects\tO\nBritish\tB-MISC\n", "looks like CoNLL", "--format text"),
+    ("vertical", "x.vert", WIKI, "looks like SGML or vertical text", "beautifulsoup4"),
+    ("vertical-by-content", "x", b'<doc id="1" title="x">\nText.\n</doc>\n', "looks like SGML", "beautifulsoup4"),
+    ("sgml", "x.txt", b'<refset setid="a" srclang="en">\n<doc docid="b">', "looks like SGML", "beautifulsoup4"),
+    ("trec", "x.txt", b"<DOC>\n<DOCNO> 1 </DOCNO>\n<TEXT>\nText.\n", "looks like SGML", "beautifulsoup4"),
+    ("tmx", "x.txt", b'<tmx version="1.4">\n', "looks like XML", "--format text"),
+    ("mbox", "x", b"From a@x.org Mon Jan  1 00:00:00 2024\nFrom: a\n\nHello.\n", "looks like e-mail", "mailbox"),
+    ("eml", "x.txt", MAIL.replace(b"\n", b"\r\n"), "looks like e-mail", "mailbox"),
+    ("yaml", "x.yml", b"text: Hello.\n", "looks like YAML", "yq"),
+    ("yaml-by-content", "x.txt", b"- id: 1\n  text: Hello.\n- id: 2\n  text: Bye.\n", "looks like YAML", "yq"),
+    ("fasta", "x.txt", FASTA, "looks like FASTA", "seqkit"),
+    ("fasta-dna", "x", b">chr1\nacgtnnacgttaacc\n", "looks like FASTA", "seqkit"),
+    ("fastq", "x.txt", b"@read1\nACGTACGT\n+\nIIIIIIII\n", "looks like FASTA", "seqkit"),
+    (
+        "lfs",
+        "x.txt",
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n",
+        "a Git LFS pointer",
+        "git lfs pull",
+    ),
+    ("gz-without-suffix", "x.txt", gzip.compress(b"A b."), "looks like compressed", "with .gz"),
+    ("bz2-without-suffix", "x.txt", bz2.compress(b"A b." * 99), "looks like compressed", ".bz2"),
+    ("json-array", "arr", ARRAY, "looks like a JSON array", "jq -c '.[]'"),
+    ("json-array-over-lines", "arr", b'[\n  {\n "text": "A b."\n }\n]\n', "looks like a JSON array", "jq -c '.[]'"),
+    ("json-object-over-lines", "obj.txt", b'{\n "text": "A b. C d."\n}\n', "looks like JSON over several lines", "jq"),
+]
+
+
+def detect_format(path: Path) -> str:
+    (file,) = matching_files(str(path))
+    return find_format(file, "auto", "utf-8")
+
+
+@pytest.mark.parametrize(("name", "data", "form"), [pytest.param(*case[1:], id=case[0]) for case in TAKEN])
+def test_text_is_taken_for_what_it_is(tmp_path: Path, name: str, data: bytes, form: str) -> None:
+    (tmp_path / name).write_bytes(data)
+    assert detect_format(tmp_path / name) == form
+
+
+@pytest.mark.parametrize(("name", "data", "kind", "remedy"), [pytest.param(*case[1:], id=case[0]) for case in REFUSED])
+def test_what_is_not_text_is_refused(tmp_path: Path, name: str, data: bytes, kind: str, remedy: str) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(DataError) as refusal:
+        detect_format(tmp_path / name)
+    assert kind in str(refusal.value)
+    assert remedy in str(refusal.value)
+
+
+CAFE = "Café crème. Très bon.\n\n" * 20
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "gb18030", "koi8-r", "utf-16-le", "utf-32", "ascii"])
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_utf8_is_not_read_in_another_encoding(tmp_path: Path, encoding: str, suffix: str) -> None:
+    path = tmp_path / f"x.txt{suffix}"
+    path.write_bytes(gzip.compress(CAFE.encode()) if suffix else CAFE.encode())
+    with pytest.raises(DataError, match="--encoding utf-8"):
+        plan_splits(matching_files(str(path)), "text", encoding)
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [
+        ("Plain words.\n" * 9, "cp1252"),
+        (CAFE, "cp1252"),
+        ("联通\n", "gb18030"),
+        ("раб", "cp866"),
+        ("河很长。下一句。\n" * 30, "utf-16-le"),
+        ("A b.\n" * 9, "utf-16-be"),
+        ("A b.\n" * 9, "utf-7"),
+        ("東京は日本の首都です。\n" * 9, "iso2022_jp"),
+    ],
+)
+def test_text_in_the_encoding_that_was_named_is_read(tmp_path: Path, text: str, encoding: str) -> None:
+    path = tmp_path / "x.txt"
+    path.write_bytes(text.encode(encoding))
+    (split,) = plan_splits(matching_files(str(path)), "auto", encoding)
+    assert len(split.pieces) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [
+        ("東京は日本の首都です。ひらがなとカタカナ。\n", "iso2022_jp"),
+        ("서울은 대한민국의 수도이다. 어제 우리는 책을 읽었다.\n", "iso2022_kr"),
+        ("北京是中国的首都。他们在这里生活。\n", "hz"),
+        ("Café crème, à l'hôtel où l'été fut décidé.\n", "utf-7"),
+        ("Москва является столицей России.\n", "utf-7"),
+        ("Hà Nội là thủ đô của Việt Nam. Thành phố rất đẹp.\n", "utf-7"),
+        ("भारत एक देश है। यह बहुत बड़ा है।\n", "utf-7"),
+    ],
+)
+@pytest.mark.parametrize("wanted", ["auto", "text", "jsonl"])
+def test_letters_hidden_in_ascii_are_refused_with_their_encoding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, encoding: str, wanted: Any
+) -> None:
+    path = tmp_path / "x.txt"
+    lines = json.dumps({"text": text * 3}, ensure_ascii=False) if wanted == "jsonl" else "Subject: none\n\n" + text * 3
+    path.write_bytes(lines.encode(encoding))
+    with pytest.raises(DataError, match=f"is {encoding.upper()}.*--encoding {encoding}"):
+        plan_splits(matching_files(str(path)), wanted)
+
+    monkeypatch.setattr("pipeline.readers.inputs.MAX_CHECKED_FILES", 0)
+    (split,) = plan_splits(matching_files(str(path)), wanted)
+    with pytest.raises(DataError, match=f"--encoding {encoding}"):
+        with_format(split.pieces[0])
+
+    (split,) = plan_splits(matching_files(str(path)), wanted, encoding)
+    (record, *_) = read_records(with_format(split.pieces[0]), RecordOptions("text", "file"))
+    assert isinstance(record, Record) and text in record.text
+
+
+def test_a_switch_between_character_sets_that_python_lacks_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_bytes(b"\x1b$)A\x0e1109JG\x0f is the capital.\n" * 3)
+    with pytest.raises(DataError, match=r"an ISO 2022 encoding.*iconv -f ISO-2022-CN"):
+        plan_splits(matching_files(str(tmp_path / "x.txt")), "auto")
+
+
+@pytest.mark.parametrize(("name", "data"), [("x", DS_STORE), ("x.png", b"\x89PNG\r\n\x1a\n"), ("x.rtf", b"{\\rtf1}")])
+def test_advice_for_binary_files_is_not_to_read_them_as_text(tmp_path: Path, name: str, data: bytes) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(DataError) as refusal:
+        detect_format(tmp_path / name)
+    assert "--format" not in str(refusal.value)
+
+
+def test_a_dry_run_knows_compressed_files_and_parquet_by_every_suffix() -> None:
+    names = ("x.parquet", "x.PARQUET", "x.pq", "x.Pq", "x.txt", "x.GZ")
+    assert [text_bytes_of(name, 10) for name in names] == [20, 20, 20, 20, 10, 35]

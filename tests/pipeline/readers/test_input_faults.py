@@ -1,0 +1,355 @@
+"""Bad, hostile and foreign input to `shard`.
+
+Each try ends in time, with its exit code and one line that says what happened and what to do. Ids name the group of
+tries and the try.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.readers import inputs
+from pipeline.readers.listing import matching_files
+from schemas.errors import StorageError
+from tests.conftest import after
+from tests.pipeline.readers.input_files import (
+    CHINESE,
+    FRENCH,
+    PROSE,
+    RUSSIAN,
+    Make,
+    file_of,
+    flipped,
+    one_word,
+    parquet,
+    renamed,
+    streams,
+    zst_bomb,
+)
+
+MARKS = ("e" + "\u0301\u0316" * 250_000 + ". Next.").encode()
+SPLIT_MARKS = ("e" + "\u0f73" * 250_000 + ". Next.").encode()
+LINES = "".join(f"Line {i} is a document. It has two sentences.\n" for i in range(1500))
+CSV = b"id,title,text\n" + b'1,"One, two",Some words.\n2,B,More words.\n' * 5
+
+TRIES: list[tuple[str, Make, int, list[str]]] = [
+    ("A-one-word-y", one_word(b"y"), 3, ["long words removed: 1", "empty document", "put spaces between words"]),
+    ('A-one-word-"', one_word(b'"'), 3, ["long words removed: 1"]),
+    (
+        "A-no-newline",
+        file_of("x.txt", b"word " * 4_000_000, "--direct_num_workers", 1),
+        3,
+        ["record above 16 MB, at byte 0 of", "x.txt", "--max_document_bytes"],
+    ),
+    ("B-combining-marks", file_of("x.txt", MARKS), 0, ["combining marks cut 499,970"]),
+    ("B-marks-that-split", file_of("x.txt", SPLIT_MARKS), 0, ["combining marks cut"]),
+    ("B-zst-of-newlines", zst_bomb(b"\n"), 3, ["bomb.txt.zst grows beyond 256 MB", "--max_decompression_ratio"]),
+    (
+        "B-plain-newlines",
+        file_of("x.txt", b"\n" * (64 << 20), "--direct_num_workers", 1),
+        3,
+        ["no document with any text"],
+    ),
+    (
+        "B-plain-newlines-jsonl",
+        file_of("x.jsonl", b"\n" * (40 << 20), "--direct_num_workers", 1),
+        3,
+        ["41,943,040 x blank line (jsonl)"],
+    ),
+    (
+        "D-two-columns-of-a-name",
+        parquet({"a": ["A b."], "b": ["C d."]}, ["text", "text"]),
+        3,
+        ["2 columns called 'text'"],
+    ),
+    (
+        "D-two-sources",
+        parquet({"a": ["A b."], "b": ["x"], "c": ["y"]}, ["text", "source", "source"]),
+        3,
+        ["2 columns called 'source'"],
+    ),
+    ("D-no-strings", parquet({"a": [1]}, ["text"]), 3, ["no column of strings"]),
+    (
+        "D-nulls-alone",
+        parquet({"a": pa.nulls(2)}, ["text"], "--max_bad_ratio", 1),
+        3,
+        ["2 x no text under 'text' (parquet)"],
+    ),
+    (
+        "D-bytes",
+        parquet({"a": [b"A b.", "Caf\u00e9.".encode(), None]}, ["text"], "--max_bad_ratio", 0.5),
+        0,
+        ["2 documents"],
+    ),
+    (
+        "D-bytes-not-utf-8",
+        parquet({"a": [b"A b.", b"Caf\xe9."]}, ["text"]),
+        0,
+        ["2 documents", "1 undecodable bytes were removed, the first at row 1 of", "x.parquet.\n"],
+    ),
+    (
+        "D-strings-not-utf-8",
+        parquet({"a": pa.array([b"caf\xe9 " * 20] * 9).view(pa.string())}, ["text"]),
+        3,
+        ["x.parquet is not UTF-8", "the first at row 0;", "The texts of Parquet must be UTF-8"],
+    ),
+    ("D-compressed", renamed(parquet({"a": ["A b."]}, ["text"]), "x.parquet.gz"), 3, ["Decompress it first"]),
+    ("D-row-in-capitals", renamed(parquet({"a": [None]}, ["text"]), "x.PARQUET"), 3, ["at row 0 of"]),
+    ("D-row-by-content", renamed(parquet({"a": [None]}, ["text"]), "data"), 3, ["at row 0 of"]),
+    (
+        "D-place-in-utf-16",
+        file_of("x.jsonl", '{"text": "Caf\u00e9."}\n{\n'.encode("utf-16"), "--encoding", "utf-16"),
+        3,
+        ["at byte 19 of the UTF-8 form of"],
+    ),
+    (
+        "D-undecodable-in-utf-16",
+        file_of("x.txt", "Caf\u00e9 au lait. ".encode("utf-16") * 9 + b"\x00\xdc" * 99, "--encoding", "utf-16"),
+        3,
+        ["x.txt is not UTF-16", "of the UTF-8 form;", "Its encoding is unknown"],
+    ),
+    (
+        "json-as-python-writes-it",
+        file_of("x.jsonl", b'{"text": "A b.", "p": NaN}\n{"text": "C \\ud83d d."}\n{"text": "E\tf."}\n'),
+        0,
+        ["3 documents", "control characters removed 1, spaces made plain 1"],
+    ),
+    (
+        "json-damaged",
+        file_of("x.jsonl", b'{"text": "A b."}\n{"id": 1, "text": "' + b"word " * 99 + b'" "n": 2}\n'),
+        3,
+        ["line is not JSON (Expecting ',' delimiter), at byte 17 of", 'word " "n": 2}', "raise --max_bad_ratio.\n"],
+    ),
+    (
+        "json-other-keys",
+        file_of("x.jsonl", b'{"id": "7", "n": 1, "title": "A b.", "body": "Some words. More words."}\n' * 2),
+        3,
+        [
+            "no text under 'text'",
+            "That record has strings under body, title, id: give the key of the text, as in --text_key body",
+        ],
+    ),
+    (
+        "json-other-keys-allowed",
+        file_of("x.jsonl", b'{"body": "Some words."}\n' * 2, "--max_bad_ratio", 1),
+        3,
+        ["2 x no text under 'text' (jsonl)", "That record has strings under body"],
+    ),
+    (
+        "wiki-text-outside",
+        file_of("wiki", b'<doc id="1" url="" title="A">\nA\n\nOne. Two.\n</doc>\nlost\n', "--max_bad_ratio", 0.5),
+        0,
+        ["1 x text outside of <doc> (wikiextractor)"],
+    ),
+    (
+        "D-long-row",
+        parquet({"a": ["w. " * (6 << 20), "A b."]}, ["text"]),
+        3,
+        ["record above 16 MB, at row 0 of"],
+    ),
+    (
+        "D-rows-of-any-length-by-flag",
+        parquet({"a": ["word word. " * 200, "A b."]}, ["text"], "--max_document_bytes", 2000, "--max_bad_ratio", 1),
+        0,
+        ["1 x record above 2,000 bytes (parquet)"],
+    ),
+    (
+        "streams-bz2-flipped",
+        streams(".bz2", flipped(2)),
+        3,
+        ["many.txt.bz2 is damaged: the bz2 stream that begins at byte 2"],
+    ),
+    (
+        "streams-xz-flipped",
+        streams(".xz", flipped(2)),
+        3,
+        ["many.txt.xz is damaged: the xz stream that begins at byte", "before is whole"],
+    ),
+    (
+        "streams-bz2-inside",
+        streams(".bz2", flipped(4, 40)),
+        3,
+        ["many.txt.bz2 is damaged: the bz2 block that begins at byte"],
+    ),
+    (
+        "streams-bz2-garbage",
+        streams(".bz2", lambda parts: b"".join(parts) + b"garbage"),
+        3,
+        ["the bz2 stream that begins", "no header"],
+    ),
+    ("streams-bz2-cut", streams(".bz2", lambda parts: b"".join(parts)[:-9]), 3, ["many.txt.bz2", "has no end"]),
+    ("streams-xz-cut", streams(".xz", lambda parts: b"".join(parts)[:-9]), 3, ["many.txt.xz", "has no end"]),
+    (
+        "streams-xz-padding",
+        streams(".xz", lambda parts: (b"\0" * 8).join(parts) + b"\0" * 70_000),
+        0,
+        ["600 sentences"],
+    ),
+    ("encoding-latin-1", file_of("x.txt", FRENCH.encode("latin-1")), 3, ["first at byte 3", "--encoding cp1252"]),
+    ("encoding-wrong-name", file_of("x.txt", b"A b.", "--encoding", "utf-9"), 2, ["'utf-9'", "Did you mean utf_8?"]),
+    ("encoding-not-of-text", file_of("x.txt", b"A b.", "--encoding", "zip"), 2, ["'zip'"]),
+    ("encoding-wrong-one", file_of("x.txt", RUSSIAN.encode(), "--encoding", "ascii"), 3, ["is not ASCII"]),
+    (
+        "encoding-few-bad-bytes",
+        file_of("x.txt", PROSE.encode() * 100 + b"A \xff b."),
+        0,
+        ["1 undecodable bytes were removed, the first at byte 6,102 of"],
+    ),
+    (
+        "encoding-damaged-utf-8",
+        file_of("x.txt", CHINESE.encode().replace("。".encode(), b"\xe3\x80")),
+        3,
+        ["x.txt is not UTF-8", "Its encoding is unknown"],
+    ),
+    ("language-code", file_of("x.txt", b"A b.", "--language", "xx"), 2, ["--language 'xx'", "code of ISO 639"]),
+    ("language-fallback", file_of("x.txt", b"A b.", "--language", "swe"), 0, ["Swedish (sv)", "those of English (en)"]),
+    ("format-csv", file_of("x.csv", CSV), 3, ["x.csv looks like CSV", "--text_key", "--format text"]),
+    ("format-given", file_of("x.csv", CSV, "--format", "text"), 0, ["1 documents"]),
+    (
+        "layout-one-document",
+        file_of("x.txt", LINES.encode()),
+        0,
+        ["1,500 lines at byte 0 of", "x.txt", "--text_layout line"],
+    ),
+    (
+        "limit-document",
+        file_of("x.txt", b"A b.\n\n" + PROSE.encode() * 50, "--max_document_bytes", 1000, "--max_bad_ratio", 0.5),
+        0,
+        ["left out: 1 x record above 1,000 bytes (text)"],
+    ),
+    ("limit-not-a-number", file_of("x.txt", b"A b.", "--max_document_bytes", "0"), 2, ["'0' is not a whole number"]),
+]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(("make", "code", "messages"), [pytest.param(*t[1:], id=t[0]) for t in TRIES])
+def test_a_try_ends_with_its_code_and_one_line(command, tmp_path: Path, make: Make, code: int, messages) -> None:
+    path, *flags = make(tmp_path)
+    done = command("shard", "--input", path, "--output", tmp_path / "out", *flags)
+
+    printed = done.stdout + done.stderr
+    assert done.returncode == code, printed
+    assert "Traceback" not in printed
+    for message in messages:
+        assert message in printed
+    assert (tmp_path / "out" / "manifest.json").exists() == (code == 0)
+    if code:
+        assert done.stderr.startswith("clozeline: ") and done.stderr.count("\n") == 1
+
+
+def test_a_huge_string_of_a_dictionary_needs_no_memory_for_its_rows(tmp_path: Path) -> None:
+    """20,000 rows of one string of 21 MB: 420 GB of text in a small file."""
+    column = pa.DictionaryArray.from_arrays(pa.array([0] * 20_000, pa.int32()), pa.array(["w. " * 7_000_000]))
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"text": column}), path, store_schema=False)
+    shard = (sys.executable, "-m", "pipeline", "shard", "--input", path, "--output", tmp_path / "out")
+    done = subprocess.run(
+        after("resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))", *shard),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 3, done.stderr
+    assert "100.00% of the records are bad" in done.stderr and "record above 16 MB, at row 0 of" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_end_of_shard_says_what_was_left_out_and_cleaned(command, tmp_path: Path) -> None:
+    lines = [
+        json.dumps({"text": "One\x00 two.\u00a0Three four.", "source": "web"}),
+        json.dumps({"text": " ", "source": "web"}),
+        "[]",
+        "",
+        json.dumps({"text": "Twice.", "source": "wiki"}),
+        json.dumps({"text": "Twice.", "source": "wiki"}),
+    ]
+    (tmp_path / "x.jsonl").write_text("\n".join(lines) + "\n")
+    flags = ("--input", tmp_path / "x.jsonl", "--max_bad_ratio", 0.5, "--dedup", "exact")
+    done = command("shard", "--output", tmp_path / "out", *flags)
+    assert done.stdout.splitlines()[1:] == [
+        "  left out: 1 x blank line (jsonl)",
+        "  left out: 1 x duplicate document (wiki)",
+        "  left out: 1 x empty document (web)",
+        "  left out: 1 x line is not a JSON object (jsonl)",
+        "  cleaned: control characters removed 1, spaces made plain 1",
+    ]
+    assert done.stderr == ""
+
+
+def test_undecodable_bytes_are_counted_over_the_pieces_of_a_file(command, tmp_path: Path, monkeypatch) -> None:
+    """Damage in one piece of a large file is measured against the whole file, wherever the file is cut."""
+    monkeypatch.setattr(inputs, "SPLIT_BYTES", 10_000)
+    data = (PROSE.encode() * 20 + b"\n") * 40
+    (tmp_path / "x.txt").write_bytes(data[:25_000] + b"\xff" * 60 + data[25_000:])
+    shard_flags = ("shard", "--input", tmp_path / "x.txt", "--output", tmp_path / "out")
+    done = command(*shard_flags)
+    assert done.returncode == 3 and "60 of about" in done.stderr and "first at byte 25,000;" in done.stderr
+    assert command(*shard_flags, "--max_undecodable_ratio", 0.01).returncode == 0
+
+
+def test_an_output_that_is_the_folder_of_an_input_is_refused(command, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Some words.\n")
+    done = command("shard", "--input", tmp_path / "*", "--output", tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert f"--output {tmp_path} is the folder of the input {tmp_path}/a.txt" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "warning"),
+    [
+        ("x.txt", ("--text_key", "body"), "--text_key body changes nothing: no input is JSON lines or Parquet."),
+        ("x.jsonl", ("--text_layout", "line"), "--text_layout line changes nothing: no input is plain text."),
+        ("x.txt", ("--text_layout", "line", "--text_key", "text"), ""),
+    ],
+)
+def test_a_flag_that_changes_nothing_is_told(command, tmp_path: Path, name: str, flags, warning: str) -> None:
+    (tmp_path / name).write_text('{"text": "A b."}\n' if name.endswith("l") else "A b.\n")
+    done = command("shard", "--input", tmp_path / name, "--output", tmp_path / "out", *flags)
+    assert done.returncode == 0
+    assert done.stderr == (f"clozeline: warning: {warning}\n" if warning else "")
+
+
+def test_patterns_that_the_shell_expanded_are_read(command, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Some words.\n")
+    (tmp_path / "b, c.txt").write_text("Other words.\n")
+    done = command("shard", "--input", tmp_path / "a.txt", tmp_path / "b, c.txt", "--output", tmp_path / "out")
+    assert done.returncode == 0 and "2 documents" in done.stdout, done.stderr
+
+
+def test_an_empty_file_among_others_is_named(command, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Some words.\n")
+    (tmp_path / "b.txt").touch()
+    done = command("shard", "--input", tmp_path / "?.txt", "--output", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == f"clozeline: warning: 1 of 2 input files are empty, the first: {tmp_path}/b.txt\n"
+
+
+def test_a_fault_of_the_network_is_not_blamed_on_the_disk(monkeypatch) -> None:
+    """As s3fs and gcsfs raise it: an OSError, without an answer of the store."""
+
+    class Unreachable(fsspec.AbstractFileSystem):
+        protocol = "nowhere"
+
+        def info(self, path, **_):
+            raise socket.gaierror(-2, "Name or service not known")
+
+        def glob(self, path, maxdepth=None, **_):
+            return self.info(path)
+
+    fsspec.register_implementation("nowhere", Unreachable, clobber=True)
+    for pattern in ("nowhere://corpus/a.jsonl", "nowhere://corpus/*.jsonl"):
+        with pytest.raises(StorageError, match=r"cannot be reached \(gaierror.*the credentials and the network"):
+            matching_files(pattern)

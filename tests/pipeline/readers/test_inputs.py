@@ -1,0 +1,201 @@
+import re
+from pathlib import Path
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.readers import inputs
+from pipeline.readers.inputs import Piece, plan_splits, with_format
+from pipeline.readers.listing import matching_files
+from pipeline.readers.record import Record, RecordOptions
+from pipeline.readers.table import read_records
+from schemas.errors import DataError, UsageError
+
+
+def test_patterns_and_lists_are_sorted_and_each_file_is_taken_once(tmp_path: Path) -> None:
+    for name in ("b.txt", "a.txt", "c.jsonl"):
+        (tmp_path / name).write_text("x" * 3)
+    found = matching_files(f"{tmp_path}/*.txt,{tmp_path}/c.jsonl, {tmp_path}/a.txt")
+    assert [(file.path, file.size) for file in found] == [
+        (str(tmp_path / name), 3) for name in ("a.txt", "b.txt", "c.jsonl")
+    ]
+
+
+def test_relative_patterns_stay_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A manifest names its inputs and should not tell whose machine it was made on."""
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("x")
+    monkeypatch.chdir(tmp_path)
+    (file,) = matching_files("texts/*.txt")
+    assert (file.path, file.size) == ("texts/a.txt", 1)
+    assert matching_files("texts/a.txt") == [file]
+
+
+def test_a_pattern_that_matches_nothing_stops_the_job(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("x")
+    with pytest.raises(UsageError, match=r"nothing/\*\.txt matches no file"):
+        matching_files(f"{tmp_path}/a.txt,{tmp_path}/nothing/*.txt")
+    with pytest.raises(UsageError, match=r"is a folder\. Name its files"):
+        matching_files(str(tmp_path))
+    with pytest.raises(UsageError, match=r"as in corpus/\*\*/\*\.txt"):
+        matching_files(f"{tmp_path}/**.txt")
+    with pytest.raises(UsageError, match="--input is empty"):
+        matching_files(" , ")
+
+
+def test_a_folder_says_how_to_name_its_files(tmp_path: Path) -> None:
+    (tmp_path / "my texts" / "deep").mkdir(parents=True)
+    (tmp_path / "my texts" / "a.txt").write_text("x")
+    (tmp_path / "my texts" / "deep" / "b.txt").write_text("x")
+    with pytest.raises(UsageError) as refusal:
+        matching_files(f"{tmp_path}/my texts")
+    advised = re.findall(r"'([^']+\*[^']*)'", str(refusal.value))
+    assert [len(matching_files(pattern.replace(".jsonl", ".txt"))) for pattern in advised] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("*", ["a.txt"]),
+        ("*.txt", ["a.txt"]),
+        ("**", ["a.txt", "deep/b.txt"]),
+        ("**/*.txt", ["a.txt", "deep/b.txt"]),
+        (".*", [".part.crc", "._a.txt"]),
+        ("*/*.txt", ["deep/b.txt"]),
+        (".git/con*", [".git/config"]),
+        ("[.]*", None),
+        ("*.crc", None),
+        (".part.crc", [".part.crc"]),
+    ],
+)
+def test_patterns_match_no_leading_dot_as_in_a_shell(tmp_path: Path, pattern: str, found: list[str] | None) -> None:
+    for name in ("a.txt", "._a.txt", ".part.crc", "deep/b.txt", "deep/._b.txt", ".git/config", ".git/c.txt"):
+        (tmp_path / ".top" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / ".top" / name).write_text("x")
+        fsspec.filesystem("memory").pipe(f"/dots{tmp_path}/{name}", b"x")
+
+    for root in (f"{tmp_path}/.top", f"memory://dots{tmp_path}"):
+        if found is None:
+            with pytest.raises(UsageError, match="begins with a dot"):
+                matching_files(f"{root}/{pattern}")
+        else:
+            paths = [file.path.split(f"{tmp_path.name}/")[1] for file in matching_files(f"{root}/{pattern}")]
+            assert [path.removeprefix(".top/") for path in paths] == sorted(found)
+
+
+def test_a_pattern_enters_linked_folders_as_in_a_shell(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "a.txt").write_text("x")
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "texts" / "loop").symlink_to(tmp_path / "texts")
+    assert [file.path for file in matching_files(f"{tmp_path}/texts/*/*.txt")] == [f"{tmp_path}/texts/linked/a.txt"]
+
+
+def test_links_to_nothing_are_named(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("x")
+    for name in ("b.txt", "c.txt"):
+        (tmp_path / name).symlink_to("not/fetched")
+    with pytest.raises(DataError, match=r"2 of 3 files .*b\.txt.*git annex get"):
+        matching_files(f"{tmp_path}/*.txt")
+    with pytest.raises(DataError, match=r"1 of 1 files .*b\.txt.*git annex get"):
+        matching_files(f"{tmp_path}/a.txt", f"{tmp_path}/b.txt")
+
+
+def test_lists_may_come_from_a_shell(tmp_path: Path) -> None:
+    for name in ("a.txt", "b, c.txt", "d.txt"):
+        (tmp_path / name).write_text("x")
+    whole = matching_files(f"{tmp_path}/*.txt")
+    assert matching_files(*sorted(map(str, tmp_path.iterdir()))) == whole
+    assert matching_files(f"{tmp_path}/a.txt,{tmp_path}/d.txt", f"{tmp_path}/b*") == whole
+
+
+@pytest.mark.parametrize("pattern", ["x{1,2}.txt", "x{01..09}.txt", "*/{a,b}/*.txt"])
+def test_quoted_braces_are_refused_with_the_reason(tmp_path: Path, pattern: str) -> None:
+    with pytest.raises(UsageError, match=r"braces.*without quotes"):
+        matching_files(f"{tmp_path}/{pattern}")
+    named = tmp_path / "x{1,2}.txt"
+    named.write_text("x")
+    assert [file.path for file in matching_files(str(named))] == [str(named)]
+
+
+@pytest.mark.parametrize(
+    "pattern", ["zip://*.jsonl::c.zip", "zip://a.txt::s3://bucket/c.zip", "simplecache::s3://b/x.txt"]
+)
+def test_chained_addresses_are_refused(pattern: str) -> None:
+    with pytest.raises(UsageError, match=r"chains.*'::'"):
+        matching_files(pattern)
+
+
+def test_all_kinds_of_refused_files_are_told_at_once(tmp_path: Path) -> None:
+    names = {"a.png": b"", "b.png": b"", "c.csv": b"", "d.txt": b"Text.", "e.parquet": b"no", "f.bin": b"\0" * 9}
+    for name, data in names.items():
+        (tmp_path / name).write_bytes(data)
+    with pytest.raises(DataError) as refusal:
+        plan_splits(matching_files(f"{tmp_path}/*"), "auto")
+    told = str(refusal.value)
+    assert told.startswith("5 of 6 input files are refused.")
+    assert [
+        told.count(part) for part in ("a.png looks like an image", "b.png", "c.csv looks", "f.bin holds control bytes")
+    ] == [
+        1,
+        0,
+        1,
+        1,
+    ]
+    assert "(and 1 more like it)" in told and "e.parquet is not a readable Parquet file" in told
+
+
+def test_large_files_are_cut_and_small_ones_go_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs, "SPLIT_BYTES", 10)
+    for name, size in {"a.jsonl": 25, "b.jsonl.gz": 8, "c.txt": 3, "d.txt": 4, "e.txt": 4, "f.jsonl": 0}.items():
+        (tmp_path / name).write_bytes(b"x" * size)
+    splits = plan_splits(matching_files(f"{tmp_path}/*"), "auto")
+    cut = [[(Path(piece.path).name, piece.start, piece.end) for piece in split.pieces] for split in splits]
+    assert cut == [
+        [("a.jsonl", 0, 10)],
+        [("a.jsonl", 10, 20)],
+        [("a.jsonl", 20, 25)],
+        [("b.jsonl.gz", 0, 8)],
+        [("c.txt", 0, 3), ("d.txt", 0, 4)],
+        [("e.txt", 0, 4), ("f.jsonl", 0, 0)],
+    ]
+    assert [split.index for split in splits] == list(range(6))
+
+
+@pytest.mark.parametrize("name", ["x.parquet", "known-by-its-magic"])
+def test_each_row_group_belongs_to_the_piece_that_holds_its_first_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(inputs, "SPLIT_BYTES", 500)
+    path = tmp_path / name
+    texts = [str(i) * 50 for i in range(400)]
+    pq.write_table(pa.table({"text": texts}), path, row_group_size=50)
+
+    splits = plan_splits(matching_files(str(path)), "auto")
+    pieces = [piece for split in splits for piece in split.pieces]
+    assert len(pieces) == -(-path.stat().st_size // 500)
+    assert [record.text for piece in pieces for record in records_of(piece)] == texts
+
+
+def records_of(piece: Piece) -> list[Record]:
+    found = list(read_records(with_format(piece), RecordOptions("text", "line")))
+    assert all(isinstance(record, Record) for record in found)
+    return [record for record in found if isinstance(record, Record)]
+
+
+def test_a_damaged_parquet_file_is_named_before_the_job_starts_and_by_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"text": ["A b."]}), path)
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(DataError, match="not a readable Parquet file"):
+        plan_splits(matching_files(str(path)), "auto")
+
+    monkeypatch.setattr(inputs, "MAX_CHECKED_FILES", 0)
+    (split,) = plan_splits(matching_files(str(path)), "auto")
+    with pytest.raises(DataError, match="not a readable Parquet file"):
+        records_of(split.pieces[0])
