@@ -28,7 +28,6 @@ from pipeline.beam.estimate import Estimate
 from pipeline.beam.local import FINISHED_PIECES, WorkerLostError, run_locally
 from pipeline.beam.remote import EngineError, JobStoppedError, NotSubmittedError
 from pipeline.beam.steps import finished_pieces
-from pipeline.beam.workers import set_in_environment
 from pipeline.runtime import failures, lease_files, leases, publication, shard_destination
 from pipeline.runtime.failures import Failures
 from pipeline.runtime.lease_group import LeaseGroup, all_held
@@ -87,7 +86,7 @@ class Execution:
 
         Raises UsageError if the runner cannot be used. Errors in the graph itself surface here as well.
         """
-        set_in_environment(os.environ)  # local workers inherit it
+        internals.set_in_environment(os.environ)  # local workers inherit it
         options = copy.deepcopy(self.options)  # Beam changes them when it submits the job
         with _flags_explained(self.options):
             pipeline = beam.Pipeline(options=options)
