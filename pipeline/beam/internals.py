@@ -1,4 +1,4 @@
-"""What the pipeline relies on in Beam beyond its documented interface: runners, errors as text, and private parts.
+"""How a process is set up for Beam, and what the pipeline relies on in Beam beyond its documented interface.
 
 Beam promises nothing about the modules under `apache_beam.runners`, about names that begin with an underscore, or
 about the names of its threads and the texts of its errors. When a new version of Beam breaks something, look here
@@ -13,6 +13,7 @@ import argparse
 import atexit
 import contextlib
 import functools
+import gc
 import json
 import logging
 import re
@@ -20,7 +21,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from schemas import errors
@@ -44,6 +45,16 @@ RUNNERS = (
     *("DirectRunner", "SwitchingDirectRunner", "BundleBasedDirectRunner", "InteractiveRunner"),
 )
 """Beam's names of the runners that --runner takes by their short names."""
+
+WORKER_ENVIRONMENT = {
+    "TOKENIZERS_PARALLELISM": "false",  # each worker encodes on its own core
+    # Memory goes back to the system once a shard is done: a third less at the peak, at no cost in time.
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "MALLOC_ARENA_MAX": "2",
+    "MALLOC_TRIM_THRESHOLD_": "4000000",
+    "MALLOC_MMAP_THRESHOLD_": "4000000",
+}
+"""Set in every process that does a job's work, unless the user has set them. Local workers inherit them."""
 
 UNUSED = (
     "boto3",
@@ -84,6 +95,22 @@ _LOST_WORKER = "Channel closed prematurely"
 _EXITED_WORKER = re.compile(r"Worker subprocess exited with return code (-?\d+)")
 
 _MARK = "clozeline-error"
+
+
+def set_in_environment(environment: MutableMapping[str, str]) -> bool:
+    """Set the variables that are not set, and return whether there were any."""
+    missing = {name: value for name, value in WORKER_ENVIRONMENT.items() if name not in environment}
+    environment.update(missing)
+    return bool(missing)
+
+
+def look_for_cycles_seldom() -> None:
+    """Make Python look for reference cycles once per 100,000 new objects instead of once per 700.
+
+    Importing Beam and building a graph make many objects that stay, and a run of documents is millions of strings; none
+    of them are in cycles. Looking through them takes a tenth of a small job's time and 5% of a large one's.
+    """
+    gc.set_threshold(100_000, 50, 50)
 
 
 def import_beam() -> None:

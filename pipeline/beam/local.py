@@ -214,10 +214,8 @@ def main() -> None:
         )
         raise SystemExit(UsageError.exit_code)
 
-    from pipeline.beam.workers import look_for_cycles_seldom
-
     threading.Thread(target=_end_with_launcher, name="launcher watch", daemon=True).start()
-    look_for_cycles_seldom()
+    internals.look_for_cycles_seldom()
     sys.stderr = QuietErrors(sys.stderr.buffer, encoding="utf-8", errors="backslashreplace", line_buffering=True)
     threading.excepthook = _report_thread_error
     logging.getLogger().addHandler(logging.NullHandler())  # until Beam's handler takes the log to the launcher

@@ -239,17 +239,9 @@ class RemoteJob:
     def __str__(self) -> str:
         return f"job {job_identifier(self.result)} of {runner_as_written(self.options)}"
 
-    def announce(self) -> None:
-        """Print that the engine has the job, and where its page is."""
-        _tell(f"{self} has been submitted.")
-        if is_dataflow(self.options) and not makes_template(self.options):
-            cloud = self.options.view_as(GoogleCloudOptions)
-            page = f"{cloud.region}/{job_identifier(self.result)}?project={cloud.project}"
-            _tell(f"its page is https://console.cloud.google.com/dataflow/jobs/{page}")
-
     def leave(self) -> None:
         """Print how to find the job, and leave it to its engine."""
-        self.announce()
+        _tell(f"{self} has been submitted.")
         _tell(
             "not waiting for it (--no_wait). The result is complete once the output folder has a manifest.json. "
             f"{self.how_to_find()}"
@@ -262,7 +254,7 @@ class RemoteJob:
         job fails for a reason outside this program; and JobStoppedError on Ctrl-C, once the job is canceled.
         """
         try:
-            self.announce()
+            _tell(f"{self} has been submitted.")
             if self.is_stopped:
                 raise KeyboardInterrupt
             with _quiet_messages():

@@ -34,6 +34,10 @@ from pipeline.commit.failures import Failures
 from pipeline.commit.leases import Lease, LeaseGroup, all_held
 from pipeline.commit.publish import clean_up, published_at
 from pipeline.commit.staging import Staging
+from pipeline.runtime import failures, lease_files, leases, publication, shard_destination
+from pipeline.runtime.failures import Failures
+from pipeline.runtime.lease_group import LeaseGroup, all_held
+from pipeline.runtime.staging import Staging
 from schemas import manifest as manifests
 from schemas import storage
 from schemas.errors import ClozelineError, UsageError
@@ -88,7 +92,7 @@ class Execution:
 
         Raises UsageError if the runner cannot be used. Errors in the graph itself surface here as well.
         """
-        set_in_environment(os.environ)  # local workers inherit it
+        internals.set_in_environment(os.environ)  # local workers inherit it
         options = copy.deepcopy(self.options)  # Beam changes them when it submits the job
         with _flags_explained(self.options):
             pipeline = beam.Pipeline(options=options)

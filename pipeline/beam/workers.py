@@ -17,7 +17,6 @@ from the latter. Workers end when their engine has no more work or is gone, and 
 from __future__ import annotations
 
 import contextlib
-import gc
 import multiprocessing
 import os
 import pkgutil
@@ -25,7 +24,6 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerContext
@@ -38,36 +36,10 @@ from pipeline.flags import positive
 from schemas.errors import ClozelineError, UsageError
 from schemas.one_line_parser import OneLineParser
 
-WORKER_ENVIRONMENT = {
-    "TOKENIZERS_PARALLELISM": "false",  # each worker encodes on its own core
-    # Memory goes back to the system once a shard is done: a third less at the peak, at no cost in time.
-    "ARROW_DEFAULT_MEMORY_POOL": "system",
-    "MALLOC_ARENA_MAX": "2",
-    "MALLOC_TRIM_THRESHOLD_": "4000000",
-    "MALLOC_MMAP_THRESHOLD_": "4000000",
-}
-"""Set in every process that does a job's work, unless the user has set them. Local workers inherit them."""
-
 DEFAULT_PORT = 50000  # as in the examples of Beam and Flink
 PROVISION_SECONDS = 60.0
 REQUESTS = 8  # that a pool handles at a time
 INTERRUPTED = 130
-
-
-def set_in_environment(environment: MutableMapping[str, str]) -> bool:
-    """Set the variables that are not set, and return whether there were any."""
-    missing = {name: value for name, value in WORKER_ENVIRONMENT.items() if name not in environment}
-    environment.update(missing)
-    return bool(missing)
-
-
-def look_for_cycles_seldom() -> None:
-    """Make Python look for reference cycles once per 100,000 new objects instead of once per 700.
-
-    Importing Beam and building a graph make many objects that stay, and a run of documents is millions of strings; none
-    of them are in cycles. Looking through them takes a tenth of a small job's time and 5% of a large one's.
-    """
-    gc.set_threshold(100_000, 50, 50)
 
 
 def main(arguments: list[str] | None = None, prog: str = "clozeline-worker") -> int:
@@ -77,10 +49,10 @@ def main(arguments: list[str] | None = None, prog: str = "clozeline-worker") -> 
         parsed, _ = _parser(prog).parse_known_args(words)  # engines may pass flags that are unknown here
 
         # C libraries read these variables when a process starts, so start the process again with them.
-        if set_in_environment(os.environ):
+        if internals.set_in_environment(os.environ):
             os.execv(sys.executable, [sys.executable, "-m", "pipeline.beam.workers", *words])
 
-        look_for_cycles_seldom()
+        internals.look_for_cycles_seldom()
         internals.import_beam()
         if parsed.pool:
             return serve(parsed.host, parsed.port)
@@ -135,7 +107,7 @@ def work(given: Endpoints) -> None:
             "that an engine can use, give --pool."
         )
     os.environ.update(_worker_variables(given))
-    look_for_cycles_seldom()
+    internals.look_for_cycles_seldom()
     internals.run_worker([])
 
     # All results have been sent. Tearing down the interpreter would keep the engine waiting for half a second.

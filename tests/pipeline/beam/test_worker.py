@@ -15,7 +15,8 @@ import psutil
 import pytest
 from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc, endpoints_pb2
 
-from pipeline.beam.workers import WORKER_ENVIRONMENT, preloaded
+from pipeline.beam.internals import WORKER_ENVIRONMENT
+from pipeline.beam.workers import preloaded
 from tests.ports import free_port
 
 SECONDS = 120

@@ -146,7 +146,7 @@ def test_a_job_that_is_stopped_while_flink_gets_it_ends_before_its_folder_is_fre
 
     assert process.returncode == 130 and "Traceback" not in told, told
     if "was canceled" not in told:
-        assert "of flink was asked to end, has not ended yet and may still run" in told, told
+        assert "of FlinkRunner was asked to end, has not ended yet and may still run" in told, told
         refused = subprocess.run(job, capture_output=True, text=True, timeout=SECONDS, check=False)
         assert refused.returncode == 2 and "may still run on its engine" in refused.stderr, refused.stderr
         deadline = time.monotonic() + 3 * SECONDS
