@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 
 from pipeline.beam import stop_signals
 from pipeline.beam.estimate import STATISTICS_BYTES_PER_TOKEN, STATISTICS_TOKENS_PER_SECOND, in_words
-from pipeline.beam.workers import set_in_environment
 from pipeline.commit import leases
 from pipeline.commit.finished import Provenance
 from pipeline.commit.parts import list_shards

@@ -28,16 +28,11 @@ from pipeline.beam.estimate import Estimate
 from pipeline.beam.local import FINISHED_PIECES, WorkerLostError, run_locally
 from pipeline.beam.remote import EngineError, JobStoppedError, NotSubmittedError
 from pipeline.beam.steps import finished_pieces
-from pipeline.beam.workers import set_in_environment
 from pipeline.commit import failures, leases
 from pipeline.commit.failures import Failures
 from pipeline.commit.leases import Lease, LeaseGroup, all_held
 from pipeline.commit.publish import clean_up, published_at
 from pipeline.commit.staging import Staging
-from pipeline.runtime import failures, lease_files, leases, publication, shard_destination
-from pipeline.runtime.failures import Failures
-from pipeline.runtime.lease_group import LeaseGroup, all_held
-from pipeline.runtime.staging import Staging
 from schemas import manifest as manifests
 from schemas import storage
 from schemas.errors import ClozelineError, UsageError
