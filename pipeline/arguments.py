@@ -6,7 +6,7 @@ import argparse
 
 from pipeline.flags import yes_or_no
 from schemas.errors import UsageError
-from schemas.one_line_parser import flag_hint
+from schemas.terminal import flag_hint
 
 
 def add_launch_flags(parser: argparse.ArgumentParser) -> None:

@@ -17,7 +17,7 @@ from pipeline.flags import positive
 from pipeline.runtime.beam_import import import_beam
 from pipeline.runtime.worker_environment import look_for_cycles_seldom, set_in_environment
 from schemas.errors import ClozelineError
-from schemas.one_line_parser import OneLineParser
+from schemas.terminal import OneLineParser
 
 DEFAULT_PORT = 50000  # as in the examples of Beam and Flink
 

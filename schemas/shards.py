@@ -68,9 +68,14 @@ def schema_of_pairs(data: bytes | pa.Buffer, path: str, vocabulary_size: int) ->
 
     Raises DataError if the bytes are not an Arrow file.
     """
+    return pairs_schema(vocabulary_size, static_masks="mask_positions" in columns_of(data, path))
+
+
+def columns_of(data: bytes | pa.Buffer, path: str) -> list[str]:
+    """Return the names of the columns of an Arrow file. Raises DataError if the bytes are not one."""
     try:
         with pa.ipc.open_file(pa.py_buffer(data)) as reader:
-            return pairs_schema(vocabulary_size, static_masks="mask_positions" in reader.schema.names)
+            return reader.schema.names
     except ARROW_ERRORS as error:
         raise DataError(f"{path} is not a readable Arrow file ({error}). Rebuild or copy it again.") from error
 

@@ -32,9 +32,9 @@ from pipeline.runtime.submitted_job import EngineError, JobStoppedError, NotSubm
 from schemas import manifest as manifests
 from schemas import storage
 from schemas.errors import ClozelineError
-from schemas.large_folders import remove_folder
 from schemas.manifest import FolderKind, Manifest, read_manifest
-from schemas.terminal_output import print_lines
+from schemas.storage import remove_folder
+from schemas.terminal import print_lines
 
 
 def _nothing() -> None:

@@ -17,9 +17,18 @@ from typing import Any
 from pipeline.runtime.counters import Report
 from pipeline.runtime.staging import DIRECT, Staging
 from schemas import storage
-from schemas.fingerprints import digest_of_part, fingerprint_of_parts
-from schemas.manifest import FolderKind, Input, Part, Shard
-from schemas.manifest_entries import PART_ENTRIES, Listed, encode_entries, part_name
+from schemas.manifest import (
+    PART_ENTRIES,
+    FolderKind,
+    Input,
+    Listed,
+    Part,
+    Shard,
+    digest_of_part,
+    encode_entries,
+    fingerprint_of_parts,
+    part_name,
+)
 from schemas.shards import shard_place
 
 AddUp = Callable[[list[Report]], Report]

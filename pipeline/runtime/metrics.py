@@ -13,7 +13,7 @@ from apache_beam.metrics.metric import Metrics, MetricsFilter
 
 from pipeline.runtime.beam_internals import current_metrics
 from pipeline.runtime.counters import Report
-from schemas.manifest_entries import Shard
+from schemas.manifest import Shard
 
 NAMESPACE = "clozeline"
 PIECES = "pieces"

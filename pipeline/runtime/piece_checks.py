@@ -10,7 +10,7 @@ from pipeline.runtime.staging import Staging
 from schemas import storage
 from schemas.errors import DataError, StorageError
 from schemas.manifest import Manifest, Part, Shard, read_part
-from schemas.many_files import concurrently
+from schemas.storage import concurrently
 
 
 def part_entries(staging: Staging, manifest: Manifest) -> Iterator[list[Shard]]:

@@ -29,7 +29,7 @@ from schemas import manifest as manifests
 from schemas import storage
 from schemas.errors import ClozelineError, DataError
 from schemas.manifest import FolderKind, Manifest, Part, Shard
-from schemas.many_files import concurrently
+from schemas.storage import concurrently
 from schemas.vocabulary import TOKENIZER_FILES
 
 _PARTS = r"|manifest-(shards|inputs)-\d+-of-\d+\.json"

@@ -28,9 +28,9 @@ from pipeline.runtime.counters import Report
 from schemas import manifest as manifests
 from schemas import storage
 from schemas.errors import ClozelineError, DataError
-from schemas.large_folders import remove_folder
 from schemas.manifest import FolderKind
 from schemas.randomness import key
+from schemas.storage import remove_folder
 
 LOGGER = logging.getLogger("clozeline.pieces")
 

@@ -15,7 +15,7 @@ from pipeline.runtime.staging import Staging
 from pipeline.shard.inputs import Split
 from schemas import storage
 from schemas.errors import DataError
-from schemas.manifest_entries import Input, decode_entries, encode_entries
+from schemas.manifest import Input, decode_entries, encode_entries
 
 SPLITS_PER_FILE = 1024
 

@@ -17,7 +17,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from schemas import storage
 from schemas.errors import DataError, StorageError, UsageError
-from schemas.storage_errors import unreachable, unreadable
+from schemas.urls import unreachable, unreadable
 
 MAX_NAME_PARTS = 8
 """Maximum members of a comma-separated list that are tried as one file name with commas in it."""

@@ -8,12 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.data_card.card import data_card
+from pipeline.card import data_card
 from pipeline.options import PairsJob
-from pipeline.pairs.build_shard import PairOptions, PairShard, build_shard
+from pipeline.pairs.build_shard import PairOptions, PairShard, build_shard, most_frequent_tokens
 from pipeline.pairs.encoding import Encoder, EncoderPool
 from pipeline.pairs.nsp_sop import PairingOptions
-from pipeline.pairs.statistics import most_frequent_tokens
 from pipeline.runtime.counters import Report, add_by_name, add_histograms, add_ledgers, total
 from pipeline.runtime.manifest_parts import FolderSummary, PartSummary, summarize_folder
 from pipeline.runtime.piece_checks import read_piece

@@ -7,7 +7,7 @@ from math import ceil
 
 from schemas.cooccurrences import Counting
 from schemas.errors import UsageError
-from schemas.manifest_entries import PART_ENTRIES
+from schemas.manifest import PART_ENTRIES
 
 LOT_TOKENS = 16 << 20
 """Tokens per lot: a few blocks, and a few seconds of work."""

@@ -35,7 +35,7 @@ from pipeline.vocab.report import Usage, VocabularyUse, describe_usage
 from schemas import FORMAT_VERSION, storage
 from schemas.errors import DataError
 from schemas.manifest import LedgerEntry, Manifest, Shard
-from schemas.many_files import THREADS, concurrently
+from schemas.storage import THREADS, concurrently
 from schemas.vocabulary import COUNTS_FILE, TOKENIZER_FILE, parse_vocabulary
 
 MAX_LISTED_WORDS = 4_000_000

@@ -24,8 +24,7 @@ from pipeline.vocab.memory import all_words, tally_words
 from pipeline.words.arrow import hashes_of
 from pipeline.words.rules import Rules
 from schemas import FORMAT_VERSION, shards, storage
-from schemas.manifest import Manifest, Shard, fingerprint, read_shard_bytes, read_shards_of_part
-from schemas.manifest_entries import PART_ENTRIES
+from schemas.manifest import PART_ENTRIES, Manifest, Shard, fingerprint, read_shard_bytes, read_shards_of_part
 from schemas.shards import shard_name
 
 LOT_BYTES = 512 << 20

@@ -16,11 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline.inspection import inspect
+from pipeline.inspection import inspect, show_cooccurrences
 from pipeline.runtime import blocks, exchange
 from pipeline.steps import statistics_plan
 from pipeline.steps.word_counts import encode_entry
-from pipeline.terminal_views import show_cooccurrences
 from schemas.errors import DataError
 from schemas.manifest import NAME, Manifest, Shard, fingerprint, read_manifest
 from schemas.statistics import COOCCURRENCES_SCHEMA, UNIGRAMS_FILE, Statistics, read_statistics, unit_weight

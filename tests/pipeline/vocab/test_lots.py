@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 from pipeline.steps import word_counts
 from pipeline.steps.word_counts import CountPlan, read_lots
 from pipeline.words.rules import ALL_RULES
-from schemas.fingerprints import fingerprint
-from schemas.manifest import read_root
-from schemas.manifest_entries import PART_ENTRIES, Part, encode_entries, part_name
+from schemas.manifest import PART_ENTRIES, Part, encode_entries, fingerprint, part_name, read_root
 from schemas.storage import sha256
 
 PLAN = CountPlan(
