@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipeline.pairs.encoded import EncodedStrings
 from pipeline.pairs.encoding import Encoder
+from pipeline.pairs.encoding_cache import EncodedStrings
 from pipeline.pairs.full_sentences import fill_rows
 from pipeline.pairs.layout import (
     NO_PAIR_LABEL,

@@ -37,7 +37,14 @@ import pyarrow as pa
 from tokenizers import Tokenizer
 
 from pipeline.pairs.added_tokens import AddedTokens
-from pipeline.pairs.encoded import MISSING, EncodedStrings, EncodingCache, JoinedWords, concatenate, merge_encoded
+from pipeline.pairs.encoding_cache import (
+    MISSING,
+    EncodedStrings,
+    EncodingCache,
+    JoinedWords,
+    concatenate,
+    merge_encoded,
+)
 from pipeline.words.arrow import SPACE_BYTE, Bools, Bytes, Ints, bytes_of, slices_of, strings_of
 from pipeline.words.cut import CutStrings, are_plain, cut_plain, cut_where, isolate_ideographs
 from pipeline.words.rules import Rules, cutter_of
