@@ -11,8 +11,17 @@ import numpy as np
 import pyarrow as pa
 
 from schemas import FORMAT_VERSION, shards, storage
-from schemas.manifest import Input, Manifest, Part, Shard, fingerprint, read_manifest
-from schemas.manifest_entries import PART_ENTRIES, encode_entries, part_name
+from schemas.manifest import (
+    PART_ENTRIES,
+    Input,
+    Manifest,
+    Part,
+    Shard,
+    encode_entries,
+    fingerprint,
+    part_name,
+    read_manifest,
+)
 from schemas.vocabulary import parse_vocabulary
 
 VOCABULARY = 30_522

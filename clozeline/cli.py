@@ -170,7 +170,7 @@ def run_recipes(arguments: list[str]) -> int:
     name = parser.parse_args(arguments).name
 
     from schemas.errors import ClozelineError
-    from schemas.terminal_output import print_lines
+    from schemas.terminal import print_lines
     from trainer.config.document import recipe_list
     from trainer.config.load import recipe_text
 

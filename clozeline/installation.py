@@ -107,7 +107,7 @@ def _exit_on_sigint(number: int, frame: object) -> NoReturn:
 def _run(program: Callable[[], int]) -> int:
     """Run a program whose modules have been found. Imported here, because `schemas` may be another project's module."""
     from schemas.errors import StorageError
-    from schemas.terminal_output import checked_stdout
+    from schemas.terminal import checked_stdout
 
     code = 0
     try:

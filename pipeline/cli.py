@@ -17,9 +17,7 @@ from pipeline.options import PairsJob, ShardJob, StatisticsJob, VocabJob
 from schemas import storage
 from schemas.errors import ClozelineError, UsageError, nearest_name
 from schemas.manifest import Manifest, read_manifest
-from schemas.one_line_parser import OneLineParser
-from schemas.terminal_output import print_lines
-from schemas.terminal_text import one_line
+from schemas.terminal import OneLineParser, one_line, print_lines
 
 DESCRIPTION = """\
 Raw text to sentence pairs, as Apache Beam jobs:

@@ -21,7 +21,7 @@ from dataclasses import MISSING, dataclass
 from typing import Any
 
 from schemas.errors import UsageError
-from schemas.one_line_parser import flag_hint
+from schemas.terminal import flag_hint
 from schemas.urls import normal
 
 _KEY = "flag"

@@ -1,17 +1,20 @@
-"""`inspect` and `verify`: what a folder or a shard contains, and whether it matches its manifest.
-
-Neither needs Beam. terminal_views.py formats the lines for a terminal.
-"""
+"""`inspect` and `verify`: what a folder or a shard contains, and whether it matches its manifest. Neither uses Beam."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
+from textwrap import wrap
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from pipeline.terminal_views import show_cooccurrences, show_counts, show_manifest, show_pairs, show_text, show_unigrams
+from pipeline import card
+from pipeline.summary import ledger_lines
 from schemas import shards, storage
+from schemas.charts import bins, mean, quantile
 from schemas.errors import DataError, StorageError
 from schemas.manifest import NAME, Manifest, Shard, open_manifest, read_manifest, read_shard_bytes
 from schemas.row_checks import PairLimits, check_pairs, check_row_count, read_pairs_vocabulary
@@ -22,7 +25,14 @@ from schemas.statistics import (
     schema_of_file,
     unigrams_entry,
 )
-from schemas.vocabulary import COUNTS_FILE, TOKENIZER_FILE, VOCABULARY_FOLDER, Vocabulary, read_vocabulary
+from schemas.vocabulary import (
+    COUNTS_FILE,
+    TOKENIZER_FILE,
+    VOCABULARY_FOLDER,
+    Vocabulary,
+    read_vocabulary,
+    text_of_bytes,
+)
 
 WANTED = "Give a folder that a job wrote; `inspect` also takes a shard (.arrow)."
 
@@ -37,6 +47,21 @@ OTHER_FOLDERS = {
 }
 """What a folder is that holds a file of this name, and what to do with it."""
 
+SCHEMAS = {
+    "text": shards.TEXT_SCHEMA,
+    "counts": shards.COUNTS_BY_SOURCE_SCHEMA,
+    "vocab": shards.COUNTS_SCHEMA,
+}
+
+WIDTH = 100  # maximum characters of a wrapped line
+LABEL_WIDTH = 12  # width of the name before a line's content
+SHOWN_SENTENCES = 5  # of a document
+SHOWN_WORD_COUNTS = (2, 3, 5, 10)
+LOG2 = "log2_"  # begins the names of histograms over powers of two
+TOKENS_PER_LINE = 4  # in the list of the most frequent tokens
+MAX_BARS = 8  # of a histogram
+BAR_WIDTH = 32  # characters of the longest bar
+
 
 def inspect(path: str, rows: int) -> Iterator[str]:
     """Yield lines that show a finished folder, or the first rows of one shard. Raises DataError if it is neither."""
@@ -44,10 +69,16 @@ def inspect(path: str, rows: int) -> Iterator[str]:
         yield from show_shard(path, rows)
         return
 
-    url = storage.join(path, NAME)
     check_is_pipeline_folder(path)
     manifest = open_manifest(path)
-    yield from _manifest_lines(manifest, url)
+    try:
+        yield from list(show_manifest(manifest))
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise DataError(
+            f"{storage.join(path, NAME)} holds statistics that cannot be shown ({error!r}). "
+            "Copy the folder again or rebuild it with --overwrite."
+        ) from error
+
     if manifest.kind != "vocab" and manifest.shards:
         largest = max(manifest.shards, key=lambda shard: shard.rows)
         yield from show_shard(storage.join(path, largest.path), rows)
@@ -68,21 +99,10 @@ def check_is_pipeline_folder(path: str) -> None:
     raise DataError(f"{path} is not a finished folder: it holds no {NAME}. {WANTED}")
 
 
-def _manifest_lines(manifest: Manifest, url: str) -> list[str]:
-    """Return the lines of `show_manifest`. Raises DataError if the statistics are not in the form that a job writes."""
-    try:
-        return list(show_manifest(manifest))
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise DataError(
-            f"{url} holds statistics that cannot be shown ({error!r}). "
-            "Copy the folder again or rebuild it with --overwrite."
-        ) from error
-
-
 def show_shard(path: str, rows: int) -> Iterator[str]:
     """Yield the first rows of a shard, decoded. Raises DataError if it is not a readable shard."""
     data = storage.read(path)
-    columns = shard_columns(data, path)
+    columns = shards.columns_of(data, path)
     folder, _, name = path.rpartition("/")
     folder = folder or "."
     yield f"\n{path}"
@@ -124,14 +144,6 @@ def counted_tokens(path: str) -> tuple[str, ...] | None:
     return tuple(vocabulary.shown(i) for i in range(vocabulary.size))
 
 
-def shard_columns(data: bytes, path: str) -> list[str]:
-    """Return the names of the columns of an Arrow file. Raises DataError if it is not readable."""
-    try:
-        return pa.ipc.open_file(pa.py_buffer(data)).schema.names
-    except pa.ArrowInvalid as error:
-        raise DataError(f"{path} is not a readable Arrow file ({error}). Rebuild or copy it again.") from error
-
-
 def compare(a: str, b: str) -> Iterator[str]:
     """Yield lines on what two finished vocabularies share, and how each encodes the words of the first one's text.
 
@@ -148,6 +160,215 @@ def compare(a: str, b: str) -> Iterator[str]:
     counts = shards.decode_table(storage.read(url), url, shards.COUNTS_SCHEMA)
     words = zip(counts["word"].to_pylist(), counts["count"].to_pylist(), strict=True)
     yield from compare_vocabularies((a_json, b_json), (a, b), words)
+
+
+# Lines that describe a folder
+
+
+def show_manifest(manifest: Manifest) -> Iterator[str]:
+    """Yield the lines that describe a finished folder: totals, options, statistics, what was left out, shards."""
+    yield f"{manifest.kind}  fingerprint {manifest.fingerprint}  seed {manifest.seed}"
+    yield _labeled("totals", "  ".join(f"{name} {count:,}" for name, count in manifest.totals.items()))
+    yield _wrapped("options", "  ".join(f"{name}={value}" for name, value in manifest.options.items()))
+
+    if manifest.kind == "pairs":
+        yield from show_pair_statistics(manifest)
+    elif manifest.kind == "counts":
+        yield from show_rare_words(manifest)
+    else:
+        yield from show_statistics(manifest.statistics)
+
+    for line in ledger_lines(manifest):
+        yield _labeled("ledger", line)
+    total_bytes = sum(shard.bytes for shard in manifest.shards)
+    yield _labeled("shards", f"{len(manifest.shards)}, {total_bytes:,} bytes")
+
+
+def show_rare_words(manifest: Manifest) -> Iterator[str]:
+    """Yield the sources, then for each set of rules how many words each --min_word_count would leave out."""
+    from pipeline.vocab.memory import THRESHOLDS, all_words, words_below  # not needed for other kinds
+
+    yield _wrapped("sources", _as_text(manifest.statistics["sources"]))
+    for name, rows in manifest.statistics["tallies"].items():
+        tally = np.array(rows, dtype=np.int64)
+        total = all_words(tally)
+        yield f"{name}: {total.words:,} different words, {total.occurrences:,} occurrences"
+
+        for threshold in SHOWN_WORD_COUNTS:
+            below = words_below(tally, int(np.flatnonzero(threshold == THRESHOLDS)[0]))
+            share = below.occurrences / max(total.occurrences, 1)
+            yield f"    --min_word_count {threshold:<2} leaves out {below.words:,} of them, {share:.3%} of the text"
+
+
+def show_statistics(statistics: dict[str, Any]) -> Iterator[str]:
+    """Yield a line for each statistic that is present. A table also gets a line for each entry."""
+    for name, value in statistics.items():
+        if value is None:
+            continue
+        if name.startswith(LOG2):
+            # Example: [1, 0, 3] -> {"1": 1, "2-3": 0, "4-7": 3}
+            name = name.removeprefix(LOG2)
+            value = {"1" if i == 0 else f"{2**i:,}-{2 ** (i + 1) - 1:,}": count for i, count in enumerate(value)}
+        if not isinstance(value, dict):
+            yield _wrapped(name, _as_text(value))
+            continue
+
+        yield name
+        for key, entry in value.items():
+            yield f"    {key:<26} {_as_text(entry)}"
+
+
+def _labeled(name: str, text: str) -> str:
+    """Return a name and its text, which starts at the same column in every line."""
+    return f"{name:<{LABEL_WIDTH - 1}} {text}"
+
+
+def _wrapped(name: str, text: str) -> str:
+    """Return a name and its text as `_labeled` does, with long text wrapped and indented to the same column."""
+    lines = wrap(text, WIDTH - LABEL_WIDTH, break_long_words=False, break_on_hyphens=False)
+    indentation = "\n" + " " * LABEL_WIDTH
+    return _labeled(name, indentation.join(lines))
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, dict):
+        return "  ".join(f"{name} {_as_text(entry)}" for name, entry in value.items())
+    if isinstance(value, list):
+        return "  ".join(map(_as_text, value))
+    if type(value) is int:  # not a bool, which is an int as well
+        return f"{value:,}"
+    return str(value)
+
+
+def show_pair_statistics(manifest: Manifest) -> Iterator[str]:
+    """Yield the facts of the data card as lines."""
+    statistics = manifest.statistics
+    padding = f"{card.padded_share(manifest):.1%} padding at {card.max_length(manifest)}"
+    yield from _show_lengths("lengths", statistics["lengths"], f"; {padding}")
+
+    if card.has_labels(manifest):
+        yield from _show_lengths("segment A", statistics["segment_a_lengths"])
+        yield "labels"
+        names = [f"{label}: {name}" for label, name in enumerate(card.label_names(manifest))]
+        yield from _bars(list(zip(names, statistics["labels"], strict=True)))
+    if "masks" in statistics:
+        rate = f"{card.mask_rate(manifest):.2%} of all tokens chosen"
+        yield _labeled("masks", f"{manifest.options['static_masks']} a row, {card.mask_kind(manifest)}: {rate}")
+        yield from _bars([(name, statistics["masks"][fate]) for fate, name in card.FATES.items()])
+
+    unknown = statistics["unknown_tokens"]
+    yield _labeled("unknown", f"{unknown:,} tokens, {unknown / max(manifest.totals['tokens'], 1):.3%}")
+    duplicates = f"{statistics['duplicate_rows']:,} rows with the tokens of an earlier row of their shard"
+    yield _labeled("duplicates", duplicates)
+    yield _labeled("sources", "by the first document of each row")
+    yield from _bars(card.commonest_sources(manifest))
+    if statistics["commonest_tokens"]:
+        yield _labeled("commonest", "tokens of the fullest shard, a random sample")
+        yield from _show_commonest_tokens(manifest)
+
+
+def _show_lengths(name: str, lengths: list[int], more: str = "") -> Iterator[str]:
+    quartiles = ", ".join(f"{quantile(lengths, share):,}" for share in (0.25, 0.5, 0.75))
+    yield _labeled(name, f"mean {mean(lengths):.1f} tokens, quartiles {quartiles}{more}")
+    yield from _bars([(f"{first}-{last} tokens", count) for first, last, count in bins(lengths, MAX_BARS)])
+
+
+def _bars(counts: Sequence[tuple[str, int]]) -> Iterator[str]:
+    """Yield one line per name: its count, its share of the sum, and a bar."""
+    whole = max(sum(count for _, count in counts), 1)
+    longest = max((count for _, count in counts), default=1)
+    for name, count in counts:
+        bar = "█" * round(BAR_WIDTH * count / max(longest, 1))
+        if not bar and count > 0:
+            bar = "▏"
+        yield f"    {name:<26} {count:>15,} {count / whole:>7.2%}  {bar}".rstrip()
+
+
+def _show_commonest_tokens(manifest: Manifest) -> Iterator[str]:
+    # The sample is the shard with the most rows.
+    total = max(manifest.shards, key=lambda shard: shard.rows).tokens
+    shares = [f"{token:<12} {count / total:>6.2%}" for token, count in manifest.statistics["commonest_tokens"]]
+    for start in range(0, len(shares), TOKENS_PER_LINE):
+        yield "    " + "    ".join(shares[start : start + TOKENS_PER_LINE])
+
+
+# Rows
+
+
+def show_counts(table: pa.Table, is_bytebpe: bool) -> Iterator[str]:
+    """Yield a line for each row of word counts, whose words may be spelled as byte-level BPE does."""
+    for row in table.to_pylist():
+        word = text_of_bytes(row["word"]) if is_bytebpe else row["word"]
+        yield f"{row['count']:>12,}  {word}"
+
+
+def show_unigrams(table: pa.Table, rows: int, tokens: Sequence[str] | None) -> Iterator[str]:
+    """Yield a line for each of the most frequent tokens: its count, and the token, or its id if it is unknown."""
+    counts_V = table["count"].to_numpy()
+    for token in np.argsort(-counts_V, kind="stable")[:rows]:
+        yield f"{counts_V[token]:>12,}  {_token(token, tokens)}"
+
+
+def show_cooccurrences(table: pa.Table, rows: int, tokens: Sequence[str] | None) -> Iterator[str]:
+    """Yield a line for each of the token pairs with the largest weights: the weight and the two tokens.
+
+    A token is shown by its id if `tokens` is None or does not have it.
+    """
+    order = [("weight", "descending"), ("first", "ascending"), ("second", "ascending")]
+    # A file may have 50 million pairs, so select the rows in Arrow: only these become Python objects.
+    largest = table.take(pc.call_function("select_k_unstable", [table], pc.SelectKOptions(rows, order)))
+    for row in largest.to_pylist():
+        yield f"{row['weight']:>12,}  {_token(row['first'], tokens)}  {_token(row['second'], tokens)}"
+
+
+def _token(number: int, tokens: Sequence[str] | None) -> str:
+    if tokens is None or number >= len(tokens):
+        return f"token {number}"
+    return tokens[number]
+
+
+def show_text(table: pa.Table) -> Iterator[str]:
+    """Yield the lines of each document: its id, its source and its first sentences."""
+    for row in table.to_pylist():
+        sentences = row["sentences"]
+        head = f"\n{row['document']:016x}  {row['source']}  {len(sentences)} sentences"
+        yield "\n".join([head, *(f"    {sentence}" for sentence in sentences[:SHOWN_SENTENCES])])
+
+
+def show_pairs(table: pa.Table, vocabulary: Vocabulary) -> Iterator[str]:
+    """Yield the lines of each row: its label and documents, segment A, segment B, then its first stored mask."""
+    for row in table.to_pylist():
+        pieces = _readable_pieces(row, vocabulary)
+        cut = row["segment_b_start"]
+
+        label = "no label" if row["pair_label"] is None else f"label {row['pair_label']}"
+        documents = f"{row['document_a']:016x} {row['document_b']:016x}"
+        lines = ["", f"{label}  {len(pieces)} tokens  {documents}"]
+
+        lines.append("  A " + "".join(pieces[:cut]))
+        if cut < len(pieces):
+            lines.append("  B " + "".join(pieces[cut:]))
+
+        mask = card.first_mask(row)
+        if mask:
+            ids = row["input_ids"]
+            texts = {place: pieces[place].strip() or vocabulary.readable(ids[place]) for place in mask}
+            lines.append("  M  " + "  ".join(f"{texts[i]}>{vocabulary.readable(token)}" for i, token in mask.items()))
+        yield "\n".join(lines)
+
+
+def _readable_pieces(row: dict[str, Any], vocabulary: Vocabulary) -> list[str]:
+    """Return the tokens of a row as text, with a space before each token that begins a word."""
+    ids = row["input_ids"]
+    pieces = []
+    for token, piece, starts_word in zip(ids, vocabulary.readable_row(ids), row["word_starts"], strict=True):
+        is_apart = starts_word or token in vocabulary.special_ids
+        space = " " if is_apart else ""
+        pieces.append(space + piece)
+    return pieces
+
+
+# Verify
 
 
 def verify(folder: str) -> Iterator[str]:
@@ -168,10 +389,10 @@ def verify(folder: str) -> Iterator[str]:
 
 def check_vocabulary(folder: str, manifest: Manifest) -> Vocabulary | None:
     """Return the vocabulary of a folder, None if its kind has none. Raises DataError if it is not the stated one."""
-    if manifest.kind in ("text", "counts", "statistics"):
-        return None
     if manifest.kind == "pairs":
         return read_pairs_vocabulary(folder, manifest)
+    if manifest.kind != "vocab":
+        return None
 
     vocabulary = read_vocabulary(folder)
     if vocabulary.fingerprint != manifest.fingerprint:
@@ -184,17 +405,12 @@ def check_vocabulary(folder: str, manifest: Manifest) -> Vocabulary | None:
 
 def row_schema(manifest: Manifest, path: str) -> pa.Schema:
     """Return the schema that a folder's file must have."""
-    if manifest.kind == "text":
-        return shards.TEXT_SCHEMA
     if manifest.kind == "statistics":
         return schema_of_file(path)
-    if manifest.kind == "counts":
-        return shards.COUNTS_BY_SOURCE_SCHEMA
-    if manifest.kind == "vocab":
-        return shards.COUNTS_SCHEMA
-
-    has_masks = bool(manifest.options.get("static_masks"))
-    return shards.pairs_schema(int(manifest.options["vocabulary_size"]), has_masks)
+    if manifest.kind == "pairs":
+        has_masks = bool(manifest.options.get("static_masks"))
+        return shards.pairs_schema(int(manifest.options["vocabulary_size"]), has_masks)
+    return SCHEMAS[manifest.kind]
 
 
 def check_rows(table: pa.Table, path: str, shard: Shard, manifest: Manifest, vocabulary: Vocabulary | None) -> None:

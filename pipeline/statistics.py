@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.beam import stop_signals
+from pipeline.beam import internals, stop_signals
 from pipeline.beam.estimate import STATISTICS_BYTES_PER_TOKEN, STATISTICS_TOKENS_PER_SECOND, in_words
 from pipeline.commit import leases
 from pipeline.commit.finished import Provenance
@@ -52,7 +52,7 @@ from schemas.statistics import (
     Cooccurrences,
     unit_weight,
 )
-from schemas.terminal_output import print_lines
+from schemas.terminal import print_lines
 
 NO_SEED = 0  # the sample of rows is the same in every run
 
@@ -106,7 +106,7 @@ def run(job: StatisticsJob, dry_run: bool) -> Manifest | None:
         print("clozeline: dry run. The statistics job can run; nothing was written or removed.", file=sys.stderr)
         return None
 
-    set_in_environment(os.environ)  # processes inherit it
+    internals.set_in_environment(os.environ)  # processes inherit it
     with leases.held(staging.output, staging.token):
         staging.decide_destination()
         counts = _count(lots, plan, staging, processes)

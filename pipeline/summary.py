@@ -33,34 +33,21 @@ def ledger_lines(manifest: Manifest) -> list[str]:
 
     Example: `"1,234 x empty document (wiki 1,000, web 200, news 30 and 8 further sources)"`.
     """
-    lines = []
-    for reason, count_by_source in counts_by_reason(manifest).items():
-        lines.append(f"{sum(count_by_source.values()):,} x {reason} ({list_sources(count_by_source)})")
-    return lines
-
-
-def counts_by_reason(manifest: Manifest) -> dict[str, Counter[str]]:
-    """Return the ledger as {reason: counts by source}."""
     reasons: dict[str, Counter[str]] = {}
     for entry in manifest.ledger:
         reasons.setdefault(entry.reason, Counter())[entry.source] += entry.count
-    return reasons
+    return [f"{counts.total():,} x {reason} ({_list_sources(counts)})" for reason, counts in reasons.items()]
 
 
-def list_sources(count_by_source: Counter[str]) -> str:
-    """Return the largest sources with their counts, or a single source without its count.
-
-    Example: `"wiki 12, web 3, news 2 and 8 further sources"`.
-    """
+def _list_sources(count_by_source: Counter[str]) -> str:
+    """Return the largest sources with their counts, or a single source without its count."""
     largest_first = sorted(count_by_source.items(), key=lambda item: (-item[1], item[0]))
     if len(largest_first) == 1:
         return largest_first[0][0]
 
     listed = ", ".join(f"{source} {count:,}" for source, count in largest_first[:LISTED_SOURCES])
     further = len(largest_first) - LISTED_SOURCES
-    if further <= 0:
-        return listed
-    return f"{listed} and {further:,} further sources"
+    return listed if further <= 0 else f"{listed} and {further:,} further sources"
 
 
 # ---- Text ----
@@ -99,16 +86,6 @@ def warning_lines(manifest: Manifest, text_layout: str) -> list[str]:
         if "unit" not in first:  # Parquet has no other encoding
             warning += " If it is in another encoding, name it with --encoding."
         warnings.append(warning)
-
-    unbroken = manifest.statistics.get("unbroken_documents")
-    if unbroken:
-        first = unbroken["first"]
-        place = place_in_words(first["place"], first)
-        warnings.append(
-            f"{unbroken['count']:,} documents have many lines and no blank line, the first with "
-            f"{first['lines']:,} lines at {place} of {first['path']}. If every line is a document, "
-            "give --text_layout line."
-        )
     return warnings
 
 
@@ -118,12 +95,9 @@ def warning_lines(manifest: Manifest, text_layout: str) -> list[str]:
 def coverage_lines(manifest: Manifest) -> list[str]:
     """Return a line with the coverage of words and the share of [UNK] among the tokens.
 
-    manifest: of a vocabulary, or of pairs. A word is covered if no token of it is [UNK]. Folders that earlier versions
-    finished may lack these counts, and have no such line.
+    manifest: of a vocabulary, or of pairs. A word is covered if no token of it is [UNK].
     """
     counts = _counts(manifest)
-    if counts is None:
-        return []
     coverage = 1 - counts.unknown_words / max(counts.words, 1)
     unknown_share = counts.unknown_tokens / max(counts.tokens, 1)
     words = f"coverage {coverage:.3%} of {counts.words:,} words"
@@ -161,10 +135,8 @@ class _Counts(NamedTuple):
     unknown_tokens: int
 
 
-def _counts(manifest: Manifest) -> _Counts | None:
+def _counts(manifest: Manifest) -> _Counts:
     statistics = manifest.statistics
-    if not {"unknown_words", "unknown_tokens"} <= statistics.keys():
-        return None
     if manifest.kind == "pairs":
         words, tokens = statistics["words"], manifest.totals["tokens"]
     else:
@@ -175,8 +147,6 @@ def _counts(manifest: Manifest) -> _Counts | None:
 
 def _loses_much(manifest: Manifest) -> bool:
     counts = _counts(manifest)
-    if counts is None:
-        return False
     return (
         counts.unknown_words > MAX_UNKNOWN * counts.words
         or counts.unknown_tokens > MAX_UNKNOWN * counts.tokens

@@ -17,8 +17,7 @@ How many tokens, and which:
 What the model sees: 80% [MASK], 10% the token itself, 10% a random ordinary token, or other shares. All tokens of a
 span share one such fate, as in SpanBERT; in the other kinds each token has its own, as in Google's and ALBERT's code.
 
-Drawing has two halves: word_spans.py finds words and groups of words, and mask_draws.py takes tokens or groups in
-random order until the budget is spent.
+mask_draws.py finds words and groups of words, and takes tokens or groups in random order until the budget is spent.
 
 Letters: T tokens, B rows, K masked tokens.
 """
@@ -26,20 +25,28 @@ Letters: T tokens, B rows, K masked tokens.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from schemas.mask_draws import draw_fates, draw_tokens, random_tokens, take_groups
-from schemas.ragged import offsets_of, places_of_ranges
-from schemas.randomness import U64
+from schemas.mask_draws import (
+    FATE_STREAM,
+    KINDS,
+    REPLACEMENT_STREAM,
+    STREAM_SIZE,
+    Ints,
+    Kind,
+    WordSpans,
+    draw_tokens,
+    find_words,
+    group_words,
+    take_groups,
+)
+from schemas.ragged import places_of_ranges
+from schemas.randomness import U64, uniforms
 from schemas.vocabulary import Vocabulary
-from schemas.word_spans import GROUP_LENGTHS, KINDS, Kind, WordSpans, find_words, group_words
 
-__all__ = ["GROUP_LENGTHS", "KINDS", "Kind", "Masking", "Masks", "RowsToMask", "budgets", "draw_masks"]
-
-Ints = NDArray[np.int64]
+__all__ = ["KINDS", "Kind", "Masking", "Masks", "RowsToMask", "budgets", "draw_masks"]
 
 
 @dataclass(frozen=True)
@@ -115,8 +122,7 @@ def draw_masks(rows: RowsToMask, masking: Masking, vocabulary: Vocabulary) -> Ma
         positions_K.sort()
         deciding_K = _deciding_positions(positions_K, groups, masking.kind)
 
-    places = DrawnPlaces(positions_K, deciding_K, masking.shown)
-    return _with_seen_tokens(rows, places, vocabulary)
+    return _with_seen_tokens(rows, positions_K, deciding_K, masking, vocabulary)
 
 
 def _deciding_positions(positions_K: Ints, groups: WordSpans, kind: Kind) -> Ints:
@@ -128,30 +134,22 @@ def _deciding_positions(positions_K: Ints, groups: WordSpans, kind: Kind) -> Int
     return groups.positions[span_K]
 
 
-class DrawnPlaces(NamedTuple):
-    """The chosen positions, sorted; the positions whose draws decide their fates; and the shares of fates."""
-
-    positions_K: Ints
-    deciding_K: Ints
-    shown: tuple[float, float]
-
-
-def _with_seen_tokens(rows: RowsToMask, places: DrawnPlaces, vocabulary: Vocabulary) -> Masks:
-    """Draw what the model sees at the chosen positions."""
-    positions_K = places.positions_K
-    counts_B = np.diff(np.searchsorted(positions_K, rows.offsets_B1))
-    row_K = np.repeat(np.arange(len(counts_B)), counts_B)
+def _with_seen_tokens(
+    rows: RowsToMask, positions_K: Ints, deciding_K: Ints, masking: Masking, vocabulary: Vocabulary
+) -> Masks:
+    """Draw what the model sees at the chosen positions. deciding_K: the positions whose draws decide their fates."""
+    offsets_B1 = np.searchsorted(positions_K, rows.offsets_B1)
+    row_K = np.repeat(np.arange(len(rows.keys_B)), np.diff(offsets_B1))
+    keys_K = rows.keys_B[row_K]
 
     # Counters are places within the row, never within the batch: a row draws the same fates in any batch.
     row_begins_K = rows.offsets_B1[row_K]
-    places_K = positions_K - row_begins_K
-    deciding_places_K = places.deciding_K - row_begins_K
+    fate_K = uniforms(keys_K, deciding_K - row_begins_K + FATE_STREAM * STREAM_SIZE)
+    which_K = uniforms(keys_K, positions_K - row_begins_K + REPLACEMENT_STREAM * STREAM_SIZE)
+    ordinary_ids = vocabulary.ordinary_ids
+    random_K = ordinary_ids[(which_K * len(ordinary_ids)).astype(np.int64)]
 
-    keys_K = rows.keys_B[row_K]
-    fate_K = draw_fates(keys_K, deciding_places_K)
-    random_K = random_tokens(keys_K, places_K, vocabulary)
-    masked, kept = places.shown
-
+    masked, kept = masking.shown
     seen_K = np.where(fate_K < masked, vocabulary.special_id("mask"), rows.ids_T[positions_K])
     seen_K = np.where(fate_K >= masked + kept, random_K, seen_K).astype(rows.ids_T.dtype)
-    return Masks(positions_K, seen_K, offsets_of(counts_B))
+    return Masks(positions_K, seen_K, offsets_B1)

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: successive counters land far apart
-_MIX_1 = 0xBF58476D1CE4E5B9  # the constants of the published finalizer
-_MIX_2 = 0x94D049BB133111EB
+MIX_1 = 0xBF58476D1CE4E5B9  # the constants of the published finalizer
+MIX_2 = 0x94D049BB133111EB
 _BITS = (1 << 64) - 1
 
 U64 = NDArray[np.uint64]
@@ -41,9 +41,9 @@ def mix(x: U64) -> U64:
     """Return SplitMix64's finalizer of each number, a pseudorandom bijection of uint64. `x` is not changed."""
     shifted = x >> np.uint64(30)
     mixed = x ^ shifted
-    mixed *= np.uint64(_MIX_1)
+    mixed *= np.uint64(MIX_1)
     mixed ^= np.right_shift(mixed, np.uint64(27), out=shifted)
-    mixed *= np.uint64(_MIX_2)
+    mixed *= np.uint64(MIX_2)
     mixed ^= np.right_shift(mixed, np.uint64(31), out=shifted)
     return mixed
 
@@ -96,8 +96,8 @@ class Draws:
         """Return the next draw, an int below 2**64."""
         self._state = (self._state + GOLDEN) & _BITS
         x = self._state
-        x = ((x ^ (x >> 30)) * _MIX_1) & _BITS
-        x = ((x ^ (x >> 27)) * _MIX_2) & _BITS
+        x = ((x ^ (x >> 30)) * MIX_1) & _BITS
+        x = ((x ^ (x >> 27)) * MIX_2) & _BITS
         return x ^ (x >> 31)
 
     def uniform(self) -> float:

@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from schemas import storage
 from schemas.errors import DataError
+from schemas.manifest import shard_entry
 from schemas.row_checks import check_nulls
 
 ARROW_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError)
@@ -70,9 +70,14 @@ def schema_of_pairs(data: bytes | pa.Buffer, path: str, vocabulary_size: int) ->
 
     Raises DataError if the bytes are not an Arrow file.
     """
+    return pairs_schema(vocabulary_size, static_masks="mask_positions" in columns_of(data, path))
+
+
+def columns_of(data: bytes | pa.Buffer, path: str) -> list[str]:
+    """Return the names of the columns of an Arrow file. Raises DataError if the bytes are not one."""
     try:
         with pa.ipc.open_file(pa.py_buffer(data)) as reader:
-            return pairs_schema(vocabulary_size, static_masks="mask_positions" in reader.schema.names)
+            return reader.schema.names
     except ARROW_ERRORS as error:
         raise DataError(f"{path} is not a readable Arrow file ({error}). Rebuild or copy it again.") from error
 
@@ -207,18 +212,6 @@ def content_fingerprint(batches: Iterable[pa.RecordBatch]) -> str:
     for batch in batches:
         content.add(batch)
     return content.hexdigest()
-
-
-def shard_entry(path: str, data: bytes, rows: int, fingerprint: str, tokens: int = 0) -> dict[str, Any]:
-    """Return a file's entry in the manifest (`Shard`), as a dict that reports can hold."""
-    return {
-        "path": path,
-        "rows": rows,
-        "tokens": tokens,
-        "bytes": len(data),
-        "sha256": storage.sha256(data),
-        "fingerprint": fingerprint,
-    }
 
 
 def encode_shard(path: str, table: pa.Table) -> tuple[bytes, dict[str, Any]]:

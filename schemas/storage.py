@@ -16,17 +16,24 @@ import io
 import os
 import re
 import uuid
-from typing import IO, Any, cast
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import IO, Any, NamedTuple, TypeVar, cast
 
 from fsspec.implementations.local import LocalFileSystem
 
-from schemas.errors import DataError
-from schemas.listings import names, sizes
-from schemas.storage_errors import check_writable, storage_errors_of, unreadable, unwritable
-from schemas.urls import filesystem, is_local, join, printable
+from schemas.errors import DataError, StorageError
+from schemas.urls import filesystem, is_local, join, printable, storage_errors_of, unreadable, unwritable
 
-__all__ = ["filesystem", "is_local", "join", "names", "printable", "sizes", "storage_errors_of"]
-"""What callers use as storage.join and so on, wherever it is defined."""
+__all__ = ["filesystem", "is_local", "join", "printable", "storage_errors_of"]
+"""What callers use as storage.join and so on."""
+
+THREADS = 32
+"""Concurrent requests to a store, which respond in about 25 ms. With many more, stores would respond with 503."""
+
+PAGE = 1000
+"""Files listed, and then deleted, per request to S3: the maximum that S3 accepts."""
 
 PARTIAL_SUFFIX = ".partial"
 """The suffix of a file that is still being written. No reader opens one, and any later run may remove it."""
@@ -99,13 +106,27 @@ def read(url: str) -> bytes:
     if isinstance(fs, LocalFileSystem):
         with open_input(url) as file, storage_errors_of(url):
             return file.read()
+    with _errors_of_existing(url):
+        # Otherwise s3fs would request the size first, and read a large file in pieces.
+        whole = {"max_concurrency": 1} if "s3" in fs.protocol else {}
+        return fs.cat_file(path, **whole)
+
+
+@contextlib.contextmanager
+def _errors_of_existing(url: str) -> Iterator[None]:
+    """Do what `storage_errors_of` does, and raise DataError if a file does not exist."""
     try:
         with storage_errors_of(url, FileNotFoundError):
-            # Otherwise s3fs would request the size first, and read a large file in pieces.
-            whole = {"max_concurrency": 1} if "s3" in fs.protocol else {}
-            return fs.cat_file(path, **whole)
+            yield
     except FileNotFoundError as error:
         raise DataError(f"{url} does not exist.") from error
+
+
+def size(url: str) -> int:
+    """Return the size of a file in bytes. Raises DataError if it does not exist."""
+    fs, path = filesystem(url)
+    with _errors_of_existing(url):
+        return int(cast(int, fs.size(path)))
 
 
 def is_partial(name: str) -> bool:
@@ -114,9 +135,20 @@ def is_partial(name: str) -> bool:
 
 
 def check_writable_folder(url: str) -> None:
-    """Raise StorageError if a local folder could not be written. Changes nothing; object stores are not checked."""
-    if is_local(url):
-        check_writable(url, filesystem(url)[1])
+    """Raise StorageError if a local folder could not be created or written. Changes nothing; stores are not checked.
+
+    This finds what the system reports without an attempt. Some refusals, as in /proc, appear only at the first write.
+    """
+    if not is_local(url):
+        return
+    place = filesystem(url)[1]
+    while not os.path.lexists(place):
+        place = os.path.dirname(place)
+
+    if not os.path.isdir(place):
+        raise StorageError(f"{url} cannot be written: {place} is not a folder. Give another folder.")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise StorageError(f"{url} cannot be written: {place} is read-only for this user. Give another folder.")
 
 
 def publish(url: str, data: bytes, durable: bool = True) -> None:
@@ -135,7 +167,12 @@ def publish(url: str, data: bytes, durable: bool = True) -> None:
     partial = f"{os.path.dirname(path)}/.{os.path.basename(path)}.{uuid.uuid4().hex[:12]}{PARTIAL_SUFFIX}"
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        _write(partial, data, durable)
+        with open(partial, "wb") as file:
+            file.write(data)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+
         os.replace(partial, path)
         if durable:
             sync_folder(os.path.dirname(path))
@@ -143,14 +180,6 @@ def publish(url: str, data: bytes, durable: bool = True) -> None:
         with contextlib.suppress(OSError):
             os.unlink(partial)
         raise unwritable(url, path, error, len(data)) from error
-
-
-def _write(path: str, data: bytes, durable: bool) -> None:
-    with open(path, "wb") as file:
-        file.write(data)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
 
 
 def sync_folder(path: str) -> None:
@@ -195,11 +224,8 @@ def copy(source: str, target: str) -> None:
         publish(target, read(source))
         return
 
-    try:
-        with storage_errors_of(target, FileNotFoundError):
-            fs.cp_file(source_path, filesystem(target)[1])
-    except FileNotFoundError as error:
-        raise DataError(f"{source} does not exist.") from error
+    with _errors_of_existing(source):
+        fs.cp_file(source_path, filesystem(target)[1])
 
 
 def remove(url: str) -> None:
@@ -211,22 +237,17 @@ def remove(url: str) -> None:
 
 def remove_files(folder: str, names: list[str]) -> None:
     """Delete files of a folder by name, in bulk requests if the store supports them. Raises StorageError on failure."""
-    if is_local(folder):
+    fs, path = filesystem(folder)
+    if isinstance(fs, LocalFileSystem):
         for name in names:
             remove(join(folder, name))
-        return
-
-    fs, path = filesystem(folder)
-    with contextlib.suppress(FileNotFoundError), storage_errors_of(folder, FileNotFoundError):
-        if names:
+    elif names:
+        with contextlib.suppress(FileNotFoundError), storage_errors_of(folder, FileNotFoundError):
             fs.rm([f"{path}/{name}" for name in names])
 
 
 def modified(url: str) -> float | None:
-    """Return when a file was last written, in seconds since 1970 by the clock of its disk or store.
-
-    Returns None if the file is gone.
-    """
+    """Return when a file was last written, in seconds by the clock of its disk or store; None if the file is gone."""
     fs, path = filesystem(url)
     try:
         with storage_errors_of(url, FileNotFoundError):
@@ -240,11 +261,165 @@ def sha256(data: bytes | memoryview) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def size(url: str) -> int:
-    """Return the size of a file in bytes. Raises DataError if it does not exist."""
+# Many files
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def concurrently(function: Callable[[Item], Result], items: Iterable[Item], threads: int = THREADS) -> Iterator[Result]:
+    """Yield the function's result for each item, in the items' order, from several threads.
+
+    At most 2 * `threads` items are being processed or waiting to be yielded, which bounds memory. The first exception
+    is raised once the running calls have ended; no other call begins after it.
+    """
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="many files")
+    under_way: deque[Future[Result]] = deque()
+    try:
+        for item in items:
+            under_way.append(pool.submit(function, item))
+            if len(under_way) >= 2 * threads:
+                yield under_way.popleft().result()
+        while under_way:
+            yield under_way.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+class ByteRange(NamedTuple):
+    """The bytes [start, end) of a file."""
+
+    url: str
+    start: int
+    end: int
+
+
+def read_ranges(ranges: Sequence[ByteRange]) -> list[bytes]:
+    """Return exactly the bytes of each range, one request each, several at the same time.
+
+    All files must be on the same disk or in the same store. A range past the end of its file returns fewer bytes.
+    Raises DataError if a file does not exist and StorageError if the disk or the store fails.
+    """
+    if not ranges:
+        return []
+
+    first_url = ranges[0].url
+    fs = filesystem(first_url)[0]
+    if isinstance(fs, LocalFileSystem):
+        return [_read_local(wanted) for wanted in ranges]
+
+    paths = [filesystem(wanted.url)[1] for wanted in ranges]
+    starts = [wanted.start for wanted in ranges]
+    ends = [wanted.end for wanted in ranges]
+    try:
+        with storage_errors_of(first_url, FileNotFoundError):
+            return fs.cat_ranges(paths, starts, ends, batch_size=THREADS, on_error="raise")
+    except FileNotFoundError as error:
+        # A store's own error does not name the file.
+        missing = next((wanted.url for wanted in ranges if not exists(wanted.url)), first_url)
+        raise DataError(f"{missing} does not exist.") from error
+
+
+def _read_local(wanted: ByteRange) -> bytes:
+    with open_input(wanted.url) as file, storage_errors_of(wanted.url):
+        file.seek(wanted.start)
+        return file.read(wanted.end - wanted.start)
+
+
+# Folders
+
+
+def names(url: str, prefix: str = "") -> list[str]:
+    """Return the sorted names of the files and folders inside a folder, or an empty list if it does not exist.
+
+    prefix: return only names that begin with it. Stores filter on the server.
+    """
     fs, path = filesystem(url)
     try:
-        with storage_errors_of(url, FileNotFoundError):
-            return int(cast(int, fs.size(path)))
-    except FileNotFoundError as error:
-        raise DataError(f"{url} does not exist.") from error
+        with storage_errors_of(url, FileNotFoundError, NotADirectoryError):
+            if isinstance(fs, LocalFileSystem):
+                found = os.listdir(path)
+            elif prefix:
+                found = list(_with_prefix(fs, path, prefix))
+            else:
+                found = fs.ls(path, detail=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+    last_parts = (str(name).rstrip("/").rsplit("/", 1)[-1] for name in found)
+    return sorted(name for name in last_parts if name.startswith(prefix))
+
+
+def sizes(url: str, prefix: str = "") -> dict[str, int]:
+    """Return the size in bytes of each file in a folder, by name. Empty if the folder does not exist or is a file.
+
+    prefix: as in `names`.
+    """
+    fs, path = filesystem(url)
+    try:
+        with storage_errors_of(url, FileNotFoundError, NotADirectoryError):
+            if isinstance(fs, LocalFileSystem):
+                return _local_sizes(path, prefix)
+            found = _with_prefix(fs, path, prefix).values() if prefix else fs.ls(path, detail=True)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    return {entry["name"].rsplit("/", 1)[-1]: int(entry["size"]) for entry in found if entry["type"] == "file"}
+
+
+def _with_prefix(fs: Any, path: str, prefix: str) -> dict[str, dict[str, Any]]:
+    """Return a store's entries, by path, for files directly in a folder whose names begin with `prefix`."""
+    found = fs.find(path, detail=True, prefix=prefix)  # stores filter on the server; other file systems do not filter
+    begin = f"{path.rstrip('/')}/{prefix}"
+    return {name: entry for name, entry in found.items() if name.startswith(begin) and "/" not in name[len(begin) :]}
+
+
+def _local_sizes(path: str, prefix: str) -> dict[str, int]:
+    found = {}
+    with os.scandir(path) as entries:
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):  # deleted during the listing
+                if entry.name.startswith(prefix) and entry.is_file():
+                    found[entry.name] = entry.stat().st_size
+    return found
+
+
+def remove_folder(url: str, last: str) -> None:
+    """Delete a folder or a file. The folder's file `last` is deleted after everything else.
+
+    Does nothing if `url` does not exist. Raises StorageError if the disk or the store fails.
+    """
+    kept = join(url, last)
+    if is_local(url):
+        for name in names(url):
+            if name != last:
+                remove(join(url, name))
+    else:
+        fs, kept_path = filesystem(kept)
+        with contextlib.suppress(FileNotFoundError), storage_errors_of(url, FileNotFoundError):
+            for page in _pages(url):
+                unwanted = [path for path in page if path != kept_path]
+                if unwanted:
+                    fs.rm(unwanted)
+
+    remove(url)
+
+
+def _pages(url: str) -> Iterator[list[str]]:
+    """Yield the paths of all files below a folder in a store.
+
+    For S3, only one page is in memory at a time. The packages for other stores can only list a whole folder at once,
+    which takes about a kilobyte per file.
+    """
+    fs, path = filesystem(url)
+    if "s3" not in fs.protocol:
+        yield list(fs.find(path))
+        return
+
+    bucket, key, _ = fs.split_path(path)
+    wanted = {"Bucket": bucket, "Prefix": key.rstrip("/") + "/", "MaxKeys": PAGE}
+    while True:
+        page = fs.call_s3("list_objects_v2", **wanted)
+        yield [f"{bucket}/{entry['Key']}" for entry in page.get("Contents", [])]
+        if not page.get("IsTruncated"):
+            return
+        wanted["ContinuationToken"] = page["NextContinuationToken"]

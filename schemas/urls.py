@@ -1,15 +1,23 @@
-"""URLs and local paths: which file system one names, how names are joined, and how a path is printed."""
+"""URLs and local paths: which file system one names, how names are joined, and how a path is printed.
+
+The second half turns the exceptions of disks and object stores into errors that a user can act on: with the URL, the
+reason and what to check.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import shutil
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from schemas.errors import StorageError, UsageError
+from schemas.errors import ClozelineError, StorageError, UsageError
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 """The pip extra with the package that opens each kind of URL."""
@@ -108,3 +116,73 @@ def join(base: str, *names: str) -> str:
 def printable(path: str) -> str:
     r"""Return a path as text that can be printed and stored: bytes that are not UTF-8 become \xNN."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+# Errors
+
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+WRONG_PATH = (errno.ELOOP, errno.ENAMETOOLONG, errno.EISDIR, errno.EINVAL)
+"""Error numbers caused by the path itself rather than by the disk."""
+
+
+@contextlib.contextmanager
+def storage_errors_of(url: str, *passing: type[Exception]) -> Iterator[None]:
+    """Turn refusals by a disk or an object store inside the block into a StorageError that names `url`.
+
+    Object store packages raise exceptions of many types, so for a store every exception counts except those in
+    `passing`.
+    """
+    try:
+        yield
+    except (ClozelineError, *passing):
+        raise
+    except Exception as error:
+        if not is_local(url):
+            raise unreachable(url, error) from error
+        if isinstance(error, OSError):
+            raise refused(url, error) from error
+        raise
+
+
+def unreachable(url: str, error: Exception) -> StorageError:
+    """Return the error for an exception that the package of an object store raised."""
+    return StorageError(
+        f"{url} cannot be reached ({type(error).__name__}: {error}). Check the address, the credentials and the "
+        "network."
+    )
+
+
+def refused(url: str, error: OSError) -> StorageError:
+    """Return the error for a local path that the system does not read or change."""
+    reason = error.strerror or error
+    return StorageError(f"{url} cannot be read or changed: {reason}. Check its permissions and the disk.")
+
+
+def unreadable(url: str, error: OSError) -> ClozelineError:
+    """Return the error for a local path that the system does not open, UsageError or StorageError by its reason."""
+    if error.errno in WRONG_PATH:
+        return UsageError(f"{url} cannot be opened: {error.strerror}. Check the path.")
+    return refused(url, error)
+
+
+def unwritable(url: str, path: str, error: OSError, needed: int) -> StorageError:
+    """Return the error for a local file of `needed` bytes that the system does not write."""
+    if error.errno in FULL:
+        free = shutil.disk_usage(existing_folder(os.path.dirname(path))).free
+        return StorageError(
+            f"The disk is full: {url} needs {needed:,} bytes and {free:,} are free. "
+            "Free some space and run the same command again, which continues."
+        )
+
+    reason = error.strerror or error
+    if error.errno == errno.EEXIST:  # from makedirs, if a file has the folder's name
+        reason = os.strerror(errno.ENOTDIR)
+    return StorageError(f"{url} cannot be written: {reason}. Check the folder, or give another one.")
+
+
+def existing_folder(path: str) -> str:
+    """Return the path, or the nearest folder above it that exists."""
+    while not os.path.isdir(path):
+        path = os.path.dirname(path)
+    return path

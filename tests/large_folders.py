@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from schemas import FORMAT_VERSION, shards, storage
-from schemas.manifest import Input, Manifest, Part, Shard, fingerprint
-from schemas.manifest_entries import PART_ENTRIES, Listed, encode_entries, part_name
+from schemas.manifest import PART_ENTRIES, Input, Listed, Manifest, Part, Shard, encode_entries, fingerprint, part_name
 
 
 def many_shards(kind: str, count: int) -> list[Shard]:

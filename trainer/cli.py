@@ -7,7 +7,7 @@ import json
 import os
 
 from schemas.errors import UsageError
-from schemas.terminal_output import print_lines
+from schemas.terminal import print_lines
 from schemas.urls import normal
 from trainer.command_line import add_launcher_flag, add_set_flag, command_parser, run_until_stopped
 from trainer.config.load import load_recipe

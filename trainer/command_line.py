@@ -10,8 +10,7 @@ import sys
 from collections.abc import Callable
 
 from schemas.errors import ClozelineError
-from schemas.one_line_parser import OneLineParser
-from schemas.terminal_text import terminal_safe
+from schemas.terminal import OneLineParser, terminal_safe
 from schemas.urls import normal
 from trainer.distributed.stop import StopRequest
 from trainer.logs import rank_of_process

@@ -26,9 +26,7 @@ from typing import Any, Literal
 from schemas import storage
 from schemas.errors import ClozelineError, StorageError, UsageError
 from schemas.host_limits import allowed_cores, available_bytes, core_quota, usable_cores
-from schemas.one_line_parser import OneLineParser
-from schemas.terminal_output import print_lines
-from schemas.terminal_text import terminal_safe
+from schemas.terminal import OneLineParser, print_lines, terminal_safe
 from schemas.urls import normal
 from trainer.command_line import add_set_flag
 from trainer.config.load import load_recipe

@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 from schemas.errors import StorageError
-from schemas.terminal_text import terminal_safe
+from schemas.terminal import terminal_safe
 
 EVERY_RANK = {"every_rank": True}
 

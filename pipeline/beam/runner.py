@@ -36,9 +36,9 @@ from pipeline.commit.staging import Staging
 from schemas import manifest as manifests
 from schemas import storage
 from schemas.errors import ClozelineError, UsageError
-from schemas.large_folders import remove_folder
 from schemas.manifest import FolderKind, Manifest, read_manifest
-from schemas.terminal_output import print_lines
+from schemas.storage import remove_folder
+from schemas.terminal import print_lines
 
 LOCAL_ATTEMPTS = 2
 REMOTE_ATTEMPTS = 3

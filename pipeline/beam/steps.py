@@ -31,7 +31,7 @@ from pipeline.commit import failures
 from pipeline.commit.failures import Failures, Stopped
 from pipeline.commit.reports import Report
 from schemas.errors import ClozelineError
-from schemas.manifest_entries import Shard
+from schemas.manifest import Shard
 
 NAMESPACE = "clozeline"
 PIECES = "pieces"

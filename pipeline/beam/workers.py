@@ -34,7 +34,7 @@ from pipeline.beam import internals
 from pipeline.beam.stop_signals import SIGNALS
 from pipeline.flags import positive
 from schemas.errors import ClozelineError, UsageError
-from schemas.one_line_parser import OneLineParser
+from schemas.terminal import OneLineParser
 
 DEFAULT_PORT = 50000  # as in the examples of Beam and Flink
 PROVISION_SECONDS = 60.0

@@ -20,7 +20,7 @@ from schemas import FORMAT_VERSION, storage
 from schemas import manifest as manifests
 from schemas.errors import DataError, UsageError
 from schemas.manifest import FolderKind, Input, Manifest, read_manifest
-from schemas.terminal_text import one_line
+from schemas.terminal import one_line
 
 ADDED_BY_STEPS = {
     "text": (),

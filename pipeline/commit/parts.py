@@ -21,9 +21,18 @@ from pipeline.beam.steps import call
 from pipeline.commit.reports import Report
 from pipeline.commit.staging import Staging
 from schemas import storage
-from schemas.fingerprints import digest_of_part, fingerprint_of_parts
-from schemas.manifest import FolderKind, Input, Part, Shard
-from schemas.manifest_entries import PART_ENTRIES, Listed, encode_entries, part_name
+from schemas.manifest import (
+    PART_ENTRIES,
+    FolderKind,
+    Input,
+    Listed,
+    Part,
+    Shard,
+    digest_of_part,
+    encode_entries,
+    fingerprint_of_parts,
+    part_name,
+)
 from schemas.shards import shard_place
 
 AddUp = Callable[[list[Report]], Report]

@@ -45,9 +45,8 @@ from pipeline.commit.staging import PREFIX, Staging
 from schemas import manifest as manifests
 from schemas import storage
 from schemas.errors import ClozelineError, DataError, StorageError
-from schemas.large_folders import remove_folder
 from schemas.manifest import FolderKind, Manifest, Part, Shard, read_part
-from schemas.many_files import concurrently
+from schemas.storage import concurrently, remove_folder
 from schemas.vocabulary import TOKENIZER_FILES
 
 _PARTS = r"|manifest-(shards|inputs)-\d+-of-\d+\.json"

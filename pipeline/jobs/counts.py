@@ -42,8 +42,7 @@ from pipeline.words.rules import ALL_RULES, Rules, rules_of
 from schemas import FORMAT_VERSION, shards, storage
 from schemas import manifest as manifests
 from schemas.errors import UsageError
-from schemas.manifest import Manifest, Shard, fingerprint, read_manifest, read_shard_bytes
-from schemas.manifest_entries import PART_ENTRIES
+from schemas.manifest import PART_ENTRIES, Manifest, Shard, fingerprint, read_manifest, read_shard_bytes
 from schemas.shards import shard_name
 
 COUNT_VERSION = 3  # of the rules by which text is counted; version 2 had no zero width joiners in Unigram's words

@@ -22,21 +22,20 @@ from pipeline.beam.display import Work
 from pipeline.beam.engines import beam_options, check_launch, path_for_workers
 from pipeline.beam.runner import Execution
 from pipeline.beam.steps import call, call_last
+from pipeline.card import data_card
 from pipeline.commit.finished import Provenance, Wanted
 from pipeline.commit.parts import FolderSummary, PartSummary, SummarizeParts, summarize_folder
 from pipeline.commit.publish import end_publication, is_published, publish_output, read_piece
 from pipeline.commit.reports import Report, add_by_name, add_histograms, add_ledgers, ledger_entries, total
 from pipeline.commit.staging import Staging, plan_staging
-from pipeline.data_card.card import data_card
 from pipeline.flags import recorded_options
 from pipeline.jobs.run_job import folder_as_input, run_job
 from pipeline.jobs.text_folder import DivideText, TextFolder
 from pipeline.options import PairsJob
-from pipeline.pairs.build_shard import PairOptions, PairShard, build_shard
+from pipeline.pairs.build_shard import PairOptions, PairShard, build_shard, most_frequent_tokens
 from pipeline.pairs.encoding import Encoder, EncoderPool
 from pipeline.pairs.nsp_sop import PairingOptions
 from pipeline.pairs.published_tokenizer import check_encoding, without_dropout
-from pipeline.pairs.statistics import most_frequent_tokens
 from pipeline.words.rules import check_rules
 from schemas import FORMAT_VERSION, shards, storage
 from schemas.errors import DataError, UsageError

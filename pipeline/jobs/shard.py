@@ -60,7 +60,7 @@ from schemas import storage
 from schemas.errors import ClozelineError, UsageError
 from schemas.manifest import Input, Manifest
 from schemas.shards import shard_name
-from schemas.terminal_text import one_line
+from schemas.terminal import one_line
 
 JUDGED_AT_THE_END = ("max_bad_ratio", "max_undecodable_ratio")
 """Options that only decide whether the result is published.

@@ -22,7 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from tokenizers import Encoding
 
-from pipeline.pairs.encoded import EncodedStrings, JoinedWords
+from pipeline.pairs.encoding_cache import EncodedStrings, JoinedWords
 from pipeline.words.rules import literal_tokenizer
 from schemas.ragged import offsets_of
 from schemas.vocabulary import Model

@@ -1,6 +1,6 @@
 """Builds one pair shard from one text shard: encodes, pairs or fills rows, lays them out, shuffles, masks, counts.
 
-Shape suffixes: N sentences, T tokens, D documents. N1 and D1 have one element more.
+Shape suffixes: N sentences, T tokens, D documents, R rows, V the vocabulary. N1, D1 and R1 have one element more.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipeline.commit import reports
-from pipeline.pairs.encoded import EncodedStrings
-from pipeline.pairs.encoded_corpus import EncodedCorpus
 from pipeline.pairs.encoding import Encoder
+from pipeline.pairs.encoding_cache import EncodedStrings
 from pipeline.pairs.full_sentences import fill_rows
 from pipeline.pairs.layout import (
+    NO_PAIR_LABEL,
     EncodedDocuments,
+    RowBatch,
     RowLayout,
     SpecialTokens,
     copy_rows,
@@ -27,16 +28,17 @@ from pipeline.pairs.layout import (
     lay_sentences,
     to_columns,
 )
-from pipeline.pairs.nsp_sop import EMPTY, DocumentLedger, PairingOptions
+from pipeline.pairs.nsp_sop import EMPTY, DocumentLedger, EncodedCorpus, Objective, PairingOptions
 from pipeline.pairs.pairs_in_step import pair_sentences
 from pipeline.pairs.static_masks import StaticMaskDrawer, StaticMasks
-from pipeline.pairs.statistics import RowStatistics
 from schemas import shards, storage
-from schemas.manifest import Shard, read_shard_bytes
+from schemas.manifest import Shard, read_shard_bytes, shard_entry
 from schemas.masking import Masking
 from schemas.ragged import offsets_of
-from schemas.randomness import key, permutation
+from schemas.randomness import U64, key, mix, permutation
 from schemas.vocabulary import Vocabulary
+
+MAX_TOKENS_LISTED = 24  # on the data card
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,10 @@ def build_shard(
     layout = in_reading_order.take(permutation(len(in_reading_order.label_R), order_key))
 
     data, report = write_rows(layout, documents, target, vocabulary, options)
-    report["ledger"] = ledger_by_source(ledger, documents)
+
+    left_out = [(reason, documents.sources[j], count) for (reason, j), count in ledger.items() if count > 0]
+    empty = [(EMPTY, source, 1) for source in documents.empty_sources]
+    report["ledger"] = reports.add_ledgers([left_out, empty])
     return data, report
 
 
@@ -92,21 +97,22 @@ def encode_documents(text: pa.Table, encoder: Encoder, vocabulary: Vocabulary) -
 
     Sentences without a token (for example only invisible characters) are left out, and so are documents without tokens.
     """
+    id_type = np.dtype(str(shards.token_type(vocabulary.size)))
     ids = []
     word_starts = []
-    lengths = []
-    for sentences in sentence_arrays(text):
-        for encoded in encoder.encode_chunks(sentences):
-            ids.append(encoded.ids_T.astype(id_type(vocabulary)))
+    lengths = [np.zeros(0, dtype=np.int64)]
+    for chunk in text["sentences"].chunks:
+        for encoded in encoder.encode_chunks(chunk.flatten()):
+            ids.append(encoded.ids_T.astype(id_type))
             word_starts.append(word_starts_of(encoded, vocabulary))
             lengths.append(np.diff(encoded.offsets_N1))
 
     # No word begins at a special token.
-    special_ids = np.array(SpecialTokens.of(vocabulary).all_ids(), dtype=id_type(vocabulary))
+    special_ids = np.array(SpecialTokens.of(vocabulary).all_ids(), dtype=id_type)
     ids.append(special_ids)
     word_starts.append(np.zeros(len(special_ids), dtype=bool))
 
-    lengths_N = np.concatenate([np.zeros(0, dtype=np.int64), *lengths])
+    lengths_N = np.concatenate(lengths)
     corpus, is_kept_D = locate_documents(lengths_N, text)
     sources = text["source"].combine_chunks()
     return EncodedDocuments(
@@ -117,17 +123,6 @@ def encode_documents(text: pa.Table, encoder: Encoder, vocabulary: Vocabulary) -
         sources=sources.filter(pa.array(is_kept_D)).to_pylist(),
         empty_sources=sources.filter(pa.array(~is_kept_D)).to_pylist(),
     )
-
-
-def sentence_arrays(text: pa.Table) -> list[pa.Array]:
-    """Return the sentences of a text shard, one array for each of its record batches. Nothing is copied."""
-    return [chunk.flatten() for chunk in text["sentences"].chunks]
-
-
-def id_type(vocabulary: Vocabulary) -> Any:
-    """Return the numpy type of token ids in a pair shard: uint16 for a small vocabulary, otherwise uint32."""
-    is_small = shards.token_type(vocabulary.size) == pa.uint16()
-    return np.uint16 if is_small else np.uint32
 
 
 def word_starts_of(encoded: EncodedStrings, vocabulary: Vocabulary) -> NDArray[np.bool_]:
@@ -203,12 +198,132 @@ def write_rows(
         report["masks"] = drawer.counts()
 
     tokens = int(layout.range_lengths_N.sum())
-    entry = shards.shard_entry(target.name, data, num_rows, fingerprint, tokens)
-    return data, {"shard": entry, **report}
+    return data, {"shard": shard_entry(target.name, data, num_rows, fingerprint, tokens), **report}
 
 
-def ledger_by_source(ledger: DocumentLedger, documents: EncodedDocuments) -> reports.Ledger:
-    """Return what was left out or cut as (reason, source, count), including documents without a token."""
-    left_out = [(reason, documents.sources[j], count) for (reason, j), count in ledger.items() if count > 0]
-    empty = [(EMPTY, source, 1) for source in documents.empty_sources]
-    return reports.add_ledgers([left_out, empty])
+# Statistics for the manifest and the data card
+
+
+class RowStatistics:
+    """Counts of a shard's rows, which are added batch by batch."""
+
+    def __init__(self, max_length: int, vocabulary: Vocabulary):
+        """Start without rows. `max_length`: the maximum number of tokens in a row."""
+        self._max_length = max_length
+        self._unknown_id = vocabulary.special_id("unk")
+        self._unknown_tokens = 0
+        self._unknown_words = 0
+        self._words = 0
+        self._hashes: list[U64] = []
+
+        # A hash for each id and an odd factor for each position, from the same generator as all random numbers.
+        self._id_hashes_V = mix(np.arange(1, vocabulary.size + 1, dtype=np.uint64))
+        self._factors = mix(np.arange(1, max_length + 1, dtype=np.uint64) << np.uint64(32)) | np.uint64(1)
+
+    def add(self, rows: RowBatch) -> None:
+        """Count the tokens of a batch of rows."""
+        # Words are numbered from 1, and special tokens continue the word before them.
+        word_T = np.cumsum(rows.word_starts_T)
+        word_of_unknown = word_T[rows.ids_T == self._unknown_id]
+        self._words += int(word_T[-1]) if len(word_T) else 0
+        self._unknown_words += len(np.unique(word_of_unknown))
+        self._unknown_tokens += len(word_of_unknown)
+        self._hashes.append(self._hash(rows))
+
+    def describe(self, layout: RowLayout, documents: EncodedDocuments, objective: Objective) -> dict[str, Any]:
+        """Return the counts of a shard, after all of its rows were added."""
+        lengths_R = layout.lengths()
+        labels_R = layout.label_R[layout.label_R != NO_PAIR_LABEL]
+        return {
+            "labels": np.bincount(labels_R, minlength=2).tolist(),
+            "contradicted_labels": contradicted(layout, documents.corpus, objective),
+            "lengths": np.bincount(lengths_R, minlength=self._max_length + 1).tolist(),
+            "segment_a_lengths": segment_a_lengths(layout, self._max_length),
+            "unknown_tokens": self._unknown_tokens,
+            "unknown_words": self._unknown_words,
+            "words": self._words,
+            "duplicate_rows": self._duplicate_rows(),
+            "source_tokens": tokens_by_source(layout, lengths_R, documents.sources),
+        }
+
+    def _duplicate_rows(self) -> int:
+        """Count the rows with the same ids as an earlier row of the shard, by a 64-bit hash of each row."""
+        if not self._hashes:
+            return 0
+        hashes_R = np.concatenate(self._hashes)
+        return len(hashes_R) - len(np.unique(hashes_R))
+
+    def _hash(self, rows: RowBatch) -> U64:
+        """Return (R,) uint64 hashes of rows, which are never empty.
+
+        The hash of a row is the sum of the hashes of its tokens, each times the factor of its position (multilinear
+        hashing: Lemire and Kaser, "Strongly universal string hashing is fast", 2014).
+        """
+        starts_R = rows.offsets_R1[:-1]
+        lengths_R = np.diff(rows.offsets_R1)
+        positions_T = np.arange(len(rows.ids_T))
+        positions_T -= np.repeat(starts_R, lengths_R)  # now counted from the row's first token
+
+        hashes_T = self._id_hashes_V.take(rows.ids_T)
+        hashes_T *= self._factors.take(positions_T)
+        return np.add.reduceat(hashes_T, starts_R)
+
+
+def tokens_by_source(layout: RowLayout, lengths_R: NDArray[np.integer], sources: list[str]) -> dict[str, int]:
+    """Return the number of tokens of each source, sorted by name. A row counts for its first document's source."""
+    # Map source names to numbers, then each row's first document to its source's number.
+    names = sorted(set(sources))
+    number_of = {name: number for number, name in enumerate(names)}
+    source_D = np.array([number_of[source] for source in sources], dtype=np.int64)
+    source_R = source_D[layout.documents_R2[:, 0]]
+
+    tokens = np.zeros(len(names), dtype=np.int64)
+    np.add.at(tokens, source_R, lengths_R)
+    return {name: count for name, count in zip(names, tokens.tolist(), strict=True) if count > 0}
+
+
+def contradicted(layout: RowLayout, corpus: EncodedCorpus, objective: Objective) -> int:
+    """Count the rows whose label contradicts where their segments come from. There should be none.
+
+    Label 0 means that B comes after A in the same document. Label 1 means that B is from another document (nsp) or
+    comes before A (sop). Each segment must also be inside the document that the row names.
+    """
+    if layout.segments_R4 is None:
+        return 0
+
+    a_start_R, a_end_R, b_start_R, b_end_R = layout.segments_R4.T
+    document_a_R, document_b_R = layout.documents_R2.T
+
+    # Document j is the tokens bounds_D1[j] : bounds_D1[j + 1].
+    bounds_D1 = corpus.sentence_offsets_N1[corpus.document_offsets_D1]
+    a_is_inside_R = (bounds_D1[document_a_R] <= a_start_R) & (a_end_R <= bounds_D1[document_a_R + 1])
+    b_is_inside_R = (bounds_D1[document_b_R] <= b_start_R) & (b_end_R <= bounds_D1[document_b_R + 1])
+
+    # Two copies of a document have equal ids but different numbers.
+    ids_D = corpus.document_ids_D
+    same_document_R = ids_D[document_a_R] == ids_D[document_b_R]
+    in_order_R = same_document_R & (a_end_R <= b_start_R)
+    exchanged_R = same_document_R & (b_end_R <= a_start_R)
+
+    one_is_true_R = ~same_document_R if objective == "nsp" else exchanged_R
+    label_is_true_R = np.where(layout.label_R == 0, in_order_R, one_is_true_R)
+    is_right_R = a_is_inside_R & b_is_inside_R & label_is_true_R
+    return int(np.count_nonzero(~is_right_R))
+
+
+def segment_a_lengths(layout: RowLayout, max_length: int) -> list[int]:
+    """Return how many rows have a segment A of 0, 1, ... `max_length` tokens; empty for rows without pairs."""
+    if layout.segments_R4 is None:
+        return []
+    lengths_R = layout.segments_R4[:, 1] - layout.segments_R4[:, 0]
+    return np.bincount(lengths_R, minlength=max_length + 1).tolist()
+
+
+def most_frequent_tokens(table: pa.Table, vocabulary: Vocabulary) -> list[list[str | int]]:
+    """Return [token as people read it, count] of a shard's most frequent ordinary tokens; ties go to the lower id."""
+    ids_T = table["input_ids"].combine_chunks().values.to_numpy()
+    counts_V = np.bincount(ids_T, minlength=vocabulary.size)
+    counts_V[vocabulary.is_special_V] = 0
+
+    most_frequent = np.argsort(-counts_V, kind="stable")[:MAX_TOKENS_LISTED].tolist()
+    return [[vocabulary.shown(i), int(counts_V[i])] for i in most_frequent if counts_V[i] > 0]

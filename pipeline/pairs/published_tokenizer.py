@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pyarrow as pa
 from tokenizers import Tokenizer
 
 from pipeline.pairs.added_tokens import AddedTokens
-from pipeline.pairs.encoded import EncodedStrings
 from pipeline.pairs.encoding import Encoder
+from pipeline.pairs.encoding_cache import EncodedStrings
 from pipeline.words.rules import literal_tokenizer
 from schemas.errors import DataError
 from schemas.vocabulary import TOKENIZER_FILE, Vocabulary
@@ -52,14 +51,6 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-@dataclass(frozen=True)
-class Probe:
-    """A text to encode, and its description in an error."""
-
-    text: str
-    description: str
-
-
 def check_encoding(tokenizer_json: bytes, vocabulary: Vocabulary, path: str) -> None:
     """Raise DataError, naming the difference, if the encoder and the tokenizer itself disagree on a probe."""
     tokenizer = literal_tokenizer(tokenizer_json)
@@ -67,32 +58,35 @@ def check_encoding(tokenizer_json: bytes, vocabulary: Vocabulary, path: str) -> 
     reference = AddedTokens(tokenizer_json, vocabulary.model, None)  # passes every sentence to the tokenizer itself
 
     probes = list(_probes(vocabulary))
-    texts = pa.array([probe.text for probe in probes], pa.string())
+    texts = pa.array([text for text, _ in probes], pa.string())
     encoded = encoder.encode(texts)
     expected = reference.encode(texts)
 
-    for i, probe in enumerate(probes):
+    for i, (text, description) in enumerate(probes):
         ours = _ids_of_string(encoded, i)
         theirs = _ids_of_string(expected, i)
         if ours != theirs:
             raise DataError(
-                f"{path}: {TOKENIZER_FILE} encodes {probe.description} in a way that pairs cannot follow: "
-                f"{probe.text!r} becomes {_tokens(tokenizer, theirs)}, "
+                f"{path}: {TOKENIZER_FILE} encodes {description} in a way that pairs cannot follow: "
+                f"{text!r} becomes {_tokens(tokenizer, theirs)}, "
                 f"but here {_tokens(tokenizer, ours)}. Remove it from the tokenizer, or "
                 "make a vocabulary with `clozeline vocab`."
             )
 
 
-def _probes(vocabulary: Vocabulary) -> Iterator[Probe]:
-    """Yield plain texts, and every added token alone and next to spaces, letters and punctuation."""
+def _probes(vocabulary: Vocabulary) -> Iterator[tuple[str, str]]:
+    """Yield (text to encode, its description in an error).
+
+    They are plain texts, and every added token alone and next to spaces, letters and punctuation.
+    """
     for text in _PLAIN_PROBES:
-        yield Probe(text, repr(text))
+        yield text, repr(text)
 
     for token_id in sorted(vocabulary.added):
         token = vocabulary.tokens[token_id]
         in_context = [token, f"a {token} b", f"a{token}b", f"({token}).", f"{token}{token}"]
         for text in [*in_context, token.upper(), token.lower()]:
-            yield Probe(text, f"its added token {token!r}")
+            yield text, f"its added token {token!r}"
 
 
 def _ids_of_string(encoded: EncodedStrings, i: int) -> list[int]:

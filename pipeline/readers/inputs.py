@@ -30,8 +30,8 @@ from pipeline.readers.record import Format
 from pipeline.readers.table import READERS
 from schemas import storage
 from schemas.errors import DataError
-from schemas.manifest_entries import Input, decode_entries, encode_entries
-from schemas.many_files import concurrently
+from schemas.manifest import Input, decode_entries, encode_entries
+from schemas.storage import concurrently
 
 SPLIT_BYTES = 16 << 20
 """Bytes of text in one split: about a second of work, so that other workers do not wait long for the last one to

@@ -15,8 +15,8 @@ from fsspec.implementations.local import LocalFileSystem
 
 from schemas import storage
 from schemas.errors import DataError, StorageError, UsageError
-from schemas.many_files import concurrently
-from schemas.storage_errors import unreachable, unreadable
+from schemas.storage import concurrently
+from schemas.urls import unreachable, unreadable
 
 # Fields that distinguish versions of a file, best first: GCS, S3, Azure and HTTP, local disks, and others. Listings and
 # single lookups of one store agree in these fields, but not in all others.

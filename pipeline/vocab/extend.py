@@ -32,10 +32,11 @@ from pipeline.vocab.report import encode_words, word_tokenizer
 from pipeline.vocab.symbol_array import WordSymbols
 from pipeline.vocab.train import MAX_WORD_CHARACTERS, long_words
 from schemas.errors import DataError
-from schemas.extension import EXTENSION_FILE, Extension
 from schemas.vocabulary import (
+    EXTENSION_FILE,
     SENTENCEPIECE_SPACE,
     TOKENIZER_FILE,
+    Extension,
     Vocabulary,
     parse_vocabulary,
 )

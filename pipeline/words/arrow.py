@@ -14,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from schemas.randomness import GOLDEN, MIX_1
+
 Bytes = NDArray[np.uint8]
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
@@ -21,9 +23,9 @@ Ints = NDArray[np.int64]
 SPACE_BYTE = 0x20
 HASHED_AT_ONCE = 1 << 20  # bytes
 
-# Odd factors with well mixed bits: 2**64 divided by the golden ratio, and a factor of the generator SplitMix64.
-_HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)
-_MIX_FACTOR = np.uint64(0xBF58476D1CE4E5B9)
+# Odd factors with well mixed bits.
+_HASH_FACTOR = np.uint64(GOLDEN)
+_MIX_FACTOR = np.uint64(MIX_1)
 _SHIFT = np.uint64(31)
 
 

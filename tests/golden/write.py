@@ -13,7 +13,7 @@ from pathlib import Path
 from schemas import FORMAT_VERSION
 
 GOLDEN = Path(__file__).parent
-CORPUS = GOLDEN / "v1" / "corpus.jsonl"
+CORPUS = GOLDEN / "corpus.jsonl"
 NEWEST = GOLDEN / f"v{FORMAT_VERSION}"
 
 

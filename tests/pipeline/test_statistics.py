@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline import statistics as counting
-from pipeline.inspection import inspect
+from pipeline.inspection import inspect, show_cooccurrences
 from pipeline.statistics import (
     MAX_OCCURRENCES,
     MAX_PARTITIONS,
@@ -29,7 +29,6 @@ from pipeline.statistics import (
     least_weight,
     stride_of,
 )
-from pipeline.terminal_views import show_cooccurrences
 from schemas.cooccurrences import MAX_WINDOW, Counting
 from schemas.errors import DataError, UsageError
 from schemas.manifest import NAME, Manifest, Shard, fingerprint, read_manifest

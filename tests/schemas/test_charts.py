@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.charts import CHART_HEIGHT, MAX_POINTS, Line, chart, round_levels, short, thinned
+from schemas.charts import (
+    BINS,
+    CHART_HEIGHT,
+    MAX_POINTS,
+    Line,
+    bins,
+    chart,
+    mean,
+    quantile,
+    round_levels,
+    short,
+    thinned,
+)
 from schemas.pages import render
 
 NUMBERS = st.floats(-1e9, 1e9, allow_subnormal=False)
@@ -45,3 +59,19 @@ def test_lines_lie_inside_their_chart(points: list[tuple[int, float]]) -> None:
     for place in places:
         x, y = map(float, place.split(","))
         assert 0 <= x <= 1000 and -0.1 <= y <= CHART_HEIGHT + 0.1
+
+
+@pytest.mark.parametrize("length", [8, 16, 31, 64, 128, 129, 512, 1000])
+@pytest.mark.parametrize("most", [8, BINS])
+def test_bins_hold_every_length_once(length: int, most: int) -> None:
+    counts = [0, *range(1, length + 1)]
+    found = bins(counts, most)
+    assert len(found) <= most and sum(n for *_, n in found) == sum(counts)
+    assert found[0][0] == 1 and found[-1][1] == length
+    assert all(last + 1 == first for (_, last, _), (first, _, _) in pairwise(found))
+    assert all(n == sum(range(first, last + 1)) for first, last, n in found)
+
+
+def test_quantiles() -> None:
+    assert [quantile([0, 1, 1, 0, 2], share) for share in (0.25, 0.5, 0.75, 1)] == [1, 2, 4, 4]
+    assert mean([0, 1, 1, 0, 2]) == pytest.approx(2.75) and mean([0, 0]) == 0

@@ -103,7 +103,7 @@ BAD_MANIFESTS: dict[str, tuple[Callable[[Fields], None], str]] = {
     "hash-of-another-kind": (put("../x", "shards", 0, "sha256"), "shards.0.sha256"),
     "no-lengths": (without("statistics", "lengths"), "statistics.lengths"),
     "lengths-of-other-rows": (put([0, 0, 5], "statistics", "lengths"), "statistics.lengths"),
-    "format-0": (put(0, "format_version"), "format_version"),
+    "format-0": (put(0, "format_version"), "format version 0"),
 }
 
 

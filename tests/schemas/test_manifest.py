@@ -13,9 +13,11 @@ def test_unknown_fields_are_refused_by_name(pairs: Path, tmp_path: Path) -> None
         manifest.parse_manifest(json.dumps(fields).encode(), "manifest.json")
 
 
-def test_a_newer_format_is_refused(pairs: Path) -> None:
-    fields = json.loads((pairs / "manifest.json").read_text()) | {"format_version": FORMAT_VERSION + 1}
-    with pytest.raises(DataError, match=rf"format version {FORMAT_VERSION + 1}.*Upgrade"):
+@pytest.mark.parametrize(("change", "advice"), [(1, "Upgrade it"), (-1, "Make the folder again")])
+def test_another_format_is_refused(pairs: Path, change: int, advice: str) -> None:
+    version = FORMAT_VERSION + change
+    fields = json.loads((pairs / "manifest.json").read_text()) | {"format_version": version}
+    with pytest.raises(DataError, match=rf"format version {version}.*{advice}"):
         manifest.parse_manifest(json.dumps(fields).encode(), "manifest.json")
 
 

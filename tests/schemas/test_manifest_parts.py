@@ -12,9 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.errors import DataError
-from schemas.fingerprints import digest_of_part, fingerprint, fingerprint_of_parts
-from schemas.manifest import Input, open_manifest, parse_manifest, read_manifest
-from schemas.manifest_entries import PART_ENTRIES, decode_entries, encode_entries
+from schemas.manifest import (
+    PART_ENTRIES,
+    Input,
+    decode_entries,
+    digest_of_part,
+    encode_entries,
+    fingerprint,
+    fingerprint_of_parts,
+    open_manifest,
+    parse_manifest,
+    read_manifest,
+)
 from tests.large_folders import large_pairs, many_shards, write_parts
 
 COUNT = 2 * PART_ENTRIES + 5
@@ -149,17 +158,10 @@ def test_the_fingerprint_follows_from_the_digests_of_groups(count: int) -> None:
     entries = many_shards("text", count)
     lines = [f"{shard.path} {shard.fingerprint}" for shard in entries]
     expected = plain_fingerprint(lines, "text", "id")
-    assert fingerprint("text", entries, "id", version=2) == expected
+    assert fingerprint("text", entries, "id") == expected
 
     groups = [entries[start : start + PART_ENTRIES] for start in range(0, count, PART_ENTRIES)]
-    assert fingerprint_of_parts("text", map(digest_of_part, groups), "id", version=2) == expected
-
-
-def test_the_fingerprint_of_format_1_is_as_it_was() -> None:
-    entries = many_shards("text", 3)
-    lines = ["text", "1", "", *(f"{shard.path} {shard.fingerprint}" for shard in entries)]
-    expected = hashlib.blake2b("\n".join(lines).encode(), digest_size=16).hexdigest()
-    assert fingerprint("text", entries, version=1) == expected
+    assert fingerprint_of_parts("text", map(digest_of_part, groups), "id") == expected
 
 
 @given(st.lists(st.builds(Input, st.text(), st.none() | st.integers(0, 2**63 - 1), st.none() | st.text())))

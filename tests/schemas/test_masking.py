@@ -3,11 +3,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.masking import GROUP_LENGTHS, Kind, Masking, RowsToMask, budgets, draw_masks
+from schemas.mask_draws import GROUP_LENGTHS, WordSpans, find_words, group_words
+from schemas.masking import Kind, Masking, RowsToMask, budgets, draw_masks
 from schemas.ragged import offsets_of
 from schemas.randomness import key, numbers
 from schemas.vocabulary import Vocabulary
-from schemas.word_spans import WordSpans, find_words, group_words
 
 WORDS = [f"w{i}" for i in range(60)] + [f"##p{i}" for i in range(40)]
 VOCABULARY = Vocabulary("wordpiece", ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS), "test")

@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 
 from schemas.masking import Masking, Masks, RowsToMask
-from schemas.permutations import draw_targets
 from schemas.ragged import offsets_of
 from schemas.randomness import U64, numbers
 from schemas.vocabulary import Vocabulary
 from trainer.batch_limits import TOKEN_MULTIPLE
 from trainer.config.schema import Recipe
 from trainer.data.folder import PairFolder
+from trainer.data.permutations import draw_targets
 from trainer.data.rows import PairRows
 from trainer.data.share import RankShare
 from trainer.models.batch import IGNORE_INDEX, PackedBatch

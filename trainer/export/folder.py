@@ -23,13 +23,13 @@ from safetensors import SafetensorError
 
 from schemas import storage
 from schemas.errors import DataError, StorageError, UsageError
-from schemas.permissions import follow_umask
 from schemas.vocabulary import TOKENIZER_FILES
 from trainer.checkpoint.format import CHECKPOINTS_FOLDER
 from trainer.checkpoint.remote import upload_file
 from trainer.checkpoint.run_lock import RUN_LOCK_FILE, hold
 from trainer.models.electra import GENERATOR_FOLDER
 from trainer.models.pretraining import PretrainingModel
+from trainer.permissions import follow_umask
 
 INDEX_FILE = "model.safetensors.index.json"
 EXPORT_FILES = {"config.json", "model.safetensors", INDEX_FILE, "README.md"} | TOKENIZER_FILES

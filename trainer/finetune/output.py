@@ -14,7 +14,6 @@ from safetensors import SafetensorError
 
 from schemas import storage
 from schemas.errors import StorageError, UsageError
-from schemas.permissions import follow_umask
 from trainer.checkpoint.run_lock import held
 from trainer.export.tokenizer import TOKENIZER_CONFIG, portable_config
 from trainer.finetune.identity import IDENTITY_FILE, TASK_FILE, check_owner
@@ -22,6 +21,7 @@ from trainer.finetune.model import restore_dropout
 from trainer.finetune.opening import first_line, open_tokenizer, quiet_transformers
 from trainer.finetune.task import Task
 from trainer.finetune.task_file import dump_task
+from trainer.permissions import follow_umask
 
 MODEL_FOLDER = "hf"
 MODEL_CARD_FILE = "README.md"

@@ -35,7 +35,7 @@ class PackedBatch:
     causal: a token attends only to itself and to earlier tokens of its sequence.
     draws_K: random numbers in [0, 2**63), from which ELECTRA's replacement tokens are sampled; None in other models.
     order_T: XLNet only, otherwise None. -1 for a token that all tokens of its sequence see; for any other, its place in
-        the order of prediction, and only tokens later in that order see it (schemas/permutations.py).
+        the order of prediction, and only tokens later in that order see it (trainer/data/permutations.py).
     most_targets: XLNet only: the largest number of tokens to predict in a sequence; 0 if unknown.
     mask_id: the id of [MASK] if tokens to predict may be replaced by it; None in causal language modeling and in XLNet.
     """

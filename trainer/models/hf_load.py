@@ -17,8 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from schemas.errors import DataError, UsageError
-from schemas.extension import Extension
-from schemas.vocabulary import Vocabulary
+from schemas.vocabulary import Extension, Vocabulary
 from trainer.models.electra import PartModel, parts_of
 from trainer.models.families import FAMILIES_WITH
 from trainer.models.hf_config import hf_config

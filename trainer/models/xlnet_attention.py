@@ -4,7 +4,7 @@ The score of query i and key j is, with q, k and r the projections of a query, a
 
     (q_i + r_w_bias) . k_j  +  (q_i + r_r_bias) . r_(i - j)  +  (q_i + r_s_bias) . seg_embed[segments differ]
 
-divided by sqrt(d). The keys that a query sees follow from the order of prediction (schemas/permutations.py): those
+divided by sqrt(d). The keys that a query sees follow from the order of prediction (trainer/data/permutations.py): those
 whose order is below max(the query's order, 0), where tokens that all others see have order -1. The content stream has a
 query at every token, which also sees itself. The query stream has one at each target, which does not see itself. Both
 read the keys and values of the content stream.

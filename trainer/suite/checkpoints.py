@@ -12,7 +12,7 @@ from typing import Any
 
 from schemas import storage
 from schemas.errors import UsageError
-from schemas.one_line_parser import OneLineParser
+from schemas.terminal import OneLineParser
 from trainer.checkpoint.format import MANIFEST, checkpoint_path, read_state, steps_saved
 from trainer.checkpoint.run_folder import RECIPE
 from trainer.command_line import exit_code_of

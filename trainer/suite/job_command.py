@@ -11,8 +11,8 @@ import torch
 
 from schemas import storage
 from schemas.errors import DataError
-from schemas.one_line_parser import OneLineParser
 from schemas.randomness import key
+from schemas.terminal import OneLineParser
 from trainer.finetune.opening import first_line, quiet_transformers, read_config
 from trainer.finetune.results import RESULTS_FILE
 from trainer.models.hf_files import weight_files

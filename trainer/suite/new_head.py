@@ -16,11 +16,11 @@ from safetensors.torch import load_file, save_file
 from transformers import MODEL_MAPPING
 
 from schemas.errors import DataError
-from schemas.one_line_parser import OneLineParser
-from schemas.permissions import follow_umask
+from schemas.terminal import OneLineParser
 from trainer.command_line import exit_code_of
 from trainer.finetune.fingerprint import fingerprint_of
 from trainer.finetune.opening import read_config
+from trainer.permissions import follow_umask
 from trainer.suite.plan import SOURCE_FILE
 
 WEIGHTS = "model.safetensors"

@@ -21,7 +21,7 @@ from schemas import storage
 from schemas.manifest import read_manifest
 from schemas.vocabulary import TOKENIZER_FILE, read_vocabulary
 
-GOLDEN_TEXT = Path(__file__).resolve().parents[2] / "golden" / "v1" / "text"
+GOLDEN_TEXT = Path(__file__).resolve().parents[2] / "golden" / "v2" / "text"
 SYLLABLES = ["ba", "ko", "ri", "tu", "men", "sa", "lo", "vi", "den", "ar", "ish", "pel", "qu", "zo", "th", "ing"]
 FILES = 4
 SHARDS = 8

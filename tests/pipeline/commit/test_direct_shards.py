@@ -16,7 +16,8 @@ from pipeline.commit.parts import part_of_report, summarize_folder, summarize_pa
 from pipeline.commit.publish import publish_output
 from pipeline.commit.reports import Report
 from pipeline.commit.staging import Staging
-from schemas import FORMAT_VERSION, fingerprints, shards, storage
+from schemas import FORMAT_VERSION, shards, storage
+from schemas import manifest as manifests
 from schemas.errors import StorageError
 from schemas.manifest import Manifest, read_manifest, read_shard_bytes
 
@@ -32,7 +33,7 @@ class Killed(BaseException):
 def out(monkeypatch: pytest.MonkeyPatch) -> str:
     """An output folder in a store without renames, and parts of two shards."""
     monkeypatch.setattr(manifest_parts, "PART_ENTRIES", PART)
-    monkeypatch.setattr(fingerprints, "PART_ENTRIES", PART)
+    monkeypatch.setattr(manifests, "PART_ENTRIES", PART)
     return f"memory://direct/{uuid.uuid4().hex}/out"
 
 
@@ -284,7 +285,7 @@ def test_a_disk_takes_shards_by_renaming(tmp_path) -> None:
 def test_thousands_of_files_take_no_request_each(out: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Checking and publishing a folder whose shards are in place: a fixed number of requests and those for parts."""
     monkeypatch.setattr(manifest_parts, "PART_ENTRIES", 4096)
-    monkeypatch.setattr(fingerprints, "PART_ENTRIES", 4096)
+    monkeypatch.setattr(manifests, "PART_ENTRIES", 4096)
     count = 3000
     staging = Staging(out, "a", token=uuid.uuid4().hex)
     asked: list[str] = []

@@ -16,9 +16,9 @@ from pipeline.commit.parts import FolderSummary, list_inputs, part_of_report, su
 from pipeline.commit.reports import Report, add_histograms
 from pipeline.commit.staging import Staging
 from pipeline.jobs.pairs import add_pair_reports
-from schemas import fingerprints, storage
-from schemas.fingerprints import fingerprint
-from schemas.manifest import Input, Shard, read_part
+from schemas import manifest as manifests
+from schemas import storage
+from schemas.manifest import Input, Shard, fingerprint, read_part
 from schemas.shards import shard_name
 from tests.large_folders import many_shards
 
@@ -28,7 +28,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> int:
     """Parts of 8 entries, so that a few shards make several."""
     monkeypatch.setattr(manifest_parts, "PART_ENTRIES", 8)
     monkeypatch.setattr(manifest_parts, "ADDED_AT_ONCE", 3)
-    monkeypatch.setattr(fingerprints, "PART_ENTRIES", 8)
+    monkeypatch.setattr(manifests, "PART_ENTRIES", 8)
     return 8
 
 

@@ -19,10 +19,11 @@ from pipeline.commit.staging import Staging
 from pipeline.jobs import pairs as pairs_graph
 from pipeline.jobs import shard as shard_graph
 from pipeline.readers.inputs import read_splits
-from schemas import fingerprints, large_folders, storage
+from schemas import manifest as manifests
+from schemas import storage
 from schemas.errors import ClozelineError, DataError, StorageError
-from schemas.large_folders import remove_folder
 from schemas.manifest import read_manifest
+from schemas.storage import remove_folder
 from tests.conftest import Command
 from tests.object_store import ObjectStore
 from tests.pipeline.commit.test_direct_shards import (
@@ -45,7 +46,7 @@ CHANGES = 18
 def out(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """An output folder, and parts of two shards."""
     monkeypatch.setattr(manifest_parts, "PART_ENTRIES", 2)
-    monkeypatch.setattr(fingerprints, "PART_ENTRIES", 2)
+    monkeypatch.setattr(manifests, "PART_ENTRIES", 2)
     return str(tmp_path / "out") if request.param == "disk" else f"memory://repeated/{uuid.uuid4().hex}/out"
 
 
@@ -228,7 +229,7 @@ def test_the_last_steps_of_jobs_may_run_twice(
 def test_a_large_staging_is_deleted_a_page_at_a_time(s3: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the copy of the manifest after all other files, which then says that nothing is left."""
     bucket = s3.bucket("large")
-    monkeypatch.setattr(large_folders, "PAGE", 10)
+    monkeypatch.setattr(storage, "PAGE", 10)
     for number in range(25):
         bucket.put_object(Key=f"out/_unfinished-a/run-{number}.json", Body=b"")
     for name in ("out/_unfinished-a/manifest.json", "out/_unfinished-ab/other"):

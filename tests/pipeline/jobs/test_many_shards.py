@@ -13,10 +13,9 @@ from pipeline.commit.staging import Staging
 from pipeline.jobs.pairs import PairsPlan, pair_shards
 from pipeline.jobs.text_folder import TextFolder
 from pipeline.options import PairsJob
-from schemas import fingerprints
+from schemas import manifest as manifests
 from schemas.errors import DataError
-from schemas.manifest import Manifest, read_manifest
-from schemas.manifest_entries import PART_ENTRIES
+from schemas.manifest import PART_ENTRIES, Manifest, read_manifest
 from schemas.shards import shard_name
 from tests.large_folders import many_shards, write_parts
 
@@ -55,7 +54,7 @@ def test_pairs_are_published_in_parts(command, text, vocab, tmp_path, monkeypatc
     whole = make(command, text, vocab, tmp_path / "whole")
     with monkeypatch.context() as patch:
         patch.setattr(manifest_parts, "PART_ENTRIES", 4)
-        patch.setattr(fingerprints, "PART_ENTRIES", 4)
+        patch.setattr(manifests, "PART_ENTRIES", 4)
         in_parts = make(command, text, vocab, tmp_path / "in_parts")
         assert [part.count for part in in_parts.parts] == [4, 2]
 
@@ -71,7 +70,7 @@ def test_pairs_are_published_in_parts(command, text, vocab, tmp_path, monkeypatc
 def test_a_result_in_parts_is_replaced_without_a_trace(command, text, vocab, tmp_path, monkeypatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(manifest_parts, "PART_ENTRIES", 4)
-        patch.setattr(fingerprints, "PART_ENTRIES", 4)
+        patch.setattr(manifests, "PART_ENTRIES", 4)
         make(command, text, vocab, tmp_path / "out")
     flags = ("--text", text, "--vocab", vocab, "--output", tmp_path / "out", "--objective", "sop", "--overwrite")
     assert command("pairs", *flags).returncode == 0

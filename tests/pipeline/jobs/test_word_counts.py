@@ -29,7 +29,7 @@ from pipeline.jobs.text_folder import TextFolder
 from pipeline.options import VocabJob
 from pipeline.vocab.counting import BY_RULES
 from pipeline.words.rules import ALL_RULES
-from schemas import fingerprints
+from schemas import manifest as manifests
 from schemas.errors import DataError, StorageError
 from schemas.manifest import open_manifest, read_root
 from schemas.vocabulary import COUNTS_FILE, TOKENIZER_FILE
@@ -139,7 +139,7 @@ def test_many_counts_are_listed_in_parts(tmp_path: Path, monkeypatch: pytest.Mon
     publish(add_all(PLAN, whole), whole)
     expected = open_manifest(str(tmp_path / "whole")).shards
     monkeypatch.setattr(manifest_parts, "PART_ENTRIES", 32)
-    monkeypatch.setattr(fingerprints, "PART_ENTRIES", 32)
+    monkeypatch.setattr(manifests, "PART_ENTRIES", 32)
     in_parts = Staging(str(tmp_path / "in_parts"), "job")
     publish(add_all(PLAN, in_parts), in_parts)
 

@@ -14,8 +14,8 @@ from tokenizers import AddedToken, Tokenizer, models
 from tokenizers.pre_tokenizers import ByteLevel
 
 from pipeline.pairs import encoding
-from pipeline.pairs.encoded import MISSING, EncodedStrings, EncodingCache, KeyTable
 from pipeline.pairs.encoding import Encoder, EncoderPool
+from pipeline.pairs.encoding_cache import MISSING, EncodedStrings, EncodingCache, KeyTable
 from pipeline.words.rules import normalizer, pre_tokenizer
 from schemas.ragged import offsets_of
 from schemas.vocabulary import SPECIALS, Model

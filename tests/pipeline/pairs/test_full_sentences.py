@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.pairs.encoded_corpus import EncodedCorpus
 from pipeline.pairs.full_sentences import CUT_SENTENCE, EDGES, SentenceRows, fill_rows
-from pipeline.pairs.nsp_sop import Objective, PairingOptions
+from pipeline.pairs.nsp_sop import EncodedCorpus, Objective, PairingOptions
 from schemas.randomness import key, permutation
 from tests.pipeline.pairs.test_nsp_sop import corpus
 

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.pairs.encoded_corpus import EncodedCorpus
 from pipeline.pairs.nsp_sop import (
     ALONE,
     TOO_SHORT,
+    EncodedCorpus,
     PairingOptions,
     PairRow,
     fair_coins,

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.pairs import pairs_in_step
-from pipeline.pairs.encoded_corpus import EncodedCorpus
 from pipeline.pairs.nsp_sop import (
     ALONE,
     CUT,
     TOO_SHORT,
+    EncodedCorpus,
     Objective,
     PairingOptions,
     PairRow,

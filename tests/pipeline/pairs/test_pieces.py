@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
-from pipeline.pairs.pieces import WordCutter, cut_into_pieces
+from pipeline.pairs.encoding import WordCutter, cut_into_pieces
 from pipeline.words.rules import cutter_of, normalizer, pre_tokenizer
 from schemas.vocabulary import Model
 

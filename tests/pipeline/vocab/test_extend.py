@@ -22,9 +22,8 @@ from transformers import (
 from pipeline.pairs.encoding import Encoder
 from pipeline.words.rules import literal_tokenizer
 from schemas.errors import DataError
-from schemas.extension import EXTENSION_FILE, Extension
 from schemas.manifest import read_manifest
-from schemas.vocabulary import read_vocabulary
+from schemas.vocabulary import EXTENSION_FILE, Extension, read_vocabulary
 
 DOMAIN = [
     "kubernetes",

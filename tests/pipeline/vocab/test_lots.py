@@ -11,9 +11,7 @@ from pipeline.jobs import counts
 from pipeline.jobs.counts import CountPlan, text_lots
 from pipeline.jobs.text_folder import TextFolder
 from pipeline.words.rules import ALL_RULES
-from schemas.fingerprints import fingerprint
-from schemas.manifest import read_root
-from schemas.manifest_entries import PART_ENTRIES, Part, encode_entries, part_name
+from schemas.manifest import PART_ENTRIES, Part, encode_entries, fingerprint, part_name, read_root
 from schemas.storage import sha256
 
 TEXT = TextFolder("", "", num_shards=1, num_parts=1, text_bytes=1)

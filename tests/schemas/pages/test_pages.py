@@ -15,7 +15,7 @@ HOSTILE = "</style><script>alert('1')</script>{{ title }}"
 
 def frame(title: str) -> str:
     """The frame alone, without a page's content."""
-    return render("pipeline.data_card", "base.html", title=title)
+    return render("pipeline", "base.html", title=title)
 
 
 def test_values_are_escaped_and_never_taken_for_a_template() -> None:
@@ -27,7 +27,7 @@ def test_values_are_escaped_and_never_taken_for_a_template() -> None:
 
 def test_a_missing_value_is_an_error() -> None:
     with pytest.raises(UndefinedError, match="title"):
-        render("pipeline.data_card", "base.html")
+        render("pipeline", "base.html")
 
 
 def test_the_same_values_give_the_same_bytes() -> None:

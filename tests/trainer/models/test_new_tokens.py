@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from schemas.errors import DataError, UsageError
-from schemas.extension import Extension
-from schemas.vocabulary import read_vocabulary
+from schemas.vocabulary import Extension, read_vocabulary
 from tests.small_models import FAMILIES, SIZES, random_model, section, write_hf
 from trainer.config.load import load_recipe
 from trainer.config.schema import ModelSection

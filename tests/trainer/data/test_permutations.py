@@ -9,8 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from schemas.mask_draws import ORDER_STREAM, STREAM_SIZE
 from schemas.masking import KINDS, Masking, RowsToMask
-from schemas.permutations import (
+from schemas.ragged import offsets_of
+from schemas.randomness import numbers, uniforms
+from schemas.vocabulary import Vocabulary, read_vocabulary
+from trainer.data.permutations import (
     CONTEXT_STREAM,
     PLACE_IN_ORDER_STREAM,
     SEEN_BY_ALL,
@@ -19,10 +23,6 @@ from schemas.permutations import (
     Targets,
     draw_targets,
 )
-from schemas.ragged import offsets_of
-from schemas.randomness import numbers, uniforms
-from schemas.vocabulary import Vocabulary, read_vocabulary
-from schemas.word_spans import ORDER_STREAM, STREAM_SIZE
 
 SPANS = Masking("ngram", 1 / 6)
 WORD, PIECE = "word", "piece"

@@ -31,12 +31,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from schemas.mask_draws import take_groups
+from schemas.mask_draws import STREAM_SIZE, WordSpans, find_words, take_groups
 from schemas.masking import Masking, RowsToMask, budgets, draw_masks
 from schemas.ragged import offsets_of, places_of_ranges
 from schemas.randomness import U64, numbers, uniforms
 from schemas.vocabulary import Vocabulary
-from schemas.word_spans import STREAM_SIZE, WordSpans, find_words
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -44,7 +43,7 @@ Bools = NDArray[np.bool_]
 SEEN_BY_ALL = -1
 """Marks, in place of a number in the order, a token that is neither a target nor functional."""
 
-# Additional streams of a row's key; see schemas/word_spans.py for the others.
+# Additional streams of a row's key; see schemas/mask_draws.py for the others.
 PLACE_IN_ORDER_STREAM = 4  # counter: the token's place in its row
 SPAN_LENGTH_STREAM = 5  # counter: the number of spans that the row already has, also for CONTEXT_STREAM
 CONTEXT_STREAM = 6  # how many tokens of context come before the span

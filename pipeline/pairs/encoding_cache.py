@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from pipeline.words.arrow import Bools, Bytes, Ints, bytes_of
 from schemas.ragged import offsets_of, take_ranges
-from schemas.randomness import U64
+from schemas.randomness import GOLDEN, MIX_1, MIX_2, U64
 
 KEY_BYTES = 16
 MISSING = -1
@@ -28,7 +28,7 @@ MISSING = -1
 _WORD_BYTES = 8
 _COLUMNS = KEY_BYTES // _WORD_BYTES
 _FIRST_SLOTS = 1 << 12
-_MIXERS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # of SplitMix64
+_MIXERS = (np.uint64(GOLDEN), np.uint64(MIX_1), np.uint64(MIX_2))
 
 # Masks for the lowest 0, 1, ... 8 bytes of a word.
 _LOWEST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(_WORD_BYTES + 1)], dtype=np.uint64)
