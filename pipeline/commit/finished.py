@@ -15,7 +15,6 @@ from typing import Any
 
 from pipeline.commit.publish import clean_up_after_kill
 from pipeline.commit.staging import Staging
-from pipeline.shard.plan import shards_for
 from schemas import FORMAT_VERSION, storage
 from schemas import manifest as manifests
 from schemas.errors import DataError, UsageError
@@ -138,6 +137,8 @@ def _is_the_default(name: str, here: Any, root: Manifest) -> bool:
     """
     if name != "num_shards" or here is not None or not {"num_shards", "shard_megabytes", "dedup"} <= set(root.options):
         return False
+
+    from pipeline.shard.plan import shards_for  # `shard` has loaded it, and other jobs need none of its modules
 
     recorded = root.options["num_shards"]
     of_what_is_left = shards_for(root.totals["text_bytes"], root.options["shard_megabytes"] << 20)

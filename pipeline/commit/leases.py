@@ -175,6 +175,18 @@ class Lease:
     left: bool = False
     _writing: threading.Lock = field(default_factory=threading.Lock)
 
+    def keep_if_killed(self) -> None:
+        """Make the lease outlive this process if it is killed from now on, because the job continues without it."""
+        self.renew(kept=True)
+
+    def leave(self) -> None:
+        """Record that no launcher waits for the job, which cleans up after itself.
+
+        Until the lease is kept, it still ends with this process.
+        """
+        self.left = True
+        self.renew(left=True)
+
     def renew(self, **changes: bool) -> bool:
         """Write the lease again with `changes`. Returns False, and writes nothing, if another job has removed it.
 
@@ -218,18 +230,14 @@ class LeaseGroup:
             lease.keep = keep
 
     def keep_if_killed(self) -> None:
-        """Make the leases outlive this process if it is killed from now on, because the job continues without it."""
+        """Do what `Lease.keep_if_killed` does for each folder."""
         for lease in self.all:
-            lease.renew(kept=True)
+            lease.keep_if_killed()
 
     def leave(self) -> None:
-        """Record that no launcher waits for the job, which cleans up after itself.
-
-        Until the leases are kept, they still end with this process.
-        """
+        """Do what `Lease.leave` does for each folder."""
         for lease in self.all:
-            lease.left = True
-            lease.renew(left=True)
+            lease.leave()
 
 
 @contextlib.contextmanager

@@ -112,13 +112,14 @@ def rows_by_bucket(rows: pa.RecordBatch, keys: Keys, buckets: int) -> Iterator[t
     order = np.argsort(keys, kind="stable")
     numbers, starts = np.unique(bucket_of(keys[order], buckets), return_index=True)
     bounds = [*starts.tolist(), len(order)]
+    listed = list(zip(numbers.tolist(), itertools.pairwise(bounds), strict=True))
 
-    for first in range(0, len(numbers), _TAKEN_BUCKETS):
-        end = min(first + _TAKEN_BUCKETS, len(numbers))
-        taken = rows.take(pa.array(order[bounds[first] : bounds[end]]))
-        for place in range(first, end):
-            start = bounds[place]
-            yield int(numbers[place]), taken.slice(start - bounds[first], bounds[place + 1] - start)
+    for first in range(0, len(listed), _TAKEN_BUCKETS):
+        together = listed[first : first + _TAKEN_BUCKETS]
+        offset = bounds[first]
+        taken = rows.take(pa.array(order[offset : bounds[first + len(together)]]))
+        for number, (start, end) in together:
+            yield number, taken.slice(start - offset, end - start)
 
 
 def encode_run(rows: pa.RecordBatch, keys: Keys, buckets: int, name: str) -> tuple[bytes, RunIndex]:

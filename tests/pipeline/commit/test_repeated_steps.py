@@ -165,7 +165,7 @@ def test_a_launcher_that_waits_no_longer_is_seen_by_its_lease(tmp_path: Path) ->
     out = str(tmp_path)
     url = leases.lease_url(out, "mine")
     with leases.held(out, "mine") as lease:
-        lease.renew(kept=True)
+        lease.keep_if_killed()
         storage.publish(f"{out}/manifest.json", b"{}")
         assert leases.launcher_waits(out, "mine", f"{out}/manifest.json")
 
@@ -183,7 +183,7 @@ def test_a_lease_is_not_kept_for_a_job_that_has_published(tmp_path: Path) -> Non
     out = str(tmp_path)
     for has_published in (False, True):
         with leases.held(out, "mine") as lease:
-            lease.renew(kept=True)
+            lease.keep_if_killed()
             lease.keep = True
             if has_published:
                 leases.note_published(out, "mine")

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from pipeline.commit import leases
 from pipeline.commit import parts as manifest_parts
 from pipeline.commit.finished import Provenance
 from pipeline.commit.reports import Report
@@ -65,7 +66,8 @@ def add_all(plan: CountPlan, staging: Staging) -> list[list[Report]]:
 def publish(partitions: list[list[Report]], staging: Staging) -> None:
     entries = [entries_of(partition) for partition in partitions]
     tallies = add_tallies(map(tallies_of, partitions))
-    publish_counts(entries, tallies, PLAN, Provenance({"version": 1}, [], 0), staging)
+    with leases.held(staging.output, staging.token):
+        publish_counts(entries, tallies, PLAN, Provenance({"version": 1}, [], 0), staging)
 
 
 def vocabulary_plan(plan: CountPlan, staging: Staging) -> VocabularyPlan:
@@ -107,8 +109,8 @@ def test_a_damaged_sum_in_staging_is_made_again(tmp_path: Path, how: str) -> Non
 
 @pytest.mark.parametrize("how", [ZEROS, GONE])
 def test_a_damaged_file_of_counts_is_not_published_and_made_again(tmp_path: Path, how: str) -> None:
-    staging = Staging(str(tmp_path), "job")
-    add_all(PLAN, staging)
+    add_all(PLAN, Staging(str(tmp_path), "job", token="earlier"))
+    staging = Staging(str(tmp_path), "job", token="now")
     damage(staging, "bytebpe-00003-of-00016.arrow", how)
     with pytest.raises(StorageError, match="bytebpe-00003-of-00016"):
         publish(add_all(PLAN, staging), staging)
@@ -135,12 +137,12 @@ def test_a_damaged_file_of_a_vocabulary_is_made_again(tmp_path: Path, name: str,
 
 
 def test_many_counts_are_listed_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Staging(str(tmp_path / "whole"), "job")
+    whole = Staging(str(tmp_path / "whole"), "job", token="now")
     publish(add_all(PLAN, whole), whole)
     expected = open_manifest(str(tmp_path / "whole")).shards
     monkeypatch.setattr(manifest_parts, "PART_ENTRIES", 32)
     monkeypatch.setattr(manifests, "PART_ENTRIES", 32)
-    in_parts = Staging(str(tmp_path / "in_parts"), "job")
+    in_parts = Staging(str(tmp_path / "in_parts"), "job", token="now")
     publish(add_all(PLAN, in_parts), in_parts)
 
     manifest = open_manifest(str(tmp_path / "in_parts"))
