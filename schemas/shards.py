@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from schemas import storage
 from schemas.errors import DataError
 from schemas.row_checks import check_nulls
 
@@ -210,6 +212,25 @@ def content_fingerprint(batches: Iterable[pa.RecordBatch]) -> str:
     for batch in batches:
         content.add(batch)
     return content.hexdigest()
+
+
+def shard_entry(path: str, data: bytes, rows: int, fingerprint: str, tokens: int = 0) -> dict[str, Any]:
+    """Return a file's entry in the manifest (`Shard`), as a dict that reports can hold."""
+    return {
+        "path": path,
+        "rows": rows,
+        "tokens": tokens,
+        "bytes": len(data),
+        "sha256": storage.sha256(data),
+        "fingerprint": fingerprint,
+    }
+
+
+def encode_shard(path: str, table: pa.Table) -> tuple[bytes, dict[str, Any]]:
+    """Return the bytes of an Arrow file with these rows, and its `shard_entry`."""
+    batches = equal_batches(table)
+    data = encode_batches(batches, table.schema)
+    return data, shard_entry(path, data, table.num_rows, content_fingerprint(batches))
 
 
 def check_fingerprint(table: pa.Table, path: str, stated: str) -> None:
