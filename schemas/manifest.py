@@ -76,11 +76,6 @@ class Shard:
     fingerprint: Hex
 
 
-def shard_entry(path: str, data: bytes, rows: int, fingerprint: str, tokens: int = 0) -> dict[str, Any]:
-    """Return the fields of a Shard for a file with these bytes. `fingerprint` is that of the rows alone."""
-    return asdict(Shard(path, rows, tokens, len(data), storage.sha256(data), fingerprint))
-
-
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class LedgerEntry:
     """How many documents, sentences, tokens or words of one source were dropped or cut for one reason."""

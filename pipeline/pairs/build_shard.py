@@ -32,7 +32,7 @@ from pipeline.pairs.nsp_sop import EMPTY, DocumentLedger, EncodedCorpus, Objecti
 from pipeline.pairs.pairs_in_step import pair_sentences
 from pipeline.pairs.static_masks import StaticMaskDrawer, StaticMasks
 from schemas import shards, storage
-from schemas.manifest import Shard, read_shard_bytes, shard_entry
+from schemas.manifest import Shard, read_shard_bytes
 from schemas.masking import Masking
 from schemas.ragged import offsets_of
 from schemas.randomness import U64, key, mix, permutation
@@ -198,7 +198,8 @@ def write_rows(
         report["masks"] = drawer.counts()
 
     tokens = int(layout.range_lengths_N.sum())
-    return data, {"shard": shard_entry(target.name, data, num_rows, fingerprint, tokens), **report}
+    entry = shards.shard_entry(target.name, data, num_rows, fingerprint, tokens)
+    return data, {"shard": entry, **report}
 
 
 # Statistics for the manifest and the data card
