@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from schemas import storage
 from schemas.errors import DataError
-from schemas.manifest import shard_entry
 from schemas.row_checks import check_nulls
 
 ARROW_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError)
@@ -215,8 +214,6 @@ def content_fingerprint(batches: Iterable[pa.RecordBatch]) -> str:
     return content.hexdigest()
 
 
-<<<<<<< HEAD
-=======
 def shard_entry(path: str, data: bytes, rows: int, fingerprint: str, tokens: int = 0) -> dict[str, Any]:
     """Return a file's entry in the manifest (`Shard`), as a dict that reports can hold."""
     return {
@@ -229,7 +226,6 @@ def shard_entry(path: str, data: bytes, rows: int, fingerprint: str, tokens: int
     }
 
 
->>>>>>> schemas
 def encode_shard(path: str, table: pa.Table) -> tuple[bytes, dict[str, Any]]:
     """Return the bytes of an Arrow file with these rows, and its `shard_entry`."""
     batches = equal_batches(table)

@@ -35,7 +35,7 @@ from pipeline.vocab.train import VocabularyOptions, train_with_all_places
 from pipeline.words.rules import Rules, rules_of
 from schemas import shards, storage
 from schemas.errors import DataError, StorageError
-from schemas.manifest import LedgerEntry, Shard, check_unchanged, read_manifest, read_shard_bytes, shard_entry
+from schemas.manifest import LedgerEntry, Shard, check_unchanged, read_manifest, read_shard_bytes
 from schemas.shards import COUNTS_BY_SOURCE_SCHEMA, shard_name
 from schemas.storage import THREADS, concurrently
 from schemas.vocabulary import COUNTS_FILE, TOKENIZER_FILE, TOKENIZER_FILES
@@ -174,7 +174,7 @@ def _learn(tally: Tally, plan: VocabularyPlan) -> Report:
     words = partial(_read_words, counts, readers, listed_count, entries)
     files, facts = _learn_files(job, words) if job.extend is None else _extend_files(job, words)
     for name, data in files.items():
-        entries[name] = _keep_file(data, shard_entry(name, data, facts["tokens"], ""), plan.staging)
+        entries[name] = _keep_file(data, shards.shard_entry(name, data, facts["tokens"], ""), plan.staging)
 
     return {
         "entries": list(entries.values()),

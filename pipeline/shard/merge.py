@@ -24,7 +24,6 @@ from pipeline.shard.copies import Dedup, content_keys, drop_copies, dropped_by_s
 from pipeline.shard.holdout import HELD_OUT, is_held_out, write_held_out
 from pipeline.shard.partition import placements
 from schemas import shards
-from schemas.manifest import shard_entry
 from schemas.shards import TEXT_SCHEMA
 
 LedgerEntries = list[tuple[str, str, int]]
@@ -165,7 +164,7 @@ def encode_documents(name: str, table: pa.Table, rows: np.ndarray) -> tuple[byte
             yield batch
 
     data = shards.encode_batches(batches(), table.schema)
-    entry = shard_entry(name, data, len(rows), content.hexdigest())
+    entry = shards.shard_entry(name, data, len(rows), content.hexdigest())
     return data, {"shard": entry, **add_lengths(lengths)}
 
 

@@ -13,7 +13,6 @@ from pipeline.beam.engines import check_flags, leaves_job, makes_template
 from pipeline.beam.remote import JobStoppedError, RemoteJob
 from pipeline.commit import leases
 from pipeline.commit.failures import Failures
-from pipeline.commit.leases import LeaseGroup
 from pipeline.commit.staging import Staging
 from pipeline.shard.holdout import held_out_folder
 from schemas.errors import DataError, UsageError
@@ -154,7 +153,7 @@ def test_a_dry_run_leaves_no_temporary_files(run, corpus, tmp_path, monkeypatch)
 def test_a_job_that_is_left_has_a_lease_that_says_so_and_stays(tmp_path) -> None:
     output = str(tmp_path)
     with leases.held(output, "token") as lease:
-        LeaseGroup((lease,)).leave()
+        lease.leave()
         lease.renew()  # keeps what the file says
         owner = leases.read(output, "token")
         assert owner is not None and owner.left and not owner.kept
@@ -170,7 +169,7 @@ def test_the_last_step_fails_a_job_that_nobody_waits_for(tmp_path) -> None:
     with leases.held(output, "token") as lease:
         failures.report(DataError("The text is bad."))
         assert failures.end_job_left_alone() is None  # the launcher raises the error
-        LeaseGroup((lease,)).leave()
+        lease.leave()
         for _ in range(2):  # an engine repeats the step
             error = failures.end_job_left_alone()
             assert isinstance(error, DataError) and str(error) == "The text is bad."
@@ -214,7 +213,7 @@ def stopped_job_of_flink(output: Path, waits_for: float, monkeypatch) -> tuple[J
     failures = Failures(Staging(str(output), "job", "token"))
     last_step = threading.Timer(waits_for, failures.end_job_left_alone)
     with leases.held(str(output), "token") as lease:
-        LeaseGroup((lease,)).keep_if_killed()
+        lease.keep_if_killed()
         last_step.start()
         stopped = RemoteJob(Result(), PipelineOptions(FLINK)).cancel(failures)
         lease.keep = stopped.still_runs
