@@ -6,12 +6,11 @@ This module computes the contents of the page; templates/card.html renders it. `
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
 from typing import Any
 
 import pyarrow as pa
 
-from schemas.charts import Part, bars, coin, histogram, split
+from schemas.charts import Part, bars, histogram, split
 from schemas.manifest import Manifest
 from schemas.pages import render
 from schemas.vocabulary import SPACE, SPACE_SIGN, Vocabulary
@@ -148,19 +147,10 @@ def _padding(manifest: Manifest) -> list[Part]:
     return split([("tokens", manifest.totals["tokens"], "full"), ("padding", padding(manifest), "empty")])
 
 
-def _labels(manifest: Manifest) -> dict[str, Any]:
+def _labels(manifest: Manifest) -> list[Part]:
     counts = manifest.statistics["labels"]
-    rows = sum(counts)
     name_0, name_1 = label_names(manifest)
-
-    # The half-width of the 95% interval around 1/2 for the share of heads in as many tosses of a fair coin.
-    error = 0.98 / sqrt(rows)
-    return {
-        "parts": split([(f"0: {name_0}", counts[0], "a"), (f"1: {name_1}", counts[1], "b")]),
-        "coin": coin(counts[0] / rows, error),
-        "rows": rows,
-        "contradicted": manifest.statistics["contradicted_labels"],
-    }
+    return split([(f"0: {name_0}", counts[0], "a"), (f"1: {name_1}", counts[1], "b")])
 
 
 def _masks(manifest: Manifest) -> dict[str, Any]:

@@ -86,6 +86,16 @@ def warning_lines(manifest: Manifest, text_layout: str) -> list[str]:
         if "unit" not in first:  # Parquet has no other encoding
             warning += " If it is in another encoding, name it with --encoding."
         warnings.append(warning)
+
+    unbroken = manifest.statistics.get("unbroken_documents")
+    if unbroken:
+        first = unbroken["first"]
+        place = place_in_words(first["place"], first)
+        warnings.append(
+            f"{unbroken['count']:,} documents have many lines and no blank line, the first with "
+            f"{first['lines']:,} lines at {place} of {first['path']}. If every line is a document, "
+            "give --text_layout line."
+        )
     return warnings
 
 

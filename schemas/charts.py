@@ -285,19 +285,6 @@ class Part:
     css_class: str
 
 
-@dataclass(frozen=True)
-class Coin:
-    """A share next to what a fair coin would give: 1/2, plus or minus `error`. x: position of the share, in percent."""
-
-    share: float
-    error: float
-    x: float
-
-    @property
-    def is_fair(self) -> bool:
-        return abs(self.share - 0.5) <= self.error
-
-
 def bins(counts: list[int], max_bins: int) -> list[tuple[int, int, int]]:
     """Return (first length, last length, rows) for at most `max_bins` ranges of equal width.
 
@@ -393,9 +380,3 @@ def split(parts: Sequence[tuple[str, int, str]]) -> list[Part]:
     """Lay out one divided bar, given (name, count, CSS class) of each part."""
     whole = max(sum(count for _, count, _ in parts), 1)
     return [Part(name, count, count / whole, css_class) for name, count, css_class in parts]
-
-
-def coin(share: float, error: float) -> Coin:
-    """Lay out a share on a scale of three errors to either side of 1/2. A share beyond it is shown at the end."""
-    errors_from_half = max(-3.0, min(3.0, (share - 0.5) / error))
-    return Coin(share, error, x=50 + errors_from_half * 100 / 6)

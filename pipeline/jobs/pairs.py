@@ -232,7 +232,6 @@ def add_pair_reports(reports: list[Report]) -> Report:
     """Sum the reports of pair shards. The sum has the form of a report, so sums can be summed in turn."""
     sums: Report = {
         "labels": add_histograms(reports, "labels"),
-        "contradicted_labels": total(reports, "contradicted_labels"),
         "lengths": add_histograms(reports, "lengths"),
         "segment_a_lengths": add_histograms(reports, "segment_a_lengths"),
         "unknown_tokens": total(reports, "unknown_tokens"),
@@ -332,7 +331,6 @@ def _manifest(folder: FolderSummary, sample: pa.Table, vocabulary: Vocabulary, p
 def _statistics(sums: Report, sample: pa.Table, vocabulary: Vocabulary) -> dict[str, Any]:
     statistics: dict[str, Any] = {
         "labels": sums["labels"],
-        "contradicted_labels": sums["contradicted_labels"],
         "lengths": sums["lengths"],
         "segment_a_lengths": sums["segment_a_lengths"],
         "unknown_tokens": sums["unknown_tokens"],

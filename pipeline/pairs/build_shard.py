@@ -28,7 +28,7 @@ from pipeline.pairs.layout import (
     lay_sentences,
     to_columns,
 )
-from pipeline.pairs.nsp_sop import EMPTY, DocumentLedger, EncodedCorpus, Objective, PairingOptions
+from pipeline.pairs.nsp_sop import EMPTY, DocumentLedger, EncodedCorpus, PairingOptions
 from pipeline.pairs.pairs_in_step import pair_sentences
 from pipeline.pairs.static_masks import StaticMaskDrawer, StaticMasks
 from schemas import shards, storage
@@ -193,7 +193,7 @@ def write_rows(
         statistics.add(rows)
 
     data, fingerprint = encoder.finish()
-    report = statistics.describe(layout, documents, options.pairing.objective)
+    report = statistics.describe(layout, documents)
     if drawer is not None:
         report["masks"] = drawer.counts()
 
@@ -231,13 +231,12 @@ class RowStatistics:
         self._unknown_tokens += len(word_of_unknown)
         self._hashes.append(self._hash(rows))
 
-    def describe(self, layout: RowLayout, documents: EncodedDocuments, objective: Objective) -> dict[str, Any]:
+    def describe(self, layout: RowLayout, documents: EncodedDocuments) -> dict[str, Any]:
         """Return the counts of a shard, after all of its rows were added."""
         lengths_R = layout.lengths()
         labels_R = layout.label_R[layout.label_R != NO_PAIR_LABEL]
         return {
             "labels": np.bincount(labels_R, minlength=2).tolist(),
-            "contradicted_labels": contradicted(layout, documents.corpus, objective),
             "lengths": np.bincount(lengths_R, minlength=self._max_length + 1).tolist(),
             "segment_a_lengths": segment_a_lengths(layout, self._max_length),
             "unknown_tokens": self._unknown_tokens,
@@ -281,35 +280,6 @@ def tokens_by_source(layout: RowLayout, lengths_R: NDArray[np.integer], sources:
     tokens = np.zeros(len(names), dtype=np.int64)
     np.add.at(tokens, source_R, lengths_R)
     return {name: count for name, count in zip(names, tokens.tolist(), strict=True) if count > 0}
-
-
-def contradicted(layout: RowLayout, corpus: EncodedCorpus, objective: Objective) -> int:
-    """Count the rows whose label contradicts where their segments come from. There should be none.
-
-    Label 0 means that B comes after A in the same document. Label 1 means that B is from another document (nsp) or
-    comes before A (sop). Each segment must also be inside the document that the row names.
-    """
-    if layout.segments_R4 is None:
-        return 0
-
-    a_start_R, a_end_R, b_start_R, b_end_R = layout.segments_R4.T
-    document_a_R, document_b_R = layout.documents_R2.T
-
-    # Document j is the tokens bounds_D1[j] : bounds_D1[j + 1].
-    bounds_D1 = corpus.sentence_offsets_N1[corpus.document_offsets_D1]
-    a_is_inside_R = (bounds_D1[document_a_R] <= a_start_R) & (a_end_R <= bounds_D1[document_a_R + 1])
-    b_is_inside_R = (bounds_D1[document_b_R] <= b_start_R) & (b_end_R <= bounds_D1[document_b_R + 1])
-
-    # Two copies of a document have equal ids but different numbers.
-    ids_D = corpus.document_ids_D
-    same_document_R = ids_D[document_a_R] == ids_D[document_b_R]
-    in_order_R = same_document_R & (a_end_R <= b_start_R)
-    exchanged_R = same_document_R & (b_end_R <= a_start_R)
-
-    one_is_true_R = ~same_document_R if objective == "nsp" else exchanged_R
-    label_is_true_R = np.where(layout.label_R == 0, in_order_R, one_is_true_R)
-    is_right_R = a_is_inside_R & b_is_inside_R & label_is_true_R
-    return int(np.count_nonzero(~is_right_R))
 
 
 def segment_a_lengths(layout: RowLayout, max_length: int) -> list[int]:

@@ -99,9 +99,7 @@ LEDGERS = st.lists(st.tuples(st.sampled_from(["a", "b"]), st.sampled_from(["x", 
 
 def pair_reports() -> st.SearchStrategy[dict[str, Any]]:
     histograms = {name: HISTOGRAMS for name in ("labels", "lengths", "segment_a_lengths")}
-    counts = {
-        name: COUNTS for name in ("contradicted_labels", "unknown_tokens", "words", "unknown_words", "duplicate_rows")
-    }
+    counts = {name: COUNTS for name in ("unknown_tokens", "words", "unknown_words", "duplicate_rows")}
     tables = {name: st.dictionaries(st.sampled_from("pqr"), COUNTS) for name in ("source_tokens", "masks")}
     return st.fixed_dictionaries({**histograms, **counts, **tables, "ledger": LEDGERS})
 

@@ -96,5 +96,4 @@ def test_a_document_without_a_token_is_left_out(command, vocab, tmp_path, place:
     done = command("pairs", "--text", text, "--vocab", vocab, "--output", out, *flags)
     assert done.returncode == 0, done.stderr
     found = read_manifest(str(out), "pairs")
-    assert found.statistics["contradicted_labels"] == 0
     assert {entry.reason: entry.count for entry in found.ledger}["document without a token of the vocabulary"] == 20

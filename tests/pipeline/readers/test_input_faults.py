@@ -39,6 +39,7 @@ from tests.pipeline.readers.input_files import (
 
 MARKS = ("e" + "\u0301\u0316" * 250_000 + ". Next.").encode()
 SPLIT_MARKS = ("e" + "\u0f73" * 250_000 + ". Next.").encode()
+LINES = "".join(f"Line {i} is a document. It has two sentences.\n" for i in range(1500))
 CSV = b"id,title,text\n" + b'1,"One, two",Some words.\n2,B,More words.\n' * 5
 
 TRIES: list[tuple[str, Make, int, list[str]]] = [
@@ -214,6 +215,12 @@ TRIES: list[tuple[str, Make, int, list[str]]] = [
     ("language-fallback", file_of("x.txt", b"A b.", "--language", "swe"), 0, ["Swedish (sv)", "those of English (en)"]),
     ("format-csv", file_of("x.csv", CSV), 3, ["x.csv looks like CSV", "--text_key", "--format text"]),
     ("format-given", file_of("x.csv", CSV, "--format", "text"), 0, ["1 documents"]),
+    (
+        "layout-one-document",
+        file_of("x.txt", LINES.encode()),
+        0,
+        ["1,500 lines at byte 0 of", "x.txt", "--text_layout line"],
+    ),
     (
         "limit-document",
         file_of("x.txt", b"A b.\n\n" + PROSE.encode() * 50, "--max_document_bytes", 1000, "--max_bad_ratio", 0.5),
