@@ -141,7 +141,7 @@ def _check(execution: Execution, command: str) -> None:
 def _run(execution: Execution, command: str) -> Manifest | None:
     pipeline = execution.build()
     staging = execution.staging
-    with all_held(execution.stagings) as held, _staging_of_jobs_that_start(staging), _truth_of(staging):
+    with all_held(execution.stagings) as held, _staging_of_refused_jobs_removed(staging), _truth_of(staging):
         for each in execution.stagings:
             each.decide_destination()
         execution.prepare()
@@ -151,7 +151,7 @@ def _run(execution: Execution, command: str) -> Manifest | None:
 
         with display.job_progress(command, staging, execution.work) as shown:
             try:
-                run_job(execution, pipeline, partial(_submitted, execution, held, shown))
+                run_attempts(execution, pipeline, partial(_submitted, execution, held, shown))
             except (JobStoppedError, EngineError) as error:
                 # A job that may still run keeps its lease: it needs it to publish, and other jobs must stay out of the
                 # folder.
@@ -179,7 +179,7 @@ def _truth_of(staging: Staging) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _staging_of_jobs_that_start(staging: Staging) -> Iterator[None]:
+def _staging_of_refused_jobs_removed(staging: Staging) -> Iterator[None]:
     """Remove a staging folder made in the block if the job could not be submitted. An older one stays."""
     was_there = staging.is_begun()
     try:
@@ -217,7 +217,7 @@ def _is_lost_after_publication(error: BaseException, lease: Lease) -> bool:
     return owner is not None and owner.published
 
 
-def run_job(execution: Execution, pipeline: beam.Pipeline, submitted: Callable[[Any], None] | None = None) -> Any:
+def run_attempts(execution: Execution, pipeline: beam.Pipeline, submitted: Callable[[Any], None] | None = None) -> Any:
     """Run a job to its end and return Beam's result. When workers are lost, it is run again: see REMOTE_ATTEMPTS.
 
     pipeline: the job as it was built, for the first attempt.
@@ -246,7 +246,7 @@ def run_job(execution: Execution, pipeline: beam.Pipeline, submitted: Callable[[
 
 
 def run_once(execution: Execution, pipeline: beam.Pipeline, submitted: Callable[[Any], None] | None = None) -> Any:
-    """Run one attempt of a job. Returns and raises the same as `run_job`."""
+    """Run one attempt of a job. Returns and raises the same as `run_attempts`, but a lost worker is not tried again."""
     try:
         if execution.failures is None:
             return run_locally(pipeline)

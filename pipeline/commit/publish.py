@@ -12,14 +12,14 @@ What an output folder holds, what a kill at that moment leaves, and what the nex
     it removes the old manifest  old and new files, no manifest         makes no piece, and publishes from the start
     it moves pieces into place   the same                               the same
     it writes the manifest       the result and _unfinished-<job>       finds its result, and removes what is unfinished
-    the launcher cleans up       the result                             finds its result
+    the launcher cleans up       the result and some of the rest        the same
 
 A lease that a killed process leaves ends with the process or when it expires; that of a job on an engine is kept, and
 such a job may also finish by itself. The lease says that the job has published (`note_published`): a step that the
 engine repeats then has nothing to do. Another job of the folder begins with its own staging, beside that of the first;
 once a new result is in place, whoever cleans up removes the unfinished work of all jobs.
 
-No reader ever finds a manifest next to files that are not its own. Every piece is checked before anything changes.
+No reader ever finds a manifest next to files that are not its own. Every shard is checked before anything changes.
 
 Engines run a step again when they lose its result, and some run two copies of it (twins) at the same time. So the last
 step ends at once if its result is in place, accepts pieces that its twin has already moved, and removes nothing that

@@ -3,8 +3,11 @@
     files      batches -> run files in staging | references by group -> GroupByKey -> exact reads -> each bucket
     service    batches -> blocks by bucket                           -> GroupByKey -> decode      -> each bucket
 
-Both give the same rows of each bucket to the same function, so the outputs are equal, byte for byte. What the function
-makes is either the result of the exchange, or rows for the next exchanges (`relay`).
+With `merged`, the runs of `files` are merged on their way (blocks.py). What was written as run files already, as the
+documents of `shard` are, is read back for the blocks of `service`.
+
+All give the same rows of each bucket to the same function, in any order. So a function that does not depend on the
+order makes equal bytes. What it makes is either the result of the exchange, or rows for the next exchanges (`relay`).
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class PairsPlan:
 
     job: the job's options, with paths that workers can open.
     tokenizer_json: the vocabulary, without BPE dropout.
-    model: the model family that the vocabulary is for.
+    model: the kind of vocabulary. text: the folder of text shards.
     staging: the staging area of the output folder.
     """
 
@@ -246,7 +246,7 @@ def add_pair_reports(reports: list[Report]) -> Report:
     return sums
 
 
-# The last step
+# The last step, on a worker
 
 
 def publish_pairs(summaries: list[PartSummary], plan: PairsPlan, provenance: Provenance) -> None:

@@ -41,6 +41,7 @@ from pipeline.options import ShardJob
 from pipeline.readers.encodings import UTF8, canonical_encoding
 from pipeline.readers.inputs import Split, files_for, plan_splits, read_splits, write_inputs, write_splits
 from pipeline.readers.listing import InputFile, matching_files
+from pipeline.readers.table import READERS
 from pipeline.shard.documents import ReadOptions
 from pipeline.shard.holdout import (
     SIDE,
@@ -62,8 +63,8 @@ from schemas.manifest import Input, Manifest
 from schemas.shards import shard_name
 from schemas.terminal import one_line
 
-JUDGED_AT_THE_END = ("max_bad_ratio", "max_undecodable_ratio")
-"""Options that only decide whether the result is published.
+LIMITS = ("max_bad_ratio", "max_undecodable_ratio")
+"""Options that only decide whether the job fails.
 
 They change no piece, so they are not part of the staging's key: a job with other limits reuses the pieces.
 """
@@ -73,7 +74,7 @@ They change no piece, so they are not part of the staging's key: a job with othe
 
 
 def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Manifest | None:
-    """Run the job to its end and return the published manifest; None after a dry run.
+    """Run the job to its end and return the published manifest; None after a dry run, and with --no_wait.
 
     Raises UsageError before anything starts (nothing matches, a flag is unknown, the output is finished), DataError if
     the input is too bad to publish, and StorageError if a disk or a store fails.
@@ -146,13 +147,11 @@ def _warn_of_flags_without_effect(job: ShardJob, splits: list[Split]) -> None:
     if "auto" in formats:  # the workers detect them
         return
 
-    for name, default, used_by, what in (
-        ("text_key", "text", {"jsonl", "parquet"}, "JSON lines or Parquet"),
-        ("text_layout", "blank_line", {"text"}, "plain text"),
-        ("encoding", UTF8, {"text", "jsonl", "wikiextractor"}, "text or JSON lines"),
-    ):
+    for name, default in (("text_key", "text"), ("text_layout", "blank_line"), ("encoding", UTF8)):
         value = getattr(job, name)
-        if value != default and not formats & used_by:
+        used_by = [known for known, reader in READERS.items() if name in reader.flags]
+        if value != default and formats.isdisjoint(used_by):
+            what = " or ".join(used_by)
             print(f"clozeline: warning: --{name} {value} changes nothing: no input is {what}.", file=sys.stderr)
 
 
@@ -243,7 +242,7 @@ def _estimate(job: ShardJob, files: list[InputFile], splits: int) -> estimate.Es
 def _identity(job: ShardJob, files: list[InputFile]) -> dict[str, Any]:
     """Return what the pieces of the job depend on. Jobs with the same identity share their staging."""
     options = recorded_options(job)
-    for name in JUDGED_AT_THE_END:
+    for name in LIMITS:
         del options[name]
 
     return {
@@ -364,6 +363,9 @@ class GatherHeldOut(beam.PTransform):
             | "Gather" >> Exchange(streams, merge, AsSingleton(plan), self.corpora.shuffle, self.folders.text)
             | "Summarize parts" >> SummarizeParts(add_text_reports, self.folders.held_out)
         )
+
+
+# What workers do
 
 
 def _plan_of_held_out(added: Report, share: float, sharding: Sharding) -> Plan:

@@ -30,11 +30,12 @@ class Reader(NamedTuple):
     records: yields the records that begin in the piece, from its stream (see `Stream`), which is open already. It gets
         the piece to say where something is, and to know whether it begins the file.
     cuts: where large files are cut into pieces. "anywhere": at any byte of a plain file, and at frames of a compressed
-        one. "frames": only at frames, because a record begins with one. "whole": nowhere.
+        one, or at row groups. "frames": only at frames, because a record begins with one. "whole": nowhere.
     suffixes: of names that stand for the format.
     begins: whether a file without such a name is of this format, given its first bytes, for text as UTF-8.
     is_text: whether `records` gets plain bytes in UTF-8, and positions of records count bytes. If not, it gets the file
         as it is, and positions count rows.
+    flags: the names of the flags of `shard` that only some formats use, this one among them.
     check: raises DataError if an open file with this name is damaged.
     """
 
@@ -43,16 +44,28 @@ class Reader(NamedTuple):
     suffixes: tuple[str, ...] = ()
     begins: Callable[[bytes], bool] | None = None
     is_text: bool = True
+    flags: tuple[str, ...] = ()
     check: Callable[[IO[bytes], str], object] | None = None
 
 
 READERS: dict[Format, Reader] = {
-    "jsonl": Reader(json_records, suffixes=(".jsonl", ".json", ".ndjson"), begins=begins_json_lines),
-    "parquet": Reader(
-        parquet_records, suffixes=(".parquet", ".pq"), begins=begins_parquet, is_text=False, check=open_parquet
+    "jsonl": Reader(
+        json_records,
+        suffixes=(".jsonl", ".json", ".ndjson"),
+        begins=begins_json_lines,
+        flags=("text_key", "encoding"),
     ),
-    "wikiextractor": Reader(wiki_records, begins=begins_articles),
-    "text": Reader(text_records),  # whatever is none of the others
+    "parquet": Reader(
+        parquet_records,
+        suffixes=(".parquet", ".pq"),
+        begins=begins_parquet,
+        is_text=False,
+        flags=("text_key",),
+        check=open_parquet,
+    ),
+    "wikiextractor": Reader(wiki_records, begins=begins_articles, flags=("encoding",)),
+    # The last: whatever is none of the others.
+    "text": Reader(text_records, flags=("text_layout", "encoding")),
 }
 
 

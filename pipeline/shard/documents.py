@@ -1,8 +1,11 @@
 """Turns records of a split into documents: each takes the steps of STEPS, and those that stay are collected into runs.
 
 A new filter is a function here, such as `without_sentences`, and a row of STEPS. Whatever it drops is in the ledger by
-its reason. If it has a flag, that is a field of ShardJob and of ReadOptions, so that a job with another value is
-another job.
+its reason. If it has a flag, that is a field of ShardJob and of ReadOptions, handed on in pipeline/jobs/shard.py, so
+that a job with another value is another job. If not, raise PIECES_VERSION in pipeline/commit/staging.py, so that no job
+continues with runs that were made without it.
+
+Copies, near-duplicates and held-out documents are dropped later, in merge.py.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from schemas.randomness import key
 from schemas.shards import TEXT_SCHEMA
 
 RUN_CHARACTERS = 32 << 20
-"""Characters of text in one run. With its sorted copy and its file, a worker holds about four times as much."""
+"""Characters of text in one run. With its sorted copy and its file, a worker holds about five times as much."""
 
 MAX_EXCERPTS = 10_000
 """Maximum rejected records per run with an excerpt, of about 1 KB each; all are counted. With a wrong --text_key every
@@ -34,8 +37,8 @@ record of a large file is rejected, and no document ever fills the run."""
 HARMLESS_REASONS = ("blank line",)
 """Reasons of rejected records that do not count as bad."""
 
-# A document of MANY_LINES lines without a blank line may be that many documents. MANY_LONG_LINES are enough if every
-# line has LONG_LINE characters or more, because wrapped text has shorter lines.
+# A document of MANY_LINES lines without a blank line may be that many documents. More than MANY_LONG_LINES suffice if
+# every line has LONG_LINE characters or more, because wrapped text has shorter lines.
 MANY_LINES = 1000
 MANY_LONG_LINES = 100
 LONG_LINE = 100
@@ -53,7 +56,7 @@ _ITERATED_ROWS = 256  # rows that become Python strings at once
 class Document:
     """A document on its way from its record to a run.
 
-    source: as in `Record`. changes: counts of changes by their names, for the manifest.
+    source: as in `Record`. changes: the run's counts of changes by their names, to which a step adds.
     """
 
     text: str

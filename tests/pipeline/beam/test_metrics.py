@@ -19,13 +19,13 @@ from schemas.manifest import Manifest, read_manifest
 def results(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Beam's result of each job that is run."""
     kept: list[Any] = []
-    run_job = runner.run_job
+    run_attempts = runner.run_attempts
 
     def keeping(*arguments: Any) -> Any:
-        kept.append(run_job(*arguments))
+        kept.append(run_attempts(*arguments))
         return kept[-1]
 
-    monkeypatch.setattr(runner, "run_job", keeping)
+    monkeypatch.setattr(runner, "run_attempts", keeping)
     return kept
 
 

@@ -274,4 +274,4 @@ def test_an_engine_that_is_gone_before_the_second_attempt_is_no_wrong_flag(tmp_p
 
     monkeypatch.setattr(beam_runner, "run_once", lose_worker)
     with pytest.raises(EngineError, match=r"Nothing answers at --job_endpoint localhost:9.*Finished pieces are kept"):
-        beam_runner.run_job(job, job.build())
+        beam_runner.run_attempts(job, job.build())
