@@ -74,14 +74,15 @@ class Rollback:
         return Rollback(to_step, before.times + 1, before.skipped_batches + bad_step - to_step)
 
 
-def pretrain(recipe: Recipe, stop: StopRequest, profile_steps: int = 0) -> None:
+def pretrain(recipe: Recipe, stop: StopRequest, profile_steps: int = 0, started: float | None = None) -> None:
     """Train a recipe from its newest checkpoint, or from the start, to run.stop_at or run.max_steps.
 
-    profile_steps: how many steps to record (trainer/profile.py).
+    profile_steps: how many steps to record (trainer/profile.py). started: when run.max_hours began, by `perf_counter`;
+    now by default.
 
     Raises PreemptedError on every rank, after everything is saved, if any of them was asked to stop.
     """
-    started = perf_counter()
+    started = perf_counter() if started is None else started
     start_distributed(recipe.engine.timeout_seconds, stop)
     spare_busy_cores()
     warn_of_slow_precision(recipe.engine.precision)
