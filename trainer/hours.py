@@ -218,8 +218,8 @@ class Hours:
         if steps <= step:
             raise UsageError(
                 f"run.max_hours {run.max_hours:g} is too short: {self._elapsed():,.0f} s have gone into the start and "
-                f"{step} steps of {speed.step:,.2g} s. Raise it, or give a number of steps in its place: run.max_hours=none "
-                "with run.max_steps=N."
+                f"{step} steps of {speed.step:,.2g} s. Raise it, or give a number of steps in its place: "
+                "run.max_hours=none with run.max_steps=N."
             )
         with_steps(self.recipe, steps)
         return steps
