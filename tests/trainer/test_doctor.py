@@ -103,7 +103,7 @@ def test_what_does_not_fit_is_a_warning(tmp_path: Path) -> None:
 
 
 def test_the_memory_is_that_of_the_longest_rows_of_all_phases(tmp_path: Path) -> None:
-    """128 tokens in the first phase, and 512 in the second. The smallest micro-batch that "auto" may choose is a row."""
+    """128 tokens in the first phase, and 512 in the second. The smallest micro-batch of "auto" is one row."""
     of_phases = load_recipe("bert_large_lamb", ["data.pairs=/none"])
     memory = next(one for one in doctor.check_room(of_phases, tmp_path) if one.name == "memory")
     assert "micro-batches of 512 tokens" in memory.value
