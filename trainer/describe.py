@@ -78,6 +78,7 @@ def describe_recipe(recipe: Recipe) -> dict[str, Any]:
     shape = encoder_shape(recipe.model, vocabulary)
     model = meta_model(shape)
     parameters = count_parameters(model)
+    precision = recipe.engine.precision
     of_phases = [
         {"steps": phase.last_step - phase.steps_before, **described_phase(phase.recipe, vocabulary, parameters)}
         for phase in phases
@@ -90,9 +91,7 @@ def describe_recipe(recipe: Recipe) -> dict[str, Any]:
         "parameters_without_heads": count_parameters(model.encoders()[0]),
         "vocabulary": shape.vocab_size,
         "bytes_per_rank": {
-            f"zero_{stage}": {
-                str(ranks): state_bytes(parameters, recipe.engine.precision, stage, ranks) for ranks in RANKS
-            }
+            f"zero_{stage}": {str(ranks): state_bytes(parameters, precision, stage, ranks) for ranks in RANKS}
             for stage in range(4)
         },
         "bucket_bytes": bucket_bytes(parameters, recipe),
@@ -113,6 +112,7 @@ def described_phase(recipe: Recipe, vocabulary: int, parameters: int) -> dict[st
     masked = 1.0 if recipe.objective.kind == "clm" else recipe.masking.prob
     token_bytes = round(activation_bytes(shape, recipe))
     tokens = None if recipe.batch.chooses_micro_batch else micro_batch_tokens(recipe, longest)
+    memory = {str(ranks): rank_bytes(shape, parameters, recipe, ranks) for ranks in RANKS}
     return {
         "length": longest,
         "masked": masked,
@@ -120,9 +120,7 @@ def described_phase(recipe: Recipe, vocabulary: int, parameters: int) -> dict[st
         "activation_bytes_per_token": token_bytes,
         "micro_batch_tokens": tokens,
         "activation_bytes": None if tokens is None else tokens * token_bytes,
-        "memory_bytes": None
-        if tokens is None
-        else {str(ranks): rank_bytes(shape, parameters, recipe, ranks) for ranks in RANKS},
+        "memory_bytes": None if tokens is None else memory,
     }
 
 

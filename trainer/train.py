@@ -211,14 +211,15 @@ def warn_of_few_updates(phase: Phase) -> None:
     key = "global_batch" if batch.global_batch is not None else "global_tokens"
     reason = "so few teach a model little" if steps < FEW_UPDATES else "all of them belong to the warm-up of the rate"
     logger.info(
-        "%s: %s updates of batch.%s %s with a warm-up of %d: %s. A smaller batch makes more of the same text; "
-        "run.max_steps, or epochs in a step of a fine-tuning, trains longer.",
+        "%s: %s updates of batch.%s %s with a warm-up of %d: %s. A smaller batch makes more of the same text; a "
+        "larger %s trains longer.",
         phase.recipe.run.output,
         f"{steps:,}",
         key,
         f"{batch.size:,}",
         warmup,
         reason,
+        "run.max_steps" if phase.recipe.run.max_hours is None else "run.max_hours",
     )
 
 
