@@ -300,9 +300,9 @@ def test_hours_that_hold_no_step_are_refused(training, tmp_path) -> None:
     assert line.endswith("in its place: run.max_hours=none with run.max_steps=N.")
     assert list(training.losses(tmp_path / "run")) == list(range(1, 17)), "every step that was computed"
 
-    done = training.warm(1, tmp_path / "run", **UNKNOWN_LENGTH, run__stop_at=2)
+    done = training.warm(1, tmp_path / "run", **UNKNOWN_LENGTH, run__stop_at=20)
     assert done.returncode == 0, done.stderr
-    assert list(training.losses(tmp_path / "run")) == [1, 2]
+    assert list(training.losses(tmp_path / "run")) == list(range(1, 21)), "the hours may be raised"
 
 
 # Another speed
