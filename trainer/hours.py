@@ -13,8 +13,8 @@ is measured there, and becomes run.max_steps:
 So a run with run.max_steps set to that number, and without run.max_hours, trains the same weights to the last bit.
 
 Looking continues until the warm-up is over, and each later start looks once, because the machine may have become faster
-or busier. If the steps that remain need much more or less than the time that is left, the number is
-fixed again for that time, and the run's history says so.
+or busier. If the steps that remain need much more or less than the time that is left, the number is fixed again for
+that time, and the run's history says so.
 
 The hours begin with the command (cli.py). They are not a hard limit: if the machine becomes slower after the last look,
 the run takes longer, and says so once. A scheduler that ends a job sends a signal, and the run then saves
