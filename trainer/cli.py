@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from time import perf_counter
 
 from schemas.errors import UsageError
 from schemas.terminal import print_lines
@@ -26,6 +27,7 @@ def main(arguments: list[str] | None = None, stop: StopRequest | None = None, pr
 
 def _run(options: argparse.Namespace, stop: StopRequest) -> None:
     """Describe the recipe or train it."""
+    started = perf_counter()
     recipe = load_recipe(options.config, options.set)
 
     if options.describe:
@@ -42,7 +44,7 @@ def _run(options: argparse.Namespace, stop: StopRequest) -> None:
     # This import loads torch and DeepSpeed, which takes seconds, so it waits until the recipe is known to be valid.
     from trainer.train import pretrain
 
-    pretrain(recipe, stop, options.profile or 0)
+    pretrain(recipe, stop, options.profile or 0, started)
 
 
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_SIZE")

@@ -10,6 +10,8 @@ included; `largest_micro_batch` leaves SAFETY_MARGIN for that.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,8 +22,8 @@ from schemas import storage
 from schemas.errors import UsageError
 from schemas.manifest import NAME, read_manifest
 from schemas.vocabulary import VOCABULARY_FOLDER, read_vocabulary
-from trainer.batch_limits import divide_rounding_up
-from trainer.config.phases import phases_of
+from trainer.batch_limits import divide_rounding_up, smallest_micro_batch
+from trainer.config.phases import Phase, phases_of
 from trainer.config.schema import Recipe
 from trainer.data.folder import check_model_vocabulary, check_rows
 from trainer.models.families import encoder_shape
@@ -62,42 +64,69 @@ def describe_recipe(recipe: Recipe) -> dict[str, Any]:
     """Return parameter counts, FLOPs per token and bytes of memory, as a dictionary that JSON can hold.
 
     Row lengths come from the pairs if those are finished. Otherwise all rows are taken to have data.max_length tokens,
-    or else model.max_position_embeddings. Activations are those of one token, and of a micro-batch if it has a number.
+    or else model.max_position_embeddings. Of a recipe with phases, the figures are those of the phase whose ranks need
+    most memory, and "phases" has each phase's.
 
     Raises UsageError if neither the recipe nor the pairs state the vocabulary's size, and UsageError or DataError if
     the rows of a phase do not fit the model.
     """
-    for number, phase in enumerate(phases_of(recipe), start=1):
+    phases = phases_of(recipe)
+    for number, phase in enumerate(phases, start=1):
         check_phase(phase.recipe, f"phase {number}: " if recipe.phases else "")
 
-    shape = encoder_shape(recipe.model, vocabulary_size(recipe))
+    vocabulary = vocabulary_size(recipe)
+    shape = encoder_shape(recipe.model, vocabulary)
     model = meta_model(shape)
     parameters = count_parameters(model)
-
-    longest, mean_seen = row_lengths(recipe)
-    token_bytes = round(activation_bytes(shape, recipe))
-    tokens = None if recipe.batch.chooses_micro_batch else micro_batch_tokens(recipe, longest)
     precision = recipe.engine.precision
-    masked = 1.0 if recipe.objective.kind == "clm" else recipe.masking.prob
+    of_phases = [
+        {"steps": phase.last_step - phase.steps_before, **described_phase(phase.recipe, vocabulary, parameters)}
+        for phase in phases
+    ]
+    largest = phases.index(phase_that_needs_most(phases, vocabulary))
 
     return {
         "family": shape.family,
         "parameters": parameters,
         "parameters_without_heads": count_parameters(model.encoders()[0]),
         "vocabulary": shape.vocab_size,
-        "length": longest,
-        "masked": masked,
-        "flops_per_token": round(flops_per_token(shape, mean_seen, masked)),
         "bytes_per_rank": {
             f"zero_{stage}": {str(ranks): state_bytes(parameters, precision, stage, ranks) for ranks in RANKS}
             for stage in range(4)
         },
         "bucket_bytes": bucket_bytes(parameters, recipe),
+        **{name: value for name, value in of_phases[largest].items() if name != "steps"},
+        **described_length(recipe),
+        **({"phases": of_phases} if recipe.phases else {}),
+    }
+
+
+def described_phase(recipe: Recipe, vocabulary: int, parameters: int) -> dict[str, Any]:
+    """Return what depends on the rows and micro-batches of a phase's recipe.
+
+    Activations are those of one token, and of a micro-batch if it has a number. "memory_bytes" is then what a rank
+    needs in all at the recipe's engine.zero_stage, by the number of ranks.
+    """
+    shape = encoder_shape(recipe.model, vocabulary)
+    longest, mean_seen = row_lengths(recipe)
+    masked = 1.0 if recipe.objective.kind == "clm" else recipe.masking.prob
+    token_bytes = round(activation_bytes(shape, recipe))
+    tokens = None if recipe.batch.chooses_micro_batch else micro_batch_tokens(recipe, longest)
+    memory = {str(ranks): rank_bytes(shape, parameters, recipe, ranks) for ranks in RANKS}
+    return {
+        "length": longest,
+        "masked": masked,
+        "flops_per_token": round(flops_per_token(shape, mean_seen, masked)),
         "activation_bytes_per_token": token_bytes,
         "micro_batch_tokens": tokens,
         "activation_bytes": None if tokens is None else tokens * token_bytes,
-        **described_length(recipe),
+        "memory_bytes": None if tokens is None else memory,
     }
+
+
+def phase_that_needs_most(phases: Sequence[Phase], vocabulary: int) -> Phase:
+    """Return the phase whose ranks need most memory."""
+    return max(phases, key=lambda phase: rank_bytes(encoder_shape(phase.recipe.model, vocabulary), 0, phase.recipe, 1))
 
 
 def described_length(recipe: Recipe) -> dict[str, Any]:
@@ -114,6 +143,12 @@ def described_length(recipe: Recipe) -> dict[str, Any]:
 def finished_folders(recipe: Recipe) -> list[str]:
     """Return the recipe's folders of pairs that are finished, that is, have a manifest."""
     return [folder for folder in recipe.data.folders if storage.exists(storage.join(folder, NAME))]
+
+
+def why_unfinished(folder: str) -> str:
+    """Return what is to be said of a folder without finished pairs. Paths are made absolute, and URLs are kept."""
+    place = os.path.abspath(folder) if storage.is_local(folder) else folder
+    return f"{place} {'holds no finished pairs yet' if storage.exists(folder) else 'does not exist'}"
 
 
 def check_phase(recipe: Recipe, where: str) -> None:
@@ -158,17 +193,18 @@ def row_lengths(recipe: Recipe) -> tuple[int, float]:
 
 
 def vocabulary_size(recipe: Recipe) -> int:
-    """Return the size that the recipe states, or else that of the pairs' vocabulary."""
+    """Return the size that the recipe states, or else that of the pairs' vocabulary, of any phase."""
     if recipe.model.vocab_size is not None:
         return recipe.model.vocab_size
 
-    folders = finished_folders(recipe)
-    if folders:
-        return read_manifest(folders[0], "pairs").options["vocabulary_size"]
+    phases = [phase.recipe for phase in phases_of(recipe)]
+    for folder in (folder for phase in phases for folder in finished_folders(phase)):
+        return read_manifest(folder, "pairs").options["vocabulary_size"]
 
+    folders = dict.fromkeys(folder for phase in phases for folder in phase.data.folders)
     raise UsageError(
-        f"{', '.join(recipe.data.folders)}: no finished pairs yet, so the size of the vocabulary is unknown. "
-        "Give it with --set model.vocab_size=30522."
+        f"{', '.join(map(why_unfinished, folders))}, so the size of the vocabulary is unknown. Correct data.pairs, or "
+        "give the size with --set model.vocab_size=30522."
     )
 
 
@@ -255,6 +291,20 @@ def held_bytes(parameters: int, recipe: Recipe, ranks: int) -> int:
 
 
 # Memory that depends on the micro-batch
+
+
+def least_micro_batch(recipe: Recipe) -> int:
+    """Return the tokens of the largest micro-batch; with batch.micro_tokens "auto", of the smallest that it may be."""
+    longest, _ = row_lengths(recipe)
+    if recipe.batch.chooses_micro_batch:
+        return smallest_micro_batch(recipe.batch, longest)
+    return micro_batch_tokens(recipe, longest)
+
+
+def rank_bytes(shape: EncoderShape, parameters: int, recipe: Recipe, ranks: int) -> int:
+    """Return the bytes that a rank needs on its device: state, buffers, and the `least_micro_batch`."""
+    token_bytes = activation_bytes(shape, recipe) + working_bytes(shape, recipe)
+    return held_bytes(parameters, recipe, ranks) + round(least_micro_batch(recipe) * token_bytes)
 
 
 def activation_bytes(shape: EncoderShape, recipe: Recipe) -> float:

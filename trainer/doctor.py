@@ -170,7 +170,7 @@ def check_recipe(recipe: Recipe, folder: Path) -> list[Finding]:
 
 def check_data(recipe: Recipe) -> list[Finding]:
     """Read the manifests and vocabularies of finished pairs, and check that they fit the model."""
-    from trainer.describe import check_phase, finished_folders
+    from trainer.describe import check_phase, finished_folders, why_unfinished
 
     findings = []
     for phase in phases_of(recipe):
@@ -178,7 +178,7 @@ def check_data(recipe: Recipe) -> list[Finding]:
         ready = finished_folders(phase.recipe)
         missing = [folder for folder in phase.recipe.data.folders if folder not in ready]
         findings += [Finding("data", "ok", f"{folder} can be read") for folder in ready]
-        findings += [Finding("data", "note", f"{folder} has no finished pairs yet") for folder in missing]
+        findings += [Finding("data", "note", why_unfinished(folder)) for folder in missing]
     return findings
 
 
@@ -186,39 +186,35 @@ def check_room(recipe: Recipe, folder: Path) -> list[Finding]:
     """Compare what a rank needs with its device, copies of checkpoints with host memory, and checkpoints with the disk.
 
     There is one rank on each GPU, or a single one on a CPU. With batch.micro_tokens "auto", which depends on the free
-    memory, it needs at least the smallest micro-batch.
+    memory, it needs at least the smallest micro-batch. Of several phases, the one that needs most counts.
     """
     import torch
 
-    from trainer.batch_limits import smallest_micro_batch
     from trainer.checkpoint.snapshot import SHARE_OF_MEMORY
     from trainer.describe import (
-        activation_bytes,
         count_parameters,
-        held_bytes,
+        least_micro_batch,
         meta_model,
-        micro_batch_tokens,
-        row_lengths,
+        phase_that_needs_most,
+        rank_bytes,
         saved_bytes,
         vocabulary_size,
-        working_bytes,
     )
     from trainer.models.families import encoder_shape
 
     try:
-        shape = encoder_shape(recipe.model, vocabulary_size(recipe))
+        vocabulary = vocabulary_size(recipe)
     except UsageError:
-        shape = encoder_shape(recipe.model, VOCABULARY_SIZE)  # no pairs yet
+        vocabulary = VOCABULARY_SIZE  # no pairs yet
+    phase = phase_that_needs_most(phases_of(recipe), vocabulary).recipe
+    shape = encoder_shape(phase.model, vocabulary)
     parameters = count_parameters(meta_model(shape))
-    longest = min(row_lengths(recipe)[0], recipe.model.max_position_embeddings)
-    is_chosen = recipe.batch.chooses_micro_batch
-    tokens = smallest_micro_batch(recipe.batch, longest) if is_chosen else micro_batch_tokens(recipe, longest)
+    tokens = least_micro_batch(phase)
 
     on_gpus = uses_gpus()
     ranks = torch.cuda.device_count() if on_gpus else 1
     available = torch.cuda.get_device_properties(0).total_memory if on_gpus else available_bytes()
-    token_bytes = activation_bytes(shape, recipe) + working_bytes(shape, recipe)
-    needed = held_bytes(parameters, recipe, ranks) + round(tokens * token_bytes)
+    needed = rank_bytes(shape, parameters, phase, ranks)
     saved = saved_bytes(parameters)
 
     advice = "Use a smaller micro-batch, more ranks with a higher engine.zero_stage, or engine.recompute=true."

@@ -13,11 +13,12 @@ is measured there, and becomes run.max_steps:
 So a run with run.max_steps set to that number, and without run.max_hours, trains the same weights to the last bit.
 
 Looking continues until the warm-up is over, and each later start looks once, because the machine may have become faster
-or busier. If a step takes much more or less time than before, the number is fixed again for the time that is left, and
-the run's history says so.
+or busier. If the steps that remain need much more or less than the time that is left, the number is fixed again for
+that time, and the run's history says so.
 
-The hours begin when `pretrain` is called. They are not a hard limit: if the machine becomes slower after the last look,
-the run takes longer. A scheduler that ends a job sends a signal, and the run then saves (distributed/stop.py).
+The hours begin with the command (cli.py). They are not a hard limit: if the machine becomes slower after the last look,
+the run takes longer, and says so once. A scheduler that ends a job sends a signal, and the run then saves
+(distributed/stop.py).
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ RESERVE = 0.02
 """The share of the hours that is held back, for checkpoints and in case steps become slower."""
 
 MUCH = 1.25
-"""The ratio of two speeds from which they differ much."""
+"""The ratio of two times from which they differ much."""
+
+WATCHED = 0.05
+"""The share of the hours, and at least SECONDS, over which the speed is averaged after the last look."""
 
 
 class Speed(NamedTuple):
@@ -56,12 +60,16 @@ class Speed(NamedTuple):
     step: float
     evaluation: float
 
+    def with_step(self, step: float) -> Speed:
+        """Return the speed of a machine whose steps take `step` seconds, and whose evaluations change as they do."""
+        return Speed(step, self.evaluation * step / self.step)
+
 
 @dataclass
 class Hours:
     """Measures the steps of this process, and says how many a run takes.
 
-    recipe: as it was loaded, whose run.max_steps is the upper bound. started: when this process began, by
+    recipe: as it was loaded, whose run.max_steps is the upper bound. started: when this command began, by
     `perf_counter`. seconds_before: of training in earlier processes, without their starts. speed: from which the number
     of steps follows; None as long as it is not fixed.
     """
@@ -72,6 +80,9 @@ class Hours:
     speed: Speed | None = None
     _seconds: list[float] = field(default_factory=list)
     _has_looked: bool = False
+    _watched_steps: int = 0
+    _watched_seconds: float = 0.0
+    _has_told: bool = False
 
     def resume(self, checkpoint: FoundCheckpoint) -> int:
         """Return the number of steps that a checkpoint's run has, the upper bound if it is not fixed yet.
@@ -105,6 +116,7 @@ class Hours:
         """
         is_warming_up = step < planned.schedule.warmup_steps
         if self._has_looked and not is_warming_up:
+            self._watch(step, seconds, planned.run.max_steps)
             return None
         self._seconds.append(seconds)
         count = len(self._seconds)
@@ -143,11 +155,32 @@ class Hours:
             speed = Speed(seconds, first_evaluation)
             return speed, self._first_number(step, speed)
 
-        ratio = seconds / self.speed.step
-        if 1 / MUCH <= ratio <= MUCH:
-            return self.speed, planned.run.max_steps
-        speed = Speed(seconds, self.speed.evaluation * ratio)
-        return speed, self._other_number(step, speed, planned.run.max_steps)
+        speed = self.speed.with_step(seconds)
+        before = planned.run.max_steps
+        needed = self._seconds_of(before - step, speed)
+        left = self._left()
+        # Near the end of a run, the start of a command is much of what is left. The reserve is for that.
+        if left / MUCH <= needed <= left * MUCH or abs(needed - left) <= RESERVE * self._limit:
+            return self.speed, before
+        return speed, self._other_number(step, speed, before)
+
+    def _watch(self, step: int, seconds: float, last_step: int) -> None:
+        """Log once, some time after the last look, if the run is going to end much too late."""
+        self._watched_steps += 1
+        self._watched_seconds += seconds
+        if self.speed is None or self._has_told or self._watched_seconds < max(SECONDS, WATCHED * self._limit):
+            return
+
+        speed = self.speed.with_step(self._watched_seconds / self._watched_steps)
+        self._watched_steps, self._watched_seconds = 0, 0.0
+        end = self._elapsed() + self._seconds_of(last_step - step, speed)
+        self._has_told = end > MUCH * self._limit
+        if self._has_told:
+            self._log(
+                f"takes {end / 3600:.3g} hours at the present speed, not {self.recipe.run.max_hours:g}. To fix the "
+                "number of steps again for the time that is left, stop it and repeat the command",
+                speed,
+            )
 
     def _first_number(self, step: int, speed: Speed) -> int:
         """Return the number of steps at a speed that was measured for the first time, after `step`, and log it."""
@@ -162,7 +195,13 @@ class Hours:
         try:
             steps = self._last_step(step, speed)
         except UsageError:
-            self._log(f"keeps its {before:,} steps, because too little time is left for another schedule", speed)
+            end = self._elapsed() + self._seconds_of(before - step, speed)
+            self._has_told = True
+            self._log(
+                f"keeps its {before:,} steps, which take {end / 3600:.3g} hours, because too little time is left for "
+                "another schedule",
+                speed,
+            )
             return before
         if steps != before:
             self._log(f"{steps:,} steps fit into {self.recipe.run.max_hours:g} hours, not {before:,}", speed)
@@ -175,17 +214,26 @@ class Hours:
     def _last_step(self, step: int, speed: Speed) -> int:
         """Return the last step that fits, after `step`. Raises UsageError if none does, or the schedule does not."""
         run = self.recipe.run
-        elapsed = self.seconds_before + perf_counter() - self.started
-        left = self._limit * (1 - RESERVE) - elapsed
-        steps = min(step + steps_that_fit(left, speed, self.recipe.evaluation.every), run.max_steps)
+        steps = min(step + steps_that_fit(self._left(), speed, self.recipe.evaluation.every), run.max_steps)
         if steps <= step:
             raise UsageError(
-                f"run.max_hours {run.max_hours:g} is too short: {elapsed:,.0f} s have gone into the start and {step} "
-                f"steps of {speed.step:,.2g} s. Raise it, or give a number of steps in its place: run.max_hours=none "
-                "with run.max_steps=N."
+                f"run.max_hours {run.max_hours:g} is too short: {self._elapsed():,.0f} s have gone into the start and "
+                f"{step} steps of {speed.step:,.2g} s. Raise it, or give a number of steps in its place: "
+                "run.max_hours=none with run.max_steps=N."
             )
         with_steps(self.recipe, steps)
         return steps
+
+    def _elapsed(self) -> float:
+        return self.seconds_before + perf_counter() - self.started
+
+    def _left(self) -> float:
+        return self._limit * (1 - RESERVE) - self._elapsed()
+
+    def _seconds_of(self, steps: int, speed: Speed) -> float:
+        """Return what `steps` take, as `steps_that_fit` counts."""
+        evaluations = -(-steps // self.recipe.evaluation.every)
+        return steps * speed.step + evaluations * speed.evaluation
 
 
 def steps_that_fit(seconds: float, speed: Speed, every: int) -> int:
@@ -238,8 +286,8 @@ def recorded_steps(recipe: Recipe, recorded: dict[str, Any], is_fixed: bool) -> 
 
     # With run.max_hours, run.max_steps is only an upper bound, so a higher one may or may not be meant as a new length.
     logger.info(
-        "%s: keeps the %s steps that run.max_hours %g fixed, unless steps now take much more or less time. To change "
-        "the length, set run.max_hours=none and run.max_steps.",
+        "%s: keeps the %s steps that run.max_hours %g fixed, unless they need much more or less than the time that is "
+        "left. To change the length, set run.max_hours=none and run.max_steps.",
         run.output,
         f"{steps:,}",
         hours,

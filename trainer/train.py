@@ -74,14 +74,15 @@ class Rollback:
         return Rollback(to_step, before.times + 1, before.skipped_batches + bad_step - to_step)
 
 
-def pretrain(recipe: Recipe, stop: StopRequest, profile_steps: int = 0) -> None:
+def pretrain(recipe: Recipe, stop: StopRequest, profile_steps: int = 0, started: float | None = None) -> None:
     """Train a recipe from its newest checkpoint, or from the start, to run.stop_at or run.max_steps.
 
-    profile_steps: how many steps to record (trainer/profile.py).
+    profile_steps: how many steps to record (trainer/profile.py). started: when run.max_hours began, by `perf_counter`;
+    now by default.
 
     Raises PreemptedError on every rank, after everything is saved, if any of them was asked to stop.
     """
-    started = perf_counter()
+    started = perf_counter() if started is None else started
     start_distributed(recipe.engine.timeout_seconds, stop)
     spare_busy_cores()
     warn_of_slow_precision(recipe.engine.precision)
@@ -210,14 +211,15 @@ def warn_of_few_updates(phase: Phase) -> None:
     key = "global_batch" if batch.global_batch is not None else "global_tokens"
     reason = "so few teach a model little" if steps < FEW_UPDATES else "all of them belong to the warm-up of the rate"
     logger.info(
-        "%s: %s updates of batch.%s %s with a warm-up of %d: %s. A smaller batch makes more of the same text; "
-        "run.max_steps, or epochs in a step of a fine-tuning, trains longer.",
+        "%s: %s updates of batch.%s %s with a warm-up of %d: %s. A smaller batch makes more of the same text; a "
+        "larger %s trains longer.",
         phase.recipe.run.output,
         f"{steps:,}",
         key,
         f"{batch.size:,}",
         warmup,
         reason,
+        "run.max_steps" if phase.recipe.run.max_hours is None else "run.max_hours",
     )
 
 

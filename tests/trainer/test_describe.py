@@ -18,7 +18,7 @@ from schemas.vocabulary import read_vocabulary
 from tests.small_models import FAMILIES, random_model, section
 from trainer.cli import main
 from trainer.config.load import load_recipe, recipe_comment, recipe_names
-from trainer.config.schema import EngineSection
+from trainer.config.schema import EngineSection, Recipe
 from trainer.describe import activation_bytes, describe_recipe, state_bytes
 from trainer.export.verify import one_row_batch
 from trainer.models.families import encoder_shape
@@ -123,8 +123,18 @@ def test_every_precision_is_described(capsys, precision: str) -> None:
 def test_the_vocabulary_is_the_recipe_s_or_the_pairs_s(pairs: Path) -> None:
     assert describe_recipe(load_recipe(TINY, [f"data.pairs={pairs}"]))["vocabulary"] == 160
     assert describe_recipe(load_recipe(TINY, ["data.pairs=/none", "model.vocab_size=500"]))["vocabulary"] == 500
-    with pytest.raises(UsageError, match=r"/none: no finished pairs yet.*--set model\.vocab_size"):
+    with pytest.raises(UsageError, match=r"/none does not exist, so .*--set model\.vocab_size"):
         describe_recipe(load_recipe(TINY, ["data.pairs=/none"]))
+
+
+def test_pairs_that_are_not_there_are_named_by_their_absolute_path(tmp_path: Path, monkeypatch) -> None:
+    """Paths of a recipe are those of the working directory."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=f"^{tmp_path}/out/pairs does not exist, so"):
+        describe_recipe(load_recipe("tiny", []))
+    (tmp_path / "out/pairs").mkdir(parents=True)
+    with pytest.raises(UsageError, match=f"^{tmp_path}/out/pairs holds no finished pairs yet, so"):
+        describe_recipe(load_recipe("tiny", []))
 
 
 def test_lengths_are_those_of_the_rows(pairs: Path) -> None:
@@ -161,7 +171,47 @@ def test_rows_of_a_later_phase_must_fit_the_positions(pairs: Path) -> None:
     assert describe_recipe(load_recipe("modernbert_base", [*planned, "phases=none"]))["length"] == 1024
 
 
-@pytest.mark.parametrize(("name", "length"), [("bert_base", 128), ("bert_large_lamb", 128), ("roberta_base", 512)])
+TWO_PHASES = """
+[[phases]]
+steps = 20
+data = {{ max_length = {first} }}
+
+[[phases]]
+steps = 10
+data = {{ max_length = {second} }}
+"""
+
+
+def two_phases(folder: Path, first: int, second: int) -> Recipe:
+    """TINY with two phases that differ in the length of their rows."""
+    path = folder / f"{first}_{second}.toml"
+    path.write_text(Path(TINY).read_text() + TWO_PHASES.format(first=first, second=second))
+    wanted = ["data.pairs=/none", "model.vocab_size=500", "model.max_position_embeddings=512"]
+    return load_recipe(str(path), [*wanted, "run.max_steps=30", "schedule.warmup_steps=10"])
+
+
+def test_memory_is_that_of_the_phase_that_needs_most(tmp_path: Path) -> None:
+    rising, falling = (describe_recipe(two_phases(tmp_path, *lengths)) for lengths in ((128, 512), (512, 128)))
+    assert [(phase["steps"], phase["length"]) for phase in rising["phases"]] == [(20, 128), (10, 512)]
+    assert rising["phases"][0]["flops_per_token"] < rising["phases"][1]["flops_per_token"]
+    shared = rising.keys() - {"phases"}
+    assert {name: rising[name] for name in shared} == {name: falling[name] for name in shared}
+    assert rising["length"] == 512 and rising["micro_batch_tokens"] == 16 * 512
+    assert "phases" not in describe_recipe(load_recipe(TINY, ["data.pairs=/none", "model.vocab_size=500"]))
+
+
+def test_the_memory_of_a_rank_is_one_sum() -> None:
+    """At the recipe's ZeRO stage: state, buffers, activations, and what the backward pass takes beside them."""
+    described = describe_recipe(load_recipe(TINY, ["data.pairs=/none", "model.vocab_size=500"]))
+    for ranks in ("1", "8"):
+        parts = described["bytes_per_rank"]["zero_1"][ranks] + described["bucket_bytes"] + described["activation_bytes"]
+        assert parts < described["memory_bytes"][ranks] < 2 * parts
+    chosen = ["batch.micro_batch=none", "batch.micro_tokens=auto"]
+    described = describe_recipe(load_recipe(TINY, ["data.pairs=/none", "model.vocab_size=500", *chosen]))
+    assert described["memory_bytes"] is None
+
+
+@pytest.mark.parametrize(("name", "length"), [("bert_base", 128), ("bert_large_lamb", 512), ("roberta_base", 512)])
 def test_recipes_are_described_by_the_rows_they_train_on(name: str, length: int) -> None:
     assert describe_recipe(load_recipe(f"trainer/recipes/{name}.toml", []))["length"] == length
 

@@ -84,7 +84,9 @@ def test_pairs_are_read_where_they_are_finished(pairs: Path, tmp_path: Path) -> 
     (ready,) = doctor.check_data(recipe(f"data.pairs={pairs}"))
     assert (ready.state, ready.value) == ("ok", f"{pairs} can be read")
     (missing,) = doctor.check_data(recipe())
-    assert missing.state == "note" and "no finished pairs yet" in missing.value
+    assert missing.state == "note" and missing.value == "/none does not exist"
+    (missing,) = doctor.check_data(recipe(f"data.pairs={tmp_path}"))
+    assert missing.state == "note" and missing.value == f"{tmp_path} holds no finished pairs yet"
 
     (tmp_path / "manifest.json").write_text("{")
     (broken,) = [one for one in doctor.examine(recipe(f"data.pairs={tmp_path}"), "", []) if one.state == "failed"]
@@ -98,6 +100,13 @@ def test_what_does_not_fit_is_a_warning(tmp_path: Path) -> None:
     wide = ["model.hidden_size=16384", "model.num_hidden_layers=96", "model.intermediate_size=65536"]
     large = recipe(*wide, "checkpoint.keep=1000000")
     assert states(doctor.check_room(large, tmp_path)) == dict.fromkeys(("memory", "disk", "host memory"), "warning")
+
+
+def test_the_memory_is_that_of_the_longest_rows_of_all_phases(tmp_path: Path) -> None:
+    """128 tokens in the first phase, and 512 in the second. The smallest micro-batch of "auto" is one row."""
+    of_phases = load_recipe("bert_large_lamb", ["data.pairs=/none"])
+    memory = next(one for one in doctor.check_room(of_phases, tmp_path) if one.name == "memory")
+    assert "micro-batches of 512 tokens" in memory.value
 
 
 @pytest.mark.parametrize("name", ["albert_base", "roberta_base", "bert_base", "modernbert_base"])

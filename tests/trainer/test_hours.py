@@ -4,12 +4,14 @@ import json
 import shutil
 import tomllib
 from pathlib import Path
+from time import perf_counter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.errors import UsageError
+from trainer.cli import main
 from trainer.config.load import load_recipe
 from trainer.config.schema import Recipe
 from trainer.describe import describe_recipe
@@ -125,6 +127,45 @@ def test_the_first_steps_of_a_resume_decide_if_they_differ_much(
     assert found == ([] if steps is None else [pytest.approx(steps, abs=350)])
 
 
+def test_a_resume_fixes_the_steps_again_if_the_rest_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine became slower after the last look of the first command, and is as slow in the second one."""
+    clock = Clock(monkeypatch, "run.max_hours=1", "schedule.warmup_steps=40")
+    clock.train(range(1, 200), 1.0)
+    clock.train(range(200, 1000), 2.0)
+
+    again = Clock(monkeypatch, "run.max_hours=1", "schedule.warmup_steps=40")
+    again.hours.speed = Speed(2.0, 0.0)
+    again.hours.seconds_before = clock.now
+    again.planned = clock.planned
+    again.train(range(1000, 1200), 2.0)
+    ((_, steps),) = again.fixed
+    assert clock.now + (steps - 999) * 2.0 == pytest.approx(0.98 * 3600, rel=0.01)
+
+
+def test_a_resume_near_the_end_keeps_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its start takes much of the time that is left, but no more than what is held back for that."""
+    clock = Clock(monkeypatch, "run.max_hours=1", "schedule.warmup_steps=40")
+    clock.hours.speed = Speed(1.0, 0.0)
+    clock.hours.seconds_before = 3440 + 40
+    clock.planned = with_steps(clock.recipe, 3520)
+    clock.train(range(3441, 3520), 1.0)
+    assert clock.fixed == []
+
+
+def test_a_run_that_becomes_slower_says_once_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the mean over some minutes, of which half were fast here."""
+    told: list[str] = []
+    monkeypatch.setattr("trainer.hours.logger.info", lambda text, *values: told.append(text % values))
+    clock = Clock(monkeypatch, "run.max_hours=1", "schedule.warmup_steps=40")
+    clock.train(range(1, 1000), 1.0)
+    assert len(told) == 1, "the number was fixed"
+
+    clock.train(range(1000, 2500), 2.0)
+    (line,) = told[1:]
+    assert "takes 1.35 hours at the present speed, not 1. " in line
+    assert "stop it and repeat the command (a step takes 1.5 s" in line
+
+
 # What a recipe may say
 
 
@@ -168,6 +209,16 @@ def test_describe_says_that_the_length_is_measured() -> None:
 
 
 # Runs
+
+
+def test_the_hours_begin_before_torch_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which takes many seconds on a slow disk."""
+    times: list[float] = []
+    monkeypatch.setattr("trainer.cli.check_launcher", lambda: times.append(perf_counter()))
+    monkeypatch.setattr("trainer.train.pretrain", lambda *arguments: times.append(arguments[3]))
+    assert main(["--config", TINY, "--set", "data.pairs=/none"]) == 0
+    checked, started = times
+    assert started < checked
 
 
 def run_of(folder: Path) -> dict[str, object]:
@@ -248,6 +299,10 @@ def test_hours_that_hold_no_step_are_refused(training, tmp_path) -> None:
     assert line.startswith("clozeline: run.max_hours 1e-06 is too short: ")
     assert line.endswith("in its place: run.max_hours=none with run.max_steps=N.")
     assert list(training.losses(tmp_path / "run")) == list(range(1, 17)), "every step that was computed"
+
+    done = training.warm(1, tmp_path / "run", **UNKNOWN_LENGTH, run__stop_at=20)
+    assert done.returncode == 0, done.stderr
+    assert list(training.losses(tmp_path / "run")) == list(range(1, 21)), "the hours may be raised"
 
 
 # Another speed

@@ -21,6 +21,8 @@ def finished(training, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
 def test_few_updates_are_told_with_the_keys_that_make_more(finished: tuple[Path, str]) -> None:
     _, told = finished
     assert "6 updates of batch.global_batch 16 with a warm-up of 4: so few teach a model little." in told
+    assert "A smaller batch makes more of the same text; a larger run.max_steps trains longer." in told
+    assert "fine-tuning" not in told
 
 
 def test_a_finished_run_keeps_the_recipe_that_its_steps_used(training, finished, tmp_path: Path) -> None:

@@ -231,7 +231,7 @@ def newest_sound(run: str, steps: list[int], fault_of: Callable[[int], str | Non
             return step, faults
         faults.append(fault)
     raise CheckpointError(
-        f"No checkpoint of {run} verifies: {'; '.join(faults)}. Restore the missing files, or start a new run "
+        f"No checkpoint of {run} verifies: {'; '.join(faults)}. Restore these files, or start a new run "
         "with another run.output."
     )
 

@@ -41,9 +41,12 @@ clozeline train --config bert_base --set data.pairs=out/pairs --set run.output=o
 ```
 
 `--set section.key=value` changes a value, which is written as in TOML; a bare word is a string, and `none` removes a
-key. `--set phases=none` removes all phases of a recipe: its other sections then hold for all of `run.max_steps`. An
-unknown key or a value out of bounds is an error that names it (exit code 2). Each run writes the recipe that it used,
-with every default, to `RUN/recipe.toml`.
+key. `--set section=none` removes all keys of a section, before others of its keys are set. `--set phases=none` removes
+all phases of a recipe: its other sections then hold for all of `run.max_steps`. An unknown key or a value out of bounds
+is an error that names it (exit code 2).
+
+Paths in a recipe, and in `--set`, are relative to the directory in which the command is started, not to the recipe's
+file. Each run writes the recipe that it used, with every default, to `RUN/recipe.toml`.
 """
 
 BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}

@@ -7,17 +7,20 @@ key by key (parse.py), and for keys that must fit each other (validate.py).
 from __future__ import annotations
 
 import os
+import sys
 import tomllib
 from collections.abc import Iterator
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import Any
 
 from schemas.errors import StorageError, UsageError, nearest_name
 from trainer.config.parse import apply_override, parse_recipe
 from trainer.config.phases import phase_recipe
 from trainer.config.schema import Recipe
-from trainer.config.validate import check_phases, check_recipe
+from trainer.config.validate import DRAWN_STARTS, check_phases, check_recipe
+from trainer.logs import rank_of_process
 
 SUFFIX = ".toml"
 
@@ -33,8 +36,10 @@ def load_recipe(path: str, changes: list[str]) -> Recipe:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"--config {path} is not TOML: {error}.") from error
 
-    for change in changes:
+    # A section is emptied before its keys are set, whichever of them is given first.
+    for change in sorted(changes, key=lambda change: "." in change.partition("=")[0]):
         apply_override(content, change)
+    drop_outranked_starts(content.get("model"), path, changes)
 
     recipe = parse_recipe(content, path, changes)
     check_phases(recipe, path)
@@ -42,6 +47,27 @@ def load_recipe(path: str, changes: list[str]) -> Recipe:
         check_recipe(phase_recipe(recipe, index, path), f"{path}: phase {index + 1}")
     check_recipe(recipe, path)
     return recipe
+
+
+def drop_outranked_starts(model: Any, path: str, changes: list[str]) -> None:
+    """Remove the file's model.initial_* if `--set` gives a folder of first weights, and say so on stderr.
+
+    model: the content of [model]. Those that `--set` gives as well stay, and are refused (validate.py).
+    """
+    given = {change.partition("=")[0].strip() for change in changes}
+    sources = [key for key in ("init_from", "tile_from") if f"model.{key}" in given]
+    if not isinstance(model, dict) or not any(key in model for key in sources):
+        return
+
+    starts = [key for key in (*DRAWN_STARTS, "initial_embedding_std") if key in model and f"model.{key}" not in given]
+    for key in starts:
+        del model[key]
+    if starts and rank_of_process() == 0:
+        names = ", ".join(f"model.{key}" for key in starts)
+        print(
+            f"clozeline: model.{sources[0]} gives all first weights, so {names} of {path} are left out.",
+            file=sys.stderr,
+        )
 
 
 def read_recipe(path: str, name: str = "--config") -> str:

@@ -1,7 +1,7 @@
 """Turns the content of a TOML file, changed by `--set`, into a Recipe or another schema.
 
 `--set section.key=value` is written as in TOML; a bare word is a string. `none` removes a key, so that its default
-applies, and `phases=none` removes all phases.
+applies, and `section=none` all keys of a section, or all phases.
 
 All wrong keys are named in one error. An unknown key is an error that suggests the nearest known name, because a typo
 that is silently ignored could waste a whole training run. For a wrong value, the error quotes the key's description
@@ -100,20 +100,21 @@ def apply_override(content: dict[str, Any], override: str, schema: type[Section]
     """Change the content of a file in place. Raises UsageError unless `override` has the form section.key=value.
 
     schema: of the whole file. name: the flag or the key that has the override, for messages.
-    A top-level key that is not a table may be set without a section. The only supported change of phases is
-    `phases=none`, which removes them all. Example: `apply_override(content, "run.seed=7")`.
+    A top-level key that is not a table may be set without a section, and a table be removed with `none`. There is no
+    other change of phases. Example: `apply_override(content, "run.seed=7")`.
     """
     path, separator, value = (part.strip() for part in override.partition("="))
     keys = path.split(".")
 
-    if schema is Recipe and separator and keys[0] == "phases":
-        if path != "phases" or value != "none":
-            raise UsageError(
-                f"{name} {override}: single phases cannot be set. Edit [[phases]] in a copy of the recipe, which "
-                "`clozeline recipes NAME` prints, or remove all of them with phases=none."
-            )
-        content.pop("phases", None)
+    if len(keys) == 1 and value == "none" and section_in(annotation_of(keys, schema)) is not None:
+        content.pop(path, None)
         return
+
+    if schema is Recipe and separator and keys[0] == "phases":
+        raise UsageError(
+            f"{name} {override}: single phases cannot be set. Edit [[phases]] in a copy of the recipe, which "
+            "`clozeline recipes NAME` prints, or remove all of them with phases=none."
+        )
 
     if not separator or (len(keys) < 2 and not _is_value(keys[0], schema)):
         example = "run.seed=7" if schema is Recipe else "training.epochs=3"

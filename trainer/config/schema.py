@@ -100,7 +100,8 @@ class RunSection(Section):
         description="Length of the run in hours from the start of the command; after a resume, what earlier commands "
         "trained counts as well. max_steps is then only an upper bound. The speed is measured on the first steps, "
         "while the learning rate warms up (schedule.warmup_steps), and the number of steps that fits is fixed as "
-        "max_steps; it is fixed again if steps take much more or less time later in the warm-up or after a resume. "
+        "max_steps. It is fixed again, later in the warm-up or after a resume, if the steps that remain need a quarter "
+        "more or less than the time that is left. "
         "Cannot be combined with phases, a batch ramp or masking.final_prob.",
     )
     stop_at: int | None = Field(

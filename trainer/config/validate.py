@@ -120,10 +120,17 @@ def check_data(data: DataSection, path: str) -> None:
 
 def check_masking(masking: MaskingSection, path: str) -> None:
     """Check that masking.stored is not combined with keys for drawing masks."""
-    if masking.stored and masking != MaskingSection(stored=True):
+    unused = masking.model_dump(exclude_defaults=True, exclude={"stored"})
+    if masking.stored and unused:
         raise UsageError(
-            f"{path}: masking.stored uses the masks that the pairs hold; leave the other keys of [masking] out."
+            f"{path}: masking.stored uses the masks that the pairs hold; leave the other keys of [masking] out: "
+            f"`{removing('masking', list(unused))}`."
         )
+
+
+def removing(section: str, names: list[str]) -> str:
+    """Return the flags that remove keys of a section."""
+    return " ".join(f"--set {section}.{name}=none" for name in names)
 
 
 def check_batch(batch: BatchSection, path: str) -> None:
@@ -141,13 +148,29 @@ def check_batch(batch: BatchSection, path: str) -> None:
     if not (is_complete_in_rows or is_complete_in_tokens):
         raise UsageError(
             f"{path}: [batch] needs global_batch and micro_batch (rows), or global_tokens and micro_tokens, not both. "
-            "global_batch also goes with micro_tokens in place of micro_batch."
+            f"global_batch also goes with micro_tokens in place of micro_batch.{surplus_of(batch)}"
         )
 
     if batch.global_batch and batch.micro_batch and batch.global_batch % batch.micro_batch:
         raise UsageError(
             f"{path}: batch.micro_batch {batch.micro_batch} does not divide batch.global_batch {batch.global_batch}."
         )
+
+
+def surplus_of(batch: BatchSection) -> str:
+    """Return a sentence with the flags that leave a batch in rows or one in tokens, empty if no key is too many."""
+    of_rows = ["global_tokens", *(["micro_batch"] if isinstance(batch.micro_tokens, int) else [])]
+    ways = []
+    for unit, size, others in (
+        ("rows", batch.global_batch, of_rows),
+        ("tokens", batch.global_tokens, ["global_batch", "micro_batch"]),
+    ):
+        too_many = [name for name in others if getattr(batch, name) is not None]
+        if size is not None and too_many:
+            has_limit = batch.micro_tokens is not None or (unit == "rows" and batch.micro_batch is not None)
+            limit = "" if has_limit else " --set batch.micro_tokens=auto"
+            ways.append(f"to count {unit}, `{removing('batch', too_many)}{limit}`")
+    return f" Add, {', or '.join(ways)}." if ways else ""
 
 
 def check_ramp(batch: BatchSection, max_steps: int, path: str) -> None:

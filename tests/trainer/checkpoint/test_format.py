@@ -56,7 +56,9 @@ def test_a_damaged_one_is_passed_over_and_named(tmp_path: Path, damage: str) -> 
 
 def test_when_none_verifies_the_run_does_not_start_over(tmp_path: Path) -> None:
     (saved(tmp_path, 10) / "state.json").unlink()
-    with pytest.raises(CheckpointError, match=r"No checkpoint of .* verifies: .*state\.json is missing"):
+    with pytest.raises(
+        CheckpointError, match=r"No checkpoint of .* verifies: .*state\.json is missing.* Restore these files"
+    ):
         found_in(tmp_path)
 
 

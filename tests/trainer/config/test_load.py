@@ -1,5 +1,6 @@
 """Recipes by name or by file, changes by --set, and what is said of mistakes."""
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from schemas.errors import StorageError, UsageError
 from trainer.config.load import load_recipe, recipe_comment, recipe_description, recipe_names, recipe_text
 from trainer.config.record import dump_recipe
+from trainer.config.sections import MaskingSection
 
 RECIPES = Path("trainer/recipes").absolute()
 TINY = "tests/recipes/small_bert.toml"
@@ -83,6 +85,39 @@ def test_all_phases_can_be_removed_and_single_ones_not_changed() -> None:
     for change in ("phases=[]", "phases.0.steps=5", "phases=3"):
         with pytest.raises(UsageError, match=r"single phases cannot be set.*phases=none"):
             load_recipe("modernbert_base", [change])
+
+
+def test_a_section_is_emptied_before_its_keys_are_set() -> None:
+    stored = ["masking.stored=true", "masking=none"]
+    assert (
+        load_recipe("tiny", stored).masking == load_recipe("tiny", stored[::-1]).masking == MaskingSection(stored=True)
+    )
+    with pytest.raises(UsageError, match=r"batch\.? is missing"):
+        load_recipe("tiny", ["batch=none"])
+
+
+def flags_in(told: str) -> list[list[str]]:
+    """The keys and values of each command that a message shows."""
+    return [command.split("--set ")[1:] for command in re.findall("`(.*?)`", told)]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["masking.stored=true"],
+        ["batch.global_tokens=4096"],
+        ["batch.global_tokens=4096", "batch.micro_tokens=1024"],
+        ["batch.micro_tokens=1024"],
+        ["batch.global_batch=none", "batch.global_tokens=4096"],
+    ],
+)
+def test_flags_that_a_message_shows_help(changes: list[str]) -> None:
+    with pytest.raises(UsageError) as caught:
+        load_recipe("tiny", changes)
+    ways_out = flags_in(str(caught.value))
+    assert ways_out
+    for way_out in ways_out:
+        load_recipe("tiny", [*changes, *map(str.strip, way_out)])
 
 
 def test_a_schedule_longer_than_the_run_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from schemas.errors import UsageError
 from schemas.manifest import Manifest
 from schemas.statistics import Cooccurrences, Statistics
 from tests.small_models import FAMILIES, section
-from trainer.config.load import load_recipe
+from trainer.config.load import load_recipe, recipe_text
 from trainer.config.schema import Recipe
 from trainer.config.sections import ModelSection
 from trainer.models.encoder import Attention
@@ -178,8 +179,29 @@ def test_contradictions_are_named(changes: list[str], told: str) -> None:
         load_recipe("tests/recipes/small_bert.toml", changes)
 
 
-def test_all_starts_that_conflict_with_init_from_are_named_at_once() -> None:
+def test_all_starts_of_a_file_that_conflict_with_init_from_are_named_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "both.toml"
+    path.write_text(recipe_text("tiny").replace("[model]", '[model]\ninit_from = "x"'))
     with pytest.raises(UsageError) as told:
-        load_recipe("tiny", ["model.init_from=x"])
+        load_recipe(str(path), [])
     advice = str(told.value).partition("or set ")[2].removesuffix(".")
-    assert load_recipe("tiny", ["model.init_from=x", *advice.split(", ")]).model.init_from == "x"
+    assert load_recipe(str(path), advice.split(", ")).model.init_from == "x"
+
+
+@pytest.mark.parametrize("source", ["init_from", "tile_from"])
+def test_weights_that_set_gives_come_before_the_starts_of_a_recipe(source: str, capsys) -> None:
+    model = load_recipe("tiny", [f"model.{source}=x"]).model
+    assert (model.initial_embeddings, model.initial_attention, model.initial_head) == ("random", "random", "random")
+    assert model.initial_embedding_std is None
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == (
+        f"clozeline: model.{source} gives all first weights, so model.initial_embeddings, model.initial_attention, "
+        "model.initial_head, model.initial_embedding_std of tiny are left out."
+    )
+    with pytest.raises(UsageError, match=f"model.{source} already sets all initial weights"):
+        load_recipe("tiny", [f"model.{source}=x", "model.initial_head=identity"])
+
+    capsys.readouterr()
+    load_recipe("bert_base", [f"model.{source}=x"])
+    load_recipe("tiny", ["model.init_from=none"])
+    assert capsys.readouterr().err == ""
