@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from pipeline.beam import internals, stop_signals
 from pipeline.beam.estimate import STATISTICS_BYTES_PER_TOKEN, STATISTICS_TOKENS_PER_SECOND, in_words
 from pipeline.commit import leases
-from pipeline.commit.finished import Provenance
+from pipeline.commit.finished import Provenance, Wanted, finished_manifest
 from pipeline.commit.parts import list_shards
 from pipeline.commit.publish import clean_up, publish_output
 from pipeline.commit.reports import Report
@@ -84,8 +84,6 @@ RARE = "pair of tokens below the least weight"
 
 def run(job: StatisticsJob, dry_run: bool) -> Manifest | None:
     """Run the job to its end and return the published manifest; None after a dry run. Raises as other jobs do."""
-    from pipeline.commit.finished import Wanted, finished_manifest
-
     if job.window > MAX_WINDOW:
         raise UsageError(f"--window {job.window} is more than {MAX_WINDOW}. Tokens that far apart say little.")
 

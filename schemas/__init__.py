@@ -5,4 +5,4 @@ torch, so both halves can load it on a machine that has only one of them.
 """
 
 FORMAT_VERSION = 2
-"""Written into every manifest. Readers refuse a newer version; raise it when the meaning of anything changes."""
+"""Written into every manifest. Readers refuse any other version; raise it when the meaning of anything changes."""

@@ -383,24 +383,14 @@ def _local_sizes(path: str, prefix: str) -> dict[str, int]:
     return found
 
 
-def remove_folder(url: str, last: str) -> None:
-    """Delete a folder or a file. The folder's file `last` is deleted after everything else.
-
-    Does nothing if `url` does not exist. Raises StorageError if the disk or the store fails.
-    """
-    kept = join(url, last)
-    if is_local(url):
-        for name in names(url):
-            if name != last:
-                remove(join(url, name))
-    else:
-        fs, kept_path = filesystem(kept)
+def remove_folder(url: str) -> None:
+    """Delete a folder or a file. Does nothing if there is none. Raises StorageError if the disk or the store fails."""
+    if not is_local(url):
+        fs, _ = filesystem(url)
         with contextlib.suppress(FileNotFoundError), storage_errors_of(url, FileNotFoundError):
             for page in _pages(url):
-                unwanted = [path for path in page if path != kept_path]
-                if unwanted:
-                    fs.rm(unwanted)
-
+                if page:
+                    fs.rm(page)
     remove(url)
 
 

@@ -261,7 +261,11 @@ def cluster_address(options: PipelineOptions) -> tuple[str, str | None]:
     runner = short_runner_name(options)
     flag = "spark_master_url" if runner == "spark" else "flink_master"
     address = str(options.get_all_options()[flag])
-    starts_engine = runner == "prism" or address in ("[auto]", "[local]", "local") or address.startswith("local[")
+    starts_engine = (
+        runner == "prism"
+        or address in ("[auto]", "[local]", "local")
+        or address.startswith(("local[", "local-cluster["))
+    )
     return f"--{flag}", None if starts_engine else address
 
 

@@ -17,8 +17,8 @@ from pipeline.readers.open import compression_of
 GROWTH_OF_COMPRESSED = 3.5  # .gz, .bz2, .xz and .zst
 GROWTH_OF_PARQUET = 2.0
 
-# Bytes of text that one core processes per second. The first three are also in benchmarks/model.py, which makes the
-# table of worker-hours in docs/measurements.md ("At 16 GB to 10 TB").
+# Bytes of text that one core processes per second. The first three are also those of the table of worker-hours
+# in docs/measurements.md ("At 16 GB to 10 TB").
 SPREAD_BYTES_PER_SECOND = 14e6  # reading, cleaning, splitting into sentences, writing runs
 GATHER_BYTES_PER_SECOND = 34e6  # reading runs, writing shards
 MINHASH_BYTES_PER_SECOND = 35e6  # signatures alone
@@ -27,7 +27,7 @@ COUNT_BYTES_PER_SECOND = 14e6
 PAIRS_BYTES_PER_SECOND = 11e6
 
 # Bytes of the result per byte of text.
-TEXT_SHARE = 0.75  # STORED_SHARE of benchmarks/model.py, measured on runs, which hold the same text
+TEXT_SHARE = 0.75  # measured on runs, which hold the same text
 PAIRS_SHARE = 0.5  # assumed: two bytes per token, and one token per four bytes of text
 
 STATISTICS_TOKENS_PER_SECOND = 2e6  # docs/measurements.md ("Statistics")

@@ -33,7 +33,6 @@ from pipeline.commit.failures import Failures
 from pipeline.commit.leases import Lease, LeaseGroup, all_held
 from pipeline.commit.publish import clean_up, published_at
 from pipeline.commit.staging import Staging
-from schemas import manifest as manifests
 from schemas import storage
 from schemas.errors import ClozelineError, UsageError
 from schemas.manifest import FolderKind, Manifest, read_manifest
@@ -187,7 +186,7 @@ def _staging_of_refused_jobs_removed(staging: Staging) -> Iterator[None]:
     except NotSubmittedError:
         if not was_there:
             with contextlib.suppress(ClozelineError):  # it only takes up space
-                remove_folder(staging.url("").rstrip("/"), manifests.NAME)
+                remove_folder(staging.url("").rstrip("/"))
         raise
 
 

@@ -29,7 +29,9 @@ from apache_beam.pvalue import PCollection
 from pipeline.beam.internals import carried, current_metrics
 from pipeline.commit import failures
 from pipeline.commit.failures import Failures, Stopped
+from pipeline.commit.parts import AddUp, part_of_report, summarize_part
 from pipeline.commit.reports import Report
+from pipeline.commit.staging import Staging
 from schemas.errors import ClozelineError
 from schemas.manifest import Shard
 
@@ -186,6 +188,25 @@ def _numbered(items: list[Any]) -> Iterator[tuple[int, Any]]:
 
 def _values(numbered: tuple[int, Any]) -> Any:
     yield from numbered[1]
+
+
+@dataclass
+class SummarizeParts(beam.PTransform):
+    """Reports of shards -> a PartSummary for each 4,096 of them. Parts are summarized on different workers.
+
+    add_up: a module-level function, so that workers can import it.
+    """
+
+    add_up: AddUp
+    staging: Staging
+
+    def expand(self, reports: Any) -> PCollection:
+        return (
+            reports
+            | "Part" >> beam.WithKeys(part_of_report)
+            | "Group" >> beam.GroupByKey()
+            | "Summarize" >> call(summarize_part, self.add_up, self.staging)
+        )
 
 
 def count_report(kind: Kind, report: Report) -> None:

@@ -208,8 +208,8 @@ def _listen(host: str, port: int, pool: WorkerPool) -> Any:
     beam_fn_api_pb2_grpc.add_BeamFnExternalWorkerPoolServicer_to_server(pool, server)
     try:
         # gRPC prints its own messages when it cannot listen, so a plain socket tries first.
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        socket.create_server((host.strip("[]"), port), family=family).close()
+        family, *_, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+        socket.create_server(address[:2], family=family).close()
         server.add_insecure_port(f"{host}:{port}")
     except (RuntimeError, OSError, OverflowError) as error:
         raise UsageError(

@@ -15,8 +15,8 @@ from typing import Any
 
 from pipeline.commit.publish import clean_up_after_kill
 from pipeline.commit.staging import Staging
-from schemas import FORMAT_VERSION, storage
 from schemas import manifest as manifests
+from schemas import storage
 from schemas.errors import DataError, UsageError
 from schemas.manifest import FolderKind, Input, Manifest, read_manifest
 from schemas.terminal import one_line
@@ -103,9 +103,6 @@ def _replaceable_root(wanted: Wanted, output: str) -> Manifest | None:
 
 def _differences(wanted: Wanted, root: Manifest, output: str) -> Iterator[str]:
     """Yield each way in which a finished result was made differently. Inputs are read last."""
-    if root.format_version != FORMAT_VERSION:
-        yield f"it has format version {root.format_version}, and this Clozeline writes {FORMAT_VERSION}"
-
     options = wanted.provenance.options
     for name in {**options, **root.options}:
         if name in ADDED_BY_STEPS[wanted.kind]:

@@ -14,10 +14,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-import apache_beam as beam
-from apache_beam.pvalue import PCollection
-
-from pipeline.beam.steps import call
 from pipeline.commit.reports import Report
 from pipeline.commit.staging import Staging
 from schemas import storage
@@ -80,25 +76,6 @@ class FolderSummary:
     def fingerprint(self, kind: FolderKind, identity: str = "") -> str:
         """Return the folder's fingerprint. `identity` is the vocabulary's, for pairs."""
         return fingerprint_of_parts(kind, self.digests, identity)
-
-
-@dataclass
-class SummarizeParts(beam.PTransform):
-    """Reports of shards -> a PartSummary for each 4,096 of them. Parts are summarized on different workers.
-
-    add_up: a module-level function, so that workers can import it.
-    """
-
-    add_up: AddUp
-    staging: Staging
-
-    def expand(self, reports: Any) -> PCollection:
-        return (
-            reports
-            | "Part" >> beam.WithKeys(part_of_report)
-            | "Group" >> beam.GroupByKey()
-            | "Summarize" >> call(summarize_part, self.add_up, self.staging)
-        )
 
 
 def part_of_report(report: Report) -> int:

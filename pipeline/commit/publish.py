@@ -80,11 +80,9 @@ def publish_output(staging: Staging, manifest: Manifest, extra: dict[str, str] |
         end_publication(staging)
         return
 
-    # Remove only a manifest that exists now: one that a twin publishes from here on must stay.
     output = staging.output
     manifest_url = storage.join(output, manifests.NAME)
-    if storage.exists(manifest_url):
-        storage.remove(manifest_url)
+    remove_older_manifest(manifest_url, manifest)
 
     extra_paths = extra or {}
     new_paths = {part.path for part in manifest.parts}
@@ -100,6 +98,12 @@ def publish_output(staging: Staging, manifest: Manifest, extra: dict[str, str] |
 
     storage.publish(manifest_url, manifest.to_json())
     end_publication(staging)
+
+
+def remove_older_manifest(url: str, manifest: Manifest) -> None:
+    """Remove the manifest at a URL unless it is this one, which a twin has just published: that must stay."""
+    if storage.exists(url) and storage.read(url) != manifest.to_json():
+        storage.remove(url)
 
 
 def is_published(staging: Staging, manifest: Manifest) -> bool:
@@ -322,5 +326,5 @@ def remove_unfinished(staging: Staging) -> None:
     for name in storage.names(staging.output):
         is_partial = storage.is_partial(name) and not leases.is_lease(name)
         if is_partial or (name.startswith(PREFIX) and name != own):
-            remove_folder(storage.join(staging.output, name), manifests.NAME)
-    remove_folder(staging.url("").rstrip("/"), manifests.NAME)
+            remove_folder(storage.join(staging.output, name))
+    remove_folder(staging.url("").rstrip("/"))

@@ -1,4 +1,4 @@
-"""The jobs as commands: checks before they start, and plans of their work."""
+"""The jobs on Beam: options, plan, graph, what workers do, and publication, in a module for each job."""
 
 from pipeline.beam.internals import import_beam
 

@@ -8,6 +8,7 @@ the number of tables (`partitions`) bounds the size of each, and no word is in t
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -41,8 +42,8 @@ from pipeline.words.arrow import hashes_of
 from pipeline.words.rules import ALL_RULES, Rules, rules_of
 from schemas import FORMAT_VERSION, shards, storage
 from schemas import manifest as manifests
-from schemas.errors import UsageError
-from schemas.manifest import PART_ENTRIES, Manifest, Shard, fingerprint, read_manifest, read_shard_bytes
+from schemas.errors import DataError, UsageError
+from schemas.manifest import PART_ENTRIES, FolderKind, Manifest, Shard, fingerprint, read_manifest, read_shard_bytes
 from schemas.shards import shard_name
 
 COUNT_VERSION = 3  # of the rules by which text is counted; version 2 had no zero width joiners in Unigram's words
@@ -68,24 +69,33 @@ MAX_PARTITIONS = 4096
 # Options and plan, in the launcher
 
 
-def check_counts_folder(folder: str) -> None:
-    """Raise UsageError if a folder has a finished result other than counts, which is neither read nor replaced."""
-    url = storage.join(folder, manifests.NAME)
-    if not storage.exists(url):
-        return
+def check_counts_folder(folder: str, overwrite: bool) -> None:
+    """Raise UsageError if a folder has a finished result other than counts, which is neither read nor replaced.
 
-    kind = manifests.parse_manifest(storage.read(url), url).kind
-    if kind != "counts":
+    With `overwrite`, a manifest that cannot be read is replaced.
+    """
+    kind = _kind_of(folder, overwrite)
+    if kind not in (None, "counts"):
         raise UsageError(
             f"--counts {storage.printable(folder)} holds finished {kind}, and counts need a separate folder. Give "
             "another folder as --counts; with --text it is made if it does not exist."
         )
 
 
+def _kind_of(folder: str, overwrite: bool) -> FolderKind | None:
+    """Return the kind of a finished folder; None without a manifest, or with one that cannot be read if `overwrite`."""
+    url = storage.join(folder, manifests.NAME)
+    if not storage.exists(url):
+        return None
+    with contextlib.suppress(DataError) if overwrite else contextlib.nullcontext():
+        return manifests.parse_manifest(storage.read(url), url).kind
+    return None
+
+
 def must_count(job: VocabJob, text: Manifest) -> bool:
     """Whether the folder of counts must be made first. Raises UsageError if it has the counts of another text."""
     folder = str(job.counts)
-    if not storage.exists(storage.join(folder, manifests.NAME)):
+    if _kind_of(folder, job.overwrite) is None:
         return True
 
     counts = read_manifest(folder, "counts")

@@ -21,10 +21,10 @@ from pipeline.beam import estimate
 from pipeline.beam.display import Work
 from pipeline.beam.engines import beam_options, check_launch, path_for_workers
 from pipeline.beam.runner import Execution
-from pipeline.beam.steps import call, call_last
+from pipeline.beam.steps import SummarizeParts, call, call_last
 from pipeline.card import data_card
 from pipeline.commit.finished import Provenance, Wanted
-from pipeline.commit.parts import FolderSummary, PartSummary, SummarizeParts, summarize_folder
+from pipeline.commit.parts import FolderSummary, PartSummary, summarize_folder
 from pipeline.commit.publish import end_publication, is_published, publish_output, read_piece
 from pipeline.commit.reports import Report, add_by_name, add_histograms, add_ledgers, ledger_entries, total
 from pipeline.commit.staging import Staging, plan_staging

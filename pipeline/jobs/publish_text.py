@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from pipeline.commit.finished import Provenance
 from pipeline.commit.parts import FolderSummary, PartSummary, list_inputs, summarize_folder
-from pipeline.commit.publish import check_pieces, end_publication, is_published, publish_output
+from pipeline.commit.publish import check_pieces, end_publication, is_published, publish_output, remove_older_manifest
 from pipeline.commit.reports import Report, add_by_name, add_histograms, add_ledgers, ledger_entries, total
 from pipeline.commit.staging import Staging
 from pipeline.readers.inputs import read_inputs
@@ -88,7 +88,7 @@ def publish_with_held_out(
     if storage.exists(old_manifest) and not is_published(folders.text, manifest):
         check_pieces(folders.text, manifest)
         check_pieces(folders.held_out, held_out_manifest)
-        storage.remove(old_manifest)
+        remove_older_manifest(old_manifest, manifest)
 
     publish_output(folders.held_out, held_out_manifest)
     publish_output(folders.text, manifest, _rejected(survey))

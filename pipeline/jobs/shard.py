@@ -26,9 +26,8 @@ from pipeline.beam import estimate, steps
 from pipeline.beam.display import Work
 from pipeline.beam.engines import beam_options, check_launch, chosen_shuffle, is_dry_run, path_for_workers
 from pipeline.beam.runner import Execution
-from pipeline.beam.steps import Distribute, call_last, call_once, generate
+from pipeline.beam.steps import Distribute, SummarizeParts, call_last, call_once, generate
 from pipeline.commit.finished import Provenance, Wanted, is_finished
-from pipeline.commit.parts import SummarizeParts
 from pipeline.commit.reports import Report
 from pipeline.commit.staging import Staging, plan_staging
 from pipeline.exchange.blocks import Shuffle

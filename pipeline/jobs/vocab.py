@@ -73,7 +73,7 @@ def run(job: VocabJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     """Run the job to its end and return the published manifest, as `shard` does. Raises the same errors."""
     checked = check_launch(beam_arguments, known_flags)
     if job.counts is not None:
-        check_counts_folder(job.counts)
+        check_counts_folder(job.counts, job.overwrite)
     job, extended = resolve_extension(job)
     job = _resolve_case(job)
 

@@ -253,8 +253,7 @@ def _plain_name(path: str) -> str:
 
 
 def _refuse_suffix(shown: str, path: str) -> None:
-    # Not .so, which also ends the names of Somali texts: libraries are recognized by their first bytes. Nor .fa (Farsi)
-    # and .eml (Emilian).
+    # Not .so, .fa and .eml, which also end the names of Somali, Farsi and Emilian texts.
     suffix = os.path.splitext(_plain_name(path))[1]
     for kind in (*BINARY_KINDS, *TEXT_KINDS):
         if suffix in kind.suffixes.split():

@@ -59,7 +59,9 @@ def matching_files(*patterns: str) -> list[InputFile]:
     if not members:
         raise UsageError("--input is empty. Give a file, a pattern or a comma list of them.")
 
-    by_path = {file.path: file for files in concurrently(_files_of_pattern, members) for file in files}
+    # In this thread if there is one, so that Ctrl-C ends a store's slow listing.
+    listed = concurrently(_files_of_pattern, members) if len(members) > 1 else map(_files_of_pattern, members)
+    by_path = {file.path: file for files in listed for file in files}
     return [by_path[path] for path in sorted(by_path)]
 
 

@@ -72,6 +72,14 @@ def call_at(change: int, function, monkeypatch: pytest.MonkeyPatch) -> None:
         spy(monkeypatch, name, seen)
 
 
+class KilledError(Exception):
+    """Stands for the death of a process."""
+
+
+def kill() -> None:
+    raise KilledError
+
+
 @pytest.mark.parametrize("change", range(CHANGES))
 @pytest.mark.parametrize("before", ["nothing", "a result"])
 def test_two_last_steps_at_once_publish_one_whole_result(out: str, monkeypatch, before: str, change: int) -> None:
@@ -84,6 +92,27 @@ def test_two_last_steps_at_once_publish_one_whole_result(out: str, monkeypatch, 
             call_at(change, lambda: finish(staging, reports), patch)
             finish(staging, reports)
         assert read_manifest(out, "text")
+        publish.clean_up(staging)
+    check_result(out, "new")
+
+
+@pytest.mark.parametrize("change", range(CHANGES))
+def test_a_twin_that_is_killed_leaves_the_manifest_in_place(out: str, monkeypatch, change: int) -> None:
+    """It begins just before each change that the first one makes, and dies after two changes."""
+    monkeypatch.setattr(publish, "_for_each", lambda function, items: [function(item) for item in items])  # one thread
+    manifest = storage.join(out, "manifest.json")
+    with built(out) as (staging, reports):
+
+        def twin() -> None:
+            was_there = storage.exists(manifest)
+            with monkeypatch.context() as inner, contextlib.suppress(KilledError):
+                call_at(2, kill, inner)
+                finish(staging, reports)
+            assert storage.exists(manifest) or not was_there
+
+        with monkeypatch.context() as patch:
+            call_at(change, twin, patch)
+            finish(staging, reports)
         publish.clean_up(staging)
     check_result(out, "new")
 
@@ -227,7 +256,6 @@ def test_the_last_steps_of_jobs_may_run_twice(
 
 
 def test_a_large_staging_is_deleted_a_page_at_a_time(s3: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the copy of the manifest after all other files, which then says that nothing is left."""
     bucket = s3.bucket("large")
     monkeypatch.setattr(storage, "PAGE", 10)
     for number in range(25):
@@ -237,12 +265,12 @@ def test_a_large_staging_is_deleted_a_page_at_a_time(s3: ObjectStore, monkeypatc
 
     s3.fail(403, "delete", times=1, method="POST")
     with pytest.raises(StorageError):
-        remove_folder("s3://large/out/_unfinished-a", "manifest.json")
+        remove_folder("s3://large/out/_unfinished-a")
     left = [item.key for item in bucket.objects.all()]
     assert "out/_unfinished-a/manifest.json" in left
 
     listings = s3.count("list-type=2")
-    remove_folder("s3://large/out/_unfinished-a", "manifest.json")
+    remove_folder("s3://large/out/_unfinished-a")
     assert s3.count("list-type=2") - listings >= 3
     assert [item.key for item in bucket.objects.all()] == ["out/_unfinished-ab/other"]
-    remove_folder("s3://large/out/_unfinished-a", "manifest.json")
+    remove_folder("s3://large/out/_unfinished-a")
