@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import io
 import re
+import unicodedata
 from encodings.aliases import aliases
 from functools import cache
 from typing import IO, Any
@@ -46,6 +47,8 @@ _NUL_PATTERNS = (
 _MANY_NULS = 0.4  # minimum NUL share where the pattern has one; characters outside of Latin-1 have fewer
 _FEW_NULS = 0.05  # maximum NUL share elsewhere
 _SOME_ASCII = 4  # minimum line ends, spaces and digits in UTF-16 of any language
+_MAX_NO_TEXT = 0.01  # maximum share of other control characters, and of those without a meaning; binary data has more
+_NO_TEXT_CATEGORIES = ("Cc", "Cs", "Co", "Cn")  # of Unicode: control, surrogate, private use, unassigned
 
 # Encodings of ASCII bytes alone, and the sign that begins other letters in each.
 _SEVEN_BIT = (
@@ -159,7 +162,7 @@ class Transcoded(io.RawIOBase):
 
 def encoding_error(shown: str, head: bytes, encoding: str) -> DataError | None:
     """Return the error for a file whose first bytes show that it is in another encoding than `encoding`, or None."""
-    found = wide_encoding(head) if is_line_safe(encoding) else None
+    found = wide_encoding(head, encoding) if is_line_safe(encoding) else None
     if encoding != UTF8 and looks_like_utf8(head, encoding):
         return DataError(
             f"{shown} is not {encoding.upper()}: it begins with {len(head):,} bytes of valid UTF-8. "
@@ -180,8 +183,11 @@ def encoding_error(shown: str, head: bytes, encoding: str) -> DataError | None:
     )
 
 
-def wide_encoding(head: bytes) -> str | None:
-    """Return the UTF-16 or UTF-32 encoding that a file's first bytes show, by a byte order mark or NULs, or None."""
+def wide_encoding(head: bytes, expected: str) -> str | None:
+    """Return the UTF-16 or UTF-32 encoding that a file's first bytes show, by a byte order mark or NULs, or None.
+
+    expected: UTF-8, the default, or the encoding that the user named. Against the latter, a few NULs prove nothing.
+    """
     for mark, name in _BYTE_ORDER_MARKS:
         if head.startswith(mark):
             return name
@@ -196,12 +202,20 @@ def wide_encoding(head: bytes) -> str | None:
             return name
 
     # In languages with other letters than Latin ones, NULs are few: those of spaces, digits and line ends.
-    if not _is_utf8(head):
+    if expected == UTF8 and not _is_utf8(head):
         for name in ("utf-16-le", "utf-16-be"):
-            text = head.decode(name, errors="replace")
-            if sum(map(text.count, "\n 0123456789")) >= _SOME_ASCII:
+            if _is_text(codecs.getincrementaldecoder(name)(errors="replace").decode(head)):
                 return name
     return None
+
+
+def _is_text(text: str) -> bool:
+    """Return whether characters, decoded as UTF-16, are a text and not binary data."""
+    no_text = sum(
+        character == "\ufffd" or (unicodedata.category(character) in _NO_TEXT_CATEGORIES and character not in "\t\r\n")
+        for character in text
+    )
+    return sum(map(text.count, "\n 0123456789")) >= _SOME_ASCII and no_text < _MAX_NO_TEXT * len(text)
 
 
 def _fits_pattern(nul_shares: list[float], pattern: tuple[bool, ...]) -> bool:

@@ -206,7 +206,8 @@ def find_format(file: InputFile, wanted: Format | Literal["auto"], encoding: str
 
     shown: the file's name in errors, if it is not its path.
 
-    Raises DataError if the file is known not to be text, or if its first bytes show another encoding than `encoding`.
+    Raises DataError if the file is known not to be text, if its first bytes show another encoding than `encoding`, or
+    if they are needed and not compressed as the file's name says. Other damage is left to the worker that reads it.
     """
     shown = shown or file.path
     found = named_format(file.path) if wanted == "auto" else wanted
@@ -215,7 +216,12 @@ def find_format(file: InputFile, wanted: Format | Literal["auto"], encoding: str
     if found is None:
         _refuse_suffix(shown, file.path)
 
-    head = _first_bytes(file, shown)
+    try:
+        head = _first_bytes(file, shown)
+    except DataError:
+        if found is None:
+            raise  # what the file is can only be found by its content
+        head = b""
     text = head
     if found is None:
         _refuse_beginning(shown, head, BINARY_KINDS)
@@ -272,7 +278,7 @@ def _first_bytes(file: InputFile, shown: str) -> bytes:
     try:
         with open_plain(open_head(file, head_bytes), shown, compression) as opened:
             return opened.read(HEAD_BYTES)
-    except (DataError, *DECOMPRESSION_ERRORS):
+    except DECOMPRESSION_ERRORS:
         return b""
 
 

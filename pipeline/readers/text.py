@@ -76,7 +76,7 @@ def all_lines(stream: Stream, piece: Piece, options: RecordOptions) -> Iterator[
                 length += _skip_line(file)
             kept = None
         elif line.isspace():
-            kept = line + _read_blank_lines(file, stream.end + 1 - (offset + length))
+            kept = line + _read_blank_lines(stream, offset + length)
             length = len(kept)
 
         # Encodings that are not line-safe have been converted to UTF-8 already.
@@ -109,12 +109,14 @@ def _skip_line(file: IO[bytes]) -> int:
     return skipped
 
 
-def _read_blank_lines(file: IO[bytes], max_bytes: int) -> bytes:
-    """Read the blank lines that come next, as far as they are buffered and begin within `max_bytes`."""
+def _read_blank_lines(stream: Stream, offset: int) -> bytes:
+    """Read the blank lines at `offset`, as far as they are buffered and begin in the piece."""
+    # In a part of a compressed file, the end is known only once the bytes after it are buffered.
+    buffer = stream.file.peek()  # type: ignore[attr-defined]
+    max_bytes = stream.end + 1 - offset
     if max_bytes <= 0:
         return b""
 
-    buffer = file.peek()  # type: ignore[attr-defined]
     blank_bytes = len(buffer) - len(buffer.lstrip(_BLANKS))
 
     # Only whole lines: what follows the last newline may be the indentation of a line of text.
@@ -122,7 +124,7 @@ def _read_blank_lines(file: IO[bytes], max_bytes: int) -> bytes:
     if length > max_bytes:
         # The last line to read begins before `max_bytes`, so it is the one that contains the byte before it.
         length = buffer.index(b"\n", max_bytes - 1) + 1
-    return file.read(length) if length else b""
+    return stream.file.read(length) if length else b""
 
 
 def _with_plain_ends(data: bytes, offset: int, is_later: bool) -> Iterator[Line]:

@@ -159,6 +159,23 @@ def test_every_cut_of_a_file_gives_the_same_records(tmp_path: Path, small_cells,
         assert without_places(all_of(in_pieces(whole, layout, [cut]))) == expected, cut
 
 
+@pytest.mark.parametrize("kind", ["jsonl", "blank_line"])
+@pytest.mark.parametrize("maker", ["gzip", "zstd", "bz2"])
+def test_blank_lines_on_both_sides_of_a_cut_are_read_once(tmp_path: Path, small_cells, maker: str, kind: str) -> None:
+    suffix, compress = MAKE[maker]
+    frames = [b'\n\n\n{"text": "Word %d."}\n\n' % number for number in range(8)]
+    form, layout = LAYOUTS[kind]
+    plain = tmp_path / "x"
+    plain.write_bytes(b"".join(frames))
+    path = tmp_path / f"x{suffix}"
+    path.write_bytes(b"".join(map(compress, frames)))
+
+    whole = whole_piece(path, form)
+    found = in_pieces(whole, layout, list(range(64, whole.size, 64)))
+    assert sum(map(bool, found)) >= 3
+    assert without_places(all_of(found)) == without_places(records(whole_piece(plain, form), layout))
+
+
 @cache
 def natural_text(size: int) -> bytes:
     rng = random.Random(0)

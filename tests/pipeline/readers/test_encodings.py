@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.readers.encodings import is_in_other_encoding, likely_encoding, wide_encoding
+from pipeline.readers.encodings import UTF8, is_in_other_encoding, likely_encoding, wide_encoding
 
 TEXTS = {
     "fr": "Le café était fermé, mais la crème brûlée restait très bonne. Où êtes-vous allés hier après la fête ?",
@@ -68,7 +68,7 @@ WRITTEN = [
 def reads_well(name: str, encoding: str, times: int) -> bool:
     text = (TEXTS[name] + "\n") * times
     data = text.encode(encoding)
-    hint = wide_encoding(data) or likely_encoding(data)
+    hint = wide_encoding(data, UTF8) or likely_encoding(data)
     return hint != "" and data.decode(hint, errors="replace") == text
 
 

@@ -6,6 +6,7 @@ import bz2
 import gzip
 import json
 import random
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,32 @@ def test_what_is_not_text_is_refused(tmp_path: Path, name: str, data: bytes, kin
     assert remedy in str(refusal.value)
 
 
+NOISE = [*map(random.Random(0).gauss, [0] * 4000, [3000] * 4000)]
+ELF = b"\x7fELF\2\1\1" + bytes(9) + b"\3\0\x3e\0\1\0\0\0\x90\x32\0\0\0\0\0\0@\0\0\0\x0a\0\0\0\x20\0\0\0" * 40
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(random.Random(0).randbytes(1 << 16), id="random"),
+        pytest.param(struct.pack("<4000h", *map(int, NOISE)), id="pcm"),
+        pytest.param(struct.pack("<4000f", *NOISE), id="float32"),
+        pytest.param(ELF, id="elf"),
+    ],
+)
+def test_binary_data_is_not_taken_for_another_encoding(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "x").write_bytes(data)
+    with pytest.raises(DataError, match="holds control bytes, so it is not text"):
+        detect_format(tmp_path / "x")
+
+
+@pytest.mark.parametrize("name", ["x.txt.gz", "x.txt.bz2", "x.txt.xz", "x.txt.zst"])
+def test_a_plain_file_with_the_suffix_of_a_compression_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(PROSE)
+    with pytest.raises(DataError, match=rf"{name} is not \w+, although its name says so"):
+        detect_format(tmp_path / name)
+
+
 CAFE = "Café crème. Très bon.\n\n" * 20
 
 
@@ -167,6 +194,7 @@ def test_utf8_is_not_read_in_another_encoding(tmp_path: Path, encoding: str, suf
         (CAFE, "cp1252"),
         ("联通\n", "gb18030"),
         ("раб", "cp866"),
+        ("Москва. Вчера мы читали книгу.\n\0" * 30, "cp1251"),
         ("河很长。下一句。\n" * 30, "utf-16-le"),
         ("A b.\n" * 9, "utf-16-be"),
         ("A b.\n" * 9, "utf-7"),
