@@ -156,7 +156,7 @@ class Exchange(beam.PTransform):
 
     def expand(self, pbegin: Any) -> PCollection:
         step = Step("consume", self.consume, plan="", in_pieces=self.in_pieces)
-        return pbegin | _Buckets(self.streams, step, self.plan, _way(self.shuffle, self.staging))
+        return pbegin | "Buckets" >> _Buckets(self.streams, step, self.plan, _way(self.shuffle, self.staging))
 
 
 def relay(

@@ -59,7 +59,7 @@ def test_the_job_of_100_000_splits_is_small_and_every_long_step_begins_behind_a_
     transforms = proto.components.transforms
     groups = [transform.unique_name for transform in transforms.values() if "group_by_key" in transform.spec.urn]
     assert any("Distribute splits" in name for name in groups)  # so that reading is not fused to the list of splits
-    assert any("By bucket" in name for name in groups)
+    assert any("By group" in name for name in groups)
     images = {environment.payload for environment in proto.components.environments.values()}
     assert all(b"us-docker.pkg.dev/p/images/clozeline:1" in payload for payload in images)
 
@@ -159,8 +159,8 @@ def test_steps_of_shard_that_take_long_run_in_stages_of_their_own() -> None:
     stages = stages_of(built()[0].proto_pipeline)
     listing = carrying(stages, "Splits")
     reading = carrying(stages, "Spread")
-    sending = carrying(stages, "Gather/Gather/Documents blocks")
-    writing = carrying(stages, "Gather/Consume")
+    sending = carrying(stages, "Gather/Buckets/Documents blocks")
+    writing = carrying(stages, "Gather/Buckets/Consume")
     finishing = carrying(stages, "Finish/Call")
     assert len({id(stage) for stage in (listing, reading, sending, writing, finishing)}) == 5
     # Reports travel no further than to their part of the manifest.
@@ -181,8 +181,8 @@ def test_learning_asks_for_memory_and_shares_its_worker_with_no_other_step() -> 
     stages = stages_of(proto)
     long_steps = (
         "Count words/Lots/Divide",
-        "Count words/Add counts/Gather/Counts blocks",
-        "Count words/Add counts/Consume",
+        "Count words/Add counts/Buckets/Counts blocks",
+        "Count words/Add counts/Buckets/Consume",
     )
     separate = [carrying(stages, name) for name in (*long_steps, "Learn/Call", "Describe", "Finish/Call")]
     assert len({id(stage) for stage in separate}) == 6

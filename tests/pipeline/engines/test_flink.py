@@ -109,16 +109,6 @@ def test_a_killed_worker_leaves_no_trace(
     check_equal(output, local_pairs, "pairs")
 
 
-def test_statistics_are_those_of_a_local_run(command, flink: Flink, local_pairs: Path, tmp_path: Path) -> None:
-    job = ["statistics", "--pairs", str(local_pairs), "--window=5"]
-    local = tmp_path / "local"
-    assert command(*job, "--output", local).returncode == 0
-
-    output = tmp_path / "flink"
-    assert command(*job, "--output", output, *flink.flags).returncode == 0
-    check_equal(output, local, "statistics")
-
-
 @pytest.mark.thorough
 def test_a_task_manager_killed_in_pairs_leaves_no_trace(
     own_flink: Flink, local_text: Path, local_pairs: Path, vocab: Path, tmp_path: Path

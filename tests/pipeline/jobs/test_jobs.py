@@ -314,7 +314,6 @@ def test_what_becomes_unknown_is_told_with_its_reason_and_a_remedy(command, tmp_
 
 
 def test_few_words_that_hold_much_of_the_text_are_a_loss_too(command, tmp_path) -> None:
-    """And a folder that was finished before this was counted says nothing."""
     (tmp_path / "in.txt").write_text("\n".join(["some words of a line"] * 100 + ["x" * 900]))
     shard = ("shard", "--input", tmp_path / "in.txt", "--output", tmp_path / "text", "--sentence_splitter", "newline")
     assert command(*shard).returncode == 0
@@ -322,13 +321,6 @@ def test_few_words_that_hold_much_of_the_text_are_a_loss_too(command, tmp_path) 
     vocab = ("vocab", "--text", tmp_path / "text", "--output", output, "--model", "wordpiece", "--size", 60)
     made = command(*vocab)
     assert "1 of 1 unknown words are longer than WordPiece takes" in made.stderr and "coverage 99.800%" in made.stdout
-
-    manifest = json.loads((output / "manifest.json").read_text())
-    for name in ("unknown_tokens", "too_long_words", "unknown_character_share"):
-        del manifest["statistics"][name]
-    (output / "manifest.json").write_text(json.dumps(manifest))
-    found = command(*vocab)
-    assert found.returncode == 0 and "warning" not in found.stderr and "coverage" not in found.stdout
 
 
 def test_a_changed_shard_ends_verify_and_the_next_job_with_its_name(command, text, vocab, tmp_path) -> None:

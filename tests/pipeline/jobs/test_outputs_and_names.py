@@ -102,8 +102,8 @@ def test_a_pattern_over_odd_names_and_a_list_of_them(command, tmp_path) -> None:
     assert read_manifest(str(tmp_path / "out"), "text").totals["documents"] == len(NAMES)
     assert command("verify", tmp_path / "out").returncode == 0
 
-    listed = f"{tmp_path}/com,ma.jsonl, {tmp_path}/st*r.jsonl,{tmp_path}/bad.jsonl"
-    assert [Path(file.path).name for file in matching_files(listed)] == ["bad.jsonl", "com,ma.jsonl", "st*r.jsonl"]
+    listed = (f"{tmp_path}/com,ma.jsonl", f"{tmp_path}/st*r.jsonl,{tmp_path}/bad.jsonl")
+    assert [Path(file.path).name for file in matching_files(*listed)] == ["bad.jsonl", "com,ma.jsonl", "st*r.jsonl"]
 
 
 def test_a_record_rejected_from_a_file_with_a_bad_name_is_kept(command, tmp_path) -> None:

@@ -18,8 +18,8 @@ from pipeline.near_duplicates.components import (
     rows_at_larger_ends,
 )
 from schemas.randomness import mix
+from tests.pipeline.near_duplicates import reference
 from tests.pipeline.near_duplicates.buckets import KeyedBatches, relayed
-from tests.pipeline.pairs.test_published_tokenizer import reference
 
 
 def dropped_by_stars(edges: Edges, buckets: int, rounds: int) -> tuple[set[int], int]:

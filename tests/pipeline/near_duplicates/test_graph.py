@@ -28,7 +28,7 @@ from pipeline.near_duplicates.signatures import (
 )
 from pipeline.shard.plan import CorpusSurvey
 from schemas.randomness import key
-from tests.pipeline.pairs.test_published_tokenizer import reference
+from tests.pipeline.near_duplicates import reference
 
 WORDS = [f"word{i}" for i in range(2000)]
 SHARDS = 4

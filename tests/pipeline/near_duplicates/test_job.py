@@ -19,8 +19,8 @@ from pipeline.near_duplicates.similarity import DELIVERY_SCHEMA, MIN_EQUAL, REQU
 from pipeline.shard.partition import placements
 from pipeline.shard.plan import CorpusSurvey
 from schemas.randomness import mix
+from tests.pipeline.near_duplicates import reference
 from tests.pipeline.near_duplicates.buckets import KeyedBatches, relayed
-from tests.pipeline.pairs.test_published_tokenizer import reference
 
 
 def dropped_by_steps(minima: dict[int, np.ndarray], buckets: int, runs: int) -> set[int]:
