@@ -164,7 +164,7 @@ def test_steps_of_shard_that_take_long_run_in_stages_of_their_own() -> None:
     finishing = carrying(stages, "Finish/Call")
     assert len({id(stage) for stage in (listing, reading, sending, writing, finishing)}) == 5
     # Reports travel no further than to their part of the manifest.
-    assert "Summarize parts/Part" in writing
+    assert "Summarize parts/Group/Write" in writing
 
 
 def test_learning_asks_for_memory_and_shares_its_worker_with_no_other_step() -> None:
