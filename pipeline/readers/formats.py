@@ -156,6 +156,19 @@ TEXT_KINDS = (
         ".yaml .yml",
         rb"%YAML \d|(?:---\s*\n)?- \w+:.*\n  \w+:.*\n",
     ),
+    Kind("PostScript", "Extract its text first, for instance with ps2ascii", "", rb"%!PS"),
+    Kind(
+        "a gettext catalog",
+        "Extract its text first, for instance with po2txt of the Translate Toolkit",
+        "",
+        rb'(?:#.*\n|\s)*msgid "',
+    ),
+    Kind(
+        "an SQL dump",
+        "Load it into a database and write the column of text as JSON lines",
+        ".sql",
+        rb"(?:--.*\n|/\*.*\n|\s)*(?:CREATE TABLE|INSERT INTO|DROP TABLE|PRAGMA )",
+    ),
     Kind(
         "a JSON array",
         "Write one object per line (jq -c '.[]' FILE > FILE.jsonl)",
