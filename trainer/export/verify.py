@@ -244,8 +244,14 @@ def check_exportable(folder: str, vocabulary: Vocabulary, shape: EncoderShape) -
     if find_spec("tokenizers") is None:
         return
 
-    data = storage.read(storage.join(folder, VOCABULARY_FOLDER, TOKENIZER_FILE))
-    exported = _tokenizer(with_training_rows(data, shape))
+    path = storage.join(folder, VOCABULARY_FOLDER, TOKENIZER_FILE)
+    data = storage.read(path)
+    try:
+        exported = _tokenizer(with_training_rows(data, shape))
+    except Exception as error:  # the library raises no narrower class
+        raise DataError(
+            f"{path}: the tokenizers library cannot read it ({error}). Copy it again, or make the pairs again."
+        ) from error
 
     def build(texts: list[str]) -> tuple[list[int], list[int] | None]:
         row = exported.encode(*texts)

@@ -182,6 +182,13 @@ def test_a_tokenizer_that_cannot_be_exported_is_known_from_its_file(
         check_exportable(str(tmp_path), vocabulary, shape)
 
 
+def test_a_tokenizer_that_the_library_cannot_read_is_named(vocab: Path, tmp_path: Path) -> None:
+    damaged = changed(vocab, "tokenizer.json", {"version": "!.0"}, tmp_path / "vocabulary")
+    vocabulary = read_vocabulary(str(damaged))
+    with pytest.raises(DataError, match=r"vocabulary/tokenizer.json: the tokenizers library cannot read it \(Unknown"):
+        check_exportable(str(tmp_path), vocabulary, random_model(section("bert"), vocabulary).shape)
+
+
 def test_training_on_its_rows_is_refused_before_the_first_step(
     training, command, text: Path, byte_vocab: Path, tmp_path: Path
 ) -> None:
