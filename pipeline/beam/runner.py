@@ -30,6 +30,7 @@ from pipeline.beam.remote import EngineError, JobStoppedError, NotSubmittedError
 from pipeline.beam.steps import finished_pieces
 from pipeline.commit import failures, leases
 from pipeline.commit.failures import Failures
+from pipeline.commit.finished import Wanted, finished_manifest
 from pipeline.commit.leases import Lease, LeaseGroup, all_held
 from pipeline.commit.publish import clean_up, published_at
 from pipeline.commit.staging import Staging
@@ -105,6 +106,21 @@ def _flags_explained(options: PipelineOptions) -> Iterator[None]:
     except (ImportError, ValueError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise UsageError(f"--runner {runner_as_written(options)} cannot be used: {' '.join(lines)}") from error
+
+
+def run_job(
+    command: str, wanted: Wanted, staging: Staging, options: PipelineOptions, plan: Callable[[], Execution]
+) -> Manifest | None:
+    """Run a job unless its result is finished, and return the published manifest.
+
+    plan: called only if there is work to do.
+    Returns None after a dry run, and for a job submitted with --no_wait. Raises UsageError if the output folder holds
+    another result or another job works there, and whatever the steps raise.
+    """
+    finished = finished_manifest(wanted, staging, is_dry_run(options))
+    if finished is not None:
+        return finished
+    return execute(plan(), command)
 
 
 def execute(execution: Execution, command: str) -> Manifest | None:

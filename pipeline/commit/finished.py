@@ -31,6 +31,9 @@ ADDED_BY_STEPS = {
 """For each kind of manifest, the options that are not flags of its command, because they follow from the inputs."""
 
 
+NO_SEED = 0  # of jobs in which nothing is random
+
+
 @dataclass(frozen=True)
 class Provenance:
     """What a folder is made from, as its manifest records it. Known before the job starts."""
@@ -38,6 +41,11 @@ class Provenance:
     options: dict[str, Any]
     inputs: list[Input]
     seed: int
+
+
+def folder_as_input(folder: str, fingerprint: str) -> Input:
+    """Return a finished folder as an input of a job, in the form that its manifest records."""
+    return Input(path=storage.printable(folder), fingerprint=fingerprint)
 
 
 @dataclass(frozen=True)

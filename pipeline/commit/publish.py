@@ -2,7 +2,7 @@
 
 What an output folder holds, what a kill at that moment leaves, and what the next start of the same command does:
 
-    moment                       besides _lease-<token>.json            after a kill, the next start
+    moment                       in addition to _lease-<token>.json     after a kill, the next start
     ---------------------------  -------------------------------------  ------------------------------------------------
     before the graph runs        an older result, if any                begins
     pieces are made              + _unfinished-<job>; on stores also    makes the missing pieces
@@ -16,7 +16,7 @@ What an output folder holds, what a kill at that moment leaves, and what the nex
 
 A lease that a killed process leaves ends with the process or when it expires; that of a job on an engine is kept, and
 such a job may also finish by itself. The lease says that the job has published (`note_published`): a step that the
-engine repeats then has nothing to do. Another job of the folder begins with its own staging, beside that of the first;
+engine repeats then has nothing to do. Another job of the folder has a separate staging;
 once a new result is in place, whoever cleans up removes the unfinished work of all jobs.
 
 No reader ever finds a manifest next to files that are not its own. Every shard is checked before anything changes.
@@ -309,7 +309,7 @@ def clean_up(staging: Staging) -> None:
 
 
 def clean_up_after_kill(staging: Staging) -> None:
-    """Remove what is unfinished if this job has staging although its result is finished, and nobody works there."""
+    """Remove what is unfinished if this job has staging although its result is finished, and no job works there."""
     with contextlib.suppress(ClozelineError):  # staging that cannot be removed only takes up space
         if staging.is_begun():
             with leases.held(staging.output, staging.token):

@@ -24,16 +24,15 @@ from apache_beam.pvalue import AsList, AsSingleton, PCollection
 from pipeline.beam import estimate, steps
 from pipeline.beam.display import Work
 from pipeline.beam.engines import chosen_shuffle, path_for_workers
-from pipeline.beam.runner import Execution
+from pipeline.beam.runner import Execution, run_job
 from pipeline.beam.steps import call_last
-from pipeline.commit.finished import Provenance, Wanted
+from pipeline.commit.finished import NO_SEED, Provenance, Wanted, folder_as_input
 from pipeline.commit.parts import list_shards
 from pipeline.commit.publish import publish_output
 from pipeline.commit.reports import Report
 from pipeline.commit.staging import Staging, plan_staging
 from pipeline.exchange.blocks import KeyedBatch, Shuffle, Stream
 from pipeline.exchange.exchange import BatchSource, Exchange, Plan, Sent
-from pipeline.jobs.run_job import NO_SEED, folder_as_input, run_job
 from pipeline.jobs.text_folder import DivideText, TextFolder
 from pipeline.options import VocabJob
 from pipeline.vocab.counting import BY_RULES, add_partition, count_texts, reported_sources, sum_counts

@@ -20,16 +20,15 @@ from apache_beam.pvalue import AsList, PCollection
 from pipeline.beam import estimate
 from pipeline.beam.display import Work
 from pipeline.beam.engines import beam_options, check_launch, path_for_workers
-from pipeline.beam.runner import Execution
+from pipeline.beam.runner import Execution, run_job
 from pipeline.beam.steps import SummarizeParts, call, call_last
 from pipeline.card import data_card
-from pipeline.commit.finished import Provenance, Wanted
+from pipeline.commit.finished import Provenance, Wanted, folder_as_input
 from pipeline.commit.parts import FolderSummary, PartSummary, summarize_folder
 from pipeline.commit.publish import end_publication, is_published, publish_output, read_piece
 from pipeline.commit.reports import Report, add_by_name, add_histograms, add_ledgers, ledger_entries, total
 from pipeline.commit.staging import Staging, plan_staging
 from pipeline.flags import recorded_options
-from pipeline.jobs.run_job import folder_as_input, run_job
 from pipeline.jobs.text_folder import DivideText, TextFolder
 from pipeline.options import PairsJob
 from pipeline.pairs.build_shard import PairOptions, PairShard, build_shard, most_frequent_tokens

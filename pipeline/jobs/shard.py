@@ -25,7 +25,7 @@ from apache_beam.pvalue import AsList, AsSingleton, PCollection
 from pipeline.beam import estimate, steps
 from pipeline.beam.display import Work
 from pipeline.beam.engines import beam_options, check_launch, chosen_shuffle, is_dry_run, path_for_workers
-from pipeline.beam.runner import Execution
+from pipeline.beam.runner import Execution, run_job
 from pipeline.beam.steps import Distribute, SummarizeParts, call_last, call_once, generate
 from pipeline.commit.finished import Provenance, Wanted, is_finished
 from pipeline.commit.reports import Report
@@ -35,7 +35,6 @@ from pipeline.exchange.exchange import Exchange, Plan, Written
 from pipeline.flags import recorded_options
 from pipeline.jobs.near_duplicates import Corpus, near_duplicates_to_drop, rounds_for
 from pipeline.jobs.publish_text import TextStagings, add_text_reports, publish_text, publish_with_held_out
-from pipeline.jobs.run_job import run_job
 from pipeline.options import ShardJob
 from pipeline.readers.encodings import UTF8, canonical_encoding
 from pipeline.readers.inputs import Split, files_for, plan_splits, read_splits, write_inputs, write_splits

@@ -31,9 +31,9 @@ from pipeline.beam.engines import (
     path_for_workers,
     runs_locally,
 )
-from pipeline.beam.runner import Execution
+from pipeline.beam.runner import Execution, run_job
 from pipeline.beam.steps import DistributeList, call, call_last, call_once
-from pipeline.commit.finished import Provenance, Wanted
+from pipeline.commit.finished import NO_SEED, Provenance, Wanted, folder_as_input
 from pipeline.commit.publish import publish_output
 from pipeline.commit.reports import Report
 from pipeline.commit.staging import Staging, plan_staging
@@ -48,7 +48,6 @@ from pipeline.jobs.counts import (
     run_counts,
 )
 from pipeline.jobs.learn_vocabulary import VocabularyPlan, learn_vocabulary, ledger_of, totals_of
-from pipeline.jobs.run_job import NO_SEED, folder_as_input, run_job
 from pipeline.jobs.vocab_accents import accents_warning, default_note, with_case_of
 from pipeline.options import VocabJob
 from pipeline.pairs.published_tokenizer import without_dropout

@@ -201,7 +201,7 @@ def test_memory_is_that_of_the_phase_that_needs_most(tmp_path: Path) -> None:
 
 
 def test_the_memory_of_a_rank_is_one_sum() -> None:
-    """At the recipe's ZeRO stage: state, buffers, activations, and what the backward pass takes beside them."""
+    """At the recipe's ZeRO stage: state, buffers, activations, and what the backward pass takes in addition."""
     described = describe_recipe(load_recipe(TINY, ["data.pairs=/none", "model.vocab_size=500"]))
     for ranks in ("1", "8"):
         parts = described["bytes_per_rank"]["zero_1"][ranks] + described["bucket_bytes"] + described["activation_bytes"]

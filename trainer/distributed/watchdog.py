@@ -45,7 +45,7 @@ from trainer.distributed.torch_internals import default_store
 BEAT = 2.0
 """Seconds between two heartbeats, and between two runs of the judge thread."""
 FEW_BEATS = 3
-"""After so many heartbeats, every healthy rank has been read again and a healthy store has answered."""
+"""After this many heartbeats, every healthy rank has been read again and a healthy store has answered."""
 HEARTBEAT_TIMEOUT = 30.0
 """Minimum number of seconds without a heartbeat after which a rank counts as dead; see `silence_limit`."""
 

@@ -64,7 +64,7 @@ def test_large_runs_are_merged_fewer_at_a_time(tmp_path: Path, monkeypatch: pyte
 
 
 def test_the_order_in_which_references_arrive_leaves_no_trace(tmp_path: Path) -> None:
-    """A worker that was given up may write its file after its twin has reported the checksums of its own."""
+    """A worker that was given up may write its file after its twin has reported other checksums."""
     found = set()
     for attempt in range(3):
         staging = Staging(str(tmp_path / str(attempt)), "job")

@@ -13,7 +13,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tests.trainer.distributed.waits import counted_waits
+from tests.trainer.one_rank import VOCABULARY, small_batch
 from trainer.anomaly import AnomalyGuard, AnomalyHistory
 from trainer.checkpoint.background import BackgroundSaves
 from trainer.checkpoint.run_folder import NodeFolders
@@ -44,7 +45,6 @@ from trainer.run_context import RunContext
 MICRO_BATCHES = 2
 CASES = ["adamw-0-fp32", "adamw-0-bf16", "adamw-1-fp32", "adamw-1-bf16", "adamw-2-bf16", "lamb-1-bf16", "lamb-2-bf16"]
 CASES += ["stable_adamw-1-bf16"]
-VOCABULARY = 512
 LAYERS = 24
 ROWS = 2
 LENGTH = 16
@@ -65,25 +65,8 @@ class ReadyStream:
         return self.batches
 
 
-def small_batch(number: int) -> PackedBatch:
-    """Return ROWS rows of LENGTH tokens, with MASKED tokens in total to predict."""
-    generator = torch.Generator().manual_seed(number)
-    places = torch.arange(ROWS * LENGTH)
-    return PackedBatch(
-        ids_T=torch.randint(0, VOCABULARY, (ROWS * LENGTH,), generator=generator),
-        segments_T=(places % LENGTH >= LENGTH // 2).long(),
-        positions_T=places % LENGTH,
-        sequence_T=places // LENGTH,
-        sequence_starts_S=torch.arange(ROWS) * LENGTH,
-        longest=LENGTH,
-        masked_positions_K=torch.randperm(ROWS * LENGTH, generator=generator)[:MASKED].sort().values,
-        labels_K=torch.randint(0, VOCABULARY, (MASKED,), generator=generator),
-        pair_labels_S=torch.randint(0, 2, (ROWS,), generator=generator),
-        tokens=ROWS * LENGTH,
-        predicted=MASKED,
-        paired=ROWS,
-        mask_id=4,
-    )
+def batch_of(number: int) -> PackedBatch:
+    return replace(small_batch(number, ROWS, LENGTH, MASKED), mask_id=4)
 
 
 def recipe_of(case: str, run: str) -> Recipe:
@@ -119,7 +102,7 @@ def loop_of(case: str, micro_batches: int, run: str) -> Iterator[Loop]:
     engine = build_engine(build_model(recipe.model, VOCABULARY, 0), recipe, share)
     guard = AnomalyGuard(engine, recipe.anomaly, AnomalyHistory(), recipe.optimizer.clip)
 
-    stream = ReadyStream([small_batch(rank * micro_batches + number) for number in range(micro_batches)])
+    stream = ReadyStream([batch_of(rank * micro_batches + number) for number in range(micro_batches)])
     watchdog = Watchdog(rank, ranks, 600.0)
     stop = StopAgreement(StopRequest())
     context = RunContext(

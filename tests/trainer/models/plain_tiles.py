@@ -25,7 +25,7 @@ def walk_heads(size: int, small: int, width: int) -> list[int]:
 
 
 def walk_parts(sizes: list[tuple[int, int]], width: list[int]) -> list[int]:
-    """Parts that lie one below the other, each of heads of its own width."""
+    """Parts stacked from top to bottom, whose heads differ in width."""
     places = []
     start = 0
     for (size, small), of_head in zip(sizes, width, strict=True):
