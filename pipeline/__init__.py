@@ -1,4 +1,4 @@
-"""Turns raw text into sentence pairs, as Apache Beam jobs.
+"""Turns raw text into sentence pairs, as Apache Beam jobs, and `statistics` without Beam.
 
     shard        corpora -> text shards
     vocab        text shards -> vocabulary
@@ -14,6 +14,6 @@ How the code is laid out, from the command line down:
                             the algorithms, independent of Beam
     beam/                   flags to engines, jobs here and on engines, workers, signals, progress, logs
     exchange/               rows that must come together: run files, blocks, the shuffle of both
-    commit/                 finished pieces to a finished folder, whoever is killed: leases, staging, publication
+    commit/                 finished pieces to a finished folder, whatever is killed: leases, staging, publication
     inspection              `inspect` and `verify`, which run without Beam
 """

@@ -152,7 +152,7 @@ def _add_dry_run(sub: argparse.ArgumentParser) -> None:
         type=yes_or_no,
         const=True,
         default=False,
-        help="check the job, print its size and an estimate of its work, and touch nothing",
+        help="check the job, print its size and an estimate of its work, and write nothing",
     )
 
 
@@ -221,8 +221,8 @@ def _run_pairs(invocation: Invocation) -> None:
     if "removed_dropout" in manifest.options:
         print(
             f"Note: the tokenizer's BPE dropout of {manifest.options['removed_dropout']} is turned off, here and in "
-            "the copy of its folder that lies with the pairs. With it the same text would give different tokens in "
-            "every run."
+            "the copy of its folder that is stored with the pairs. With it the same text would give different tokens "
+            "in every run."
         )
 
 

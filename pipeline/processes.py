@@ -33,6 +33,7 @@ def in_processes(function: Callable[[Item], Result], items: Iterable[Item], proc
         yield from map(function, items)
         return
 
+    others = multiprocessing.active_children()
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _begin_process)
     under_way: deque[Future[Result]] = deque()
     try:
@@ -44,7 +45,7 @@ def in_processes(function: Callable[[Item], Result], items: Iterable[Item], proc
             yield under_way.popleft().result()
     except BaseException as error:  # also Ctrl-C, after which a call would take seconds to end
         pool.shutdown(wait=False, cancel_futures=True)
-        for process in multiprocessing.active_children():
+        for process in set(multiprocessing.active_children()).difference(others):
             process.kill()
         if isinstance(error, BrokenProcessPool):
             raise ClozelineError(

@@ -25,12 +25,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.beam import internals, stop_signals
-from pipeline.beam.estimate import STATISTICS_BYTES_PER_TOKEN, STATISTICS_TOKENS_PER_SECOND, in_words
+from pipeline.beam.estimate import in_words
 from pipeline.commit import leases
-from pipeline.commit.finished import Provenance, Wanted, finished_manifest
+from pipeline.commit.finished import NO_SEED, Provenance, Wanted, finished_manifest, folder_as_input
 from pipeline.commit.parts import list_shards
 from pipeline.commit.publish import clean_up, publish_output
-from pipeline.commit.reports import Report
+from pipeline.commit.reports import Report, total
 from pipeline.commit.staging import Staging, plan_staging
 from pipeline.exchange.runs import RunIndex, encode_run, read_buckets
 from pipeline.flags import recorded_options
@@ -40,7 +40,7 @@ from schemas import FORMAT_VERSION, shards, storage
 from schemas.cooccurrences import MAX_WINDOW, Counting, add_up, count_blocks, count_contexts, counting_of, sampled_rows
 from schemas.errors import DataError, UsageError
 from schemas.host_limits import available_bytes, usable_cores
-from schemas.manifest import Input, LedgerEntry, Manifest, Shard, fingerprint, read_manifest, read_shard_bytes
+from schemas.manifest import LedgerEntry, Manifest, Shard, fingerprint, read_manifest, read_shard_bytes
 from schemas.randomness import mix
 from schemas.row_checks import read_pairs_vocabulary
 from schemas.shards import shard_name
@@ -53,8 +53,6 @@ from schemas.statistics import (
     unit_weight,
 )
 from schemas.terminal import print_lines
-
-NO_SEED = 0  # the sample of rows is the same in every run
 
 LOT_TOKENS = 4 << 20
 """Tokens per lot, at least: one block, and a second or two of work."""
@@ -74,6 +72,8 @@ LEAST_SHARDS = 64
 in one shard, so a sample of few shards would have few documents, and a long one would weigh too much in it."""
 
 WORTH_A_PROCESS = 4 << 20  # bytes of input; with less, starting processes takes longer than the work
+TOKENS_PER_SECOND = 0.45e6  # of one core; docs/measurements.md ("Statistics of pairs")
+BYTES_PER_TOKEN = 2  # of the result of a large text; a small one has more distinct co-occurrences per token
 PROCESS_BYTES = 3 << 29  # of memory that a process takes; docs/measurements.md ("Statistics of pairs")
 
 RARE = "pair of tokens below the least weight"
@@ -89,7 +89,7 @@ def run(job: StatisticsJob, dry_run: bool) -> Manifest | None:
 
     pairs = read_manifest(job.pairs, "pairs")
     counting = counting_of(read_pairs_vocabulary(job.pairs, pairs), job.window)
-    source = Input(path=storage.printable(job.pairs), fingerprint=pairs.fingerprint)
+    source = folder_as_input(job.pairs, pairs.fingerprint)
     provenance = Provenance(recorded_options(job), [source], NO_SEED)
     staging = plan_staging(job.output, "statistics", {"options": provenance.options, "pairs": pairs.fingerprint})
     finished = finished_manifest(Wanted("statistics", provenance, job.overwrite), staging, dry_run)
@@ -127,8 +127,8 @@ def processes_for(input_bytes: int) -> int:
 def _estimate(plan: StatisticsPlan, lots: list[PairLot]) -> Iterator[str]:
     """Yield what a dry run prints about the job."""
     input_bytes = sum(shard.bytes for lot in lots for _, shard in lot.shards)
-    output_bytes = plan.counted_tokens * STATISTICS_BYTES_PER_TOKEN
-    hours = plan.counted_tokens / STATISTICS_TOKENS_PER_SECOND / 3600
+    output_bytes = plan.counted_tokens * BYTES_PER_TOKEN
+    hours = plan.counted_tokens / TOKENS_PER_SECOND / 3600
     yield f"statistics: up to {plan.counted_tokens:,} tokens, from {in_words(input_bytes)} of pairs"
     yield f"  result: {plan.partitions + 1:,} files, about {in_words(output_bytes)} (estimate)"
     yield f"  work: about {hours:.2g} hours of one core (estimate)"
@@ -390,9 +390,6 @@ def _publish(
     entries = [Shard(**report["shard"]) for report in [*reports, unigrams]]  # sorted by path
     listed, parts = list_shards(entries, staging)
 
-    def total(name: str) -> int:
-        return sum(report[name] for report in reports)
-
     counted = {"vocabulary": plan.vocabulary, "vocabulary_size": plan.counting.vocabulary_size}
     manifest = Manifest(
         format_version=FORMAT_VERSION,
@@ -406,12 +403,12 @@ def _publish(
         statistics={
             "unit_weight": unit_weight(plan.counting.window),
             "least_weight": max(report["least_weight"] for report in reports),
-            "weight": total("weight"),
-            "dropped_weight": total("dropped_weight"),
+            "weight": total(reports, "weight"),
+            "dropped_weight": total(reports, "dropped_weight"),
             "shards_read": plan.shards_read,
             "share_of_rows": plan.share_of_rows,
         },
-        ledger=[LedgerEntry(RARE, "all", total("dropped"))] if total("dropped") else [],
+        ledger=[LedgerEntry(RARE, "all", total(reports, "dropped"))] if total(reports, "dropped") else [],
         parts=parts,
     )
     publish_output(staging, manifest)

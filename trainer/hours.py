@@ -4,8 +4,8 @@ A run is a function of its data, its recipe, its seed and its number of steps, a
 fast the machine is. The first steps do not depend on the number either, because the learning rate still warms up. So it
 is measured there, and becomes run.max_steps:
 
-    1. Each step's seconds are noted. After 4, 8, 16, ... steps, rank 0 looks whether that is enough, which it is at the
-       latest when the warm-up ends.
+    1. Each step's seconds are noted. After 4, 8, 16, ... steps, rank 0 checks whether that is enough, which it is when
+       the warm-up ends at the latest.
     2. The held-out data are evaluated once and the figures thrown away, to know how long that takes.
     3. The number of steps that fit into the time that is left is stored in RUN/recipe.toml and in every checkpoint from
        then on. A run that resumes takes it from there. Until a checkpoint has it, every start measures.
@@ -99,7 +99,7 @@ class Hours:
         if state.step < self.recipe.schedule.warmup_steps:
             return steps
 
-        # The run was stopped at the end of its warm-up. What it took so far has to do; the next look corrects it.
+        # The run was stopped at the end of its warm-up. What it took so far must suffice; the next look corrects it.
         speed = self.speed = Speed(state.seconds / state.step, 0.0)
         return run_on_rank_0(lambda: self._first_number(state.step, speed))
 

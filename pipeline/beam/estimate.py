@@ -30,9 +30,6 @@ PAIRS_BYTES_PER_SECOND = 11e6
 TEXT_SHARE = 0.75  # measured on runs, which hold the same text
 PAIRS_SHARE = 0.5  # assumed: two bytes per token, and one token per four bytes of text
 
-STATISTICS_TOKENS_PER_SECOND = 2e6  # docs/measurements.md ("Statistics")
-STATISTICS_BYTES_PER_TOKEN = 2  # of a large text; a small one has more distinct co-occurrences per token
-
 VOCABULARY_BYTES = 2_000_000  # assumed: a tokenizer.json of 30,000 tokens
 COUNTS_BYTES = 50_000_000  # assumed: a million different words, counted by three sets of rules
 

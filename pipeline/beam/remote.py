@@ -323,7 +323,8 @@ class RemoteJob:
 
     def lost(self, error: Exception) -> EngineError:
         """Return the error to raise when the connection to the job server is lost before the job has ended."""
-        reason = f"{self} cannot be followed: the connection to its job server is lost ({explain(error).text[:-1]})."
+        said = _last_message(str(error)).rstrip(".")
+        reason = f"{self} cannot be followed: the connection to its job server is lost ({said})."
         if worker_location(self.options) == "here":
             advice = f"Its workers end with this command. {FINISHED_PIECES} once the server answers."
             return EngineError(f"{reason} {advice}")

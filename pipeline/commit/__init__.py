@@ -1,4 +1,4 @@
-"""From finished pieces to a finished folder, whoever is killed and whatever runs twice.
+"""From finished pieces to a finished folder, even if a process is killed or a step runs twice.
 
 `leases` lets one job at a time into a folder. `staging` keeps its unfinished pieces, which the next attempt reuses;
 `reports` adds up what workers say about them, and `parts` builds manifests of many shards on many workers. `publish`

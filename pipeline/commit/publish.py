@@ -16,8 +16,8 @@ What an output folder holds, what a kill at that moment leaves, and what the nex
 
 A lease that a killed process leaves ends with the process or when it expires; that of a job on an engine is kept, and
 such a job may also finish by itself. The lease says that the job has published (`note_published`): a step that the
-engine repeats then has nothing to do. Another job of the folder has a separate staging;
-once a new result is in place, whoever cleans up removes the unfinished work of all jobs.
+engine repeats then has nothing to do. Another job of the folder has a separate staging. Once a new result is in place,
+the clean-up removes the unfinished work of all jobs.
 
 No reader ever finds a manifest next to files that are not its own. Every shard is checked before anything changes.
 

@@ -13,7 +13,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
@@ -36,7 +36,7 @@ from pipeline.flags import recorded_options
 from pipeline.jobs.near_duplicates import Corpus, near_duplicates_to_drop, rounds_for
 from pipeline.jobs.publish_text import TextStagings, add_text_reports, publish_text, publish_with_held_out
 from pipeline.options import ShardJob
-from pipeline.readers.encodings import UTF8, canonical_encoding
+from pipeline.readers.encodings import canonical_encoding
 from pipeline.readers.inputs import Split, files_for, plan_splits, read_splits, write_inputs, write_splits
 from pipeline.readers.listing import InputFile, matching_files
 from pipeline.readers.table import READERS
@@ -145,10 +145,11 @@ def _warn_of_flags_without_effect(job: ShardJob, splits: list[Split]) -> None:
     if "auto" in formats:  # the workers detect them
         return
 
-    for name, default in (("text_key", "text"), ("text_layout", "blank_line"), ("encoding", UTF8)):
+    defaults = {field.name: field.default for field in fields(ShardJob)}
+    for name in dict.fromkeys(flag for reader in READERS.values() for flag in reader.flags):
         value = getattr(job, name)
         used_by = [known for known, reader in READERS.items() if name in reader.flags]
-        if value != default and formats.isdisjoint(used_by):
+        if value != defaults[name] and formats.isdisjoint(used_by):
             what = " or ".join(used_by)
             print(f"clozeline: warning: --{name} {value} changes nothing: no input is {what}.", file=sys.stderr)
 

@@ -90,8 +90,9 @@ _CONVERT_TABLE = (
     "Convert it to JSON lines or Parquet (DuckDB, polars and pandas do) and name the column with --text_key"
 )
 
-# White space and comments, as they may stand before the first tag.
-_COMMENTS = rb"(?:\s|<!--.*?-->)*"
+# White space and comments, as they may stand before the first tag. Possessive: with many comments, trying all ways to
+# divide them would take minutes.
+_COMMENTS = rb"(?:\s|<!--.*?-->)*+"
 _FIELD_OF_MAIL = (
     rb"(?:From|To|Cc|Subject|Date|Message-ID|Received|Return-Path|Delivered-To|Reply-To|Sender|MIME-Version|"
     rb"Content-[\w-]+|X-[\w-]+|DKIM-Signature|Newsgroups|Path|Organization|Lines|References|In-Reply-To):.*"

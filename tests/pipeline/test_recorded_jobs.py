@@ -127,7 +127,7 @@ WAYS = {
     "small pieces": Way(constants=SMALL_PIECES),
     "3 threads": Way(THREADS, SMALL_PIECES),
     "3 processes": Way("--direct_num_workers=3", {"SPLIT_BYTES": 4000}),
-    "2 processes": Way("--processes 2"),
+    "2 processes": Way("--processes 2", {"LOT_TOKENS": 500}),
     "merged": Way("--shuffle merged", SMALL_PIECES),
     "service": Way("--shuffle service", SMALL_PIECES),
     "service, 3 threads": Way(f"{THREADS} --shuffle service", SMALL_PIECES),

@@ -253,32 +253,52 @@ def test_what_another_job_left_unfinished_does_not_show(command, pairs: Path, tm
     assert (output / NAME).read_bytes() == (whole / NAME).read_bytes()
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_a_killed_job_run_again_ends_with_the_same_bytes(
-    statistics: Path, pairs: Path, tmp_path: Path, processes: int
-) -> None:
-    """SIGKILL of the launcher after the first piece in staging, and in the next attempt after one more."""
+DIES_AFTER_A_PIECE = """
+import os, signal, sys
+from pipeline.cli import main
+from schemas import storage
+
+publish = storage.publish
+
+def dying(url, data, **more):
+    publish(url, data, **more)
+    if "_unfinished-" in url and url.endswith(".json"):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+storage.publish = dying
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_job_killed_after_each_piece_ends_with_the_same_bytes(statistics: Path, pairs: Path, tmp_path: Path) -> None:
+    output = tmp_path / "killed"
+    words = ["statistics", "--pairs", str(pairs), "--output", str(output), "--window", str(WINDOW), "--processes", "1"]
+    for number in (1, 2, 3):
+        died = subprocess.run([sys.executable, "-c", DIES_AFTER_A_PIECE, *words], capture_output=True)
+        assert died.returncode == -signal.SIGKILL, died.stderr
+        assert len(list(output.glob("_unfinished-*/*.json"))) == number
+
+    assert subprocess.run([sys.executable, "-m", "pipeline", *words], capture_output=True).returncode == 0
+    assert_same_files(output, statistics)
+
+
+def test_processes_end_with_a_launcher_that_is_killed(statistics: Path, pairs: Path, tmp_path: Path) -> None:
+    """SIGKILL as soon as they run, and after the first piece in staging. Then the job is run to its end."""
     output = tmp_path / "killed"
     command = [sys.executable, "-m", "pipeline", "statistics", "--pairs", str(pairs), "--output", str(output)]
-    command += ["--window", str(WINDOW), "--processes", str(processes)]
-    kills = 0
-    pieces = 0
-    while not (output / NAME).exists():
+    command += ["--window", str(WINDOW), "--processes", "2"]
+    for pieces in (0, 1):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        target = pieces + 1
-        while process.poll() is None:
-            with contextlib.suppress(FileNotFoundError):  # a folder was removed while it was listed
-                pieces = max(pieces, len(list(output.glob("_unfinished-*/*.json"))))
-            if pieces >= target and kills < 2 and not (output / NAME).exists():
+        family: list[psutil.Process] = []
+        while process.poll() is None and not (family and len(list(output.glob("_unfinished-*/*.json"))) >= pieces):
+            with contextlib.suppress(psutil.NoSuchProcess):
                 family = psutil.Process(process.pid).children(recursive=True)
-                process.kill()
-                kills += 1
-                process.wait()
-                assert not psutil.wait_procs(family, timeout=30)[1], "processes end with their launcher"
-            time.sleep(0.01)
-        assert process.returncode in (0, -signal.SIGKILL)
+            time.sleep(0.001)
+        process.kill()
+        process.wait()
+        assert family and not psutil.wait_procs(family, timeout=30)[1]
 
-    assert kills > 0
+    assert subprocess.run(command, capture_output=True).returncode == 0
     assert_same_files(output, statistics)
 
 

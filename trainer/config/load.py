@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from schemas.errors import StorageError, UsageError, nearest_name
-from trainer.config.parse import apply_override, parse_recipe
+from trainer.config.parse import apply_overrides, parse_recipe
 from trainer.config.phases import phase_recipe
 from trainer.config.schema import Recipe
 from trainer.config.validate import DRAWN_STARTS, check_phases, check_recipe
@@ -36,9 +36,7 @@ def load_recipe(path: str, changes: list[str]) -> Recipe:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"--config {path} is not TOML: {error}.") from error
 
-    # A section is emptied before its keys are set, whichever of them is given first.
-    for change in sorted(changes, key=lambda change: "." in change.partition("=")[0]):
-        apply_override(content, change)
+    apply_overrides(content, changes)
     drop_outranked_starts(content.get("model"), path, changes)
 
     recipe = parse_recipe(content, path, changes)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -94,6 +94,14 @@ def _overlap(one: str, other: str) -> bool:
 
 
 # Changes by --set
+
+
+def apply_overrides(
+    content: dict[str, Any], overrides: Iterable[str], schema: type[Section] = Recipe, name: str = "--set"
+) -> None:
+    """Apply overrides as `apply_override` does. Sections are removed first, wherever that stands among the others."""
+    for override in sorted(overrides, key=lambda override: "." in override.partition("=")[0]):
+        apply_override(content, override, schema, name)
 
 
 def apply_override(content: dict[str, Any], override: str, schema: type[Section] = Recipe, name: str = "--set") -> None:

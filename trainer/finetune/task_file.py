@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from schemas import storage
 from schemas.errors import DataError, UsageError
-from trainer.config.parse import Origin, apply_override, parse_section
+from trainer.config.parse import Origin, apply_overrides, parse_section
 from trainer.finetune.shipped import advice_on_missing, shipped_task_names, shipped_task_text
 from trainer.finetune.task import Task
 from trainer.finetune.task_checks import check_has_format, check_task
@@ -50,8 +50,7 @@ def read_task(path: str, overrides: list[str], names: TaskNames = FLAGS) -> Task
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{names.task} {path} is not TOML: {error}.") from error
 
-    for override in overrides:
-        apply_override(content, override, Task, names.set)
+    apply_overrides(content, overrides, Task, names.set)
 
     origin = Origin(path, overrides, names.change_in(path), content)
     check_has_format(content, origin)

@@ -111,7 +111,7 @@ SAID = {
     ),
     "killed worker": ("java.lang.IllegalStateException: Process died with exit code 137", "was lost", True),
     "package": (
-        "Traceback (most recent call last):\nModuleNotFoundError: No module named 'pipeline.steps'",
+        "Traceback (most recent call last):\nModuleNotFoundError: No module named 'pipeline.jobs'",
         "The workers' Python has no pipeline.",
         False,
     ),

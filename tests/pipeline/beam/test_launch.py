@@ -249,3 +249,9 @@ def test_beams_flags_are_parsed_once(command, text, tmp_path, monkeypatch, count
     done = command(*words, "--direct_num_workers=1")
     assert done.returncode == 0, done.stderr
     assert len(parsers) == 1
+
+
+def test_a_lost_connection_is_told_without_advice_for_failed_jobs() -> None:
+    said = "failed to connect to all addresses; last error: ipv4:127.0.0.1:8099: Connection refused"
+    lost = RemoteJob(Result(), PipelineOptions(FLINK)).lost(RuntimeError(said))
+    assert "Connection refused" in str(lost) and "LOOPBACK" not in str(lost) and lost.still_runs

@@ -47,6 +47,20 @@ def test_the_commands_that_made_vocabularies_and_pairs_succeed_again(
         assert done.returncode == 0 and "is already finished by this command" in done.stderr, done.stderr
 
 
+def test_a_folder_of_another_format_version_is_replaced_only_with_overwrite(
+    command, corpus: Path, text: Path, tmp_path: Path
+) -> None:
+    old = shutil.copytree(text, tmp_path / "text")
+    manifest = json.loads((old / "manifest.json").read_text())
+    (old / "manifest.json").write_text(json.dumps(manifest | {"format_version": 1}))
+
+    shard = ("shard", "--input", corpus, "--output", old, "--num_shards", 3)
+    refused = command(*shard)
+    assert refused.returncode == 3 and "--overwrite" in refused.stderr
+    assert command(*shard, "--overwrite").returncode == 0
+    assert (old / "manifest.json").read_bytes() == (text / "manifest.json").read_bytes()
+
+
 def test_a_number_of_shards_that_was_not_given_is_the_same_again(command, documents: list[str], tmp_path: Path) -> None:
     source = tmp_path / "twice.jsonl"
     source.write_text("".join(json.dumps({"text": text}) + "\n" for text in [*documents, *documents]))

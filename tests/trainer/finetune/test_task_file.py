@@ -62,6 +62,7 @@ def test_values_are_set_as_for_recipes(tmp_path: Path) -> None:
     assert (task.data.columns.text, task.data.columns.label) == (3, -1)
     assert (task.data.labels, task.training.null_threshold) == (("0", "true"), "best")
     assert read_task(task_file(tmp_path, PAIR), ["training.lr=1", "training.lr=none"]).training.lr == 2e-5
+    assert read_task(task_file(tmp_path, PAIR), ["training.lr=1", "training=none"]).training.lr == 1
 
 
 def test_files_may_lie_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

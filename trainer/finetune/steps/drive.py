@@ -22,7 +22,7 @@ from schemas.errors import UsageError
 from schemas.manifest import read_manifest
 from trainer.checkpoint.run_lock import held
 from trainer.config.load import load_recipe
-from trainer.config.parse import apply_override
+from trainer.config.parse import apply_overrides
 from trainer.config.schema import Recipe
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.process_group import start_distributed
@@ -160,8 +160,7 @@ def made_with_of(plan: Plan) -> dict[str, MadeWith]:
         before: Any = fingerprint_of(general.folder)
     else:
         content = content_of_recipe(str(general.recipe))
-        for change in general.set:
-            apply_override(content, change)
+        apply_overrides(content, general.set)
         before = made_with[GENERAL] = {"recipe": content}
 
     for step in plan.adapt_steps:

@@ -13,7 +13,7 @@ from schemas import storage
 from schemas.errors import UsageError
 from schemas.manifest import read_manifest
 from schemas.urls import normal
-from trainer.config.parse import apply_override, parse_recipe
+from trainer.config.parse import apply_overrides, parse_recipe
 from trainer.config.schema import Recipe
 from trainer.config.validate import check_recipe
 from trainer.finetune.steps.schema import AdaptSection
@@ -34,8 +34,7 @@ DEFAULT_MAX_LENGTH = 128
 def changed_content(section: AdaptSection) -> dict[str, Any]:
     """Return the content of a step's recipe with the step's `set` applied. Raises UsageError and StorageError."""
     content = content_of_recipe(section.recipe)
-    for change in section.set:
-        apply_override(content, change)
+    apply_overrides(content, section.set)
     if content.get("phases"):
         raise UsageError(
             f"the recipe {section.recipe} has phases with separate rows, which a step of continued pretraining "

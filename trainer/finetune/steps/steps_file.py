@@ -10,7 +10,7 @@ from typing import Any
 
 from schemas.errors import StorageError, UsageError
 from trainer.config.load import read_recipe, recipe_names
-from trainer.config.parse import Origin, apply_override, parse_section
+from trainer.config.parse import Origin, apply_overrides, parse_section
 from trainer.finetune.encoder_folder import check_encoder_files
 from trainer.finetune.files.missing import Naming, check_task_files
 from trainer.finetune.shipped import shipped_task_names
@@ -52,8 +52,7 @@ def continued_steps(folder: str, recipe: str, changes: list[str], finetune: Fine
     changes: of the recipe, as --set_pretraining has them. They apply to both.
     """
     content = content_of_recipe(recipe, "--continue_pretraining")
-    for change in changes:
-        apply_override(content, change, name="--set_pretraining")
+    apply_overrides(content, changes, name="--set_pretraining")
     data = content.get("data", {})
     pairs = data.get("pairs") if isinstance(data, dict) else None
     return Steps(
@@ -123,8 +122,7 @@ def check_files(steps: Steps, path: str) -> None:
         if section is None or section.recipe is None:
             continue
         content = content_of_recipe(section.recipe, f"--steps {path}: {name}.recipe")
-        for change in section.set:
-            apply_override(content, change, name=f"--steps {path}: {name}.set")
+        apply_overrides(content, section.set, name=f"--steps {path}: {name}.set")
 
     finetune = steps.finetune
     key = f"--steps {path}: finetune"
