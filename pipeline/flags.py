@@ -150,7 +150,7 @@ def unknown_flags(unknown: list[str], known: list[str]) -> UsageError:
             "shell does not split or expand it: 'folder/*.txt'."
         )
     hints = [f"Unknown flag {flag}.{flag_hint(flag.split('=')[0], known)}" for flag in flags]
-    return UsageError("; ".join(hints))
+    return UsageError(" ".join(hints))
 
 
 def recorded_options(job: Any) -> dict[str, Any]:

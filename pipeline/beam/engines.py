@@ -153,6 +153,9 @@ def check_flags(arguments: list[str], known_flags: Sequence[str] = ()) -> Pipeli
             f"--num_workers has no effect with {runner_as_written(options)}, which runs on this machine. "
             "Use --direct_num_workers N for N worker processes."
         )
+    workers = options.view_as(DirectOptions).direct_num_workers
+    if workers < 0:
+        raise UsageError(f"--direct_num_workers {workers}: expected a number of processes; 0 is one for each core.")
     _set_engine_defaults(options, given)
     if is_dataflow(options):
         _check_dataflow(options)

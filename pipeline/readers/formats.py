@@ -72,7 +72,7 @@ BINARY_KINDS = (
         rb"ARROW1\0\0|SQLite format 3\0|\x89HDF\r\n\x1a\n|\x93NUMPY|\x80[\x02-\x05](?:\x95|\}|\]|c)",
     ),
     Kind(
-        "compressed",
+        "a compressed file",
         "Name it after its compression, with .gz, .bz2, .xz or .zst at the end",
         "",
         rb"\x1f\x8b\x08|(?-i:BZh[1-9]1AY&SY)|\xfd7zXZ\0|\x28\xb5\x2f\xfd",

@@ -238,7 +238,13 @@ class _Compared:
         ids = range(vocabulary.size)
         shown = {vocabulary.tokens[i]: vocabulary.shown(i) for i in ids}
         compared = {vocabulary.tokens[i]: vocabulary.readable(i) for i in ids} if is_plain else shown
-        return cls(_cutter_by_spelling(tokenizer_json, vocabulary.model, spelt_by), shown, compared)
+        cut = _cutter_by_spelling(tokenizer_json, vocabulary.model, spelt_by)
+        unknown = vocabulary.tokens[vocabulary.special_id("unk")]  # Unigram's library returns the text in its place
+
+        def cut_known(word: str) -> list[str]:
+            return [token if token in shown else unknown for token in cut(word)]
+
+        return cls(cut_known, shown, compared)
 
     def show(self, tokens: list[str]) -> str:
         """Return the tokens of a word as a line shows them."""

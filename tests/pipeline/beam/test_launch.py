@@ -255,3 +255,8 @@ def test_a_lost_connection_is_told_without_advice_for_failed_jobs() -> None:
     said = "failed to connect to all addresses; last error: ipv4:127.0.0.1:8099: Connection refused"
     lost = RemoteJob(Result(), PipelineOptions(FLINK)).lost(RuntimeError(said))
     assert "Connection refused" in str(lost) and "LOOPBACK" not in str(lost) and lost.still_runs
+
+
+def test_a_negative_number_of_workers_is_refused() -> None:
+    with pytest.raises(UsageError, match="--direct_num_workers -4: expected a number of processes"):
+        check_flags(["--direct_num_workers=-4"])

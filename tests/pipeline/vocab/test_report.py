@@ -55,6 +55,14 @@ def test_two_vocabularies_are_told_apart(command, vocab: Path, byte_vocab: Path,
     assert command("inspect", vocab, tmp_path).returncode == 3
 
 
+def test_a_character_that_a_unigram_vocabulary_lacks_is_shown_as_unknown(vocab: Path, unigram_vocab: Path) -> None:
+    """The library returns the character itself as the token."""
+    jsons = [(folder / "tokenizer.json").read_bytes() for folder in (vocab, unigram_vocab)]
+    for first, second in (jsons, jsons[::-1]):
+        lines = "\n".join(compare_vocabularies((first, second), ("a", "b"), [("\u05e9", 1)]))
+        assert "<unk>" in lines and "over 1 words" in lines
+
+
 def test_byte_level_tokens_are_compared_and_shown_as_text(
     command, vocab: Path, byte_vocab: Path, tmp_path: Path
 ) -> None:
