@@ -1,7 +1,8 @@
 """A vocabulary's identity: its tokens, its special tokens, where words begin, and one fingerprint for all of it.
 
-In the folder that `clozeline vocab` writes, `tokenizer.json` alone defines the vocabulary. This module reads
-it as JSON, so that the trainer needs no tokenizer to know what an id means.
+In the folder that `clozeline vocab` writes, `tokenizer.json` alone defines the vocabulary, and
+`extension.json` says what it was extended from. This module reads them as JSON, so that the trainer needs no tokenizer
+to know what an id means.
 """
 
 from __future__ import annotations
@@ -196,6 +197,7 @@ class Vocabulary:
         if self.model == "unigram":
             return token.replace(SENTENCEPIECE_SPACE, " ").strip(" ")
 
+        assert self.model == "bytebpe"
         return _decode(bytes(BYTE_OF_CHARACTER[character] for character in token)).strip(" ")
 
     def readable_row(self, ids: Sequence[int]) -> list[str]:
@@ -263,14 +265,14 @@ class Vocabulary:
         if self.model == "wordpiece":
             starts_V = np.array([not token.startswith("##") for token in self.tokens])
         else:
-            space = SPACE if self.model == "bytebpe" else SENTENCEPIECE_SPACE
+            space = {"bytebpe": SPACE, "unigram": SENTENCEPIECE_SPACE}[self.model]
             starts_V = np.array([token.startswith(space) for token in self.tokens])
         starts_V[list(self.added)] = True
         return _constant(starts_V)
 
     @property
     def separators(self) -> int:
-        """The number of separator tokens between two segments: two in RoBERTa's rows, one in BERT's and ALBERT's."""
+        """The number of separator tokens between two segments: two in RoBERTa's rows, one in all others."""
         return 2 if self.model == "bytebpe" else 1
 
 

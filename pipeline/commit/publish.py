@@ -4,7 +4,7 @@ What an output folder holds, what a kill at that moment leaves, and what the nex
 
     moment                       in addition to _lease-<token>.json     after a kill, the next start
     ---------------------------  -------------------------------------  ------------------------------------------------
-    before the graph runs        an older result, if any                begins
+    it plans                     an older result, if any                begins
     pieces are made              + _unfinished-<job>; on stores also    makes the missing pieces
                                  _unfinished-owner.json and, without
                                  an older result, shards
@@ -19,7 +19,8 @@ such a job may also finish by itself. The lease says that the job has published 
 engine repeats then has nothing to do. Another job of the folder has a separate staging. Once a new result is in place,
 the clean-up removes the unfinished work of all jobs.
 
-No reader ever finds a manifest next to files that are not its own. Every shard is checked before anything changes.
+No reader ever finds a manifest next to files that are not its own. Every shard is checked before any file outside of
+staging changes: its size always, its bytes where they may have changed since they were written (`_must_be_read`).
 
 Engines run a step again when they lose its result, and some run two copies of it (twins) at the same time. So the last
 step ends at once if its result is in place, accepts pieces that its twin has already moved, and removes nothing that
@@ -67,8 +68,8 @@ def publish_output(staging: Staging, manifest: Manifest, extra: dict[str, str] |
 
     The manifest's parts must be in staging. `extra` maps further pieces to their paths in the output folder.
 
-    Raises StorageError, with nothing in the output folder changed, if the job has lost its lease or if a piece does not
-    match the manifest.
+    Raises StorageError if the job has lost its lease or if a piece does not match the manifest. An older result is then
+    unchanged, and pieces that do not match are gone from staging.
     """
     if is_published(staging, manifest):
         end_publication(staging)
@@ -107,7 +108,10 @@ def remove_older_manifest(url: str, manifest: Manifest) -> None:
 
 
 def is_published(staging: Staging, manifest: Manifest) -> bool:
-    """Whether this exact manifest is in place and was published by this attempt, not by an earlier job of its kind."""
+    """Whether this exact manifest is in place and this attempt has published: its lease says so, or is gone.
+
+    An earlier job of the same kind may have published the same manifest while this attempt still has work to do.
+    """
     with contextlib.suppress(DataError):  # there is none
         if storage.read(storage.join(staging.output, manifests.NAME)) == manifest.to_json():
             return not leases.may_publish(staging.output, staging.token)
@@ -210,7 +214,7 @@ def check_pieces(staging: Staging, manifest: Manifest) -> set[str]:
         for shard, fault in zip(entries, concurrently(pieces.fault, entries), strict=True):
             if fault:
                 faults.append(fault)
-                staging.drop_report(shard.path)
+                staging.drop_piece(shard.path)
 
     if faults:
         others = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
@@ -264,7 +268,7 @@ def read_piece(staging: Staging, shard: Shard) -> bytes:
     except DataError:  # it no longer exists
         data = b""
     if not _is_whole(data, shard):
-        staging.drop_report(shard.path)
+        staging.drop_piece(shard.path)
         raise StorageError(
             f"{shard.path} has other bytes than were written to {staging.output}: it was cut or damaged, or another "
             "job wrote there. This job published nothing. Run the same command again: it makes this piece again."

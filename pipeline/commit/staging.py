@@ -131,7 +131,7 @@ class Staging:
         LOGGER.info("finished %s", name)  # what an engine's console shows of a worker's progress
         return report
 
-    def drop_report(self, name: str) -> None:
+    def drop_piece(self, name: str) -> None:
         """Remove a piece and its report from staging, so that the next attempt makes the piece again."""
         storage.remove(self.url(name + ".json"))
         storage.remove(self.url(name))

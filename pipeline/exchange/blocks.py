@@ -2,7 +2,8 @@
 
 A worker makes *keyed batches*: record batches with a 64-bit key for each row. A *bucket* is one of N equal ranges of
 keys, and one worker gets all rows of a bucket, from all workers. A *block* has rows of one stream for one *group* of
-neighboring buckets. There are two ways to bring blocks together:
+neighboring buckets. There are two ways to bring blocks together (`--shuffle merged` is the first one,
+always with the merge that is described below):
 
     files     Each worker writes its batches as run files into staging. A block is a reference: the part of a run's
               index that belongs to the group. The reader of a group fetches exact ranges of bytes, bucket by bucket.

@@ -1,4 +1,4 @@
-"""The exchange as a Beam transform: rows meet by ranges of their keys.
+"""The exchange as a Beam transform: rows meet by ranges of their keys. blocks.py defines bucket, group and block.
 
     files      batches -> run files in staging | references by group -> GroupByKey -> exact reads -> each bucket
     service    batches -> blocks by bucket                           -> GroupByKey -> decode      -> each bucket
@@ -63,7 +63,7 @@ class Plan:
 
 
 Plans = dict[str, Plan]
-"""The plans of several exchanges by name. One side input for all of them, because each side input costs a step time."""
+"""The plans of several exchanges by name. They share one side input, since each one delays a step's start."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Sent:
 class Written:
     """A stream whose rows are in run files already. Runs with fewer buckets than the exchange must be merged first.
 
-    elements: rows of their RunIndex, each with the number of the input split that it comes from.
+    elements: (number of the input split, its runs' indexes as `RunIndex.to_row` returns them).
     """
 
     stream: Stream

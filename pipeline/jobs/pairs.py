@@ -287,12 +287,13 @@ def _no_row(manifest: Manifest, job: PairsJob) -> DataError:
             "--objective sop or full_sentences."
         )
 
+    needed = "A pair needs documents of at least two sentences, and nsp also two documents per shard"
+    if job.objective in ("full_sentences", "doc_sentences"):
+        needed = "Rows need sentences with at least one token of the vocabulary"
     advice = "look at the text with `clozeline inspect`"
-    if text.num_shards > 1:
+    if text.num_shards > 1 and job.objective in ("nsp", "sop"):
         advice += ", or run `shard` with fewer --num_shards"
-    return DataError(
-        f"{start}A pair needs documents of at least two sentences, and nsp also two documents per shard: {advice}."
-    )
+    return DataError(f"{start}{needed}: {advice}.")
 
 
 def _stage_vocabulary(plan: PairsPlan) -> dict[str, str]:

@@ -2,9 +2,9 @@
 
     splits of the input -> sorted runs in staging -> survey of all runs -> text shards -> a finished folder
 
-This contains the pipeline's shuffle. Each split becomes runs, sorted by the documents' destinations; the survey of all
-runs decides the number of shards; an exchange brings the documents of each shard together. publish_text.py has the last
-step.
+This contains the pipeline's shuffle. Each split becomes runs, sorted by the documents' placements (partition.py); the
+survey of all runs decides the number of shards; an exchange brings the documents of each shard together.
+publish_text.py has the last step.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 A new filter is a function here, such as `without_sentences`, and a row of STEPS. Whatever it drops is in the ledger by
 its reason. If it has a flag, that is a field of ShardJob and of ReadOptions, handed on in pipeline/jobs/shard.py, so
-that a job with another value is another job. If not, raise PIECES_VERSION in pipeline/commit/staging.py, so that no job
-continues with runs that were made without it.
+that a job with another value is another job (ShardJob is in pipeline/options.py). If not, raise PIECES_VERSION in
+pipeline/commit/staging.py, so that no job continues with runs that were made without it.
 
-Copies, near-duplicates and held-out documents are dropped later, in merge.py.
+Copies within a run are dropped next, in partition.py; all others, near-duplicates and held-out documents in merge.py.
 """
 
 from __future__ import annotations

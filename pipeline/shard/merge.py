@@ -1,8 +1,9 @@
 """The second half of the shuffle: sorts the documents of one shard and drops duplicates.
 
 A shard is a range of placements (see partition.py), and an exchange brings its documents together from all runs. The
-shard, at most about --shard_megabytes of text, is held in memory: n documents cost O(n log n). No worker needs another
-worker's shard, so all shards can be merged at once.
+shard, about --shard_megabytes of text unless --num_shards makes it larger, is held in memory: n documents cost O(n log
+n). No worker needs another worker's shard, so all shards can be merged at once. With --holdout, held-out documents are
+set aside here (holdout.py).
 
 Documents with equal text have equal ids and thus equal placements, so they meet in the same shard; see copies.py.
 """
@@ -143,9 +144,8 @@ def sort_documents(table: pa.Table, seed: int) -> pa.Table:
 
 def drop_documents(table: pa.Table, is_dropped: np.ndarray, reason: str) -> tuple[pa.Table, LedgerEntries]:
     """Return the documents that stay, and the ledger entries of the others."""
-    dropped_sources = table["source"].filter(pa.array(is_dropped))
-    dropped_by_source = Counter(dropped_sources.to_pylist())
-    entries = [(reason, source, count) for source, count in sorted(dropped_by_source.items())]
+    counts = Counter(table["source"].filter(pa.array(is_dropped)).to_pylist())
+    entries = [(reason, source, count) for source, count in sorted(counts.items())]
     return table.filter(pa.array(~is_dropped)), entries
 
 
@@ -201,8 +201,7 @@ def text_bytes(table: pa.Table | pa.RecordBatch) -> int:
     """Return the UTF-8 bytes of all sentences."""
     sentences = pc.list_flatten(table["sentences"])  # type: ignore[attr-defined]
     lengths = pc.binary_length(sentences)  # type: ignore[attr-defined]
-    total = pc.sum(lengths).as_py()  # type: ignore[attr-defined]
-    return int(total or 0)  # the sum of no rows is null
+    return int(pc.sum(lengths).as_py() or 0)  # type: ignore[attr-defined]  # the sum of no rows is null
 
 
 def log2_histogram(values: np.ndarray) -> list[int]:

@@ -6,15 +6,16 @@ The shuffle puts the documents of the corpus into a random order that depends on
     placement   64-bit bijection of the id that depends on the seed; documents are sorted by placement
     shard       an equal range of placements, `placement * num_shards >> 64`
 
-    partition   each worker collects documents, drops copies (copies.py), sorts the rest by placement, and writes it as
-                a run file (pipeline/exchange/runs.py)
+    partition   each worker collects documents, drops copies (copies.py) unless --dedup is none, sorts the rest by
+                placement, and writes it as a run file (pipeline/exchange/runs.py)
     merge       all documents of a shard meet in an exchange (pipeline/exchange) and are sorted; see merge.py
 
 The number of shards follows from the amount of clean text, which is known only when all runs are written. So runs are
 cut into RUN_BUCKETS buckets, or into --num_shards if that is given.
 
-Cost: one write and one read of all text, compressed with lz4. A split usually makes one run, or more if it has more
-than RUN_CHARACTERS. A writer needs about five times RUN_CHARACTERS of memory, however large its split is.
+Cost: one write and one read of all text, compressed with lz4, and one more of each if runs are merged. A split usually
+makes one run, or more if it has more than RUN_CHARACTERS. A writer needs about five times RUN_CHARACTERS of memory,
+however large its split is.
 """
 
 from __future__ import annotations

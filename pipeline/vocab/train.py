@@ -1,7 +1,7 @@
 """Trains a vocabulary from word counts. The result is its tokens in the order of their ids.
 
-    wordpiece   [PAD] [UNK] [CLS] [SEP] [MASK], the sorted alphabet, then merges in the order learned
-    bytebpe     <s> <pad> </s> <unk>, the 256 bytes, merges, and <mask> last, as in RoBERTa
+    wordpiece   [PAD] [UNK] [CLS] [SEP] [MASK], the sorted alphabet, then merges in the order learned, [unusedN]
+    bytebpe     <s> <pad> </s> <unk>, the 256 bytes, merges, [unusedN], and <mask> last, as in RoBERTa
     unigram     the special tokens of ALBERT or XLNet, then pieces, the most probable first
 
 Shape suffixes: N distinct words, T characters of all words, C code points (all of Unicode).
@@ -103,6 +103,7 @@ def train_vocabulary(words: Words, options: VocabularyOptions) -> TrainedVocabul
         join = join_wordpieces
         alphabet = _wordpiece_alphabet(words, options)
     else:
+        assert options.model == "bytebpe"
         first = BYTEBPE_FIRST
         last = BYTEBPE_LAST
         join = join_bytes
