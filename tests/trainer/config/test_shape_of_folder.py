@@ -10,12 +10,15 @@ from pathlib import Path
 import pytest
 import tomli_w
 
+from schemas import storage
 from schemas.errors import DataError, UsageError
+from schemas.vocabulary import read_vocabulary
 from tests.small_models import FAMILIES, SMALL_VOCABULARY, random_model, section, write_hf
 from trainer.config.load import load_recipe
 from trainer.config.phases import phases_of
 from trainer.config.record import dump_recipe
 from trainer.describe import describe_recipe
+from trainer.export.convert import export
 from trainer.models.electra import parts_of
 from trainer.models.families import encoder_shape
 from trainer.models.hf_load import warm_start_model
@@ -88,6 +91,29 @@ def test_a_run_that_has_begun_does_not_need_the_folder(folder: Path, tmp_path: P
     assert load_recipe("adapt_domain", [*changes, "model.hidden_dropout_prob=0"]).model.hidden_dropout_prob == 0
     with pytest.raises(UsageError, match="is not a Hugging Face folder"):
         load_recipe("adapt_domain", [changes[0], f"run.output={tmp_path / 'another'}"])
+
+
+def test_a_run_at_a_url_does_not_need_it_either(folder: Path) -> None:
+    changes = [f"model.init_from={folder}", "run.output=memory://shapes/run"]
+    before = load_recipe("adapt_domain", changes)
+    storage.publish("memory://shapes/run/recipe.toml", dump_recipe(before).encode())
+    shutil.rmtree(folder)
+    assert load_recipe("adapt_domain", changes) == before
+
+
+def test_a_run_is_trained_resumed_without_the_folder_and_exported(training, vocab: Path, tmp_path: Path) -> None:
+    vocabulary = read_vocabulary(str(vocab))
+    folder = write_hf(random_model(section("bert"), vocabulary), vocabulary, tmp_path / "hf")
+    shutil.copy(vocab / "tokenizer.json", folder)
+    changes: dict[str, object] = {"config": "adapt_domain", "model__init_from": folder, "engine__precision": "fp32"}
+    changes |= {"model__hidden_size": "none", "model__intermediate_size": "none", "schedule__warmup_steps": 0}
+    for stop in (1, 2):
+        done = training.warm(1, tmp_path / "run", **changes, run__stop_at=stop)
+        assert done.returncode == 0, done.stderr
+        shutil.rmtree(folder, ignore_errors=True)
+    assert "Resuming from" in done.stdout
+    export(str(tmp_path / "run"), str(tmp_path / "exported"))
+    assert json.loads((tmp_path / "exported/config.json").read_text())["hidden_size"] == 48
 
 
 def test_what_is_wrong_with_the_folder_is_told_in_one_line(folder: Path) -> None:
