@@ -30,8 +30,9 @@ def total(pairs: Path, unit: str) -> int:
 
 @given(st.integers(1, 50), st.integers(1, 9), st.integers(0, 2000), st.booleans())
 def test_no_further_batch_lies_within_as_many_rows(size: int, ramp_steps: int, rows: int, has_ramp: bool) -> None:
-    ramp = {"ramp_from": 1, "ramp_steps": ramp_steps} if has_ramp and size > 1 else {}
-    batch = BatchSection(global_batch=size, micro_batch=1, **ramp)
+    batch = BatchSection(global_batch=size, micro_batch=1)
+    if has_ramp and size > 1:
+        batch = BatchSection(global_batch=size, micro_batch=1, ramp_from=1, ramp_steps=ramp_steps)
     steps = batches_within(batch, rows)
     assert places_before(batch, steps) <= rows < places_before(batch, steps + 1)
 

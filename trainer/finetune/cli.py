@@ -74,7 +74,7 @@ def check_flags(options: argparse.Namespace) -> None:
     if options.write_texts is None:
         missing = [name for name, value in given.items() if value is None]
         if missing:
-            raise UsageError(f"{', '.join(missing)} missing. See `clozeline finetune --help`.")
+            raise UsageError(f"Missing: {', '.join(missing)}. See `clozeline finetune --help`.")
         return
 
     if options.task is None:

@@ -74,6 +74,6 @@ def test_flags_that_do_not_go_together() -> None:
     assert told(["encoder", *texts]).startswith("FOLDER and --write_texts, which trains nothing.")
     assert told([*texts, "--output", "out", "--seeds", "2"]).startswith("--output, --seeds and --write_texts")
     assert told(["--write_texts", "t.jsonl"]).startswith("--task is missing")
-    assert told(["--task", "t.toml"]).startswith("FOLDER, --output missing.")
+    assert told(["--task", "t.toml"]).startswith("Missing: FOLDER, --output.")
     with pytest.raises(UsageError):
         cli.parser("clozeline finetune").parse_args(["encoder", *texts, "--steps", "steps.toml"])
