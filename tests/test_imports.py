@@ -70,6 +70,7 @@ def test_installation_imports_the_standard_library_alone() -> None:
     [
         ("import pipeline.cli; pipeline.cli.parser().format_help()", ["torch", "apache_beam"]),
         ("import pipeline.jobs.shard, pipeline.jobs.vocab, pipeline.jobs.pairs", ["torch", "transformers"]),
+        ("import trainer.models.hf_config", ["torch", "transformers"]),  # the doctor runs without torch
         ("import pipeline.statistics", ["torch", "apache_beam", "boto3"]),
         ("import trainer, trainer.train, trainer.export.convert", ["apache_beam", "transformers"]),
         ("import trainer.export.convert", ["deepspeed"]),

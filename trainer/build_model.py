@@ -28,8 +28,8 @@ from trainer.distributed.collectives import run_on_rank_0
 from trainer.engine import DTYPES, send_weights
 from trainer.logs import logger
 from trainer.models.attention import choose_flash, kernel_for
-from trainer.models.electra import GENERATOR_FOLDER
 from trainer.models.encoder import Encoder
+from trainer.models.families import GENERATOR_FOLDER
 from trainer.models.hf_load import warm_start_model
 from trainer.models.pretraining import MaskedLMHead, PretrainingModel, build_model, empty_model
 from trainer.models.starting_weights import (

@@ -26,6 +26,7 @@ from trainer.batch_limits import divide_rounding_up, smallest_micro_batch
 from trainer.config.phases import Phase, phases_of
 from trainer.config.schema import Recipe
 from trainer.data.folder import check_model_vocabulary, check_rows
+from trainer.epochs import steps_of_epochs
 from trainer.models.families import encoder_shape
 from trainer.models.flops import flops_per_token
 from trainer.models.pretraining import PretrainingModel, model_of
@@ -130,8 +131,15 @@ def phase_that_needs_most(phases: Sequence[Phase], vocabulary: int) -> Phase:
 
 
 def described_length(recipe: Recipe) -> dict[str, Any]:
-    """Return what is known about the length of a run with run.max_hours; an empty dictionary for any other run."""
+    """Return what is known about the length of a run with run.max_epochs or run.max_hours, otherwise nothing.
+
+    Raises UsageError if no step fits into run.max_epochs.
+    """
     run = recipe.run
+    if run.max_epochs is not None and run.max_hours is None:
+        is_known = len(finished_folders(recipe)) == len(recipe.data.folders)
+        steps = min(run.max_steps, steps_of_epochs(recipe)) if is_known else f"at most {run.max_steps:,}; see the pairs"
+        return {"max_epochs": run.max_epochs, "steps": steps}
     if run.max_hours is None:
         return {}
     return {

@@ -160,7 +160,7 @@ def warn_of_slow_precision(precision: str) -> None:
         return
     logger.info(
         "engine.precision bf16: this CPU has no instructions for it, so a step takes several times as long as in fp32. "
-        "Use --set engine.precision=fp32 (in `clozeline finetune`: --set_pretraining engine.precision=fp32)."
+        "Use --set engine.precision=fp32."
     )
 
 

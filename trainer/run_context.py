@@ -23,6 +23,7 @@ from trainer.config.schema import Recipe
 from trainer.distributed.collectives import check_ranks_agree, run_on_all_ranks, run_on_rank_0
 from trainer.distributed.stop import StopAgreement, StopRequest
 from trainer.distributed.watchdog import RankLostError, Watchdog
+from trainer.epochs import with_fixed_length
 from trainer.hours import Hours, with_steps
 from trainer.profile import StepProfiler, profiling
 
@@ -31,8 +32,8 @@ from trainer.profile import StepProfiler, profiling
 class RunContext:
     """What every phase of a run needs.
 
-    run_recipe: the recipe as it was loaded, with the number of steps that run.max_hours makes, if it is set. What a
-    phase changes in it is in `phase.recipe` (trainer/config/phases.py).
+    run_recipe: the recipe as it was loaded, with the number of steps that run.max_epochs or run.max_hours makes, if
+    they are set. What a phase changes in it is in `phase.recipe` (trainer/config/phases.py).
     last_step: the step at which this process ends training, which `run.stop_at` may place before `run.max_steps`.
     stop: whether to stop early, agreed on by all ranks.
     folders: which ranks see the same folder.
@@ -74,6 +75,7 @@ def open_run(run_recipe: Recipe, stop_request: StopRequest, profile_steps: int =
     with contextlib.ExitStack() as folder_resources, watch_ranks(timeout) as watchdog:
         watchdog.at("comparing what the ranks begin with")
         check_ranks_agree(run_recipe)
+        run_recipe = with_fixed_length(run_recipe)
 
         watchdog.at("opening the run's folder")
         is_remote = not storage.is_local(run_recipe.run.output)

@@ -89,7 +89,7 @@ def pretrain(recipe: Recipe, stop: StopRequest, profile_steps: int = 0, started:
 
     with open_run(recipe, stop, profile_steps) as context:
         if recipe.run.max_hours is not None:
-            context.hours = Hours(recipe, started)
+            context.hours = Hours(context.run_recipe, started)
         step = train_phases(context)
 
     run = context.run_recipe.run
@@ -207,19 +207,19 @@ def warn_of_few_updates(phase: Phase) -> None:
     if steps >= FEW_UPDATES and warmup < phase.schedule_steps:
         return
 
-    batch = phase.recipe.batch
+    run, batch = phase.recipe.run, phase.recipe.batch
     key = "global_batch" if batch.global_batch is not None else "global_tokens"
     reason = "so few teach a model little" if steps < FEW_UPDATES else "all of them belong to the warm-up of the rate"
     logger.info(
         "%s: %s updates of batch.%s %s with a warm-up of %d: %s. A smaller batch makes more of the same text; a "
         "larger %s trains longer.",
-        phase.recipe.run.output,
+        run.output,
         f"{steps:,}",
         key,
         f"{batch.size:,}",
         warmup,
         reason,
-        "run.max_steps" if phase.recipe.run.max_hours is None else "run.max_hours",
+        "run.max_hours" if run.max_hours else "run.max_epochs or run.max_steps" if run.max_epochs else "run.max_steps",
     )
 
 

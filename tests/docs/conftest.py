@@ -36,6 +36,9 @@ SMALL_RUN = {
 }
 """What every training command gets in addition. These come last, and so win over what a command of a page sets."""
 
+OF_OWN_SHAPE = ("model.", "schedule.")
+"""Sections of SMALL_RUN that are not for recipes which take their shape from a folder, and their warm-up as a ratio."""
+
 PIPELINE_COMMANDS = ("shard", "vocab", "pairs", "inspect", "verify")
 
 
@@ -58,18 +61,22 @@ class Sandbox:
     def run_page(self, page: str, pipeline_in_process: bool = True) -> None:
         """Run all commands of a page and then its Python code. Each must succeed."""
         for words in commands(page):
-            check_recipe_as_written(words)
-            small = self.shrunk(words)
-            job = pipeline_job(small)
-            if job is not None and pipeline_in_process:
-                done = self._command(*job)
-            else:
-                done = self.run(small)
-            assert done.returncode == 0, (words, done.stdout[-2000:], done.stderr[-3000:])
+            self.run_command(words, pipeline_in_process)
 
         for script in blocks(page, "python"):
             done = self.run(["python", "-c", script])
             assert done.returncode == 0, (script, done.stderr)
+
+    def run_command(self, words: list[str], pipeline_in_process: bool = True) -> None:
+        """Run a command of a page, which must succeed."""
+        check_recipe_as_written(words)
+        small = self.shrunk(words)
+        job = pipeline_job(small)
+        if job is not None and pipeline_in_process:
+            done = self._command(*job)
+        else:
+            done = self.run(small)
+        assert done.returncode == 0, (words, done.stdout[-2000:], done.stderr[-3000:])
 
     def shrunk(self, words: list[str]) -> list[str]:
         """Return a command for the small corpus."""
@@ -80,7 +87,11 @@ class Sandbox:
         if "--seeds" in small:
             small[small.index("--seeds") + 1] = "2"
         if "--config" in small:
-            small += [word for key, value in SMALL_RUN.items() for word in ("--set", f"{key}={value}")]
+            adapts = small[small.index("--config") + 1].startswith("adapt_")
+            changes = [
+                f"{key}={value}" for key, value in SMALL_RUN.items() if not (adapts and key.startswith(OF_OWN_SHAPE))
+            ]
+            small += [word for change in changes for word in ("--set", change)]
 
         # Other tests run on this machine at the same time, and one of them takes the default port.
         if small[0] in ("deepspeed", "torchrun") and "--rdzv_endpoint" not in small:

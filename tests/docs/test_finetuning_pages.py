@@ -11,8 +11,9 @@ import pytest
 import tomli_w
 import transformers
 
+from schemas.manifest import read_manifest
 from tests.docs.conftest import Sandbox, put_published_model
-from tests.docs.pages import PAGES, blocks, indented_blocks, is_no_recipe
+from tests.docs.pages import PAGES, blocks, commands, indented_blocks
 from tests.trainer.finetune.tasks import write_task as write_task_of_kind
 from tests.trainer.suite.conftest import (
     minimal_pairs,
@@ -27,21 +28,27 @@ from tests.trainer.suite.conftest import (
 @pytest.mark.timeout(600)
 def test_an_encoder_is_adapted(sandbox: Sandbox, vocab: Path) -> None:
     put_published_model(sandbox.folder / "models/bert-base-uncased", vocab)
-    lines = [json.dumps({"text": f"The cat sees the river {i}.", "label": "ab"[i % 2]}) + "\n" for i in range(24)]
-    for name, part in (("train", lines[:16]), ("dev", lines[16:])):
+    lines = [json.dumps({"text": f"The cat sees the river {i}.", "label": "ab"[i % 2]}) + "\n" for i in range(60)]
+    for name, part in (("train", lines[:40]), ("dev", lines[40:])):
         Path(f"{name}.jsonl").write_text("".join(part))
     task = {"name": "letters", "kind": "sentence", "data": {"train": "train.jsonl", "dev": "dev.jsonl"}}
     Path("task.toml").write_text(tomli_w.dumps(task))
 
-    (steps,) = [tomllib.loads(block) for block in blocks("docs/adapt.md", "toml") if is_no_recipe(block)]
-    for name in ("domain", "task"):
-        steps[name]["set"] = ["run.max_steps=3", "engine.precision=fp32"]
-    steps["finetune"]["seeds"] = 1
-    Path("steps.toml").write_text(tomli_w.dumps(steps))
-
     sandbox.run_page("docs/adapt.md")
-    for output in ("out/adapted", "out/steps"):
-        assert Path(output, "finetune/results.json").exists()
+    assert Path("out/task/texts.jsonl").read_text().count("\n") == 40
+    assert read_manifest("out/task/pairs", "pairs").totals["rows"] == 40, "a row for each example"
+    for step, before in (("domain", "models/bert-base-uncased"), ("task", "out/domain/hf")):
+        recipe = tomllib.loads(Path(f"out/{step}/run/recipe.toml").read_text())
+        assert (recipe["model"]["init_from"], recipe["model"]["hidden_size"]) == (before, 32)
+    assert json.loads(Path("out/adapted/results.json").read_text())["encoder"] == "out/task/hf"
+
+    # Repeated, the commands of a step succeed, and nothing that is finished is done again.
+    checkpoint = Path("out/task/run/checkpoints/step-00000006/state.json")
+    trained = checkpoint.stat().st_mtime_ns
+    for words in commands("docs/adapt.md"):
+        if any("out/task/" in word for word in words) and "--seeds" not in words:
+            sandbox.run_command(words)
+    assert checkpoint.stat().st_mtime_ns == trained
 
 
 @pytest.mark.timeout(600)

@@ -18,7 +18,7 @@ import tomli_w
 
 from tests.conftest import ESM2_VOCABULARY, Command, made, rows
 from tests.trainer.one_rank import group_of_one
-from trainer.config.load import load_recipe, recipe_comment, recipe_names, recipe_text
+from trainer.config.load import SHAPE_KEYS, load_recipe, names_shape, recipe_comment, recipe_names, recipe_text
 from trainer.config.phases import phases_of
 from trainer.distributed.stop import StopRequest
 from trainer.export.convert import export
@@ -68,7 +68,8 @@ def shrunk(name: str, pairs: Path, run: Path) -> dict[str, Any]:
     short = {"warmup_steps": 1, "decay_steps": STEPS - 1}
     data = {"pairs": str(pairs), "max_length": LONGEST}
 
-    content["model"] = smaller(content["model"], MODEL)
+    shape = dict.fromkeys(SHAPE_KEYS, 0) | {"family": "roberta"} if not names_shape(content) else {}
+    content["model"] = smaller(shape | content["model"], MODEL)
     content["model"].pop("vocab_size", None)
     content["data"] = smaller(content["data"], data)
     content["batch"] = smaller(content["batch"], BATCH)

@@ -17,11 +17,13 @@ import inspect
 import json
 import re
 import sys
+import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.config.load import load_recipe, recipe_comment, recipe_description, recipe_names
+from trainer.config.load import load_recipe, names_shape, recipe_comment, recipe_description, recipe_names, recipe_text
 from trainer.config.parse import section_in
 from trainer.config.phases import phases_of
 from trainer.config.schema import Recipe
@@ -61,7 +63,26 @@ PAIR_OBJECTIVES = {"nsp": "NSP", "sop": "SOP"}
 """Values of the pipeline's --objective that give rows pair labels, with the names in the list."""
 
 
+ROBERTA_BASE = [
+    'model.family="roberta"',
+    "model.num_hidden_layers=12",
+    "model.hidden_size=768",
+    "model.num_attention_heads=12",
+    "model.intermediate_size=3072",
+]
+"""The shape for which the list shows recipes that take theirs from model.init_from."""
+
+
 # Shipped recipes
+
+
+def shipped_recipe(name: str, changes: Sequence[str] = ()) -> Recipe:
+    """Return a shipped recipe after `--set` changes, with the shape of RoBERTa-base if it names none.
+
+    Raises UsageError as `load_recipe` does.
+    """
+    shape = [] if names_shape(tomllib.loads(recipe_text(name))) else ROBERTA_BASE
+    return load_recipe(name, [*shape, *changes])
 
 
 @dataclass(frozen=True)
@@ -78,7 +99,7 @@ class RecipeSummary:
 
 def summary(name: str) -> RecipeSummary:
     """Return the summary of a shipped recipe. Raises UsageError if there is none of this name."""
-    recipe = load_recipe(name, [])
+    recipe = shipped_recipe(name)
     phases = [phase.recipe for phase in phases_of(recipe)]
 
     stated = re.search(r"--objective (\w+)", recipe_comment(name, "Pairs"))

@@ -1,7 +1,8 @@
 """Loads and checks a recipe: a TOML file, or one of the recipes that ship with Clozeline.
 
-`--config` names either, from any directory, and `--set section.key=value` changes values. The recipe is then checked
-key by key (parse.py), and for keys that must fit each other (validate.py).
+`--config` names either, from any directory, and `--set section.key=value` changes values. A recipe that names no shape
+takes that of the folder model.init_from. The recipe is then checked key by key (parse.py), and for keys that must fit
+each other (validate.py).
 """
 
 from __future__ import annotations
@@ -15,21 +16,29 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
+from schemas import storage
 from schemas.errors import StorageError, UsageError, nearest_name
+from schemas.urls import normal
 from trainer.config.parse import apply_overrides, parse_recipe
 from trainer.config.phases import phase_recipe
 from trainer.config.schema import Recipe
+from trainer.config.sections import START_KEYS
 from trainer.config.validate import DRAWN_STARTS, check_phases, check_recipe
 from trainer.logs import rank_of_process
 
 SUFFIX = ".toml"
 
+SHAPE_KEYS = ("family", "num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
+"""Keys of [model] without which no model can be built."""
+
+DROPOUT_KEYS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+
 
 def load_recipe(path: str, changes: list[str]) -> Recipe:
     """Return the recipe of a file, or of a name such as bert_base, after `--set` changes.
 
-    changes: each as section.key=value. Raises UsageError that names the recipe and each wrong key, and StorageError if
-    the file cannot be read.
+    changes: each as section.key=value. Raises UsageError that names the recipe and each wrong key, StorageError if the
+    file cannot be read, and UsageError or DataError if the folder whose shape it takes cannot be read.
     """
     try:
         content = tomllib.loads(read_recipe(path))
@@ -38,6 +47,7 @@ def load_recipe(path: str, changes: list[str]) -> Recipe:
 
     apply_overrides(content, changes)
     drop_outranked_starts(content.get("model"), path, changes)
+    take_shape(content, path)
 
     recipe = parse_recipe(content, path, changes)
     check_phases(recipe, path)
@@ -68,10 +78,56 @@ def drop_outranked_starts(model: Any, path: str, changes: list[str]) -> None:
         )
 
 
-def read_recipe(path: str, name: str = "--config") -> str:
+# The shape of a folder
+
+
+def names_shape(content: dict[str, Any]) -> bool:
+    """Return whether a recipe's content names a shape, at least in part, or has no table [model] that could."""
+    model = content.get("model", {})
+    return not isinstance(model, dict) or any(key in model for key in SHAPE_KEYS)
+
+
+def take_shape(content: dict[str, Any], path: str) -> None:
+    """Add the shape of model.init_from to the content of a recipe that names none. Other keys of [model] stay.
+
+    Raises UsageError if there is no such folder, and DataError if its config.json is damaged. path: names the recipe.
+    """
+    if names_shape(content):
+        return
+
+    model = content.get("model", {})
+    source = model.get("init_from")
+    if source is None:
+        raise UsageError(
+            f"{path}: [model] has no shape ({', '.join(SHAPE_KEYS)}) and no folder to take it from. Continue a "
+            "published encoder or an export with --set model.init_from=FOLDER, or name the shape."
+        )
+    if isinstance(source, str):  # otherwise the schema reports its type
+        content["model"] = _shape_of(normal(source), content.get("run")) | model
+
+
+def _shape_of(folder: str, run: Any) -> dict[str, Any]:
+    """Return the keys of [model] that a folder's config.json determines.
+
+    run: the content of [run]. A run that resumes does not need the folder: if it is gone, the run's own record counts.
+    """
+    from trainer.models.hf_config import model_of_folder  # reads vocabularies, which few recipes need
+
+    output = run.get("output") if isinstance(run, dict) else None
+    if isinstance(output, str) and output and not os.path.exists(folder):
+        record = storage.join(normal(output), "recipe.toml")
+        if storage.exists(record):
+            recorded = tomllib.loads(storage.read(record).decode())["model"]
+            return {key: value for key, value in recorded.items() if key not in {*START_KEYS, *DROPOUT_KEYS}}
+    return model_of_folder(folder)
+
+
+# Files
+
+
+def read_recipe(path: str) -> str:
     """Return the text of a recipe file, or of a shipped recipe.
 
-    name: the flag or the key that `path` is the value of, for messages.
     A file takes precedence over a shipped recipe of the same name. Raises UsageError if neither exists, and
     StorageError if the file cannot be read.
     """
@@ -82,13 +138,13 @@ def read_recipe(path: str, name: str = "--config") -> str:
         return Path(path).read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
         raise UsageError(
-            f"{name} {path} does not exist.{nearest_recipe(path)} Give a file, or the name of a recipe that "
+            f"--config {path} does not exist.{nearest_recipe(path)} Give a file, or the name of a recipe that "
             "`clozeline recipes` lists."
         ) from None
     except IsADirectoryError:
-        raise UsageError(f"{name} {path} is a folder. Give the recipe file inside it.") from None
+        raise UsageError(f"--config {path} is a folder. Give the recipe file inside it.") from None
     except OSError as error:
-        raise StorageError(f"{name} {path} cannot be read: {error.strerror}. Check its permissions.") from error
+        raise StorageError(f"--config {path} cannot be read: {error.strerror}. Check its permissions.") from error
 
 
 # Recipes that ship with Clozeline

@@ -94,6 +94,14 @@ class RunSection(Section):
         default=0, description="Seed of the initial weights, the order of rows, the masks, pair orders and dropout."
     )
     max_steps: int = Field(gt=0, description="Length of the run and of its learning rate schedule, in steps.")
+    max_epochs: float | None = Field(
+        default=None,
+        gt=0,
+        description="At most this many passes over data.pairs, as whole steps. The number of steps is fixed at the "
+        "start as max_steps, so the schedule ends with it; a lower max_steps holds instead. A pass is as many rows as "
+        "the folders hold together (tokens, if batches are counted in tokens), whatever data.weights takes from each. "
+        "Cannot be combined with phases.",
+    )
     max_hours: float | None = Field(
         default=None,
         gt=0,
@@ -363,7 +371,7 @@ class PhaseSection(Section):
 class Recipe(Section):
     """A whole run."""
 
-    model: ModelSection = Field(description="The shape of the network.")
+    model: ModelSection = Field(description="The shape of the network; that of model.init_from if it is left out.")
     data: DataSection = Field(description="Where the rows come from.")
     masking: MaskingSection = Field(default=MaskingSection(), description="How tokens are masked as rows are read.")
     objective: ObjectiveSection = Field(default=ObjectiveSection(), description="What is predicted.")

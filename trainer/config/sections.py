@@ -81,7 +81,11 @@ def _kinds_in(annotation: Any) -> set[Any]:
 
 
 class ModelSection(Section):
-    """The shape of the network. Keys have the names of a Hugging Face config.json where one exists."""
+    """The shape of the network. Keys have the names of a Hugging Face config.json where one exists.
+
+    A recipe without `family` and the four sizes after it takes them, and what else config.json says of the shape, from
+    the folder `init_from`. Keys that it has, such as the two dropout probabilities, stay.
+    """
 
     # An initial_* key has no effect if the family lacks those weights, such as a dense layer in the head.
 
@@ -232,7 +236,8 @@ class ModelSection(Section):
     )
     init_from: Place | None = Field(
         default=None,
-        description="Hugging Face folder whose safetensors the run starts from, to continue a published model.",
+        description="Hugging Face folder whose safetensors the run starts from, to continue a published model. Gives "
+        "the shape, too, if the recipe names none.",
     )
     tile_from: Place | None = Field(
         default=None,

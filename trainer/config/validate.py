@@ -39,6 +39,7 @@ def check_recipe(recipe: Recipe, path: str) -> None:
     check_data(recipe.data, path)
     check_batch(recipe.batch, path)
     check_ramp(recipe.batch, recipe.run.max_steps, path)
+    check_epochs(recipe, path)
     check_hours(recipe, path)
     check_checkpointing(recipe, path)
     check_schedule(recipe.optimizer, recipe.schedule, recipe.run.max_steps, path)
@@ -188,6 +189,15 @@ def check_ramp(batch: BatchSection, max_steps: int, path: str) -> None:
     if batch.ramp_steps > max_steps:
         raise UsageError(
             f"{path}: batch.ramp_steps {batch.ramp_steps} is above the {max_steps} steps in which it applies. Lower it."
+        )
+
+
+def check_epochs(recipe: Recipe, path: str) -> None:
+    """Check that a run with max_epochs has no phases, which have data and a number of steps each."""
+    if recipe.run.max_epochs is not None and recipe.phases:
+        raise UsageError(
+            f"{path}: run.max_epochs is not for a run with phases, which have a number of steps each. Set phases=none, "
+            "or leave run.max_epochs out."
         )
 
 

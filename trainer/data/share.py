@@ -53,6 +53,16 @@ def places_before(batch: BatchSection, number: int) -> int:
     return sum(sizes[:in_ramp]) + (number - in_ramp) * batch.size
 
 
+def batches_within(batch: BatchSection, places: int) -> int:
+    """Return how many of a phase's batches lie within its first `places` rows or tokens."""
+    sizes = ramp_sizes(batch)
+    for number, size in enumerate(sizes):
+        if places < size:
+            return number
+        places -= size
+    return len(sizes) + places // batch.size
+
+
 @dataclass(frozen=True)
 class RankShare:
     """One rank's part of every global batch.

@@ -47,6 +47,8 @@ LISTENED = (*STOPPING, signal.SIGINT)
 SAME_REQUEST = 0.5
 """Seconds within which a second SIGINT counts as the first, because some wrappers signal both process and group."""
 
+AT_THE_START = "before training began. Nothing was lost; the same command starts again."
+
 
 class StopRequest:
     """Whether this process was asked to stop."""
@@ -55,7 +57,6 @@ class StopRequest:
         self.asked = False
         self._is_alone = os.environ.get("WORLD_SIZE", "1") == "1"  # as the launcher says, if there is one
         self._is_training = False
-        self._has_trained = False
         self._interrupted_at: float | None = None
         self._pipe_writer: int | None = None
 
@@ -73,14 +74,6 @@ class StopRequest:
     def training_begins(self) -> None:
         """Note that there is now something to save, so the first SIGINT requests that instead of ending the process."""
         self._is_training = True
-        self._has_trained = True
-
-    def training_ends(self) -> None:
-        """Note that everything is saved and the command continues with something other than training.
-
-        Until training begins again, a SIGINT ends the process at once.
-        """
-        self._is_training = False
 
     def ignore(self) -> None:
         """From now on, ignore the signals, because a late one must not change the exit code of a run that saved."""
@@ -105,14 +98,14 @@ class StopRequest:
             if not numbers:
                 break
             if not self._is_training and self._is_alone and any(number in numbers for number in STOPPING):
-                _end(f"asked to stop {self._moment()}", PreemptedError.exit_code)
+                _end(f"asked to stop {AT_THE_START}", PreemptedError.exit_code)
             for _ in range(numbers.count(signal.SIGINT)):
                 self._interrupt()
         os.close(reader)
 
     def _interrupt(self) -> None:
         if not self._is_training:
-            _end(f"interrupted {self._moment()}", INTERRUPTED)
+            _end(f"interrupted {AT_THE_START}", INTERRUPTED)
 
         now = monotonic()
         if self._interrupted_at is None:
@@ -123,11 +116,6 @@ class StopRequest:
                 "interrupted again, ended without saving. The same command resumes from the last checkpoint.",
                 INTERRUPTED,
             )
-
-    def _moment(self) -> str:
-        if self._has_trained:
-            return "between two trainings. Nothing was lost; the same command continues."
-        return "before training began. Nothing was lost; the same command starts again."
 
 
 class StopAgreement:

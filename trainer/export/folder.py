@@ -27,7 +27,7 @@ from schemas.vocabulary import TOKENIZER_FILES
 from trainer.checkpoint.format import CHECKPOINTS_FOLDER
 from trainer.checkpoint.remote import upload_file
 from trainer.checkpoint.run_lock import RUN_LOCK_FILE, hold
-from trainer.models.electra import GENERATOR_FOLDER
+from trainer.models.families import GENERATOR_FOLDER
 from trainer.models.pretraining import PretrainingModel
 from trainer.permissions import follow_umask
 

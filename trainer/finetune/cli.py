@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from schemas.errors import UsageError
 from schemas.urls import normal
 from trainer.cli import check_launcher
 from trainer.command_line import (
@@ -19,8 +20,6 @@ from trainer.distributed.stop import StopRequest
 from trainer.finetune.encoder_folder import check_encoder_files
 from trainer.finetune.files.missing import Naming, check_task_files
 from trainer.finetune.shared_inputs import read_on_all_ranks
-from trainer.finetune.steps.options import add_step_flags, steps_of
-from trainer.finetune.steps.schema import Steps
 from trainer.finetune.task import Task
 from trainer.finetune.task_file import data_folder, is_shipped, read_task
 
@@ -53,32 +52,56 @@ def main(
 
 
 def _run(options: argparse.Namespace, stop: StopRequest) -> None:
-    """Read the task or the adaptation steps, and run them."""
+    """Fine-tune, or write the texts of the task."""
     check_launcher()
-    request = read_on_all_ranks(lambda: _read_request(options), stop)
-
-    # These imports load torch, DeepSpeed and transformers, which takes seconds, so they wait until the task is valid.
-    if isinstance(request, Steps):
-        from trainer.finetune.steps.drive import run_steps
-
-        run_steps(request, options.output, stop)
+    check_flags(options)
+    task, data = read_on_all_ranks(lambda: _read_request(options), stop)
+    if options.write_texts is not None:
+        _write_texts(task, data, options.write_texts)
         return
 
+    # This import loads torch, DeepSpeed and transformers, which takes seconds, so it waits until the task is valid.
     from trainer.finetune.run import Order, finetune
 
-    task, data = request
     first_seed = options.first_seed or 0
     seeds = range(first_seed, first_seed + (options.seeds or 1))
     finetune(Order(options.folder, task, data, options.output, list(seeds), options.random_weights), stop)
 
 
-def _read_request(options: argparse.Namespace) -> Steps | tuple[Task, str]:
-    """Return the adaptation steps that the command line asks for, or else the task and the folder of its files."""
-    steps = steps_of(options)
-    if steps is not None:
-        return steps
+def check_flags(options: argparse.Namespace) -> None:
+    """Raise UsageError if a flag is missing, or is not for --write_texts."""
+    given = {"FOLDER": options.folder, "--task": options.task, "--output": options.output}
+    if options.write_texts is None:
+        missing = [name for name, value in given.items() if value is None]
+        if missing:
+            raise UsageError(f"Missing: {', '.join(missing)}. See `clozeline finetune --help`.")
+        return
 
-    check_encoder_files(options.folder, options.random_weights)
+    if options.task is None:
+        raise UsageError("--task is missing: --write_texts writes the texts of a task.")
+    of_training = {
+        "--seeds": options.seeds,
+        "--first_seed": options.first_seed,
+        "--random_weights": options.random_weights,
+    }
+    unused = [name for name, value in (given | of_training).items() if name != "--task" and value not in (None, False)]
+    if unused:
+        raise UsageError(f"{', '.join(unused)} and --write_texts, which trains nothing. Leave one of them out.")
+
+
+def _write_texts(task: Task, data: str, path: str) -> None:
+    """Write the texts of the task's training files to `path`."""
+    from trainer.finetune.files.read import read_task_data
+    from trainer.finetune.texts import write_texts
+
+    number = write_texts(read_task_data(task, data).train, path)
+    print(f"clozeline: {path} has the {number:,} texts of the training files of {task.name}.")
+
+
+def _read_request(options: argparse.Namespace) -> tuple[Task, str]:
+    """Return the task and the folder of its files. Raises UsageError and DataError."""
+    if options.write_texts is None:
+        check_encoder_files(options.folder, options.random_weights)
     task = read_task(options.task, options.set)
     data = data_folder(options.task, options.data)
     check_task_files(task, data, Naming(Origin(options.task, options.set), is_shipped(options.task)))
@@ -96,7 +119,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
         help="encoder in the Hugging Face format: an export or a published model",
     )
     flags.add_argument("--task", type=normal, metavar="TASK.toml", help="task file, or a shipped task such as glue/rte")
-    flags.add_argument("--output", type=local_folder, required=True, metavar="DIR", help="output folder")
+    flags.add_argument("--output", type=local_folder, metavar="DIR", help="output folder")
     flags.add_argument(
         "--data", type=normal, metavar="DIR", help="folder of the task's files (default: the folder of TASK.toml)"
     )
@@ -106,6 +129,11 @@ def parser(prog: str) -> argparse.ArgumentParser:
     flags.add_argument(
         "--random_weights", action="store_true", help="start from random weights of the same shape, as a baseline"
     )
-    add_step_flags(flags)
+    flags.add_argument(
+        "--write_texts",
+        type=normal,
+        metavar="FILE",
+        help="write the texts of the task's training files as JSON Lines for `clozeline shard`, and end",
+    )
     add_launcher_flag(flags)
     return flags

@@ -17,8 +17,8 @@ from trainer.finetune.files.sets import example_sets
 from trainer.finetune.job import DEV, TEST, TRAIN, Job
 from trainer.finetune.results import SeedResult
 from trainer.finetune.scores import all_labeled
-from trainer.finetune.steps.text import texts_of
 from trainer.finetune.task import Task
+from trainer.finetune.texts import texts_of
 from trainer.logs import logger
 
 MANY_SHARED = 0.1

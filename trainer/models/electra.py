@@ -26,11 +26,10 @@ from torch.nn import functional as F
 
 from trainer.models.batch import IGNORE_INDEX, PackedBatch
 from trainer.models.encoder import ACTIVATIONS, Embeddings, Encoder
+from trainer.models.families import GENERATOR_FOLDER
 from trainer.models.pretraining import Losses, Predictions, PretrainingModel, predictions, sums_by_place
 from trainer.models.shape import EncoderShape
 from trainer.models.xlnet import TwoStreamEncoder
-
-GENERATOR_FOLDER = "generator"
 
 BLOCK = 64
 """Tokens in a block. First a block is drawn, then a token in it, so running sums have hundreds of terms, not tens of

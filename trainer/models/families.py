@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from trainer.config.schema import Recipe
     from trainer.config.sections import ModelSection
 
+GENERATOR_FOLDER = "generator"
+"""The subfolder of an exported ELECTRA that holds its generator."""
+
 ALBERT_EMBEDDING_SIZE = 128
 ALBERT_GROUPS = 1
 """The values of all published ALBERT models; model.embedding_size and model.num_hidden_groups override them."""

@@ -1,7 +1,7 @@
 """A family's config.json in Hugging Face transformers, written from a shape and read into the keys of [model].
 
 One table holds the names for both directions. What reading does not find out, such as an activation, `hf_load` compares
-with what the recipe would write.
+with what the recipe would write. Nothing here imports torch: recipes take their shape from a folder (config/load.py).
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from schemas.errors import DataError, UsageError
 from schemas.vocabulary import Vocabulary
-from trainer.models.electra import GENERATOR_FOLDER
-from trainer.models.families import FAMILIES, FAMILIES_WITH
+from trainer.models.families import FAMILIES, FAMILIES_WITH, GENERATOR_FOLDER
 from trainer.models.hf_files import read_config, read_tokens
 from trainer.models.shape import EncoderShape
 

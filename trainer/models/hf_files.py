@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
 from schemas.errors import DataError, UsageError
 from schemas.vocabulary import TOKENIZER_FILE, parse_vocabulary
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 CONFIG = "config.json"
 HF_WEIGHTS_FILE = "model.safetensors"
@@ -48,7 +49,7 @@ def read_tensors(folder: str) -> dict[str, Tensor]:
                 for name in file.keys():  # noqa: SIM118  it is not a dict
                     tensor = file.get_tensor(name)
                     if tensor.is_floating_point():
-                        tensors[name] = tensor.to(torch.float32)
+                        tensors[name] = tensor.float()
         except (SafetensorError, OSError) as error:
             raise DataError(f"{path} cannot be read as safetensors ({error}). Download it again.") from error
     return tensors

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import StorageError, UsageError
+from trainer.config.document import ROBERTA_BASE, shipped_recipe
 from trainer.config.load import load_recipe, recipe_comment, recipe_description, recipe_names, recipe_text
 from trainer.config.record import dump_recipe
 from trainer.config.sections import MaskingSection
@@ -154,7 +155,8 @@ def test_every_recipe_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     assert recipe_names() == sorted(path.stem for path in RECIPES.glob("*.toml"))
     for name in recipe_names():
-        assert load_recipe(name, []) == load_recipe(str(RECIPES / f"{name}.toml"), [])
+        file = load_recipe(str(RECIPES / f"{name}.toml"), ROBERTA_BASE if name.startswith("adapt_") else [])
+        assert shipped_recipe(name) == file
 
 
 def test_every_recipe_begins_with_a_description_of_one_line() -> None:
@@ -165,14 +167,14 @@ def test_every_recipe_begins_with_a_description_of_one_line() -> None:
 
 def test_every_recipe_takes_held_out_pairs_without_further_keys() -> None:
     for name in recipe_names():
-        recipe = load_recipe(name, ["evaluation.pairs=out/held_out"])
+        recipe = shipped_recipe(name, ["evaluation.pairs=out/held_out"])
         assert recipe.evaluation.pairs == "out/held_out", name
 
 
 def test_every_recipe_with_fixed_shapes_compiles() -> None:
     """Fixed shapes pad by a few percent, which only pays if the model is compiled."""
     for name in recipe_names():
-        recipe = load_recipe(name, [])
+        recipe = shipped_recipe(name)
         assert recipe.batch.shape != "fixed" or recipe.engine.compile == "auto", name
 
 

@@ -172,10 +172,8 @@ LISTENER = """
 import sys, time
 from trainer.distributed.stop import StopRequest
 stop = StopRequest().listen()
-if sys.argv[1] in ("training", "between"):
+if sys.argv[1] == "training":
     stop.training_begins()
-if sys.argv[1] == "between":
-    stop.training_ends()
 print("ready", flush=True)
 for _ in range(500):
     time.sleep(0.02)
@@ -185,7 +183,7 @@ for _ in range(500):
 
 
 def listener(*arguments: str) -> subprocess.Popen[str]:
-    """A process that listens to signals, in its first phase, in training or after it, and obeys them or not."""
+    """A process that listens to signals, in its first phase or in training, and obeys them or not."""
     process = subprocess.Popen(
         [sys.executable, "-c", LISTENER, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -231,10 +229,9 @@ def test_other_starts_are_not_refused(monkeypatch, environment: dict[str, str]) 
     ("phase", "pauses", "code", "message"),
     [
         ("starting", [], 130, "clozeline: interrupted before training began. Nothing was lost"),
-        ("between", [], 130, "clozeline: interrupted between two trainings. Nothing was lost; the same command cont"),
         ("training", [0.7], 130, "clozeline: interrupted again, ended without saving."),
     ],
-    ids=["before-training", "between-trainings", "second-interrupt"],
+    ids=["before-training", "second-interrupt"],
 )
 def test_an_interrupt_ends_at_once(phase: str, pauses: list[float], code: int, message: str) -> None:
     process = listener(phase, "is deaf")

@@ -13,7 +13,6 @@ from tests.trainer.finetune.tasks import write_task
 from trainer.config.parse import Origin
 from trainer.finetune.cli import _read_request, parser
 from trainer.finetune.files.missing import Naming, check_task_files
-from trainer.finetune.steps.options import steps_of
 from trainer.finetune.task_file import read_task
 
 
@@ -66,17 +65,6 @@ def test_a_shipped_task_is_not_to_be_corrected(folder: Path, tmp_path: Path) -> 
     message = refusal([str(folder), "--task", "glue/rte", "--data", str(tmp_path)])
     assert "the train set of rte, does not exist. It comes from https://" in message
     assert message.endswith("Give the folder that holds the task's files with --data.")
-
-
-def test_steps_name_their_own_key(folder: Path, task: Path, tmp_path: Path) -> None:
-    (task.parent / "train.jsonl").unlink()
-    steps = tmp_path / "steps.toml"
-    steps.write_text(f'[general]\nfolder = "{folder}"\n[finetune]\ntask = "{task}"\n')
-    with pytest.raises(DataError) as refused:
-        steps_of(parser("clozeline finetune").parse_args(["--steps", str(steps), "--output", "out"]))
-    assert str(refused.value).endswith(
-        f"Correct data.train of {task}, or give the folder that holds the task's files with finetune.data of {steps}."
-    )
 
 
 def test_only_the_first_missing_file_counts_and_urls_are_looked_up(task: Path) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import tomli_w
 
 from tests.trainer.finetune.tasks import write_task
 from tests.trainer.ranks import environments
@@ -37,7 +36,6 @@ MISTAKES = {
     "a task file that one rank lacks": (2, "rank 1: --task"),
     "data that differ": (3, "the data of the task differs between ranks. Ranks that agree: 0; 1."),
     "damaged weights": (3, "cannot be read"),
-    "a broken line, with steps": (3, "dev.jsonl line 25: the column 'label' is missing"),
 }
 """The exit code of each mistake, and what its line says."""
 
@@ -53,9 +51,6 @@ def flags_of_ranks(folder: Path, encoder: Path) -> dict[str, list[list[str]]]:
     no_weights = Path(shutil.copytree(encoder, folder / "no_weights"))
     (no_weights / "model.safetensors").write_bytes(b"damaged")
 
-    steps = folder / "steps.toml"
-    steps.write_text(tomli_w.dumps({"general": {"folder": str(encoder)}, "finetune": {"task": str(broken)}}))
-
     output = ["--output", str(folder / "out")]
     fine = [str(encoder), "--task", str(good), *output]
     return {
@@ -64,7 +59,6 @@ def flags_of_ranks(folder: Path, encoder: Path) -> dict[str, list[list[str]]]:
         "a task file that one rank lacks": [fine, [str(encoder), "--task", str(folder / "nothing.toml"), *output]],
         "data that differ": [fine, [*fine, "--data", str(other.parent)]],
         "damaged weights": [[str(no_weights), "--task", str(good), *output]] * RANKS,
-        "a broken line, with steps": [["--steps", str(steps), *output]] * RANKS,
     }
 
 

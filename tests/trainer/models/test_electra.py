@@ -25,14 +25,13 @@ from trainer.data.share import RankShare
 from trainer.data.stream import BatchFormat, MaskingSchedule, Stream
 from trainer.models.batch import PackedBatch
 from trainer.models.electra import (
-    GENERATOR_FOLDER,
     ModelPart,
     ReplacedTokenModel,
     parts_of,
     replace_tokens,
     sample_from_softmax,
 )
-from trainer.models.families import encoder_shape
+from trainer.models.families import GENERATOR_FOLDER, encoder_shape
 from trainer.models.hf_load import warm_start_model
 from trainer.models.hf_names import to_hf
 from trainer.models.pretraining import Losses, build_model

@@ -9,7 +9,7 @@ from transformers import AutoConfig
 
 from schemas.errors import UsageError
 from tests.small_models import SMALL_VOCABULARY
-from trainer.config.document import stated_parameters
+from trainer.config.document import shipped_recipe, stated_parameters
 from trainer.config.load import load_recipe, recipe_names
 from trainer.config.schema import ModelSection
 from trainer.models.families import check_memory, encoder_shape, fewest_parameters
@@ -41,7 +41,7 @@ PUBLISHED = {
 
 
 def model_section(name: str, *changes: str) -> ModelSection:
-    return load_recipe(name, [*changes]).model
+    return shipped_recipe(name, changes).model
 
 
 def parameters_of(module: torch.nn.Module) -> int:

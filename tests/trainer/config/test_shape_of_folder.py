@@ -1,0 +1,132 @@
+"""A recipe that names no shape takes that of model.init_from, and a run that has begun no longer needs the folder."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tomllib
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+from schemas import storage
+from schemas.errors import DataError, UsageError
+from schemas.vocabulary import read_vocabulary
+from tests.small_models import FAMILIES, SMALL_VOCABULARY, random_model, section, write_hf
+from trainer.config.load import load_recipe
+from trainer.config.phases import phases_of
+from trainer.config.record import dump_recipe
+from trainer.describe import describe_recipe
+from trainer.export.convert import export
+from trainer.models.electra import parts_of
+from trainer.models.families import encoder_shape
+from trainer.models.hf_load import warm_start_model
+from trainer.models.pretraining import build_model
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_hf(random_model(section("bert"), SMALL_VOCABULARY), SMALL_VOCABULARY, tmp_path / "bert")
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "electra", "xlnet"])
+def test_any_family_is_continued(family: str, tmp_path: Path) -> None:
+    published = section(family, *(["generator_size=0.333333"] if family == "electra" else []))
+    for part in parts_of(random_model(published, SMALL_VOCABULARY)):
+        write_hf(part.model, SMALL_VOCABULARY, tmp_path / "hf" / part.subfolder)  # type: ignore[arg-type]
+    folder = tmp_path / "hf"
+    model = load_recipe("adapt_task", [f"model.init_from={folder}"]).model
+
+    expected = published.model_copy(update={"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1})
+    if family == "xlnet":  # its positions are relative, so its config.json limits nothing
+        expected = expected.model_copy(update={"max_position_embeddings": 512})
+    size = SMALL_VOCABULARY.size
+    assert encoder_shape(model, size) == encoder_shape(expected, size)
+    warm_start_model(build_model(model, size, 0, SMALL_VOCABULARY.special_id("mask")), str(folder), SMALL_VOCABULARY)
+
+
+def test_what_a_recipe_names_besides_stays(folder: Path) -> None:
+    model = load_recipe("adapt_task", [f"model.init_from={folder}", "model.hidden_dropout_prob=0.3"]).model
+    assert (model.family, model.hidden_size, model.hidden_dropout_prob) == ("bert", 48, 0.3)
+    assert model.init_from == str(folder)
+
+    named = load_recipe("bert_base", [f"model.init_from={folder}"]).model
+    assert named.hidden_size == 768, "a shape that is named is compared with the folder's when its weights are read"
+    with pytest.raises(UsageError, match=r"model\.family is missing.*model\.num_hidden_layers is missing"):
+        load_recipe("adapt_task", [f"model.init_from={folder}", "model.hidden_size=48"])
+
+
+def test_it_is_known_to_phases_and_to_describe(folder: Path, pairs: Path, tmp_path: Path) -> None:
+    content = tomllib.loads(Path("trainer/recipes/adapt_domain.toml").read_text())
+    content["model"]["init_from"] = str(folder)
+    content["run"]["max_steps"] = 30
+    content["phases"] = [{"steps": 10}, {"steps": 20, "model": {"hidden_dropout_prob": 0.0}}]
+    (tmp_path / "recipe.toml").write_text(tomli_w.dumps(content))
+    recipe = load_recipe(str(tmp_path / "recipe.toml"), [f"data.pairs={pairs}"])
+    assert [phase.recipe.model.hidden_dropout_prob for phase in phases_of(recipe)] == [0.1, 0.0]
+    assert {phase.recipe.model.hidden_size for phase in phases_of(recipe)} == {48}
+    assert describe_recipe(recipe)["family"] == "bert"
+
+
+@pytest.mark.parametrize("written", ["~/bert/", "file://{home}/bert"])
+def test_a_folder_has_one_form_wherever_it_is_written(
+    folder: Path, written: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(folder.parent))
+    model = load_recipe("adapt_task", [f"model.init_from={written.format(home=folder.parent)}"]).model
+    assert (model.init_from, model.hidden_size) == (str(folder), 48)
+
+
+def test_a_run_that_has_begun_does_not_need_the_folder(folder: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    changes = [f"model.init_from={folder}", f"run.output={run}"]
+    before = load_recipe("adapt_domain", changes)
+    run.mkdir()
+    (run / "recipe.toml").write_text(dump_recipe(before))
+    shutil.rmtree(folder)
+
+    assert load_recipe("adapt_domain", changes) == before
+    assert load_recipe(str(run / "recipe.toml"), []) == before, "as export reads it"
+    assert load_recipe("adapt_domain", [*changes, "model.hidden_dropout_prob=0"]).model.hidden_dropout_prob == 0
+    with pytest.raises(UsageError, match="is not a Hugging Face folder"):
+        load_recipe("adapt_domain", [changes[0], f"run.output={tmp_path / 'another'}"])
+
+
+def test_a_run_at_a_url_does_not_need_it_either(folder: Path) -> None:
+    changes = [f"model.init_from={folder}", "run.output=memory://shapes/run"]
+    before = load_recipe("adapt_domain", changes)
+    storage.publish("memory://shapes/run/recipe.toml", dump_recipe(before).encode())
+    shutil.rmtree(folder)
+    assert load_recipe("adapt_domain", changes) == before
+
+
+def test_a_run_is_trained_resumed_without_the_folder_and_exported(training, vocab: Path, tmp_path: Path) -> None:
+    vocabulary = read_vocabulary(str(vocab))
+    folder = write_hf(random_model(section("bert"), vocabulary), vocabulary, tmp_path / "hf")
+    shutil.copy(vocab / "tokenizer.json", folder)
+    changes: dict[str, object] = {"config": "adapt_domain", "model__init_from": folder, "engine__precision": "fp32"}
+    changes |= {"model__hidden_size": "none", "model__intermediate_size": "none", "schedule__warmup_steps": 0}
+    for stop in (1, 2):
+        done = training.warm(1, tmp_path / "run", **changes, run__stop_at=stop)
+        assert done.returncode == 0, done.stderr
+        shutil.rmtree(folder, ignore_errors=True)
+    assert "Resuming from" in done.stdout
+    export(str(tmp_path / "run"), str(tmp_path / "exported"))
+    assert json.loads((tmp_path / "exported/config.json").read_text())["hidden_size"] == 48
+
+
+def test_what_is_wrong_with_the_folder_is_told_in_one_line(folder: Path) -> None:
+    with pytest.raises(UsageError, match=r"^adapt_task: \[model\] has no shape \(family, .*--set model\.init_from="):
+        load_recipe("adapt_task", [])
+    with pytest.raises(UsageError, match="s3://bucket/bert is not a Hugging Face folder"):
+        load_recipe("adapt_task", ["model.init_from=s3://bucket/bert"])
+
+    changes = [f"model.init_from={folder}"]
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "gpt2"}))
+    with pytest.raises(UsageError, match="of the family 'gpt2', which the trainer does not have"):
+        load_recipe("adapt_task", changes)
+    (folder / "config.json").write_text(json.dumps(config | {"hidden_size": "wide"}))
+    with pytest.raises(DataError, match="hidden_size must be a whole number above 0, found 'wide'"):
+        load_recipe("adapt_task", changes)
