@@ -43,7 +43,8 @@ def test_pushes_and_nights_run_the_scripts_that_a_clone_has() -> None:
 
     nightly = read(ROOT / ".github/workflows/nightly.yml")
     assert nightly[True]["schedule"]
-    assert scripts(nightly) == [".ci/nightly"]
+    [command] = scripts(nightly)
+    assert command.split()[-1] == ".ci/nightly"
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
