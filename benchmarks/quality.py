@@ -32,6 +32,9 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from html import escape
+from itertools import count, cycle
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +57,7 @@ from quality_probes import fine_tuned_score, probe, read_examples
 from transformers import AutoModelForMaskedLM
 
 from schemas import storage
+from schemas.charts import round_levels
 from schemas.statistics import read_statistics
 from trainer.finetune.metrics.summary import mean_with_interval
 
@@ -62,6 +66,12 @@ HELD_OUT_EVERY = 50
 
 CONTESTANTS = ["run_mlm, defaults", "run_mlm, 1e-3, 8", SMALL_BERT]
 """The baselines for the shipped recipe. docs/measurements.md has the learning rates and batches that were tried."""
+
+TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500)
+"""Minutes that the axis of a drawing may show."""
+
+COLORS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b")
+"""Of the curves of a drawing, in their order."""
 
 Key = tuple[str, float, int]
 """A run: the name of the contestant, the minutes, and the seed."""
@@ -278,35 +288,60 @@ def with_interval(values: list[float]) -> str:
 
 
 def draw(outcomes: dict[Key, Outcome], unigram_loss: float, path: Path) -> None:
-    """Plot the held-out loss of all trained runs over minutes, and the loss of word frequencies as a line."""
-    if not any(outcome.curve for outcome in outcomes.values()):
+    """Draw the held-out loss of all trained runs over minutes, and that of word frequencies, as an SVG of 720 x 400."""
+    curves = [(key[0], outcome.curve) for key, outcome in outcomes.items() if outcome.curve]
+    if not curves:
         return
 
-    import matplotlib
+    times = [seconds / 60 for _, curve in curves for seconds, _ in curve]
+    losses = [unigram_loss, *(loss for _, curve in curves for _, loss in curve)]
+    first, span = min(times), log(max(times) / min(times)) or 1.0
+    levels = round_levels(min(losses), max(losses))
 
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "clozeline"
-    from matplotlib import pyplot, ticker
+    def x(minutes: float) -> float:
+        return round(56 + 648 * log(minutes / first) / span, 1)
 
-    figure, axes = pyplot.subplots(figsize=(8, 4.5))
-    names = list(dict.fromkeys(name for name, _, _ in outcomes))
-    for (name, _, _), outcome in outcomes.items():
-        if not outcome.curve:
-            continue
-        minutes = [seconds / 60 for seconds, _ in outcome.curve]
-        color = f"C{names.index(name)}"
-        axes.plot(minutes, [loss for _, loss in outcome.curve], color=color, marker=".", label=name)
+    def y(loss: float) -> float:
+        return round(352 - 336 * (loss - levels[0]) / (levels[-1] - levels[0]), 1)
 
-    axes.axhline(unigram_loss, color="gray", linestyle="--", label="word frequencies alone")
-    axes.set(xscale="log", xlabel="minutes of one core", ylabel="held-out loss at [MASK], nats")
-    axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter(ticker.ScalarFormatter())
-    axes.xaxis.set_minor_formatter(ticker.NullFormatter())
-    handles, labels = axes.get_legend_handles_labels()
-    by_label = dict(zip(labels, handles, strict=True))
-    axes.legend(by_label.values(), by_label.keys())
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None})
+    names = list(dict.fromkeys(name for name, _ in curves))
+    color = dict(zip(names, cycle(COLORS), strict=False))
+    lines = []
+    for name, curve in curves:
+        points = " ".join(f"{x(seconds / 60)},{y(loss)}" for seconds, loss in curve)
+        lines.append(f'<polyline points="{points}" stroke="{color[name]}" fill="none" stroke-width="2"/>')
+    lines.append(f'<path d="M56 {y(unigram_loss)}H704" stroke="gray" stroke-dasharray="6 3"/>')
+
+    ticks = {x(minutes): f"{minutes:g}" for minutes in TICKS if first <= minutes <= max(times)}
+    drawing = [*axes(ticks, {y(level): f"{level:.1f}" for level in levels}), *lines]
+    drawing += legend(color | {"word frequencies alone": "gray"})
+    style = 'viewBox="0 0 720 400" width="720" height="400" font-family="sans-serif" font-size="13"'
+    svg = [f'<svg xmlns="http://www.w3.org/2000/svg" {style}>', *drawing, "</svg>"]
+    path.write_text("\n".join(svg) + "\n")
+
+
+def axes(ticks: dict[float, str], levels: dict[float, str]) -> list[str]:
+    """Return the SVG elements of both axes. ticks, levels: pixels from the left and from the top, and their labels."""
+    elements = ['<rect width="720" height="400" fill="white"/>']
+    for y, label in levels.items():
+        elements.append(f'<path d="M56 {y}H704" stroke="#dddddd"/>')
+        elements.append(f'<text x="48" y="{y + 4}" text-anchor="end">{label}</text>')
+    for x, label in ticks.items():
+        elements.append(f'<path d="M{x} 352v5" stroke="black"/>')
+        elements.append(f'<text x="{x}" y="372" text-anchor="middle">{label}</text>')
+
+    elements.append('<text x="380" y="393" text-anchor="middle">minutes of one core</text>')
+    turned = 'transform="translate(14 184) rotate(-90)" text-anchor="middle"'
+    return [*elements, f"<text {turned}>held-out loss at [MASK], nats</text>"]
+
+
+def legend(colors: dict[str, str]) -> list[str]:
+    """Return the SVG elements that name the lines of each color."""
+    elements = []
+    for y, (name, color) in zip(count(250, 18), colors.items(), strict=False):
+        elements.append(f'<path d="M72 {y}h24" stroke="{color}" stroke-width="2"/>')
+        elements.append(f'<text x="104" y="{y + 4}">{escape(name)}</text>')
+    return elements
 
 
 if __name__ == "__main__":

@@ -64,13 +64,11 @@ def main() -> None:
     train_and_resume(out, options.config, options.set)
     command(f"python -m trainer.export {out}/run --output {out}/hf")
     command(f"python {HERE}/blanks.py {out}/hf {out}/run")
-    command(f"python {HERE}/loss_curve.py {out}/run {out}/loss.png")
 
     print(f"\nDone in {time.perf_counter() - started:.0f} seconds. Look at")
     results = {
         "the data card": "pairs/card.html",
         "the run report": "run/report.html",
-        "the loss curve": "loss.png",
         "the model": "hf",
     }
     for title, name in results.items():

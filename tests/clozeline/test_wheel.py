@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -14,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path.cwd()
+from tests.deploy.wheel_environment import build_wheel
+
 PACKAGES = ("clozeline", "pipeline", "schemas", "trainer")
 
 
@@ -26,17 +26,7 @@ def pip(*words: object) -> None:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from a copy of the sources, because a build leaves files beside them."""
-    folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"
-    for name in PACKAGES:
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source / name)
-
-    pip("wheel", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", folder, source)
-    (path,) = folder.glob("clozeline-*.whl")
-    return path
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")

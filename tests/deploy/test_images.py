@@ -32,32 +32,10 @@ WITHOUT_NETWORK = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLAT
 """Makes the image's pip install Clozeline alone. ("0" is how pip spells "no isolation" in a variable.)"""
 
 
-def hadolint(text: str) -> subprocess.CompletedProcess[str]:
-    program = Path(sys.executable).parent / "hadolint"
-    return subprocess.run([program, "-"], input=text, capture_output=True, text=True, timeout=60, check=False)
-
-
 def test_the_dockerfile_is_clean() -> None:
-    done = hadolint(DOCKERFILE.read_text())
+    program = Path(sys.executable).parent / "hadolint"
+    done = subprocess.run([program, DOCKERFILE], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "rule"),
-    [
-        ("g++=4:12.2.0-3", "g++", "DL3008"),
-        ("--no-install-recommends ", "", "DL3015"),
-        ("install -y ", "install ", "DL3014"),
-        ("-slim-bookworm AS pipeline\n", " AS pipeline\nUSER root\nRUN cd /src\n", "DL3003"),
-        ('ENTRYPOINT ["clozeline"]', "ENTRYPOINT clozeline", "DL3025"),
-        ("--from=beam ", "--from=beem ", "DL3022"),
-    ],
-)
-def test_a_worse_dockerfile_is_refused(old: str, new: str, rule: str) -> None:
-    text = DOCKERFILE.read_text()
-    assert old in text
-    done = hadolint(text.replace(old, new))
-    assert done.returncode != 0 and rule in done.stdout
 
 
 def test_versions_and_extras_are_those_of_the_project() -> None:

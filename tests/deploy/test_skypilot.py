@@ -35,9 +35,6 @@ STEPS = 40
 BREAKS: dict[str, Callable[[dict[str, Any]], object]] = {
     "a misspelled key": lambda task: task.update(num_node=2),
     "a misspelled resource": lambda task: task["resources"].update(use_spott=True),
-    "text for a number": lambda task: task.update(num_nodes="two"),
-    "a misspelled recovery": lambda task: task["resources"]["job_recovery"].update(strategie="FAILOVER"),
-    "a variable with a dash": lambda task: task["envs"].update({"MY-BUCKET": "s3://b"}),
 }
 
 

@@ -29,6 +29,7 @@ DEPLOY_FLAGS = {"env", "for", "namespace", "net", "prefix", "spark", "target", "
 SOURCES = ("clozeline", "schemas", "pipeline", "trainer")
 
 LAUNCHER_FLAGS = {
+    "check",
     "constraint",
     "direct_num_workers",
     "environment_type",
@@ -54,12 +55,12 @@ LAUNCHER_FLAGS = {
     "signal",
     "timeout",
 }
-"""Flags of pip, hf, git, pytest, launchers, Slurm and Beam that pages mention (up to the first hyphen)."""
+"""Flags of pip, hf, git, pytest, ruff, launchers, Slurm and Beam that pages mention (up to the first hyphen)."""
 
 
 def test_every_page_with_commands_is_tested() -> None:
     tested = {"README.md", "docs/quickstart.md", "docs/own_corpus.md", "docs/cluster.md", "docs/continue_published.md"}
-    tested |= {"docs/proteins.md", "docs/finetune.md", "docs/suites.md", "docs/adapt.md"}
+    tested |= {"docs/proteins.md", "docs/finetune.md", "docs/suites.md", "docs/adapt.md", "CONTRIBUTING.md"}
     assert {page for page in PAGES if commands(page)} == tested
 
 
