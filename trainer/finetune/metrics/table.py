@@ -8,19 +8,29 @@ Every metric is a function of (predictions, references, labels). Their types dep
     tags              a list of tag ids per sentence, one id per word             tag names
     span              prediction: a text; reference: the texts of all correct answers, empty if there are none    ()
 
-Values are fractions from -1 or 0 to 1. The modules that compute them name their sources.
+Values are fractions from -1 or 0 to 1, and 0.0 where a metric is undefined: F1 without a positive example, and a
+correlation with a constant, since a model that always predicts the same has found no relation. Then scores can still be
+averaged over seeds and compared between epochs.
+
+scikit-learn and scipy compute most of them. Their import takes a second, so it waits until a metric is computed.
+
+Sources: table 1 of GLUE (Wang et al., 2018, arXiv:1804.07461) and of SuperGLUE (Wang et al., 2019, arXiv:1905.00537)
+say which task uses which metric. answers.py and chunks.py name theirs.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from math import isfinite
 from typing import Any
 
 import numpy as np
 
-from trainer.finetune.metrics import classification, cmrc, conll, correlation, squad
+from trainer.finetune.metrics import answers
+from trainer.finetune.metrics.chunks import chunk_f1
 
 MetricFunction = Callable[[Sequence[Any], Sequence[Any], Sequence[str]], float]
 
@@ -40,93 +50,98 @@ class Metric:
     """
 
     function: MetricFunction
-    kinds: frozenset[str]
+    kinds: frozenset[str] = TEXT_KINDS
     of_numbers: bool = False
     two_classes: bool = False
 
 
-def unlabeled(metric: Callable[[Any, Any], float]) -> MetricFunction:
-    """Wrap a metric of (predictions, references) as a function that also takes labels, and ignores them."""
+def of_classes(name: str, **options: Any) -> MetricFunction:
+    """Return the metric of classes that scikit-learn has under a name. Tags are compared word by word."""
+
+    def metric(predictions: Sequence[Any], references: Sequence[Any], labels: Sequence[str]) -> float:
+        from sklearn import metrics
+
+        if np.ndim(references[0]) > 0:
+            predictions = list(chain.from_iterable(predictions))
+            references = list(chain.from_iterable(references))
+        with warnings.catch_warnings():
+            # It warns if only one class occurs.
+            warnings.simplefilter("ignore")
+            return float(getattr(metrics, name)(references, predictions, **options))
+
+    return metric
+
+
+def f1(average: str) -> MetricFunction:
+    return of_classes("f1_score", average=average, zero_division=0.0)
+
+
+def of_numbers(name: str) -> MetricFunction:
+    """Return the correlation that scipy has under a name."""
+
+    def metric(predictions: Sequence[float], references: Sequence[float], labels: Sequence[str]) -> float:
+        from scipy import stats
+
+        if len(set(predictions)) < 2 or len(set(references)) < 2:
+            return 0.0
+        with warnings.catch_warnings():
+            # It warns of predictions that are nearly constant.
+            warnings.simplefilter("ignore")
+            correlation = float(getattr(stats, name)(predictions, references).statistic)
+        return correlation if isfinite(correlation) else 0.0
+
+    return metric
+
+
+def mean_of(first: MetricFunction, second: MetricFunction) -> MetricFunction:
+    return lambda *arguments: (first(*arguments) + second(*arguments)) / 2
+
+
+def of_tags(metric: Callable[[Any, Any], float]) -> MetricFunction:
+    """Return a metric of the names of tags as one of their ids."""
 
     def function(predictions: Sequence[Any], references: Sequence[Any], labels: Sequence[str]) -> float:
-        return metric(predictions, references)
+        named = [[[labels[tag] for tag in sentence] for sentence in tags] for tags in (predictions, references)]
+        return metric(*named)
 
     return function
 
 
-def accuracy(predictions: Sequence[Any], references: Sequence[Any], labels: Sequence[str]) -> float:
-    """Return the fraction of correct classes; for tags, the fraction of words with the correct tag."""
-    if is_nested(references):
-        predictions = list(chain.from_iterable(predictions))
-        references = list(chain.from_iterable(references))
-    return classification.accuracy(predictions, references)
-
-
-def chunk_f1(predictions: Sequence[Any], references: Sequence[Any], labels: Sequence[str]) -> float:
-    """Return the F1 of chunks, given tags as ids."""
-    return conll.chunk_f1(named(predictions, labels), named(references, labels))
-
-
-def is_nested(values: Sequence[Any]) -> bool:
-    return len(values) > 0 and np.ndim(values[0]) > 0
-
-
-def named(sentences: Sequence[Sequence[int]], labels: Sequence[str]) -> list[list[str]]:
-    """Return the names of tags. Raises IndexError for an id that is not in `labels`."""
-    return [[labels[tag] for tag in sentence] for sentence in sentences]
-
-
-def of_classes(metric: Callable[[Any, Any], float], two_classes: bool = False) -> Metric:
-    """Return a metric of the kinds sentence and pair with classes as labels."""
-    return Metric(unlabeled(metric), TEXT_KINDS, two_classes=two_classes)
-
-
-def of_numbers(metric: Callable[[Any, Any], float]) -> Metric:
-    """Return a metric of the kinds sentence and pair with numbers as labels."""
-    return Metric(unlabeled(metric), TEXT_KINDS, of_numbers=True)
-
-
 def of_answers(metric: Callable[[Any, Any], float]) -> Metric:
-    """Return a metric of the kind span."""
-    return Metric(unlabeled(metric), frozenset({"span"}))
+    return Metric(lambda predictions, references, labels: metric(predictions, references), frozenset({"span"}))
 
+
+ACCURACY = of_classes("accuracy_score")
+PEARSON = of_numbers("pearsonr")
+SPEARMAN = of_numbers("spearmanr")
 
 METRICS: dict[str, Metric] = {
-    "accuracy": Metric(accuracy, TEXT_KINDS | {"choice", "tags"}),
+    "accuracy": Metric(ACCURACY, TEXT_KINDS | {"choice", "tags"}),
     # Classes
-    "f1": of_classes(classification.f1, two_classes=True),
-    "micro_f1": of_classes(classification.micro_f1),
-    "macro_f1": of_classes(classification.macro_f1),
-    "matthews": of_classes(classification.matthews),
-    "accuracy_and_f1": of_classes(classification.accuracy_and_f1, two_classes=True),
-    "accuracy_and_macro_f1": of_classes(classification.accuracy_and_macro_f1),
+    "f1": Metric(f1("binary"), two_classes=True),
+    "micro_f1": Metric(f1("micro")),
+    "macro_f1": Metric(f1("macro")),
+    "matthews": Metric(of_classes("matthews_corrcoef")),
+    "accuracy_and_f1": Metric(mean_of(ACCURACY, f1("binary")), two_classes=True),
+    "accuracy_and_macro_f1": Metric(mean_of(ACCURACY, f1("macro"))),
     # Numbers
-    "pearson": of_numbers(correlation.pearson),
-    "spearman": of_numbers(correlation.spearman),
-    "pearson_and_spearman": of_numbers(correlation.pearson_and_spearman),
+    "pearson": Metric(PEARSON, of_numbers=True),
+    "spearman": Metric(SPEARMAN, of_numbers=True),
+    "pearson_and_spearman": Metric(mean_of(PEARSON, SPEARMAN), of_numbers=True),
     # Tags
-    "chunk_f1": Metric(chunk_f1, frozenset({"tags"})),
+    "chunk_f1": Metric(of_tags(chunk_f1), frozenset({"tags"})),
     # Answers
-    "exact_match": of_answers(squad.exact_match),
-    "answer_f1": of_answers(squad.answer_f1),
-    "cmrc_exact_match": of_answers(cmrc.cmrc_exact_match),
-    "cmrc_f1": of_answers(cmrc.cmrc_f1),
+    "exact_match": of_answers(answers.exact_match),
+    "answer_f1": of_answers(answers.answer_f1),
+    "cmrc_exact_match": of_answers(answers.cmrc_exact_match),
+    "cmrc_f1": of_answers(answers.cmrc_f1),
 }
 """The metrics by name. A task may use several; the first one that it names decides which epoch is the best."""
 
 
 def metrics_for(kind: str, has_numbers: bool = False) -> list[str]:
-    """Return the names of the metrics that apply to a kind of task, in the order of METRICS.
-
-    has_numbers: whether the task is a regression, which the kinds sentence and pair allow.
-    """
-    return [name for name in METRICS if serves(name, kind, has_numbers)]
-
-
-def serves(name: str, kind: str, has_numbers: bool) -> bool:
-    """Return whether a metric applies to a kind of task. has_numbers: whether the task is a regression."""
-    metric = METRICS[name]
-    return kind in metric.kinds and metric.of_numbers == has_numbers
+    """Return the names of the metrics that apply to a kind of task. has_numbers: whether the task is a regression."""
+    return [name for name, metric in METRICS.items() if kind in metric.kinds and metric.of_numbers == has_numbers]
 
 
 def default_metrics(kind: str, has_numbers: bool = False) -> list[str]:
@@ -143,16 +158,16 @@ def unsuitable(name: str, kind: str, has_numbers: bool, number_of_labels: int | 
 
     number_of_labels: None if it is not known yet.
     """
-    possible = ", ".join(metrics_for(kind, has_numbers))
+    possible = metrics_for(kind, has_numbers)
     task = f'a task of kind "{kind}"'
     if has_numbers:
         task += " whose labels are numbers"
 
     if name not in METRICS:
-        return f"is not a metric; {task} can have: {possible}"
+        return f"is not a metric; {task} can have: {', '.join(possible)}"
 
-    if not serves(name, kind, has_numbers):
-        return f"does not serve {task}, which can have: {possible}"
+    if name not in possible:
+        return f"does not serve {task}, which can have: {', '.join(possible)}"
 
     if METRICS[name].two_classes and number_of_labels not in (None, 2):
         return (
