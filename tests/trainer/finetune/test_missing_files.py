@@ -12,7 +12,7 @@ from schemas.errors import DataError
 from tests.trainer.finetune.tasks import write_task
 from trainer.config.parse import Origin
 from trainer.finetune.cli import _read_request, parser
-from trainer.finetune.files.missing import Naming, check_task_files
+from trainer.finetune.files.sets import Naming, check_task_files
 from trainer.finetune.steps.options import steps_of
 from trainer.finetune.task_file import read_task
 

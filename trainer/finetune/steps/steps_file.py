@@ -12,7 +12,7 @@ from schemas.errors import StorageError, UsageError
 from trainer.config.load import read_recipe, recipe_names
 from trainer.config.parse import Origin, apply_overrides, parse_section
 from trainer.finetune.encoder_folder import check_encoder_files
-from trainer.finetune.files.missing import Naming, check_task_files
+from trainer.finetune.files.sets import Naming, check_task_files
 from trainer.finetune.shipped import shipped_task_names
 from trainer.finetune.steps.schema import (
     ORDER,
