@@ -19,7 +19,7 @@ from trainer.finetune.files.records import BadRowError, Record, Wanted
 from trainer.finetune.files.sets import ExampleSet, check_task_files, example_sets
 from trainer.finetune.files.tables import TableLayout, read_table
 from trainer.finetune.task import Column, Task
-from trainer.finetune.task_defaults import OPTIONAL_ROLES
+from trainer.finetune.task_kinds import RULES
 from trainer.logs import logger
 
 READERS: dict[str, Callable[[str, Wanted], list[Record]]] = {
@@ -59,7 +59,7 @@ def read_task_data(task: Task, folder: str) -> TaskData:
 
 def _records(task: Task, example_set: ExampleSet) -> list[Record]:
     """Return the records of a set's files, in order. Raises DataError if a file cannot be read or all are empty."""
-    wanted = _wanted_columns(example_set)
+    wanted = _wanted_columns(task, example_set)
     records: list[Record] = []
     empty: list[str] = []
     for path in example_set.paths:
@@ -82,15 +82,15 @@ def _records(task: Task, example_set: ExampleSet) -> list[Record]:
     return records
 
 
-def _wanted_columns(example_set: ExampleSet) -> dict[Column, bool]:
+def _wanted_columns(task: Task, example_set: ExampleSet) -> dict[Column, bool]:
     """Return the columns to read from the files of a set, and whether the files must have them.
 
-    In test sets the columns of labels are optional. So is a column that no task file names, if its role is optional.
+    In test sets the columns of labels are optional. So is an optional column with its default name.
     """
     wanted: dict[Column, bool] = {}
     for role, columns in example_set.columns:
         is_optional = example_set.is_test and role in ("label", "tags")
-        is_optional |= role in OPTIONAL_ROLES and columns == role
+        is_optional |= role in RULES[task.kind].optional and columns == role
         for column in columns_of(columns):
             wanted[column] = wanted.get(column, False) or not is_optional
     return wanted

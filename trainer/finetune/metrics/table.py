@@ -144,15 +144,6 @@ def metrics_for(kind: str, has_numbers: bool = False) -> list[str]:
     return [name for name, metric in METRICS.items() if kind in metric.kinds and metric.of_numbers == has_numbers]
 
 
-def default_metrics(kind: str, has_numbers: bool = False) -> list[str]:
-    """Return the metrics of a task whose file names none. has_numbers: whether the task is a regression."""
-    if has_numbers:
-        return ["pearson_and_spearman", "pearson", "spearman"]
-
-    defaults = {"tags": ["chunk_f1"], "span": ["answer_f1", "exact_match"]}
-    return defaults.get(kind, ["accuracy"])
-
-
 def unsuitable(name: str, kind: str, has_numbers: bool, number_of_labels: int | None) -> str | None:
     """Return why a metric does not apply to a task and which ones do, or None if it applies.
 
