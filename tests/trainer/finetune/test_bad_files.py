@@ -311,9 +311,12 @@ def test_a_tag_that_the_training_set_does_not_have(tmp_path: Path) -> None:
             {"answers": [{"text": "Zzyzx", "answer_start": 4}]},
             f'the answer "Zzyzx" is nowhere in the context. {DROP}',
         ),
-        ({"answers": [{"text": "May", "answer_start": 500}]}, "is outside of the context, which has 45 characters"),
-        ({"answers": [{"text": "May", "answer_start": -1}]}, "is outside of the context"),
-        ({"answers": [{"text": "May", "answer_start": 4}]}, 'the answer is "May", but the context has "Flu" at 4.'),
+        ({"answers": [{"text": "May", "answer_start": 500}]}, 'but the context of 45 characters has "" at 500.'),
+        ({"answers": [{"text": "May", "answer_start": -1}]}, 'the answer is "May", but the context of'),
+        (
+            {"answers": [{"text": "May", "answer_start": 4}]},
+            'but the context of 45 characters has "Flu" at 4. data.find',
+        ),
         ({"answers": [{"text": "May"}]}, "and answer_start (a whole number), found"),
         ({"answers": [{"text": "", "answer_start": 0}]}, "the answer's text is empty"),
         ({"answers": []}, "the answers are missing. Expected one, or is_impossible = true."),
@@ -332,6 +335,22 @@ def test_wrong_questions(change: dict[str, Any], expected: str, tmp_path: Path) 
     message = error_of(tmp_path, "span", json.dumps(content), format="squad")
     assert f"train.json question {'q-2' if 'id' in change else 'q-1'}: " in message
     assert expected in message
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ({"data": []}, "train.c3 is not a list. Expected C3's [[lines], [questions], id]"),
+        ([[["A line."]]], "train.c3 element 0: expected [[lines], [questions], id]"),
+        ([[["A line."], [{"question": "Who?", "choice": 5}]]], "element 0 question 0: expected an object with"),
+        (
+            [[["A line."], [{"question": "Who?", "choice": ["a", "b"], "answer": "c"}]]],
+            "train.c3 element 0 question 0: the answer 'c' is none of the choices ['a', 'b'].",
+        ),
+    ],
+)
+def test_a_file_that_is_not_c3(content: Any, expected: str, tmp_path: Path) -> None:
+    assert expected in error_of(tmp_path, "choice", json.dumps(content), format="c3")
 
 
 @pytest.mark.parametrize("content", ["[]", '{"rows": []}', '{"data": [{"paragraph": []}]}', "{", ""])

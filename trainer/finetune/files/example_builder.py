@@ -194,14 +194,11 @@ def misplaced(text: str, start: int, context: str, place: str) -> str:
     if text not in context:
         return f'{place}: the answer "{text:.60}" is nowhere in the context.'
 
-    advice = "data.find_answers = true moves such answers to their text."
-    end = start + len(text)
-    if start < 0 or end > len(context):
-        return (
-            f'{place}: the answer "{text:.60}" from {start} to {end} is outside of the context, which has '
-            f"{len(context)} characters. {advice}"
-        )
-    return f'{place}: the answer is "{text:.60}", but the context has "{context[start:end]:.60}" at {start}. {advice}'
+    there = context[max(start, 0) : max(start, 0) + len(text)]
+    return (
+        f'{place}: the answer is "{text:.60}", but the context of {len(context)} characters has "{there:.60}" at '
+        f"{start}. data.find_answers = true moves such answers to their text."
+    )
 
 
 def value_of(record: Record, column: Column | None) -> Any:
