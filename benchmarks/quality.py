@@ -55,7 +55,7 @@ from transformers import AutoModelForMaskedLM
 
 from schemas import storage
 from schemas.statistics import read_statistics
-from trainer.finetune.metrics.summary import mean_with_interval
+from trainer.finetune.metrics.seed_summary import mean_with_interval
 
 VOCABULARY_SIZE = 8000
 HELD_OUT_EVERY = 50

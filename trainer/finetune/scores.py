@@ -10,10 +10,13 @@ from collections.abc import Sequence
 from math import inf
 from typing import Any
 
+# metric_table.py imports it when it computes a metric. If it is not installed, that must be told before training.
+import sklearn  # noqa: F401
+
 from trainer.finetune.examples import Example, SpanExample, is_labeled
 from trainer.finetune.kinds.kind import Kind
 from trainer.finetune.metrics.answers import best_threshold, scores_of_parts
-from trainer.finetune.metrics.table import METRICS
+from trainer.finetune.metrics.metric_table import METRICS
 from trainer.finetune.task import Task
 
 SQUAD_METRICS = frozenset({"answer_f1", "exact_match"})

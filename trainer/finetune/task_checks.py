@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from schemas.errors import UsageError
 from trainer.config.parse import Origin
-from trainer.finetune.metrics.table import unsuitable
+from trainer.finetune.metrics.metric_table import unsuitable
 from trainer.finetune.task import Format, Task
 from trainer.finetune.task_kinds import RULES, format_of
 

@@ -32,10 +32,12 @@ METRICS_OF_NUMBERS = ("pearson_and_spearman", "pearson", "spearman")
 class KindRules:
     """What a task file of one kind may have.
 
-    columns: those that the files must have, which are also the default names. optional: those that the files may have,
-    besides "id". formats: of the files. endings: formats by the ending of a file, where the kind differs from others.
-    metrics: the default ones. has_labels: whether data.labels may name the labels. one_label: whether an example has
-    one label, so that it may be a number or one of data.skip_labels.
+    columns: those that the files must have, which are also the default names. formats: of the files.
+    optional: the columns that the files may have, in addition to "id".
+    endings: formats by the ending of a file, where the kind differs from others.
+    metrics: the default ones.
+    has_labels: whether data.labels may name the labels.
+    one_label: whether an example has one label, so that it may be a number or one of data.skip_labels.
     """
 
     columns: tuple[str, ...]

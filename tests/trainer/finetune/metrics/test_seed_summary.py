@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from trainer.finetune.metrics.summary import mean_with_interval, quartiles
+from trainer.finetune.metrics.seed_summary import mean_with_interval, quartiles
 
 
 def test_intervals_are_those_of_student_s_t_and_quartiles_those_of_the_standard_library() -> None:

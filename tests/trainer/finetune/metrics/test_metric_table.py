@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 from sklearn import metrics as sklearn_metrics
 
-from trainer.finetune.metrics.table import METRICS, metrics_for, unsuitable
+from trainer.finetune.metrics.metric_table import METRICS, metrics_for, unsuitable
 from trainer.finetune.task_kinds import METRICS_OF_NUMBERS, RULES
 
 TAGS = ("O", "B-PER", "I-PER")
