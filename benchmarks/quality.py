@@ -59,7 +59,7 @@ from transformers import AutoModelForMaskedLM
 from schemas import storage
 from schemas.charts import round_levels
 from schemas.statistics import read_statistics
-from trainer.finetune.metrics.summary import mean_with_interval
+from trainer.finetune.metrics.seed_summary import mean_with_interval
 
 VOCABULARY_SIZE = 8000
 HELD_OUT_EVERY = 50

@@ -17,7 +17,7 @@ import pytest
 from clozeline.installation import BASE, EXTRAS, find_clash, find_overwritten, missing_extra, run_explained
 
 ROOT = Path.cwd()
-IMPORT_NAMES = {"apache-beam": "apache_beam", "tomli-w": "tomli_w"}
+IMPORT_NAMES = {"apache-beam": "apache_beam", "scikit-learn": "sklearn", "tomli-w": "tomli_w"}
 
 
 def test_each_extra_names_the_modules_of_pyproject() -> None:

@@ -26,7 +26,7 @@ kind `span`, `max_length` is 384 and `stride` 128, as in BERT's `run_squad.py`, 
 """
 
 BY_KIND = frozenset({"metrics", "format", "quotes", "columns"})
-"""Keys whose defaults task_defaults.py chooses by the kind of the task and the format of its files."""
+"""Keys whose defaults task_kinds.py chooses by the kind of the task and the format of its files."""
 
 
 def task_page() -> str:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from schemas import storage
-from trainer.finetune.metrics.summary import mean_with_interval, quartiles
+from trainer.finetune.metrics.seed_summary import mean_with_interval, quartiles
 
 RESULT_FILE = "result.json"
 RESULTS_FILE = "results.json"

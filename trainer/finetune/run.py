@@ -36,7 +36,7 @@ from trainer.finetune.identity import NAMES, identity_of, recorded, threads_of
 from trainer.finetune.job import DEV, TEST, Job
 from trainer.finetune.kinds.kind import Kind
 from trainer.finetune.kinds.table import kind_of
-from trainer.finetune.metrics.table import unsuitable
+from trainer.finetune.metrics.metric_table import unsuitable
 from trainer.finetune.opening import check_folder, longest_row, open_tokenizer, read_config
 from trainer.finetune.outcome import write_outcome, write_predictions
 from trainer.finetune.output import check_is_local, claimed

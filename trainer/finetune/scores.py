@@ -1,17 +1,22 @@
-"""Scores predictions with the metrics that a task names, and chooses the null threshold of a question task."""
+"""Scores predictions with the metrics that a task names, and those of always predicting the most frequent label.
+
+For questions, it also chooses the threshold above which they get no answer.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from math import inf
 from typing import Any
 
+# metric_table.py imports it when it computes a metric. If it is not installed, that must be told before training.
+import sklearn  # noqa: F401
+
 from trainer.finetune.examples import Example, SpanExample, is_labeled
 from trainer.finetune.kinds.kind import Kind
-from trainer.finetune.kinds.span import Prediction
-from trainer.finetune.metrics.null_threshold import apply_threshold, choose_threshold
-from trainer.finetune.metrics.squad import f1_scores, scores_of_parts
-from trainer.finetune.metrics.table import METRICS
+from trainer.finetune.metrics.answers import best_threshold, scores_of_parts
+from trainer.finetune.metrics.metric_table import METRICS
 from trainer.finetune.task import Task
 
 SQUAD_METRICS = frozenset({"answer_f1", "exact_match"})
@@ -40,8 +45,7 @@ def finished(predictions: Sequence[Any], threshold: float | None) -> list[Any]:
     """
     if threshold is None:
         return list(predictions)
-    texts = [prediction.text for prediction in predictions]
-    return apply_threshold(texts, [prediction.null_score for prediction in predictions], threshold)
+    return [prediction.text if prediction.null_score <= threshold else "" for prediction in predictions]
 
 
 def threshold_for(
@@ -58,16 +62,32 @@ def threshold_for(
         return inf
     if task.training.null_threshold != "best":
         return task.training.null_threshold
-    return best_threshold(kind.references(dev), predictions)
 
-
-def best_threshold(references: Sequence[Any], predictions: Sequence[Prediction]) -> float:
-    """Return the threshold with the best F1 on the given questions; if several are equally good, the lowest."""
     texts = [prediction.text for prediction in predictions]
-    null_scores = [prediction.null_score for prediction in predictions]
-    return choose_threshold(texts, references, null_scores, f1_scores(texts, references)).value
+    return best_threshold(texts, kind.references(dev), [prediction.null_score for prediction in predictions])
 
 
 def all_labeled(examples: Sequence[Example]) -> bool:
     """Return whether every example has a label."""
     return all(is_labeled(example) for example in examples)
+
+
+def label_counts(kind: Kind[Any, Any], examples: Sequence[Example]) -> Counter[int]:
+    """Return how often each label id occurs in labeled examples. Empty for regressions and spans."""
+    return Counter(kind.label_ids(examples))
+
+
+def name_of_label(kind: Kind[Any, Any], label: int) -> str:
+    """Return the name of a label id. The choices of an example have no names, only positions."""
+    return kind.labels[label] if kind.labels else str(label)
+
+
+def most_frequent_label(kind: Kind[Any, Any], train: Sequence[Example]) -> int | None:
+    """Return the most frequent label id of a training set, the lowest of several; None for regressions and spans."""
+    counts = label_counts(kind, train)
+    return min(counts, key=lambda label: (-counts[label], label), default=None)
+
+
+def scores_of_label(kind: Kind[Any, Any], examples: Sequence[Example], label: int) -> dict[str, float]:
+    """Return the task's metrics of giving all labeled examples, or all their words, the same label."""
+    return score(kind, examples, [kind.constant_prediction(example, label) for example in examples])

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from trainer.config.sections import Place, Section
-from trainer.finetune.task_defaults import fill_defaults
+from trainer.finetune.task_kinds import fill_defaults
 
 Kind = Literal["sentence", "pair", "choice", "tags", "span"]
 Format = Literal["jsonl", "json", "tsv", "csv", "squad", "conll", "c3"]

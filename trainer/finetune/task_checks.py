@@ -8,32 +8,9 @@ from typing import Any, get_args
 
 from schemas.errors import UsageError
 from trainer.config.parse import Origin
-from trainer.finetune.metrics.table import unsuitable
+from trainer.finetune.metrics.metric_table import unsuitable
 from trainer.finetune.task import Format, Task
-from trainer.finetune.task_defaults import format_of
-
-REQUIRED_COLUMNS = {
-    "sentence": ("text", "label"),
-    "pair": ("text", "text_pair", "label"),
-    "choice": ("context", "choices", "label"),
-    "tags": ("words", "tags"),
-    "span": (),
-}
-FURTHER_COLUMNS = {
-    "sentence": ("id",),
-    "pair": ("id",),
-    "choice": ("id", "prefix"),
-    "tags": ("id",),
-    "span": (),
-}
-
-FORMATS = {
-    "sentence": ("jsonl", "json", "tsv", "csv"),
-    "pair": ("jsonl", "json", "tsv", "csv"),
-    "choice": ("jsonl", "json", "tsv", "csv", "c3"),
-    "tags": ("jsonl", "json", "conll"),
-    "span": ("squad",),
-}
+from trainer.finetune.task_kinds import RULES, format_of
 
 
 def check_has_format(content: Mapping[str, Any], origin: Origin) -> None:
@@ -87,7 +64,7 @@ def check_stride(task: Task, origin: Origin) -> None:
 
 def check_format(task: Task, origin: Origin) -> None:
     """Check that files in the task's format can hold examples of its kind."""
-    formats = FORMATS[task.kind]
+    formats = RULES[task.kind].formats
     if task.data.format not in formats:
         expected = 'SQuAD JSON (data.format = "squad")' if task.kind == "span" else " or ".join(formats)
         source = origin.of("data.format", "data.train", "kind")
@@ -113,8 +90,8 @@ def check_columns(task: Task, name: str, header: bool, origin: Origin) -> None:
 
     name: data.columns or data.test_columns. header: whether the files that have these columns name them.
     """
-    required = REQUIRED_COLUMNS[task.kind]
-    known = required + FURTHER_COLUMNS[task.kind]
+    required = RULES[task.kind].columns
+    known = (*required, "id", *RULES[task.kind].optional) if required else ()
     is_test = name == "data.test_columns"
     columns = task.data.test_columns if is_test else task.data.columns
     chosen = {key: value for key, value in columns or () if value is not None}
@@ -127,7 +104,8 @@ def check_columns(task: Task, name: str, header: bool, origin: Origin) -> None:
     for key, value in chosen.items():
         source = origin.of(f"{name}.{key}", "kind")
         if key not in known:
-            raise UsageError(f"{source}: {name}.{key} is not for the kind {task.kind}, which has {', '.join(known)}.")
+            has = ", ".join(known) or "no columns"
+            raise UsageError(f"{source}: {name}.{key} is not for the kind {task.kind}, which has {has}.")
         for column in value if isinstance(value, list) else [value]:
             reason = unsuitable_column(task, column, header)
             if reason is not None:
@@ -165,35 +143,31 @@ def check_test(task: Task, origin: Origin) -> None:
 
 def check_labels(task: Task, origin: Origin) -> None:
     """Check that the label keys fit the task's kind, and that the labels are two or more and distinct."""
-    check_labels_of_kind(task, origin)
+    rules = RULES[task.kind]
     labels = task.data.labels
+    skipped = task.data.skip_labels
+    source = origin.of("data.labels", "kind")
+    if task.is_regression and not rules.one_label:
+        raise UsageError(f'{source}: data.labels is "number", which is for the kinds sentence and pair.')
+    if skipped and not rules.one_label:
+        raise UsageError(
+            f"{origin.of('data.skip_labels', 'kind')}: data.skip_labels is for the kinds sentence and pair."
+        )
     if not isinstance(labels, tuple):
         return
 
-    source = origin.of("data.labels")
+    if not rules.has_labels:
+        raise UsageError(f"{source}: data.labels is not for the kind span, whose answers are places in the context.")
     repeated = [label for label in labels if labels.count(label) > 1]
     if repeated:
         raise UsageError(f'{source}: data.labels has "{repeated[0]}" twice.')
     if len(labels) < 2:
         raise UsageError(f"{source}: data.labels has {len(labels)} label, expected two or more.")
 
-    skipped = [label for label in task.data.skip_labels if label in labels]
-    if skipped:
+    both = [label for label in skipped if label in labels]
+    if both:
         source = origin.of("data.skip_labels", "data.labels")
-        raise UsageError(f'{source}: "{skipped[0]}" is in data.labels and in data.skip_labels.')
-
-
-def check_labels_of_kind(task: Task, origin: Origin) -> None:
-    """Check that the task's kind has the label keys that are set."""
-    labels = task.data.labels
-    source = origin.of("data.labels", "kind")
-    if task.is_regression and task.kind not in ("sentence", "pair"):
-        raise UsageError(f'{source}: data.labels is "number", which is for the kinds sentence and pair.')
-    if isinstance(labels, tuple) and task.kind == "span":
-        raise UsageError(f"{source}: data.labels is not for the kind span, whose answers are places in the context.")
-    if task.data.skip_labels and task.kind not in ("sentence", "pair"):
-        source = origin.of("data.skip_labels", "kind")
-        raise UsageError(f"{source}: data.skip_labels is for the kinds sentence and pair.")
+        raise UsageError(f'{source}: "{both[0]}" is in data.labels and in data.skip_labels.')
 
 
 def check_metrics(task: Task, origin: Origin) -> None:

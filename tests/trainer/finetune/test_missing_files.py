@@ -12,7 +12,7 @@ from schemas.errors import DataError
 from tests.trainer.finetune.tasks import write_task
 from trainer.config.parse import Origin
 from trainer.finetune.cli import _read_request, parser
-from trainer.finetune.files.missing import Naming, check_task_files
+from trainer.finetune.files.sets import Naming, check_task_files
 from trainer.finetune.task_file import read_task
 
 
@@ -78,7 +78,7 @@ def test_it_is_found_before_anything_slow_is_imported(folder: Path, task: Path) 
     (task.parent / "test.jsonl").unlink()
     code = (
         "import sys\nfrom trainer.finetune.cli import main\ncode = main(sys.argv[1:])\n"
-        "print(code, [name for name in ('torch', 'transformers', 'deepspeed') if name in sys.modules])"
+        "print(code, [name for name in ('torch', 'transformers', 'deepspeed', 'sklearn') if name in sys.modules])"
     )
     words = [sys.executable, "-c", code, str(folder), "--task", str(task), "--output", "out"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)

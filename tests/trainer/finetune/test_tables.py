@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from schemas.errors import DataError
 from trainer.finetune.files.conll import read_conll
-from trainer.finetune.files.jsonl import read_json_lines
-from trainer.finetune.files.records import WantedColumns
+from trainer.finetune.files.json_files import read_json_lines
 from trainer.finetune.files.tables import TableLayout, read_table
 
 # Each case writes a file, for which a busy machine may need longer than hypothesis allows.
@@ -33,7 +32,7 @@ def read_back(text: str, layout: TableLayout, width: int) -> list[list[str]]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "table"
         path.write_bytes(text.encode())
-        records = read_table(str(path), layout, WantedColumns(tuple(range(width))))
+        records = read_table(str(path), layout, dict.fromkeys(range(width), True))
     assert all(record.fault is None for record in records)
     return [list(record.values.values()) for record in records]
 
@@ -68,7 +67,7 @@ def test_rows_of_another_length_have_a_fault(rows: list[list[str]], data: st.Dat
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "table"
         path.write_bytes(text.encode())
-        records = read_table(str(path), TableLayout("\t", quotes=False, header=True), WantedColumns(("c1",)))
+        records = read_table(str(path), TableLayout("\t", quotes=False, header=True), {"c1": True})
 
     faults = [(record.place.rpartition(" ")[2], record.fault) for record in records if record.fault]
     held = "1 field" if fields == 1 else f"{fields} fields"
@@ -83,10 +82,10 @@ def test_any_bytes_are_rows_or_one_line_of_error(content: bytes) -> None:
         path = str(Path(folder) / "file")
         Path(path).write_bytes(content)
         readers = [
-            lambda: read_table(path, TableLayout("\t", quotes=False, header=False), WantedColumns((0,))),
-            lambda: read_table(path, TableLayout(",", quotes=True, header=True), WantedColumns((0,))),
-            lambda: read_conll(path, WantedColumns((0, -1))),
-            lambda: read_json_lines(path, WantedColumns(("text",))),
+            lambda: read_table(path, TableLayout("\t", quotes=False, header=False), {0: True}),
+            lambda: read_table(path, TableLayout(",", quotes=True, header=True), {0: True}),
+            lambda: read_conll(path, {0: True, -1: True}),
+            lambda: read_json_lines(path, {"text": True}),
         ]
         for reader in readers:
             try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from schemas.errors import DataError, UsageError, nearest_name
@@ -12,8 +12,6 @@ from trainer.finetune.task import label_name
 
 PLACEHOLDERS = {"", "-1", "none", "null", "nan", "?", "-", "hidden", "unknown"}
 """Values that test files contain in place of labels, in lower case. A value that is a label of the task is a label."""
-
-ADD_LABEL = "Add it, or remove the example."
 
 MOST_DISTINCT = 100
 """If a training file has more distinct labels than this, the column probably does not hold labels."""
@@ -39,12 +37,12 @@ def class_id(value: Any, names: dict[str, int], place: str, is_test: bool) -> in
     name = name_of(value, place)
     if name in names:
         return names[name]
-    if is_test and (name is None or name.lower() in PLACEHOLDERS):
+    if is_test and (name or "").lower() in PLACEHOLDERS:
         return None
 
     known = tuple(names)
     if name is None:
-        raise DataError(f"{place}: the label is missing. Expected one of {listed(known)}. {ADD_LABEL}")
+        raise _missing_label(place, f"one of {listed(known)}")
     if are_fractions((*known, name)):
         raise DataError(
             f'{place}: unknown label "{name}". Each different label of a training example is a class, here '
@@ -54,6 +52,10 @@ def class_id(value: Any, names: dict[str, int], place: str, is_test: bool) -> in
         f'{place}: unknown label "{name}". Expected one of {listed(known)}.{nearest_name(name, known)} A label that no '
         "training example has must be listed in data.labels, with all others."
     )
+
+
+def _missing_label(place: str, expected: str) -> DataError:
+    return DataError(f"{place}: the label is missing. Expected {expected}. Add it, or remove the example.")
 
 
 def are_fractions(labels: Sequence[str]) -> bool:
@@ -71,13 +73,13 @@ def number(value: Any, place: str, is_test: bool) -> float | None:
     In a test file -1 is kept, since it may be a value. Raises DataError for anything but a finite number.
     """
     name = name_of(value, place)
-    if is_test and (name is None or name.lower() in PLACEHOLDERS - {"-1"}):
+    if is_test and (name or "").lower() in PLACEHOLDERS - {"-1"}:
         return None
     if name is None:
-        raise DataError(f'{place}: the label is missing. Expected a number, as data.labels is "number". {ADD_LABEL}')
+        raise _missing_label(place, 'a number, as data.labels is "number"')
 
     try:
-        found = math.nan if isinstance(value, bool) else float(name)
+        found = float(name)
     except ValueError:
         found = math.nan
     if not math.isfinite(found):
@@ -95,44 +97,40 @@ def choice_position(value: Any, count: int, names: dict[str, int], place: str, i
     Raises DataError for any other label.
     """
     name = name_of(value, place)
-    position = names.get(name) if name is not None else None
-    if position is None and is_test and (name is None or name.lower() in PLACEHOLDERS):
-        return None
-
-    if name is None:
-        raise DataError(f"{place}: the label is missing. Expected which choice is right, from 0. {ADD_LABEL}")
-    if position is None and names:
-        known = tuple(names)
-        raise DataError(f'{place}: unknown label "{name}". Expected one of {listed(known)}.{nearest_name(name, known)}')
-    if position is None and (isinstance(value, bool | float) or not name.lstrip("-").isdecimal()):
+    if names:
+        position = class_id(value, names, place, is_test)
+    elif is_test and (name or "").lower() in PLACEHOLDERS:
+        position = None
+    elif name is None:
+        raise _missing_label(place, "which choice is right, from 0")
+    elif name.removeprefix("-").isdecimal():
+        position = int(name)
+    else:
         raise DataError(
             f'{place}: the label "{name}" is not the position of a choice. Expected a number from 0, or set '
             "data.labels to the names of the choices in order."
         )
 
-    position = int(name) if position is None else position
-    if not 0 <= position < count:
+    if position is not None and not 0 <= position < count:
         raise DataError(f"{place}: the label {name} is out of range: there are {count} choices, 0 to {count - 1}.")
     return position
 
 
-def infer_names(found: Iterable[str | None], examples: int, path: str) -> tuple[str, ...]:
+def infer_names(found: Sequence[str], path: str) -> tuple[str, ...]:
     """Return the distinct labels of a training file, sorted as numbers if all are whole numbers, otherwise as text.
 
-    examples: the number of labels in the file, repeated ones included.
+    found: the label of each example, or the tag of each word.
     Raises DataError for fewer than two distinct labels, and UsageError if there are so many that the column probably
     holds no labels.
     """
-    names = {name for name in found if name is not None}
+    names = sorted(set(found))
     if len(names) < 2:
-        shown = f'only "{names.pop()}"' if names else "none"
+        shown = f'only "{names[0]}"' if names else "none"
         raise DataError(f"{path}: expected two different labels or more, found {shown}. Check data.columns.")
-    if len(names) > MOST_DISTINCT and len(names) > examples / 2:
+    if len(names) > MOST_DISTINCT and len(names) > len(found) / 2:
         raise UsageError(
-            f"{path}: {len(names):,} different labels in {examples:,} examples. Check data.columns; if the label is a "
-            'number to predict, set data.labels = "number".'
+            f"{path}: {len(names):,} different labels in {len(found):,} examples. Check data.columns; if the label is "
+            'a number to predict, set data.labels = "number".'
         )
 
-    if all(name.isdecimal() for name in names):
-        return tuple(sorted(names, key=lambda name: (int(name), name)))
-    return tuple(sorted(names))
+    return tuple(sorted(names, key=int)) if all(name.isdecimal() for name in names) else tuple(names)

@@ -5,20 +5,32 @@ All files are read before training starts, so that an invalid line in the dev se
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from schemas.errors import DataError
 from trainer.distributed.watchdog import progress
 from trainer.finetune.examples import Example, TaskData, TextExample, is_labeled
-from trainer.finetune.files.build import Building, example_of, tags_of
+from trainer.finetune.files.conll import read_conll
+from trainer.finetune.files.example_builder import ExampleBuilder, columns_of, tags_of, value_of
+from trainer.finetune.files.json_files import read_c3, read_json_lines, read_json_list, read_questions
 from trainer.finetune.files.labels import infer_names, name_of
-from trainer.finetune.files.missing import check_task_files
-from trainer.finetune.files.records import BadRowError, Record
-from trainer.finetune.files.sets import ExampleSet, example_sets, read_contents
-from trainer.finetune.files.squad import Question
-from trainer.finetune.files.values import columns_of
-from trainer.finetune.task import Task
+from trainer.finetune.files.records import BadRowError, Record, Wanted
+from trainer.finetune.files.sets import ExampleSet, check_task_files, example_sets
+from trainer.finetune.files.tables import TableLayout, read_table
+from trainer.finetune.task import Column, Task
+from trainer.finetune.task_kinds import RULES
 from trainer.logs import logger
+
+READERS: dict[str, Callable[[str, Wanted], list[Record]]] = {
+    "jsonl": read_json_lines,
+    "json": read_json_list,
+    "conll": read_conll,
+    "c3": read_c3,
+    "squad": read_questions,
+}
+
+SEPARATORS = {"tsv": "\t", "csv": ","}
 
 
 def read_task_data(task: Task, folder: str) -> TaskData:
@@ -29,11 +41,8 @@ def read_task_data(task: Task, folder: str) -> TaskData:
     """
     check_task_files(task, folder)
     sets = example_sets(task, folder)
-    contents = {example_set.name: read_contents(task, example_set) for example_set in sets}
-    for example_set in sets:
-        if not contents[example_set.name]:
-            raise _no_examples(task, example_set)
-    labels = _labels(task, sets[0], contents["train"])
+    records = {example_set.name: _records(task, example_set) for example_set in sets}
+    labels = _labels(task, sets[0], records["train"])
 
     # For the kind choice, data.labels names positions of choices. Examples hold positions, so TaskData has no labels.
     names = task.data.labels if task.kind == "choice" and isinstance(task.data.labels, tuple) else labels
@@ -41,14 +50,60 @@ def read_task_data(task: Task, folder: str) -> TaskData:
 
     examples: dict[str, list[Example]] = {}
     for example_set in sets:
-        building = Building(task, example_set, positions)
-        examples[example_set.name] = _examples(building, contents.pop(example_set.name))
+        builder = ExampleBuilder(task, example_set, positions)
+        examples[example_set.name] = _examples(builder, example_set, records.pop(example_set.name))
 
     extra = {name: examples[name] for name in task.data.extra}
     return TaskData(examples["train"], examples["dev"], examples.get("test"), labels, extra)
 
 
-def _labels(task: Task, train: ExampleSet, contents: list[Record] | list[Question]) -> tuple[str, ...]:
+def _records(task: Task, example_set: ExampleSet) -> list[Record]:
+    """Return the records of a set's files, in order. Raises DataError if a file cannot be read or all are empty."""
+    wanted = _wanted_columns(task, example_set)
+    records: list[Record] = []
+    empty: list[str] = []
+    for path in example_set.paths:
+        if task.data.format in SEPARATORS:
+            layout = TableLayout(SEPARATORS[task.data.format], task.data.quotes, example_set.header)
+            found = read_table(path, layout, wanted)
+        else:
+            found = READERS[task.data.format](path, wanted)
+
+        records += found
+        if not found:
+            empty.append(path)
+
+    if not records:
+        raise _no_examples(example_set)
+    if empty:
+        logger.warning(
+            "%s: no examples. The other files of %s have %d.", ", ".join(empty), example_set.title, len(records)
+        )
+    return records
+
+
+def _wanted_columns(task: Task, example_set: ExampleSet) -> dict[Column, bool]:
+    """Return the columns to read from the files of a set, and whether the files must have them.
+
+    In test sets the columns of labels are optional. So is an optional column with its default name.
+    """
+    wanted: dict[Column, bool] = {}
+    for role, columns in example_set.columns:
+        is_optional = example_set.is_test and role in ("label", "tags")
+        is_optional |= role in RULES[task.kind].optional and columns == role
+        for column in columns_of(columns):
+            wanted[column] = wanted.get(column, False) or not is_optional
+    return wanted
+
+
+def _no_examples(example_set: ExampleSet) -> DataError:
+    return DataError(
+        f"{', '.join(example_set.paths)}: {example_set.title} has no examples. Check that the task names the right "
+        "file, and that it was written completely."
+    )
+
+
+def _labels(task: Task, train: ExampleSet, records: list[Record]) -> tuple[str, ...]:
     """Return the names of a task's labels in the order of their ids, from the task file or else the training set."""
     if task.kind in ("choice", "span") or task.is_regression:
         return ()
@@ -56,122 +111,89 @@ def _labels(task: Task, train: ExampleSet, contents: list[Record] | list[Questio
         return task.data.labels
 
     found: list[str] = []
-    for record in contents:
-        if isinstance(record, Record) and record.fault is None:
-            found += _label_names(task, train, record)
-
-    kept = [name for name in found if name not in task.data.skip_labels]
-    return infer_names(kept, len(kept), train.paths[0])
-
-
-def _label_names(task: Task, train: ExampleSet, record: Record) -> list[str]:
-    """Return the label of a record or the tags of its words, without missing ones."""
-    columns = train.columns
-    if task.kind == "tags":
-        values = tags_of(record.values.get(columns.tags or 0), record.place)
-    else:
-        values = [record.values.get(columns.label or 0)]
-
-    names = [name_of(value, record.place) for value in values]
-    return [name for name in names if name is not None]
+    for record in records:
+        if record.fault is not None:
+            continue
+        is_tagged = task.kind == "tags"
+        values = tags_of(record, train.columns.tags) if is_tagged else [value_of(record, train.columns.label)]
+        names = [name_of(value, record.place) for value in values]
+        found += [name for name in names if name is not None and name not in task.data.skip_labels]
+    return infer_names(found, train.paths[0])
 
 
-def _examples(building: Building, contents: list[Record] | list[Question]) -> list[Example]:
+def _examples(builder: ExampleBuilder, example_set: ExampleSet, records: list[Record]) -> list[Example]:
     """Return the examples of a set. Raises DataError for the first error in it."""
-    task = building.task
-    what = _name_of_set(task, building.example_set)
-    may_drop = task.data.bad_rows == "drop" and not building.is_test
-
+    may_drop = builder.data.bad_rows == "drop" and not builder.is_test
     examples: list[Example] = []
     dropped: list[BadRowError] = []
     places: dict[str, str] = {}
-    for position, content in enumerate(contents):
+    for position, record in enumerate(records):
         progress()
-        if _is_skipped(building, content):
+        if not builder.is_test and builder.has_skipped_label(record):
             continue
 
         try:
-            example = example_of(content, _id_of(building, content, position), building)
+            example = builder.example(record, _id_of(builder, record, position))
         except BadRowError as error:
             if not may_drop:
-                raise BadRowError(f"{error}{_advice(building)}") from error
+                raise BadRowError(f"{error}{_advice(builder)}") from error
             dropped.append(error)
             continue
 
         if example.id in places:
-            raise DataError(f'{content.place}: the id "{example.id}" is already that of {places[example.id]}.')
-        places[example.id] = content.place
+            raise DataError(f'{record.place}: the id "{example.id}" is already that of {places[example.id]}.')
+        places[example.id] = record.place
         examples.append(example)
 
     if dropped:
-        logger.info("%d of %d examples of %s left out. The first: %s", len(dropped), len(contents), what, dropped[0])
+        what = example_set.title
+        logger.info("%d of %d examples of %s left out. The first: %s", len(dropped), len(records), what, dropped[0])
     if not examples:
-        raise _no_examples(task, building.example_set)
-    return _with_test_labels(building, examples) if building.is_test else examples
+        raise _no_examples(example_set)
+    return _with_test_labels(builder.task, example_set, examples) if builder.is_test else examples
 
 
-def _name_of_set(task: Task, example_set: ExampleSet) -> str:
-    return f"the {example_set.name} set of {task.name}"
+def _id_of(builder: ExampleBuilder, record: Record, position: int) -> str:
+    """Return an example's id from its file, or its position in the set if the task names no id column."""
+    if builder.task.kind == "span":
+        return str(record.values.get("id", position))
+
+    columns = columns_of(builder.columns.id)
+    if not columns:
+        return str(position)
+
+    values = [record.values.get(column) for column in columns]
+    if any(value is None or value == "" or isinstance(value, list | dict) for value in values):
+        raise DataError(f"{record.place}: the id {values!r:.60} is empty or not text. Leave data.columns.id out.")
+    return "-".join(str(value) for value in values)
 
 
-def _advice(building: Building) -> str:
+def _advice(builder: ExampleBuilder) -> str:
     """Return what to do about a bad row, as a further sentence."""
-    if building.task.data.bad_rows == "drop":
+    if builder.data.bad_rows == "drop":
         return ""
-    if building.is_test:
+    if builder.is_test:
         return ' Correct it, or set data.bad_rows = "drop": a test set then keeps such rows with empty texts.'
     return ' Correct it, or leave such rows out with data.bad_rows = "drop".'
 
 
-def _no_examples(task: Task, example_set: ExampleSet) -> DataError:
-    return DataError(
-        f"{', '.join(example_set.paths)}: {_name_of_set(task, example_set)} has no examples. Check that the task names "
-        "the right file, and that it was written completely."
-    )
-
-
-def _is_skipped(building: Building, content: Record | Question) -> bool:
-    """Return whether an example of the training or dev set has one of the labels in data.skip_labels."""
-    skipped = building.task.data.skip_labels
-    if not skipped or building.is_test or isinstance(content, Question):
-        return False
-    return name_of(building.value(content, building.columns.label), content.place) in skipped
-
-
-def _id_of(building: Building, content: Record | Question, position: int) -> str:
-    """Return an example's id from its file, or its position in the set if the task names no id column."""
-    if isinstance(content, Question):
-        return str(content.content.get("id", position))
-
-    columns = columns_of(building.columns.id)
-    if not columns:
-        return str(position)
-
-    values = [content.values.get(column) for column in columns]
-    if any(value is None or value == "" or isinstance(value, list | dict) for value in values):
-        raise DataError(f"{content.place}: the id {values!r:.60} is empty or not text. Leave data.columns.id out.")
-    return "-".join(str(value) for value in values)
-
-
-def _with_test_labels(building: Building, examples: list[Example]) -> list[Example]:
+def _with_test_labels(task: Task, example_set: ExampleSet, examples: list[Example]) -> list[Example]:
     """Return the examples of a test set. Raises DataError unless either all of them have labels or none has.
 
     If all labels of a regression are -1, they are placeholders, as in files converted from Hugging Face's datasets.
     With data.skip_labels, unlabeled examples may be among labeled ones.
     """
     texts = [example for example in examples if isinstance(example, TextExample)]
-    if building.task.is_regression and all(example.label == -1 for example in texts):
+    if task.is_regression and all(example.label == -1 for example in texts):
         return [replace(example, label=None) for example in texts]
-
-    if building.task.data.skip_labels:
+    if task.data.skip_labels:
         return examples
 
     labeled = [example.id for example in examples if is_labeled(example)]
     unlabeled = [example.id for example in examples if not is_labeled(example)]
     if labeled and unlabeled:
-        paths = ", ".join(building.example_set.paths)
         raise DataError(
-            f"{paths}: {len(labeled)} examples have a label and {len(unlabeled)} have none, such as those with the ids "
-            f'"{labeled[0]}" and "{unlabeled[0]}". Expected labels for all or for none.'
+            f"{', '.join(example_set.paths)}: {len(labeled)} examples have a label and {len(unlabeled)} have none, "
+            f'such as those with the ids "{labeled[0]}" and "{unlabeled[0]}". Expected labels for all or for none.'
         )
     return examples

@@ -1,12 +1,21 @@
-"""The rows that file readers return: the values of one example by column, and its place in the file for messages."""
+"""What the readers of files share: the text of a file, the record of an example, and errors about columns."""
 
 from __future__ import annotations
 
+import codecs
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from schemas import storage
 from schemas.errors import DataError, nearest_name
 from trainer.finetune.task import Column, ColumnsSection
+
+Wanted = Mapping[Column, bool]
+"""The columns to read from a file, and whether the file must have them."""
+
+OTHER_MARKS = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+"""Byte order marks of encodings that are not supported."""
 
 SHOWN_NAMES = 12
 """The maximum number of column or label names in a message."""
@@ -29,16 +38,35 @@ class Record:
     fault: str | None = None
 
 
-@dataclass(frozen=True)
-class WantedColumns:
-    """The columns of a file that a task needs, and those that it reads if they exist."""
+def read_text(path: str) -> str:
+    """Return the text of a UTF-8 file, without a byte order mark. Line endings stay as they are.
 
-    required: tuple[Column, ...]
-    optional: tuple[Column, ...] = ()
+    path: a local path or a URL. Raises DataError for a missing file and for bytes that are not UTF-8.
+    """
+    content = storage.read(path)
+    if content.startswith(OTHER_MARKS):
+        raise DataError(f"{path} is written in UTF-16 or UTF-32. Expected UTF-8; convert it, for example with iconv.")
 
-    @property
-    def all(self) -> tuple[Column, ...]:
-        return self.required + self.optional
+    try:
+        # utf-8-sig removes the byte order mark that Microsoft's programs put at the start of a file.
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise DataError(
+            f"{path} line {line}: byte 0x{content[error.start]:02x} is not UTF-8. Convert the file, for example with "
+            "iconv."
+        ) from error
+
+
+def split_lines(text: str) -> list[str]:
+    """Return the lines of a text without their line endings, and without empty lines at the end of the text.
+
+    str.splitlines would also split at characters such as U+2028 and U+0085, which occur inside published sentences.
+    """
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines
 
 
 def missing_column(place: str, column: Column, existing: list[str]) -> DataError:
@@ -52,20 +80,12 @@ def missing_column(place: str, column: Column, existing: list[str]) -> DataError
     )
 
 
-def missing_value(place: str, column: Column) -> DataError:
-    """Return the error for a row without a column that rows before it have."""
-    return DataError(
-        f"{place}: the column {column!r} is missing here, and the rows before have it. Add it, or remove the row."
-    )
-
-
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun. Example: `counted(1, "tag")` -> `"1 tag"`, and 2 gives "2 tags"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def listed(names: list[str] | tuple[str, ...]) -> str:
+def listed(names: Sequence[str]) -> str:
     """Return names joined by commas, at most the first SHOWN_NAMES of them."""
-    shown = ", ".join(names[:SHOWN_NAMES])
     more = len(names) - SHOWN_NAMES
-    return f"{shown} and {more} more" if more > 0 else shown
+    return ", ".join(names[:SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")

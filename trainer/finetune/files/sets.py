@@ -1,39 +1,31 @@
-"""The sets of a task (train, dev, test and extra ones): finds the files of each and reads their rows or questions."""
+"""The sets of a task (train, dev, test and extra ones): their files and columns, and errors for files that are missing.
+
+Needs neither torch nor transformers, whose imports take seconds.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from schemas import storage
-from trainer.finetune.files.c3 import read_c3
-from trainer.finetune.files.conll import read_conll
-from trainer.finetune.files.jsonl import read_json_lines, read_json_list
-from trainer.finetune.files.records import Record, WantedColumns
-from trainer.finetune.files.squad import Question, read_questions
-from trainer.finetune.files.tables import TableLayout, read_table
-from trainer.finetune.files.values import columns_of
-from trainer.finetune.task import Column, ColumnsSection, Task, TaskDataSection
-from trainer.finetune.task_defaults import OPTIONAL_ROLES
-from trainer.logs import logger
-
-SEPARATORS = {"tsv": "\t", "csv": ","}
-
-TEXT_COLUMNS = ("id", "text", "text_pair", "context", "prefix", "choices", "words")
-LABEL_COLUMNS = ("label", "tags")
+from schemas.errors import DataError
+from trainer.config.parse import Origin
+from trainer.finetune.near_file import nearest_file
+from trainer.finetune.task import ColumnsSection, Task, TaskDataSection
 
 
 @dataclass(frozen=True)
 class ExampleSet:
-    """One set of a task: its name (train, dev, test or one of [data.extra]), its files and their columns."""
+    """One set of a task: its name (train, dev, test or one of [data.extra]), its files and their columns.
+
+    title: what messages call it, such as "the dev set of rte".
+    """
 
     name: str
+    title: str
     paths: list[str]
     header: bool
     columns: ColumnsSection
-
-    @property
-    def is_train(self) -> bool:
-        return self.name == "train"
 
     @property
     def is_test(self) -> bool:
@@ -63,68 +55,64 @@ def named_files(data: TaskDataSection, set_name: str) -> list[str]:
 
 def _example_set(task: Task, name: str, folder: str) -> ExampleSet:
     data = task.data
-    located = [
-        path if "://" in path or path.startswith("/") else storage.join(folder, path)
-        for path in named_files(data, name)
-    ]
+    paths = []
+    for path in named_files(data, name):
+        is_absolute = "://" in path or path.startswith("/")
+        paths.append(path if is_absolute else storage.join(folder, path))
 
+    header, columns = data.header, data.columns
     if name == "test":
-        header = data.header if data.test_header is None else data.test_header
-        return ExampleSet(name, located, header, data.test_columns or data.columns)
-    return ExampleSet(name, located, data.header, data.columns)
+        header = header if data.test_header is None else data.test_header
+        columns = data.test_columns or columns
+    return ExampleSet(name, f"the {name} set of {task.name}", paths, header, columns)
 
 
-def read_contents(task: Task, example_set: ExampleSet) -> list[Record] | list[Question]:
-    """Return the rows or questions of a set's files, in order. Raises DataError for a file that cannot be read."""
-    contents: list = []
-    empty: list[str] = []
-    for path in example_set.paths:
-        found = _read_file(task, example_set, path)
-        contents += found
-        if not found:
-            empty.append(path)
+@dataclass(frozen=True)
+class Naming:
+    """What names the files of a task, for messages.
 
-    # A set with no examples at all is an error of the caller's.
-    if contents and empty:
-        what = f"the {example_set.name} set of {task.name}"
-        logger.warning("%s: no examples. The other files of %s have %d.", ", ".join(empty), what, len(contents))
-    return contents
-
-
-def _read_file(task: Task, example_set: ExampleSet, path: str) -> list[Record] | list[Question]:
-    file_format = task.data.format
-    wanted = wanted_columns(example_set)
-
-    if file_format in SEPARATORS:
-        layout = TableLayout(SEPARATORS[file_format], task.data.quotes, example_set.header)
-        return read_table(path, layout, wanted)
-    if file_format == "jsonl":
-        return read_json_lines(path, wanted)
-    if file_format == "json":
-        return read_json_list(path, wanted)
-    if file_format == "conll":
-        return read_conll(path, wanted)
-    if file_format == "c3":
-        return read_c3(path)
-    return read_questions(path)
-
-
-def wanted_columns(example_set: ExampleSet) -> WantedColumns:
-    """Return the columns to read from the files of a set.
-
-    In test sets the columns of labels are optional. So is a column that no task file names, if its role is optional.
+    origin: of the task's values. is_shipped: whether the task comes with Clozeline, so that only the folder can be
+    wrong. data: the flag or the key that names the folder.
     """
-    columns = example_set.columns
-    unnamed = tuple(role for role in OPTIONAL_ROLES if getattr(columns, role) == role)
-    texts = _columns_named(columns, tuple(key for key in TEXT_COLUMNS if key not in unnamed))
-    labels = _columns_named(columns, LABEL_COLUMNS)
-    if example_set.is_test:
-        return WantedColumns(texts, labels + unnamed)
-    return WantedColumns(texts + labels, unnamed)
+
+    origin: Origin
+    is_shipped: bool = False
+    data: str = "--data"
 
 
-def _columns_named(columns: ColumnsSection, keys: tuple[str, ...]) -> tuple[Column, ...]:
-    found: list[Column] = []
-    for key in keys:
-        found += columns_of(getattr(columns, key))
-    return tuple(found)
+UNNAMED = Naming(Origin("the task file"))
+"""For callers that do not know the task file."""
+
+
+def check_task_files(task: Task, folder: str, naming: Naming = UNNAMED) -> None:
+    """Raise DataError that names the first file of a task that does not exist, and what to correct.
+
+    folder: the folder that the task's paths are relative to.
+    """
+    sets = example_sets(task, folder)
+    # No file is suggested that the task names already: the same examples would be trained on and scored.
+    named = {path for example_set in sets for path in example_set.paths}
+
+    for example_set in sets:
+        for path in example_set.paths:
+            if storage.exists(path):
+                continue
+
+            source = f" It comes from {task.source}." if task.source else ""
+            raise DataError(
+                f"{path}, {example_set.title}, does not exist.{source}{nearest_file(path, named=named)} "
+                f"{_correction(task, example_set.name, naming)}"
+            )
+
+
+def _correction(task: Task, set_name: str, naming: Naming) -> str:
+    """Return what to do about a missing file of a set, as a sentence."""
+    folder = f"the folder that holds the task's files with {naming.data}"
+    key = f"data.extra.{set_name}" if set_name in task.data.extra else f"data.{set_name}"
+
+    named_by = naming.origin.of(key)
+    if named_by != naming.origin.path:
+        return f"Correct {named_by}, or give {folder}."
+    if naming.is_shipped:
+        return f"Give {folder}."
+    return f"Correct {key} of {named_by}, or give {folder}."

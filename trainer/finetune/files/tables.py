@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from schemas.errors import DataError
-from trainer.finetune.files.records import Record, WantedColumns, counted, missing_column
-from trainer.finetune.files.text import read_text, split_lines
+from trainer.finetune.files.records import Record, Wanted, counted, missing_column, read_text, split_lines
 from trainer.finetune.task import Column
 
 SEPARATOR_NAMES = {"\t": "tabs", ",": "commas"}
@@ -30,38 +29,36 @@ class TableLayout:
     header: bool
 
 
-def read_table(path: str, layout: TableLayout, wanted: WantedColumns) -> list[Record]:
+def read_table(path: str, layout: TableLayout, wanted: Wanted) -> list[Record]:
     """Return the rows of a table, each with the wanted columns.
 
     A row with too few or too many fields has a `fault`, and "" for each field that it lacks.
     Raises DataError for an empty file, a missing or ambiguous column, and a quote that is never closed.
     """
     text = read_text(path)
-    numbered_rows = list(_quoted_rows(path, text, layout.separator) if layout.quotes else _plain_rows(text, layout))
-    if not numbered_rows:
+    rows = list(_quoted_rows(path, text, layout.separator) if layout.quotes else _plain_rows(text, layout.separator))
+    if not rows:
         raise DataError(f"{path} is empty. Expected lines of fields. Check that it was written completely.")
 
-    names = numbered_rows[0][1]
-    if not layout.header:
-        names = [str(position) for position in range(len(names))]
-    if len(names) == 1 and len(wanted.required) > 1:
-        raise _not_separated(path, text, layout)
+    width = len(rows[0][1])
+    names = rows.pop(0)[1] if layout.header else [str(position) for position in range(width)]
+    if width == 1 and sum(wanted.values()) > 1:
+        raise _not_separated(path, text, layout.separator)
     positions = _positions(path, names, wanted)
 
-    data_rows = numbered_rows[1:] if layout.header else numbered_rows
     records = []
-    for line, fields in data_rows:
-        fault = None if len(fields) == len(names) else _fault(fields, len(names), layout)
-        complete = fields + [""] * (len(names) - len(fields))
-        values = {column: complete[position] for column, position in positions.items()}
+    for line, fields in rows:
+        fault = None if len(fields) == width else _fault(fields, width, layout)
+        fields += [""] * (width - len(fields))
+        values = {column: fields[position] for column, position in positions.items()}
         records.append(Record(f"{path} line {line}", values, fault))
     return records
 
 
-def _plain_rows(text: str, layout: TableLayout) -> Iterator[tuple[int, list[str]]]:
+def _plain_rows(text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
     """Yield each line's number, from 1, and its fields."""
     for number, line in enumerate(split_lines(text), start=1):
-        yield number, line.split(layout.separator)
+        yield number, line.split(separator)
 
 
 def _quoted_rows(path: str, text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
@@ -82,34 +79,28 @@ def _quoted_rows(path: str, text: str, separator: str) -> Iterator[tuple[int, li
         ) from error
 
 
-def _not_separated(path: str, text: str, layout: TableLayout) -> DataError:
+def _not_separated(path: str, text: str, separator: str) -> DataError:
     """Return the error for a file of several columns whose first line has no separator."""
-    separators = SEPARATOR_NAMES[layout.separator]
-    where = f"the first line of {path}" if layout.separator in text else path
+    separators = SEPARATOR_NAMES[separator]
+    where = f"the first line of {path}" if separator in text else path
     return DataError(
         f"{where} has no {separators}, which separate the columns of this format, so there is only one column: "
         f"{split_lines(text)[0]!r:.60}. Write {separators} between the columns, or set data.format."
     )
 
 
-def _positions(path: str, names: list[str], wanted: WantedColumns) -> dict[Column, int]:
+def _positions(path: str, names: list[str], wanted: Wanted) -> dict[Column, int]:
     """Return the position of each wanted column in a row. Column numbers count from 0, negative ones from the end."""
     positions: dict[Column, int] = {}
-    for column in wanted.all:
-        if isinstance(column, int):
-            is_there = -len(names) <= column < len(names)
-            position = column % len(names)
-        else:
-            is_there = column in names
-            position = names.index(column) if is_there else 0
-
-        if is_there:
-            positions[column] = position
-        elif column in wanted.required:
+    for column, is_required in wanted.items():
+        if isinstance(column, int) and -len(names) <= column < len(names):
+            positions[column] = column % len(names)
+        elif column in names:
+            positions[column] = names.index(str(column))
+            if names.count(str(column)) > 1:
+                raise DataError(f"{path}: the header has {column!r} twice. Name the column by its number, from 0.")
+        elif is_required:
             raise missing_column(path, column, names)
-
-        if is_there and isinstance(column, str) and names.count(column) > 1:
-            raise DataError(f"{path}: the header has {column!r} twice. Name the column by its number, from 0.")
     return positions
 
 

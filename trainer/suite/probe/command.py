@@ -24,13 +24,12 @@ from transformers import AutoModel
 from schemas.errors import DataError
 from schemas.randomness import key
 from trainer.command_line import add_set_flag, exit_code_of
-from trainer.finetune.baseline import most_frequent_label, name_of_label, scores_of_label
 from trainer.finetune.files.read import read_task_data
 from trainer.finetune.fingerprint import fingerprint_of
 from trainer.finetune.kinds.kind import Feature, Kind
 from trainer.finetune.kinds.table import kind_of
 from trainer.finetune.opening import longest_row, open_tokenizer, read_config
-from trainer.finetune.scores import score
+from trainer.finetune.scores import most_frequent_label, name_of_label, score, scores_of_label
 from trainer.finetune.task_file import read_task
 from trainer.logs import logger
 from trainer.suite.job_command import job_parser, open_model, publish_results

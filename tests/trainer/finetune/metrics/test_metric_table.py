@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
+from scipy import stats
+from sklearn import metrics as sklearn_metrics
 
-from trainer.finetune.metrics.table import METRICS, default_metrics, metrics_for, unsuitable
+from trainer.finetune.metrics.metric_table import METRICS, metrics_for, unsuitable
+from trainer.finetune.task_kinds import METRICS_OF_NUMBERS, RULES
 
-KINDS = ("sentence", "pair", "choice", "tags", "span")
 TAGS = ("O", "B-PER", "I-PER")
 EXAMPLES = {
     "sentence": ([0, 1, 1], [0, 1, 0], ("no", "yes")),
@@ -19,7 +23,7 @@ EXAMPLES = {
 NUMBERS = ([0.5, 2.5, 1.0], [1.0, 2.0, 3.0], ())
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", RULES)
 def test_every_kind_has_metrics_that_compute(kind: str) -> None:
     assert metrics_for(kind)
     for name in metrics_for(kind):
@@ -40,18 +44,59 @@ def test_values() -> None:
     assert METRICS["chunk_f1"].function(*EXAMPLES["tags"]) == pytest.approx(2 / 3)
     assert METRICS["exact_match"].function(*EXAMPLES["span"]) == pytest.approx(2 / 3)
     assert METRICS["spearman"].function(*NUMBERS) == pytest.approx(0.5)
+    # Of ids 0 to 9 only 3 and 7 occur: one is right each time, the other half of the times.
+    assert METRICS["macro_f1"].function([3, 3, 7, 3], [3, 3, 7, 7], ()) == pytest.approx((4 / 5 + 2 / 3) / 2)
 
 
-def test_accuracy_of_tags_takes_arrays() -> None:
-    predictions, references = [np.array([1, 2]), np.array([0])], [np.array([1, 0]), np.array([0])]
-    assert METRICS["accuracy"].function(predictions, references, TAGS) == pytest.approx(2 / 3)
+def test_random_predictions_score_as_the_libraries_say() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        labels, guesses = rng.integers(0, 2, 40), rng.integers(0, 2, 40)
+        accuracy, f1 = sklearn_metrics.accuracy_score(labels, guesses), sklearn_metrics.f1_score(labels, guesses)
+        macro = sklearn_metrics.f1_score(labels, guesses, average="macro")
+        expected = {
+            "accuracy": accuracy,
+            "micro_f1": accuracy,
+            "f1": f1,
+            "macro_f1": macro,
+            "matthews": sklearn_metrics.matthews_corrcoef(labels, guesses),
+            "accuracy_and_f1": (accuracy + f1) / 2,
+            "accuracy_and_macro_f1": (accuracy + macro) / 2,
+        }
+        assert {name: METRICS[name].function(guesses.tolist(), labels.tolist(), ()) for name in expected} == (
+            pytest.approx(expected)
+        )
+
+        values, numbers = rng.normal(size=40), rng.normal(size=40)
+        pearson = np.asarray(stats.pearsonr(values, numbers))[0]
+        spearman = np.asarray(stats.spearmanr(values, numbers))[0]
+        expected = {"pearson": pearson, "spearman": spearman, "pearson_and_spearman": (pearson + spearman) / 2}
+        assert {name: METRICS[name].function(numbers.tolist(), values.tolist(), ()) for name in expected} == (
+            pytest.approx(expected)
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "predictions", "references"),
+    [
+        ("f1", [0, 0], [0, 0]),
+        ("matthews", [1, 1, 1], [0, 1, 1]),
+        ("matthews", [0], [0]),
+        ("pearson", [0.5, 0.5, 0.5], [1.0, 2.0, 3.0]),
+        ("spearman", [1.0, 2.0, 3.0], [4.0, 4.0, 4.0]),
+        ("pearson_and_spearman", [1.0], [2.0]),
+    ],
+)
+def test_undefined_values_are_0_without_a_warning(name: str, predictions: list, references: list) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert METRICS[name].function(predictions, references, ()) == 0.0
 
 
 def test_defaults_serve_their_kind() -> None:
-    for kind in KINDS:
-        for has_numbers in (False, True) if kind in ("sentence", "pair") else (False,):
-            assert default_metrics(kind, has_numbers)
-            assert set(default_metrics(kind, has_numbers)) <= set(metrics_for(kind, has_numbers))
+    for kind, rules in RULES.items():
+        assert set(rules.metrics) <= set(metrics_for(kind))
+        assert not rules.one_label or set(METRICS_OF_NUMBERS) <= set(metrics_for(kind, has_numbers=True))
 
 
 @pytest.mark.parametrize(
