@@ -14,15 +14,13 @@ from schemas import storage
 from schemas.errors import UsageError
 from schemas.terminal import OneLineParser
 from trainer.checkpoint.format import MANIFEST, checkpoint_path, read_state, steps_saved
-from trainer.checkpoint.run_folder import RECIPE
 from trainer.command_line import exit_code_of
-from trainer.config.load import load_recipe
 from trainer.metrics.log import read_metrics
 from trainer.metrics.presentation import keep_running
 from trainer.metrics.report import SCORES_FILE, read_scores, write_report
 from trainer.suite.encoders import Encoder
+from trainer.suite.jobs import Job
 from trainer.suite.plan import Plan
-from trainer.suite.scheduler import Job
 
 ALL = "all"
 LAST = "last"
@@ -77,32 +75,13 @@ def steps_of(run: str, which: str) -> list[int]:
 
 
 def encoders_of_run(run: str, steps: Sequence[int], output: Path) -> list[Encoder]:
-    """Return the checkpoints of a run as encoders. The jobs of `export_jobs` write their folders.
-
-    Raises UsageError if the run has no recipe.
-    """
-    family = family_of(run)
+    """Return the checkpoints of a run as encoders. The jobs of `export_jobs` write their folders."""
     encoders = []
     for step in steps:
-        encoder = Encoder(
-            label=_label(step),
-            folder=str(export_folder(output, step)),
-            needs=(_job_name(step),),
-            manifest=str(checkpoint_path(run, step) / MANIFEST),
-            family=family,
-        )
-        encoders.append(encoder)
+        manifest = str(checkpoint_path(run, step) / MANIFEST)
+        folder = str(export_folder(output, step))
+        encoders.append(Encoder(_label(step), folder, needs=(_job_name(step),), manifest=manifest))
     return encoders
-
-
-def family_of(run: str) -> str:
-    """Return the family of a run's model. Raises UsageError if the run has no recipe."""
-    recipe = Path(run) / RECIPE
-    if not recipe.is_file():
-        raise UsageError(
-            f"{recipe} does not exist, so the shape of the model is unknown. Give the whole folder of a run."
-        )
-    return load_recipe(str(recipe), []).model.family
 
 
 def export_jobs(run: str, steps: Sequence[int], output: Path) -> list[Job]:

@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 
 from schemas.urls import normal
-from trainer.command_line import add_set_flag, command_parser, exit_code_of, local_folder, whole_number_from
-from trainer.suite.stop import Stop
+from trainer.command_line import add_set_flag, command_parser, local_folder, run_until_stopped, whole_number_from
+from trainer.distributed.stop import StopRequest
 
 EPILOG = """\
 examples:
@@ -21,19 +21,21 @@ docs/suites.md explains suite files. The same command continues a suite that was
 """
 
 
-def main(arguments: list[str] | None = None, stop: Stop | None = None, prog: str = "python -m trainer.suite") -> int:
+def main(
+    arguments: list[str] | None = None, stop: StopRequest | None = None, prog: str = "python -m trainer.suite"
+) -> int:
     """Run the command line and return the process's exit code.
 
-    stop: records stop signals; None creates a Stop. prog: the program's name in help and errors.
+    stop: records stop signals; None creates a StopRequest. prog: the program's name in help and errors.
     """
-    return exit_code_of(lambda: _run(parser(prog).parse_args(arguments), stop))
+    return run_until_stopped(lambda stop: _run(parser(prog).parse_args(arguments), stop), stop)
 
 
-def _run(options: argparse.Namespace, stop: Stop | None) -> None:
+def _run(options: argparse.Namespace, stop: StopRequest) -> None:
     # This import loads pydantic and the task schema, so it waits until the flags are known to be valid.
     from trainer.suite.run import run_suite
 
-    run_suite(options, Stop().listen() if stop is None else stop)
+    run_suite(options, stop)
 
 
 def parser(prog: str) -> argparse.ArgumentParser:
@@ -78,8 +80,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
     flags.add_argument(
         "--skip_missing",
         action="store_true",
-        help="leave out what cannot be scored: tasks without their files, and minimal pairs for encoders without a "
-        "masked-LM head",
+        help="leave out tasks without their files",
     )
     add_set_flag(
         flags,

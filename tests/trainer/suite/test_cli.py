@@ -32,13 +32,6 @@ def test_an_output_that_is_a_url_is_refused(
     assert list(empty.iterdir()) == []
 
 
-@pytest.mark.parametrize(("flag", "value"), [("--seeds", "0"), ("--seeds", "three"), ("--workers", "-1")])
-def test_a_number_of_jobs_is_a_whole_number(flag: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["folder", "--suite", "glue", "--output", "out", f"{flag}={value}"]) == 2
-    [line] = capsys.readouterr().err.splitlines()
-    assert f"{flag}: {value!r} is not a whole number of 1 or more" in line
-
-
 def test_a_folder_in_use_is_named_with_its_flag(
     masked_lm: Callable[[int], Path], suite_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
