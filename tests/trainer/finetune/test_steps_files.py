@@ -18,7 +18,7 @@ from trainer.finetune.steps.schema import FinetuneSection, TaskStepSection
 from trainer.finetune.steps.step_recipe import fitted, step_recipe, validated
 from trainer.finetune.steps.steps_file import continued_steps, read_steps
 from trainer.models.hf_load import warm_start_model
-from trainer.models.pretraining import build_model
+from trainer.models.starting_weights import build_model
 
 pytestmark = pytest.mark.timeout(900)
 """Each start imports torch and DeepSpeed, and the pipeline's jobs Beam: seconds alone, minutes beside other tests."""
