@@ -74,51 +74,38 @@ def steps_of(run: str, which: str) -> list[int]:
     return sorted(set(steps))
 
 
-def encoders_of_run(run: str, steps: Sequence[int], output: Path) -> list[Encoder]:
-    """Return the checkpoints of a run as encoders. The jobs of `export_jobs` write their folders."""
-    encoders = []
+def exported(run: str, steps: Sequence[int], output: Path) -> tuple[list[Encoder], list[Job]]:
+    """Return the checkpoints of a run as encoders, and the jobs that export them in the Hugging Face format."""
+    encoders, jobs = [], []
     for step in steps:
-        manifest = str(checkpoint_path(run, step) / MANIFEST)
-        folder = str(export_folder(output, step))
-        encoders.append(Encoder(_label(step), folder, needs=(_job_name(step),), manifest=manifest))
-    return encoders
-
-
-def export_jobs(run: str, steps: Sequence[int], output: Path) -> list[Job]:
-    """Return the jobs that export the checkpoints of a run in the Hugging Face format."""
-    jobs = []
-    for step in steps:
-        folder = export_folder(output, step)
+        label = _label(step)
+        folder = output / "checkpoints" / label
         words = ("export", run, "--step", str(step), "--output", str(folder))
-        jobs.append(Job(_job_name(step), words, is_done=partial(Path.exists, folder / "config.json")))
-    return jobs
+        job = Job(f"{label}/export", words, is_done=partial(Path.exists, folder / "config.json"))
+        jobs.append(job)
 
-
-def export_folder(output: Path, step: int) -> Path:
-    """Return the folder that a checkpoint is exported to."""
-    return output / "checkpoints" / _label(step)
+        manifest = str(checkpoint_path(run, step) / MANIFEST)
+        encoders.append(Encoder(label, str(folder), needs=(job.name,), manifest=manifest))
+    return encoders, jobs
 
 
 def _label(step: int) -> str:
     return f"step-{step}"
 
 
-def _job_name(step: int) -> str:
-    return f"{_label(step)}/export"
-
-
-def write_scores(run: str, steps: Sequence[int], plan: Plan, content: dict[str, Any]) -> None:
-    """Add the scores to RUN/suite_scores.json and write the run's report again. Does nothing without a suite.
+def write_scores(plan: Plan, content: dict[str, Any]) -> None:
+    """Add the scores to RUN/suite_scores.json and write the run's report again. Does nothing without run or suite.
 
     content: that of results.json. Scores of other suites, of other steps in this suite, and of tasks that were left out
     this time are kept. Only a whole suite has an average, so that averages of different steps are over the same tasks.
     """
-    if plan.suite is None:
+    if plan.run is None or plan.suite is None:
         return
 
+    run = plan.run
     hours = hours_of(run)
     lines = []
-    for step in steps:
+    for step in plan.steps:
         cells = content["scores"][_label(step)]
         scores = {name: cell["spread"]["mean"] for name, cell in cells.items() if cell["spread"] is not None}
         average = content["averages"][_label(step)]

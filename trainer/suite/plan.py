@@ -27,6 +27,7 @@ from trainer.finetune.task_file import dump_task
 from trainer.logs import logger
 from trainer.suite.encoders import Encoder
 from trainer.suite.jobs import Job, read_json
+from trainer.suite.needed_files import Missing
 from trainer.suite.suite_file import Suite, SuiteTask
 
 IDENTITY_FILE = "identity.json"
@@ -46,7 +47,8 @@ class Plan:
     """The encoders and the tasks to score them on.
 
     data: the value of --data, for the suite's files. probe: the task to probe, which has a folder of files itself.
-    is_whole: whether no part of the suite was left out for all encoders.
+    skipped: the parts of the suite whose files are missing. is_whole: whether no part was left out. run: the folder of
+    the run whose checkpoints of these steps are scored, None if the encoders are folders.
     """
 
     suite: Suite | None
@@ -55,7 +57,10 @@ class Plan:
     output: Path
     seeds: int
     probe: ProbedTask | None = None
+    skipped: Sequence[Missing] = ()
     is_whole: bool = True
+    run: str | None = None
+    steps: Sequence[int] = ()
 
     def place(self, encoder: Encoder, name: str) -> Path:
         """Return the folder for the results of a task, of minimal pairs or of the probe."""

@@ -10,8 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 from schemas import storage
@@ -39,58 +38,41 @@ REPORT_FILE = "report.html"
 PROBED_KINDS = ("sentence", "pair", "tags")
 
 
-@dataclass(frozen=True)
-class Order:
-    """A suite as the command line asks for it.
-
-    skipped: the parts of the suite whose files are missing. run: the folder of the run whose checkpoints are scored,
-    None if encoders are. steps: the steps of these checkpoints.
-    """
-
-    plan: Plan
-    skipped: list[Missing]
-    jobs: list[Job]
-    run: str | None = None
-    steps: Sequence[int] = ()
-
-
 def run_suite(options: argparse.Namespace, stop: StopRequest) -> None:
     """Run all jobs and write the table.
 
     Raises UsageError and DataError for invalid inputs before any job starts, SuiteStoppedError after a stop request
     once all jobs have saved, and ClozelineError at the end if a job failed or a reported set has no labels.
     """
-    order = order_of(options)
-    with claimed(order.plan):
-        write_tasks(order.plan)
-        scheduler = Scheduler(order.jobs, slots(options.workers), order.plan.output / "logs", stop)
+    plan, jobs = plan_of(options)
+    with claimed(plan):
+        write_tasks(plan)
+        scheduler = Scheduler(jobs, slots(options.workers), plan.output / "logs", stop)
         try:
             scheduler.run()
         finally:
-            content = results_of(order.plan, JobStates(scheduler.done, scheduler.errors), order.skipped)
-            write_results(order.plan, content)
+            content = results_of(plan, JobStates(scheduler.done, scheduler.errors))
+            write_results(plan, content)
 
-        if order.run is not None:
+        if plan.run is not None:
             from trainer.suite.checkpoints import write_scores
 
-            write_scores(order.run, order.steps, order.plan, content)
+            write_scores(plan, content)
 
     logger.info("%s", markdown(content))
+    table = plan.output / TABLE_FILE
     if scheduler.errors:
-        count = len(scheduler.errors)
         raise ClozelineError(
-            f"{count} of {len(order.jobs)} jobs failed; {order.plan.output / TABLE_FILE} says why. Finished results "
-            "are kept. Remove the causes; the same command then tries the failed jobs again."
+            f"{len(scheduler.errors)} of {len(jobs)} jobs failed; {table} says why. Finished results are kept. Remove "
+            "the causes; the same command then tries the failed jobs again."
         )
     missing = count_without_score(content)
     if missing > 0:
-        raise ClozelineError(
-            f"{missing} of the scores could not be computed; {order.plan.output / TABLE_FILE} says why."
-        )
+        raise ClozelineError(f"{missing} of the scores could not be computed; {table} says why.")
 
 
-def order_of(options: argparse.Namespace) -> Order:
-    """Return the checked order of a command line. Raises UsageError and DataError for invalid flags and files."""
+def plan_of(options: argparse.Namespace) -> tuple[Plan, list[Job]]:
+    """Return the checked plan of a command line, and its jobs. Raises UsageError and DataError for wrong inputs."""
     suite, skipped = None, []
     if options.suite is None:
         check_probe_alone(options)
@@ -103,16 +85,25 @@ def order_of(options: argparse.Namespace) -> Order:
         encoders, exports = encoders_of(options.folders, options.random_weights), []
     else:
         # Reading checkpoints loads torch. A suite of folders does not need it in this process.
-        from trainer.suite.checkpoints import encoders_of_run, export_jobs, steps_of
+        from trainer.suite.checkpoints import exported, steps_of
 
         run = run_of(options)
         steps = steps_of(run, options.checkpoints)
-        encoders = encoders_of_run(run, steps, options.output)
-        exports = export_jobs(run, steps, options.output)
+        encoders, exports = exported(run, steps, options.output)
 
-    is_whole = not options.only and not skipped
-    plan = Plan(suite, encoders, options.data, options.output, options.seeds, probe, is_whole)
-    return Order(plan, skipped, [*exports, *jobs_of(plan)], run, steps)
+    plan = Plan(
+        suite,
+        encoders,
+        options.data,
+        options.output,
+        options.seeds,
+        probe,
+        skipped=skipped,
+        is_whole=not (options.only or skipped),
+        run=run,
+        steps=steps,
+    )
+    return plan, [*exports, *jobs_of(plan)]
 
 
 def suite_of(options: argparse.Namespace) -> tuple[Suite, list[Missing]]:

@@ -13,7 +13,6 @@ from typing import Any
 
 from trainer.finetune.results import spread
 from trainer.suite.encoders import Encoder
-from trainer.suite.needed_files import Missing
 from trainer.suite.plan import PROBE, Plan, job_name, seeds_of, unlabeled_sets, values_of
 
 ACCURACY = "accuracy"
@@ -42,7 +41,7 @@ class JobStates:
         return None if job in self.done else "not done"
 
 
-def results_of(plan: Plan, jobs: JobStates, skipped: Sequence[Missing]) -> dict[str, Any]:
+def results_of(plan: Plan, jobs: JobStates) -> dict[str, Any]:
     """Return the content of results.json.
 
     Only jobs that are done count. The folder of any other job may hold results of an earlier start with fewer seeds.
@@ -64,7 +63,7 @@ def results_of(plan: Plan, jobs: JobStates, skipped: Sequence[Missing]) -> dict[
         "averages": {label: average(rows, cells) for label, cells in scores.items()},
         "details": {encoder.label: phenomena_of(plan, encoder, jobs) for encoder in plan.encoders},
         "probes": {encoder.label: probe_of(plan, encoder, jobs) for encoder in plan.encoders if plan.probe is not None},
-        "skipped": [asdict(part) for part in skipped],
+        "skipped": [asdict(part) for part in plan.skipped],
     }
 
 

@@ -297,29 +297,20 @@ def probe_table(content: dict[str, Any]) -> Table:
 
     first = next(iter(done.values()))
     title = f"Linear probe of each layer: {first['task']}, {first['metric']}"
-    return Table(title, ["layer", *probes], rows, below=[probe_note(done)], charts=probe_charts(title, done))
-
-
-def probe_note(probes: Mapping[str, Any]) -> str:
-    """Return the sentence under the table of probes: how many examples each was fitted to and scored on."""
-    # Tokenizers divide long sentences differently, so encoders may be fitted to different numbers of examples.
-    fitted = {label: fitted_examples(probe["examples"]) for label, probe in probes.items()}
-    dev = next(iter(probes.values()))["examples"]["dev"]
-    if len(set(fitted.values())) == 1:
-        shown = next(iter(fitted.values()))
-    else:
-        shown = ", ".join(f"{number} ({label})" for label, number in fitted.items())
-    return (
-        f"Fitted to {shown} training examples, and scored on the {dev:,} of the dev set. The row {BASELINE} is the "
-        "score of always predicting the most frequent label of the training set."
+    return Table(
+        title, ["layer", *probes], rows, below=[probe_note(first["examples"])], charts=probe_charts(title, done)
     )
 
 
-def fitted_examples(counts: Mapping[str, int]) -> str:
-    """Return the number of training examples that a probe was fitted to, and of how many if it is a sample."""
+def probe_note(counts: Mapping[str, int]) -> str:
+    """Return the sentence under the table of probes: how many examples they were fitted to and scored on."""
+    fitted = f"{counts['fitted']:,}"
     if counts["fitted"] < counts["train"]:
-        return f"{counts['fitted']:,} of {counts['train']:,}"
-    return f"{counts['fitted']:,}"
+        fitted += f" of {counts['train']:,}"
+    return (
+        f"Fitted to {fitted} training examples, and scored on the {counts['dev']:,} of the dev set. The row {BASELINE} "
+        "is the score of always predicting the most frequent label of the training set."
+    )
 
 
 def probe_charts(title: str, probes: Mapping[str, Any]) -> list[Chart]:

@@ -13,7 +13,7 @@ from schemas.errors import UsageError
 from tests.trainer.suite.conftest import subject_lines, write_lines, write_task
 from trainer.finetune.fingerprint import fingerprint_of
 from trainer.finetune.task_file import read_task
-from trainer.suite.checkpoints import encoders_of_run
+from trainer.suite.checkpoints import exported
 from trainer.suite.claim import check_owner, claim, inputs_of
 from trainer.suite.cli import main
 from trainer.suite.encoders import Encoder
@@ -97,7 +97,7 @@ def test_a_checkpoint_of_another_run_is_refused(plan: Plan, tmp_path: Path) -> N
         (folder / "manifest.json").write_text(content)
 
     def claim_run(run: str) -> None:
-        claim_with(replace(plan, encoders=encoders_of_run(str(tmp_path / run), [10], plan.output)))
+        claim_with(replace(plan, encoders=exported(str(tmp_path / run), [10], plan.output)[0]))
 
     write_checkpoint("first", '{"files": 1}')
     write_checkpoint("second", '{"files": 2}')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Callable
 from pathlib import Path
 
@@ -153,13 +154,21 @@ def test_a_file_without_names_is_its_own_paradigm(tmp_path: Path) -> None:
     assert (pair.paradigm, pair.phenomenon) == ("agreement", "agreement")
 
 
-def test_finished_files_are_kept(masked_lm: Callable[[int], Path], tmp_path: Path) -> None:
+def test_files_are_scored_once(masked_lm: Callable[[int], Path], tmp_path: Path) -> None:
     for name, seed in (("a", 1), ("b", 2)):
         write_lines(tmp_path / f"pairs/{name}.jsonl", minimal_pairs(6, seed))
     words = [str(masked_lm(0)), "--data", str(tmp_path), "--files", "pairs/*.jsonl", "--output", str(tmp_path / "out")]
     assert main(words, "test") == 0
     first = json.loads((tmp_path / "out/results.json").read_text())
     assert first["pairs"] == 12 and set(first["paradigms"]) == {"order_0", "order_1"}
+
+    # A pair is right if the acceptable sentence is the likelier one.
+    lines = [*minimal_pairs(6, 1), *minimal_pairs(6, 2)]
+    good, bad = (
+        log_likelihoods(*open_masked_lm(words[0], random_weights=False), [line[key] for line in lines], True)
+        for key in ("sentence_good", "sentence_bad")
+    )
+    assert first["phenomena"]["word order"] == sum(map(operator.gt, good, bad)) / 12
 
     (tmp_path / "out/files/b.jsonl.json").unlink()
     (tmp_path / "out/results.json").unlink()
@@ -170,25 +179,3 @@ def test_finished_files_are_kept(masked_lm: Callable[[int], Path], tmp_path: Pat
     # The scores of another encoder are not kept.
     assert main([str(masked_lm(1)), *words[1:]], "test") == 0
     assert json.loads((tmp_path / "out/results.json").read_text())["encoder"] != first["encoder"]
-
-
-def test_a_model_that_has_learned_the_good_ones_judges_rightly(
-    masked_lm: Callable[[int], Path], tmp_path: Path
-) -> None:
-    """A bias of the vocabulary's logits towards one word makes its sentence the likelier one."""
-    folder = tmp_path / "biased"
-    tokenizer = transformers.AutoTokenizer.from_pretrained(masked_lm(0))
-    model = transformers.AutoModelForMaskedLM.from_pretrained(masked_lm(0))
-    liked = tokenizer("river", add_special_tokens=False)["input_ids"]
-    disliked = tokenizer("garden", add_special_tokens=False)["input_ids"]
-    with torch.no_grad():
-        for token in set(liked) - set(disliked):
-            model.get_output_embeddings().bias[token] += 30
-        for token in set(disliked) - set(liked):
-            model.get_output_embeddings().bias[token] -= 30
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-
-    opened, tokenizer = open_masked_lm(str(folder), random_weights=False)
-    good, bad = log_likelihoods(opened, tokenizer, ["the river", "the garden"], within_words=True)
-    assert good > bad

@@ -91,14 +91,14 @@ def test_scores_of_a_part_join_those_of_the_whole(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(checkpoints, "write_report", lambda *_: None)
     monkeypatch.setattr(checkpoints, "read_state", lambda _: SimpleNamespace(resumed_at=None, changes=[]))
     run = str(run_folder(tmp_path / "run", [10]))
-    whole = Plan(Suite("small", "", {}, {}), [], "", tmp_path, 1)
+    whole = Plan(Suite("small", "", {}, {}), [], "", tmp_path, 1, run=run, steps=[10])
 
     def content_of(scores: dict[str, float]) -> dict[str, Any]:
         cells = {name: {"spread": {"mean": score}} for name, score in scores.items()}
         average = {"spread": {"mean": sum(scores.values()) / len(scores)}}
         return {"suite": "small", "scores": {"step-10": cells}, "averages": {"step-10": average}}
 
-    checkpoints.write_scores(run, [10], whole, content_of({"subjects": 0.8, "verbs": 0.6}))
-    checkpoints.write_scores(run, [10], replace(whole, is_whole=False), content_of({"subjects": 0.9}))
+    checkpoints.write_scores(whole, content_of({"subjects": 0.8, "verbs": 0.6}))
+    checkpoints.write_scores(replace(whole, is_whole=False), content_of({"subjects": 0.9}))
     ((line,),) = read_scores(run).values()
     assert line["scores"] == pytest.approx({"average": 0.7, "subjects": 0.9, "verbs": 0.6})

@@ -45,7 +45,7 @@ def plan(suite_file: Path, tmp_path: Path) -> Plan:
 
 
 def test_only_the_seeds_that_were_asked_for_count(plan: Plan) -> None:
-    found = results_of(plan, JobStates(ALL, {}), [])
+    found = results_of(plan, JobStates(ALL, {}))
     assert found["scores"]["first"]["subjects"]["values"] == [0.25, 0.75]
     assert found["scores"]["first"]["subjects"]["baseline"] == 0.25
     assert found["scores"]["first"]["subjects"]["hours"] == 1.0
@@ -56,7 +56,7 @@ def test_only_the_seeds_that_were_asked_for_count(plan: Plan) -> None:
 
 def test_results_of_jobs_that_are_not_done_do_not_count(plan: Plan) -> None:
     """Their folders may hold fewer seeds, or results of an earlier start."""
-    found = results_of(plan, JobStates({"first/subjects"}, {"first/tags": "broken"}), [])
+    found = results_of(plan, JobStates({"first/subjects"}, {"first/tags": "broken"}))
     assert found["averages"]["first"] is None
     assert error_lines(found) == ["first/tags: broken", "first/verbs: not done", "first/order: not done"]
     assert "word order" not in markdown(found)
@@ -68,7 +68,7 @@ def test_a_set_without_labels_is_a_line_and_not_a_traceback(plan: Plan) -> None:
     entry = tags.entry.model_copy(update={"sets": ("dev", "hidden")})
     suite = replace(plan.suite, tasks={**plan.suite.tasks, "tags": replace(tags, entry=entry)})
 
-    found = results_of(replace(plan, suite=suite), JobStates(ALL, {}), [])
+    found = results_of(replace(plan, suite=suite), JobStates(ALL, {}))
     assert error_lines(found) == [
         "first/tags: the set hidden has no labels, so it has no score. Remove it from the task's sets."
     ]
@@ -211,13 +211,6 @@ def test_intervals_of_few_seeds_get_a_note(seeds: int, has_note: bool) -> None:
     assert (f"Intervals of {seeds} seeds say little" in markdown(found)) == has_note
     only_pairs = [row for row in found["rows"] if not row["sets"]]
     assert "say little" not in markdown(found | {"rows": only_pairs})
-
-
-def test_encoders_whose_probes_had_different_numbers_of_examples() -> None:
-    found = content()
-    others = {"examples": {"fitted": 900, "train": 30000, "dev": 1000}}
-    found["probes"] = {"a": found["probes"]["a"], "c": found["probes"]["a"] | others}
-    assert "Fitted to 2,000 of 30,000 (a), 900 of 30,000 (c) training examples" in markdown(found)
 
 
 def test_the_legend_says_whose_intervals_are_too_narrow() -> None:
