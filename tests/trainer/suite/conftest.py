@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,20 @@ from transformers import AutoConfig
 
 from tests.conftest import NOUNS, PLACES, VERBS
 from tests.trainer.finetune.conftest import write_encoder
+from trainer.distributed.stop import LISTENED
 
 Lines = list[dict[str, Any]]
 
 TRAINING = {"epochs": 2, "batch": 8, "lr": 1e-3, "max_length": 32}
+
+
+@pytest.fixture(autouse=True)
+def signal_handlers() -> Iterator[None]:
+    """A command in this process leaves its signals ignored, and processes that later tests start would inherit that."""
+    before = {number: signal.getsignal(number) for number in LISTENED}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")

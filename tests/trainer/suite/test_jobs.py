@@ -15,7 +15,7 @@ from trainer.suite.jobs import Job, Scheduler, SuiteStoppedError, last_error, sl
 
 CHILD = """\
 import pathlib, signal, sys, time
-signal.signal(signal.SIGTERM, signal.SIG_DFL)  # tests before this one may have left it ignored, which is inherited
+signal.signal(signal.SIGTERM, signal.SIG_DFL)  # tests of other folders may have left it ignored
 folder, name, what = sys.argv[1:]
 path = pathlib.Path(folder)
 with (path / "order").open("a") as file:
