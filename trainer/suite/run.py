@@ -1,7 +1,7 @@
 """Runs a suite; the entry point is `run_suite`.
 
 OUTPUT/table.md, OUTPUT/report.html, OUTPUT/results.json   the scores
-OUTPUT/suite.json                                          the inputs, see claim.py
+OUTPUT/inputs.json                                         what the scores depend on
 OUTPUT/tasks, folders, checkpoints, logs                   see plan.py
 """
 
@@ -17,18 +17,19 @@ from schemas import storage
 from schemas.errors import ClozelineError, DataError, UsageError
 from trainer.checkpoint.run_lock import held
 from trainer.distributed.stop import StopRequest
+from trainer.finetune.inputs import check_inputs, record_inputs
 from trainer.finetune.results import RESULTS_FILE
 from trainer.finetune.shipped import shipped_task_names
 from trainer.finetune.task import Task
 from trainer.finetune.task_file import TaskNames, data_folder, read_task
 from trainer.logs import logger
 from trainer.metrics.presentation import keep_running
-from trainer.suite.claim import check_owner, claim, inputs_of
 from trainer.suite.encoders import encoders_of
 from trainer.suite.jobs import Job, Scheduler, slots
 from trainer.suite.needed_files import Missing, absent_files, without_missing
 from trainer.suite.plan import Plan, ProbedTask, jobs_of, write_tasks
 from trainer.suite.suite_file import Suite, changes_for_all, open_suite, suite_names
+from trainer.suite.suite_inputs import inputs_of
 from trainer.suite.suite_results import JobStates, count_without_score, results_of
 from trainer.suite.tables import markdown, page
 
@@ -180,10 +181,11 @@ def run_of(options: argparse.Namespace) -> str:
 @contextlib.contextmanager
 def claimed(plan: Plan) -> Iterator[None]:
     """Lock the output folder. Raises UsageError if it belongs to other inputs, StorageError if it is not writable."""
+    inputs = inputs_of(plan)
     # Before the lock, which is a file in the folder: nothing is written to a folder of something else.
-    check_owner(plan.output)
+    check_inputs(plan.output, inputs, "Choose another folder, or remove this one.")
     with held(plan.output):
-        claim(plan.output, inputs_of(plan))
+        record_inputs(plan.output, inputs)
         yield
 
 

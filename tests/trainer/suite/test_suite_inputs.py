@@ -12,13 +12,14 @@ import pytest
 from schemas.errors import UsageError
 from tests.trainer.suite.conftest import subject_lines, write_lines, write_task
 from trainer.finetune.fingerprint import fingerprint_of
+from trainer.finetune.inputs import check_inputs, record_inputs
 from trainer.finetune.task_file import read_task
 from trainer.suite.checkpoints import exported
-from trainer.suite.claim import check_owner, claim, inputs_of
 from trainer.suite.cli import main
 from trainer.suite.encoders import Encoder
 from trainer.suite.plan import Plan, ProbedTask
 from trainer.suite.suite_file import open_suite
+from trainer.suite.suite_inputs import inputs_of
 
 
 @pytest.fixture
@@ -31,7 +32,8 @@ def plan(tmp_path: Path) -> Plan:
 
 
 def claim_with(plan: Plan) -> None:
-    claim(plan.output, inputs_of(plan))
+    check_inputs(plan.output, inputs_of(plan), "Choose another folder.")
+    record_inputs(plan.output, inputs_of(plan))
 
 
 def test_an_edit_that_keeps_the_size_is_another_encoder(plan: Plan, tmp_path: Path) -> None:
@@ -41,7 +43,7 @@ def test_an_edit_that_keeps_the_size_is_another_encoder(plan: Plan, tmp_path: Pa
     (tmp_path / "encoder/config.json").write_text("[]")
     os.utime(tmp_path / "encoder/config.json", ns=(1, 1))
     assert fingerprint_of(folder) != before
-    with pytest.raises(UsageError, match="These differ: encoder first: weights"):
+    with pytest.raises(UsageError, match=r"holds results with encoder first\.weights"):
         claim_with(plan)
 
 
@@ -55,11 +57,11 @@ def test_another_probe_is_refused(plan: Plan, tmp_path: Path) -> None:
 
     claim_probe()
     claim_probe()
-    with pytest.raises(UsageError, match=r"other inputs. These differ: probe: training\.max_length"):
+    with pytest.raises(UsageError, match=r"holds results with probe\.training\.max_length = 32 instead of 16"):
         claim_probe("training.max_length=16")
 
     write_lines(tmp_path / "task/train.jsonl", subject_lines(40, 3))
-    with pytest.raises(UsageError, match=r"These differ: probe: files\.task/train\.jsonl\. Choose another folder"):
+    with pytest.raises(UsageError, match=r"probe\.files\.task/train\.jsonl = .* Choose another folder"):
         claim_probe()
 
 
@@ -78,13 +80,13 @@ def test_a_file_of_the_same_size_with_other_content_is_refused(suite_file: Path,
     size = labels.stat().st_size
     swap(labels, "B-WHO", "B-WHAT")
     assert labels.stat().st_size == size
-    with pytest.raises(UsageError, match=r"task tags: files\.tags/dev\.jsonl"):
+    with pytest.raises(UsageError, match=r"task tags\.files\.tags/dev\.jsonl"):
         claim_with(plan)
     swap(labels, "B-WHO", "B-WHAT")
     claim_with(plan)
 
     swap(suite_file.parent / "pairs/order.jsonl", "sentence_good", "sentence_bad")
-    with pytest.raises(UsageError, match=r"minimal pairs order: files\.pairs/order\.jsonl"):
+    with pytest.raises(UsageError, match=r"minimal pairs order\.files\.pairs/order\.jsonl"):
         claim_with(plan)
 
 
@@ -102,11 +104,11 @@ def test_a_checkpoint_of_another_run_is_refused(plan: Plan, tmp_path: Path) -> N
     write_checkpoint("first", '{"files": 1}')
     write_checkpoint("second", '{"files": 2}')
     claim_run("first")
-    with pytest.raises(UsageError, match="These differ: encoder step-10"):
+    with pytest.raises(UsageError, match=r"encoder step-10\.weights"):
         claim_run("second")
 
     write_checkpoint("first", '{"files": 2}')
-    with pytest.raises(UsageError, match="These differ: encoder step-10"):
+    with pytest.raises(UsageError, match=r"encoder step-10\.weights"):
         claim_run("first")
 
 
@@ -117,11 +119,11 @@ def contents(folder: Path) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("files", "first"),
     [
-        (["identity.json", "lock", "report.html", "results.json", "task.toml"], "identity.json"),
+        (["notes.txt", "lock", "report.html", "results.json", "task.toml"], "notes.txt"),
         (["checkpoints/step-00000010/manifest.json", "recipe.toml"], "checkpoints"),
         (["folders/first/tags/results.json"], "folders"),
     ],
-    ids=["fine-tuning", "run", "suite without its suite.json"],
+    ids=["notes", "run", "suite without its inputs.json"],
 )
 def test_a_folder_of_something_else_stays_as_it_is(
     files: list[str],
@@ -142,16 +144,22 @@ def test_a_folder_of_something_else_stays_as_it_is(
     assert main(words) == 2
     assert contents(output) == before
     assert capsys.readouterr().err == (
-        f"clozeline: --output {output} holds files that do not belong to a suite, such as {first}: it has no valid "
-        "suite.json. Choose another folder.\n"
+        f"clozeline: --output {output} holds files that belong to something else, such as {first}: it has no "
+        "inputs.json. Choose another folder.\n"
     )
 
 
+def test_a_suite_and_a_fine_tuning_do_not_take_each_others_folder(plan: Plan) -> None:
+    fine_tuning = {"encoder": "0123456789abcdef", "task": {"name": "rte"}}
+    record_inputs(plan.output, fine_tuning)
+    with pytest.raises(UsageError, match='encoder = "0123456789abcdef" instead of "those of a suite"'):
+        claim_with(plan)
+
+
 def test_an_interrupted_suite_owns_its_folder(plan: Plan) -> None:
-    """Also one that was killed before it wrote suite.json."""
-    for name in ("lock", "lock.owner", ".suite.json.part"):
+    """Also one that was killed before it wrote inputs.json."""
+    for name in ("lock", "lock.owner", ".inputs.json.part"):
         (plan.output / name).write_text("")
-    check_owner(plan.output)
     claim_with(plan)
     (plan.output / "notes.txt").write_text("Mine.")
     claim_with(plan)
