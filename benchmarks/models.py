@@ -30,7 +30,7 @@ from trainer.data.order import build_sources
 from trainer.data.share import RankShare
 from trainer.data.stream import MaskingSchedule, Stream
 from trainer.models.batch import PackedBatch
-from trainer.models.pretraining import build_model
+from trainer.models.starting_weights import build_model
 
 BASE = ModelSection(
     family="bert",

@@ -31,7 +31,7 @@ from trainer.distributed.watchdog import Watchdog
 from trainer.distributed.zero import parameter_slices
 from trainer.engine import build_engine
 from trainer.models.batch import PackedBatch
-from trainer.models.pretraining import empty_model
+from trainer.models.starting_weights import empty_model
 from trainer.optim.lr_schedule import set_learning_rate
 from trainer.run_context import RunContext
 from trainer.save import Saver

@@ -43,7 +43,7 @@ from trainer.engine import build_engine
 from trainer.loop import Loop
 from trainer.metrics.log import MetricsLog
 from trainer.models.batch import PackedBatch
-from trainer.models.pretraining import build_model
+from trainer.models.starting_weights import build_model
 from trainer.run_context import RunContext
 
 # The model and its pairs

@@ -16,7 +16,8 @@ from trainer.config.sections import ModelSection
 from trainer.models.batch import PackedBatch
 from trainer.models.hf_config import AUTO_CLASSES, hf_config
 from trainer.models.hf_names import constant_tensors, to_hf
-from trainer.models.pretraining import PretrainingModel, build_model
+from trainer.models.pretraining import PretrainingModel
+from trainer.models.starting_weights import build_model
 
 FAMILIES = ["bert", "roberta", "albert", "megatron-bert", "modernbert", "eurobert", "esm", "nomic_bert", "gte"]
 SIZES = [

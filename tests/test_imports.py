@@ -2,12 +2,15 @@
 
     clozeline -> pipeline, trainer -> schemas
 
-The two halves share only schemas, and each half runs without the other's heavy dependencies.
+The two halves share only schemas, and each half runs without the other's heavy dependencies. No modules import each
+other in a circle, not even inside of functions.
 """
 
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -56,6 +59,37 @@ def test_imports_go_one_way(folder: str) -> None:
         if path.parts[:2] in USERS_OF_TRANSFORMERS:
             names.discard("transformers")
         assert not names & FORBIDDEN[folder], path
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+
+
+def imports_in(node: ast.AST, with_functions: bool) -> Iterator[str]:
+    """Names of modules, and of what is imported from them. Imports for type checkers alone are left out."""
+    for inner in ast.iter_child_nodes(node):
+        if isinstance(inner, ast.Import):
+            yield from (name.name for name in inner.names)
+        elif isinstance(inner, ast.ImportFrom) and inner.module:
+            yield from (inner.module, *(f"{inner.module}.{name.name}" for name in inner.names))
+        is_function = isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        is_for_types = isinstance(inner, ast.If) and "TYPE_CHECKING" in ast.unparse(inner.test)
+        if not is_for_types and (with_functions or not is_function):
+            yield from imports_in(inner, with_functions)
+
+
+@pytest.mark.parametrize("with_functions", [False, True], ids=["at the top", "also inside of functions"])
+def test_no_modules_import_each_other_in_a_circle(with_functions: bool) -> None:
+    paths = {module_of(path): path for folder in FORBIDDEN for path in Path(folder).rglob("*.py")}
+    assert len(paths) > 100
+    graph = {}
+    for module, path in paths.items():
+        names = set(imports_in(ast.parse(path.read_text()), with_functions))
+        graph[module] = names & paths.keys() - {module}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" <- ".join(error.args[1]))
 
 
 def test_installation_imports_the_standard_library_alone() -> None:

@@ -31,10 +31,12 @@ from trainer.models.attention import choose_flash, kernel_for
 from trainer.models.encoder import Encoder
 from trainer.models.families import GENERATOR_FOLDER
 from trainer.models.hf_load import warm_start_model
-from trainer.models.pretraining import MaskedLMHead, PretrainingModel, build_model, empty_model
+from trainer.models.pretraining import MaskedLMHead, PretrainingModel
 from trainer.models.starting_weights import (
     add_identity_to_head,
+    build_model,
     drawn_weights,
+    empty_model,
     ignored_keys,
     needs_statistics,
     with_starting_weights,

@@ -29,8 +29,9 @@ from trainer.data.folder import check_model_vocabulary, check_rows
 from trainer.epochs import steps_of_epochs
 from trainer.models.families import encoder_shape
 from trainer.models.flops import flops_per_token
-from trainer.models.pretraining import PretrainingModel, model_of
+from trainer.models.pretraining import PretrainingModel
 from trainer.models.shape import EncoderShape
+from trainer.models.starting_weights import model_of
 
 RANKS = (1, 8)
 """World sizes for which memory per rank is reported."""

@@ -96,7 +96,7 @@ def test_suites_of_folders_and_of_a_run(sandbox: Sandbox, vocab: Path, pairs: Pa
     write_task(folder, "verbs", "sentence", verb_lines)
     write_task(folder, "tags", "tags", tag_lines)
     write_lines(folder / "pairs/order.jsonl", minimal_pairs(12, 3))
-    [suite] = [text for text in indented_blocks("docs/suites.md") if "[[tasks]]" in text]
+    [suite] = [text for text in indented_blocks("docs/suites.md") if "[tasks." in text]
     (folder / "nouns.toml").write_text(suite)
 
     sandbox.run_page("docs/suites.md")

@@ -27,8 +27,8 @@ from trainer.data.share import RankShare
 from trainer.distributed.deepspeed_internals import is_partitioned
 from trainer.distributed.zero import parameter_slices
 from trainer.engine import DTYPES, allocate, build_engine, deepspeed_config, send_weights
-from trainer.models.pretraining import PretrainingModel, build_model, empty_model
-from trainer.models.starting_weights import drawn_weights
+from trainer.models.pretraining import PretrainingModel
+from trainer.models.starting_weights import build_model, drawn_weights, empty_model
 
 TINY = "tests/recipes/small_bert.toml"
 SMALL = ["model.hidden_size=32", "model.intermediate_size=64", "batch.global_batch=16", "batch.micro_batch=4"]

@@ -22,7 +22,7 @@ from trainer.config.schema import Recipe
 from trainer.data.share import RankShare
 from trainer.engine import build_engine
 from trainer.models.batch import PackedBatch
-from trainer.models.pretraining import build_model
+from trainer.models.starting_weights import build_model
 
 VOCABULARY = 61
 SIZES = [

@@ -25,7 +25,7 @@ from trainer.data.share import RankShare
 from trainer.evaluate import EVALUATION_SEED, MASK_PROB, Evaluation, batch_bounds, open_evaluation
 from trainer.metrics.log import is_evaluation
 from trainer.models.batch import PackedBatch
-from trainer.models.pretraining import build_model
+from trainer.models.starting_weights import build_model
 
 TINY = "tests/recipes/small_bert.toml"
 

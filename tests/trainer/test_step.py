@@ -16,7 +16,7 @@ from trainer.anomaly import AnomalyGuard, AnomalyHistory
 from trainer.distributed.deepspeed_internals import basic_optimizer
 from trainer.metrics.sums import StepResult, Sums
 from trainer.models.batch import PackedBatch
-from trainer.models.pretraining import build_model
+from trainer.models.starting_weights import build_model
 from trainer.step import Stepper, count_batch, seed_dropout
 
 RECIPE = small_recipe("engine.zero_stage=0", "engine.precision=fp32")

@@ -14,7 +14,7 @@ import socket
 import warnings
 from datetime import timedelta
 from time import monotonic, sleep
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import deepspeed
 import torch
@@ -24,11 +24,13 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from schemas.errors import ClozelineError, PreemptedError, UsageError
 from trainer.distributed.collectives import named, run_on_all_ranks
 from trainer.distributed.deepspeed_internals import use_no_compiled_operators
-from trainer.distributed.stop import StopRequest
 from trainer.distributed.threads import take_share_of_cores
 from trainer.distributed.torch_internals import set_process_group_timeout
 from trainer.distributed.watchdog import address
 from trainer.logs import EVERY_RANK, logger
+
+if TYPE_CHECKING:
+    from trainer.distributed.stop import StopRequest
 
 SAY_EVERY = 30.0
 """Seconds between two messages about the ranks that are missing."""

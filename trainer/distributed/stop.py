@@ -60,6 +60,11 @@ class StopRequest:
         self._interrupted_at: float | None = None
         self._pipe_writer: int | None = None
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether the stop was requested by Ctrl-C."""
+        return self._interrupted_at is not None
+
     def listen(self) -> StopRequest:
         """From now on, note the three signals instead of ending the process. Call it from the main thread."""
         reader, self._pipe_writer = os.pipe()

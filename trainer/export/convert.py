@@ -59,7 +59,8 @@ from trainer.export.verify import check_export
 from trainer.models.electra import ModelPart, PartModel, parts_of
 from trainer.models.hf_config import AUTO_CLASSES, hf_config
 from trainer.models.hf_names import constant_tensors, to_hf
-from trainer.models.pretraining import PretrainingModel, empty_model
+from trainer.models.pretraining import PretrainingModel
+from trainer.models.starting_weights import empty_model
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,10 @@ def _run(options: argparse.Namespace, stop: StopRequest) -> None:
 
     first_seed = options.first_seed or 0
     seeds = range(first_seed, first_seed + (options.seeds or 1))
-    finetune(Order(options.folder, task, data, options.output, list(seeds), options.random_weights), stop)
+    order = Order(
+        options.folder, task, data, options.output, list(seeds), options.random_weights, new_head=options.new_head
+    )
+    finetune(order, stop)
 
 
 def check_flags(options: argparse.Namespace) -> None:
@@ -83,6 +86,7 @@ def check_flags(options: argparse.Namespace) -> None:
         "--seeds": options.seeds,
         "--first_seed": options.first_seed,
         "--random_weights": options.random_weights,
+        "--new_head": options.new_head,
     }
     unused = [name for name, value in (given | of_training).items() if name != "--task" and value not in (None, False)]
     if unused:
@@ -126,9 +130,11 @@ def parser(prog: str) -> argparse.ArgumentParser:
     flags.add_argument("--seeds", type=whole_number_from(1), help="number of seeds to train (default: 1)")
     flags.add_argument("--first_seed", type=whole_number_from(0), help="the first seed (default: 0)")
     add_set_flag(flags, help="override a value of the task file, such as training.lr=5e-5; may be repeated")
-    flags.add_argument(
+    weights = flags.add_mutually_exclusive_group()
+    weights.add_argument(
         "--random_weights", action="store_true", help="start from random weights of the same shape, as a baseline"
     )
+    weights.add_argument("--new_head", action="store_true", help="replace the head of a fine-tuned folder")
     flags.add_argument(
         "--write_texts",
         type=normal,

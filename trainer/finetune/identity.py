@@ -25,7 +25,7 @@ TASK_FILE = "task.toml"
 NAMES = {
     "task": "the task file",
     "encoder": "the encoder's folder",
-    "weights": "--random_weights",
+    "weights": "--random_weights or --new_head",
     "data": "the data of the task",
 }
 """The input behind each value of `identity_of`, as messages name it.
@@ -52,12 +52,15 @@ LABELS = "labels"
 """The key of the labels in `identity_of`: a JSON list of their names, so that a message can tell which ones differ."""
 
 
-def identity_of(task: Task, folder: str, data: TaskData, random_weights: bool) -> dict[str, str]:
-    """Return what results depend on, except the seed: hashes of the inputs, labels, and where the weights come from."""
+def identity_of(task: Task, folder: str, data: TaskData, weights: str) -> dict[str, str]:
+    """Return what results depend on, except the seed: hashes of the inputs, labels, and where the weights come from.
+
+    weights: "of the encoder", "new head" or "random".
+    """
     return {
         "task": _shortened(hashlib.sha256(dump_task(without_save_every(task)).encode())),
         "encoder": fingerprint_of(folder),
-        "weights": "random" if random_weights else "of the encoder",
+        "weights": weights,
         **hashes_of_data(data),
     }
 

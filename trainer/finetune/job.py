@@ -26,7 +26,8 @@ class Job:
     """One task and one encoder.
 
     files: the paths of each set's files, by the name of the set. folder: the encoder's folder. output: the output
-    folder. random_weights: whether the encoder starts untrained. train: the training set. others: the sets that get
+    folder. random_weights: whether the encoder starts untrained. new_head: whether a head that the folder has is
+    replaced. train: the training set. others: the sets that get
     predictions after training, by name, "dev" first. stop: the ranks' agreement to stop after a signal.
     """
 
@@ -35,6 +36,7 @@ class Job:
     folder: str
     output: Path
     random_weights: bool
+    new_head: bool
     kind: Kind[Any, Any]
     train: ExampleSet
     others: dict[str, ExampleSet]

@@ -20,10 +20,13 @@ from trainer.logs import logger
 from trainer.models.hf_files import weight_files
 
 
-def build_model(folder: str, task: Task, kind: Kind[Any, Any], seed: int, random_weights: bool) -> Any:
+def build_model(
+    folder: str, task: Task, kind: Kind[Any, Any], seed: int, random_weights: bool, new_head: bool = False
+) -> Any:
     """Return the encoder with the task's head, in float32 on the CPU.
 
     seed: of the random weights. random_weights: whether the encoder gets random weights too, not only the head.
+    new_head: whether a head that the folder has is replaced in any case.
     Raises DataError if weights of the encoder are missing or damaged.
     """
     config = config_for_task(folder, task, kind)
@@ -32,7 +35,7 @@ def build_model(folder: str, task: Task, kind: Kind[Any, Any], seed: int, random
     if random_weights:
         return auto_class.from_config(config).float()
 
-    keeps_head = keeps_existing_head(folder, config, kind)
+    keeps_head = not new_head and keeps_existing_head(folder, config, kind)
     weight_files(Path(folder))  # transformers would open pickles
     with quiet_transformers():
         try:

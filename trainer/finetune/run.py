@@ -54,7 +54,8 @@ from trainer.run_context import watch_ranks
 class Order:
     """A fine-tuning as the command line asks for it.
 
-    folder: the encoder's folder. data: the folder of the task's files. output: the output folder.
+    folder: the encoder's folder. data: the folder of the task's files. output: the output folder. new_head: whether a
+    head that the folder has is replaced in any case.
     """
 
     folder: str
@@ -63,6 +64,7 @@ class Order:
     output: str
     seeds: Sequence[int]
     random_weights: bool = False
+    new_head: bool = False
 
 
 def finetune(order: Order, stop_request: StopRequest) -> list[SeedResult]:
@@ -79,7 +81,8 @@ def finetune(order: Order, stop_request: StopRequest) -> list[SeedResult]:
     spare_busy_cores()
     with contextlib.ExitStack() as resources, watch_ranks(TIMEOUT_SECONDS) as watchdog:
         watchdog.at("comparing the files of all ranks")
-        identity = agreed(lambda: identity_of(order.task, order.folder, inputs.data, order.random_weights), NAMES)
+        first_weights = "random" if order.random_weights else "new head" if order.new_head else "of the encoder"
+        identity = agreed(lambda: identity_of(order.task, order.folder, inputs.data, first_weights), NAMES)
         output = Path(order.output)
         threads = kept_threads(run_on_rank_0(lambda: threads_of(output)), cores_of_rank())
         run_on_rank_0(lambda: resources.enter_context(claimed(output, identity | recorded(threads), order.task)))
@@ -140,6 +143,7 @@ def open_job(order: Order, inputs: Inputs, stop: StopAgreement, watchdog: Watchd
         folder=order.folder,
         output=Path(order.output),
         random_weights=order.random_weights,
+        new_head=order.new_head,
         kind=kind,
         train=ExampleSet(data.train, kind.training_features(data.train)),
         others={name: ExampleSet(examples, kind.features(examples)) for name, examples in sets.items()},

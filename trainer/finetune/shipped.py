@@ -1,26 +1,49 @@
-"""Finds the tasks that ship with Clozeline, such as glue/rte, which are the files in trainer/suite/suites."""
+"""Finds the tasks that ship with Clozeline, such as glue/rte. Each file in trainer/finetune/tasks has those of a suite.
+
+The table [tasks.rte] of glue.toml is the content of a task file, with the values of [defaults] where it has none. What
+only a suite needs to know of a task, such as the task that it starts from, is in the same table.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Mapping
+from functools import cache
 from importlib.resources import files
-from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
 
 from schemas.errors import UsageError, nearest_name
 from trainer.finetune.near_file import TOML, nearest_file
+from trainer.finetune.task import Task
+
+SUITES = Path(str(files("trainer") / "finetune" / "tasks"))
+"""The folder of the suites that ship with Clozeline."""
 
 
 def shipped_task_names() -> list[str]:
     """Return the names that `--task` takes, in alphabetical order."""
-    return sorted(name for name, _ in _task_files())
+    return sorted(_tables())
 
 
-def shipped_task_text(name: str) -> str:
-    """Return the TOML text of a shipped task. Raises UsageError with the nearest name if there is none."""
-    for known_name, file in _task_files():
-        if known_name == name:
-            return file.read_text(encoding="utf-8")
-    raise UsageError(f"there is no task {name}.{nearest_task(name)} Known: {', '.join(shipped_task_names())}.")
+def shipped_task(name: str) -> dict[str, Any]:
+    """Return the content of a shipped task's file. Raises UsageError with the nearest name if there is none."""
+    tables = _tables()
+    if name not in tables:
+        raise UsageError(f"there is no task {name}.{nearest_task(name)} Known: {', '.join(shipped_task_names())}.")
+    return merged({"name": name.rpartition("/")[2]}, *tables[name])
+
+
+def merged(*tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of several tables as one. Later values come first, and the tables inside are merged, too."""
+    result: dict[str, Any] = {}
+    for table in tables:
+        for key, value in table.items():
+            earlier = result.get(key)
+            if isinstance(value, dict):
+                value = merged(earlier, value) if isinstance(earlier, dict) else merged(value)
+            result[key] = value
+    return result
 
 
 def nearest_task(path: str) -> str:
@@ -39,10 +62,13 @@ def advice_on_missing(path: str) -> str:
     return f"{hint} Give a task file, or the name of a shipped task: {', '.join(shipped_task_names())}."
 
 
-def _task_files() -> Iterator[tuple[str, Traversable]]:
-    for suite in files("trainer").joinpath("suite", "suites").iterdir():
-        if not suite.is_dir():
-            continue
-        for file in suite.iterdir():
-            if file.name.endswith(TOML):
-                yield f"{suite.name}/{file.name.removesuffix(TOML)}", file
+@cache
+def _tables() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    """Return the defaults of each shipped task and its own table, by its name. Keys of suites are left out."""
+    tables = {}
+    for path in SUITES.glob(f"*{TOML}"):
+        suite = tomllib.loads(path.read_text(encoding="utf-8"))
+        for name, table in suite.get("tasks", {}).items():
+            of_task = {key: value for key, value in table.items() if key in Task.model_fields}
+            tables[f"{path.stem}/{name}"] = (suite.get("defaults", {}), of_task)
+    return tables

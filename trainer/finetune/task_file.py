@@ -9,11 +9,12 @@ from __future__ import annotations
 import posixpath
 import tomllib
 from dataclasses import dataclass
+from typing import Any
 
 from schemas import storage
 from schemas.errors import DataError, UsageError
 from trainer.config.parse import Origin, apply_overrides, parse_section
-from trainer.finetune.shipped import advice_on_missing, shipped_task_names, shipped_task_text
+from trainer.finetune.shipped import advice_on_missing, shipped_task, shipped_task_names
 from trainer.finetune.task import Task
 from trainer.finetune.task_checks import check_has_format, check_task
 
@@ -45,11 +46,14 @@ def read_task(path: str, overrides: list[str], names: TaskNames = FLAGS) -> Task
     Raises UsageError that names each wrong key and the file or the override that has it, or StorageError for a file
     that cannot be read.
     """
-    try:
-        content = tomllib.loads(_task_text(path, names.task))
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{names.task} {path} is not TOML: {error}.") from error
+    return task_of(task_content(path, names.task), path, overrides, names)
 
+
+def task_of(content: dict[str, Any], path: str, overrides: list[str], names: TaskNames = FLAGS) -> Task:
+    """Return the task of a task file's content, which this changes. path: what messages call the file.
+
+    Raises UsageError as `read_task` does.
+    """
     apply_overrides(content, overrides, Task, names.set)
 
     origin = Origin(path, overrides, names.change_in(path), content)
@@ -85,17 +89,17 @@ def is_shipped(path: str) -> bool:
     return path in shipped_task_names() and not storage.exists(path)
 
 
-def _task_text(path: str, name: str) -> str:
-    """Return the text of a task file or of a shipped task. A file takes precedence over a shipped task's name.
+def task_content(path: str, name: str) -> dict[str, Any]:
+    """Return the content of a task file or of a shipped task. A file takes precedence over a shipped task's name.
 
     name: what messages call the choice of the task.
     """
     if is_shipped(path):
-        return shipped_task_text(path)
+        return shipped_task(path)
 
     try:
-        return storage.read(path).decode("utf-8-sig")
+        return tomllib.loads(storage.read(path).decode("utf-8-sig"))
     except DataError:
         raise UsageError(f"{name} {path} does not exist.{advice_on_missing(path)}") from None
-    except UnicodeDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{name} {path} is not TOML: {error}.") from error

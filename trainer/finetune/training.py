@@ -46,9 +46,11 @@ class SeedTraining:
         self.job = job
         self.seed = seed
         self.folder = job.folder_of_seed(seed)
-        if not job.random_weights:
+        if not (job.random_weights or job.new_head):
             log_head(job.folder, job.task, job.kind)
-        model = succeed_on_all_ranks(lambda: build_model(job.folder, job.task, job.kind, seed, job.random_weights))
+        model = succeed_on_all_ranks(
+            lambda: build_model(job.folder, job.task, job.kind, seed, job.random_weights, job.new_head)
+        )
         self.model = model.to(job.device)
         self.optimizer = build_optimizer(self.model, job.task.training)
 

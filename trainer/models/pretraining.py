@@ -10,7 +10,7 @@ V vocabulary, P vocabulary with padding.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,13 +18,8 @@ from torch.nn import functional as F
 
 from trainer.models.batch import IGNORE_INDEX, PackedBatch
 from trainer.models.encoder import ACTIVATIONS, Encoder, build_norm
-from trainer.models.families import encoder_shape
 from trainer.models.shape import EncoderShape
-from trainer.models.starting_weights import initialize
 from trainer.models.xlnet import TwoStreamEncoder
-
-if TYPE_CHECKING:
-    from trainer.config.sections import ModelSection
 
 PLACE_KINDS = ("masked", "kept", "random")
 """What the model sees at a token to predict: [MASK], the token itself, or a random other token.
@@ -236,23 +231,3 @@ def sums_by_place(batch: PackedBatch, mlm: Predictions) -> Tensor | None:
     values_3K = torch.stack([mlm.losses_N.double(), mlm.right_N.double(), torch.ones_like(mlm.losses_N).double()])
     # where() instead of a product with zeros and ones, which would spread a loss that is not finite to all kinds.
     return torch.where(kinds_3K[:, None], values_3K, 0).sum(-1)
-
-
-def empty_model(model: ModelSection, vocabulary_size: int, mask_id: int | None = None) -> PretrainingModel:
-    """Return a model without weights, on the meta device. mask_id: the id of [MASK], which some families need."""
-    with torch.device("meta"):
-        return model_of(encoder_shape(model, vocabulary_size, mask_id))
-
-
-def model_of(shape: EncoderShape) -> PretrainingModel:
-    """Return the model that has this shape, with meaningless weights."""
-    from trainer.models.electra import ReplacedTokenModel  # imports this module
-
-    return ReplacedTokenModel(shape) if shape.replaced_tokens else PretrainingModel(shape)
-
-
-def build_model(model: ModelSection, vocabulary_size: int, seed: int, mask_id: int | None = None) -> PretrainingModel:
-    """Return a model on the CPU with initial weights that depend on the seed alone."""
-    built = empty_model(model, vocabulary_size, mask_id).to_empty(device="cpu")
-    initialize(built, built.shape, model.initializer_range, seed)
-    return built

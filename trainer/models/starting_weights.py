@@ -29,6 +29,9 @@ import torch
 from torch import Tensor, nn
 
 from schemas.randomness import key
+from trainer.models.electra import ReplacedTokenModel
+from trainer.models.families import encoder_shape
+from trainer.models.pretraining import PretrainingModel
 from trainer.models.shape import EncoderShape
 
 if TYPE_CHECKING:
@@ -201,3 +204,24 @@ def make_identity(name: str, values: Tensor) -> None:
         value_DD += torch.eye(len(value_DD))
     elif name.endswith("out.weight"):
         values += torch.eye(len(values))
+
+
+# ---- Whole models ----
+
+
+def empty_model(model: ModelSection, vocabulary_size: int, mask_id: int | None = None) -> PretrainingModel:
+    """Return a model without weights, on the meta device. mask_id: the id of [MASK], which some families need."""
+    with torch.device("meta"):
+        return model_of(encoder_shape(model, vocabulary_size, mask_id))
+
+
+def model_of(shape: EncoderShape) -> PretrainingModel:
+    """Return the model that has this shape, with meaningless weights."""
+    return ReplacedTokenModel(shape) if shape.replaced_tokens else PretrainingModel(shape)
+
+
+def build_model(model: ModelSection, vocabulary_size: int, seed: int, mask_id: int | None = None) -> PretrainingModel:
+    """Return a model on the CPU with initial weights that depend on the seed alone."""
+    built = empty_model(model, vocabulary_size, mask_id).to_empty(device="cpu")
+    initialize(built, built.shape, model.initializer_range, seed)
+    return built

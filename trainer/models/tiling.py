@@ -24,8 +24,9 @@ from trainer.models.electra import parts_of
 from trainer.models.families import encoder_shape
 from trainer.models.hf_config import REQUIRED, model_of_folder
 from trainer.models.hf_load import warm_start_model
-from trainer.models.pretraining import PretrainingModel, model_of
+from trainer.models.pretraining import PretrainingModel
 from trainer.models.shape import EncoderShape
+from trainer.models.starting_weights import model_of
 
 GROWING = (*REQUIRED, "num_key_value_heads", "embedding_size", "num_hidden_groups")
 EQUAL = ("head_size", "queries_of_key", "factorized")

@@ -14,15 +14,13 @@ from schemas import storage
 from schemas.errors import UsageError
 from schemas.terminal import OneLineParser
 from trainer.checkpoint.format import MANIFEST, checkpoint_path, read_state, steps_saved
-from trainer.checkpoint.run_folder import RECIPE
 from trainer.command_line import exit_code_of
-from trainer.config.load import load_recipe
 from trainer.metrics.log import read_metrics
 from trainer.metrics.presentation import keep_running
 from trainer.metrics.report import SCORES_FILE, read_scores, write_report
 from trainer.suite.encoders import Encoder
+from trainer.suite.jobs import Job
 from trainer.suite.plan import Plan
-from trainer.suite.scheduler import Job
 
 ALL = "all"
 LAST = "last"
@@ -76,70 +74,38 @@ def steps_of(run: str, which: str) -> list[int]:
     return sorted(set(steps))
 
 
-def encoders_of_run(run: str, steps: Sequence[int], output: Path) -> list[Encoder]:
-    """Return the checkpoints of a run as encoders. The jobs of `export_jobs` write their folders.
-
-    Raises UsageError if the run has no recipe.
-    """
-    family = family_of(run)
-    encoders = []
+def exported(run: str, steps: Sequence[int], output: Path) -> tuple[list[Encoder], list[Job]]:
+    """Return the checkpoints of a run as encoders, and the jobs that export them in the Hugging Face format."""
+    encoders, jobs = [], []
     for step in steps:
-        encoder = Encoder(
-            label=_label(step),
-            folder=str(export_folder(output, step)),
-            needs=(_job_name(step),),
-            manifest=str(checkpoint_path(run, step) / MANIFEST),
-            family=family,
-        )
-        encoders.append(encoder)
-    return encoders
-
-
-def family_of(run: str) -> str:
-    """Return the family of a run's model. Raises UsageError if the run has no recipe."""
-    recipe = Path(run) / RECIPE
-    if not recipe.is_file():
-        raise UsageError(
-            f"{recipe} does not exist, so the shape of the model is unknown. Give the whole folder of a run."
-        )
-    return load_recipe(str(recipe), []).model.family
-
-
-def export_jobs(run: str, steps: Sequence[int], output: Path) -> list[Job]:
-    """Return the jobs that export the checkpoints of a run in the Hugging Face format."""
-    jobs = []
-    for step in steps:
-        folder = export_folder(output, step)
+        label = _label(step)
+        folder = output / "checkpoints" / label
         words = ("export", run, "--step", str(step), "--output", str(folder))
-        jobs.append(Job(_job_name(step), words, is_done=partial(Path.exists, folder / "config.json")))
-    return jobs
+        job = Job(f"{label}/export", words, is_done=partial(Path.exists, folder / "config.json"))
+        jobs.append(job)
 
-
-def export_folder(output: Path, step: int) -> Path:
-    """Return the folder that a checkpoint is exported to."""
-    return output / "checkpoints" / _label(step)
+        manifest = str(checkpoint_path(run, step) / MANIFEST)
+        encoders.append(Encoder(label, str(folder), needs=(job.name,), manifest=manifest))
+    return encoders, jobs
 
 
 def _label(step: int) -> str:
     return f"step-{step}"
 
 
-def _job_name(step: int) -> str:
-    return f"{_label(step)}/export"
-
-
-def write_scores(run: str, steps: Sequence[int], plan: Plan, content: dict[str, Any]) -> None:
-    """Add the scores to RUN/suite_scores.json and write the run's report again. Does nothing without a suite.
+def write_scores(plan: Plan, content: dict[str, Any]) -> None:
+    """Add the scores to RUN/suite_scores.json and write the run's report again. Does nothing without run or suite.
 
     content: that of results.json. Scores of other suites, of other steps in this suite, and of tasks that were left out
     this time are kept. Only a whole suite has an average, so that averages of different steps are over the same tasks.
     """
-    if plan.suite is None:
+    if plan.run is None or plan.suite is None:
         return
 
+    run = plan.run
     hours = hours_of(run)
     lines = []
-    for step in steps:
+    for step in plan.steps:
         cells = content["scores"][_label(step)]
         scores = {name: cell["spread"]["mean"] for name, cell in cells.items() if cell["spread"] is not None}
         average = content["averages"][_label(step)]

@@ -1,7 +1,6 @@
 """Runs one job of a suite, `python -m trainer.suite.child PROGRAM ...`, in a process that ends when the suite's does.
 
 finetune        fine-tunes on a task, as `python -m trainer.finetune` does
-new_head        writes the encoder of a fine-tuned folder without its head, for tasks that start from it
 export          writes a checkpoint of a run in the Hugging Face format
 minimal_pairs   counts how often an encoder prefers the acceptable sentence of a pair
 probe           fits a linear classifier to the frozen vectors of each layer
@@ -15,9 +14,7 @@ import signal
 import sys
 
 from clozeline.installation import run_explained
-
-PARENT = "CLOZELINE_SUITE_PROCESS"
-"""The environment variable that holds the process id of the suite's process."""
+from trainer.suite.jobs import PARENT
 
 PR_SET_PDEATHSIG = 1
 """From Linux's prctl.h."""
@@ -40,17 +37,6 @@ def end_with_parent() -> None:
         os._exit(1)
 
 
-def device_of_job() -> str:
-    """Return the device of this job: "cuda" if its slot has a GPU and DS_ACCELERATOR allows it, otherwise "cpu".
-
-    Fine-tuning follows the same variable, because DeepSpeed reads it.
-    """
-    import torch
-
-    may_use_gpu = os.environ.get("DS_ACCELERATOR", "cuda") == "cuda"
-    return "cuda" if may_use_gpu and torch.cuda.is_available() else "cpu"
-
-
 def run() -> int:
     """Run the program that the first argument names, and return the exit code."""
     program, *arguments = sys.argv[1:]
@@ -68,14 +54,12 @@ def run() -> int:
 
     # These programs publish each file atomically, and the next start skips finished files, so a signal may end them
     # at any point.
-    if program == "new_head":
-        from trainer.suite.new_head import main
-    elif program == "export":
+    if program == "export":
         from trainer.suite.checkpoints import main
     elif program == "minimal_pairs":
-        from trainer.suite.minimal_pairs.command import main
+        from trainer.suite.minimal_pairs import main
     elif program == "probe":
-        from trainer.suite.probe.command import main
+        from trainer.suite.probe import main
     else:
         raise ValueError(f"{program} is not a program of a suite")
     return main(arguments, prog)

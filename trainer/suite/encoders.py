@@ -10,7 +10,7 @@ from pathlib import Path
 from schemas.errors import UsageError
 from schemas.urls import normal
 from trainer.finetune.encoder_folder import check_encoder_files
-from trainer.suite.schema import NAME
+from trainer.suite.suite_file import NAME
 
 RANDOM = "random"
 
@@ -19,9 +19,8 @@ RANDOM = "random"
 class Encoder:
     """An encoder to score.
 
-    needs: names of the jobs that write its folder. random_weights: use only the folder's shape.
-    For a checkpoint of a run, which a job exports to the folder, manifest is the path of the checkpoint's manifest and
-    family that of the run's model; None for a folder that exists.
+    needs: names of the jobs that write its folder. random_weights: use only the folder's shape. manifest: the path of
+    the manifest of a run's checkpoint, which a job exports to the folder; None for a folder that exists.
     """
 
     label: str
@@ -29,7 +28,6 @@ class Encoder:
     needs: tuple[str, ...] = ()
     random_weights: bool = False
     manifest: str | None = None
-    family: str | None = None
 
 
 def encoders_of(words: Sequence[str], random_weights: bool) -> list[Encoder]:

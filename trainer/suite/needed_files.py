@@ -10,8 +10,7 @@ from schemas import storage
 from schemas.errors import DataError
 from trainer.finetune.files.sets import named_files, set_names
 from trainer.finetune.task import TaskDataSection
-from trainer.suite.schema import MinimalPairs
-from trainer.suite.suite_file import OpenSuite, OpenTask
+from trainer.suite.suite_file import Suite
 
 
 @dataclass(frozen=True)
@@ -27,22 +26,22 @@ class Missing:
     optional: bool = False
 
 
-def missing_files(suite: OpenSuite, data: str | None) -> list[Missing]:
+def missing_files(suite: Suite, data: str | None) -> list[Missing]:
     """Return the parts of a suite that lack files. data: the value of --data, which may be a URL."""
-    parts = [_missing_of_task(task, task.data_folder(data)) for task in suite.tasks]
-    parts += [_missing_of_pairs(pairs, suite.pairs_folder(data)) for pairs in suite.minimal_pairs]
-    return [part for part in parts if part.files]
+    missing = []
+    for name, task in suite.tasks.items():
+        absent = absent_files(task.task.data, data or task.folder)
+        if absent:
+            missing.append(Missing(name, tuple(absent), task.task.source))
+    for name, pairs in suite.minimal_pairs.items():
+        if not matching(data or suite.folder, pairs.files):
+            missing.append(Missing(name, (pairs.files,), pairs.source, pairs.optional))
+    return missing
 
 
-def _missing_of_task(task: OpenTask, data: str) -> Missing:
-    names = files_of(task.task.data)
-    absent = [name for name in names if not storage.exists(joined(data, name))]
-    return Missing(task.entry.name, tuple(absent), task.task.source)
-
-
-def _missing_of_pairs(pairs: MinimalPairs, data: str) -> Missing:
-    absent = () if matching(data, pairs.files) else (pairs.files,)
-    return Missing(pairs.name, absent, pairs.source, pairs.optional)
+def absent_files(section: TaskDataSection, data: str) -> list[str]:
+    """Return the files of a task that do not exist. data: the folder that their paths are relative to."""
+    return [name for name in files_of(section) if not storage.exists(joined(data, name))]
 
 
 def files_of(section: TaskDataSection) -> list[str]:
@@ -73,9 +72,7 @@ def matching(data: str, pattern: str) -> list[str]:
     return [f"{folder}/{name}" for name in names]
 
 
-def without_missing(
-    suite: OpenSuite, missing: list[Missing], data: str | None, skip: bool
-) -> tuple[OpenSuite, list[Missing]]:
+def without_missing(suite: Suite, data: str | None, skip: bool) -> tuple[Suite, list[Missing]]:
     """Return the suite without the parts whose files are missing, and the parts that were left out.
 
     data: the value of --data. skip: whether to leave out required parts as well. Otherwise only optional parts may
@@ -83,27 +80,25 @@ def without_missing(
     A task that starts from a missing one is left out too.
     Raises DataError that names every missing file or, if `skip` leaves no part of the suite, where to get the files.
     """
+    missing = missing_files(suite, data)
     required = [part for part in missing if not part.optional]
     if required and not skip:
         raise DataError(_message(suite, required))
 
     # A task can only start from an earlier one, so a single pass also finds tasks at the end of a chain.
     left_out = {part.name: part for part in missing}
-    for task in suite.tasks:
-        name = task.entry.name
+    for name, task in suite.tasks.items():
         source = task.entry.starts_from
         if source in left_out and name not in left_out:
             left_out[name] = Missing(name, left_out[source].files, left_out[source].source)
 
-    kept = [name for name in suite.entry.names if name not in left_out]
+    kept = [name for name in suite.names if name not in left_out]
     if not kept:
-        raise DataError(_nothing_left(suite, missing, suite.pairs_folder(data)))
-
-    tasks = tuple(task for task in suite.tasks if task.entry.name in kept)
-    return OpenSuite(suite.entry.only(kept), tasks, suite.folder), list(left_out.values())
+        raise DataError(_nothing_left(suite, missing, data or suite.folder))
+    return suite.only(kept), list(left_out.values())
 
 
-def _message(suite: OpenSuite, missing: list[Missing]) -> str:
+def _message(suite: Suite, missing: list[Missing]) -> str:
     files: set[str] = set()
     lines = []
     for part in missing:
@@ -112,9 +107,9 @@ def _message(suite: OpenSuite, missing: list[Missing]) -> str:
         lines.append(f"  {part.name}: {', '.join(part.files)}{source}")
 
     plural = "s" if len(files) > 1 else ""
-    lines.insert(0, f"{len(files)} file{plural} of the suite {suite.entry.name} cannot be found:")
+    lines.insert(0, f"{len(files)} file{plural} of the suite {suite.name} cannot be found:")
 
-    some_are_there = len(missing) < len(suite.entry.names)
+    some_are_there = len(missing) < len(suite.names)
     alternative = ", or run the other tasks with --skip_missing or --only" if some_are_there else ""
     lines.append(
         "Their paths are relative to --data, by default the folder of the file that names them. Put them "
@@ -123,10 +118,10 @@ def _message(suite: OpenSuite, missing: list[Missing]) -> str:
     return "\n".join(lines)
 
 
-def _nothing_left(suite: OpenSuite, missing: list[Missing], data: str) -> str:
+def _nothing_left(suite: Suite, missing: list[Missing], data: str) -> str:
     sources = dict.fromkeys(part.source for part in missing if part.source)
     origin = f" They come from {', '.join(sources)}." if sources else ""
     return (
-        f"no part of the suite {suite.entry.name} ({', '.join(suite.entry.names)}) has its files in {data}, such as "
+        f"no part of the suite {suite.name} ({', '.join(suite.names)}) has its files in {data}, such as "
         f"{missing[0].files[0]}.{origin} Put them there, or give their folder with --data."
     )

@@ -1,8 +1,8 @@
 """Builds the jobs of a suite. Their files:
 
+    OUTPUT/tasks/TASK.toml         a task with all its values and the changes of --set
     OUTPUT/folders/LABEL/TASK      the output of `clozeline finetune`, or the scores of minimal pairs
     OUTPUT/folders/LABEL/probe     the scores of the linear probes
-    OUTPUT/encoders/LABEL/TASK     the encoder of a task that other tasks start from
     OUTPUT/checkpoints/step-N      a run's checkpoint in the Hugging Face format
     OUTPUT/logs                    the output of each job
 
@@ -11,70 +11,90 @@ A job writes its results last. It is done if they exist, belong to this encoder,
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+from schemas import storage
 from trainer.finetune.fingerprint import fingerprint_of
 from trainer.finetune.results import RESULTS_FILE
+from trainer.finetune.task import Task
+from trainer.finetune.task_file import dump_task
 from trainer.logs import logger
 from trainer.suite.encoders import Encoder
-from trainer.suite.probe.tasks import OpenProbe
-from trainer.suite.scheduler import Job
-from trainer.suite.schema import MinimalPairs
-from trainer.suite.seed_scores import shown_score
-from trainer.suite.suite_file import OpenSuite, OpenTask
+from trainer.suite.jobs import Job, read_json
+from trainer.suite.needed_files import Missing
+from trainer.suite.suite_file import Suite, SuiteTask
 
 IDENTITY_FILE = "identity.json"
-SOURCE_FILE = "source.json"
-"""The file in OUTPUT/encoders/LABEL/TASK that holds the hash of the fine-tuned folder the encoder was taken from."""
-
 PROBE = "probe"
+
+
+@dataclass(frozen=True)
+class ProbedTask:
+    """A task to probe, with the --set flags applied. data: the folder of its files, which may be a URL."""
+
+    task: Task
+    data: str
 
 
 @dataclass(frozen=True)
 class Plan:
     """The encoders and the tasks to score them on.
 
-    data: the value of --data, for the suite's files. probe: the task to probe, which names the folder of its own files.
-    is_whole: whether no part of the suite was left out for all encoders. unscored: by job name, why an encoder is not
-    scored on a part.
+    data: the value of --data, for the suite's files. probe: the task to probe, which has a folder of files itself.
+    skipped: the parts of the suite whose files are missing. is_whole: whether no part was left out. run: the folder of
+    the run whose checkpoints of these steps are scored, None if the encoders are folders.
     """
 
-    suite: OpenSuite | None
+    suite: Suite | None
     encoders: Sequence[Encoder]
     data: str | None
     output: Path
     seeds: int
-    probe: OpenProbe | None = None
+    probe: ProbedTask | None = None
+    skipped: Sequence[Missing] = ()
     is_whole: bool = True
-    unscored: Mapping[str, str] = field(default_factory=dict)
+    run: str | None = None
+    steps: Sequence[int] = ()
 
     def place(self, encoder: Encoder, name: str) -> Path:
         """Return the folder for the results of a task, of minimal pairs or of the probe."""
         return self.output / "folders" / encoder.label / name
 
-    def headless(self, encoder: Encoder, task: str) -> Path:
-        """Return the folder of an encoder that was fine-tuned on a task, without its head, for other tasks."""
-        return self.output / "encoders" / encoder.label / task
+    def results(self, encoder: Encoder, name: str) -> dict[str, Any]:
+        """Return the results of a task, of minimal pairs or of the probe."""
+        return read_json(self.place(encoder, name) / RESULTS_FILE)
+
+    def task_file(self, name: str) -> Path:
+        """Return the task file that jobs read."""
+        return self.output / "tasks" / f"{name}.toml"
+
+
+def write_tasks(plan: Plan) -> None:
+    """Write the task files that jobs read."""
+    tasks = {name: of_suite.task for name, of_suite in plan.suite.tasks.items()} if plan.suite is not None else {}
+    if plan.probe is not None:
+        tasks[PROBE] = plan.probe.task
+    for name, task in tasks.items():
+        storage.publish(str(plan.task_file(name)), dump_task(task).encode())
 
 
 def jobs_of(plan: Plan) -> list[Job]:
-    """Return the jobs of all encoders, in the order of tasks, so that the table fills row by row."""
+    """Return the jobs of all encoders, those that train nothing first: what they refuse is then known early."""
     jobs: list[Job] = []
-    if plan.suite is not None:
-        for task in plan.suite.tasks:
-            for encoder in plan.encoders:
-                jobs += jobs_of_task(plan, task, encoder)
-        for pairs in plan.suite.minimal_pairs:
-            jobs += [job_of_pairs(plan, pairs, encoder) for encoder in plan.encoders]
     if plan.probe is not None:
         jobs += [job_of_probe(plan, encoder) for encoder in plan.encoders]
-    return [job for job in jobs if job.name not in plan.unscored]
+    if plan.suite is not None:
+        for name in plan.suite.minimal_pairs:
+            jobs += [job_of_pairs(plan, name, encoder) for encoder in plan.encoders]
+        for name, task in plan.suite.tasks.items():
+            jobs += [job_of_task(plan, name, task, encoder) for encoder in plan.encoders]
+    return jobs
 
 
 def job_name(label: str, part: str) -> str:
@@ -82,80 +102,88 @@ def job_name(label: str, part: str) -> str:
     return f"{label}/{part}"
 
 
-def jobs_of_task(plan: Plan, task: OpenTask, encoder: Encoder) -> list[Job]:
-    """Return the job that fine-tunes on a task and, if other tasks start from it, the job that removes the head."""
-    name = task.entry.name
+def job_of_task(plan: Plan, name: str, task: SuiteTask, encoder: Encoder) -> Job:
+    """Return the job that fine-tunes on a task."""
     output = plan.place(encoder, name)
-
     source = task.entry.starts_from
     if source is None:
         folder = encoder.folder
         needs = encoder.needs
+        first_weights = weights_flag(encoder)
     else:
-        folder = str(plan.headless(encoder, source))
-        needs = (job_name(encoder.label, f"{source}-encoder"),)
+        folder = str(plan.place(encoder, source) / "hf")
+        needs = (job_name(encoder.label, source),)
+        first_weights = ["--new_head"]
 
-    words = ["finetune", folder, "--task", str(task.path), "--data", task.data_folder(plan.data)]
-    words += ["--output", str(output), "--seeds", str(plan.seeds)]
-    words += [word for change in task.changes for word in ("--set", change)]
-    if encoder.random_weights and source is None:
-        words.append("--random_weights")
-
-    fine_tuning = Job(
+    words = ["finetune", folder, "--task", str(plan.task_file(name)), "--data", plan.data or task.folder]
+    words += ["--output", str(output), "--seeds", str(plan.seeds), *first_weights]
+    return Job(
         name=job_name(encoder.label, name),
         words=tuple(words),
         needs=needs,
         is_done=partial(is_finetuned, output, folder, plan.seeds),
-        prepare=partial(remove_if_of_another, output, folder) if source is not None else None,
-        score=lambda: shown_score(read_json(output / RESULTS_FILE), plan.seeds, task.entry.sets, task.metric),
+        prepare=partial(remove_if_of_another, output, folder) if source is not None else lambda: None,
+        score=lambda: shown_score(plan, plan.results(encoder, name), task),
     )
-    assert plan.suite is not None
-    if all(other.entry.starts_from != name for other in plan.suite.tasks):
-        return [fine_tuning]
-
-    model = output / "hf"
-    headless = plan.headless(encoder, name)
-    removing_head = Job(
-        name=job_name(encoder.label, f"{name}-encoder"),
-        words=("new_head", str(model), "--output", str(headless)),
-        needs=(fine_tuning.name,),
-        is_done=partial(is_taken_from, headless, model),
-    )
-    return [fine_tuning, removing_head]
 
 
-def job_of_pairs(plan: Plan, pairs: MinimalPairs, encoder: Encoder) -> Job:
+def job_of_pairs(plan: Plan, name: str, encoder: Encoder) -> Job:
     """Return the job that scores minimal pairs."""
     assert plan.suite is not None
-    output = plan.place(encoder, pairs.name)
-    words = ["minimal_pairs", encoder.folder, "--data", plan.suite.pairs_folder(plan.data), "--files", pairs.files]
-    words += ["--output", str(output), "--variant", pairs.variant]
-    if encoder.random_weights:
-        words.append("--random_weights")
+    pairs = plan.suite.minimal_pairs[name]
+    words = ["minimal_pairs", encoder.folder, "--data", plan.data or plan.suite.folder, "--files", pairs.files]
+    words += ["--output", str(plan.place(encoder, name)), "--variant", pairs.variant, *weights_flag(encoder)]
     return Job(
-        name=job_name(encoder.label, pairs.name),
+        name=job_name(encoder.label, name),
         words=tuple(words),
         needs=encoder.needs,
-        is_done=_is_of(output, encoder),
-        score=lambda: f"accuracy {read_json(output / RESULTS_FILE)['accuracy']:.4f}",
+        is_done=is_of(plan, encoder, name),
+        score=lambda: f"accuracy {plan.results(encoder, name)['accuracy']:.4f}",
     )
 
 
 def job_of_probe(plan: Plan, encoder: Encoder) -> Job:
     """Return the job that probes all layers of an encoder."""
     assert plan.probe is not None
-    output = plan.place(encoder, PROBE)
-    words = ["probe", encoder.folder, "--task", plan.probe.path, "--data", plan.probe.data, "--output", str(output)]
-    words += [word for change in plan.probe.changes for word in ("--set", change)]
-    if encoder.random_weights:
-        words.append("--random_weights")
+    words = ["probe", encoder.folder, "--task", str(plan.task_file(PROBE)), "--data", plan.probe.data]
+    words += ["--output", str(plan.place(encoder, PROBE)), *weights_flag(encoder)]
     return Job(
         name=job_name(encoder.label, PROBE),
         words=tuple(words),
         needs=encoder.needs,
-        is_done=_is_of(output, encoder),
-        score=lambda: shown_best_layer(read_json(output / RESULTS_FILE)),
+        is_done=is_of(plan, encoder, PROBE),
+        score=lambda: shown_best_layer(plan.results(encoder, PROBE)),
     )
+
+
+def weights_flag(encoder: Encoder) -> list[str]:
+    """Return the flag that gives a job random weights, if the encoder has them."""
+    return ["--random_weights"] if encoder.random_weights else []
+
+
+# ---- Scores for the log ----
+
+
+def seeds_of(results: Mapping[str, Any], count: int) -> list[Mapping[str, Any]]:
+    """Return the seeds below `count` of a task's results, sorted. An earlier command may have asked for more."""
+    asked = [seed for seed in results["seeds"] if seed["seed"] < count]
+    return sorted(asked, key=lambda seed: seed["seed"])
+
+
+def unlabeled_sets(seeds: Sequence[Mapping[str, Any]], task: SuiteTask) -> list[str]:
+    """Return the reported sets that have no score, because they have no labels."""
+    return [name for name in task.entry.sets if name not in seeds[0]["scores"]]
+
+
+def values_of(seeds: Sequence[Mapping[str, Any]], task: SuiteTask) -> list[float]:
+    """Return for each seed the mean of the reported metric over the reported sets, all of which have scores."""
+    return [fmean(seed["scores"][name][task.metric] for name in task.entry.sets) for seed in seeds]
+
+
+def shown_score(plan: Plan, results: Mapping[str, Any], task: SuiteTask) -> str:
+    """Return the mean over the seeds for a log line, such as "accuracy 0.8123", or "" if a set has no labels."""
+    seeds = seeds_of(results, plan.seeds)
+    return "" if unlabeled_sets(seeds, task) else f"{task.metric} {fmean(values_of(seeds, task)):.4f}"
 
 
 def shown_best_layer(results: Mapping[str, Any]) -> str:
@@ -165,8 +193,12 @@ def shown_best_layer(results: Mapping[str, Any]) -> str:
     return f"{results['metric']} {layers[best]:.4f} (layer {best} of 0 to {len(layers) - 1})"
 
 
-def _is_of(output: Path, encoder: Encoder) -> Callable[[], bool]:
-    return lambda: read_json(output / RESULTS_FILE).get("encoder") == fingerprint_of(encoder.folder)
+# ---- What is done ----
+
+
+def is_of(plan: Plan, encoder: Encoder, name: str) -> Callable[[], bool]:
+    """Return a function that says whether the results of minimal pairs or of the probe belong to an encoder."""
+    return lambda: plan.results(encoder, name).get("encoder") == fingerprint_of(encoder.folder)
 
 
 def is_finetuned(output: Path, folder: str, seeds: int) -> bool:
@@ -177,19 +209,14 @@ def is_finetuned(output: Path, folder: str, seeds: int) -> bool:
 
 
 def is_of_encoder(output: Path, folder: str) -> bool:
-    """Return whether the results in a task's folder belong to the encoder in `folder`."""
-    return read_json(output / IDENTITY_FILE).get("encoder") == fingerprint_of(folder)
+    """Return whether the results in a task's folder belong to the encoder in `folder`.
 
-
-def is_taken_from(headless: Path, model: Path) -> bool:
-    """Return whether an encoder without a head was taken from the current version of a fine-tuned folder.
-
-    A user may have removed the fine-tuned folder since then, to save space. The encoder is then still its own.
+    A user may have removed the fine-tuned folder that a task started from, to save space: results then stay valid.
     """
-    source = read_json(headless / SOURCE_FILE).get("source")
-    if not model.is_dir():
-        return source is not None
-    return source == fingerprint_of(str(model))
+    identity = read_json(output / IDENTITY_FILE)
+    if not Path(folder).is_dir():
+        return bool(identity)
+    return identity.get("encoder") == fingerprint_of(folder)
 
 
 def remove_if_of_another(output: Path, folder: str) -> None:
@@ -200,12 +227,3 @@ def remove_if_of_another(output: Path, folder: str) -> None:
     if (output / IDENTITY_FILE).is_file() and not is_of_encoder(output, folder):
         logger.info("%s: the encoder that this task starts from has changed, so it starts over.", output)
         shutil.rmtree(output)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file, an empty one if the file is missing or damaged."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}

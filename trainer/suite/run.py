@@ -1,8 +1,8 @@
 """Runs a suite; the entry point is `run_suite`.
 
 OUTPUT/table.md, OUTPUT/report.html, OUTPUT/results.json   the scores
-OUTPUT/suite.json                                          hashes of the inputs, see identity.py
-OUTPUT/folders, encoders, checkpoints, logs                see plan.py
+OUTPUT/inputs.json                                         what the scores depend on
+OUTPUT/tasks, folders, checkpoints, logs                   see plan.py
 """
 
 from __future__ import annotations
@@ -10,117 +10,113 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 from schemas import storage
-from schemas.errors import ClozelineError, UsageError
+from schemas.errors import ClozelineError, DataError, UsageError
 from trainer.checkpoint.run_lock import held
+from trainer.distributed.stop import StopRequest
+from trainer.finetune.inputs import check_inputs, record_inputs
 from trainer.finetune.results import RESULTS_FILE
 from trainer.finetune.shipped import shipped_task_names
-from trainer.finetune.task_file import data_folder as folder_of_task
+from trainer.finetune.task import Task
+from trainer.finetune.task_file import TaskNames, data_folder, read_task
 from trainer.logs import logger
 from trainer.metrics.presentation import keep_running
 from trainer.suite.encoders import encoders_of
-from trainer.suite.identity import check_owner, claim, identity_of
-from trainer.suite.left_out import pairs_left_out
-from trainer.suite.links import LOGS, links_of
-from trainer.suite.needed_files import Missing, missing_files, without_missing
-from trainer.suite.outcomes import JobStates, count_without_score, outcome
-from trainer.suite.plan import Plan, jobs_of
-from trainer.suite.probe.tasks import open_probe
-from trainer.suite.report import REPORT_FILE, report
-from trainer.suite.scheduler import Job, Scheduler
-from trainer.suite.slots import slots
-from trainer.suite.stop import Stop
-from trainer.suite.suite_file import OpenSuite, changes_for_all, is_shipped, open_suite
-from trainer.suite.table import markdown
+from trainer.suite.jobs import Job, Scheduler, slots
+from trainer.suite.needed_files import Missing, absent_files, without_missing
+from trainer.suite.plan import Plan, ProbedTask, jobs_of, write_tasks
+from trainer.suite.suite_file import Suite, changes_for_all, open_suite, suite_names
+from trainer.suite.suite_inputs import inputs_of
+from trainer.suite.suite_results import JobStates, count_without_score, results_of
+from trainer.suite.tables import markdown, page
 
 TABLE_FILE = "table.md"
+REPORT_FILE = "report.html"
+
+PROBED_KINDS = ("sentence", "pair", "tags")
 
 
-@dataclass(frozen=True)
-class Order:
-    """A suite as the command line asks for it.
-
-    skipped: the parts of the suite whose files are missing. run: the folder of the run whose checkpoints are scored,
-    None if encoders are. steps: the steps of these checkpoints.
-    """
-
-    plan: Plan
-    skipped: list[Missing]
-    jobs: list[Job]
-    run: str | None = None
-    steps: Sequence[int] = ()
-
-
-def run_suite(options: argparse.Namespace, stop: Stop) -> None:
+def run_suite(options: argparse.Namespace, stop: StopRequest) -> None:
     """Run all jobs and write the table.
 
     Raises UsageError and DataError for invalid inputs before any job starts, SuiteStoppedError after a stop request
     once all jobs have saved, and ClozelineError at the end if a job failed or a reported set has no labels.
     """
-    order = order_of(options)
-    with claimed(order.plan):
-        scheduler = Scheduler(order.jobs, slots(options.workers), order.plan.output / LOGS, stop)
+    plan, jobs = plan_of(options)
+    with claimed(plan):
+        write_tasks(plan)
+        scheduler = Scheduler(jobs, slots(options.workers), plan.output / "logs", stop)
         try:
             scheduler.run()
         finally:
-            errors = {**order.plan.unscored, **scheduler.errors}
-            content = outcome(order.plan, JobStates(scheduler.done, errors), order.skipped)
-            write_outcome(order.plan, content)
+            content = results_of(plan, JobStates(scheduler.done, scheduler.errors))
+            write_results(plan, content)
 
-        if order.run is not None:
+        if plan.run is not None:
             from trainer.suite.checkpoints import write_scores
 
-            write_scores(order.run, order.steps, order.plan, content)
+            write_scores(plan, content)
 
     logger.info("%s", markdown(content))
+    table = plan.output / TABLE_FILE
     if scheduler.errors:
-        count = len(scheduler.errors)
         raise ClozelineError(
-            f"{count} of {len(order.jobs)} jobs failed; {order.plan.output / TABLE_FILE} says why. Finished results "
-            "are kept. Remove the causes; the same command then tries the failed jobs again."
+            f"{len(scheduler.errors)} of {len(jobs)} jobs failed; {table} says why. Finished results are kept. Remove "
+            "the causes; the same command then tries the failed jobs again."
         )
-    missing = count_without_score(content) - len(order.plan.unscored)
+    missing = count_without_score(content)
     if missing > 0:
-        raise ClozelineError(
-            f"{missing} of the scores could not be computed; {order.plan.output / TABLE_FILE} says why."
-        )
+        raise ClozelineError(f"{missing} of the scores could not be computed; {table} says why.")
 
 
-def order_of(options: argparse.Namespace) -> Order:
-    """Return the checked order of a command line. Raises UsageError and DataError for invalid flags and files."""
+def plan_of(options: argparse.Namespace) -> tuple[Plan, list[Job]]:
+    """Return the checked plan of a command line, and its jobs. Raises UsageError and DataError for wrong inputs."""
+    suite, skipped = None, []
     if options.suite is None:
         check_probe_alone(options)
-
-    suite, skipped = None, []
-    if options.suite is not None:
-        check_has_data(options)
-        opened = open_suite(options.suite, options.only, options.set)
-        suite, skipped = checked_files(opened, options.data, options.skip_missing)
-    probe = open_probe(options.probe, probe_data(options), options.set) if options.probe is not None else None
+    else:
+        suite, skipped = suite_of(options)
+    probe = probed_task(options) if options.probe is not None else None
 
     run, steps = None, []
     if options.checkpoints is None:
         encoders, exports = encoders_of(options.folders, options.random_weights), []
     else:
         # Reading checkpoints loads torch. A suite of folders does not need it in this process.
-        from trainer.suite.checkpoints import encoders_of_run, export_jobs, steps_of
+        from trainer.suite.checkpoints import exported, steps_of
 
         run = run_of(options)
         steps = steps_of(run, options.checkpoints)
-        encoders = encoders_of_run(run, steps, options.output)
-        exports = export_jobs(run, steps, options.output)
+        encoders, exports = exported(run, steps, options.output)
 
-    unscored = pairs_left_out(suite, encoders, options.skip_missing) if suite is not None else {}
-    is_whole = not options.only and not skipped
-    plan = Plan(suite, encoders, options.data, options.output, options.seeds, probe, is_whole, unscored)
-    jobs = jobs_of(plan)
-    if not jobs:
-        raise UsageError(f"{' '.join(dict.fromkeys(unscored.values()))} Nothing is left to run. Choose other tasks.")
-    return Order(plan, skipped, [*exports, *jobs], run, steps)
+    plan = Plan(
+        suite,
+        encoders,
+        options.data,
+        options.output,
+        options.seeds,
+        probe,
+        skipped=skipped,
+        is_whole=not (options.only or skipped),
+        run=run,
+        steps=steps,
+    )
+    return plan, [*exports, *jobs_of(plan)]
+
+
+def suite_of(options: argparse.Namespace) -> tuple[Suite, list[Missing]]:
+    """Return the suite without the parts whose files are missing, and those parts."""
+    if options.data is None and options.suite in suite_names():
+        raise UsageError(f"--suite {options.suite} ships without data. Give the folder of its files with --data.")
+
+    opened = open_suite(options.suite, options.only, options.set)
+    suite, skipped = without_missing(opened, options.data, options.skip_missing)
+    for part in skipped:
+        logger.info("%s is left out: %s cannot be found.", part.name, ", ".join(part.files))
+    return suite, skipped
 
 
 def check_probe_alone(options: argparse.Namespace) -> None:
@@ -141,31 +137,36 @@ def check_probe_alone(options: argparse.Namespace) -> None:
             )
 
 
-def check_has_data(options: argparse.Namespace) -> None:
-    """Raise UsageError for a shipped suite without --data."""
-    if options.data is None and is_shipped(options.suite):
-        raise UsageError(f"--suite {options.suite} ships without data. Give the folder of its files with --data.")
-
-
-def probe_data(options: argparse.Namespace) -> str:
-    """Return the folder of the probe's files.
+def probed_task(options: argparse.Namespace) -> ProbedTask:
+    """Return the task to probe. Changes of --set for a single task of the suite do not apply to it.
 
     With a suite, --data is for the suite's files, and the probe's files are in its task file's folder. Without a suite,
     and for a task that ships with Clozeline, which has no files next to it, --data comes first.
+    Raises UsageError if the file is not a task or cannot be probed, and DataError that names all missing files.
     """
+    task = read_task(options.probe, list(changes_for_all(options.set)), TaskNames(task="--probe"))
+    check_probed(task)
+
     data_is_of_suite = options.suite is not None and options.probe not in shipped_task_names()
-    return folder_of_task(options.probe, None if data_is_of_suite else options.data)
+    data = data_folder(options.probe, None if data_is_of_suite else options.data)
+    absent = absent_files(task.data, data)
+    if absent:
+        source = f" (from {task.source})" if task.source else ""
+        raise DataError(
+            f"--probe {options.probe}: {len(absent)} of its files cannot be found in {data}: "
+            f"{', '.join(absent)}{source}. Put them there, or change data.train and the other paths."
+        )
+    return ProbedTask(task, data)
 
 
-def checked_files(suite: OpenSuite, data: str | None, skip: bool) -> tuple[OpenSuite, list[Missing]]:
-    """Return the suite without the parts whose files are missing, and those parts.
-
-    Raises DataError if required files are missing and `skip` is False.
-    """
-    kept, skipped = without_missing(suite, missing_files(suite, data), data, skip)
-    for part in skipped:
-        logger.info("%s is left out: %s cannot be found.", part.name, ", ".join(part.files))
-    return kept, skipped
+def check_probed(task: Task) -> None:
+    """Raise UsageError unless a task has classes of texts or of words, which a linear probe needs."""
+    if task.kind not in PROBED_KINDS or task.is_regression:
+        what = "whose labels are numbers" if task.is_regression else f"of kind {task.kind!r}"
+        raise UsageError(
+            f"--probe: {task.name} is a task {what}. A linear probe needs classes of texts or of words: one of the "
+            f"kinds {', '.join(PROBED_KINDS)}."
+        )
 
 
 def run_of(options: argparse.Namespace) -> str:
@@ -180,18 +181,18 @@ def run_of(options: argparse.Namespace) -> str:
 @contextlib.contextmanager
 def claimed(plan: Plan) -> Iterator[None]:
     """Lock the output folder. Raises UsageError if it belongs to other inputs, StorageError if it is not writable."""
+    inputs = inputs_of(plan)
     # Before the lock, which is a file in the folder: nothing is written to a folder of something else.
-    check_owner(plan.output)
+    check_inputs(plan.output, inputs, "Choose another folder, or remove this one.")
     with held(plan.output):
-        claim(plan.output, identity_of(plan))
+        record_inputs(plan.output, inputs)
         yield
 
 
-def write_outcome(plan: Plan, content: dict[str, Any]) -> None:
+def write_results(plan: Plan, content: dict[str, Any]) -> None:
     """Write results.json, table.md and report.html. content: that of results.json."""
     output = plan.output
     storage.publish(str(output / RESULTS_FILE), (json.dumps(content, indent=1) + "\n").encode())
     storage.publish(str(output / TABLE_FILE), markdown(content).encode())
     with keep_running(REPORT_FILE):
-        page = report(content, links_of(plan))
-        storage.publish(str(output / REPORT_FILE), page.encode(), durable=False)
+        storage.publish(str(output / REPORT_FILE), page(content).encode(), durable=False)

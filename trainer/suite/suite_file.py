@@ -1,69 +1,126 @@
-"""Reads a suite, from a file or by the name of a shipped suite, and the task files of its tasks."""
+"""Reads a suite, from a file or by the name of a shipped suite.
+
+A suite file has a table for each task, [tasks.NAME], and for each set of minimal pairs, [minimal_pairs.NAME]. The table
+of a task holds what the suite needs to know of it (`TaskEntry`), and the content of a task file, which may also be in a
+file of its own. [defaults] holds values of all tasks; those of a task's file, and then those of its table, come first.
+"""
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Sequence
-from dataclasses import dataclass
-from importlib.resources import files
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import ValidationError
+from pydantic import Field
 
 from schemas.errors import UsageError, nearest_name
+from trainer.config.parse import Origin, parse_section
+from trainer.config.sections import Place, Section
 from trainer.finetune.files.sets import set_names
 from trainer.finetune.near_file import TOML, nearest_file
+from trainer.finetune.shipped import SUITES, merged
 from trainer.finetune.task import Task
-from trainer.finetune.task_file import TaskNames, data_folder, read_task
-from trainer.suite.schema import MinimalPairs, Suite, SuiteTask
+from trainer.finetune.task_file import TaskNames, task_content, task_of
+
+NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
+"""The pattern of valid names, which are also the names of folders."""
+
+RESERVED_NAMES = ("probe", "export")
+"""Names of the suite's own jobs: LABEL/probe and step-N/export."""
+
+Variant = Literal["word_l2r", "token"]
+
+
+class TaskEntry(Section):
+    """The keys of a task's table that are no part of a task file."""
+
+    file: Place | None = Field(default=None, description="A task file, relative to the suite file.")
+    metric: str | None = Field(
+        default=None, description="The metric to report, one of the task's own. If unset, the first one."
+    )
+    sets: tuple[str, ...] = Field(
+        default=("dev",),
+        min_length=1,
+        description='The labeled sets whose scores are averaged: "dev", "test", and names of the task\'s [data.extra].',
+    )
+    starts_from: str | None = Field(
+        default=None,
+        description="An earlier task of the suite, whose best fine-tuned encoder this task starts from, with a new "
+        "head. If unset, this task starts from the folder that is measured.",
+    )
+    in_average: bool = Field(default=True, description="Whether the score counts in the average over tasks.")
+
+
+class MinimalPairs(Section):
+    """Pairs of an acceptable and an unacceptable sentence, scored without fine-tuning."""
+
+    files: Place = Field(description="The files, relative to --data. The last part of the path may have wildcards.")
+    source: str | None = Field(default=None, description="Where the files can be had, for messages that miss them.")
+    variant: Variant = Field(
+        default="word_l2r",
+        description='What is masked to score a token. "word_l2r": it and what follows in its word. "token": only it.',
+    )
+    optional: bool = Field(default=False, description="Whether the suite runs without these files.")
+    in_average: bool = Field(default=False, description="Whether the score counts in the average over tasks.")
+
+
+class SuiteFile(Section):
+    """A whole suite file. The tables of its tasks and minimal pairs are read one by one, to name the wrong one."""
+
+    name: str = Field(min_length=1, description="The name of the suite in reports.")
+    defaults: dict[str, Any] = Field(default={}, description="Values of all tasks, as in a task file.")
+    tasks: dict[str, dict[str, Any]] = Field(default={}, description="The tasks, in the order of the table.")
+    minimal_pairs: dict[str, dict[str, Any]] = Field(
+        default={}, description="Minimal pairs, which follow the tasks in the table."
+    )
 
 
 @dataclass(frozen=True)
-class OpenTask:
-    """A task of a suite, read from its task file. path: of that file. changes: the --set flags that apply to it."""
+class SuiteTask:
+    """A task of a suite, with the --set flags applied. folder: of its files, unless --data names another."""
 
-    entry: SuiteTask
-    path: Path
+    entry: TaskEntry
     task: Task
-    changes: tuple[str, ...]
+    folder: str
 
     @property
     def metric(self) -> str:
         """The metric that the suite reports."""
         return self.entry.metric or self.task.metrics[0]
 
-    def data_folder(self, data: str | None) -> str:
-        """Return the folder of the task's files: --data, or without it the task file's folder, as in `finetune`."""
-        return data_folder(str(self.path), data)
-
 
 @dataclass(frozen=True)
-class OpenSuite:
-    """A suite and its tasks.
+class Suite:
+    """A suite and its parts by name. folder: of the suite file, and of minimal pairs, unless --data names another."""
 
-    entry: the content of the suite file, without parts that were left out. folder: of the suite file.
-    """
-
-    entry: Suite
-    tasks: tuple[OpenTask, ...]
-    folder: str = "."
+    name: str
+    folder: str
+    tasks: Mapping[str, SuiteTask]
+    minimal_pairs: Mapping[str, MinimalPairs]
 
     @property
-    def minimal_pairs(self) -> tuple[MinimalPairs, ...]:
-        return self.entry.minimal_pairs
+    def names(self) -> list[str]:
+        """The names of all parts, in the order of the table."""
+        return [*self.tasks, *self.minimal_pairs]
 
-    def pairs_folder(self, data: str | None) -> str:
-        """Return the folder of the files of minimal pairs: --data, or without it the suite file's folder."""
-        return self.folder if data is None else data
+    def only(self, names: Sequence[str]) -> Suite:
+        """Return the suite with only the parts of these names."""
+        return replace(
+            self,
+            tasks={name: task for name, task in self.tasks.items() if name in names},
+            minimal_pairs={name: pairs for name, pairs in self.minimal_pairs.items() if name in names},
+        )
 
 
 def suite_names() -> list[str]:
     """Return the names of the suites that ship with Clozeline."""
-    return sorted(path.stem for path in _shipped_folder().iterdir() if path.suffix == TOML)
+    return sorted(path.stem for path in SUITES.glob(f"*{TOML}"))
 
 
-def open_suite(name: str, only: Sequence[str], changes: Sequence[str]) -> OpenSuite:
+def open_suite(name: str, only: Sequence[str], changes: Sequence[str]) -> Suite:
     """Return a suite with its tasks.
 
     name: of a shipped suite, or the path of a suite file. only: the parts to keep, and the tasks that these start from
@@ -72,23 +129,31 @@ def open_suite(name: str, only: Sequence[str], changes: Sequence[str]) -> OpenSu
     Raises UsageError that names each wrong key.
     """
     path = path_of(name)
-    suite = read_suite(path)
-    for part in only:
-        if part not in suite.names:
-            raise UsageError(
-                f"--only {part}: the suite {suite.name} has no such task.{nearest_name(part, suite.names)} Its tasks "
-                f"are {', '.join(suite.names)}."
-            )
-    check_changes(suite, changes)
+    content = read_suite_file(path)
+    entries = entries_of(content, path)
+    pairs = {}
+    for part, table in content.minimal_pairs.items():
+        pairs[part] = parse_section(MinimalPairs, table, Origin(f"{path}: minimal_pairs.{part}"))
+    check_names(path, entries, pairs)
 
-    kept = suite.only(with_sources(suite, only or suite.names))
-    return OpenSuite(kept, tuple(open_task(path, entry, changes) for entry in kept.tasks), str(path.parent))
+    names = [*entries, *pairs]
+    for part in only:
+        if part not in names:
+            raise UsageError(
+                f"--only {part}: the suite {content.name} has no such task.{nearest_name(part, names)} Its tasks are "
+                f"{', '.join(names)}."
+            )
+    check_changes(content, changes)
+
+    kept = with_sources(entries, only or names)
+    tasks = {name: open_task(content, path, name, entry, changes) for name, entry in entries.items() if name in kept}
+    return Suite(content.name, str(path.parent), tasks, {name: pairs[name] for name in pairs if name in kept})
 
 
 def path_of(name: str) -> Path:
     """Return the path of a suite's file. Shipped names come before paths. Raises UsageError if there is none."""
-    if is_shipped(name):
-        return _shipped_folder() / f"{name}{TOML}"
+    if name in suite_names():
+        return SUITES / f"{name}{TOML}"
     if Path(name).is_file():
         return Path(name)
 
@@ -101,84 +166,82 @@ def path_of(name: str) -> Path:
     )
 
 
-def is_shipped(name: str) -> bool:
-    """Return whether a suite of this name ships with Clozeline."""
-    return name in suite_names()
-
-
-def _shipped_folder() -> Path:
-    return Path(str(files("trainer") / "suite" / "suites"))
-
-
-def read_suite(path: Path) -> Suite:
-    """Return the content of a suite file, without reading its task files. Raises UsageError."""
+def read_suite_file(path: Path) -> SuiteFile:
+    """Return the content of a suite file. Raises UsageError."""
     try:
-        return Suite.model_validate(tomllib.loads(path.read_text(encoding="utf-8-sig")))
+        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not TOML: {error}.") from error
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}.") from error
-    except ValidationError as error:
-        explained = " ".join(_explain(fault) for fault in error.errors())
-        raise UsageError(f"{path}: {explained}") from error
+    return parse_section(SuiteFile, content, Origin(str(path)))
 
 
-def _explain(fault: Any) -> str:
-    """Return one of pydantic's errors as a sentence. The location ("tasks", 1, "file") becomes tasks[1].file."""
-    key = ""
-    for part in fault["loc"]:
-        key += f"[{part}]" if isinstance(part, int) else f".{part}"
-    key = key.removeprefix(".")
-
-    schema = {"tasks": SuiteTask, "minimal_pairs": MinimalPairs}.get(str(next(iter(fault["loc"]), "")), Suite)
-    last = str(fault["loc"][-1]) if fault["loc"] else ""
-    fields = schema.model_fields if len(fault["loc"]) > 1 else Suite.model_fields
-    if fault["type"] == "extra_forbidden":
-        return f"unknown key {key}.{nearest_name(last, fields)}"
-
-    description = f" {fields[last].description}" if last in fields else ""
-    if fault["type"] == "missing":
-        return f"{key} is missing.{description}"
-
-    message = fault["msg"].removeprefix("Value error, ")
-    if not key:
-        return f"{message}."
-    # Messages of the schema itself are complete.
-    if fault["type"] == "value_error":
-        return f"{key}: {message}."
-    return f"{key}: {message[0].lower() + message[1:]}, found {_shortened(repr(fault['input']))}.{description}"
+def entries_of(content: SuiteFile, path: Path) -> dict[str, TaskEntry]:
+    """Return what the suite needs to know of each task. Raises UsageError for a task that starts from a later one."""
+    entries: dict[str, TaskEntry] = {}
+    for name, table in content.tasks.items():
+        keys = {key: value for key, value in table.items() if key in TaskEntry.model_fields}
+        entry = parse_section(TaskEntry, keys, Origin(f"{path}: tasks.{name}"))
+        if entry.starts_from is not None and entry.starts_from not in entries:
+            raise UsageError(
+                f"{path}: {name} starts from {entry.starts_from}, which is not an earlier task of this suite. Earlier "
+                f"tasks: {', '.join(entries) or 'none'}."
+            )
+        entries[name] = entry
+    return entries
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= 80 else f"{text[:77]}..."
+def check_names(path: Path, tasks: Mapping[str, Any], pairs: Mapping[str, Any]) -> None:
+    """Raise UsageError unless the names of all parts are valid, free and unique."""
+    names = [*tasks, *pairs]
+    if not names:
+        raise UsageError(f"{path}: the suite has neither tasks nor minimal pairs.")
+    for name in names:
+        if not re.fullmatch(NAME, name):
+            raise UsageError(
+                f"{path}: {name!r} is no valid name, because it also names a folder. Use letters, digits, and _ . - "
+                "after the first."
+            )
+        if name in RESERVED_NAMES:
+            raise UsageError(f"{path}: the name {name} is reserved for jobs of the suite itself. Choose another.")
+        if name in tasks and name in pairs:
+            raise UsageError(f"{path}: two parts of the suite have the name {name}.")
 
 
-def with_sources(suite: Suite, names: Sequence[str]) -> list[str]:
-    """Return the names, sorted, with the names of all tasks that these tasks start from, directly or indirectly."""
+def with_sources(entries: Mapping[str, TaskEntry], names: Sequence[str]) -> set[str]:
+    """Return some names, and those of all tasks that these tasks start from, directly or indirectly."""
     kept = set(names)
-    for task in reversed(suite.tasks):
-        if task.name in kept and task.starts_from is not None:
-            kept.add(task.starts_from)
-    return sorted(kept)
+    for name, entry in reversed(list(entries.items())):
+        if name in kept and entry.starts_from is not None:
+            kept.add(entry.starts_from)
+    return kept
 
 
-def open_task(suite_path: Path, entry: SuiteTask, changes: Sequence[str]) -> OpenTask:
-    """Return a task of a suite, read from its task file, with --set applied. Raises UsageError."""
-    path = suite_path.parent / entry.file
-    own = changes_of(entry.name, changes)
-    task = read_task(str(path), list(own), TaskNames(task=f"{suite_path}: the task file", names_file=True))
+def open_task(content: SuiteFile, path: Path, name: str, entry: TaskEntry, changes: Sequence[str]) -> SuiteTask:
+    """Return a task of a suite, with --set applied. path: of the suite file. Raises UsageError."""
+    values = {key: value for key, value in content.tasks[name].items() if key not in TaskEntry.model_fields}
+
+    in_file: dict[str, Any] = {}
+    place, folder = f"{path}: tasks.{name}", path.parent
+    if entry.file is not None:
+        file = path.parent / entry.file
+        in_file = task_content(str(file), f"{path}: the task file")
+        place, folder = str(file), file.parent
+    task = task_of(
+        merged({"name": name}, content.defaults, in_file, values),
+        place,
+        list(changes_of(name, changes)),
+        TaskNames(names_file=True),
+    )
 
     if entry.metric is not None and entry.metric not in task.metrics:
-        raise UsageError(
-            f"{suite_path}: {entry.name} reports {entry.metric}, but {path} has the metrics {', '.join(task.metrics)}."
-        )
+        raise UsageError(f"{path}: {name} reports {entry.metric}, but it has the metrics {', '.join(task.metrics)}.")
     _, *scored = set_names(task.data)  # the first is the training set
-    unknown = [name for name in entry.sets if name not in scored]
+    unknown = [reported for reported in entry.sets if reported not in scored]
     if unknown:
-        raise UsageError(
-            f"{suite_path}: {entry.name} reports the set {unknown[0]}, but {path} has only {', '.join(scored)}."
-        )
-    return OpenTask(entry, path, task, own)
+        raise UsageError(f"{path}: {name} reports the set {unknown[0]}, but it has only {', '.join(scored)}.")
+    return SuiteTask(entry, task, str(folder))
 
 
 def changes_of(name: str, changes: Sequence[str]) -> tuple[str, ...]:
@@ -192,13 +255,12 @@ def changes_for_all(changes: Sequence[str]) -> tuple[str, ...]:
     return tuple(change for change in changes if ":" not in change.partition("=")[0])
 
 
-def check_changes(suite: Suite, changes: Sequence[str]) -> None:
+def check_changes(suite: SuiteFile, changes: Sequence[str]) -> None:
     """Raise UsageError if a change is for a task that the suite does not have."""
-    names = [task.name for task in suite.tasks]
     for change in changes:
         task, colon, _ = change.partition("=")[0].partition(":")
-        if colon and task not in names:
+        if colon and task not in suite.tasks:
             raise UsageError(
-                f"--set {change}: the suite {suite.name} has no task {task}.{nearest_name(task, names)} Write "
+                f"--set {change}: the suite {suite.name} has no task {task}.{nearest_name(task, suite.tasks)} Write "
                 "KEY=VALUE for all tasks, or TASK:KEY=VALUE for one, as in rte:training.epochs=10."
             )

@@ -30,7 +30,8 @@ from trainer.distributed.process_group import start_distributed
 from trainer.distributed.zero import parameter_slices
 from trainer.engine import build_engine, gradient_divisor
 from trainer.models.batch import PackedBatch
-from trainer.models.pretraining import PretrainingModel, build_model
+from trainer.models.pretraining import PretrainingModel
+from trainer.models.starting_weights import build_model
 
 VOCABULARY = 151
 LENGTH = 24

@@ -39,7 +39,7 @@ from trainer.distributed.watchdog import Watchdog
 from trainer.engine import build_engine
 from trainer.loop import Loop
 from trainer.models.batch import PackedBatch
-from trainer.models.pretraining import build_model
+from trainer.models.starting_weights import build_model
 from trainer.run_context import RunContext
 
 MICRO_BATCHES = 2

@@ -30,7 +30,7 @@ from trainer.export.cli import main
 from trainer.export.convert import Writing, export, read_model, write_weights
 from trainer.export.model_card import last_metrics, model_card
 from trainer.models.hf_names import constant_tensors, to_hf
-from trainer.models.pretraining import build_model
+from trainer.models.starting_weights import build_model
 
 FAMILY = {"albert": {"model__embedding_size": 32}}
 SHORT = {"run__max_steps": 4, "checkpoint__every": 2, "run__log_every": 2, "schedule__warmup_steps": 1}

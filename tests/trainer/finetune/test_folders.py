@@ -34,9 +34,9 @@ def task_of(kind: str, **data: Any) -> Task:
     return Task.model_validate({"name": "test", "kind": kind, "data": files | data, "training": training})
 
 
-def model_of(folder: Path, task: Task, labels: Sequence[str], seed: int = 0) -> Any:
+def model_of(folder: Path, task: Task, labels: Sequence[str], seed: int = 0, new_head: bool = False) -> Any:
     kind = kind_of(task, labels, open_tokenizer(str(folder), task.kind))
-    return build_model(str(folder), task, kind, seed, random_weights=False)
+    return build_model(str(folder), task, kind, seed, random_weights=False, new_head=new_head)
 
 
 @pytest.fixture
@@ -81,6 +81,17 @@ def test_a_head_with_other_labels_is_replaced_and_the_encoder_kept(reviews: Path
             assert torch.equal(values, other), name
 
 
+@pytest.mark.parametrize(("kind", "labels"), [("sentence", ("bad", "good")), ("tags", ("O", "B-X"))])
+def test_a_new_head_is_new_in_any_case(reviews: Path, kind: str, labels: tuple[str, str]) -> None:
+    """Also one of another kind with the same number of labels, whose weights have the same names."""
+    trained = model_of(reviews, task_of("sentence"), ("bad", "good"))
+    model = model_of(reviews, task_of(kind), labels, new_head=True)
+    assert not torch.equal(head_of(model), head_of(trained))
+    assert torch.equal(head_of(model), head_of(model_of(reviews, task_of(kind), labels, new_head=True)))
+    for name, values in model.bert.named_parameters():
+        assert torch.equal(values, trained.bert.get_parameter(name)), name
+
+
 def test_a_task_leaves_neither_its_dropout_nor_its_problem_to_the_next(encoder, reviews: Path, tmp_path: Path) -> None:
     assert AutoConfig.from_pretrained(reviews).hidden_dropout_prob == 0.1
 
@@ -122,7 +133,7 @@ def test_how_often_states_are_saved_is_no_other_task(encoder, tmp_path: Path) ->
     path = str(write_task(tmp_path, "sentence"))
     data = read_task_data(read_task(path, []), str(tmp_path))
     identities = [
-        identity_of(read_task(path, [change]), str(encoder("bert")), data, random_weights=False)
+        identity_of(read_task(path, [change]), str(encoder("bert")), data, "of the encoder")
         for change in ("training.save_every=7", "training.save_every=9", "training.lr=1e-4")
     ]
     assert identities[0] == identities[1] != identities[2]
@@ -144,7 +155,7 @@ def claimed_task(encoder, tmp_path: Path) -> Callable[..., dict[str, str]]:
     def check(*changes: str) -> dict[str, str]:
         task = read_task(str(path), [*files, *changes])
         data = read_task_data(task, str(tmp_path))
-        identity = identity_of(task, str(encoder("bert")), data, random_weights=False)
+        identity = identity_of(task, str(encoder("bert")), data, "of the encoder")
         if not (output / IDENTITY_FILE).exists():
             (output / IDENTITY_FILE).write_text(json.dumps(identity))
             (output / TASK_FILE).write_text(dump_task(task))

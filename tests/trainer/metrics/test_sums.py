@@ -15,7 +15,8 @@ from torch.nn import functional as F
 from tests.trainer.one_rank import VOCABULARY, small_batch, small_recipe
 from trainer.metrics.sums import PLACE_NAMES, Interval, StepResult, Sums, evaluation_figures
 from trainer.models.batch import IGNORE_INDEX, PackedBatch
-from trainer.models.pretraining import PLACE_KINDS, SUMS, Losses, Predictions, build_model, predictions, sums_by_place
+from trainer.models.pretraining import PLACE_KINDS, SUMS, Losses, Predictions, predictions, sums_by_place
+from trainer.models.starting_weights import build_model
 
 MASK = 4
 LABELS = st.integers(0, 3) | st.just(IGNORE_INDEX)

@@ -34,7 +34,8 @@ from trainer.models.electra import (
 from trainer.models.families import GENERATOR_FOLDER, encoder_shape
 from trainer.models.hf_load import warm_start_model
 from trainer.models.hf_names import to_hf
-from trainer.models.pretraining import Losses, build_model
+from trainer.models.pretraining import Losses
+from trainer.models.starting_weights import build_model
 
 PARTS = ("discriminator", "generator")
 

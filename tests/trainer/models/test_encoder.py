@@ -34,7 +34,8 @@ from trainer.models.batch import PackedBatch
 from trainer.models.families import encoder_shape
 from trainer.models.hf_load import warm_start
 from trainer.models.hf_names import constant_tensors, from_hf, to_hf
-from trainer.models.pretraining import PretrainingModel, build_model
+from trainer.models.pretraining import PretrainingModel
+from trainer.models.starting_weights import build_model
 
 
 def micro_batches(pairs: Path, share: RankShare) -> list[PackedBatch]:

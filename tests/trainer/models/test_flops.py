@@ -15,7 +15,7 @@ from tests.xlnet_batches import random_batch
 from trainer.config.load import load_recipe
 from trainer.models.families import encoder_shape
 from trainer.models.flops import attention_products, flops_per_token, peak_flops
-from trainer.models.pretraining import build_model
+from trainer.models.starting_weights import build_model
 
 MODERNBERT_BASE = [
     "model.family=modernbert",

@@ -20,7 +20,8 @@ from trainer.export.convert import export
 from trainer.models.electra import parts_of
 from trainer.models.hf_config import hf_config
 from trainer.models.hf_load import warm_start
-from trainer.models.pretraining import PretrainingModel, build_model
+from trainer.models.pretraining import PretrainingModel
+from trainer.models.starting_weights import build_model
 
 
 def state(model: PretrainingModel) -> dict[str, torch.Tensor]:

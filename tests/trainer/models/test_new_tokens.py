@@ -16,7 +16,8 @@ from trainer.config.schema import ModelSection
 from trainer.data.folder import check_model_vocabulary
 from trainer.models.hf_config import model_of_folder
 from trainer.models.hf_load import warm_start
-from trainer.models.pretraining import PretrainingModel, build_model
+from trainer.models.pretraining import PretrainingModel
+from trainer.models.starting_weights import build_model
 from trainer.models.tiling import tile_model
 
 

@@ -14,7 +14,7 @@ from trainer.config.load import load_recipe, recipe_names
 from trainer.config.schema import ModelSection
 from trainer.models.families import check_memory, encoder_shape, fewest_parameters
 from trainer.models.hf_config import AUTO_CLASSES, hf_config
-from trainer.models.pretraining import empty_model
+from trainer.models.starting_weights import empty_model
 
 PUBLISHED = {
     "modernbert_base": (149_014_272, 149_655_232),

@@ -21,8 +21,7 @@ from trainer.config.schema import Recipe
 from trainer.config.sections import ModelSection
 from trainer.models.encoder import Attention
 from trainer.models.families import encoder_shape
-from trainer.models.pretraining import model_of
-from trainer.models.starting_weights import drawn_weights, ignored_keys, make_identity, with_starting_weights
+from trainer.models.starting_weights import drawn_weights, ignored_keys, make_identity, model_of, with_starting_weights
 
 VOCABULARY_SIZE = 40
 SPECIALS = 5

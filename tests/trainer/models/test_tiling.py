@@ -24,7 +24,8 @@ from trainer.config.schema import ModelSection
 from trainer.models.batch import PackedBatch
 from trainer.models.electra import parts_of
 from trainer.models.families import encoder_shape
-from trainer.models.pretraining import PretrainingModel, build_model
+from trainer.models.pretraining import PretrainingModel
+from trainer.models.starting_weights import build_model
 from trainer.models.tiling import shares, source_name, tile_model, tile_places
 
 GROWN = ["hidden_size=80", "num_attention_heads=5", "intermediate_size=131", "num_hidden_layers=10"]

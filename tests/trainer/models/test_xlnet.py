@@ -26,7 +26,8 @@ from trainer.models.batch import PackedBatch
 from trainer.models.families import encoder_shape
 from trainer.models.hf_load import warm_start
 from trainer.models.hf_names import from_hf, to_hf
-from trainer.models.pretraining import PretrainingModel, build_model
+from trainer.models.pretraining import PretrainingModel
+from trainer.models.starting_weights import build_model
 from trainer.optim.build import parameter_groups
 
 ROWS = [(10, 9), (6, 0), (20, 17), (7, 30), (4, 4), (12, 1)]

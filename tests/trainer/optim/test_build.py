@@ -5,7 +5,7 @@ from torch import nn
 from schemas.errors import UsageError
 from tests.small_models import section
 from trainer.config.load import load_recipe
-from trainer.models.pretraining import build_model
+from trainer.models.starting_weights import build_model
 from trainer.optim.build import parameter_groups, stacked_matrices
 
 TINY = "tests/recipes/small_bert.toml"

@@ -26,7 +26,7 @@ from trainer.config.schema import Recipe
 from trainer.data.share import RankShare
 from trainer.distributed.process_group import start_distributed
 from trainer.engine import build_engine, gradient_divisor
-from trainer.models.pretraining import build_model
+from trainer.models.starting_weights import build_model
 from trainer.optim.lr_schedule import set_learning_rate
 
 LR = 0.01

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+import signal
+import tomllib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,20 @@ from transformers import AutoConfig
 
 from tests.conftest import NOUNS, PLACES, VERBS
 from tests.trainer.finetune.conftest import write_encoder
+from trainer.distributed.stop import LISTENED
 
 Lines = list[dict[str, Any]]
 
 TRAINING = {"epochs": 2, "batch": 8, "lr": 1e-3, "max_length": 32}
+
+
+@pytest.fixture(autouse=True)
+def signal_handlers() -> Iterator[None]:
+    """A command in this process leaves its signals ignored, and processes that later tests start would inherit that."""
+    before = {number: signal.getsignal(number) for number in LISTENED}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")
@@ -107,7 +119,7 @@ def write_task(folder: Path, name: str, kind: str, lines: Callable[[int, int], L
 
 @pytest.fixture
 def suite_file(tmp_path: Path) -> Path:
-    """A suite with its files. The task "verbs" starts from the encoder of "subjects"."""
+    """A suite with its files. "verbs" has no task file, and starts from the encoder of "subjects"."""
     folder = tmp_path / "small"
     folder.mkdir()
     write_task(folder, "subjects", "sentence", subject_lines)
@@ -116,15 +128,23 @@ def suite_file(tmp_path: Path) -> Path:
     write_lines(folder / "pairs/order.jsonl", minimal_pairs(12, 3))
     write_lines(folder / "pairs/swaps.jsonl", minimal_pairs(6, 4))
 
+    verbs = tomllib.loads((folder / "verbs.toml").read_text())
+    (folder / "verbs.toml").unlink()
     content = {
         "name": "small",
-        "tasks": [
-            {"name": "subjects", "file": "subjects.toml"},
-            {"name": "tags", "file": "tags.toml"},
-            {"name": "verbs", "file": "verbs.toml", "starts_from": "subjects"},
-        ],
-        "minimal_pairs": [{"name": "order", "files": "pairs/*.jsonl", "source": "https://example.org/pairs"}],
+        "tasks": {
+            "subjects": {"file": "subjects.toml"},
+            "tags": {"file": "tags.toml"},
+            "verbs": {"starts_from": "subjects"} | verbs,
+        },
+        "minimal_pairs": {"order": {"files": "pairs/*.jsonl", "source": "https://example.org/pairs"}},
     }
     path = folder / "small.toml"
     path.write_text(tomli_w.dumps(content))
+    return path
+
+
+def changed(path: Path, **changes: object) -> Path:
+    """A suite file with other values of some keys."""
+    path.write_text(tomli_w.dumps(tomllib.loads(path.read_text()) | changes))
     return path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,12 +14,10 @@ import transformers
 from schemas.errors import DataError, UsageError
 from tests.trainer.finetune.conftest import write_encoder
 from tests.trainer.suite.conftest import minimal_pairs, write_lines
-from trainer.suite.child import device_of_job
-from trainer.suite.minimal_pairs.command import main
-from trainer.suite.minimal_pairs.likelihood import end_of_word, log_likelihoods, max_tokens
-from trainer.suite.minimal_pairs.model import open_masked_lm
-from trainer.suite.minimal_pairs.pairs_file import read_pairs
-from trainer.suite.probe.command import open_encoder
+from trainer.suite.frozen_encoder import device_of_job
+from trainer.suite.likelihood import end_of_word, log_likelihoods, max_tokens
+from trainer.suite.minimal_pairs import main, open_masked_lm, read_pairs
+from trainer.suite.probe import open_encoder
 
 SENTENCES = ["The captain remembers the mountain.", "A bookkeeper's unthinkable winter!", "Go."]
 
@@ -125,15 +124,15 @@ def test_other_folders_are_refused(xlnet_vocab: Path, vocab: Path, tmp_path: Pat
 def test_pairs_that_are_not_utf8_are_a_mistake_of_the_user(tmp_path: Path) -> None:
     path = tmp_path / "pairs.jsonl"
     path.write_bytes(b'{"sentence_good": "A b.", "sentence_bad": "B \xff a."}\n')
-    with pytest.raises(DataError, match="is not UTF-8"):
+    with pytest.raises(DataError, match=r"line 1: byte 0xff is not UTF-8"):
         read_pairs(str(path))
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "line 2: '{' is not JSON"),
-        ("[1]", r"line 2: '\[1\]' is not an object"),
+        ("{", "line 2: broken JSON at column 2"),
+        ("[1]", r"line 2: \[1\] is not an object"),
         ('{"sentence_good": "A."}', "line 2: sentence_bad is None"),
         ('{"sentence_good": " ", "sentence_bad": "A."}', "line 2: sentence_good is ' '"),
     ],
@@ -155,9 +154,7 @@ def test_a_file_without_names_is_its_own_paradigm(tmp_path: Path) -> None:
     assert (pair.paradigm, pair.phenomenon) == ("agreement", "agreement")
 
 
-def test_finished_files_are_kept_and_others_refused(
-    masked_lm: Callable[[int], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_are_scored_once(masked_lm: Callable[[int], Path], tmp_path: Path) -> None:
     for name, seed in (("a", 1), ("b", 2)):
         write_lines(tmp_path / f"pairs/{name}.jsonl", minimal_pairs(6, seed))
     words = [str(masked_lm(0)), "--data", str(tmp_path), "--files", "pairs/*.jsonl", "--output", str(tmp_path / "out")]
@@ -165,34 +162,20 @@ def test_finished_files_are_kept_and_others_refused(
     first = json.loads((tmp_path / "out/results.json").read_text())
     assert first["pairs"] == 12 and set(first["paradigms"]) == {"order_0", "order_1"}
 
+    # A pair is right if the acceptable sentence is the likelier one.
+    lines = [*minimal_pairs(6, 1), *minimal_pairs(6, 2)]
+    good, bad = (
+        log_likelihoods(*open_masked_lm(words[0], random_weights=False), [line[key] for line in lines], True)
+        for key in ("sentence_good", "sentence_bad")
+    )
+    assert first["phenomena"]["word order"] == sum(map(operator.gt, good, bad)) / 12
+
     (tmp_path / "out/files/b.jsonl.json").unlink()
     (tmp_path / "out/results.json").unlink()
     assert main(words, "test") == 0
     second = json.loads((tmp_path / "out/results.json").read_text())
     assert {**first, "seconds": 0} == {**second, "seconds": 0}
 
-    capsys.readouterr()
-    assert main([str(masked_lm(1)), *words[1:]], "test") == 2
-    assert "holds scores of another encoder" in capsys.readouterr().err
-
-
-def test_a_model_that_has_learned_the_good_ones_judges_rightly(
-    masked_lm: Callable[[int], Path], tmp_path: Path
-) -> None:
-    """A bias of the vocabulary's logits towards one word makes its sentence the likelier one."""
-    folder = tmp_path / "biased"
-    tokenizer = transformers.AutoTokenizer.from_pretrained(masked_lm(0))
-    model = transformers.AutoModelForMaskedLM.from_pretrained(masked_lm(0))
-    liked = tokenizer("river", add_special_tokens=False)["input_ids"]
-    disliked = tokenizer("garden", add_special_tokens=False)["input_ids"]
-    with torch.no_grad():
-        for token in set(liked) - set(disliked):
-            model.get_output_embeddings().bias[token] += 30
-        for token in set(disliked) - set(liked):
-            model.get_output_embeddings().bias[token] -= 30
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-
-    opened, tokenizer = open_masked_lm(str(folder), random_weights=False)
-    good, bad = log_likelihoods(opened, tokenizer, ["the river", "the garden"], within_words=True)
-    assert good > bad
+    # The scores of another encoder are not kept.
+    assert main([str(masked_lm(1)), *words[1:]], "test") == 0
+    assert json.loads((tmp_path / "out/results.json").read_text())["encoder"] != first["encoder"]

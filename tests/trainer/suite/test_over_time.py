@@ -15,11 +15,10 @@ from schemas.errors import UsageError
 from tests.trainer.suite.conftest import minimal_pairs, write_lines
 from trainer.metrics.report import charts_over_hours, read_scores
 from trainer.suite import checkpoints
-from trainer.suite.checkpoints import encoders_of_run, hours_of, steps_of
+from trainer.suite.checkpoints import hours_of, steps_of
 from trainer.suite.cli import main
 from trainer.suite.plan import Plan
-from trainer.suite.schema import Suite
-from trainer.suite.suite_file import OpenSuite
+from trainer.suite.suite_file import Suite
 
 
 def run_folder(folder: Path, steps: list[int]) -> Path:
@@ -42,12 +41,6 @@ def test_which_checkpoints(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no checkpoint"):
         steps_of(str(tmp_path), "all")
     assert hours_of(run) == pytest.approx({10: 10 / 60, 20: 20 / 60, 30: 0.5})
-
-
-def test_a_run_without_its_recipe(tmp_path: Path) -> None:
-    run = run_folder(tmp_path / "run", [10])
-    with pytest.raises(UsageError, match=r"recipe\.toml does not exist, so the shape of the model is unknown"):
-        encoders_of_run(str(run), [10], tmp_path / "out")
 
 
 def test_the_axis_is_hours(tmp_path: Path) -> None:
@@ -82,7 +75,7 @@ def test_all_checkpoints_of_a_run(training, tmp_path: Path, capsys: pytest.Captu
 
     suite = tmp_path / "suite"
     write_lines(suite / "pairs/order.jsonl", minimal_pairs(4, 1))
-    (suite / "small.toml").write_text('name = "small"\n[[minimal_pairs]]\nname = "order"\nfiles = "pairs/*.jsonl"\n')
+    (suite / "small.toml").write_text('name = "small"\n[minimal_pairs.order]\nfiles = "pairs/*.jsonl"\n')
     words = [str(run), "--checkpoints", "4,12", "--suite", str(suite / "small.toml"), "--output", str(tmp_path / "out")]
     assert main(words) == 0, capsys.readouterr()
 
@@ -98,14 +91,14 @@ def test_scores_of_a_part_join_those_of_the_whole(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(checkpoints, "write_report", lambda *_: None)
     monkeypatch.setattr(checkpoints, "read_state", lambda _: SimpleNamespace(resumed_at=None, changes=[]))
     run = str(run_folder(tmp_path / "run", [10]))
-    whole = Plan(OpenSuite(Suite.model_construct(name="small"), ()), [], "", tmp_path, 1)
+    whole = Plan(Suite("small", "", {}, {}), [], "", tmp_path, 1, run=run, steps=[10])
 
     def content_of(scores: dict[str, float]) -> dict[str, Any]:
         cells = {name: {"spread": {"mean": score}} for name, score in scores.items()}
         average = {"spread": {"mean": sum(scores.values()) / len(scores)}}
         return {"suite": "small", "scores": {"step-10": cells}, "averages": {"step-10": average}}
 
-    checkpoints.write_scores(run, [10], whole, content_of({"subjects": 0.8, "verbs": 0.6}))
-    checkpoints.write_scores(run, [10], replace(whole, is_whole=False), content_of({"subjects": 0.9}))
+    checkpoints.write_scores(whole, content_of({"subjects": 0.8, "verbs": 0.6}))
+    checkpoints.write_scores(replace(whole, is_whole=False), content_of({"subjects": 0.9}))
     ((line,),) = read_scores(run).values()
     assert line["scores"] == pytest.approx({"average": 0.7, "subjects": 0.9, "verbs": 0.6})

@@ -9,7 +9,7 @@ import pytest
 from tests.trainer.suite.conftest import write_lines
 from trainer.finetune.examples import TextExample
 from trainer.finetune.files.read import read_task_data
-from trainer.suite.minimal_pairs.command import results
+from trainer.suite.minimal_pairs import results
 from trainer.suite.suite_file import open_suite
 
 MULTIRC = {
@@ -44,7 +44,7 @@ def test_babylm_puts_the_question_before_its_text(
     for split in ("train", "valid"):
         write_lines(tmp_path / f"glue_filtered/{name}.{split}.jsonl", [line])
 
-    [task] = open_suite("babylm", [name], []).tasks
+    task = open_suite("babylm", [name], []).tasks[name]
     [example] = read_task_data(task.task, str(tmp_path)).train
     assert isinstance(example, TextExample)
     assert (example.text, example.text_pair, example.label) == expected
@@ -52,8 +52,8 @@ def test_babylm_puts_the_question_before_its_text(
 
 def test_babylm_masks_one_token_at_a_time_and_warms_up_as_its_pipeline_does() -> None:
     suite = open_suite("babylm", [], [])
-    assert {pairs.variant for pairs in suite.minimal_pairs} == {"token"}
-    assert {task.task.training.warmup_ratio for task in suite.tasks} == {0.06}
+    assert {pairs.variant for pairs in suite.minimal_pairs.values()} == {"token"}
+    assert {task.task.training.warmup_ratio for task in suite.tasks.values()} == {0.06}
 
 
 def test_each_paradigm_counts_the_same() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -9,45 +10,47 @@ import pytest
 import tomli_w
 
 from schemas.errors import DataError, UsageError
+from tests.trainer.suite.conftest import changed
 from trainer.suite.encoders import encoders_of, short_names
 from trainer.suite.needed_files import missing_files, without_missing
 from trainer.suite.suite_file import open_suite, suite_names
 
 
-def changed(path: Path, **changes: object) -> Path:
-    content = tomllib.loads(path.read_text()) | changes
-    path.write_text(tomli_w.dumps(content))
-    return path
-
-
 @pytest.mark.parametrize("name", suite_names())
 def test_the_shipped_suites_open(name: str) -> None:
     suite = open_suite(name, [], [])
-    assert suite.entry.name == name
-    for task in suite.tasks:
+    assert suite.name == name
+    for task in suite.tasks.values():
         assert task.metric in task.task.metrics
         assert task.task.source
 
 
 def test_cb_counts_what_the_leaderboard_counts() -> None:
-    [cb] = [task for task in open_suite("superglue", [], []).tasks if task.entry.name == "cb"]
-    assert cb.metric == "accuracy_and_macro_f1"
+    assert open_suite("superglue", [], []).tasks["cb"].metric == "accuracy_and_macro_f1"
 
 
 def test_a_suite_opens_with_its_tasks(suite_file: Path) -> None:
     suite = open_suite(str(suite_file), [], ["training.epochs=7", "tags:training.epochs=9"])
-    assert [task.entry.name for task in suite.tasks] == ["subjects", "tags", "verbs"]
-    assert [task.task.training.epochs for task in suite.tasks] == [7, 9, 7]
-    assert [task.metric for task in suite.tasks] == ["accuracy", "chunk_f1", "accuracy"]
+    assert list(suite.tasks) == ["subjects", "tags", "verbs"]
+    assert [task.task.training.epochs for task in suite.tasks.values()] == [7, 9, 7]
+    assert [task.metric for task in suite.tasks.values()] == ["accuracy", "chunk_f1", "accuracy"]
+
+
+def test_the_table_of_a_task_comes_before_its_file_and_that_before_the_defaults(suite_file: Path) -> None:
+    content = tomllib.loads(suite_file.read_text())
+    content["defaults"] = {"source": "nowhere", "training": {"epochs": 5, "weight_decay": 0.5}}
+    content["tasks"]["tags"]["training"] = {"batch": 3}
+    suite_file.write_text(tomli_w.dumps(content))
+    tags = open_suite(str(suite_file), [], []).tasks["tags"].task
+    assert tags.source == "https://example.org/tags"
+    assert (tags.training.epochs, tags.training.batch, tags.training.weight_decay) == (2, 3, 0.5)
 
 
 def test_a_labeled_test_set_can_be_reported(suite_file: Path) -> None:
-    task_file = suite_file.parent / "subjects.toml"
     data = {"train": "subjects/train.jsonl", "dev": "subjects/dev.jsonl", "test": "subjects/dev.jsonl"}
-    changed(task_file, data=data)
-    changed(suite_file, tasks=[{"name": "subjects", "file": "subjects.toml", "sets": ["dev", "test"]}])
-    [task] = open_suite(str(suite_file), [], []).tasks
-    assert task.entry.sets == ("dev", "test")
+    changed(suite_file.parent / "subjects.toml", data=data)
+    changed(suite_file, tasks={"subjects": {"file": "subjects.toml", "sets": ["dev", "test"]}})
+    assert open_suite(str(suite_file), [], []).tasks["subjects"].entry.sets == ("dev", "test")
 
 
 def test_data_are_found_beside_the_task_file_as_by_finetune(suite_file: Path) -> None:
@@ -55,10 +58,10 @@ def test_data_are_found_beside_the_task_file_as_by_finetune(suite_file: Path) ->
     folder = suite_file.parent
     elsewhere = folder.parent / "suites" / "mixed.toml"
     elsewhere.parent.mkdir()
-    elsewhere.write_text(suite_file.read_text().replace('file = "', 'file = "../small/').replace("pairs/*", "p/*"))
+    text = suite_file.read_text().replace('file = "', 'file = "../small/').replace("pairs/*", "p/*")
+    elsewhere.write_text(text.replace("verbs/", "../small/verbs/"))
     suite = open_suite(str(elsewhere), [], [])
     assert [part.name for part in missing_files(suite, None)] == ["order"]
-    assert [part.name for part in missing_files(suite, str(folder))] == ["order"]
     (folder / "pairs").rename(elsewhere.parent / "p")
     assert missing_files(suite, None) == []
 
@@ -66,46 +69,38 @@ def test_data_are_found_beside_the_task_file_as_by_finetune(suite_file: Path) ->
 def test_files_may_lie_in_the_home_folder(suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(suite_file.parent))
     elsewhere = tmp_path / "elsewhere.toml"
-    elsewhere.write_text(suite_file.read_text().replace('file = "', 'file = "~/').replace("pairs/*", "~/pairs/*"))
-    suite = open_suite(str(elsewhere), [], [])
-    assert missing_files(suite, None) == []
+    text = suite_file.read_text().replace('file = "', 'file = "~/').replace("pairs/*", "~/pairs/*")
+    elsewhere.write_text(text.replace("verbs/", "~/verbs/"))
+    assert missing_files(open_suite(str(elsewhere), [], []), None) == []
 
 
 def test_only_keeps_what_a_task_starts_from(suite_file: Path) -> None:
-    suite = open_suite(str(suite_file), ["verbs"], [])
-    assert [task.entry.name for task in suite.tasks] == ["subjects", "verbs"]
-    assert suite.minimal_pairs == ()
+    assert open_suite(str(suite_file), ["verbs"], []).names == ["subjects", "verbs"]
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"tasks": [{"name": "a"}]}, r"tasks\[0\]\.file is missing\. The task file"),
-        ({"tasks": [{"name": "a", "file": "tags.toml", "metrik": "x"}]}, r"unknown key tasks\[0\]\.metrik\..*metric"),
-        ({"tasks": [{"name": "a/b", "file": "tags.toml"}]}, r"tasks\[0\]\.name: .*found 'a/b'"),
-        (
-            {"tasks": [{"name": "a", "file": "tags.toml", "metric": "f2"}]},
-            "a reports f2, but .* has the metrics chunk_f1",
-        ),
-        (
-            {"tasks": [{"name": "a", "file": "tags.toml", "sets": ["hard"]}]},
-            "the set hard, but .* has only dev",
-        ),
-        ({"tasks": [{"name": "a", "file": "none.toml"}]}, r"small\.toml: the task file .*none\.toml does not exist"),
-        (
-            {"tasks": [{"name": "a", "file": "tags.toml", "starts_from": "b"}]},
-            r"small\.toml: tasks: a starts from b, which is not an earlier task of this suite; earlier tasks: none\.$",
-        ),
-        ({"tasks": [{"name": "order", "file": "tags.toml"}]}, "two parts of the suite have the name order"),
-        ({"tasks": [{"name": "probe", "file": "tags.toml"}]}, "has the name probe, which is reserved"),
-        ({"tasks": [{"name": "export", "file": "tags.toml"}]}, "has the name export, which is reserved"),
-        ({"tasks": [{"name": "mnli-encoder", "file": "tags.toml"}]}, "has the name mnli-encoder, which is reserved"),
-        ({"minimal_pairs": [{"name": "probe", "files": "*"}]}, "has the name probe, which is reserved"),
-        ({"tasks": [], "minimal_pairs": []}, "neither tasks nor minimal pairs"),
+        ({"tasks": {"a": {}}}, r"small\.toml: tasks\.a: kind is missing\."),
+        ({"tasks": {"a": {"file": "tags.toml", "metrik": "x"}}}, r"unknown key metrik\. Did you mean metrics\?"),
+        ({"tasks": {"a": {"file": 3}}}, r"small\.toml: tasks\.a: file: expected a text, found 3"),
+        ({"tasks": {"a/b": {"file": "tags.toml"}}}, "'a/b' is no valid name"),
+        ({"tasks": {"a": {"file": "tags.toml", "metric": "f2"}}}, "a reports f2, but it has the metrics chunk_f1"),
+        ({"tasks": {"a": {"file": "tags.toml", "sets": ["hard"]}}}, "the set hard, but it has only dev"),
+        ({"tasks": {"a": {"file": "none.toml"}}}, r"small\.toml: the task file .*none\.toml does not exist"),
+        ({"tasks": {"a": {"starts_from": "b"}}}, "a starts from b, which is not an earlier .* Earlier tasks: none"),
+        ({"tasks": {"order": {"file": "tags.toml"}}}, "two parts of the suite have the name order"),
+        ({"tasks": {"probe": {"file": "tags.toml"}}}, "the name probe is reserved"),
+        ({"minimal_pairs": {"export": {"files": "*"}}}, "the name export is reserved"),
+        ({"minimal_pairs": {"a": {"variant": "all"}}}, r"minimal_pairs\.a: files is missing.* variant: expected"),
+        ({"tasks": {}, "minimal_pairs": {}}, "neither tasks nor minimal pairs"),
+        ({"defaults": {"training": {"lr": "high"}}}, r"tasks\.verbs: training\.lr: expected a number, found 'high'"),
         ({"nmae": "x"}, r"unknown key nmae\. Did you mean name\?"),
     ],
 )
 def test_what_is_wrong_is_named(suite_file: Path, changes: dict[str, object], message: str) -> None:
+    if "defaults" in changes:
+        changes["tasks"] = {"verbs": {"kind": "sentence", "data": {"train": "a.jsonl", "dev": "b.jsonl"}}}
     with pytest.raises(UsageError, match=message):
         open_suite(str(changed(suite_file, **changes)), [], [])
 
@@ -117,23 +112,10 @@ def test_wrong_words_are_named(suite_file: Path) -> None:
         open_suite(str(suite_file), [], ["verb:training.lr=1"])
     with pytest.raises(UsageError, match=r"--suite glu: .* Did you mean glue\? These ship with Clozeline: babylm"):
         open_suite("glu", [], [])
-
-
-def test_a_wrong_path_gets_the_near_file(suite_file: Path) -> None:
-    folder = suite_file.parent
-    with pytest.raises(UsageError) as error:
-        open_suite(str(folder / "smal.toml"), [], [])
-    assert str(error.value) == (
-        f"--suite {folder}/smal.toml does not exist. Did you mean {suite_file}? Give the path of a suite file."
-    )
-
-    changed(suite_file, tasks=[{"name": "subjects", "file": "subjets.toml"}])
-    with pytest.raises(UsageError) as error:
-        open_suite(str(suite_file), [], [])
-    assert str(error.value) == (
-        f"{suite_file}: the task file {folder}/subjets.toml does not exist. Did you mean {folder}/subjects.toml? Give "
-        "the path of a task file."
-    )
+    missing = suite_file.parent / "smal.toml"
+    message = f"--suite {missing} does not exist. Did you mean {suite_file}? Give the path of a suite file."
+    with pytest.raises(UsageError, match=re.escape(message)):
+        open_suite(str(missing), [], [])
 
 
 def test_all_missing_files_are_named_at_once(suite_file: Path) -> None:
@@ -144,9 +126,8 @@ def test_all_missing_files_are_named_at_once(suite_file: Path) -> None:
         path.unlink()
 
     suite = open_suite(str(suite_file), [], [])
-    missing = missing_files(suite, str(folder))
     with pytest.raises(DataError) as error:
-        without_missing(suite, missing, str(suite_file.parent), skip=False)
+        without_missing(suite, str(folder), skip=False)
     assert str(error.value).splitlines() == [
         "3 files of the suite small cannot be found:",
         "  subjects: subjects/dev.jsonl (from https://example.org/subjects)",
@@ -160,36 +141,25 @@ def test_all_missing_files_are_named_at_once(suite_file: Path) -> None:
 def test_a_suite_of_which_nothing_is_left(suite_file: Path, tmp_path: Path) -> None:
     suite = open_suite(str(suite_file), ["subjects", "order"], [])
     empty = str(tmp_path / "empty")
-    missing = missing_files(suite, empty)
     with pytest.raises(DataError) as error:
-        without_missing(suite, missing, empty, skip=True)
+        without_missing(suite, empty, skip=True)
     assert str(error.value) == (
         f"no part of the suite small (subjects, order) has its files in {empty}, such as subjects/train.jsonl. They "
         "come from https://example.org/subjects, https://example.org/pairs. Put them there, or give their folder with "
         "--data."
     )
-    with pytest.raises(DataError) as error:
-        without_missing(suite, missing, empty, skip=False)
-    assert "--skip_missing" not in str(error.value) and str(error.value).endswith("Put them there.")
 
 
-def test_a_task_is_skipped_with_the_one_that_it_starts_from(suite_file: Path) -> None:
+def test_a_task_is_skipped_with_the_one_that_it_starts_from_and_optional_parts_alone(suite_file: Path) -> None:
+    data = str(suite_file.parent)
+    optional = {"order": {"files": "none/*.jsonl", "optional": True}}
+    suite = open_suite(str(changed(suite_file, minimal_pairs=optional)), [], [])
+    kept, skipped = without_missing(suite, data, skip=False)
+    assert (kept.names, [part.name for part in skipped]) == (["subjects", "tags", "verbs"], ["order"])
+
     (suite_file.parent / "subjects/dev.jsonl").unlink()
-    suite = open_suite(str(suite_file), [], [])
-    data = str(suite_file.parent)
-    kept, skipped = without_missing(suite, missing_files(suite, data), data, skip=True)
-    assert [task.entry.name for task in kept.tasks] == ["tags"]
-    assert [part.name for part in skipped] == ["subjects", "verbs"]
-    assert kept.entry.names == ["tags", "order"]
-
-
-def test_optional_parts_may_be_missing(suite_file: Path) -> None:
-    pairs = [{"name": "order", "files": "none/*.jsonl", "optional": True}]
-    suite = open_suite(str(changed(suite_file, minimal_pairs=pairs)), [], [])
-    data = str(suite_file.parent)
-    kept, skipped = without_missing(suite, missing_files(suite, data), data, skip=False)
-    assert kept.minimal_pairs == ()
-    assert [part.name for part in skipped] == ["order"]
+    kept, skipped = without_missing(suite, data, skip=True)
+    assert (kept.names, [part.name for part in skipped]) == (["tags"], ["subjects", "order", "verbs"])
 
 
 def test_folders_get_short_names(tmp_path: Path) -> None:

@@ -1,0 +1,286 @@
+"""Runs the jobs of a suite in parallel, each in its own process and only after the jobs that it needs.
+
+If a job fails, the jobs that need it are not started; all others continue. When the suite is asked to stop, every
+process saves and ends, and the next start continues from there. A job's output goes directly to its log file. Only the
+end of that file is read, and only after a failure, so memory does not grow with the output of jobs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+from schemas.errors import PreemptedError
+from schemas.host_limits import usable_cores
+from trainer.distributed.stop import INTERRUPTED, StopRequest
+from trainer.logs import logger
+from trainer.metrics.presentation import duration
+
+PARENT = "CLOZELINE_SUITE_PROCESS"
+"""The environment variable that holds the process id of the suite's process."""
+
+POLL_SECONDS = 0.1
+"""Seconds between two checks for processes that have ended."""
+
+END_OF_LOG = 8192
+"""Bytes at the end of a log to search for its last error."""
+
+ERROR_PREFIX = "clozeline: "
+"""The prefix of the error lines that trainer/command_line.py prints."""
+
+Slot = dict[str, str]
+"""Resources for one process: the environment variables that set its number of threads and its GPU."""
+
+
+class SuiteStoppedError(PreemptedError):
+    """A signal asked the suite to stop, and its processes have saved. The exit code is 130 after Ctrl-C, else 75."""
+
+    def __init__(self, message: str, interrupted: bool):
+        super().__init__(message)
+        if interrupted:
+            self.exit_code = INTERRUPTED
+
+
+@dataclass(frozen=True)
+class Job:
+    """A process to run: `python -m trainer.suite.child WORDS`.
+
+    name: names the job and its log. needs: the names of the jobs that must be done first.
+    is_done: called once all needed jobs are done; if it returns True, the job's results exist and it is not started.
+    prepare: called just before the start. score: called once the job is done; returns its score for the log, if any.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    needs: tuple[str, ...] = ()
+    is_done: Callable[[], bool] = field(default=lambda: False, compare=False)
+    prepare: Callable[[], None] = field(default=lambda: None, compare=False)
+    score: Callable[[], str] = field(default=lambda: "", compare=False)
+
+
+@dataclass(frozen=True)
+class _Running:
+    job: Job
+    slot: Slot
+    process: subprocess.Popen[bytes]
+    started_at: float
+
+
+class Scheduler:
+    """Runs jobs in the given order, except that a job waits for those it needs, at most one at a time in each slot."""
+
+    def __init__(self, jobs: Sequence[Job], slots: Sequence[Slot], logs: Path, stop: StopRequest):
+        """logs: the folder for the jobs' output."""
+        self.done: set[str] = set()
+        """The names of the jobs whose results exist and are what was asked for."""
+
+        self.errors: dict[str, str] = {}
+        """By job name, one line that says why the job failed or was not started."""
+
+        self._failed_needs: dict[str, str] = {}
+        """For each job that was not started, the name of the job whose failure was the reason."""
+
+        self._waiting = list(jobs)
+        self._free = list(slots)
+        self._running: list[_Running] = []
+        self._count = len(jobs)
+        self._logs = logs
+        self._stop = stop
+
+    def run(self) -> None:
+        """Run all jobs. If the suite is asked to stop, raises SuiteStoppedError once all processes have ended.
+
+        Jobs that fail are recorded in `errors`.
+        """
+        self._logs.mkdir(parents=True, exist_ok=True)
+        self._stop.training_begins()
+
+        while (self._waiting or self._running) and not self._stop.asked:
+            self._collect()
+            self._start_what_can_start()
+            if self._running:
+                sleep(POLL_SECONDS)
+
+        was_stopped = bool(self._running or self._waiting)
+        if was_stopped:
+            self._end_all()
+            raise SuiteStoppedError(
+                f"stopped with {len(self.done)} of {self._count} jobs done; the progress of the others is saved. The "
+                "same command continues.",
+                self._stop.interrupted,
+            )
+
+    # ---- Starting ----
+
+    def _start_what_can_start(self) -> None:
+        """Start jobs in the free slots, and remove those that are done already or need a job that failed."""
+        for job in list(self._waiting):
+            failed = [need for need in job.needs if need in self.errors]
+            if failed:
+                self._waiting.remove(job)
+                self._give_up(job, failed[0])
+                continue
+
+            is_ready = all(need in self.done for need in job.needs)
+            if is_ready and self._free:
+                self._waiting.remove(job)
+                self._start_unless_done(job)
+
+    def _give_up(self, job: Job, need: str) -> None:
+        """Record a job as failed because a job that it needs failed or was not started."""
+        # In a chain of jobs, the message names the job that really failed: only its log holds an error.
+        culprit = self._failed_needs.get(need, need)
+        self._failed_needs[job.name] = culprit
+        self.errors[job.name] = f"not started, because {culprit} failed"
+        logger.info("%s: not started (%s), because %s failed", job.name, self._position(), culprit)
+
+    def _start_unless_done(self, job: Job) -> None:
+        if job.is_done():
+            self.done.add(job.name)
+            logger.info("%s: done before (%s)", job.name, self._position())
+            return
+
+        job.prepare()
+        slot = self._free.pop(0)
+        own_variables = {PARENT: str(os.getpid())}
+        logger.info("%s: started, with its log in %s", job.name, self.log_of(job.name))
+        with self.log_of(job.name).open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "trainer.suite.child", *job.words],
+                env=os.environ | slot | own_variables,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                # With a new session, Ctrl-C in a terminal reaches only the suite's process, which asks jobs to save.
+                start_new_session=True,
+            )
+        self._running.append(_Running(job, slot, process, monotonic()))
+
+    def log_of(self, name: str) -> Path:
+        """Return the file that a job's output is written to."""
+        return self._logs / log_name(name)
+
+    # ---- Ending ----
+
+    def _collect(self) -> None:
+        """Record how processes ended, and free their slots."""
+        for running in list(self._running):
+            exit_code = running.process.poll()
+            is_alive = exit_code is None
+            if is_alive:
+                continue
+
+            self._running.remove(running)
+            self._free.append(running.slot)
+            name = running.job.name
+
+            if exit_code == 0:
+                self.done.add(name)
+                time = duration(monotonic() - running.started_at)
+                told = ", ".join(text for text in (running.job.score(), time) if text)
+                logger.info("%s: done (%s): %s", name, self._position(), told)
+            else:
+                self.errors[name] = self._reason(name, exit_code)
+                logger.info("%s: failed (%s): %s", name, self._position(), self.errors[name])
+
+    def _position(self) -> str:
+        """Return how many jobs have ended in any way, such as "5 of 6"."""
+        return f"{len(self.done) + len(self.errors)} of {self._count}"
+
+    def _reason(self, name: str, exit_code: int) -> str:
+        """Return one line that says why a job's process failed."""
+        path = self.log_of(name)
+        if exit_code < 0:
+            return f"ended by {signal.Signals(-exit_code).name}; see {path}"
+
+        error = last_error(path)
+        return error if error is not None else f"exit code {exit_code}; see {path}"
+
+    def _end_all(self) -> None:
+        """Ask all processes to save and end, and wait for them. A second Ctrl-C ends this process, and so all jobs."""
+        logger.info("Stopping: %d jobs save their progress.", len(self._running))
+        for running in self._running:
+            running.process.terminate()
+
+        # The processes that still finished are done. The others did not fail: the next start continues them.
+        for running in self._running:
+            if running.process.wait() == 0:
+                self.done.add(running.job.name)
+        self._running.clear()
+
+        # Jobs that this start did not reach but an earlier one finished are done, too: their results are valid.
+        for job in self._waiting:
+            if all(need in self.done for need in job.needs) and job.is_done():
+                self.done.add(job.name)
+
+
+def log_name(job: str) -> str:
+    """Return the name of the file that a job's output is written to. job: its name."""
+    return f"{job.replace('/', '.')}.log"
+
+
+def last_error(path: Path) -> str | None:
+    """Return the last error message in a job's log, None if there is none."""
+    with path.open("rb") as file:
+        file.seek(0, os.SEEK_END)
+        file.seek(max(0, file.tell() - END_OF_LOG))
+        lines = file.read().decode(errors="replace").splitlines()
+
+    errors = [line for line in lines if line.startswith(ERROR_PREFIX)]
+    return errors[-1].removeprefix(ERROR_PREFIX) if errors else None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file that a job wrote, an empty one if the file is missing or damaged."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+# ---- The resources of this machine ----
+
+
+def slots(workers: int | None) -> list[Slot]:
+    """Return the slots of this machine: one per GPU or, without GPUs, one per core.
+
+    workers: the number of slots instead. If there are more slots than GPUs, slots share GPUs.
+    """
+    # One thread per process, unless OMP_NUM_THREADS says otherwise. With more threads than cores, processes would wait
+    # for each other. The number of threads also affects the rounding of sums.
+    threads = os.environ.get("OMP_NUM_THREADS", "1")
+    environment = {
+        "OMP_NUM_THREADS": threads,
+        "RAYON_NUM_THREADS": os.environ.get("RAYON_NUM_THREADS", threads),
+    }
+
+    devices = gpus()
+    if not devices:
+        return [environment for _ in range(workers or usable_cores())]
+    return [
+        environment | {"CUDA_VISIBLE_DEVICES": devices[number % len(devices)]}
+        for number in range(workers or len(devices))
+    ]
+
+
+def gpus() -> list[str]:
+    """Return the NVIDIA GPUs that processes may use, as CUDA_VISIBLE_DEVICES names them."""
+    if os.environ.get("DS_ACCELERATOR", "cuda") != "cuda":
+        return []
+
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [name for name in visible.split(",") if name not in ("", "-1")]
+
+    # Do not ask CUDA: that would allocate GPU memory in this process, which computes nothing.
+    names = [path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*")]
+    return sorted(names, key=int)

@@ -1,0 +1,159 @@
+"""Collects the scores of all jobs in OUTPUT/results.json, from which the tables are built.
+
+The content depends only on the jobs' results, so except for hours an interruption of the suite does not change it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import asdict, dataclass
+from statistics import fmean
+from typing import Any
+
+from trainer.finetune.results import spread
+from trainer.suite.encoders import Encoder
+from trainer.suite.plan import PROBE, Plan, job_name, seeds_of, unlabeled_sets, values_of
+
+ACCURACY = "accuracy"
+
+Cell = dict[str, Any]
+"""A cell of the table. values: one score per seed, or a single one. spread: their statistics, None without values.
+baseline: what always predicting the most frequent label scores, None if the task has no labels to count. hours: the
+time that the job took. error: why there is no score, None if there is one."""
+
+
+@dataclass(frozen=True)
+class JobStates:
+    """How jobs ended.
+
+    done: the names of the jobs whose results are what the plan asks for. errors: by name, why a job failed.
+    """
+
+    done: AbstractSet[str]
+    errors: Mapping[str, str]
+
+    def error_of(self, encoder: Encoder, part: str) -> str | None:
+        """Return why a part of the suite has no score for an encoder, None if it has one."""
+        job = job_name(encoder.label, part)
+        if job in self.errors:
+            return self.errors[job]
+        return None if job in self.done else "not done"
+
+
+def results_of(plan: Plan, jobs: JobStates) -> dict[str, Any]:
+    """Return the content of results.json.
+
+    Only jobs that are done count. The folder of any other job may hold results of an earlier start with fewer seeds.
+    """
+    rows = rows_of(plan)
+    scores: dict[str, dict[str, Cell]] = {}
+    for encoder in plan.encoders:
+        scores[encoder.label] = {row["name"]: cell_of(plan, row["name"], encoder, jobs) for row in rows}
+
+    return {
+        "suite": plan.suite.name if plan.suite is not None else None,
+        "seeds": plan.seeds,
+        "encoders": [
+            {"label": encoder.label, "folder": encoder.folder, "random_weights": encoder.random_weights}
+            for encoder in plan.encoders
+        ],
+        "rows": rows,
+        "scores": scores,
+        "averages": {label: average(rows, cells) for label, cells in scores.items()},
+        "details": {encoder.label: phenomena_of(plan, encoder, jobs) for encoder in plan.encoders},
+        "probes": {encoder.label: probe_of(plan, encoder, jobs) for encoder in plan.encoders if plan.probe is not None},
+        "skipped": [asdict(part) for part in plan.skipped],
+    }
+
+
+def rows_of(plan: Plan) -> list[dict[str, Any]]:
+    """Return what the table says of each task and of each set of minimal pairs, which have no sets and no seeds."""
+    if plan.suite is None:
+        return []
+
+    rows = []
+    for name, task in plan.suite.tasks.items():
+        entry = task.entry
+        row = {"name": name, "metric": task.metric, "sets": list(entry.sets), "starts_from": entry.starts_from}
+        rows.append(row | {"in_average": entry.in_average})
+    for name, pairs in plan.suite.minimal_pairs.items():
+        row = {"name": name, "metric": ACCURACY, "sets": [], "starts_from": None, "in_average": pairs.in_average}
+        rows.append(row)
+    return rows
+
+
+def cell_of(plan: Plan, name: str, encoder: Encoder, jobs: JobStates) -> Cell:
+    """Return the cell of one encoder in one row: per seed, the mean of the row's metric over its sets."""
+    assert plan.suite is not None
+    error = jobs.error_of(encoder, name)
+    if error is not None:
+        return empty_cell(error)
+
+    results = plan.results(encoder, name)
+    if name in plan.suite.minimal_pairs:
+        return filled_cell([results[ACCURACY]], results["seconds"] / 3600)
+
+    task = plan.suite.tasks[name]
+    seeds = seeds_of(results, plan.seeds)
+    unlabeled = unlabeled_sets(seeds, task)
+    if unlabeled:
+        return empty_cell(f"the set {unlabeled[0]} has no labels, so it has no score. Remove it from the task's sets.")
+
+    baselines = [results["baseline"][of_set][task.metric] for of_set in task.entry.sets if results["baseline"]]
+    hours = sum(seed["seconds"] for seed in seeds) / 3600
+    return filled_cell(values_of(seeds, task), hours, fmean(baselines) if baselines else None)
+
+
+def filled_cell(values: list[float], hours: float, baseline: float | None = None) -> Cell:
+    """Return a cell with values. hours: the time that the job took. baseline: the score of the most frequent label."""
+    return {"values": values, "spread": spread(values), "baseline": baseline, "hours": hours, "error": None}
+
+
+def empty_cell(error: str) -> Cell:
+    """Return a cell without a score. error: why there is none."""
+    return {"values": [], "spread": None, "baseline": None, "hours": 0.0, "error": error}
+
+
+def count_without_score(content: Mapping[str, Any]) -> int:
+    """Return the number of cells without a score."""
+    return sum(cell["error"] is not None for cells in content["scores"].values() for cell in cells.values())
+
+
+def average(rows: Sequence[Mapping[str, Any]], cells: Mapping[str, Cell]) -> Cell | None:
+    """Return the average over tasks, None if one of them has no score.
+
+    Its first value is the mean over the tasks' first seeds, its second value the mean over their second seeds, and so
+    on. The interval is computed from these values, which are independent with one exception: all seeds of a task that
+    starts from another task share that task's best encoder. The legend of the table says so.
+    """
+    counted = [row for row in rows if row["in_average"]]
+    of_rows = [cells[row["name"]] for row in counted]
+    if not counted or any(cell["error"] is not None for cell in of_rows):
+        return None
+
+    seeds = max(len(cell["values"]) for cell in of_rows)
+    columns = []
+    for row, cell in zip(counted, of_rows, strict=True):
+        # Minimal pairs have no sets and no seeds. Their single value counts for every seed of the other rows.
+        columns.append(cell["values"] if row["sets"] else cell["values"] * seeds)
+
+    values = [fmean(of_seed) for of_seed in zip(*columns, strict=True)]
+    return filled_cell(values, sum(cell["hours"] for cell in of_rows))
+
+
+def phenomena_of(plan: Plan, encoder: Encoder, jobs: JobStates) -> dict[str, Any]:
+    """Return the accuracies on minimal pairs by phenomenon, for each set of minimal pairs that has a score."""
+    pairs = plan.suite.minimal_pairs if plan.suite is not None else {}
+    scored = [name for name in pairs if jobs.error_of(encoder, name) is None]
+    return {name: plan.results(encoder, name)["phenomena"] for name in scored}
+
+
+def probe_of(plan: Plan, encoder: Encoder, jobs: JobStates) -> dict[str, Any]:
+    """Return the probe's score of each layer for an encoder, or the error."""
+    error = jobs.error_of(encoder, PROBE)
+    if error is not None:
+        return {"error": error, "layers": []}
+
+    results = plan.results(encoder, PROBE)
+    return {"error": None} | {key: results[key] for key in ("task", "metric", "layers", "baseline", "examples")}

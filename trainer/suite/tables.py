@@ -1,0 +1,326 @@
+"""Builds the tables of a suite from results.json, and writes them as OUTPUT/table.md and OUTPUT/report.html.
+
+The first table shows the means and intervals of all encoders side by side, and the second one all statistics. Only the
+column of times depends on when and where a suite ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from schemas.charts import COLORS, Chart, Line, chart
+from schemas.pages import render
+from trainer.metrics.presentation import duration, shown_path
+from trainer.suite.suite_results import Cell
+
+AVERAGE = "average"
+DASH = "-"
+BASELINE = "most frequent label"
+
+GUESSING = "†"
+"""Marks a score that is no better than that of always predicting the most frequent label."""
+
+FEW_SEEDS = 3
+"""The largest number of seeds whose intervals get a note under the table."""
+
+STATISTICS = {
+    "median": "median",
+    "lower quartile": "lower_quartile",
+    "upper quartile": "upper_quartile",
+    "mean": "mean",
+    "95% ±": "interval",
+}
+"""The columns of the second table, and their keys in results.json."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table. best: the position of the score whose interval lies above all others, None without one."""
+
+    cells: list[str]
+    best: int | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with sentences above and below it, and charts of the same numbers, which only a page shows."""
+
+    title: str
+    columns: list[str]
+    rows: list[Row]
+    above: list[str] = field(default_factory=list)
+    below: list[str] = field(default_factory=list)
+    charts: list[Chart] = field(default_factory=list)
+
+
+def tables_of(content: dict[str, Any]) -> list[Table]:
+    """Return the tables that have rows. content: that of results.json."""
+    tables = [score_table(content), detail_table(content), phenomenon_table(content), probe_table(content)]
+    return [table for table in tables if table.rows]
+
+
+def markdown(content: dict[str, Any]) -> str:
+    """Return the text of table.md. content: that of results.json."""
+    parts = [f"# {title_of(content)}"]
+    for table in tables_of(content):
+        parts += [f"## {table.title}", *table.above, markdown_table(table), *table.below]
+    if error_lines(content):
+        parts += ["## Not measured", "\n".join(f"- {line}" for line in error_lines(content))]
+    return "\n\n".join(parts) + "\n"
+
+
+def markdown_table(table: Table) -> str:
+    """Return a table in Markdown. The best score is bold, and all columns after the first are right-aligned."""
+    lines = [table.columns, ["---", *["---:"] * (len(table.columns) - 1)]]
+    for row in table.rows:
+        lines.append([f"**{cell}**" if position == row.best else cell for position, cell in enumerate(row.cells)])
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def page(content: dict[str, Any]) -> str:
+    """Return report.html. content: that of results.json."""
+    return render(
+        "trainer.suite",
+        "suite.html",
+        title=title_of(content),
+        encoders=[encoder | {"folder": shown_path(encoder["folder"])} for encoder in content["encoders"]],
+        figures=figures(content),
+        tables=tables_of(content),
+        errors=error_lines(content),
+    )
+
+
+def title_of(content: dict[str, Any]) -> str:
+    """Return the title of the page."""
+    return content["suite"] or "Probe"
+
+
+def labels_of(content: dict[str, Any]) -> list[str]:
+    """Return the labels of the encoders, in the order of the columns."""
+    return [encoder["label"] for encoder in content["encoders"]]
+
+
+def figures(content: dict[str, Any]) -> dict[str, str]:
+    """Return the headline numbers for the top of the page as text, by name."""
+    averages = content["averages"].items()
+    shown = {f"average, {label}": text_of(average) for label, average in averages if average is not None}
+
+    cells = [cell for by_row in content["scores"].values() for cell in by_row.values()]
+    if cells:
+        shown["seeds"] = str(content["seeds"])
+        shown["training time"] = duration(3600 * sum(cell["hours"] for cell in cells))
+    return shown
+
+
+def error_lines(content: dict[str, Any]) -> list[str]:
+    """Return a line for each missing score and for each part that was left out."""
+    lines = []
+    for row in content["rows"]:
+        for label in labels_of(content):
+            error = content["scores"][label][row["name"]]["error"]
+            if error is not None:
+                lines.append(f"{label}/{row['name']}: {error}")
+    for label, probe in content["probes"].items():
+        if probe["error"] is not None:
+            lines.append(f"{label}/probe: {probe['error']}")
+
+    for part in content["skipped"]:
+        source = f" (from {part['source']})" if part["source"] else ""
+        lines.append(f"{part['name']}: left out, because files are missing: {', '.join(part['files'])}{source}")
+    return lines
+
+
+# ---- Scores ----
+
+
+def score_table(content: dict[str, Any]) -> Table:
+    """Return the first table: a row for each part of the suite and one for the average, with a score per encoder."""
+    labels = labels_of(content)
+    rows = []
+    for row in content["rows"]:
+        cells = [content["scores"][label][row["name"]] for label in labels]
+        rows.append(score_row([row["name"], row["metric"]], cells))
+
+    counted = [row for row in content["rows"] if row["in_average"]]
+    if len(counted) > 1:
+        averages = [content["averages"][label] for label in labels]
+        rows.append(score_row([AVERAGE, f"of {len(counted)}"], averages))
+    return Table("Scores", ["task", "metric", *labels], rows, above=[legend(content)], below=notes(content))
+
+
+def score_row(names: list[str], cells: Sequence[Cell | None]) -> Row:
+    """Return a row of the first table. names: the texts before the scores."""
+    best = best_of(cells)
+    return Row([*names, *map(text_of, cells)], None if best is None else best + len(names))
+
+
+def text_of(cell: Cell | None) -> str:
+    """Return a mean as text, with the half-width of its interval if there are several values, and perhaps GUESSING."""
+    if cell is None or cell["spread"] is None:
+        return DASH
+
+    text = f"{cell['spread']['mean']:.4f}"
+    if len(cell["values"]) > 1:
+        text += f" ± {cell['spread']['interval']:.4f}"
+    return f"{text} {GUESSING}" if is_guessing(cell) else text
+
+
+def is_guessing(cell: Cell) -> bool:
+    """Return whether a mean is no better than the score of always predicting the most frequent label."""
+    return cell["baseline"] is not None and cell["spread"]["mean"] <= cell["baseline"]
+
+
+def best_of(cells: Sequence[Cell | None]) -> int | None:
+    """Return the position of the cell whose interval lies above all others, None if there is no such cell.
+
+    A single value has no interval, so a row with such a cell has no best one.
+    """
+    measured = [cell for cell in cells if cell is not None and len(cell["values"]) > 1]
+    if len(cells) < 2 or len(measured) < len(cells):
+        return None
+
+    intervals = [interval_of(cell) for cell in measured]
+    best = max(range(len(cells)), key=lambda position: intervals[position][0])
+    others = [high for position, (_, high) in enumerate(intervals) if position != best]
+    return best if intervals[best][0] > max(others) else None
+
+
+def interval_of(cell: Cell) -> tuple[float, float]:
+    """Return the lower and the upper end of the 95% interval of the mean."""
+    mean, half = cell["spread"]["mean"], cell["spread"]["interval"]
+    return mean - half, mean + half
+
+
+def legend(content: dict[str, Any]) -> str:
+    """Return the sentences that explain the first table."""
+    seeds = content["seeds"]
+    has_seeds = any(row["sets"] for row in content["rows"])
+    if not has_seeds:
+        return "Scores of minimal pairs, for which nothing is trained."
+    if seeds == 1:
+        return "Scores of a single seed. They say nothing about how much scores differ between seeds."
+    text = f"Mean of {seeds} seeds ± half of its 95% interval."
+    if len(labels_of(content)) > 1:
+        text += " A score is bold where its interval lies above those of all others."
+    return " ".join([text, *shared_encoders(content["rows"])])
+
+
+def shared_encoders(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a sentence for each task whose best encoder other tasks start from, whose values are not independent."""
+    followers: dict[str, list[str]] = {}
+    for row in rows:
+        if row["starts_from"] is not None:
+            followers.setdefault(row["starts_from"], []).append(row["name"])
+
+    return [
+        f"All seeds of {', '.join(names)} start from one encoder, the best of {source}. Their intervals, and that of "
+        f"an average with them, leave out how much the encoders of {source} differ, and so are too narrow."
+        for source, names in followers.items()
+    ]
+
+
+def notes(content: dict[str, Any]) -> list[str]:
+    """Return the sentences under the first table: on intervals of two or three seeds, and on scores of guessing."""
+    sentences = []
+    seeds = content["seeds"]
+    has_intervals = any(row["sets"] for row in content["rows"]) and seeds > 1
+    if has_intervals and seeds <= FEW_SEEDS:
+        sentences.append(f"Intervals of {seeds} seeds say little: compare encoders with 5 seeds or more.")
+
+    cells = [cell for of_encoder in content["scores"].values() for cell in of_encoder.values()]
+    if any(cell["error"] is None and is_guessing(cell) for cell in cells):
+        sentences.append(
+            f"{GUESSING} No better than always predicting the most frequent label of the training set: nothing was "
+            "learned. Try other training values; see docs/troubleshooting.md."
+        )
+    return sentences
+
+
+# ---- The other tables ----
+
+
+def detail_table(content: dict[str, Any]) -> Table:
+    """Return the second table: median, quartiles, mean, interval and time of each task and encoder."""
+    labels = labels_of(content)
+    cells = [(row["name"], label, content["scores"][label][row["name"]]) for row in content["rows"] for label in labels]
+    averages = [(AVERAGE, label, content["averages"][label]) for label in labels]
+    cells += [(name, label, cell) for name, label, cell in averages if cell is not None]
+
+    rows = []
+    for name, label, cell in cells:
+        spread = cell["spread"] or {}
+        rows.append(Row([name, label, *numbers(spread.get(key) for key in STATISTICS.values()), time_of(cell)]))
+    return Table("Quartiles and times", ["task", "encoder", *STATISTICS, "time"], rows)
+
+
+def numbers(values: Any) -> list[str]:
+    """Return scores as texts, a dash for None."""
+    return [DASH if value is None else f"{value:.4f}" for value in values]
+
+
+def time_of(cell: Cell) -> str:
+    """Return the time that a cell's job took, such as "2 min 5 s", and a dash for a job without a score."""
+    if cell["spread"] is None:
+        return DASH
+    seconds = 3600 * cell["hours"]
+    return duration(seconds) if seconds >= 1 else "< 1 s"
+
+
+def phenomenon_table(content: dict[str, Any]) -> Table:
+    """Return the accuracies on minimal pairs: a row per phenomenon, with one score per encoder."""
+    labels = labels_of(content)
+    of_labels = [content["details"][label] for label in labels]
+    names = {(part, name): None for parts in of_labels for part, phenomena in parts.items() for name in phenomena}
+
+    rows = []
+    for part, name in names:
+        found = numbers(parts.get(part, {}).get(name) for parts in of_labels)
+        rows.append(Row([f"{part}: {name}", *found]))
+    return Table("Minimal pairs: accuracy by phenomenon", ["phenomenon", *labels], rows)
+
+
+def probe_table(content: dict[str, Any]) -> Table:
+    """Return the scores of the linear probes: a row per layer and one for the most frequent label."""
+    probes = content["probes"]
+    done = {label: probe for label, probe in probes.items() if probe["error"] is None}
+    if not done:
+        return Table("", [], [])
+
+    rows = []
+    for layer in range(max(len(probe["layers"]) for probe in done.values())):
+        found = [probe["layers"][layer] if layer < len(probe["layers"]) else None for probe in probes.values()]
+        rows.append(Row([str(layer), *numbers(found)]))
+    baselines = [probe["baseline"]["score"] if label in done else None for label, probe in probes.items()]
+    rows.append(Row([BASELINE, *numbers(baselines)]))
+
+    first = next(iter(done.values()))
+    title = f"Linear probe of each layer: {first['task']}, {first['metric']}"
+    return Table(
+        title, ["layer", *probes], rows, below=[probe_note(first["examples"])], charts=probe_charts(title, done)
+    )
+
+
+def probe_note(counts: Mapping[str, int]) -> str:
+    """Return the sentence under the table of probes: how many examples they were fitted to and scored on."""
+    fitted = f"{counts['fitted']:,}"
+    if counts["fitted"] < counts["train"]:
+        fitted += f" of {counts['train']:,}"
+    return (
+        f"Fitted to {fitted} training examples, and scored on the {counts['dev']:,} of the dev set. The row {BASELINE} "
+        "is the score of always predicting the most frequent label of the training set."
+    )
+
+
+def probe_charts(title: str, probes: Mapping[str, Any]) -> list[Chart]:
+    """Return the chart of probe scores by layer, with a line for each encoder that has more than one layer."""
+    lines = []
+    for (label, probe), color in zip(probes.items(), COLORS, strict=False):
+        if len(probe["layers"]) > 1:
+            lines.append(Line(label, color, list(enumerate(probe["layers"]))))
+    if not lines:
+        return []
+
+    last_layer = max(len(line.points) for line in lines) - 1
+    return [replace(chart(title, lines, last_layer, [], "{:.4f}".format), unit="layer")]
