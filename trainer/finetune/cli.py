@@ -69,7 +69,8 @@ def _run(options: argparse.Namespace, stop: StopRequest) -> None:
     task, data = request
     first_seed = options.first_seed or 0
     seeds = range(first_seed, first_seed + (options.seeds or 1))
-    finetune(Order(options.folder, task, data, options.output, list(seeds), options.random_weights), stop)
+    order = Order(options.folder, task, data, options.output, list(seeds), options.random_weights, options.new_head)
+    finetune(order, stop)
 
 
 def _read_request(options: argparse.Namespace) -> Steps | tuple[Task, str]:
@@ -105,6 +106,9 @@ def parser(prog: str) -> argparse.ArgumentParser:
     add_set_flag(flags, help="override a value of the task file, such as training.lr=5e-5; may be repeated")
     flags.add_argument(
         "--random_weights", action="store_true", help="start from random weights of the same shape, as a baseline"
+    )
+    flags.add_argument(
+        "--new_head", action="store_true", help="start with a new head, even if the encoder has one for the same labels"
     )
     add_step_flags(flags)
     add_launcher_flag(flags)

@@ -29,7 +29,7 @@ from trainer.suite.schema import MinimalPairs
 from trainer.suite.seed_scores import shown_score
 from trainer.suite.suite_file import OpenSuite, OpenTask
 
-IDENTITY_FILE = "identity.json"
+IDENTITY_FILE = "inputs.json"
 SOURCE_FILE = "source.json"
 """The file in OUTPUT/encoders/LABEL/TASK that holds the hash of the fine-tuned folder the encoder was taken from."""
 

@@ -29,7 +29,7 @@ from trainer.distributed.process_group import start_distributed
 from trainer.distributed.stop import StopRequest
 from trainer.finetune.files.read import read_task_data
 from trainer.finetune.fingerprint import fingerprint_of
-from trainer.finetune.identity import IDENTITY_FILE
+from trainer.finetune.inputs import INPUTS_FILE
 from trainer.finetune.opening import check_folder, open_tokenizer
 from trainer.finetune.run import Order, finetune
 from trainer.finetune.shared_inputs import agreed, read_on_all_ranks
@@ -90,7 +90,7 @@ def run_steps(steps: Steps, output: str, stop: StopRequest) -> None:
     """
     plan = read_on_all_ranks(lambda: plan_of(steps, Path(output)), stop)
     start_distributed(JOB_TIMEOUT_SECONDS, stop)
-    agreed(lambda: {"steps": hash_of(plan.made_with)}, {"steps": "what the steps begin with (encoder, recipes, text)"})
+    agreed(lambda: {"what the steps begin with (encoder, recipes, text)": hash_of(plan.made_with)})
 
     with contextlib.ExitStack() as resources:
         record: StepRecord | None = run_on_rank_0(lambda: _opened(plan, resources))
@@ -193,7 +193,7 @@ def _without_workers(flags: Any) -> dict[str, Any]:
 
 def _opened(plan: Plan, resources: contextlib.ExitStack) -> StepRecord:
     """Lock DIR until `resources` close, and return its record. Raises UsageError if DIR holds something else."""
-    if (plan.output / IDENTITY_FILE).exists():
+    if (plan.output / INPUTS_FILE).exists():
         raise UsageError(f"--output {plan.output} holds a fine-tuning without steps. Choose another folder.")
     resources.enter_context(held(plan.output))
 

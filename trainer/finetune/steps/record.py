@@ -16,7 +16,7 @@ from typing import Any
 
 from schemas import storage
 from schemas.errors import DataError, UsageError
-from trainer.finetune.identity import changes_of
+from trainer.finetune.inputs import flattened
 
 RECORD_FILE = "steps.json"
 
@@ -104,3 +104,9 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise DataError(f"{path} is damaged ({error}). Remove the folder of this output, or choose another.") from error
     return entries
+
+
+def changes_of(there: dict[str, Any], here: dict[str, Any]) -> str:
+    """Return the keys of nested tables whose values differ."""
+    before, now = flattened(there), flattened(here)
+    return ", ".join(sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key)))

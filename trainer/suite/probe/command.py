@@ -77,7 +77,7 @@ def probe(options: argparse.Namespace) -> None:
         "layers": scores,
         "baseline": baseline,
         "examples": {
-            "fitted": len({feature.example for feature in sample}),
+            "fitted": len({feature["example"] for feature in sample}),
             "train": len(data.train),
             "dev": len(data.dev),
         },
@@ -129,9 +129,9 @@ def chosen(features: Sequence[Feature]) -> list[Feature]:
 
 def classes_of(feature: Feature) -> list[int]:
     """Return the class of each vector of a feature."""
-    if isinstance(feature.target, list):
-        return list(feature.target)
-    return [feature.target]
+    if "places" in feature:
+        return feature["labels"][feature["places"]].tolist()
+    return [feature["labels"]]
 
 
 def sample_of(model: Any, kind: Kind[Any, Any], features: list[Feature]) -> Sample:
@@ -161,8 +161,9 @@ def scored(model: Any, kind: Kind[Any, Any], classifiers: Sequence[Classifier], 
         for layer, classifier in enumerate(classifiers):
             logits_NC = one_hot_CC[classifier.predict(vectors_LNH[layer])]
             for number, logits in zip(numbers, np.split(logits_NC, ends), strict=True):
-                has_words = features[number].part is not None
-                outputs[layer][number] = logits if has_words else logits[0]
+                outputs[layer][number] = (
+                    of_tokens(features[number], logits) if "places" in features[number] else logits[0]
+                )
 
     scores = []
     for layer_outputs in outputs:
@@ -183,6 +184,11 @@ def baseline_of(kind: Kind[Any, Any], train: Sequence[Any], dev: Sequence[Any]) 
 
 def vector_count(feature: Feature) -> int:
     """Return the number of vectors of a feature: one per word, or one for a text."""
-    if feature.part is None:
-        return 1
-    return len(feature.part.words)
+    return len(feature["words"]) if "words" in feature else 1
+
+
+def of_tokens(feature: Feature, logits_WC: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return logits of words as a model gives them, at the words' first tokens."""
+    logits_TC = np.zeros((len(feature["input_ids"]), logits_WC.shape[1]), dtype=np.float32)
+    logits_TC[feature["places"]] = logits_WC
+    return logits_TC

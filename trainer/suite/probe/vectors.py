@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.utils.data import DataLoader
 
-from trainer.finetune.batches import evaluation_batches
-from trainer.finetune.kinds.kind import Feature, Kind
-from trainer.finetune.kinds.tags import Words
+from trainer.finetune.job import FeatureSet
+from trainer.finetune.kinds.kind import TARGETS, Feature, Kind
 
 FEATURES_AT_ONCE = 64
 """Features per batch."""
@@ -32,9 +32,12 @@ def layer_vectors(model: Any, kind: Kind[Any, Any], features: list[Feature]) -> 
     A feature has one vector, or one per word.
     """
     device = next(model.parameters()).device
-    for numbers in evaluation_batches(features, FEATURES_AT_ONCE):
+    done = 0
+    for inputs in DataLoader(FeatureSet([], features), FEATURES_AT_ONCE, collate_fn=kind.collate):
+        numbers = list(range(done, done + len(inputs["input_ids"])))
+        done = numbers[-1] + 1
         batch = [features[number] for number in numbers]
-        columns = {name: values.to(device) for name, values in kind.batch(batch).items()}
+        columns = {name: values.to(device) for name, values in inputs.items() if name not in TARGETS}
         layers = model(**columns, output_hidden_states=True).hidden_states
 
         # Copy all layers of a batch to the CPU as one array: 330 MB for a base model and rows of 128 tokens.
@@ -50,8 +53,8 @@ def pooled(hidden_LBTH: Vectors, attention_BT: NDArray[np.bool_], batch: Sequenc
         # Padding may be on either side, so remove it first: positions of words are counted without padding.
         hidden_LTH = hidden_LBTH[:, row, attention_BT[row]]
 
-        if isinstance(feature.part, Words):
-            first_tokens = list(feature.part.places)
+        if "places" in feature:
+            first_tokens = list(feature["places"])
             vectors_LNH = hidden_LTH[:, first_tokens]
         else:
             vectors_LNH = hidden_LTH.mean(axis=1, keepdims=True)
