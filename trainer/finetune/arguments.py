@@ -20,6 +20,9 @@ from trainer.finetune.task import Task
 FEATURES_AT_ONCE = 64
 """Features per batch in evaluation."""
 
+BATCHES_ON_DEVICE = 16
+"""The number of batches whose logits stay on the device before they are copied to the host."""
+
 ELSEWHERE = {
     "bf16": "training.precision",
     "data_seed": "--first_seed",
@@ -115,6 +118,7 @@ def training_arguments(task: Task, folder: Path, seed: int, ranks: int, on_cpu: 
     training = task.training
     values = {
         "dataloader_pin_memory": not on_cpu,
+        "eval_accumulation_steps": BATCHES_ON_DEVICE,
         "per_device_eval_batch_size": FEATURES_AT_ONCE,
         "report_to": "none",
         **task.trainer,
@@ -134,6 +138,8 @@ def training_arguments(task: Task, folder: Path, seed: int, ranks: int, on_cpu: 
         # Each loss is logged, because the mean of an epoch must not depend on where it was interrupted.
         "logging_steps": 1,
         "logging_nan_inf_filter": False,
+        # As one array, the rows of tokens would all be as long as the longest.
+        "eval_do_concat_batches": False,
         # The best epoch
         "eval_strategy": "epoch",
         "save_strategy": "epoch",

@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from itertools import chain
 from math import isfinite
 from pathlib import Path
 from time import perf_counter
@@ -230,6 +231,11 @@ class FinetuneTrainer(Trainer):
         # The arguments are a pickle, which nothing reads.
         Path(output_dir or self.args.output_dir, TRAINING_ARGS_NAME).unlink(missing_ok=True)
 
+    def _save_rng_state(self, output_dir: str) -> None:
+        super()._save_rng_state(output_dir)
+        # Rank 0 writes the file that makes a checkpoint complete next. It waits for the files of the others.
+        run_on_all_ranks(lambda: None)
+
     def _load_best_model(self) -> None:
         # The recorded path is that of the output folder at the time, which may have been moved since.
         self.state.best_model_checkpoint = str(Path(self.args.output_dir) / f"checkpoint-{self.state.best_global_step}")
@@ -257,7 +263,7 @@ class FinetuneTrainer(Trainer):
         found = self.predict(Subset(examples, order)).predictions  # type: ignore[arg-type]
 
         logits: list[Any] = [None] * len(examples)
-        for number, of_row in zip(order, found, strict=True):
+        for number, of_row in zip(order, chain.from_iterable(found), strict=True):
             logits[number] = self.job.kind.logits_of(examples.features[number], of_row)
             if not np.isfinite(logits[number]).all():
                 raise DivergedError(f"the model computes scores that are NaN or infinite. {self.advice}")
