@@ -46,9 +46,10 @@ FIXED = {
     "auto_find_batch_size",
     "average_tokens_across_devices",
     "batch_eval_metrics",
-    "data_collator",
+    "dataloader_drop_last",
     "deepspeed",
     "disable_tqdm",
+    "enable_jit_checkpoint",
     "eval_delay",
     "eval_do_concat_batches",
     "eval_on_start",
@@ -109,7 +110,7 @@ def check_trainer(task: Task, origin: Origin) -> None:
 
 
 def training_arguments(task: Task, folder: Path, seed: int, ranks: int, on_cpu: bool) -> Any:
-    """Return the TrainingArguments of one seed. folder: for checkpoints.
+    """Return the TrainingArguments of one seed. folder: its folder, where Trainer saves checkpoints.
 
     Raises UsageError for values of [trainer] that transformers refuses, and for a batch that the ranks cannot share.
     """
@@ -160,7 +161,7 @@ def training_arguments(task: Task, folder: Path, seed: int, ranks: int, on_cpu: 
             arguments = TrainingArguments(**values, per_device_train_batch_size=training.batch // parts)
     except (TypeError, ValueError, ImportError, ZeroDivisionError) as error:
         reason = str(error).strip().splitlines()[0].rstrip(".")
-        raise UsageError(f"[trainer] has values that transformers refuses: {reason}.") from error
+        raise UsageError(f"transformers' Trainer refuses values of the task: {reason}.") from error
 
     # Trainer would divide a batch between all GPUs that this process sees. Each of them is another rank's.
     arguments._n_gpu = min(1, arguments._n_gpu)

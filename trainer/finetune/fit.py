@@ -47,9 +47,6 @@ from trainer.finetune.scores import all_labeled, finished, score
 from trainer.logs import logger
 from trainer.metrics.presentation import duration
 
-STATE_FOLDER = "state"
-"""Within the folder of a seed: checkpoints to resume from, removed when the seed is finished."""
-
 COMPLETE = "trainer_state.json"
 """The file that Trainer writes last into a checkpoint."""
 
@@ -98,7 +95,7 @@ class FinetuneTrainer(Trainer):
     """Trains one seed of a job and scores its sets."""
 
     def __init__(self, job: Job, seed: int, model: Any, arguments: Any):
-        """arguments: TrainingArguments, whose output_dir is the folder of checkpoints."""
+        """arguments: TrainingArguments, whose output_dir is the folder of the seed."""
         self.job = job
         self.seed = seed
         self.folder = job.folder_of_seed(seed)
@@ -405,6 +402,7 @@ def is_complete(checkpoint: Path) -> bool:
     return True
 
 
-def remove_states(folder: Path) -> None:
-    """Remove the checkpoints of a finished seed. folder: of the seed."""
-    shutil.rmtree(folder / STATE_FOLDER, ignore_errors=True)
+def remove_checkpoints(folder: Path) -> None:
+    """Remove the checkpoints of a finished seed. folder: of the seed, where other files of Trainer stay."""
+    for path in folder.glob("checkpoint-*"):
+        shutil.rmtree(path, ignore_errors=True)

@@ -4,7 +4,7 @@
     OUTPUT/inputs.json               the task, and hashes of the encoder and the data, that the folder belongs to
     OUTPUT/seed-0/metrics.jsonl      one line per epoch
     OUTPUT/seed-0/predictions_*.jsonl
-    OUTPUT/seed-0/state              checkpoints to resume from, until the seed is finished
+    OUTPUT/seed-0/checkpoint-*       what a stopped command resumes from, until the seed is finished
     OUTPUT/seed-0/hf                 the best epoch of the seed, until OUTPUT/hf has the best of all seeds
     OUTPUT/results.json              scores of all seeds, and their mean, interval, median and quartiles
     OUTPUT/report.html
@@ -40,7 +40,7 @@ from trainer.finetune.examples import Example, TaskData
 from trainer.finetune.files.read import read_task_data
 from trainer.finetune.files.sets import named_files
 from trainer.finetune.fingerprint import fingerprint_of
-from trainer.finetune.fit import STATE_FOLDER, FinetuneTrainer, remove_states
+from trainer.finetune.fit import FinetuneTrainer, remove_checkpoints
 from trainer.finetune.inputs import read_inputs_of
 from trainer.finetune.job import DEV, TEST, FeatureSet, Job
 from trainer.finetune.kinds.kind import Kind
@@ -180,7 +180,7 @@ def threads_of(output: Path) -> Threads:
 
 
 def arguments_of(task: Task, folder: Path, seed: int = 0) -> Any:
-    """Return Trainer's arguments on this rank. folder: for checkpoints."""
+    """Return Trainer's arguments on this rank. folder: of a seed."""
     return training_arguments(task, folder, seed, dist.get_world_size(), device_of_rank().type == "cpu")
 
 
@@ -212,14 +212,14 @@ def finished_seed(job: Job, seed: int) -> SeedResult:
     earlier_result = run_on_rank_0(lambda: read_seed_result(folder))
     if earlier_result is not None:
         logger.info("Seed %d is finished already, so it is not trained again.", seed)
-        run_on_rank_0(lambda: remove_states(folder))
+        run_on_rank_0(lambda: remove_checkpoints(folder))
         return earlier_result
 
     if not job.random_weights:
         log_head(job)
     model = succeed_on_all_ranks(lambda: build_model(job, seed))
     run_on_rank_0(lambda: record_start(job))
-    trainer = FinetuneTrainer(job, seed, model, arguments_of(job.task, folder / STATE_FOLDER, seed))
+    trainer = FinetuneTrainer(job, seed, model, arguments_of(job.task, folder, seed))
     trainer.fit()
 
     scores, threshold = scored_sets(job, seed, trainer)
@@ -233,7 +233,7 @@ def finished_seed(job: Job, seed: int) -> SeedResult:
     )
     run_on_rank_0(lambda: write_model(folder, trainer.model, job.folder, job.task.kind))
     run_on_rank_0(lambda: write_seed_result(folder, result))
-    run_on_rank_0(lambda: remove_states(folder))
+    run_on_rank_0(lambda: remove_checkpoints(folder))
     return result
 
 
