@@ -101,14 +101,14 @@ def parser(prog: str) -> argparse.ArgumentParser:
     flags.add_argument(
         "--data", type=normal, metavar="DIR", help="folder of the task's files (default: the folder of TASK.toml)"
     )
+    flags.add_argument(
+        "--new_head", action="store_true", help="start with a new head, even if the encoder has one for the same labels"
+    )
     flags.add_argument("--seeds", type=whole_number_from(1), help="number of seeds to train (default: 1)")
     flags.add_argument("--first_seed", type=whole_number_from(0), help="the first seed (default: 0)")
     add_set_flag(flags, help="override a value of the task file, such as training.lr=5e-5; may be repeated")
     flags.add_argument(
         "--random_weights", action="store_true", help="start from random weights of the same shape, as a baseline"
-    )
-    flags.add_argument(
-        "--new_head", action="store_true", help="start with a new head, even if the encoder has one for the same labels"
     )
     add_step_flags(flags)
     add_launcher_flag(flags)

@@ -82,7 +82,7 @@ KILL_WHEN = {
     "the domain's encoder is exported": "domain/run/checkpoints/step-00000005/manifest.json",
     "the task's text becomes pairs": "task/texts.jsonl",
     "the task's text is learned": "task/run/metrics.jsonl",
-    "the task is learned": "finetune/seed-0/checkpoint-1",
+    "the task is learned": "finetune/seed-0/state",
 }
 """What is there when a run is killed."""
 
