@@ -289,7 +289,7 @@ def test_further_arguments_of_trainer(finetune, encoder, task: Path, tmp_path: P
 
     for change, reason in (
         ("gradient_accumulation_steps=3", "training.batch is 8, expected a multiple of 3: 1, the number of ranks"),
-        ("lr_scheduler_type=cosinus", "Trainer refuses values of the task: 'cosinus' is not a valid"),
+        ("lr_scheduler_type=cosinus", "Trainer refuses values of the task: cosinus is not a valid"),
     ):
         done = finetune(encoder("bert"), task, tmp_path / "other", "--set", f"trainer.{change}")
         assert done.returncode == 2 and reason in done.stderr and "Traceback" not in done.stderr, done.stderr
