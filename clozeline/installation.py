@@ -48,7 +48,7 @@ _TRAINER = (
 EXTRAS = {
     "pipeline": ("apache_beam", "orjson", "sentencex", "tokenizers", "tqdm", "zstandard"),
     "trainer": _TRAINER,
-    "finetune": (*_TRAINER, "huggingface_hub", "sklearn", "transformers"),
+    "finetune": ("accelerate", *_TRAINER, "huggingface_hub", "sklearn", "transformers"),
     "export": ("filelock", "huggingface_hub", "safetensors", "tomli_w", "torch", "tqdm", "transformers"),
     "chinese": ("jieba",),
     "s3": ("s3fs",),

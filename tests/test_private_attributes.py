@@ -58,6 +58,7 @@ ACCEPTED = {
     "_flash_attention_forward": "an operator of ATen; torch's public function for it has no dropout",
     "_foreach_copy_": "in a benchmark; the public way is a loop over tensors",
     "_python_dispatch": "where torch documents TorchDispatchMode",
+    "_n_gpu": "Trainer has no public way to use one GPU of those that a process sees; it sets this itself",
     "_replace": "a documented method of named tuples",
     "_scaled_dot_product_flash_attention_for_cpu": "in a benchmark; torch's counter leaves it out",
     "_scaled_dot_product_flash_attention_for_cpu_backward": "as above",

@@ -65,9 +65,7 @@ def _run(options: argparse.Namespace, stop: StopRequest) -> None:
 
     first_seed = options.first_seed or 0
     seeds = range(first_seed, first_seed + (options.seeds or 1))
-    order = Order(
-        options.folder, task, data, options.output, list(seeds), options.random_weights, new_head=options.new_head
-    )
+    order = Order(options.folder, task, data, options.output, list(seeds), options.random_weights, options.new_head)
     finetune(order, stop)
 
 
@@ -134,7 +132,9 @@ def parser(prog: str) -> argparse.ArgumentParser:
     weights.add_argument(
         "--random_weights", action="store_true", help="start from random weights of the same shape, as a baseline"
     )
-    weights.add_argument("--new_head", action="store_true", help="replace the head of a fine-tuned folder")
+    weights.add_argument(
+        "--new_head", action="store_true", help="start with a new head, even if the encoder has one for these labels"
+    )
     flags.add_argument(
         "--write_texts",
         type=normal,

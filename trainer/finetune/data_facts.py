@@ -79,7 +79,7 @@ def log_data(job: Job) -> None:
             job.kind.max_length,
         )
     log_shared_examples(job)
-    full = sum(feature.length >= job.kind.max_length for feature in job.train.features)
+    full = sum(length >= job.kind.max_length for length in job.train.lengths)
     if job.kind.truncates and full > 0:
         logger.info(
             "%d of %d training examples fill a row of %d tokens. Longer texts are truncated.",

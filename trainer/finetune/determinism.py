@@ -3,8 +3,7 @@
 torch has two deterministic modes. The strict one raises an error at an operation that has no deterministic kernel. The
 other one only warns, but it also runs the backward pass of memory-efficient attention with its faster kernel, whose
 sums depend on the timing of threads, although there is a deterministic one. So a fine-tuning starts in the strict mode,
-and changes to the other one only if its model needs an operation without a deterministic kernel. The model's forward
-and backward passes must therefore run in `with_deterministic_kernels`.
+tries it with a few features, and changes to the other one only if its model needs an operation without such a kernel.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable
-from typing import TypeVar
 
 import torch
 
@@ -24,8 +22,6 @@ NO_KERNEL = " does not have a deterministic implementation"
 CUBLAS_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
 DETERMINISTIC_WORKSPACES = (":4096:8", ":16:8")
 """The values of the variable with which cuBLAS is deterministic. The first one takes 24 MB and is faster."""
-
-Result = TypeVar("Result")
 
 
 def make_deterministic() -> None:
@@ -46,14 +42,14 @@ def make_deterministic() -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
-def with_deterministic_kernels(compute: Callable[[], Result]) -> Result:
-    """Return what a function computes, with deterministic kernels if all of its operations have one.
+def choose_kernels(compute: Callable[[], object]) -> None:
+    """Try a computation in the strict mode, and change to the other one if an operation has no deterministic kernel.
 
-    compute: is called again from its beginning if an operation turns out to have none. Then other kernels are used for
-    the rest of the process. The log names the first such operation.
+    The log names the first such operation.
     """
     try:
-        return compute()
+        compute()
+        return
     except RuntimeError as error:
         if NO_KERNEL not in str(error):
             raise
@@ -67,4 +63,3 @@ def with_deterministic_kernels(compute: Callable[[], Result]) -> Result:
     warnings.filterwarnings("ignore", message=f".*{NO_KERNEL}")
     warnings.filterwarnings("ignore", message=".*attention defaults to a non-deterministic algorithm")
     torch.use_deterministic_algorithms(True, warn_only=True)
-    return compute()

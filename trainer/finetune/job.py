@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
+from torch.utils.data import Dataset
 
 from trainer.distributed.stop import StopAgreement
 from trainer.distributed.watchdog import Watchdog
-from trainer.finetune.evaluation import ExampleSet
-from trainer.finetune.kinds.kind import Kind
+from trainer.finetune.examples import Example
+from trainer.finetune.kinds.kind import OF_A_ROW, TARGETS, Feature, Kind, length_of
 from trainer.finetune.scores import threshold_for
 from trainer.finetune.task import Task
 
@@ -20,27 +21,56 @@ TRAIN = "train"
 DEV = "dev"
 TEST = "test"
 
+OF_THE_MODEL = (*OF_A_ROW, *TARGETS)
+"""The keys of a feature that the model gets."""
+
+
+class FeatureSet(Dataset):
+    """Examples, and the features that the task's kind made from them. Its items are what Trainer's collator takes."""
+
+    def __init__(self, examples: Sequence[Example], features: list[Feature], for_training: bool = False):
+        """for_training: whether to drop what only `Kind.predictions` needs, which may take more memory than the row."""
+        if for_training:
+            features = [{name: feature[name] for name in OF_THE_MODEL if name in feature} for feature in features]
+        self.examples = examples
+        self.features = features
+        self.lengths = [length_of(feature) for feature in features]
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        feature = self.features[number]
+        return {name: as_lists(feature[name]) for name in OF_THE_MODEL if name in feature}
+
+
+def as_lists(value: Any) -> Any:
+    """Return arrays as lists, which tokenizers pad faster, and numbers as they are."""
+    if isinstance(value, list):
+        return [array.tolist() for array in value]
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
 
 @dataclass(frozen=True)
 class Job:
     """One task and one encoder.
 
-    files: the paths of each set's files, by the name of the set. folder: the encoder's folder. output: the output
-    folder. random_weights: whether the encoder starts untrained. new_head: whether a head that the folder has is
-    replaced. train: the training set. others: the sets that get
-    predictions after training, by name, "dev" first. stop: the ranks' agreement to stop after a signal.
+    files: the paths of each set's files, by the name of the set. inputs: what the results depend on, for inputs.json.
+    folder: the encoder's folder. output: the output folder. random_weights: whether the encoder starts untrained.
+    new_head: whether a head that fits is replaced. train: the training set. others: the sets that get predictions after
+    training, by name, "dev" first. stop: the ranks' agreement to stop after a signal.
     """
 
     task: Task
     files: dict[str, list[str]]
+    inputs: dict[str, Any]
     folder: str
     output: Path
     random_weights: bool
     new_head: bool
     kind: Kind[Any, Any]
-    train: ExampleSet
-    others: dict[str, ExampleSet]
-    device: torch.device
+    train: FeatureSet
+    others: dict[str, FeatureSet]
     stop: StopAgreement
     watchdog: Watchdog
 

@@ -12,7 +12,7 @@ import torch
 import transformers
 
 from schemas.errors import DataError
-from schemas.randomness import key
+from trainer.finetune.job import Job
 from trainer.finetune.kinds.kind import Kind
 from trainer.finetune.opening import classes_for, first_line, quiet_transformers, read_config
 from trainer.finetune.task import Task
@@ -20,22 +20,20 @@ from trainer.logs import logger
 from trainer.models.hf_files import weight_files
 
 
-def build_model(
-    folder: str, task: Task, kind: Kind[Any, Any], seed: int, random_weights: bool, new_head: bool = False
-) -> Any:
+def build_model(job: Job, seed: int) -> Any:
     """Return the encoder with the task's head, in float32 on the CPU.
 
-    seed: of the random weights. random_weights: whether the encoder gets random weights too, not only the head.
-    new_head: whether a head that the folder has is replaced in any case.
+    seed: of the random weights. It is set as in scripts that call `transformers.set_seed` before they open a model.
     Raises DataError if weights of the encoder are missing or damaged.
     """
-    config = config_for_task(folder, task, kind)
-    auto_class = getattr(transformers, kind.model_class)
-    torch.manual_seed(key("finetune", "weights", seed) >> 1)
-    if random_weights:
+    folder = job.folder
+    config = config_for_task(folder, job.task, job.kind)
+    auto_class = getattr(transformers, job.kind.model_class)
+    transformers.set_seed(seed)
+    if job.random_weights:
         return auto_class.from_config(config).float()
 
-    keeps_head = not new_head and keeps_existing_head(folder, config, kind)
+    keeps_head = not job.new_head and keeps_existing_head(folder, config, job.kind)
     weight_files(Path(folder))  # transformers would open pickles
     with quiet_transformers():
         try:
@@ -90,12 +88,15 @@ def keeps_existing_head(folder: str, config: Any, kind: Kind[Any, Any]) -> bool:
     return not kind.labels or labels == list(kind.labels)
 
 
-def log_head(folder: str, task: Task, kind: Kind[Any, Any]) -> None:
+def log_head(job: Job) -> None:
     """Log what happens to the head of a folder that was fine-tuned on a task of this kind."""
-    config = config_for_task(folder, task, kind)
+    folder, kind = job.folder, job.kind
+    config = config_for_task(folder, job.task, kind)
     if not has_head_of_kind(config, kind):
         return
-    if keeps_existing_head(folder, config, kind):
+    if job.new_head:
+        logger.info("The head of %s is replaced, as --new_head asks.", folder)
+    elif keeps_existing_head(folder, config, kind):
         logger.info("%s was fine-tuned on a task of this kind. A head of the same size is kept.", folder)
     else:
         labels = list(read_config(folder).id2label.values())

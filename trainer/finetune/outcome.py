@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from schemas import storage
 from trainer.finetune.data_facts import baseline_scores, data_facts, warn_of_guessing
 from trainer.finetune.job import Job
-from trainer.finetune.model import build_model
 from trainer.finetune.model_card import model_card
-from trainer.finetune.output import MODEL_FOLDER, write_model
+from trainer.finetune.output import MODEL_FOLDER, move_model
 from trainer.finetune.report import write_report
 from trainer.finetune.results import RESULTS_FILE, SeedResult, Spread, best_of, results_in, summary_of
-from trainer.finetune.seed_files import remove_weights, weights_of_epoch
 from trainer.logs import logger
 from trainer.metrics.presentation import keep_running
 
@@ -41,7 +38,7 @@ def write_predictions(folder: Path, name: str, job: Job, final: Sequence[Any]) -
 
 
 def write_outcome(job: Job) -> None:
-    """Write OUTPUT/hf, report.html and results.json, and remove the weights of all seeds.
+    """Write OUTPUT/hf, report.html and results.json, and remove the models of the seeds.
 
     All finished seeds count, including those of earlier commands, so hf always holds the best of them.
     """
@@ -65,11 +62,6 @@ def write_outcome(job: Job) -> None:
     with keep_running("report.html"):
         write_report(job.output, content)
 
-    # hf has the best weights now. If a later command adds seeds, only a better seed replaces it, so the weights of
-    # these seeds are never needed again.
-    for result in results:
-        remove_weights(job.folder_of_seed(result.seed))
-
     # Written last, because other commands take the existence of results.json as a sign that everything is complete.
     storage.publish(str(job.output / RESULTS_FILE), (json.dumps(content, indent=1) + "\n").encode())
     log_outcome(job, results)
@@ -77,14 +69,14 @@ def write_outcome(job: Job) -> None:
 
 
 def write_best_model(job: Job, best: SeedResult, baseline: dict[str, dict[str, float]]) -> None:
-    """Write OUTPUT/hf with the best epoch of the best seed, unless an earlier command has written it."""
-    weights = weights_of_epoch(job.folder_of_seed(best.seed), best.epoch - 1)
-    if not weights.exists():
-        return
+    """Make the model of the best seed OUTPUT/hf, unless an earlier command has, and remove those of the other seeds."""
+    folder = job.folder_of_seed(best.seed)
+    if (folder / MODEL_FOLDER).is_dir():
+        move_model(folder, job.output, model_card(job, best, baseline))
 
-    model = build_model(job.folder, job.task, job.kind, best.seed, job.random_weights)
-    model.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
-    write_model(job.output, model, job.folder, job.task.kind, model_card(job, best, baseline))
+    # If a later command adds seeds, only a better seed replaces the model, so these are never needed again.
+    for path in job.output.glob(f"seed-*/{MODEL_FOLDER}"):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def log_outcome(job: Job, results: list[SeedResult]) -> None:

@@ -16,29 +16,37 @@ from schemas import storage
 from schemas.errors import StorageError, UsageError
 from trainer.checkpoint.run_lock import held
 from trainer.export.tokenizer import TOKENIZER_CONFIG, portable_config
-from trainer.finetune.identity import IDENTITY_FILE, TASK_FILE, check_owner
+from trainer.finetune.inputs import check_inputs, record_inputs
+from trainer.finetune.job import Job
 from trainer.finetune.model import restore_dropout
 from trainer.finetune.opening import first_line, open_tokenizer, quiet_transformers
-from trainer.finetune.task import Task
 from trainer.finetune.task_file import dump_task
 from trainer.permissions import follow_umask
 
+TASK_FILE = "task.toml"
 MODEL_FOLDER = "hf"
 MODEL_CARD_FILE = "README.md"
 
 
 @contextlib.contextmanager
-def claimed(output: Path, identity: dict[str, str], task: Task) -> Iterator[None]:
+def claimed(output: Path, inputs: dict[str, Any]) -> Iterator[None]:
     """Lock the output folder for this process, and create it if it does not exist.
 
     Raises UsageError if a live process holds the lock or the folder belongs to something else, and StorageError if the
     folder is not writable.
     """
-    check_owner(output, identity, task)
+    check_inputs(output, inputs, "Undo the change to continue it, choose another --output, or remove that folder.")
     with held(output):
-        storage.publish(str(output / IDENTITY_FILE), (json.dumps(identity, indent=1) + "\n").encode())
-        storage.publish(str(output / TASK_FILE), dump_task(task).encode())
         yield
+
+
+def record_start(job: Job) -> None:
+    """Write inputs.json and task.toml. From now on, the output folder belongs to this fine-tuning.
+
+    One that failed before it trained anything, for example because of damaged weights, owns nothing.
+    """
+    record_inputs(job.output, job.inputs)
+    storage.publish(str(job.output / TASK_FILE), dump_task(job.task).encode())
 
 
 def check_is_local(output: str) -> None:
@@ -47,10 +55,10 @@ def check_is_local(output: str) -> None:
         raise UsageError(f"--output {output} is a URL. Give a local folder, and copy it after the command ends.")
 
 
-def write_model(output: Path, model: Any, folder: str, kind: str, card: str) -> None:
-    """Write OUTPUT/hf: the model with its labels, the tokenizer that it was trained with, and README.md.
+def write_model(output: Path, model: Any, folder: str, kind: str) -> None:
+    """Write OUTPUT/hf: the model with its labels, and the tokenizer that it was trained with.
 
-    folder: the encoder's. kind: of the task. card: the text of README.md. Raises StorageError.
+    folder: the encoder's. kind: of the task. Raises StorageError.
     """
     final = output / MODEL_FOLDER
     partial = output / f".{MODEL_FOLDER}.partial"
@@ -64,7 +72,6 @@ def write_model(output: Path, model: Any, folder: str, kind: str, card: str) -> 
         config = partial / TOKENIZER_CONFIG
         content = portable_config(json.loads(config.read_bytes()))
         config.write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")
-        (partial / MODEL_CARD_FILE).write_text(card, encoding="utf-8")
         follow_umask(partial)
         shutil.rmtree(final, ignore_errors=True)
         os.replace(partial, final)
@@ -72,3 +79,11 @@ def write_model(output: Path, model: Any, folder: str, kind: str, card: str) -> 
         raise StorageError(
             f"{final} cannot be written: {first_line(error)}. Free some space; the same command continues."
         ) from error
+
+
+def move_model(source: Path, output: Path, card: str) -> None:
+    """Move the hf folder of a seed to OUTPUT/hf, with a model card. source: the folder of the seed."""
+    card_file = source / MODEL_FOLDER / MODEL_CARD_FILE
+    card_file.write_text(card, encoding="utf-8")
+    shutil.rmtree(output / MODEL_FOLDER, ignore_errors=True)
+    os.replace(source / MODEL_FOLDER, output / MODEL_FOLDER)

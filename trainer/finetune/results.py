@@ -11,6 +11,7 @@ from trainer.finetune.metrics.seed_summary import mean_with_interval, quartiles
 
 RESULT_FILE = "result.json"
 RESULTS_FILE = "results.json"
+METRICS_FILE = "metrics.jsonl"
 
 Spread = dict[str, float | None]
 """What a table shows of the values of several seeds, by name. A single seed has no interval: None."""
@@ -20,7 +21,8 @@ Spread = dict[str, float | None]
 class SeedResult:
     """The result of one seed.
 
-    epoch: the best epoch, from 1. epochs: for each epoch its number, its last step, the loss and the dev scores.
+    epoch: the best epoch, from 1. epochs: for each epoch its number, its last step, the mean loss of its steps, and the
+    dev scores.
     scores: of the best epoch's weights, by set and then by metric. threshold: the null score above which a question
     gets no answer; None for kinds without questions, and if every question gets an answer.
     seconds: time spent in training.
@@ -32,6 +34,12 @@ class SeedResult:
     scores: dict[str, dict[str, float]]
     threshold: float | None
     seconds: float
+
+
+def write_metrics(folder: Path, epochs: list[dict[str, float]]) -> None:
+    """Write metrics.jsonl of a seed: one line for each finished epoch."""
+    lines = "".join(f"{json.dumps(epoch)}\n" for epoch in epochs)
+    storage.publish(str(folder / METRICS_FILE), lines.encode(), durable=False)
 
 
 def write_seed_result(folder: Path, result: SeedResult) -> None:

@@ -1,9 +1,11 @@
 """Fine-tunes an encoder on a task with several seeds; the entry point is `finetune`.
 
     OUTPUT/task.toml                 the task with all its values
-    OUTPUT/identity.json             hashes of the task, the encoder and the data that the folder belongs to
+    OUTPUT/inputs.json               the task, and hashes of the encoder and the data, that the folder belongs to
     OUTPUT/seed-0/metrics.jsonl      one line per epoch
     OUTPUT/seed-0/predictions_*.jsonl
+    OUTPUT/seed-0/checkpoint-*       what a stopped command resumes from, until the seed is finished
+    OUTPUT/seed-0/hf                 the best epoch of the seed, until OUTPUT/hf has the best of all seeds
     OUTPUT/results.json              scores of all seeds, and their mean, interval, median and quartiles
     OUTPUT/report.html
     OUTPUT/hf                        the best epoch of the best seed, in the Hugging Face format
@@ -14,6 +16,8 @@ Finished seeds are kept, so the same command continues after a stop, and a large
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,31 +25,35 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
+
 from schemas.errors import UsageError
-from trainer.distributed.collectives import run_on_rank_0
+from trainer.distributed.collectives import run_on_rank_0, succeed_on_all_ranks
 from trainer.distributed.process_group import device_of_rank, start_distributed
 from trainer.distributed.stop import StopAgreement, StopRequest
-from trainer.distributed.threads import cores_of_rank, kept_threads, spare_busy_cores
+from trainer.distributed.threads import Threads, cores_of_rank, kept_threads, spare_busy_cores
 from trainer.distributed.watchdog import Watchdog
+from trainer.finetune.arguments import training_arguments
 from trainer.finetune.data_facts import log_data, paths_by_set
 from trainer.finetune.determinism import make_deterministic
-from trainer.finetune.evaluation import ExampleSet, predict
-from trainer.finetune.examples import TaskData
+from trainer.finetune.examples import Example, TaskData
 from trainer.finetune.files.read import read_task_data
-from trainer.finetune.identity import NAMES, identity_of, recorded, threads_of
-from trainer.finetune.job import DEV, TEST, Job
+from trainer.finetune.files.sets import named_files
+from trainer.finetune.fingerprint import fingerprint_of
+from trainer.finetune.fit import FinetuneTrainer, remove_checkpoints
+from trainer.finetune.inputs import read_inputs_of
+from trainer.finetune.job import DEV, TEST, FeatureSet, Job
 from trainer.finetune.kinds.kind import Kind
 from trainer.finetune.kinds.table import kind_of
 from trainer.finetune.metrics.metric_table import unsuitable
+from trainer.finetune.model import build_model, log_head
 from trainer.finetune.opening import check_folder, longest_row, open_tokenizer, read_config
 from trainer.finetune.outcome import write_outcome, write_predictions
-from trainer.finetune.output import check_is_local, claimed
+from trainer.finetune.output import check_is_local, claimed, record_start, write_model
 from trainer.finetune.results import SeedResult, read_seed_result, write_seed_result
-from trainer.finetune.scores import all_labeled, finished, score
-from trainer.finetune.seed_files import remove_states, write_metrics
 from trainer.finetune.shared_inputs import TIMEOUT_SECONDS, agreed, read_on_all_ranks
 from trainer.finetune.task import Task
-from trainer.finetune.training import SeedTraining
+from trainer.finetune.task_file import dump_task
 from trainer.logs import logger
 from trainer.run_context import watch_ranks
 
@@ -74,24 +82,24 @@ def finetune(order: Order, stop_request: StopRequest) -> list[SeedResult]:
     its state is saved, DivergedError for a loss that is not finite, and StorageError for files that cannot be read or
     written.
     """
-    inputs = read_on_all_ranks(lambda: read_inputs(order), stop_request)
+    files = read_on_all_ranks(lambda: read_files(order), stop_request)
 
     make_deterministic()
     start_distributed(TIMEOUT_SECONDS, stop_request)
     spare_busy_cores()
     with contextlib.ExitStack() as resources, watch_ranks(TIMEOUT_SECONDS) as watchdog:
         watchdog.at("comparing the files of all ranks")
-        first_weights = "random" if order.random_weights else "new head" if order.new_head else "of the encoder"
-        identity = agreed(lambda: identity_of(order.task, order.folder, inputs.data, first_weights), NAMES)
+        inputs = agreed(lambda: inputs_of(order, files.data))
         output = Path(order.output)
+        arguments_of(order.task, output)
         threads = kept_threads(run_on_rank_0(lambda: threads_of(output)), cores_of_rank())
-        run_on_rank_0(lambda: resources.enter_context(claimed(output, identity | recorded(threads), order.task)))
+        run_on_rank_0(lambda: resources.enter_context(claimed(output, inputs)))
 
         stop = resources.enter_context(contextlib.closing(StopAgreement(stop_request, 2 * TIMEOUT_SECONDS)))
         stop.training_begins()
 
         watchdog.at("encoding the examples")
-        job = open_job(order, inputs, stop, watchdog)
+        job = open_job(order, files, inputs | {"threads": threads._asdict()}, stop, watchdog)
         log_data(job)
         results = [finished_seed(job, seed) for seed in order.seeds]
 
@@ -101,14 +109,14 @@ def finetune(order: Order, stop_request: StopRequest) -> list[SeedResult]:
 
 
 @dataclass(frozen=True)
-class Inputs:
+class Files:
     """The files that an order names, read and checked."""
 
     kind: Kind[Any, Any]
     data: TaskData
 
 
-def read_inputs(order: Order) -> Inputs:
+def read_files(order: Order) -> Files:
     """Read the files that an order names. Raises DataError, UsageError and StorageError."""
     check_is_local(order.output)
     check_folder(order.folder, order.task.kind)
@@ -118,7 +126,7 @@ def read_inputs(order: Order) -> Inputs:
 
     kind = kind_of(order.task, data.labels, tokenizer, longest_row(read_config(order.folder)))
     kind.check_room()
-    return Inputs(kind, data)
+    return Files(kind, data)
 
 
 def check_metrics(task: Task, labels: Sequence[str]) -> None:
@@ -129,25 +137,71 @@ def check_metrics(task: Task, labels: Sequence[str]) -> None:
             raise UsageError(f'metrics has "{metric}", which {reason}. The labels are {", ".join(labels)}.')
 
 
-def open_job(order: Order, inputs: Inputs, stop: StopAgreement, watchdog: Watchdog) -> Job:
-    """Return the job of an order, with the examples of all sets encoded as features."""
-    data = inputs.data
-    kind = inputs.kind
+def inputs_of(order: Order, data: TaskData) -> dict[str, Any]:
+    """Return what results depend on, except the seed: values, and hashes of files."""
+    # How often checkpoints are saved changes no result.
+    content = tomllib.loads(dump_task(order.task))
+    content["training"].pop("save_every")
 
-    sets: dict[str, Any] = {DEV: data.dev, **data.extra}
+    sets = {"train": data.train, "dev": data.dev, **({TEST: data.test} if data.test is not None else {}), **data.extra}
+    head = "its own where the labels fit"
+    if order.random_weights or order.new_head:
+        head = "random"
+    return {
+        "task": content,
+        "encoder": fingerprint_of(order.folder),
+        "weights": "random" if order.random_weights else "of the encoder",
+        "head": head,
+        "labels": list(data.labels),
+        "examples": {
+            f"{name} ({', '.join(named_files(order.task.data, name))})": hash_of(examples)
+            for name, examples in sets.items()
+        },
+    }
+
+
+def hash_of(examples: Sequence[Example]) -> str:
+    """Return a hash of examples, as 16 hex digits.
+
+    Hashes one example at a time: building one string of a whole data set would double its memory.
+    """
+    digest = hashlib.sha256()
+    for example in examples:
+        digest.update(f"{example!r}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def threads_of(output: Path) -> Threads:
+    """Return the threads that the fine-tuning in a folder began with; none in a new folder.
+
+    They decide the last bits of results, so a fine-tuning that continues keeps them.
+    """
+    recorded = (read_inputs_of(output) or {}).get("threads", {})
+    return Threads(int(recorded.get("number", 0)), int(recorded.get("cores", 0)))
+
+
+def arguments_of(task: Task, folder: Path, seed: int = 0) -> Any:
+    """Return Trainer's arguments on this rank. folder: of a seed."""
+    return training_arguments(task, folder, seed, dist.get_world_size(), device_of_rank().type == "cpu")
+
+
+def open_job(order: Order, files: Files, inputs: dict[str, Any], stop: StopAgreement, watchdog: Watchdog) -> Job:
+    """Return the job of an order, with the features of all sets."""
+    data, kind = files.data, files.kind
+    sets = {DEV: data.dev, **data.extra}
     if data.test is not None:
         sets[TEST] = data.test
     return Job(
         task=order.task,
         files=paths_by_set(order.task, order.data),
+        inputs=inputs,
         folder=order.folder,
         output=Path(order.output),
         random_weights=order.random_weights,
         new_head=order.new_head,
         kind=kind,
-        train=ExampleSet(data.train, kind.training_features(data.train)),
-        others={name: ExampleSet(examples, kind.features(examples)) for name, examples in sets.items()},
-        device=device_of_rank(),
+        train=FeatureSet(data.train, kind.features(data.train), for_training=True),
+        others={name: FeatureSet(examples, kind.features(examples)) for name, examples in sets.items()},
         stop=stop,
         watchdog=watchdog,
     )
@@ -159,30 +213,32 @@ def finished_seed(job: Job, seed: int) -> SeedResult:
     earlier_result = run_on_rank_0(lambda: read_seed_result(folder))
     if earlier_result is not None:
         logger.info("Seed %d is finished already, so it is not trained again.", seed)
-        run_on_rank_0(lambda: remove_states(folder))
+        run_on_rank_0(lambda: remove_checkpoints(folder))
         return earlier_result
 
-    training = SeedTraining(job, seed)
-    training.train()
-    scores, threshold = scored_sets(job, seed, training.load_best())
+    if not job.random_weights:
+        log_head(job)
+    model = succeed_on_all_ranks(lambda: build_model(job, seed))
+    run_on_rank_0(lambda: record_start(job))
+    trainer = FinetuneTrainer(job, seed, model, arguments_of(job.task, folder, seed))
+    trainer.fit()
 
-    progress = training.progress
-    assert progress.best is not None
+    scores, threshold = scored_sets(job, seed, trainer)
     result = SeedResult(
         seed=seed,
-        epoch=progress.best + 1,
-        epochs=progress.epochs,
+        epoch=trainer.best_epoch,
+        epochs=trainer.epochs,
         scores=scores,
         threshold=threshold if threshold is not None and isfinite(threshold) else None,
-        seconds=progress.seconds,
+        seconds=trainer.seconds,
     )
-    run_on_rank_0(lambda: write_metrics(folder, progress))
+    run_on_rank_0(lambda: write_model(folder, trainer.model, job.folder, job.task.kind))
     run_on_rank_0(lambda: write_seed_result(folder, result))
-    run_on_rank_0(lambda: remove_states(folder))
+    run_on_rank_0(lambda: remove_checkpoints(folder))
     return result
 
 
-def scored_sets(job: Job, seed: int, model: Any) -> tuple[dict[str, dict[str, float]], float | None]:
+def scored_sets(job: Job, seed: int, trainer: FinetuneTrainer) -> tuple[dict[str, dict[str, float]], float | None]:
     """Predict all sets but the training set, and write the predictions. A collective call.
 
     Returns the scores of labeled sets, by set and then by metric, and the null threshold, None for kinds other than
@@ -191,16 +247,11 @@ def scored_sets(job: Job, seed: int, model: Any) -> tuple[dict[str, dict[str, fl
     scores: dict[str, dict[str, float]] = {}
     threshold: float | None = None
 
-    for name, examples in job.others.items():
+    # The dev set comes first, because the threshold chosen on it applies to all other sets.
+    for name in job.others:
         job.watchdog.at(f"seed {seed}, predicting {name}")
-        predictions = predict(model, job.kind, examples, job.watchdog.progress)
-
-        # The dev set comes first, because the threshold chosen on it applies to all other sets.
-        if name == DEV:
-            threshold = job.threshold(predictions)
-        final = finished(predictions, threshold)
-
-        if all_labeled(examples.examples):
-            scores[name] = score(job.kind, examples.examples, final)
+        of_set, final, threshold = trainer.scored(name, threshold)
+        if of_set:
+            scores[name] = of_set
         run_on_rank_0(partial(write_predictions, job.folder_of_seed(seed), name, job, final))
     return scores, threshold

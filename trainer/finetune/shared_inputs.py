@@ -7,11 +7,12 @@ same error eight times, and a file that is missing on one machine would leave th
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from typing import TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from schemas.errors import DataError
 from trainer.distributed.stop import StopRequest
+from trainer.finetune.inputs import flattened
 
 T = TypeVar("T")
 
@@ -40,23 +41,23 @@ def read_on_all_ranks(read: Callable[[], T], stop: StopRequest) -> T:
         return succeed_on_all_ranks(read)
 
 
-def agreed(identity: Callable[[], dict[str, str]], names: Mapping[str, str]) -> dict[str, str]:
-    """Check that `identity` returns the same hashes of the inputs on all ranks, and return them. A collective call.
+def agreed(inputs: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Check that `inputs` returns the same on all ranks, and return it. A collective call.
 
-    names: for each hash, the name of its input in messages.
-    Raises DataError on every rank if the hashes or the code of two ranks differ. The message groups the ranks that
+    Raises DataError on every rank if the inputs or the code of two ranks differ. The message groups the ranks that
     agree.
     """
     from trainer.distributed.collectives import differences_of, facts_of_code, listed, run_on_all_ranks
 
-    code = facts_of_code()
-    identities = run_on_all_ranks(lambda: identity() | code)
-    for key, ranks in differences_of(identities).items():
+    found = run_on_all_ranks(inputs)
+    code = run_on_all_ranks(facts_of_code)
+    values = [{key: repr(value) for key, value in flattened(of_rank).items()} for of_rank in found]
+    facts = [of_rank | of_code for of_rank, of_code in zip(values, code, strict=True)]
+    for key, ranks in differences_of(facts).items():
         groups = "; ".join(listed(of_value) for of_value in ranks.values())
         error = DataError(
-            f"{names.get(key, key)} differs between ranks. Ranks that agree: {groups}. Copy the same files to every "
-            "machine."
+            f"{key} differs between ranks. Ranks that agree: {groups}. Copy the same files to every machine."
         )
         error.everywhere = True
         raise error
-    return {key: value for key, value in identities[0].items() if key not in code}
+    return found[0]

@@ -145,7 +145,7 @@ class TaskTrainingSection(Section):
     )
     weight_decay: float = Field(default=0.01, ge=0, description="Weight decay of AdamW. Biases and norms have none.")
     warmup_ratio: float = Field(
-        default=0.1, ge=0, le=1, description="Fraction of the updates over which the rate rises; then it falls to 0."
+        default=0.1, ge=0, lt=1, description="Fraction of the updates over which the rate rises; then it falls to 0."
     )
     max_length: int = Field(default=128, gt=2, description="Tokens of a sequence, special tokens included.")
     stride: int = Field(default=64, ge=0, description="Tokens that two windows of a context share (kind span).")
@@ -183,6 +183,11 @@ class Task(Section):
     )
     data: TaskDataSection = Field(description="The files of the task.")
     training: TaskTrainingSection = Field(default=TaskTrainingSection(), description="The values of fine-tuning.")
+    trainer: dict[str, Any] = Field(
+        default={},
+        description="Further arguments of transformers' Trainer, by the names of its TrainingArguments, such as "
+        'lr_scheduler_type = "cosine". Keys that [training] has under another name are refused.',
+    )
 
     @model_validator(mode="before")
     @classmethod

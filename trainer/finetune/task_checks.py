@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 from schemas.errors import UsageError
 from trainer.config.parse import Origin
+from trainer.finetune.arguments import check_trainer
 from trainer.finetune.metrics.metric_table import unsuitable
 from trainer.finetune.task import Format, Task
 from trainer.finetune.task_kinds import RULES, format_of
@@ -43,6 +44,7 @@ def check_task(task: Task, origin: Origin) -> None:
     check_metrics(task, origin)
     check_names(task, origin)
     check_stride(task, origin)
+    check_trainer(task, origin)
 
 
 def check_stride(task: Task, origin: Origin) -> None:

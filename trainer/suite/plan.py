@@ -30,7 +30,7 @@ from trainer.suite.jobs import Job, read_json
 from trainer.suite.needed_files import Missing
 from trainer.suite.suite_file import Suite, SuiteTask
 
-IDENTITY_FILE = "identity.json"
+IDENTITY_FILE = "inputs.json"
 PROBE = "probe"
 
 

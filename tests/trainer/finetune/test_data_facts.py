@@ -149,6 +149,6 @@ def test_a_start_that_failed_leaves_its_folder_to_the_next(finetune, encoder, tm
     shutil.copytree(encoder("bert"), damaged)
     (damaged / "model.safetensors").write_bytes(b"x")
     assert finetune(damaged, task, tmp_path / "out").returncode == 3
-    assert (tmp_path / "out/identity.json").exists()
+    assert not (tmp_path / "out/inputs.json").exists()
 
     fine_tuned(finetune, encoder, task, "--set", "training.lr=0.002")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,16 +16,17 @@ from transformers import AutoConfig, AutoTokenizer
 
 from schemas.errors import UsageError
 from tests.trainer.finetune.tasks import write_task
-from trainer.finetune.evaluation import DivergedError
 from trainer.finetune.files.read import read_task_data
 from trainer.finetune.fingerprint import fingerprint_of
-from trainer.finetune.identity import IDENTITY_FILE, TASK_FILE, check_owner, identity_of
+from trainer.finetune.fit import DivergedError
+from trainer.finetune.inputs import INPUTS_FILE, check_inputs, record_inputs
 from trainer.finetune.kinds.table import kind_of
 from trainer.finetune.model import build_model
 from trainer.finetune.opening import open_tokenizer
-from trainer.finetune.output import write_model
+from trainer.finetune.output import claimed, write_model
+from trainer.finetune.run import Order, inputs_of
 from trainer.finetune.task import Task
-from trainer.finetune.task_file import dump_task, read_task
+from trainer.finetune.task_file import read_task
 
 
 def task_of(kind: str, **data: Any) -> Task:
@@ -36,14 +37,15 @@ def task_of(kind: str, **data: Any) -> Task:
 
 def model_of(folder: Path, task: Task, labels: Sequence[str], seed: int = 0, new_head: bool = False) -> Any:
     kind = kind_of(task, labels, open_tokenizer(str(folder), task.kind))
-    return build_model(str(folder), task, kind, seed, random_weights=False, new_head=new_head)
+    job: Any = SimpleNamespace(folder=str(folder), task=task, kind=kind, random_weights=False, new_head=new_head)
+    return build_model(job, seed)
 
 
 @pytest.fixture
 def reviews(encoder, tmp_path: Path) -> Path:
     """A BERT that was fine-tuned to tell bad from good, with a dropout of its own."""
     task = task_of("sentence", dropout=0.3)
-    write_model(tmp_path, model_of(encoder("bert"), task, ("bad", "good")), str(encoder("bert")), "sentence", "A card.")
+    write_model(tmp_path, model_of(encoder("bert"), task, ("bad", "good")), str(encoder("bert")), "sentence")
     return tmp_path / "hf"
 
 
@@ -53,7 +55,7 @@ def test_a_model_has_the_permissions_that_the_umask_asks_for(encoder, tmp_path: 
     before = os.umask(umask)
     try:
         model = model_of(encoder("bert"), task, ("bad", "good"))
-        write_model(tmp_path, model, str(encoder("bert")), "sentence", "A card.")
+        write_model(tmp_path, model, str(encoder("bert")), "sentence")
     finally:
         os.umask(before)
     modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "hf").iterdir()}
@@ -68,6 +70,13 @@ def test_a_head_with_the_same_labels_is_kept(reviews: Path) -> None:
     first = model_of(reviews, task_of("sentence"), ("bad", "good"), seed=1)
     second = model_of(reviews, task_of("sentence"), ("bad", "good"), seed=2)
     assert torch.equal(head_of(first), head_of(second))
+
+
+def test_a_head_that_fits_is_replaced_where_that_is_asked(reviews: Path) -> None:
+    kept, fresh = (model_of(reviews, task_of("sentence"), ("bad", "good"), new_head=new) for new in (False, True))
+    assert not torch.equal(head_of(fresh), head_of(kept))
+    for (name, values), other in zip(fresh.bert.named_parameters(), kept.bert.parameters(), strict=True):
+        assert torch.equal(values, other), name
 
 
 def test_a_head_with_other_labels_is_replaced_and_the_encoder_kept(reviews: Path) -> None:
@@ -96,7 +105,7 @@ def test_a_task_leaves_neither_its_dropout_nor_its_problem_to_the_next(encoder, 
     assert AutoConfig.from_pretrained(reviews).hidden_dropout_prob == 0.1
 
     regression = model_of(encoder("bert"), task_of("sentence", labels="number"), ())
-    write_model(tmp_path / "numbers", regression, str(encoder("bert")), "sentence", "A card.")
+    write_model(tmp_path / "numbers", regression, str(encoder("bert")), "sentence")
     folder = tmp_path / "numbers/hf"
     assert AutoConfig.from_pretrained(folder).problem_type == "regression"
     assert model_of(folder, task_of("sentence"), ("bad", "good")).config.problem_type is None
@@ -105,7 +114,7 @@ def test_a_task_leaves_neither_its_dropout_nor_its_problem_to_the_next(encoder, 
 def test_the_tokenizer_is_the_one_of_the_training(encoder, tmp_path: Path) -> None:
     """Words that are already split begin with a space in byte-level BPE."""
     folder = encoder("roberta")
-    write_model(tmp_path, model_of(folder, task_of("tags"), ("O", "B-X")), str(folder), "tags", "A card.")
+    write_model(tmp_path, model_of(folder, task_of("tags"), ("O", "B-X")), str(folder), "tags")
     sentence = [["The", "cat", "sees"]]
     trained = open_tokenizer(str(folder), "tags")(sentence, is_split_into_words=True)
     written = AutoTokenizer.from_pretrained(tmp_path / "hf")(sentence, is_split_into_words=True)
@@ -129,41 +138,26 @@ def test_a_folder_within_the_folder_does_not_count(encoder, tmp_path: Path) -> N
     assert fingerprint_of(str(folder)) == fingerprint_of(str(encoder("bert")))
 
 
-def test_how_often_states_are_saved_is_no_other_task(encoder, tmp_path: Path) -> None:
-    path = str(write_task(tmp_path, "sentence"))
-    data = read_task_data(read_task(path, []), str(tmp_path))
-    identities = [
-        identity_of(read_task(path, [change]), str(encoder("bert")), data, "of the encoder")
-        for change in ("training.save_every=7", "training.save_every=9", "training.lr=1e-4")
-    ]
-    assert identities[0] == identities[1] != identities[2]
-
-
 @pytest.fixture
-def claimed_task(encoder, tmp_path: Path) -> Callable[..., dict[str, str]]:
-    """A task whose training and extra sets have two files each, and an output folder that was claimed for it.
+def claim(encoder, tmp_path: Path) -> Callable[..., None]:
+    """Claims an output folder for a task whose training and extra sets have two files each.
 
-    Returns a function that checks the folder again, after changes of files or of the task, and returns the identity.
+    Returns a function that claims it again, after changes of files or of the task.
     """
     path = write_task(tmp_path, "sentence")
     shutil.copy(tmp_path / "dev.jsonl", tmp_path / "more.jsonl")
     files = ['data.train=["train.jsonl", "more.jsonl"]', 'data.extra.far=["dev.jsonl", "test.jsonl"]']
     output = tmp_path / "out"
-    output.mkdir()
-    (output / "results.json").write_text("{}")
 
-    def check(*changes: str) -> dict[str, str]:
+    def claim_again(*changes: str) -> None:
         task = read_task(str(path), [*files, *changes])
-        data = read_task_data(task, str(tmp_path))
-        identity = identity_of(task, str(encoder("bert")), data, "of the encoder")
-        if not (output / IDENTITY_FILE).exists():
-            (output / IDENTITY_FILE).write_text(json.dumps(identity))
-            (output / TASK_FILE).write_text(dump_task(task))
-        check_owner(output, identity, task)
-        return identity
+        order = Order(str(encoder("bert")), task, str(tmp_path), str(output), [0])
+        inputs = inputs_of(order, read_task_data(task, str(tmp_path)))
+        with claimed(output, inputs):
+            record_inputs(output, inputs)
 
-    check()
-    return check
+    claim_again()
+    return claim_again
 
 
 def change_line(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
@@ -172,70 +166,55 @@ def change_line(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) 
     path.write_text("\n".join([json.dumps(change(json.loads(first))), *others]) + "\n")
 
 
+def test_how_often_checkpoints_are_saved_is_no_other_task(claim) -> None:
+    claim("training.save_every=7")
+
+
 @pytest.mark.parametrize(
     ("file", "told"),
     [
-        ("more.jsonl", "other examples in train.jsonl, more.jsonl. "),
-        ("test.jsonl", "other examples in test.jsonl, dev.jsonl. "),
-        ("dev.jsonl", "other examples in dev.jsonl, test.jsonl. "),
+        ("more.jsonl", r"examples\.train \(train.jsonl, more\.jsonl\) = "),
+        (
+            "test.jsonl",
+            r"examples\.test \(test\.jsonl\) = .* instead of .*, examples\.far \(dev\.jsonl, test\.jsonl\) = ",
+        ),
     ],
 )
-def test_files_of_a_changed_set_are_named(claimed_task, tmp_path: Path, file: str, told: str) -> None:
+def test_files_of_a_changed_set_are_named(claim, tmp_path: Path, file: str, told: str) -> None:
     change_line(tmp_path / file, lambda line: line | {"text": "Another text."})
-    with pytest.raises(UsageError, match=re.escape(f"holds a fine-tuning with {told}")):
-        claimed_task()
+    with pytest.raises(UsageError, match=f"holds results with {told}"):
+        claim()
 
 
-def test_a_changed_key_is_named_beside_a_changed_file(claimed_task, tmp_path: Path) -> None:
+def test_a_changed_key_is_named_beside_a_changed_file(claim, tmp_path: Path) -> None:
     change_line(tmp_path / "more.jsonl", lambda line: line | {"text": "Another text."})
-    with pytest.raises(UsageError, match=r"training\.lr = \S+ instead of 0\.0007 and other examples in train\.jsonl"):
-        claimed_task("training.lr=7e-4")
+    with pytest.raises(UsageError, match=r"task\.training\.lr = 0\.001 instead of 0\.0007, examples\.train"):
+        claim("training.lr=7e-4")
 
 
-@pytest.mark.parametrize("label", ["a new label, the first by name", "zz, the last by name"])
-def test_other_labels_do_not_blame_files_that_are_the_same(claimed_task, tmp_path: Path, label: str) -> None:
-    change_line(tmp_path / "train.jsonl", lambda line: line | {"label": label})
-    with pytest.raises(UsageError, match=rf'holds a fine-tuning with other labels \(without "{label}"\)\. '):
-        claimed_task()
+def test_other_labels_are_named(claim, tmp_path: Path) -> None:
+    change_line(tmp_path / "train.jsonl", lambda line: line | {"label": "zz"})
+    with pytest.raises(UsageError, match=r'labels = \["first", "second"\] instead of \["first", "second", "zz"\], '):
+        claim()
 
 
-def test_renamed_labels_are_named(claimed_task, tmp_path: Path) -> None:
-    for name in ("train", "dev", "test", "more"):
-        file = tmp_path / f"{name}.jsonl"
-        file.write_text(file.read_text().replace('"first"', '"1st"'))
-    with pytest.raises(UsageError, match=r'other labels \(with "first", without "1st"\)\. '):
-        claimed_task()
-
-
-def test_labels_in_another_order(claimed_task, tmp_path: Path) -> None:
-    file = tmp_path / "out" / IDENTITY_FILE
-    identity = json.loads(file.read_text())
-    reversed_labels = json.loads(identity["labels"])[::-1]
-    file.write_text(json.dumps(identity | {"labels": json.dumps(reversed_labels), "data": "another"}))
-    with pytest.raises(UsageError, match=r"with labels in another order\. "):
-        claimed_task()
-
-
-@pytest.mark.parametrize("content", ["", "[1]", '"x"', "{}", '{"task": null}', '{"labels": "first"}'])
-def test_a_damaged_identity_is_named(claimed_task, tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize("content", ["", "[1]", '"x"', "{"])
+def test_a_damaged_record_is_named(claim, tmp_path: Path, content: str) -> None:
     """What the folder belongs to cannot be told, so nothing is said of the task or its data."""
-    file = tmp_path / "out" / IDENTITY_FILE
-    complete = json.loads(file.read_text())
-    file.write_text(json.dumps(complete | json.loads(content)) if "labels" in content else content)
-    with pytest.raises(UsageError, match=r"identity\.json is damaged, so it is not known which"):
-        claimed_task()
+    (tmp_path / "out" / INPUTS_FILE).write_text(content)
+    with pytest.raises(UsageError, match=r"inputs\.json is damaged, so it is not known what .* Undo the change"):
+        claim()
 
 
-def test_a_folder_without_hashes_of_the_parts(claimed_task, tmp_path: Path) -> None:
-    """A folder of an earlier version belongs to the same data, and is refused for others."""
-    file = tmp_path / "out" / IDENTITY_FILE
-    identity = json.loads(file.read_text())
-    file.write_text(json.dumps({name: identity[name] for name in ("task", "encoder", "weights", "data")}))
-    assert claimed_task() == identity
-
-    change_line(tmp_path / "more.jsonl", lambda line: line | {"text": "Another text."})
-    with pytest.raises(UsageError, match=r"holds a fine-tuning with other data\. "):
-        claimed_task()
+def test_inputs_may_be_added_and_files_of_something_else_stay(tmp_path: Path) -> None:
+    record_inputs(tmp_path, {"task": {"a": 1}})
+    check_inputs(tmp_path, {"encoder": "x", "task": {"a": 1}}, "")
+    record_inputs(tmp_path, {"encoder": "x"})
+    with pytest.raises(UsageError, match=r'encoder = "x" instead of "y", task\.b = \(unset\) instead of 2\. Try\.'):
+        check_inputs(tmp_path, {"encoder": "y", "task": {"a": 1, "b": 2}}, "Try.")
+    (tmp_path / INPUTS_FILE).rename(tmp_path / "other")
+    with pytest.raises(UsageError, match=r"such as other: it has no inputs\.json"):
+        check_inputs(tmp_path, {}, "")
 
 
 @pytest.mark.parametrize("kind", ["sentence", "span"])

@@ -19,11 +19,12 @@ from transformers import AutoConfig
 
 from schemas.errors import UsageError
 from trainer.finetune.examples import Answer, ChoiceExample, SpanExample, TagExample, TextExample
-from trainer.finetune.kinds.kind import Feature, Kind, Row
-from trainer.finetune.kinds.span import Spans
+from trainer.finetune.job import FeatureSet
+from trainer.finetune.kinds.kind import TARGETS, Feature, Kind, length_of
+from trainer.finetune.kinds.span import OUTSIDE, FoundSpan, Spans, best_span
 from trainer.finetune.kinds.table import kind_of
-from trainer.finetune.kinds.tags import parts
-from trainer.finetune.kinds.windows import OUTSIDE, FoundSpan, Window, best_span
+from trainer.finetune.kinds.tags import IGNORED, parts
+from trainer.finetune.kinds.text import CHOICES, loss_of_choices
 from trainer.finetune.opening import longest_row, open_tokenizer
 from trainer.finetune.task import Task
 
@@ -47,29 +48,38 @@ def model_for(folder: Path, kind: Kind) -> torch.nn.Module:
     return getattr(transformers, kind.model_class).from_pretrained(folder, config=config).eval()
 
 
-def loss_of(kind: Kind, model: torch.nn.Module, features: list[Feature]) -> float:
+def batch_of(kind: Kind, features: list[Feature]) -> dict[str, torch.Tensor]:
+    """The batch that a model gets, with the labels and what the loss of choices takes."""
+    items = FeatureSet([], features)
+    return kind.collate([items[number] for number in range(len(items))])
+
+
+def logits_of(kind: Kind, model: torch.nn.Module, features: list[Feature]) -> list[np.ndarray]:
+    """The logits of each feature, without padding."""
+    inputs = {name: v for name, v in batch_of(kind, features).items() if name not in (*TARGETS, CHOICES)}
     with torch.inference_mode():
-        return float(kind.loss_sum(model(**kind.batch(features)), features))
+        logits = kind.logits(model(**inputs), inputs).numpy()
+    return [kind.logits_of(feature, of_row) for feature, of_row in zip(features, logits, strict=True)]
 
 
 FAMILIES = ["bert", "roberta", "electra", "modernbert", "xlnet"]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_loss_of_sentences_is_that_of_transformers(encoder, family: str) -> None:
-    kind = kind_for(encoder(family), "sentence", ("a", "b", "c"))
-    features = kind.features([TextExample(str(i), text, None, i % 3) for i, text in enumerate(SENTENCES)])
-    model = model_for(encoder(family), kind)
-    theirs = model(**kind.batch(features), labels=torch.tensor([0, 1, 2])).loss
-    assert loss_of(kind, model, features) == pytest.approx(3 * float(theirs), rel=1e-5)
-
-
-def test_the_loss_of_numbers_is_the_squared_error(encoder) -> None:
-    kind = kind_for(encoder("bert"), "pair")
-    features = kind.features([TextExample(str(i), text, SENTENCES[0], i / 2) for i, text in enumerate(SENTENCES)])
-    model = model_for(encoder("bert"), kind)
-    theirs = model(**kind.batch(features), labels=torch.tensor([0.0, 0.5, 1.0])).loss
-    assert loss_of(kind, model, features) == pytest.approx(3 * float(theirs), rel=1e-5)
+def test_logits_are_those_of_each_example_alone(encoder, family: str) -> None:
+    """Whatever the side of the padding is."""
+    examples: dict[str, list] = {
+        "sentence": [TextExample(str(i), text, None, i) for i, text in enumerate(SENTENCES)],
+        "tags": [TagExample(str(i), tuple(text.split()), None) for i, text in enumerate(SENTENCES)],
+        "span": [SpanExample(str(i), "What?", text, (), False) for i, text in enumerate(SENTENCES)],
+    }
+    for name, of_kind in examples.items():
+        kind = kind_for(encoder(family), name, () if name == "span" else ("a", "b", "c"))
+        features = kind.features(of_kind)
+        model = model_for(encoder(family), kind)
+        for feature, together in zip(features, logits_of(kind, model, features), strict=True):
+            [alone] = logits_of(kind, model, [feature])
+            assert together.shape == alone.shape and together == pytest.approx(alone, abs=1e-4), name
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -82,49 +92,50 @@ def test_examples_may_have_different_numbers_of_choices(encoder, family: str) ->
     features = kind.features(examples)
     model = model_for(encoder(family), kind)
 
-    alone = 0.0
-    for feature, example in zip(features, examples, strict=True):
-        alone += float(model(**kind.batch([feature]), labels=torch.tensor([example.label])).loss)
-    assert loss_of(kind, model, features) == pytest.approx(alone, rel=1e-4)
+    alone = []
+    for feature in features:
+        batch = batch_of(kind, [feature])
+        batch.pop(CHOICES)
+        alone.append(model(**batch).loss.item())
+    batch = batch_of(kind, features)
+    choices, labels = batch.pop(CHOICES), batch.pop("labels")
     with torch.inference_mode():
-        scores = kind.scores(model(**kind.batch(features)), features)
-    assert [len(score) for score in scores] == [3, 2]
+        loss = loss_of_choices(model(**batch).logits, choices, labels)
+    assert float(loss) == pytest.approx(sum(alone) / 2, rel=1e-4)
+    logits = logits_of(kind, model, features)
+    assert [len(of_feature) for of_feature in logits] == [3, 2]
 
     # A short example is padded with copies of its first choice, which have no share in the probability.
-    for prediction, score in zip(kind.predictions(examples, features, scores), scores, strict=True):
-        shares = torch.tensor(score).softmax(0)
+    for prediction, of_feature in zip(kind.predictions(examples, features, logits), logits, strict=True):
+        shares = torch.tensor(of_feature).softmax(0)
         assert (prediction, kind.probability(prediction)) == (int(shares.argmax()), pytest.approx(float(shares.max())))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_loss_of_tags_is_that_of_first_pieces(encoder, family: str) -> None:
+def test_tags_are_those_of_first_pieces(encoder, family: str) -> None:
     words = [tuple(text.replace(".", " .").split()) for text in SENTENCES]
     examples = [TagExample(str(i), w, tuple((i + j) % 3 for j in range(len(w)))) for i, w in enumerate(words)]
     kind = kind_for(encoder(family), "tags", ("O", "B-X", "I-X"))
     features = kind.features(examples)
     model = model_for(encoder(family), kind)
 
-    batch = kind.batch(features)
-    labels = torch.full(batch["input_ids"].shape, -100)
-    tokenizer = kind.tokenizer
+    batch = batch_of(kind, features)
+    expected = torch.full(batch["input_ids"].shape, IGNORED)
     for row, example in enumerate(examples):
-        encoding = tokenizer(
-            list(example.words), is_split_into_words=True, padding="max_length", max_length=labels.shape[1]
+        encoding = kind.tokenizer(
+            list(example.words), is_split_into_words=True, padding="max_length", max_length=expected.shape[1]
         )
         previous = None
         for place, word in enumerate(encoding.word_ids()):
             if word is not None and word != previous:
-                labels[row, place] = example.tags[word] if example.tags else -100
+                expected[row, place] = example.tags[word] if example.tags else IGNORED
             previous = word
-    count = sum(map(len, words))
-    theirs = model(**batch, labels=labels).loss
-    assert loss_of(kind, model, features) == pytest.approx(count * float(theirs), rel=1e-5)
+    assert batch["labels"].tolist() == expected.tolist()
 
     with torch.inference_mode():
-        output = model(**batch)
-    predicted = kind.predictions(examples, features, kind.scores(output, features))
-    best = output.logits.argmax(-1)
-    assert [tag for tags in predicted for tag in tags] == best[labels != -100].tolist()
+        best = model(**{name: values for name, values in batch.items() if name != "labels"}).logits.argmax(-1)
+    predicted = kind.predictions(examples, features, logits_of(kind, model, features))
+    assert [tag for tags in predicted for tag in tags] == best[expected != IGNORED].tolist()
 
 
 def test_a_long_sentence_gets_all_its_tags(encoder) -> None:
@@ -132,9 +143,9 @@ def test_a_long_sentence_gets_all_its_tags(encoder) -> None:
     tags = tuple(i % 2 for i in range(len(words)))
     kind = kind_for(encoder("bert"), "tags", ("O", "B-X"), max_length=16)
     features = kind.features([TagExample("0", words, tags)])
-    assert len(features) > 4 and all(feature.length <= 16 for feature in features)
-    assert [word for feature in features for word in feature.part.words] == list(range(len(words)))
-    assert [tag for feature in features for tag in feature.target] == list(tags)
+    assert len(features) > 4 and all(length_of(feature) <= 16 for feature in features)
+    assert [word for feature in features for word in feature["words"]] == list(range(len(words)))
+    assert [tag for f in features for tag in f["labels"] if tag != IGNORED] == list(tags)
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=60), st.integers(1, 12))
@@ -150,6 +161,10 @@ def test_parts_hold_every_word_once_and_fit(pieces: list[int], room: int) -> Non
 CONTEXT = " ".join(SENTENCES * 6)
 
 
+def target_of(feature: Feature) -> tuple[int, int]:
+    return feature["start_positions"], feature["end_positions"]
+
+
 def span_example(text: str, start: int) -> SpanExample:
     return SpanExample("0", "What does the baker find?", CONTEXT, (Answer(text, start),), False)
 
@@ -163,15 +178,15 @@ def test_windows_cover_the_context_and_find_every_answer(encoder, family: str) -
         begin = CONTEXT.index(" ", random_numbers.randrange(len(CONTEXT) - 60)) + 1
         end = CONTEXT.index(" ", begin + random_numbers.randrange(1, 20))
         features = kind.features([span_example(CONTEXT[begin:end], begin)])
-        assert len(features) > 2 and all(feature.length <= 40 for feature in features)
+        assert len(features) > 2 and all(length_of(feature) <= 40 for feature in features)
 
-        seen = {place for f in features for span in f.part.characters_T2 for place in range(*span)}
+        seen = {place for f in features for span in f["offsets"] for place in range(*span)}
         assert {i for i, letter in enumerate(CONTEXT) if letter != " "} <= seen
 
-        pointed = [f for f in features if f.target != (f.part.classification, f.part.classification)]
+        pointed = [f for f in features if target_of(f) != (f["classification"], f["classification"])]
         assert pointed, "an answer shorter than the shared tokens is whole in some window"
         for feature in pointed:
-            first, last = (feature.part.characters_T2[place] for place in feature.target)
+            first, last = (feature["offsets"][place] for place in target_of(feature))
             assert CONTEXT[first[0] : last[1]].strip() == CONTEXT[begin:end]
 
 
@@ -211,21 +226,23 @@ def test_answers_are_whole_words_whatever_the_offsets(encoder, tmp_path: Path, o
         answer = Answer(word, context.index(word))
         pointed = []
         for feature in kind.features([SpanExample("0", "What is it?", context, (answer,), False)]):
-            first, last = (feature.part.characters_T2[place] for place in feature.target)
+            first, last = (feature["offsets"][place] for place in target_of(feature))
             if first[0] != OUTSIDE:
                 pointed.append(context[first[0] : last[1]])
         assert pointed and set(pointed) == {word}
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "electra", "modernbert"])
-def test_the_loss_of_spans_is_that_of_transformers(encoder, family: str) -> None:
+@pytest.mark.parametrize("family", FAMILIES)
+def test_targets_of_spans_are_places_in_the_padded_row(encoder, family: str) -> None:
     kind = kind_for(encoder(family), "span", max_length=64)
     start = CONTEXT.index("letter")
-    features = kind.features([span_example("letter", start), span_example("baker finds the letter", start - 16)])
-    model = model_for(encoder(family), kind)
-    targets = torch.tensor([feature.target for feature in features])
-    theirs = model(**kind.batch(features), start_positions=targets[:, 0], end_positions=targets[:, 1]).loss
-    assert loss_of(kind, model, features) == pytest.approx(len(features) * float(theirs), rel=1e-5)
+    short = SpanExample("1", "What?", "The letter.", (Answer("letter", 4),), False)
+    features = kind.features([span_example("letter", start), short])
+    batch = batch_of(kind, features)
+    for row, ids in enumerate(batch["input_ids"]):
+        first, last = int(batch["start_positions"][row]), int(batch["end_positions"][row])
+        if target_of(features[row])[0] != features[row]["classification"]:
+            assert kind.tokenizer.decode(ids[first : last + 1]).strip() == "letter"
 
 
 def test_no_answer_points_at_the_classification_token(encoder) -> None:
@@ -234,10 +251,10 @@ def test_no_answer_points_at_the_classification_token(encoder) -> None:
         question = f"What is a {kind.tokenizer.cls_token}?"  # a token of the text is not the one of the row
         features = kind.features([SpanExample("0", question, f"{CONTEXT} {kind.tokenizer.cls_token}", (), True)])
         for feature in features:
-            place = feature.part.classification
-            assert place == (0 if family == "bert" else feature.length - 1)
-            assert feature.target == (place, place)
-            assert feature.rows[0].ids[place] == kind.tokenizer.cls_token_id
+            place = feature["classification"]
+            assert place == (0 if family == "bert" else length_of(feature) - 1)
+            assert target_of(feature) == (place, place)
+            assert feature["input_ids"][place] == kind.tokenizer.cls_token_id
 
 
 def test_a_question_as_long_as_a_row_leaves_room_for_the_context(encoder, caplog, monkeypatch) -> None:
@@ -246,8 +263,8 @@ def test_a_question_as_long_as_a_row_leaves_room_for_the_context(encoder, caplog
     kind = kind_for(encoder("bert"), "span", max_length=32, stride=128)
     kind.tokenizer.model_max_length = 32
     features = kind.features([SpanExample("0", CONTEXT, CONTEXT, (Answer("letter", CONTEXT.index("letter")),), False)])
-    assert all(feature.length <= 32 for feature in features)
-    assert any(feature.target[0] != feature.part.classification for feature in features)
+    assert all(length_of(feature) <= 32 for feature in features)
+    assert any(target_of(feature)[0] != feature["classification"] for feature in features)
     assert not caplog.records
 
 
@@ -264,8 +281,7 @@ SCORES = st.integers(2, 12).flatmap(
 def test_the_best_span_is_the_best_of_all(case) -> None:
     starts, ends, is_context, most = case
     characters = [(i, i + 1) if inside else (OUTSIDE, OUTSIDE) for i, inside in enumerate(is_context)]
-    window = Window(np.array(characters, np.int32), 0)
-    found = best_span(np.array([starts, ends], np.float32), window, most)
+    found = best_span(np.array([starts, ends], np.float32).T, np.array(characters, np.int32), most)
 
     possible = [
         FoundSpan(i, j + 1, float(starts[i] + ends[j]))
@@ -283,13 +299,13 @@ def test_the_best_window_answers_and_the_surest_one_says_whether(encoder) -> Non
     kind = kind_for(encoder("bert"), "span", max_length=40, stride=12)
     example = SpanExample("0", "What?", CONTEXT, (), False)
     features = kind.features([example])
-    scores = [torch.zeros(2, feature.length).numpy() for feature in features]
-    place = next(i for i, (begin, _) in enumerate(features[1].part.characters_T2) if begin != OUTSIDE)
-    scores[1][:, place] = 3.0
-    scores[0][:, 0] = 1.0
+    logits = [np.zeros((length_of(feature), 2), np.float32) for feature in features]
+    place = next(i for i, (begin, _) in enumerate(features[1]["offsets"]) if begin != OUTSIDE)
+    logits[1][place] = 3.0
+    logits[0][0] = 1.0
 
-    prediction = kind.predictions([example], features, scores)[0]
-    begin, end = features[1].part.characters_T2[place]
+    prediction = kind.predictions([example], features, logits)[0]
+    begin, end = features[1]["offsets"][place]
     assert prediction.text == CONTEXT[begin:end]
     assert prediction.null_score == pytest.approx(0.0 - 6.0), "the lowest sum of all windows, 0 in the others"
 
@@ -311,8 +327,8 @@ def test_rows_are_no_longer_than_the_encoder_s_positions(encoder, family: str, l
     )
     kind = kind_of(task, ("a", "b"), open_tokenizer(str(encoder(family)), "sentence"), longest)
     features = kind.features([TextExample("0", CONTEXT * 3, None, 0)])
-    assert features[0].length == longest
-    assert loss_of(kind, model_for(encoder(family), kind), features) > 0
+    assert length_of(features[0]) == longest
+    assert np.isfinite(logits_of(kind, model_for(encoder(family), kind), features)).all()
 
 
 def test_a_tokenizer_of_a_decoder_is_refused(encoder, tmp_path: Path) -> None:
@@ -326,4 +342,4 @@ def test_a_tokenizer_of_a_decoder_is_refused(encoder, tmp_path: Path) -> None:
 def test_rows_without_segments(encoder) -> None:
     kind = kind_for(encoder("roberta"), "pair", ("a", "b"))
     feature = kind.features([TextExample("0", SENTENCES[0], SENTENCES[1], 0)])[0]
-    assert isinstance(feature.rows[0], Row) and "token_type_ids" not in kind.batch([feature])
+    assert "token_type_ids" not in batch_of(kind, [feature])

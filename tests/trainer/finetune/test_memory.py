@@ -14,12 +14,11 @@ from trainer.finetune.examples import (
     Example,
     SpanExample,
     TagExample,
-    TaskData,
     TextExample,
 )
-from trainer.finetune.identity import hashes_of_data
 from trainer.finetune.kinds import kind as kind_module
 from trainer.finetune.kinds.kind import Feature
+from trainer.finetune.run import hash_of
 
 TEXT = " ".join(SENTENCES * 12)
 WORDS = tuple(TEXT.split())
@@ -33,8 +32,9 @@ EXAMPLES: dict[str, Example] = {
 }
 
 
-def tokens_of(features: list[Feature]) -> int:
-    return sum(len(row.ids) for feature in features for row in feature.rows)
+def rows_of(feature: Feature) -> list[list[int]]:
+    ids = feature["input_ids"]
+    return [list(row) for row in ids] if isinstance(ids, list) else [list(ids)]
 
 
 @pytest.mark.parametrize("kind_name", EXAMPLES)
@@ -48,7 +48,7 @@ def test_a_token_of_a_feature_takes_a_few_bytes(encoder, kind_name: str) -> None
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
-    assert held / tokens_of(features) < 30
+    assert held / sum(len(row) for feature in features for row in rows_of(feature)) < 30
 
 
 @pytest.mark.parametrize("kind_name", EXAMPLES)
@@ -64,49 +64,23 @@ def test_examples_are_encoded_in_blocks(encoder, kind_name: str, monkeypatch: py
     monkeypatch.setattr(kind_module, "progress", lambda: signs.append(None))
     parts = kind.features(examples)
 
-    assert [feature.example for feature in parts] == [feature.example for feature in whole]
-    assert [shown(feature) for feature in parts] == [shown(feature) for feature in whole]
+    assert [feature["example"] for feature in parts] == [feature["example"] for feature in whole]
+    for one, other in zip(parts, whole, strict=True):
+        assert rows_of(one) == rows_of(other) and one.keys() == other.keys()
     assert len(signs) >= 3
-
-
-def shown(feature: Feature) -> tuple[list[list[int]], object]:
-    return [list(row.ids) for row in feature.rows], feature.target
 
 
 def test_data_is_hashed_example_by_example() -> None:
     examples: list[Example] = [TextExample(str(number), TEXT, None, 0) for number in range(2000)]
-    data = TaskData(examples, examples, None, ("a", "b"))
 
     tracemalloc.start()
-    hashes_of_data(data)
+    hash_of(examples)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 100 * len(TEXT)
 
 
-def test_the_hash_of_data_sees_every_change() -> None:
+def test_the_hash_of_examples_sees_every_change() -> None:
     first, second = (TextExample(str(number), "A text.", None, number) for number in range(2))
-    data = TaskData([first, second], [first], [second], ("a", "b"), {"more": [first]})
-    others = [
-        replace(data, labels=("b", "a")),
-        replace(data, train=[second, first]),
-        replace(data, train=[first], dev=[second, first]),
-        replace(data, test=None),
-        replace(data, extra={"other": [first]}),
-        replace(data, dev=[replace(first, text="A text")]),
-    ]
-    assert hashes_of_data(data) == hashes_of_data(replace(data))
-    assert len({hashes_of_data(one)["data"] for one in (data, *others)}) == 1 + len(others)
-
-
-def test_each_set_has_its_own_hash() -> None:
-    first, second = (TextExample(str(number), "A text.", None, number) for number in range(2))
-    data = TaskData([first, second], [first], [second], ("a", "b"), {"more": [first]})
-    hashes = hashes_of_data(data)
-    assert hashes["labels"] == '["a", "b"]'
-    assert list(hashes) == ["data", "labels", "data.train", "data.dev", "data.test", "data.more"]
-    # Output folders of earlier versions hold this value, and continue only with the same one.
-    assert hashes["data"] == "b2373e4e68fdd7be"
-
-    changed = hashes_of_data(replace(data, test=[first]))
-    assert {name for name in hashes if hashes[name] != changed[name]} == {"data", "data.test"}
+    sets = [[first, second], [second, first], [first], [replace(first, text="A text"), second], []]
+    assert len({hash_of(examples) for examples in sets}) == len(sets)

@@ -34,7 +34,7 @@ MISTAKES = {
     "a broken line": (3, "dev.jsonl line 25: the column 'label' is missing"),
     "an unknown key": (2, "unknown key training.epoch"),
     "a task file that one rank lacks": (2, "rank 1: --task"),
-    "data that differ": (3, "the data of the task differs between ranks. Ranks that agree: 0; 1."),
+    "data that differ": (3, "examples.train (train.jsonl) differs between ranks. Ranks that agree: 0; 1."),
     "damaged weights": (3, "cannot be read"),
 }
 """The exit code of each mistake, and what its line says."""

@@ -267,3 +267,30 @@ def test_values_of_the_wrong_type_are_one_line(tmp_path: Path, change: str, mess
     if "columns" in change:
         with pytest.raises(UsageError, match=message):
             read_task(task_file(tmp_path, conll), [change])
+
+
+def test_arguments_of_trainer_are_read_and_written(tmp_path: Path) -> None:
+    path = task_file(tmp_path, PAIR | {"trainer": {"lr_scheduler_type": "cosine", "lr_scheduler_kwargs": {"a": 1}}})
+    task = read_task(path, ["trainer.report_to=wandb"])
+    assert task.trainer == {"lr_scheduler_type": "cosine", "lr_scheduler_kwargs": {"a": 1}, "report_to": "wandb"}
+    assert tomllib.loads(dump_task(task))["trainer"] == task.trainer
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("learning_rate=1", "trainer.learning_rate is training.lr here. Set that instead."),
+        ("seed=1", "trainer.seed is --first_seed here. Set that instead."),
+        ("save_strategy=no", "trainer.save_strategy is set by finetune itself"),
+        ("lr_sheduler_type=x", "unknown key trainer.lr_sheduler_type.* Did you mean lr_scheduler_type"),
+    ],
+)
+def test_arguments_that_are_taken_or_unknown_are_refused(tmp_path: Path, change: str, reason: str) -> None:
+    with pytest.raises(UsageError, match=f"^--set trainer.{change}: {reason}"):
+        read_task(task_file(tmp_path, PAIR), [f"trainer.{change}"])
+
+
+def test_smoothed_labels_are_not_for_spans(tmp_path: Path) -> None:
+    span = {"name": "squad", "kind": "span", "data": {"train": "train.json", "dev": "dev.json"}}
+    with pytest.raises(UsageError, match=r"is for the kinds sentence, pair and tags\. This task's kind is span"):
+        read_task(task_file(tmp_path, span), ["trainer.label_smoothing_factor=0.1"])

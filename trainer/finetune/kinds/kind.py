@@ -1,12 +1,13 @@
 """The interface that all kinds of tasks share.
 
-A kind turns examples into features, features into batches, and the model's outputs into predictions. A feature is one
-input of the model: the rows of an example, or of a part of an example that is too long for one row.
+A kind turns examples into features, and the model's logits into predictions. A feature is a dict: what the model gets
+for one row, as arrays without padding, and what the kind needs to read the row's logits.
 
-    sentence, pair   one row per example                        text.py
-    choice           one row per choice                         choice.py
-    tags             one row per part of a sentence             tags.py
-    span             one row per window over the context        span.py, windows.py
+    kind             a row holds                     besides the model's inputs               file
+    sentence, pair   an example                                                               text.py
+    choice           an example, a list of rows                                               text.py
+    tags             a part of a sentence            `words`, and their `places` in the row   tags.py
+    span             a window over a context         `offsets`, `classification`              span.py
 
 Shape suffixes: B features of a batch, T tokens of a row, C classes.
 """
@@ -15,7 +16,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -30,41 +30,18 @@ from trainer.finetune.task import Task
 
 Floats = NDArray[np.float32]
 
+Feature = dict[str, Any]
+"""`example` is the index of its example; the other keys are the model's inputs, and those that a kind adds."""
+
+OF_A_ROW = ("input_ids", "token_type_ids")
+"""The inputs that a tokenizer gives for a row. The mask is left out, because padding adds it."""
+
+TARGETS = ("labels", "start_positions", "end_positions")
+"""The inputs from which the model computes its loss. Features of examples without a label lack them."""
+
 EXAMPLES_AT_ONCE = 1000
 """Texts per call of a tokenizer. It returns lists of Python objects, over 100 bytes per token with offsets, so they are
 packed into arrays before the next call."""
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Row:
-    """The tokens of one row, special tokens included, without padding.
-
-    ids: int32 (T,). type_ids: int8 (T,), None if the model has no segments.
-    """
-
-    ids: NDArray[np.int32]
-    type_ids: NDArray[np.int8] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Feature:
-    """One input of the model.
-
-    example: the index of its example. rows: one row, or one per choice.
-    target: the label in the form that `loss_sum` takes, None if unlabeled. part: what the kind needs to interpret the
-    output, such as the window over a context.
-    """
-
-    example: int
-    rows: tuple[Row, ...]
-    target: Any = None
-    part: Any = None
-
-    @property
-    def length(self) -> int:
-        """The number of tokens in its longest row."""
-        return max(len(row.ids) for row in self.rows)
-
 
 Example = TypeVar("Example")
 Prediction = TypeVar("Prediction")
@@ -121,12 +98,12 @@ class Kind(ABC, Generic[Example, Prediction]):
                 "texts need 128 or more."
             )
 
-    # ---- What a kind defines ----
-
     @property
-    @abstractmethod
     def texts_per_row(self) -> int:
         """The number of texts that share a row: 1 or 2."""
+        return 1 if self.task.kind in ("sentence", "tags") else 2
+
+    # ---- What a kind defines ----
 
     @property
     @abstractmethod
@@ -137,27 +114,26 @@ class Kind(ABC, Generic[Example, Prediction]):
     def features(self, examples: Sequence[Example]) -> list[Feature]:
         """Return the features of all examples, in their order."""
 
-    def training_features(self, examples: Sequence[Example]) -> list[Feature]:
-        """Return the features of examples to train on, without what only `predictions` needs."""
-        return self.features(examples)
-
     @abstractmethod
-    def loss_sum(self, output: Any, features: Sequence[Feature]) -> Tensor:
-        """Return the sum of the losses of a batch, a float32 scalar. output: what the model returned for the batch."""
+    def collate(self, features: list[dict[str, Any]]) -> dict[str, Tensor]:
+        """Return the model's inputs for a batch of features, each a dict of its inputs as lists and numbers."""
 
-    @abstractmethod
-    def weight(self, feature: Feature) -> int:
-        """Return the number of losses that a feature adds to `loss_sum`."""
+    def logits(self, output: Any, inputs: dict[str, Tensor]) -> Tensor:
+        """Return the logits of a batch, float32. If there is one for each token, padding is on the right.
 
-    @abstractmethod
-    def scores(self, output: Any, features: Sequence[Feature]) -> list[Floats]:
-        """Return for each feature the part of the model's output that `predictions` needs, without padding."""
+        output: what the model returned for `inputs`.
+        """
+        return output.logits.float()
+
+    def logits_of(self, feature: Feature, logits: Floats) -> Floats:
+        """Return a feature's logits without those of padding: one for each token or choice, unless a kind says else."""
+        return logits[: len(feature["input_ids"])]
 
     @abstractmethod
     def predictions(
-        self, examples: Sequence[Example], features: Sequence[Feature], scores: Sequence[Floats]
+        self, examples: Sequence[Example], features: Sequence[Feature], logits: Sequence[Floats]
     ) -> list[Prediction]:
-        """Return the prediction of each example, in the form that metrics take."""
+        """Return the prediction of each example, in the form that metrics take. logits: of each feature."""
 
     @abstractmethod
     def references(self, examples: Sequence[Example]) -> list[Any]:
@@ -181,20 +157,9 @@ class Kind(ABC, Generic[Example, Prediction]):
 
     # ---- The same for all kinds ----
 
-    def batch(self, features: Sequence[Feature]) -> dict[str, Tensor]:
-        """Return the model's arguments by name: int64 (B, T), or (B, choices, T) for the kind choice."""
-        return self.padded([row for feature in features for row in feature.rows])
-
-    def padded(self, rows: Sequence[Row]) -> dict[str, Tensor]:
-        """Return the model's arguments for rows, padded to the longest row, on the side where the tokenizer pads."""
-        columns: dict[str, list[Any]] = {"input_ids": [row.ids.tolist() for row in rows]}
-        if rows[0].type_ids is not None:
-            columns["token_type_ids"] = [row.type_ids.tolist() for row in rows if row.type_ids is not None]
-        return dict(self.tokenizer.pad(columns, return_tensors="pt"))
-
-    def encoded(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Row]:
+    def encoded(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Feature]:
         """Return the rows of texts or of pairs of texts. If a pair is too long, its longer text is truncated first."""
-        rows: list[Row] = []
+        rows: list[Feature] = []
         for block in blocks(len(texts)):
             encoding = self.tokenizer(
                 list(texts[block]),
@@ -205,6 +170,22 @@ class Kind(ABC, Generic[Example, Prediction]):
             rows += rows_of(encoding)
         return rows
 
+    def left_padding(self, inputs: dict[str, Tensor]) -> Tensor:
+        """Return how many tokens of padding stand before each row of a batch, int64 (B,). Zeros for most tokenizers."""
+        is_token_BT = inputs["attention_mask"]
+        if self.tokenizer.padding_side != "left":
+            return torch.zeros(len(is_token_BT), dtype=torch.int64, device=is_token_BT.device)
+        return is_token_BT.shape[1] - is_token_BT.sum(dim=1)
+
+    def padded_right(self, logits_BTX: Tensor, inputs: dict[str, Tensor]) -> Tensor:
+        """Return logits of tokens with the padding on the right, wherever the tokenizer has put it."""
+        if self.tokenizer.padding_side != "left":
+            return logits_BTX
+        shifts_B = self.left_padding(inputs)
+        places_T = torch.arange(logits_BTX.shape[1], device=logits_BTX.device)
+        from_BT = (places_T + shifts_B[:, None]) % logits_BTX.shape[1]
+        return logits_BTX.gather(1, from_BT[:, :, None].expand_as(logits_BTX))
+
 
 def blocks(count: int) -> Iterator[slice]:
     """Yield slices that cut `count` items into blocks, and report progress to the watchdog after each block."""
@@ -213,15 +194,14 @@ def blocks(count: int) -> Iterator[slice]:
         progress()
 
 
-def rows_of(encoding: Any) -> list[Row]:
-    """Return the rows of a tokenizer's output, as arrays."""
-    ids = [np.array(ids_of_row, dtype=np.int32) for ids_of_row in encoding["input_ids"]]
-    type_ids = encoding.get("token_type_ids")
-    if type_ids is None:
-        return [Row(ids_T, None) for ids_T in ids]
-    return [Row(ids_T, np.array(types, dtype=np.int8)) for ids_T, types in zip(ids, type_ids, strict=True)]
+def rows_of(encoding: Any) -> list[Feature]:
+    """Return the model's inputs for each row of a tokenizer's output, int32 (T,)."""
+    names = [name for name in OF_A_ROW if name in encoding]
+    rows = zip(*[encoding[name] for name in names], strict=True)
+    return [{name: np.array(ids, dtype=np.int32) for name, ids in zip(names, row, strict=True)} for row in rows]
 
 
-def host(tensor: Tensor) -> Floats:
-    """Return a tensor as a float32 array on the CPU."""
-    return tensor.detach().to("cpu", torch.float32).numpy()
+def length_of(feature: Feature) -> int:
+    """Return the number of tokens of a feature; of a choice's rows, that of the longest."""
+    ids = feature["input_ids"]
+    return max(map(len, ids)) if isinstance(ids, list) else len(ids)

@@ -1,38 +1,45 @@
 """Spans: predicts the part of a context that answers a question, as in SQuAD 1.1 and 2.0.
 
-A context that is too long for a row is read in windows that share `stride` tokens (windows.py). The target of a window
-is the answer if the window contains all of it; otherwise, and for an unanswerable question, it is the classification
-token.
+A context that is too long for a row is read in windows that share `stride` tokens. The target of a window is the answer
+if the window contains all of it; otherwise, and for an unanswerable question, it is the classification token.
 
 The predicted answer is the best span over all windows: the span of at most max_answer_tokens with the highest sum of
 start logit and end logit. The score of "no answer" is the same sum at the classification token, minimized over the
 windows. If it exceeds the score of the best span by more than a threshold, the question gets no answer (Devlin et al.,
 arXiv:1810.04805, section 4.3, and google-research/bert's run_squad.py).
 
-Shape suffixes: B features of a batch, T tokens of a row.
+Shape suffixes: B features of a batch, T tokens of a row, M tokens of the context in a row, W words of the context,
+N candidates or ends. The `offsets` of a feature, int32 (T, 2), are the half-open range of characters of the context
+that each token covers, OUTSIDE twice for tokens that are not from the context.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional as F
 
 from trainer.finetune.examples import SpanExample
-from trainer.finetune.kinds.kind import Feature, Floats, Kind, blocks, host, rows_of
-from trainer.finetune.kinds.windows import OUTSIDE, FoundSpan, Window, begin_at_words, best_span, target_of
+from trainer.finetune.kinds.kind import TARGETS, Feature, Floats, Kind, blocks, rows_of
 
 MAX_QUESTION_TOKENS = 64
 """A longer question is truncated, as in BERT's script."""
 
 CONTEXT = 1
 """The sequence id that tokenizers give the second text of a row. The question has 0."""
+
+OUTSIDE = -1
+"""The character offset of tokens that are not from the context."""
+
+CANDIDATES = 20
+"""How many of a window's most likely starts, and how many of its most likely ends, are combined into spans."""
+
+Offsets = NDArray[np.int32]
 
 
 class Prediction(NamedTuple):
@@ -42,15 +49,19 @@ class Prediction(NamedTuple):
     null_score: float
 
 
+class FoundSpan(NamedTuple):
+    """A span of the context, `context[begin:end]`, and the sum of its start and end logits."""
+
+    begin: int
+    end: int
+    score: float
+
+
 class Spans(Kind[SpanExample, Prediction]):
     """Predicts the text of the best span."""
 
     model_class = "AutoModelForQuestionAnswering"
     truncates = False
-
-    @property
-    def texts_per_row(self) -> int:
-        return 2
 
     @property
     def outputs(self) -> int:
@@ -60,14 +71,6 @@ class Spans(Kind[SpanExample, Prediction]):
         features: list[Feature] = []
         for block in blocks(len(examples)):
             features += self._features_of_block(examples[block], block.start)
-        return features
-
-    def training_features(self, examples: Sequence[SpanExample]) -> list[Feature]:
-        # The window of a row takes 8 bytes a token, more than the row itself, and only predictions need it.
-        features: list[Feature] = []
-        for block in blocks(len(examples)):
-            for feature in self._features_of_block(examples[block], block.start):
-                features.append(replace(feature, part=None))
         return features
 
     def _features_of_block(self, examples: Sequence[SpanExample], first: int) -> list[Feature]:
@@ -84,13 +87,13 @@ class Spans(Kind[SpanExample, Prediction]):
 
         # An example with a long context has several rows, one per window.
         samples = encoding["overflow_to_sample_mapping"]
-        windows: dict[int, list[NDArray[np.int32]]] = {}
+        windows: dict[int, list[Offsets]] = {}
         for place, in_block in enumerate(samples):
             # Offsets in the question must not be taken for offsets in the context.
             is_context_T = np.array([part == CONTEXT for part in encoding.sequence_ids(place)])
-            characters_T2 = np.array(encoding["offset_mapping"][place], dtype=np.int32)
-            characters_T2[~is_context_T] = OUTSIDE
-            windows.setdefault(in_block, []).append(characters_T2)
+            offsets_T2 = np.array(encoding["offset_mapping"][place], dtype=np.int32)
+            offsets_T2[~is_context_T] = OUTSIDE
+            windows.setdefault(in_block, []).append(offsets_T2)
         for in_block, of_example in windows.items():
             begin_at_words(of_example, examples[in_block].context)
 
@@ -98,10 +101,12 @@ class Spans(Kind[SpanExample, Prediction]):
         for place, (row, in_block) in enumerate(zip(rows_of(encoding), samples, strict=True)):
             # Special tokens that the tokenizer adds belong to no text. A text may hold another one, as in "<cls>".
             is_added_T = np.array([part is None for part in encoding.sequence_ids(place)])
-            classification = int(np.flatnonzero((row.ids == self.classification_id) & is_added_T)[0])
-            window = Window(windows[in_block].pop(0), classification)
-            target = target_of(examples[in_block], window)
-            features.append(Feature(first + in_block, (row,), target, window))
+            classification = int(np.flatnonzero((row["input_ids"] == self.classification_id) & is_added_T)[0])
+            offsets_T2 = windows[in_block].pop(0)
+            start, end = target_of(examples[in_block], offsets_T2) or (classification, classification)
+
+            row |= {"example": first + in_block, "offsets": offsets_T2, "classification": classification}
+            features.append(row | {"start_positions": start, "end_positions": end})
         return features
 
     @property
@@ -133,57 +138,34 @@ class Spans(Kind[SpanExample, Prediction]):
         room = self.max_length - self.max_length // 4 - self.tokenizer.num_special_tokens_to_add(pair=True)
         return max(0, min(self.task.training.stride, room // 2))
 
-    def weight(self, feature: Feature) -> int:
-        return 1
+    def collate(self, features: list[dict[str, Any]]) -> dict[str, Tensor]:
+        rows = [{name: value for name, value in feature.items() if name not in TARGETS} for feature in features]
+        batch = dict(self.tokenizer.pad(rows, return_tensors="pt"))
 
-    def loss_sum(self, output: Any, features: Sequence[Feature]) -> Tensor:
-        starts_BT = output.start_logits.float()
-        ends_BT = output.end_logits.float()
+        # Targets are positions in the row without padding.
+        shifts_B = self.left_padding(batch)
+        for name in ("start_positions", "end_positions"):
+            batch[name] = torch.tensor([feature[name] for feature in features]) + shifts_B
+        return batch
 
-        # Targets are positions in the row without padding. The logits include padding, on the left for some tokenizers.
-        first_targets = []
-        last_targets = []
-        for feature, shift in zip(features, self._shifts(features, starts_BT.shape[1]), strict=True):
-            first, last = feature.target
-            first_targets.append(first + shift)
-            last_targets.append(last + shift)
-
-        device = starts_BT.device
-        loss_of_starts = F.cross_entropy(starts_BT, torch.tensor(first_targets, device=device), reduction="sum")
-        loss_of_ends = F.cross_entropy(ends_BT, torch.tensor(last_targets, device=device), reduction="sum")
-        return (loss_of_starts + loss_of_ends) / 2
-
-    def _shifts(self, features: Sequence[Feature], longest: int) -> list[int]:
-        """Return by how many positions left padding shifts the tokens of each feature. longest: length of the rows."""
-        if self.tokenizer.padding_side != "left":
-            return [0] * len(features)
-        return [longest - feature.length for feature in features]
-
-    def scores(self, output: Any, features: Sequence[Feature]) -> list[Floats]:
-        """Return the start and end logits of each window, float32 (2, T)."""
-        logits_B2T = host(torch.stack([output.start_logits, output.end_logits], dim=1))
-        shifts = self._shifts(features, logits_B2T.shape[2])
-
-        scores = []
-        for logits_2T, feature, shift in zip(logits_B2T, features, shifts, strict=True):
-            scores.append(logits_2T[:, shift : shift + feature.length])
-        return scores
+    def logits(self, output: Any, inputs: dict[str, Tensor]) -> Tensor:
+        """Return the start and end logits of each token, float32 (B, T, 2)."""
+        logits_BT2 = torch.stack([output.start_logits, output.end_logits], dim=2).float()
+        return self.padded_right(logits_BT2, inputs)
 
     def predictions(
-        self, examples: Sequence[SpanExample], features: Sequence[Feature], scores: Sequence[Floats]
+        self, examples: Sequence[SpanExample], features: Sequence[Feature], logits: Sequence[Floats]
     ) -> list[Prediction]:
         # Over all windows of an example: the best span, and the lowest score of "no answer".
         best_spans: list[FoundSpan | None] = [None] * len(examples)
         null_logits = [float("inf")] * len(examples)
 
-        for feature, scores_2T in zip(features, scores, strict=True):
-            number = feature.example
-            window: Window = feature.part
-
-            null_logit = float(scores_2T[:, window.classification].sum())
+        for feature, logits_T2 in zip(features, logits, strict=True):
+            number = feature["example"]
+            null_logit = float(logits_T2[feature["classification"]].sum())
             null_logits[number] = min(null_logits[number], null_logit)
 
-            span = best_span(scores_2T, window, self.task.training.max_answer_tokens)
+            span = best_span(logits_T2, feature["offsets"], self.task.training.max_answer_tokens)
             best_so_far = best_spans[number]
             if span is not None and (best_so_far is None or span.score > best_so_far.score):
                 best_spans[number] = span
@@ -199,3 +181,103 @@ class Spans(Kind[SpanExample, Prediction]):
 
     def references(self, examples: Sequence[SpanExample]) -> list[Any]:
         return [[answer.text for answer in example.answers] for example in examples]
+
+
+def begin_at_words(windows: list[Offsets], context: str) -> None:
+    """Make each token begin where the token before it ends, after white space, in all windows over a context.
+
+    The offsets of some tokenizers leave out the first letter of a word, and those of others include the space before
+    it. windows: the offsets of each window, changed in place. Together they have all tokens of the context.
+    """
+    words = [match.span() for match in re.finditer(r"\S+", context)]
+    word_begins_W = np.array([begin for begin, _ in words] + [len(context)], dtype=np.int32)
+    word_ends_W = np.array([end for _, end in words], dtype=np.int32)
+
+    ends_N = np.unique(np.concatenate([[0], *(window_T2[:, 1] for window_T2 in windows)]))
+    ends_N = ends_N[ends_N != OUTSIDE].astype(np.int32)
+    for window_T2 in windows:
+        covers_T = window_T2[:, 0] < window_T2[:, 1]
+        begins_M, token_ends_M = window_T2[covers_T].T
+        free_M = ends_N[np.searchsorted(ends_N, begins_M, side="right") - 1]
+        first_M = np.maximum(free_M, word_begins_W[np.searchsorted(word_ends_W, free_M, side="right")])
+        for place in np.flatnonzero(first_M < begins_M):
+            first_M[place] = _first_visible(context, first_M[place], begins_M[place])
+        window_T2[covers_T, 0] = np.minimum(first_M, token_ends_M)
+
+
+def _first_visible(context: str, begin: int, end: int) -> int:
+    """Return the first place from `begin` on, at most `end`, with neither a space nor a control or format character."""
+    return next((place for place in range(begin, end) if context[place].isprintable() and context[place] != " "), end)
+
+
+def target_of(example: SpanExample, offsets_T2: Offsets) -> tuple[int, int] | None:
+    """Return the positions of the first and the last token of the example's first answer.
+
+    Returns None if there is no answer, or if the window does not contain the whole of it.
+    """
+    if not example.answers:
+        return None
+
+    answer = example.answers[0]
+    begin = answer.start
+    end = answer.start + len(answer.text)
+
+    # Tokens outside the context and tokens without text cover no characters.
+    begins_T, ends_T = offsets_T2.T
+    covering_N = np.flatnonzero(begins_T < ends_T)
+    if not len(covering_N):
+        return None
+
+    window_begin = begins_T[covering_N[0]]
+    window_end = ends_T[covering_N[-1]]
+    if begin < window_begin or end > window_end:
+        return None
+
+    is_touched_N = (begins_T[covering_N] < end) & (ends_T[covering_N] > begin)
+    touched = covering_N[is_touched_N]
+    if not len(touched):
+        return None
+    return int(touched[0]), int(touched[-1])
+
+
+def best_span(logits_T2: Floats, offsets_T2: Offsets, max_tokens: int) -> FoundSpan | None:
+    """Return the span of a window with the best score, the first if several are equal; None if there is no valid span.
+
+    logits_T2: of starts and ends, float32. max_tokens: the maximum number of tokens in an answer.
+    """
+    places_N = np.flatnonzero(offsets_T2[:, 0] != OUTSIDE)
+    if not len(places_N):
+        return None
+
+    # A window has thousands of pairs of tokens. The best pair is nearly always among the most likely starts and ends,
+    # to which run_squad.py limits the search as well.
+    starts = _likeliest(logits_T2[:, 0], places_N)
+    ends = _likeliest(logits_T2[:, 1], places_N)
+
+    best: tuple[float, int, int] | None = None
+    for start in starts:
+        for end in ends:
+            if not start <= end < start + max_tokens:
+                continue
+
+            # Positions are negated so that, of spans with equal scores, the first one has the largest rank.
+            rank = (float(logits_T2[start, 0] + logits_T2[end, 1]), -start, -end)
+            if best is None or rank > best:
+                best = rank
+
+    if best is None:
+        return None
+
+    start = -best[1]
+    end = -best[2]
+    return FoundSpan(
+        begin=int(offsets_T2[start, 0]),
+        end=int(offsets_T2[end, 1]),
+        score=float(logits_T2[start, 0]) + float(logits_T2[end, 1]),
+    )
+
+
+def _likeliest(logits_T: Floats, places_N: NDArray[np.int64]) -> list[int]:
+    """Return the positions with the highest logits, in descending order; equal logits keep their order."""
+    order = np.argsort(-logits_T[places_N], kind="stable")[:CANDIDATES]
+    return [int(place) for place in places_N[order]]

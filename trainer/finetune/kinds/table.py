@@ -7,11 +7,10 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from trainer.finetune.kinds.choice import Choice
 from trainer.finetune.kinds.kind import Kind
 from trainer.finetune.kinds.span import Spans
 from trainer.finetune.kinds.tags import Tags
-from trainer.finetune.kinds.text import Classification, Regression
+from trainer.finetune.kinds.text import Choice, Classification, Regression
 from trainer.finetune.task import Task
 
 KINDS: dict[str, type[Kind[Any, Any]]] = {

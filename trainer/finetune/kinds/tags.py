@@ -9,40 +9,24 @@ Shape suffixes: B features of a batch, T tokens of a row, W words of a feature, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional as F
+from transformers import DataCollatorForTokenClassification
 
 from trainer.finetune.examples import TagExample
-from trainer.finetune.kinds.kind import Feature, Floats, Kind, blocks, host, rows_of
+from trainer.finetune.kinds.kind import Feature, Floats, Kind, blocks, rows_of
 
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Words:
-    """The words that a feature tags.
-
-    words: int32 (W,), their indices in the sentence of the example. places: int32 (W,), the positions of their first
-    tokens in the feature's row without padding.
-    """
-
-    words: NDArray[np.int32]
-    places: NDArray[np.int32]
+IGNORED = -100
+"""The label of tokens that have no loss, in transformers' models."""
 
 
 class Tags(Kind[TagExample, list[int]]):
-    """Predicts the most likely tag of each word."""
+    """Predicts one tag id per word."""
 
     model_class = "AutoModelForTokenClassification"
     truncates = False
-
-    @property
-    def texts_per_row(self) -> int:
-        return 1
 
     @property
     def outputs(self) -> int:
@@ -57,7 +41,7 @@ class Tags(Kind[TagExample, list[int]]):
             for number, example in enumerate(examples[block], start=block.start):
                 pieces = [pieces_of[word] for word in example.words]
                 for first, end in parts(pieces, self.max_length - special):
-                    features.append(self._feature(number, example, first, end))
+                    features.append(self._feature(example, first, end) | {"example": number})
         return features
 
     def _pieces_of_words(self, examples: Sequence[TagExample]) -> dict[str, int]:
@@ -72,8 +56,12 @@ class Tags(Kind[TagExample, list[int]]):
                 pieces_of[word] = len(ids)
         return pieces_of
 
-    def _feature(self, number: int, example: TagExample, first: int, end: int) -> Feature:
-        """Return the feature of an example's words `first` to `end` - 1. number: the index of the example."""
+    def _feature(self, example: TagExample, first: int, end: int) -> Feature:
+        """Return the feature of an example's words `first` to `end` - 1.
+
+        It has `words`, int32 (W,), their indices in the sentence, and `places`, int32 (W,), those of their first tokens
+        in the row.
+        """
         encoding = self.tokenizer(
             [list(example.words[first:end])],
             is_split_into_words=True,
@@ -87,56 +75,30 @@ class Tags(Kind[TagExample, list[int]]):
             if word is not None:
                 place_of.setdefault(first + word, place)
 
-        words = Words(
-            words=np.array(list(place_of.keys()), np.int32),
-            places=np.array(list(place_of.values()), np.int32),
-        )
-
-        target = None
+        (feature,) = rows_of(encoding)
+        feature["words"] = np.array(list(place_of.keys()), np.int32)
+        feature["places"] = np.array(list(place_of.values()), np.int32)
         if example.tags is not None:
-            target = [example.tags[word] for word in place_of]
-        return Feature(number, tuple(rows_of(encoding)), target, words)
+            feature["labels"] = np.full(len(feature["input_ids"]), IGNORED, np.int32)
+            feature["labels"][feature["places"]] = np.array(example.tags, np.int32)[feature["words"]]
+        return feature
 
-    def weight(self, feature: Feature) -> int:
-        return len(feature.part.words)
+    def collate(self, features: list[dict[str, Any]]) -> dict[str, Tensor]:
+        return dict(DataCollatorForTokenClassification(self.tokenizer)(features))
 
-    def loss_sum(self, output: Any, features: Sequence[Feature]) -> Tensor:
-        # The words of all features of the batch, concatenated.
-        logits_WC = torch.cat(self._logits_of_words(output.logits.float(), features))
-        targets: list[int] = []
-        for feature in features:
-            targets += feature.target
-
-        targets_W = torch.tensor(targets, dtype=torch.int64, device=logits_WC.device)
-        return F.cross_entropy(logits_WC, targets_W, reduction="sum")
-
-    def scores(self, output: Any, features: Sequence[Feature]) -> list[Floats]:
-        return [host(logits_WC) for logits_WC in self._logits_of_words(output.logits, features)]
-
-    def _logits_of_words(self, logits_BTC: Tensor, features: Sequence[Feature]) -> list[Tensor]:
-        """Return the logits at the first tokens of each feature's words, (W, C)."""
-        pads_left = self.tokenizer.padding_side == "left"
-
-        logits = []
-        for logits_TC, feature in zip(logits_BTC, features, strict=True):
-            padding = len(logits_TC) - feature.length if pads_left else 0
-            places_W = torch.from_numpy(feature.part.places + padding)
-            places_W = places_W.long().to(logits_TC.device)
-            logits.append(logits_TC[places_W])
-        return logits
+    def logits(self, output: Any, inputs: dict[str, Tensor]) -> Tensor:
+        return self.padded_right(output.logits.float(), inputs)
 
     def predictions(
-        self, examples: Sequence[TagExample], features: Sequence[Feature], scores: Sequence[Floats]
+        self, examples: Sequence[TagExample], features: Sequence[Feature], logits: Sequence[Floats]
     ) -> list[list[int]]:
         outside = self.labels.index("O") if "O" in self.labels else 0
-        tags_of_examples = []
-        for example in examples:
-            tags_of_examples.append([outside] * len(example.words))
+        tags_of_examples = [[outside] * len(example.words) for example in examples]
 
-        for feature, scores_WC in zip(features, scores, strict=True):
-            tags = tags_of_examples[feature.example]
-            best_W = np.argmax(scores_WC, axis=-1)
-            for word, best in zip(feature.part.words, best_W, strict=True):
+        for feature, logits_TC in zip(features, logits, strict=True):
+            tags = tags_of_examples[feature["example"]]
+            best_W = np.argmax(logits_TC[feature["places"]], axis=-1)
+            for word, best in zip(feature["words"], best_W, strict=True):
                 tags[word] = int(best)
         return tags_of_examples
 
@@ -144,10 +106,7 @@ class Tags(Kind[TagExample, list[int]]):
         return [list(example.tags or ()) for example in examples]
 
     def label_ids(self, examples: Sequence[TagExample]) -> list[int]:
-        ids: list[int] = []
-        for tags in self.references(examples):
-            ids += tags
-        return ids
+        return [tag for tags in self.references(examples) for tag in tags]
 
     def constant_prediction(self, example: TagExample, label: int) -> list[int]:
         return [label] * len(example.words)

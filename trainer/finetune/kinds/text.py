@@ -1,6 +1,10 @@
-"""Single texts and pairs of texts: predicts a class or a number for each.
+"""Texts: predicts a class or a number for each text or pair of texts, or which of several continuations is right.
 
-Shape suffixes: B features of a batch, C classes.
+For a choice, the context and each continuation make one row, and the head gives each row one logit. Examples may have
+different numbers of choices, but a batch is one tensor, so examples with fewer choices get copies of their first row,
+whose logits are masked in the loss.
+
+Shape suffixes: B features of a batch, N choices of a feature, R = B * N rows of a batch, T tokens of a row, C classes.
 """
 
 from __future__ import annotations
@@ -10,20 +14,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+from torch.nn.functional import cross_entropy
 
-from trainer.finetune.examples import TextExample
-from trainer.finetune.kinds.kind import Feature, Floats, Kind, PredictedLabel, host
+from trainer.finetune.examples import ChoiceExample, TextExample
+from trainer.finetune.kinds.kind import TARGETS, Feature, Floats, Kind, PredictedLabel
+
+CHOICES = "choices"
+"""The input with the number of choices of each feature, which the loss takes and the model does not."""
 
 
 class Classification(Kind[TextExample, PredictedLabel]):
     """Predicts the most likely class of a text or a pair of texts."""
 
     model_class = "AutoModelForSequenceClassification"
-
-    @property
-    def texts_per_row(self) -> int:
-        return 2 if self.task.kind == "pair" else 1
 
     @property
     def outputs(self) -> int:
@@ -35,29 +38,21 @@ class Classification(Kind[TextExample, PredictedLabel]):
         # A task's examples either all have a second text or all lack one.
         second_texts = [example.text_pair for example in examples if example.text_pair is not None]
         rows = self.encoded(texts, second_texts or None)
+        return [
+            row | {"example": number} | labels_of(example)
+            for number, (example, row) in enumerate(zip(examples, rows, strict=True))
+        ]
 
-        features = []
-        for number, (example, row) in enumerate(zip(examples, rows, strict=True)):
-            features.append(Feature(number, (row,), example.label))
-        return features
+    def collate(self, features: list[dict[str, Any]]) -> dict[str, Tensor]:
+        return dict(self.tokenizer.pad(features, return_tensors="pt"))
 
-    def weight(self, feature: Feature) -> int:
-        return 1
-
-    def loss_sum(self, output: Any, features: Sequence[Feature]) -> Tensor:
-        logits_BC = output.logits.float()
-        targets = [feature.target for feature in features]
-        targets_B = torch.tensor(targets, device=logits_BC.device)
-
-        return F.cross_entropy(logits_BC, targets_B, reduction="sum")
-
-    def scores(self, output: Any, features: Sequence[Feature]) -> list[Floats]:
-        return list(host(output.logits))
+    def logits_of(self, feature: Feature, logits: Floats) -> Floats:
+        return logits
 
     def predictions(
-        self, examples: Sequence[TextExample], features: Sequence[Feature], scores: Sequence[Floats]
+        self, examples: Sequence[TextExample], features: Sequence[Feature], logits: Sequence[Floats]
     ) -> list[PredictedLabel]:
-        return [PredictedLabel.of(scores_C) for scores_C in scores]
+        return [PredictedLabel.of(logits_C) for logits_C in logits]
 
     def references(self, examples: Sequence[TextExample]) -> list[Any]:
         return [example.label for example in examples]
@@ -79,21 +74,87 @@ class Regression(Classification):
     def outputs(self) -> int:
         return 1
 
-    def loss_sum(self, output: Any, features: Sequence[Feature]) -> Tensor:
-        values_B = output.logits.float()[:, 0]
-
-        targets = [feature.target for feature in features]
-        targets_B = torch.tensor(targets, dtype=torch.float32, device=values_B.device)
-
-        return F.mse_loss(values_B, targets_B, reduction="sum")
-
     def predictions(
-        self, examples: Sequence[TextExample], features: Sequence[Feature], scores: Sequence[Floats]
+        self, examples: Sequence[TextExample], features: Sequence[Feature], logits: Sequence[Floats]
     ) -> list[Any]:
-        return [float(score[0]) for score in scores]
+        return [float(logits_C[0]) for logits_C in logits]
 
     def label_ids(self, examples: Sequence[TextExample]) -> list[int]:
         return []
 
     def written(self, prediction: float) -> Any:
         return prediction
+
+
+class Choice(Kind[ChoiceExample, PredictedLabel]):
+    """Predicts the position of the right continuation of a context, from 0, as in SWAG."""
+
+    model_class = "AutoModelForMultipleChoice"
+
+    @property
+    def outputs(self) -> int:
+        return 1
+
+    def features(self, examples: Sequence[ChoiceExample]) -> list[Feature]:
+        contexts: list[str] = []
+        choices: list[str] = []
+        for example in examples:
+            contexts += [example.context] * len(example.choices)
+            choices += example.choices
+
+        # Rows come in the order of the choices: all those of the first example, then those of the second.
+        rows = iter(self.encoded(contexts, choices))
+
+        features = []
+        for number, example in enumerate(examples):
+            of_example = [next(rows) for _ in example.choices]
+            inputs = {name: [row[name] for row in of_example] for name in of_example[0]}
+            features.append(inputs | {"example": number} | labels_of(example))
+        return features
+
+    def collate(self, features: list[dict[str, Any]]) -> dict[str, Tensor]:
+        names = [name for name in features[0] if name not in TARGETS]
+        counts = [len(feature["input_ids"]) for feature in features]
+        most = max(counts)
+
+        columns = {name: [] for name in names}
+        for feature in features:
+            for name in names:
+                rows = feature[name]
+                columns[name] += rows + rows[:1] * (most - len(rows))
+
+        padded = self.tokenizer.pad(columns, return_tensors="pt")
+        batch = {name: values_RT.view(len(features), most, -1) for name, values_RT in padded.items()}
+        batch[CHOICES] = torch.tensor(counts)
+        if "labels" in features[0]:
+            batch["labels"] = torch.tensor([feature["labels"] for feature in features])
+        return batch
+
+    def predictions(
+        self, examples: Sequence[ChoiceExample], features: Sequence[Feature], logits: Sequence[Floats]
+    ) -> list[PredictedLabel]:
+        return [PredictedLabel.of(logits_N) for logits_N in logits]
+
+    def references(self, examples: Sequence[ChoiceExample]) -> list[Any]:
+        return [example.label for example in examples]
+
+    def label_ids(self, examples: Sequence[ChoiceExample]) -> list[int]:
+        return self.references(examples)
+
+    def constant_prediction(self, example: ChoiceExample, label: int) -> PredictedLabel:
+        return PredictedLabel(label)
+
+
+def labels_of(example: TextExample | ChoiceExample) -> dict[str, int | float]:
+    """Return the target of an example, under the name that models have for it; empty without a label."""
+    return {} if example.label is None else {"labels": example.label}
+
+
+def loss_of_choices(logits_BN: Tensor, choices_B: Tensor, labels_B: Tensor) -> Tensor:
+    """Return the mean loss of a batch of choices. With a logit of minus infinity, copies get no share and no gradient.
+
+    choices_B: the number of choices of each feature.
+    """
+    positions_N = torch.arange(logits_BN.shape[1], device=logits_BN.device)
+    is_copy_BN = positions_N >= choices_B[:, None]
+    return cross_entropy(logits_BN.float().masked_fill(is_copy_BN, float("-inf")), labels_B)

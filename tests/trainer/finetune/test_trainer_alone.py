@@ -1,0 +1,153 @@
+"""transformers' Trainer without us: the same weights where it is right, and the three places where it is wrong.
+
+If one of the last tests fails with a new version of transformers, what trainer/finetune/fit.py adds there may go.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import Dataset
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    DataCollatorWithPadding,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
+from transformers.trainer_pt_utils import LengthGroupedSampler
+from transformers.trainer_utils import get_last_checkpoint
+
+from tests.trainer.finetune.tasks import write_task
+from trainer.finetune.fit import SeededBatches, newest_checkpoint
+
+SEED = 3
+LABELS = ["first", "second"]
+VALUES = {"epochs": 2, "batch": 8, "lr": 5e-3, "weight_decay": 0.5, "warmup_ratio": 0.25}
+
+
+class Encoded(Dataset):
+    """The lines of a JSONL file as a script would encode them."""
+
+    def __init__(self, path: Path, tokenizer: Any):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        self.rows = [dict(tokenizer(line["text"])) | {"labels": LABELS.index(line["label"])} for line in lines]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        return self.rows[number]
+
+
+def plain(encoder: Path, folder: Path, output: Path, **arguments: Any) -> Trainer:
+    """A Trainer as a script would make it, with VALUES under Trainer's names."""
+    tokenizer = AutoTokenizer.from_pretrained(encoder)
+    set_seed(SEED)
+    model = AutoModelForSequenceClassification.from_pretrained(encoder, num_labels=2)
+    return Trainer(
+        model=model,
+        args=TrainingArguments(
+            output_dir=str(output),
+            num_train_epochs=VALUES["epochs"],
+            per_device_train_batch_size=VALUES["batch"],
+            learning_rate=VALUES["lr"],
+            weight_decay=VALUES["weight_decay"],
+            warmup_steps=VALUES["warmup_ratio"],
+            seed=SEED,
+            use_cpu=True,
+            report_to="none",
+            disable_tqdm=True,
+            **arguments,
+        ),
+        train_dataset=Encoded(folder / "train.jsonl", tokenizer),
+        eval_dataset=Encoded(folder / "dev.jsonl", tokenizer),
+        data_collator=DataCollatorWithPadding(tokenizer),
+    )
+
+
+def test_a_plain_script_ends_with_the_same_weights_and_losses(finetune, encoder, tmp_path: Path) -> None:
+    """With random batches, which Trainer draws rightly. Decay and rate are high, so that a difference would show."""
+    task = write_task(tmp_path / "task", "sentence", group_by_length=False, **VALUES)
+    done = finetune(encoder("bert"), task, tmp_path / "out", "--first_seed", SEED)
+    assert done.returncode == 0, done.stderr
+    seed = json.loads((tmp_path / f"out/seed-{SEED}/result.json").read_text())
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(json.loads((tmp_path / "out/inputs.json").read_text())["threads"]["number"])
+    try:
+        best = {"load_best_model_at_end": True, "metric_for_best_model": "eval_accuracy"}
+        steps = {"eval_strategy": "epoch", "save_strategy": "epoch", "logging_steps": 1}
+        trainer = plain(encoder("bert"), task.parent, tmp_path / "plain", **best, **steps)
+        trainer.compute_metrics = lambda found: {
+            "accuracy": float((found.predictions.argmax(-1) == found.label_ids).mean())
+        }
+        trainer.train()
+    finally:
+        torch.set_num_threads(threads)
+
+    ours = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out/hf").state_dict()
+    assert trainer.model is not None
+    for name, weight in trainer.model.state_dict().items():
+        assert torch.equal(ours[name], weight), name
+
+    history = trainer.state.log_history
+    losses = [line["loss"] for line in history if "loss" in line]
+    assert [epoch["loss"] for epoch in seed["epochs"]] == [sum(losses[:6]) / 6, sum(losses[6:]) / 6]
+    assert [epoch["accuracy"] for epoch in seed["epochs"]] == [
+        line["eval_accuracy"] for line in history if "eval_accuracy" in line
+    ]
+
+
+LENGTHS = [1 + (7919 * n) % 128 for n in range(200)]
+
+
+def test_batches_of_similar_length_after_a_resume() -> None:
+    """A process that begins with the second epoch has drawn no numbers for the first one."""
+
+    def second_epoch(sampler: Any, epochs_before: int) -> list[int]:
+        torch.manual_seed(0)
+        for epoch in range(epochs_before + 1):
+            if hasattr(sampler, "epoch"):
+                sampler.epoch = epoch + 1 - epochs_before
+            order = list(sampler)
+        return order
+
+    ours = SeededBatches(LENGTHS, 8, seed=0, group_by_length=True)
+    assert second_epoch(ours, 1) == second_epoch(ours, 0)
+    theirs = LengthGroupedSampler(8, lengths=LENGTHS)
+    assert second_epoch(theirs, 1) != second_epoch(theirs, 0)
+
+
+def test_a_checkpoint_that_a_kill_left_unfinished(tmp_path: Path) -> None:
+    for step in (2, 10, 4):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        (tmp_path / f"checkpoint-{step}/trainer_state.json").write_text("{}")
+    (tmp_path / "checkpoint-12").mkdir()
+    (tmp_path / "checkpoint-12/model.safetensors").write_bytes(b"")
+    assert newest_checkpoint(tmp_path) == str(tmp_path / "checkpoint-10")
+    assert get_last_checkpoint(str(tmp_path)) == str(tmp_path / "checkpoint-12")
+
+    (tmp_path / "checkpoint-10/trainer_state.json").write_text('{"log')
+    assert newest_checkpoint(tmp_path) == str(tmp_path / "checkpoint-4")
+
+
+def test_accumulated_batches_are_averaged(encoder, tmp_path: Path) -> None:
+    """Trainer takes BERT's classifier for one that divides by the number of labels that it passes, and it is not."""
+    task = write_task(tmp_path / "task", "sentence", **VALUES)
+    first_losses = {}
+    for accumulated in (1, 2):
+        for accepts in (True, False):
+            arguments = {"gradient_accumulation_steps": accumulated, "logging_steps": 1, "save_strategy": "no"}
+            trainer = plain(encoder("bert"), task.parent, tmp_path / "plain", max_steps=1, **arguments)
+            assert trainer.model_accepts_loss_kwargs
+            trainer.model_accepts_loss_kwargs = accepts
+            trainer.train()
+            first_losses[accumulated, accepts] = trainer.state.log_history[0]["loss"]
+    assert first_losses[2, True] == pytest.approx(2 * first_losses[1, True], rel=0.2)
+    assert first_losses[2, False] == pytest.approx(first_losses[1, False], rel=0.2)

@@ -1,0 +1,408 @@
+"""Trains one seed with transformers' Trainer, and adds what Trainer does not have.
+
+Trainer computes the losses, takes the steps, saves and resumes. On its own it is wrong in three places, measured with
+transformers 5.23 (tests/trainer/finetune/test_trainer_alone.py), so pyproject.toml bounds its version:
+
+- Batches of similar length are drawn from torch's global state, so a run that resumes after its first epoch sees other
+  batches than one that was never stopped. `SeededBatches` depends on the seed and the epoch alone.
+- A kill while a checkpoint is written leaves a folder that Trainer takes for the newest checkpoint. It writes
+  trainer_state.json last, so only a folder with that file is complete (`newest_checkpoint`).
+- Most models take any keyword and ignore the number of labels that Trainer passes, so with the arguments' defaults two
+  ranks double their losses and gradients, and accumulated batches add up instead of being averaged.
+  `model_accepts_loss_kwargs` is set to False, as it is for models without keywords.
+
+Also added: layer-wise rates, choices of different numbers, predictions in the order of the examples, a stop that all
+ranks agree on, and errors in one line.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from itertools import chain
+from math import isfinite
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from torch.utils.data import Sampler, Subset
+from transformers import PrinterCallback, Trainer, TrainerCallback
+from transformers.trainer import TRAINING_ARGS_NAME
+from transformers.trainer_pt_utils import get_length_grouped_indices
+
+from schemas.errors import ClozelineError, PreemptedError, StorageError, UsageError
+from trainer.distributed.collectives import run_on_all_ranks, run_on_rank_0
+from trainer.finetune.determinism import choose_kernels
+from trainer.finetune.job import DEV, FeatureSet, Job
+from trainer.finetune.kinds.kind import TARGETS
+from trainer.finetune.kinds.text import CHOICES, loss_of_choices
+from trainer.finetune.layer_rates import layer_groups
+from trainer.finetune.opening import first_line, quiet_transformers
+from trainer.finetune.results import write_metrics
+from trainer.finetune.scores import all_labeled, finished, score
+from trainer.logs import logger
+from trainer.metrics.presentation import duration
+
+COMPLETE = "trainer_state.json"
+"""The file that Trainer writes last into a checkpoint."""
+
+SECONDS_BETWEEN_LINES = 30.0
+"""Seconds between two lines of progress within an epoch."""
+
+
+class DivergedError(ClozelineError):
+    """The loss, or what the model computes, is NaN or infinite. Training cannot recover from that."""
+
+    everywhere = True
+
+
+class SeededBatches(Sampler):
+    """The order of a training set: batches of similar length by transformers' rule, or random ones.
+
+    It depends on the seed and the epoch alone. Random batches are those of Trainer, which adds them as well.
+    """
+
+    def __init__(self, lengths: list[int], batch: int, seed: int, group_by_length: bool):
+        self.lengths = lengths
+        self.batch = batch
+        self.seed = seed
+        self.group_by_length = group_by_length
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[int]:
+        random = torch.Generator().manual_seed(self.seed + self.epoch)
+        if not self.group_by_length:
+            return iter(torch.randperm(len(self), generator=random).tolist())
+
+        grouped = get_length_grouped_indices(self.lengths, self.batch, generator=random)
+        batches = [grouped[start : start + self.batch] for start in range(0, len(grouped), self.batch)]
+
+        # Without this, training would go through each group from its longest features to its shortest. A short batch
+        # stays the last one, because a loader cuts the order into batches again.
+        *whole, last = batches
+        order = torch.randperm(len(whole), generator=random).tolist()
+        return iter([number for place in order for number in whole[place]] + last)
+
+
+class FinetuneTrainer(Trainer):
+    """Trains one seed of a job and scores its sets."""
+
+    def __init__(self, job: Job, seed: int, model: Any, arguments: Any):
+        """arguments: TrainingArguments, whose output_dir is the folder of the seed."""
+        self.job = job
+        self.seed = seed
+        self.folder = job.folder_of_seed(seed)
+        training = job.task.training
+        self.batches = SeededBatches(job.train.lengths, training.batch, seed, training.group_by_length)
+        self.events = SeedEvents(self)
+        super().__init__(
+            model=model,
+            args=arguments,
+            data_collator=job.kind.collate,
+            train_dataset=job.train,
+            eval_dataset=job.others[DEV],
+            callbacks=[self.events],
+        )
+        self.remove_callback(PrinterCallback)
+        self.model_accepts_loss_kwargs = False
+        self._logged_at = perf_counter()
+
+    def fit(self) -> None:
+        """Train to the last step from the newest checkpoint, and take the weights of the best epoch. Collective.
+
+        If any rank was asked to stop, saves a checkpoint and raises PreemptedError. Raises DivergedError for a loss
+        that is not finite, and StorageError for a checkpoint that cannot be written.
+        """
+        self._choose_kernels()
+        checkpoint = self._newest_checkpoint()
+        self._logged_at = perf_counter()
+        with quiet_transformers():
+            self.train(resume_from_checkpoint=checkpoint)
+
+    def _newest_checkpoint(self) -> str | None:
+        """Return the path of the checkpoint to resume from. Raises UsageError if the ranks see different ones."""
+        found = run_on_all_ranks(lambda: newest_checkpoint(Path(self.args.output_dir)))
+        if len(set(found)) > 1:
+            raise UsageError(
+                f"the ranks do not see the same checkpoints in {self.args.output_dir}. Give an --output that all "
+                "machines share."
+            )
+        return found[0]
+
+    def _choose_kernels(self) -> None:
+        """Compute the gradients of the two longest features, to learn whether all operations are deterministic."""
+        longest = sorted(range(len(self.job.train)), key=lambda number: -self.job.train.lengths[number])[:2]
+        batch = self.job.kind.collate([self.job.train[number] for number in longest])
+        on_gpu = [self.args.device] if self.args.device.type == "cuda" else []
+
+        def compute() -> None:
+            with self.accelerator.autocast():
+                loss = self.compute_loss(self.model, self._prepare_inputs(dict(batch)))
+            loss.backward()
+
+        with torch.random.fork_rng(devices=on_gpu):
+            self.model.train()
+            choose_kernels(compute)
+        self.model.zero_grad()
+
+    # ---- What Trainer asks ----
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler:
+        return self.batches
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        """Return Trainer's optimizer. With layer_decay, each layer has a lower rate than the layer above it."""
+        decay = self.job.task.training.layer_decay
+        if decay == 1 or self.optimizer is not None:
+            return super().create_optimizer(model)
+
+        optimizer_class, options = self.get_optimizer_cls_and_kwargs(self.args, self.model)
+        decaying = set(self.get_decay_parameter_names(self.model))
+        groups = layer_groups(self.model, self.args.learning_rate, decay, self.args.weight_decay, decaying)
+        self.optimizer = optimizer_class(groups, **options)
+        return self.optimizer
+
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **rest: Any) -> Any:
+        """Return the mean loss of a batch: that of the model, or of choices without the copies that fill them up."""
+        if CHOICES not in inputs:
+            return super().compute_loss(model, inputs, return_outputs, **rest)
+
+        choices_B, labels_B = inputs.pop(CHOICES), inputs.pop("labels")
+        outputs = model(**inputs)
+        loss = loss_of_choices(outputs.logits, choices_B, labels_B)
+        return (loss, outputs) if return_outputs else loss
+
+    def prediction_step(self, model: Any, inputs: Any, *rest: Any, **more: Any) -> tuple[None, torch.Tensor, None]:
+        """Return the logits of a batch, without a loss: labels may be absent."""
+        inputs = self._prepare_inputs(inputs)
+        columns = {name: values for name, values in inputs.items() if name not in (*TARGETS, CHOICES)}
+        with torch.no_grad():
+            output = model(**columns)
+        return None, self.job.kind.logits(output, columns), None
+
+    def evaluate(self, *arguments: Any, **more: Any) -> dict[str, float]:
+        """Score the dev set, and log one line for the epoch. Trainer calls it at the end of each epoch."""
+        scores, _, _ = self.scored(DEV, None)
+        history = self.state.log_history
+        steps = [line for line in history if "loss" in line]
+        mean_loss = sum(line["loss"] for line in steps) / len(steps)
+
+        # One line replaces those of the steps: the state of a long training would grow with each of them.
+        self.state.log_history = [line for line in history if "loss" not in line]
+        metrics = {f"eval_{name}": value for name, value in scores.items()}
+        self.log({"epoch_loss": mean_loss, **metrics})
+        self.state.log_history[-1]["seconds"] += sum(line["seconds"] for line in steps)
+
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        run_on_rank_0(lambda: write_metrics(self.folder, self.epochs))
+        self._say_epoch(mean_loss, scores)
+        return metrics
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log values with the seconds since the last ones, which add up to the time of the training."""
+        now = perf_counter()
+        super().log(logs | {"seconds": now - self._logged_at}, start_time)
+        self._logged_at = now
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        try:
+            super()._save_checkpoint(model, trial)
+        except (OSError, RuntimeError, SafetensorError) as error:
+            # torch's writer raises RuntimeError on a full disk, and names its source file. Others are of a lost rank.
+            if isinstance(error, RuntimeError) and "inline_container" not in str(error):
+                raise
+            raise StorageError(
+                f"{self.args.output_dir} cannot be written: {first_line(error)}. Free some space or check "
+                "permissions; the same command continues."
+            ) from error
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        super()._save(output_dir, state_dict)
+        # The arguments are a pickle, which nothing reads.
+        Path(output_dir or self.args.output_dir, TRAINING_ARGS_NAME).unlink(missing_ok=True)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        super()._save_rng_state(output_dir)
+        # Rank 0 writes the file that makes a checkpoint complete next. It waits for the files of the others.
+        run_on_all_ranks(lambda: None)
+
+    def _load_best_model(self) -> None:
+        # The recorded path is that of the output folder at the time, which may have been moved since.
+        self.state.best_model_checkpoint = str(Path(self.args.output_dir) / f"checkpoint-{self.state.best_global_step}")
+        super()._load_best_model()
+
+    # ---- Scores ----
+
+    def scored(self, name: str, threshold: float | None) -> tuple[dict[str, float], list[Any], float | None]:
+        """Return the scores of a set, its predictions in the form that metrics take, and the null threshold.
+
+        threshold: None for the dev set, which chooses it. The scores are empty if an example has no label.
+        """
+        examples = self.job.others[name]
+        predictions = self.job.kind.predictions(examples.examples, examples.features, self._logits(examples))
+        if name == DEV:
+            threshold = self.job.threshold(predictions)
+        final = finished(predictions, threshold)
+        is_labeled = all_labeled(examples.examples)
+        return score(self.job.kind, examples.examples, final) if is_labeled else {}, final, threshold
+
+    def _logits(self, examples: FeatureSet) -> list[Any]:
+        """Return the logits of each feature. Raises DivergedError on all ranks if one is not finite."""
+        # The longest come first, so that a run that lacks memory fails in its first batch.
+        order = sorted(range(len(examples)), key=lambda number: -examples.lengths[number])
+        found = self.predict(Subset(examples, order)).predictions  # type: ignore[arg-type]
+
+        logits: list[Any] = [None] * len(examples)
+        for number, of_row in zip(order, chain.from_iterable(found), strict=True):
+            logits[number] = self.job.kind.logits_of(examples.features[number], of_row)
+            if not np.isfinite(logits[number]).all():
+                raise DivergedError(f"the model computes scores that are NaN or infinite. {self.advice}")
+        return logits
+
+    # ---- What the log holds ----
+
+    @property
+    def epochs(self) -> list[dict[str, Any]]:
+        """For each finished epoch its number, its last step, the mean loss of its steps, and the dev scores."""
+        epochs = []
+        for line in self.state.log_history:
+            if "epoch_loss" in line:
+                scores = {key.removeprefix("eval_"): value for key, value in line.items() if key.startswith("eval_")}
+                # A checkpoint does not keep their order.
+                names = [*self.job.task.metrics, *sorted(scores.keys() - self.job.task.metrics)]
+                of_epoch = {"epoch": len(epochs) + 1, "step": line["step"], "loss": line["epoch_loss"]}
+                epochs.append(of_epoch | {name: scores[name] for name in names})
+        return epochs
+
+    @property
+    def best_epoch(self) -> int:
+        """The number of the best epoch, from 1; the earliest of several."""
+        return next(epoch["epoch"] for epoch in self.epochs if epoch["step"] == self.state.best_global_step)
+
+    @property
+    def seconds(self) -> float:
+        """The time that training has taken, that before each resume included."""
+        return sum(line["seconds"] for line in self.state.log_history)
+
+    @property
+    def steps_an_epoch(self) -> int:
+        return self.state.max_steps // self.job.task.training.epochs
+
+    @property
+    def advice(self) -> str:
+        """What to do about values that are not finite."""
+        return f"Lower training.lr, which is {self.job.task.training.lr}, or raise training.warmup_ratio."
+
+    def _say_epoch(self, loss: float, scores: dict[str, float]) -> None:
+        main = self.job.task.metrics[0]
+        earlier = [epoch[main] for epoch in self.epochs[:-1]]
+        logger.info(
+            "seed %d, epoch %d of %d: loss %.4f, dev %s%s",
+            self.seed,
+            len(self.epochs),
+            self.job.task.training.epochs,
+            loss,
+            ", ".join(f"{name} {value:.4f}" for name, value in scores.items()),
+            " (best)" if not earlier or scores[main] > max(earlier) else "",
+        )
+
+
+class SeedEvents(TrainerCallback):
+    """Saves every `save_every` steps and when the ranks agree to stop, tells the watchdog, and logs the progress."""
+
+    def __init__(self, trainer: FinetuneTrainer):
+        self.trainer = trainer
+        self.job = trainer.job
+        self.stopping = False
+        self._restart_line(0)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        self._restart_line(state.global_step)
+        if 0 < state.global_step < state.max_steps:
+            logger.info("Seed %d continues at step %d of %d.", self.trainer.seed, state.global_step, state.max_steps)
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        # Trainer's own way to tell the sampler fails on several ranks after a resume.
+        self.trainer.batches.epoch = state.global_step // self.trainer.steps_an_epoch
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        self.job.watchdog.at(f"seed {self.trainer.seed}, step {state.global_step + 1}")
+
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        self.job.watchdog.progress()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        self.stopping |= self.job.stop.leaves_step()
+
+        # The end of an epoch is evaluated first, because a resume would begin with the next one.
+        if state.global_step % self.trainer.steps_an_epoch != 0:
+            control.should_save |= self.stopping or state.global_step % self.job.task.training.save_every == 0
+
+    def on_save(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        if self.stopping and state.global_step < state.max_steps:
+            raise PreemptedError(
+                f"stopped in seed {self.trainer.seed} after step {state.global_step} of {state.max_steps}, which is "
+                "saved. The same command continues."
+            )
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **rest: Any) -> None:
+        if "loss" not in logs:
+            self._restart_line(state.global_step)  # the time of an evaluation is not that of steps
+            return
+        if not isfinite(logs["loss"]):
+            raise DivergedError(
+                f"the loss of seed {self.trainer.seed} is {logs['loss']} at step {state.global_step}. "
+                f"{self.trainer.advice}"
+            )
+        if perf_counter() - self._last_line > SECONDS_BETWEEN_LINES:
+            self._say_progress(state, logs["loss"])
+
+    def _say_progress(self, state: Any, loss: float) -> None:
+        """Log the step, its loss, and the speed since the last line."""
+        training = self.job.task.training
+        speed = (state.global_step - self._step_of_line) * training.batch / (perf_counter() - self._last_line)
+        logger.info(
+            "seed %d, epoch %d of %d: step %d of %d, loss %.4f, %.1f examples per second, about %s left",
+            self.trainer.seed,
+            (state.global_step - 1) // self.trainer.steps_an_epoch + 1,
+            training.epochs,
+            state.global_step,
+            state.max_steps,
+            loss,
+            speed,
+            duration((state.max_steps - state.global_step) * training.batch / speed),
+        )
+        self._restart_line(state.global_step)
+
+    def _restart_line(self, step: int) -> None:
+        self._last_line = perf_counter()
+        self._step_of_line = step
+
+
+def newest_checkpoint(folder: Path) -> str | None:
+    """Return the path of the newest complete checkpoint in a folder, None if there is none."""
+    complete = [path for path in folder.glob("checkpoint-*") if is_complete(path)]
+    newest = max(complete, key=lambda path: int(path.name.removeprefix("checkpoint-")), default=None)
+    return None if newest is None else str(newest)
+
+
+def is_complete(checkpoint: Path) -> bool:
+    """Return whether Trainer has written all of a checkpoint."""
+    try:
+        json.loads((checkpoint / COMPLETE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """Remove the checkpoints of a finished seed. folder: of the seed, where other files of Trainer stay."""
+    for path in folder.glob("checkpoint-*"):
+        shutil.rmtree(path, ignore_errors=True)
