@@ -26,8 +26,8 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 from schemas import storage
 from schemas.errors import DataError, UsageError
 from trainer.command_line import exit_code_of
-from trainer.finetune.files.jsonl import parse_json
-from trainer.finetune.files.text import read_text, split_lines
+from trainer.finetune.files.json_files import parse_json
+from trainer.finetune.files.records import read_text, split_lines
 from trainer.finetune.fingerprint import fingerprint_of
 from trainer.finetune.opening import read_config
 from trainer.finetune.results import RESULTS_FILE
