@@ -143,10 +143,9 @@ def become(command: dict[str, Any], streams: list[int]) -> NoReturn:
 
 def forked_words(words: list[str], environment: dict[str, str]) -> list[str] | None:
     """Return the module of a command and its arguments, or None if the command must be a new process."""
-    program = Path(words[0]).name
-    if program.startswith("python") and words[1:2] == ["-m"]:
+    if words[0] in ("python", sys.executable) and words[1:2] == ["-m"]:
         module, *rest = words[2:]
-    elif program == "clozeline":
+    elif words[0] in ("clozeline", str(BIN / "clozeline")):
         module, rest = "clozeline", words[1:]
     else:
         return None

@@ -88,16 +88,16 @@ class Command(subprocess.Popen):
             os.kill(self.pid, sig)
 
     def communicate(self, input: str | None = None, timeout: float | None = None) -> tuple[str, str]:
-        """Read the streams to their ends and wait. Can be called once."""
+        """Read the streams to their ends and wait. A stream that an earlier call has read is empty."""
         texts = ["", ""]
         readers = [
             threading.Thread(target=_read, args=(stream, texts, place), daemon=True)
             for place, stream in enumerate((self.stdout, self.stderr))
-            if stream is not None
+            if stream is not None and not stream.closed
         ]
         for reader in readers:
             reader.start()
-        if self.stdin is not None:
+        if self.stdin is not None and not self.stdin.closed:
             with suppress(BrokenPipeError), self.stdin:
                 self.stdin.write(input or "")
         self.wait(timeout)

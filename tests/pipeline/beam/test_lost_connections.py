@@ -8,7 +8,6 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 from pipeline.commit import leases
 from schemas.errors import UsageError
 from schemas.manifest import read_manifest
+from tests.forked import Command
 from tests.pipeline.beam.conftest import Pool
 from tests.pipeline.beam.waiting import SECONDS, wait_for
 
@@ -82,8 +82,8 @@ def line(beam_job_service: str) -> Iterator[Line]:
 def begun(line: Line, pool: Pool, corpus: Path, out: Path) -> Iterator[subprocess.Popen[str]]:
     """`shard` on a job server, once it has begun to write shards."""
     shard = ["shard", "--input", str(corpus), "--output", str(out), f"--num_shards={SHARDS}", "--runner=portable"]
-    command = [sys.executable, "-m", "pipeline", *shard, f"--job_endpoint={line.address}", *pool.flags]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    command = ["python", "-m", "pipeline", *shard, f"--job_endpoint={line.address}", *pool.flags]
+    process = Command(command, stderr=subprocess.PIPE)
     try:
         wait_for(lambda: list(out.glob("_unfinished-*/text-*.json")) or process.poll(), "no piece was written")
         yield process
