@@ -95,6 +95,18 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[forked.ADDRESS] = forked.server_address()
 
 
+STARTS_PROCESSES = {"beam_job_service", "engines", "pool", "run", "sandbox", "store", "training"}
+"""The fixtures that start processes or servers, or whose tests do."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that start processes."""
+    for item in items:
+        if STARTS_PROCESSES & set(getattr(item, "fixturenames", ())):
+            item.add_marker("processes")
+
+
 def after(statement: str, *command: object) -> list[str]:
     """Return the command, preceded by a Python statement (of `resource` or `signal`) that its process runs first.
 

@@ -96,6 +96,7 @@ def leases_in(out: Path) -> list[str]:
     return [path.name for path in out.glob("_lease-*")]
 
 
+@pytest.mark.thorough
 def test_a_job_that_cannot_be_followed_any_more_keeps_the_folder_and_publishes(line, pool, corpus, tmp_path) -> None:
     """On a machine that is busy enough it publishes before the launcher gives up, which then takes it for finished."""
     out = tmp_path / "out"
