@@ -1,6 +1,6 @@
 """Prints what a command finds when it starts, as JSON, for test_forked.py, and then ends as it is told.
 
-python -m tests.command_facts [exit:CODE | raise | interrupt | say:WORDS | wait]
+python -m tests.command_facts [exit:CODE | raise | interrupt | say:WORDS | wait] [--torch]
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import threading
 import time
 
 import numpy
-import torch
 
 
 def facts() -> dict[str, object]:
@@ -34,14 +33,19 @@ def facts() -> dict[str, object]:
         "descriptors": sorted(int(name) for name in os.listdir("/proc/self/fd"))[:-1],
         "leads its session": os.getsid(0) == os.getpid(),
         "handlers": [str(signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)],
-        "torch": [torch.get_num_threads(), str(torch.get_default_dtype()), torch.is_grad_enabled()],
         "garbage": gc.isenabled(),
     }
 
 
 if __name__ == "__main__":
     found = facts()
-    own = {"random": [numpy.random.random(), random.random(), torch.rand(1).item()], "pid": os.getpid()}
+    drawn: list[float] = []
+    if "--torch" in sys.argv:
+        import torch
+
+        found["torch"] = [torch.get_num_threads(), str(torch.get_default_dtype()), torch.is_grad_enabled()]
+        drawn = [torch.rand(1).item()]
+    own = {"random": [*drawn, numpy.random.random(), random.random()], "pid": os.getpid()}
     atexit.register(print, "at exit")
     print(json.dumps([found, own]), flush=True)
     print("to stderr", file=sys.stderr)

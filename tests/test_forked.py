@@ -25,7 +25,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("end", ENDS)
 def test_a_command_finds_and_does_what_a_new_process_does(end: str, tmp_path: Path) -> None:
-    words = [*FACTS, end, "--flag", "a b"]
+    words = [*FACTS, end, "--torch" if end == "exit:75" else "--flag", "a b"]
     done = forked.run(words, environment(tmp_path), tmp_path)
     new = subprocess.run(
         [sys.executable, *words[1:]],
@@ -80,7 +80,7 @@ def test_signals_end_a_command(number: signal.Signals) -> None:
     [
         (["python", "-c", "import sys; print('torch' in sys.modules, sys.flags.optimize)"], {}),
         (["python", "-O", "-m", "tests.command_facts", "exit:0"], {}),
-        ([*FACTS, "exit:0"], {"OMP_NUM_THREADS": "2"}),
+        ([*FACTS, "exit:0", "--torch"], {"OMP_NUM_THREADS": "2"}),
     ],
     ids=["code", "flag", "variable"],
 )
@@ -95,6 +95,7 @@ def test_what_cannot_be_forked_is_a_new_process(words: list[str], changes: dict[
         assert facts(out)[0]["torch"][0] == 2
 
 
+@pytest.mark.thorough
 def test_a_server_and_its_commands_end_with_the_tests(tmp_path: Path) -> None:
     code = (
         "import os, signal, subprocess; from tests import forked\n"
