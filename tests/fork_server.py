@@ -182,7 +182,7 @@ def run_module(words: list[str], command: dict[str, Any]) -> int:
 def end(code: int) -> NoReturn:
     """End as the interpreter does, but for the destruction of what was imported."""
     with suppress(BaseException):
-        threading._shutdown()
+        threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     try:
         sys.stdout.flush()

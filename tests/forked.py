@@ -46,7 +46,8 @@ class Command(subprocess.Popen):
         stdout: int | IO[Any] | None = None,
         stderr: int | IO[Any] | None = None,
     ):
-        self.args = list(map(str, words))
+        self.words = list(map(str, words))
+        self.args = self.words
         self.returncode: Any = None
         theirs: list[int] = []
         self.stdin, self.stdout, self.stderr = (
@@ -56,7 +57,7 @@ class Command(subprocess.Popen):
         self._server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._server.connect(server_address())
         command = {
-            "words": self.args,
+            "words": self.words,
             "environment": dict(os.environ if environment is None else environment),
             "folder": str(folder or Path.cwd()),
         }
@@ -119,7 +120,7 @@ def run(
     except BaseException:
         command.kill()
         raise
-    return subprocess.CompletedProcess(command.args, command.returncode, out, err)
+    return subprocess.CompletedProcess(command.words, command.returncode, out, err)
 
 
 def _stream(given: int | IO[Any] | None, number: int, theirs: list[int]) -> IO[str] | None:

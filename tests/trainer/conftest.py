@@ -90,19 +90,19 @@ class Training:
         """As `run`, without a launcher and with faults: for runs whose start is not what is tried."""
         return run_ranks(ranks, self.flags(out, **changes), faults)
 
-    def start(self, launcher: str, out: Path, **changes: object) -> subprocess.Popen[str]:
+    def start(self, launcher: str, out: Path, **changes: object) -> Command:
         """Started, in a process group of its own."""
         return self.start_words(self.command(launcher, out, **changes))
 
     @staticmethod
-    def start_words(words: list[str]) -> subprocess.Popen[str]:
+    def start_words(words: list[str]) -> Command:
         """A program of this environment, started in a process group of its own."""
         return Command(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
     @staticmethod
-    def ranks(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    def ranks(process: Command) -> list[psutil.Process]:
         """The processes that train, by rank."""
-        if process.args[0] == "python":
+        if process.words[:3] == ["python", "-m", "trainer"]:
             return [psutil.Process(process.pid)]
         started = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
         return [found for found in started if _is_rank(found)]
