@@ -95,16 +95,21 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[forked.ADDRESS] = forked.server_address()
 
 
-STARTS_PROCESSES = {"beam_job_service", "engines", "pool", "run", "sandbox", "store", "training"}
+PROCESSES = {"beam_job_service", "engines", "finetune", "pool", "run", "sandbox", "store", "training", "wheel"}
 """The fixtures that start processes or servers, or whose tests do."""
+PROCESS_NAMES = {"Command", "forked", "subprocess"}
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that start processes."""
+    """Mark the tests that start processes: by a fixture, or themselves, or in a function of their module."""
     for item in items:
-        if STARTS_PROCESSES & set(getattr(item, "fixturenames", ())):
-            item.add_marker("processes")
+        if isinstance(item, pytest.Function):
+            used = set(item.function.__code__.co_names)
+            helpers = [getattr(item.module, name, None) for name in used]
+            used |= {name for helper in helpers for name in getattr(getattr(helper, "__code__", None), "co_names", ())}
+            if PROCESS_NAMES & used or PROCESSES & set(item.fixturenames):
+                item.add_marker("processes")
 
 
 def after(statement: str, *command: object) -> list[str]:
