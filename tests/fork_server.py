@@ -152,7 +152,7 @@ def forked_words(words: list[str], environment: dict[str, str]) -> list[str] | N
 
     names = [name for name in {*os.environ, *environment} if name.startswith(READ_AT_START) and name != "PYTHONPATH"]
     is_same_start = all(os.environ.get(name) == environment.get(name) for name in names)
-    finds_ours = environment.get("PYTHONPATH", "") in ("", ".", str(ROOT))
+    finds_ours = environment.get("PYTHONPATH", "").split(os.pathsep)[0] in ("", ".", str(ROOT))
     if module.split(".")[0] not in FORKED_PACKAGES or module in LAUNCHERS or not (is_same_start and finds_ours):
         return None
     return [module, *rest]
