@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt
 
-.PHONY: setup demo test lint docs bench bench_quality gpu gpu_bundle
+.PHONY: setup demo test test-fast lint docs bench bench_quality gpu gpu_bundle
 
 setup: .venv/installed
 
@@ -22,8 +22,15 @@ demo: setup
 	$(BIN)/python deploy/demo/run.py
 
 # Files run in their order on disk: xdist would sort them by their number of tests, so that the longest comes last.
+WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest -q --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
+
 test: .venv/installed_dev
-	$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	$(PYTEST)
+
+# For daily work, in under two minutes: tests that run in the process of pytest, without those of models.
+test-fast: .venv/installed_dev
+	$(PYTEST) -m "not gpu and not thorough and not processes" --ignore tests/trainer/models
 
 lint: .venv/installed_dev
 	$(BIN)/ruff check .

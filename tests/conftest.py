@@ -17,7 +17,7 @@ import fsspec
 import pytest
 
 from pipeline.cli import main
-from tests import memory_files
+from tests import forked, memory_files
 from tests.object_store import KEYS, ObjectStore
 
 memory_files.register()
@@ -89,6 +89,29 @@ for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.S
         signal.signal(_number, _handler)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the workers of xdist share a server of forked commands."""
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        os.environ[forked.ADDRESS] = forked.server_address()
+
+
+PROCESSES = {"beam_job_service", "engines", "finetune", "pool", "run", "sandbox", "store", "training", "wheel"}
+"""The fixtures that start processes or servers, or whose tests do."""
+PROCESS_NAMES = {"Command", "forked", "subprocess"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that start processes: by a fixture, or themselves, or in a function of their module."""
+    for item in items:
+        if isinstance(item, pytest.Function):
+            used = set(item.function.__code__.co_names)
+            helpers = [getattr(item.module, name, None) for name in used]
+            used |= {name for helper in helpers for name in getattr(getattr(helper, "__code__", None), "co_names", ())}
+            if PROCESS_NAMES & used or PROCESSES & set(item.fixturenames):
+                item.add_marker("processes")
+
+
 def after(statement: str, *command: object) -> list[str]:
     """Return the command, preceded by a Python statement (of `resource` or `signal`) that its process runs first.
 
@@ -116,19 +139,10 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="session")
 def run() -> Run:
-    """Return a function that runs a program of this environment as a user would, and returns its completed process."""
+    """Return a function that runs a program of this environment to its end, as a process; see forked.py."""
 
     def call(*arguments: object, timeout: float = 240, **environment: str) -> subprocess.CompletedProcess[str]:
-        program, *rest = map(str, arguments)
-        path = f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}"
-        return subprocess.run(
-            [str(BIN / program), *rest],
-            env=os.environ | {"PATH": path} | environment,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
+        return forked.run(arguments, os.environ | environment, timeout=timeout)
 
     return call
 

@@ -14,9 +14,12 @@ from clozeline import __version__
 from clozeline.cli import COMMANDS, main
 from pipeline.inspection import inspect, verify
 from schemas.errors import DataError
+from tests.conftest import Run
+from tests.forked import Command
 
 
 def clozeline(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run `clozeline` in a new process, for what the imports of a command and the start of Python decide."""
     command = [sys.executable, "-m", "clozeline", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
@@ -93,15 +96,15 @@ def test_each_command_has_its_own_help(name: str) -> None:
         "export",
     ],
 )
-def test_a_wrong_command_line_is_one_line_and_exit_code_2(words: list[str], message: str) -> None:
-    done = clozeline(*words)
+def test_a_wrong_command_line_is_one_line_and_exit_code_2(run: Run, words: list[str], message: str) -> None:
+    done = run("clozeline", *words)
     assert done.returncode == 2
     assert done.stderr.startswith(message) and done.stderr.count("\n") == 1, done.stderr
 
 
-def test_a_key_that_is_set_again_is_replaced_with_a_line() -> None:
+def test_a_key_that_is_set_again_is_replaced_with_a_line(run: Run) -> None:
     words = ["train", "--config", "tiny", "--describe", "--set", "model.vocab_size=99", "--set", "model.hidden_size=64"]
-    done = clozeline(*words, "--set", "model.hidden_size = 32")
+    done = run("clozeline", *words, "--set", "model.hidden_size = 32")
     assert done.returncode == 0
     assert done.stderr == "clozeline: --set model.hidden_size = 32 replaces model.hidden_size=64.\n"
 
@@ -133,11 +136,11 @@ def test_a_stdout_that_takes_nothing(words: list[str], stdout: str, code: int, t
         os.close(reader)
     else:
         writer = os.open(stdout, os.O_WRONLY)
-    command = [sys.executable, "-m", "clozeline", *words]
-    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    command = Command(["clozeline", *words], stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
-    assert done.returncode == code
-    assert done.stderr.startswith(told) and done.stderr.count("\n") == bool(told), done.stderr
+    _, stderr = command.communicate(timeout=120)
+    assert command.returncode == code
+    assert stderr.startswith(told) and stderr.count("\n") == bool(told), stderr
 
 
 START = """

@@ -63,6 +63,7 @@ def test_an_image_has_a_user_and_labels_and_copies_all_packages(target: str) -> 
     )
 
 
+@pytest.mark.thorough
 def test_beams_worker_runs_in_the_pipeline_image(beam_job_service: str, corpus: Path, tmp_path: Path) -> None:
     """The image's RUN lines as they stand; packages come from the tests' environment, so that nothing is loaded."""
     image = build_offline("pipeline", tmp_path / "image")

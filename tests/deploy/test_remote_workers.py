@@ -202,6 +202,7 @@ def all_three_commands(
     assert list(empty.iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_a_package_that_only_workers_miss_is_one_line(
     run, wheel, local, google, store, corpus, beam_job_service, tmp_path
 ) -> None:

@@ -79,6 +79,7 @@ def test_the_script_has_every_job_of_the_pipeline() -> None:
 # What sbatch accepts and refuses
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["train", "pipeline"])
 def test_a_script_is_accepted_as_it_is(cluster: Cluster, tmp_path: Path, name: str) -> None:
     """But for GPUs: Slurm counts those in a database, which this cluster does not have."""
@@ -87,6 +88,7 @@ def test_a_script_is_accepted_as_it_is(cluster: Cluster, tmp_path: Path, name: s
     assert done.returncode == 0 and "to start at" in done.stderr, done.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "right", "wrong", "message"),
     [
@@ -110,6 +112,7 @@ def test_a_mistake_is_refused(cluster: Cluster, tmp_path: Path, name: str, right
     assert done.returncode != 0 and message in done.stderr, done.stderr
 
 
+@pytest.mark.thorough
 def test_an_unknown_launcher_is_refused_before_anything_starts(cluster: Cluster, tmp_path: Path, pairs: Path) -> None:
     script = train_script(tmp_path, pairs)
     job = cluster.submit(script, LAUNCHER="mpirun", PYTHONPATH=str(ROOT))
@@ -122,6 +125,7 @@ def test_an_unknown_launcher_is_refused_before_anything_starts(cluster: Cluster,
 # Jobs
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(1500)
 def test_a_job_that_is_signaled_is_requeued_and_ends_as_an_unbroken_one(
     cluster: Cluster, tmp_path: Path, pairs: Path
@@ -180,6 +184,7 @@ def is_inner_launcher(process: psutil.Process, folder: Path) -> bool:
     return "deepspeed.launcher.launch" in words and any(str(folder) in word for word in words)
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(1500)
 def test_an_array_makes_pairs_of_several_corpora_with_one_vocabulary(
     cluster: Cluster, command: Command, corpus: Path, tmp_path: Path

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from schemas.vocabulary import read_vocabulary
-from tests.conftest import BIN, Command
+from tests import forked
+from tests.conftest import Command
 from tests.docs.pages import ROOT, blocks, commands
 from tests.ports import free_port
 from tests.small_models import random_model, write_hf
@@ -99,22 +99,9 @@ class Sandbox:
         return small
 
     def run(self, words: list[str]) -> subprocess.CompletedProcess[str]:
-        """Run a command as a process in the sandbox."""
-        program, *arguments = words
-        if program == "clozeline":
-            # The same program, but always of this source tree.
-            program, arguments = "python", ["-m", "clozeline", *arguments]
-
+        """Run a command as a process in the sandbox, always of this source tree."""
         environment = os.environ | {"PYTHONPATH": str(ROOT), "DS_ACCELERATOR": "cpu"} | self.environment
-        return subprocess.run(
-            [str(BIN / Path(sys.executable).name if program == "python" else BIN / program), *arguments],
-            cwd=self.folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=500,
-            check=False,
-        )
+        return forked.run(words, environment, self.folder, timeout=500)
 
 
 def check_recipe_as_written(words: list[str]) -> None:

@@ -35,6 +35,8 @@ from schemas.manifest import NAME, Manifest, Shard, fingerprint, read_manifest
 from schemas.shards import encode_shard
 from schemas.statistics import COOCCURRENCES_SCHEMA, UNIGRAMS_FILE, Statistics, read_statistics, unit_weight
 from schemas.vocabulary import VOCABULARY_FOLDER, read_vocabulary
+from tests import forked
+from tests.forked import Command
 
 WINDOW = 4
 
@@ -278,17 +280,17 @@ def test_a_job_killed_after_each_piece_ends_with_the_same_bytes(statistics: Path
         assert died.returncode == -signal.SIGKILL, died.stderr
         assert len(list(output.glob("_unfinished-*/*.json"))) == number
 
-    assert subprocess.run([sys.executable, "-m", "pipeline", *words], capture_output=True).returncode == 0
+    assert forked.run(["python", "-m", "pipeline", *words]).returncode == 0
     assert_same_files(output, statistics)
 
 
 def test_processes_end_with_a_launcher_that_is_killed(statistics: Path, pairs: Path, tmp_path: Path) -> None:
     """SIGKILL as soon as they run, and after the first piece in staging. Then the job is run to its end."""
     output = tmp_path / "killed"
-    command = [sys.executable, "-m", "pipeline", "statistics", "--pairs", str(pairs), "--output", str(output)]
+    command = ["python", "-m", "pipeline", "statistics", "--pairs", str(pairs), "--output", str(output)]
     command += ["--window", str(WINDOW), "--processes", "2"]
     for pieces in (0, 1):
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = Command(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         family: list[psutil.Process] = []
         while process.poll() is None and not (family and len(list(output.glob("_unfinished-*/*.json"))) >= pieces):
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -298,14 +300,14 @@ def test_processes_end_with_a_launcher_that_is_killed(statistics: Path, pairs: P
         process.wait()
         assert family and not psutil.wait_procs(family, timeout=30)[1]
 
-    assert subprocess.run(command, capture_output=True).returncode == 0
+    assert forked.run(command).returncode == 0
     assert_same_files(output, statistics)
 
 
 def test_a_process_that_is_killed_is_one_line(pairs: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
-    command = [sys.executable, "-m", "pipeline", "statistics", "--pairs", str(pairs), "--output", str(output)]
-    process = subprocess.Popen([*command, "--processes", "2"], stderr=subprocess.PIPE, text=True)
+    command = ["python", "-m", "pipeline", "statistics", "--pairs", str(pairs), "--output", str(output)]
+    process = Command([*command, "--processes", "2"], stderr=subprocess.PIPE)
     killed = False
     while process.poll() is None and not killed:
         for child in psutil.Process(process.pid).children(recursive=True):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from math import prod
 from pathlib import Path
 
@@ -14,13 +12,13 @@ import psutil
 import pytest
 from torch import Tensor
 
+from tests.forked import Command
 from tests.ports import free_port
-from tests.trainer.ranks import WarmRanks
+from tests.trainer.ranks import run_ranks
 from trainer.checkpoint.rank_files import WEIGHTS, RankFiles
 from trainer.distributed.zero import MOMENTS
 from trainer.metrics.log import is_evaluation
 
-BIN = Path(sys.executable).parent
 LAUNCHERS = {
     "deepspeed": "deepspeed --quiet --num_gpus 2 --master_port {port} --module trainer",
     "one node": "deepspeed --quiet --hostfile {hostfile} --no_ssh --master_addr 127.0.0.1 --master_port {port} "
@@ -65,12 +63,10 @@ class Training:
     `profile=3` means --profile 3.
     """
 
-    def __init__(self, run: Callable[..., Done], pairs: Path, logs: Path):
+    def __init__(self, run: Callable[..., Done], pairs: Path):
         self._run = run
         self._pairs = pairs
-        self._logs = logs
         self._port = free_port()
-        self._warm: dict[int, WarmRanks] = {}
 
     def flags(self, out: Path | str, **changes: object) -> list[str]:
         config = changes.pop("config", "tests/recipes/small_bert.toml")
@@ -91,35 +87,23 @@ class Training:
         return self._run(*self.command(launcher, out, **changes), **(environment or {}))
 
     def warm(self, ranks: int, out: Path, faults: str = "", **changes: object) -> Done:
-        """As `run`, in ranks that stay for the next time: for runs whose start is not what is tried."""
-        if ranks not in self._warm or not self._warm[ranks].alive:
-            self._warm[ranks] = WarmRanks(ranks, self._logs)
-        return self._warm[ranks].run(self.flags(out, **changes), faults)
+        """As `run`, without a launcher and with faults: for runs whose start is not what is tried."""
+        return run_ranks(ranks, self.flags(out, **changes), faults)
 
-    def close(self) -> None:
-        for ranks in self._warm.values():
-            ranks.close()
-
-    def start(self, launcher: str, out: Path, **changes: object) -> subprocess.Popen[str]:
+    def start(self, launcher: str, out: Path, **changes: object) -> Command:
         """Started, in a process group of its own."""
         return self.start_words(self.command(launcher, out, **changes))
 
     @staticmethod
-    def start_words(words: list[str]) -> subprocess.Popen[str]:
+    def start_words(words: list[str]) -> Command:
         """A program of this environment, started in a process group of its own."""
-        program, *rest = words
-        return subprocess.Popen(
-            [str(BIN / program), *rest],
-            env=os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"},
-            start_new_session=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        return Command(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
     @staticmethod
-    def ranks(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    def ranks(process: Command) -> list[psutil.Process]:
         """The processes that train, by rank."""
+        if process.words[:3] == ["python", "-m", "trainer"]:
+            return [psutil.Process(process.pid)]
         started = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
         return [found for found in started if _is_rank(found)]
 
@@ -159,16 +143,14 @@ def _is_rank(process: psutil.Process) -> bool:
 
 
 @pytest.fixture(scope="session")
-def training(run: Callable[..., Done], pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
-    made = Training(run, pairs, tmp_path_factory.mktemp("warm"))
-    yield made
-    made.close()
+def training(run: Callable[..., Done], pairs: Path) -> Training:
+    return Training(run, pairs)
 
 
 @pytest.fixture(scope="session")
 def straight(training: Training, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An unbroken run of 12 steps on two ranks."""
     out = tmp_path_factory.mktemp("straight") / "run"
-    done = training.run("deepspeed", out)
+    done = training.warm(2, out)
     assert done.returncode == 0, done.stderr
     return out

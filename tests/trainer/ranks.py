@@ -1,15 +1,18 @@
-"""Ranks without a launcher: the environment a launcher would give them, and ranks that stay for many runs."""
+"""Ranks without a launcher: the environment that a launcher would give them, and commands that start them all."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
-import sys
+import tempfile
+from contextlib import ExitStack
 from pathlib import Path
+from typing import IO
 
+from tests.forked import ROOT, Command
 from tests.ports import free_port
-from tests.trainer.warm_rank import ANSWER
+
+SECONDS = 240
 
 
 def environments(ranks: int) -> list[dict[str, str]]:
@@ -19,61 +22,51 @@ def environments(ranks: int) -> list[dict[str, str]]:
         "LOCAL_WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
-        "PYTHONPATH": ".",
+        "PYTHONPATH": str(ROOT),
     }
     return [os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
 
 
-class WarmRanks:
-    """Ranks that stay, each a process of warm_rank.py; `alive` is False once a run has ended them or went wrong."""
+def run_ranks(
+    ranks: int, flags: list[str], faults: str = "", program: str = "trainer", disks: list[Path] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a program of the trainer as so many ranks, and return what they printed, rank by rank.
 
-    def __init__(self, ranks: int, logs: Path, disks: list[Path] | None = None):
-        """disks: the working folder of each rank, which is a node of its own then."""
-        self.alive = True
-        self._processes = []
+    The exit code is the worst of the ranks'; a killed rank's is negative.
+
+    faults: see faults.py.
+    disks: the working folder of each rank, which is a node of its own then.
+    """
+    words = ["python", "-m", "tests.trainer.faulty_rank", faults, program, *flags]
+    with ExitStack() as stack:
+        files = [[stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(ranks)] for _ in range(2)]
+        commands = []
         for rank, environment in enumerate(environments(ranks)):
-            node = {"CLOZELINE_NODE": f"node-{rank}", "PYTHONPATH": os.getcwd()} if disks else {}
-            self._processes.append(start(environment | node, disks[rank] if disks else None))
-        self._out = [logs / f"{ranks}-{rank}.out" for rank in range(ranks)]
-        self._err = [logs / f"{ranks}-{rank}.err" for rank in range(ranks)]
+            node = {"CLOZELINE_NODE": f"node-{rank}"} if disks else {}
+            folder = disks[rank] if disks else None
+            commands.append(Command(words, environment | node, folder, None, files[0][rank], files[1][rank]))
+            stack.callback(commands[-1].kill)
 
-    def run(self, flags: list[str], faults: str = "", program: str = "trainer.cli") -> subprocess.CompletedProcess[str]:
-        """Run all ranks once, and return what they printed, rank by rank."""
-        try:
-            for process, out, err in zip(self._processes, self._out, self._err, strict=True):
-                job = {"program": program, "flags": flags, "faults": faults, "out": str(out), "err": str(err)}
-                print(json.dumps(job), file=process.stdin, flush=True)
-            codes = [exit_code(process) for process in self._processes]
-        except BaseException:
-            self.close()
-            raise
+        codes = [command.wait(SECONDS) for command in commands]
+        out, err = ("".join(_text(file) for file in of_ranks) for of_ranks in files)
+    return subprocess.CompletedProcess(words, max(codes, key=abs), out, err)
 
-        out = "".join(file.read_text() for file in self._out)
-        err = "".join(file.read_text() for file in self._err)
-        return subprocess.CompletedProcess(flags, max(codes), out, err)
+
+def _text(file: IO[str]) -> str:
+    file.seek(0)
+    return file.read()
+
+
+class WarmRanks:
+    """The earlier name of run_ranks."""
+
+    alive = True
+
+    def __init__(self, ranks: int, logs: Path):
+        self._ranks = ranks
+
+    def run(self, flags: list[str], program: str) -> subprocess.CompletedProcess[str]:
+        return run_ranks(self._ranks, flags, program=program.removesuffix(".cli"))
 
     def close(self) -> None:
-        self.alive = False
-        for process in self._processes:
-            process.kill()
-            process.communicate()
-
-
-def start(environment: dict[str, str], folder: Path | None) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.trainer.warm_rank"],
-        env=environment,
-        cwd=folder,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-def exit_code(process: subprocess.Popen[str]) -> int:
-    """Return the exit code that a rank answers with, past what libraries print before its first run."""
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith(ANSWER):
-            return int(line.removeprefix(ANSWER))
-    raise AssertionError("a rank has ended")
+        """There is nothing to end."""

@@ -8,7 +8,6 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 from pipeline.commit import leases
 from schemas.errors import UsageError
 from schemas.manifest import read_manifest
+from tests.forked import Command
 from tests.pipeline.beam.conftest import Pool
 from tests.pipeline.beam.waiting import SECONDS, wait_for
 
@@ -82,8 +82,8 @@ def line(beam_job_service: str) -> Iterator[Line]:
 def begun(line: Line, pool: Pool, corpus: Path, out: Path) -> Iterator[subprocess.Popen[str]]:
     """`shard` on a job server, once it has begun to write shards."""
     shard = ["shard", "--input", str(corpus), "--output", str(out), f"--num_shards={SHARDS}", "--runner=portable"]
-    command = [sys.executable, "-m", "pipeline", *shard, f"--job_endpoint={line.address}", *pool.flags]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    command = ["python", "-m", "pipeline", *shard, f"--job_endpoint={line.address}", *pool.flags]
+    process = Command(command, stderr=subprocess.PIPE)
     try:
         wait_for(lambda: list(out.glob("_unfinished-*/text-*.json")) or process.poll(), "no piece was written")
         yield process
@@ -96,6 +96,7 @@ def leases_in(out: Path) -> list[str]:
     return [path.name for path in out.glob("_lease-*")]
 
 
+@pytest.mark.thorough
 def test_a_job_that_cannot_be_followed_any_more_keeps_the_folder_and_publishes(line, pool, corpus, tmp_path) -> None:
     """On a machine that is busy enough it publishes before the launcher gives up, which then takes it for finished."""
     out = tmp_path / "out"

@@ -199,6 +199,7 @@ def test_ctrl_c_cancels_a_remote_job(command, remote_job) -> None:
     assert not (out / "manifest.json").exists() and not list(out.glob("_lease-*"))
 
 
+@pytest.mark.thorough
 def test_ctrl_c_twice_says_how_to_find_a_job_that_could_not_be_canceled(job_service, remote_job) -> None:
     """The service does not answer: the first Ctrl-C waits for it, the second leaves the job, and its lease, alone."""
     process, out = remote_job

@@ -77,6 +77,7 @@ def check_equal(output: Path, local: Path, kind: FolderKind) -> None:
     assert sorted(path.name for path in output.iterdir()) == sorted(path.name for path in local.iterdir())
 
 
+@pytest.mark.thorough
 def test_a_killed_task_manager_leaves_no_trace(
     flink: Flink, large_corpus: Path, local_text: Path, tmp_path: Path
 ) -> None:

@@ -11,7 +11,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import pytest
 import zstandard
 
 from schemas.manifest import read_manifest
+from tests.forked import Command
 
 
 def hashes(folder: Path) -> dict[str, str]:
@@ -191,10 +191,10 @@ def test_a_killed_job_run_again_ends_with_the_same_bytes(command, corpus, text, 
         "vocab": ["--text", text, "--model", "wordpiece", "--size", 160],
         "pairs": ["--text", text, "--vocab", vocab, "--objective", "nsp", "--dupe_factor", 12],
     }[job]
-    arguments = [sys.executable, "-m", "pipeline", job, "--output", out, *flags, "--direct_num_workers=2"]
+    arguments = ["python", "-m", "pipeline", job, "--output", out, *flags, "--direct_num_workers=2"]
     pieces = 0
     while not (out / "manifest.json").exists():
-        process = subprocess.Popen(list(map(str, arguments)), start_new_session=True, stdout=subprocess.DEVNULL)
+        process = Command(arguments, stdout=subprocess.DEVNULL)
         target = pieces + 12
         while process.poll() is None:
             with contextlib.suppress(FileNotFoundError):  # a folder was removed while it was listed

@@ -10,7 +10,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -18,8 +17,8 @@ import psutil
 import pytest
 
 from schemas.manifest import NAME
+from tests.forked import Command
 
-CLOZELINE = str(Path(sys.executable).parent / "clozeline")
 TIMEOUT = 120
 """Seconds after which a command counts as hung, on a busy machine too."""
 
@@ -40,14 +39,7 @@ def large_corpus(documents: list[str], tmp_path_factory: pytest.TempPathFactory)
 def start(corpus: Path, output: Path, cwd: Path | None = None) -> subprocess.Popen[str]:
     """`shard` with two worker processes, in a process group of its own."""
     words = ["shard", "--input", f"{corpus}/*.jsonl", "--output", str(output), "--direct_num_workers", "2"]
-    return subprocess.Popen(
-        [CLOZELINE, *words],
-        cwd=cwd,
-        start_new_session=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    return Command(["clozeline", *words], folder=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
 def wait_for_workers(process: subprocess.Popen[str], output: Path) -> list[psutil.Process]:

@@ -3,7 +3,6 @@
 import hashlib
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from pipeline.readers import inputs
 from schemas.manifest import read_manifest
+from tests.forked import Command
 from tests.object_store import KEYS, ObjectStore
 
 
@@ -97,12 +97,11 @@ def start_pairs(store: ObjectStore, text: Path, vocab: Path, *flags: object) -> 
     """`pairs` with two workers, from a local folder into the bucket."""
     words = ["--text", text, "--vocab", vocab, "--output", "s3://corpora/pairs", "--direct_num_workers=2"]
     shape = ["--objective", "nsp", "--max_length", 32, "--dupe_factor", PASSES]
-    return subprocess.Popen(
-        [sys.executable, "-m", "pipeline", "pairs", *map(str, [*words, *shape, *flags])],
-        env=os.environ | KEYS | {"AWS_ENDPOINT_URL": store.endpoint},
+    return Command(
+        ["python", "-m", "pipeline", "pairs", *words, *shape, *flags],
+        os.environ | KEYS | {"AWS_ENDPOINT_URL": store.endpoint},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
     )
 
 

@@ -97,7 +97,7 @@ def test_a_kill_during_a_save_loses_that_save_alone(training, tmp_path: Path) ->
     out = tmp_path / "run"
     faults = "hold:0:2:999,die:0:38:38"
     process = training.start_words(
-        ["python", "-m", "tests.trainer.distributed.faulty_run", faults, *training.flags(out)]
+        ["python", "-m", "tests.trainer.faulty_rank", faults, "trainer", *training.flags(out)]
     )
     told, _ = process.communicate(timeout=600)
     assert process.returncode == -signal.SIGKILL, told

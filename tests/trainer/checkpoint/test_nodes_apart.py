@@ -5,9 +5,7 @@ A node is a rank with a separate working folder, which contains run.local.
 
 from __future__ import annotations
 
-import contextlib
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ import pytest
 from tests.object_store import ObjectStore
 from tests.trainer.checkpoint.test_remote import bring_to, bucket, keys  # noqa: F401 (bucket is a fixture)
 from tests.trainer.conftest import Done, Training
-from tests.trainer.ranks import WarmRanks
+from tests.trainer.ranks import run_ranks
 from trainer.checkpoint.format import steps_saved
 
 TINY_RUN = {"config": "tiny"}
@@ -36,12 +34,11 @@ class Nodes:
         self._disks = [folder / "disk-0", folder / "disk-1"]
         for disk in self._disks:
             disk.mkdir()
-        self._ranks = WarmRanks(2, folder, self._disks)
 
     def train(self, out: Path | str, faults: str = "", **changes: object) -> Done:
         """Train on both. A run at a URL has a folder on each disk."""
         local = {} if isinstance(out, Path) else {"run__local": "local"}
-        return self._ranks.run(self._training.flags(out, **TINY_RUN | local | changes), faults)
+        return run_ranks(2, self._training.flags(out, **TINY_RUN | local | changes), faults, disks=self._disks)
 
     def lose_disks(self) -> None:
         for disk in self._disks:
@@ -53,18 +50,10 @@ class Nodes:
     def files(self, node: int, pattern: str) -> list[Path]:
         return sorted((self._disks[node] / "local").rglob(pattern))
 
-    def close(self) -> None:
-        self._ranks.close()
-
 
 @pytest.fixture(scope="module")
-def nodes(training: Training, store: ObjectStore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in store.environment.items():
-            patch.setenv(name, value)
-        made = Nodes(training, tmp_path_factory.mktemp("nodes"))
-    with contextlib.closing(made):
-        yield made
+def nodes(training: Training, tmp_path_factory: pytest.TempPathFactory) -> Nodes:
+    return Nodes(training, tmp_path_factory.mktemp("nodes"))
 
 
 @pytest.fixture

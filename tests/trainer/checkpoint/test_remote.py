@@ -91,7 +91,7 @@ def test_another_machine_resumes_and_the_run_equals_one_on_a_disk(training, stor
     """Two ranks; the store refuses a request now and then; what the first machine had is lost."""
     store.fail(503, "checkpoints", times=1, method="PUT")
     for machine, stop in (("one", {"run__stop_at": 6}), ("two", {})):
-        done = training.run("torchrun", Path("-"), run__output=URL, run__local=tmp_path / machine, **stop)
+        done = training.warm(2, Path("-"), run__output=URL, run__local=tmp_path / machine, **stop)
         assert done.returncode == 0, done.stderr
     assert "Brought step 6 of s3://runs/a" in done.stdout and "s3://runs/a: step 12 of 12 is saved" in done.stdout
     assert steps_saved(URL) == [8, 12]

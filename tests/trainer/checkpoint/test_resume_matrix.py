@@ -50,8 +50,8 @@ def matrix_of(ranks: tuple[int, ...], shifts: tuple[int, ...] | None = None) -> 
     return Matrix(layouts, shifts or range(len(layouts)))
 
 
-# Of eight layouts, a shift by 3 or 6 changes the stage in all cases, and the ranks in ten of sixteen.
-SOME = matrix_of((1, 2), shifts=(0, 3, 6))
+# Of eight layouts, a shift by 3 changes the stage in all cases, and the ranks in six.
+SOME = matrix_of((1, 2), shifts=(0, 3))
 ALL = matrix_of((1, 2, 4))
 
 

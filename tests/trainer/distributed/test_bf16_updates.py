@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.forked import Command
 from tests.trainer.one_rank import group_of_one, small_batch, small_engine, small_recipe
 from tests.trainer.ranks import environments
 from trainer.anomaly import AnomalyGuard, AnomalyHistory
@@ -24,7 +24,7 @@ from trainer.metrics.sums import StepResult
 from trainer.optim.lr_schedule import set_learning_rate
 from trainer.step import Stepper
 
-WAITS = Path("tests/trainer/distributed/step_waits.py")
+WAITS = "tests.trainer.distributed.step_waits"
 OPTIMIZERS = ["adamw", "lamb", "stable_adamw"]
 LAYOUTS = ["0-fp32", "0-bf16", "1-fp32", "1-bf16", "2-bf16"]
 CASES = [*product(LAYOUTS, OPTIMIZERS), ("3-bf16", "adamw")]
@@ -104,7 +104,7 @@ def test_a_step_reads_the_device_once(tmp_path: Path, ranks: int) -> None:
     """For the step before, whatever stage, precision and optimizer; and a bf16 step of stage 1 has few collectives."""
     out = tmp_path / "waits.json"
     processes = [
-        subprocess.Popen([sys.executable, WAITS, out], env=environment, stderr=subprocess.PIPE, text=True)
+        Command(["python", "-m", WAITS, out], environment, stderr=subprocess.PIPE)
         for environment in environments(ranks)
     ]
     for process in processes:

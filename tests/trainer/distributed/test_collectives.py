@@ -4,38 +4,23 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.forked import Command
 from tests.trainer.ranks import environments
 from trainer.distributed.collectives import differences_of, facts_of_code, listed
 
-RUNS = """\
-import sys
-from trainer.cli import main
-for command in sys.argv[1:]:
-    code = main(command.split("|"))
-    print(f"exit code {code}\\n---", file=sys.stderr, flush=True)
-"""
-"""Several runs in one process, whose start takes longer than they do."""
 
-
-def told_by_ranks(commands: list[tuple[list[str], list[str]]]) -> list[list[str]]:
-    """What both ranks wrote to stderr about each run, given the flags of each rank."""
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", RUNS, *("|".join(flags[rank]) for flags in commands)],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank, environment in enumerate(environments(2))
+def told_by_ranks(*flags_of_ranks: list[str]) -> list[str]:
+    """Run two ranks with flags of their own, and return the lines that they wrote to stderr, their exit codes last."""
+    commands = [
+        Command(["python", "-m", "trainer", *flags], environment, stderr=subprocess.PIPE)
+        for flags, environment in zip(flags_of_ranks, environments(2), strict=True)
     ]
-    parts = [process.communicate()[1].split("---\n")[:-1] for process in processes]
-    return [[line for part in of_run for line in part.splitlines()] for of_run in zip(*parts, strict=True)]
+    told = [command.communicate()[1] for command in commands]
+    return [*"".join(told).splitlines(), *(f"exit code {command.returncode}" for command in commands)]
 
 
 @pytest.mark.timeout(300)
@@ -45,14 +30,10 @@ def test_ranks_with_other_recipes_or_data_are_refused_before_the_first_step(
     out = tmp_path / "run"
     copied = shutil.copytree(pairs, tmp_path / "elsewhere")
     usual = training.flags(out, run__stop_at=4)
-    recipe, data, ended, seed = told_by_ranks(
-        [
-            (usual, training.flags(out, run__stop_at=4, optimizer__lr=1e-5, run__seed=9)),
-            (usual, training.flags(out, run__stop_at=4, data__pairs=held_out)),
-            (usual, training.flags(out, run__stop_at=4, data__pairs=copied)),
-            (usual, training.flags(out, run__seed=9)),
-        ]
-    )
+    recipe = told_by_ranks(usual, training.flags(out, run__stop_at=4, optimizer__lr=1e-5, run__seed=9))
+    data = told_by_ranks(usual, training.flags(out, run__stop_at=4, data__pairs=held_out))
+    ended = told_by_ranks(usual, training.flags(out, run__stop_at=4, data__pairs=copied))
+    seed = told_by_ranks(usual, training.flags(out, run__seed=9))
 
     assert recipe[1:] == ["exit code 2"] * 2, recipe
     assert recipe[0].startswith("clozeline: The ranks do not begin with the same: ")

@@ -4,16 +4,15 @@ import fcntl
 import json
 import resource
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from tests.forked import Command
 from tests.trainer.ranks import environments
 
-SCRIPT = "tests/trainer/distributed/faulty_run.py"
 PASSES = 4  # micro-batches of a step on one rank
 
 
@@ -84,9 +83,9 @@ def test_when_going_back_does_not_help_the_run_stops(training, tmp_path) -> None
 
 def two_ranks(training, fault: str, out: Path, **changes: object) -> tuple[int, str]:
     """Exit code and output of rank 0, beside a rank 1 with a fault; with no launcher to end them both."""
-    command = [sys.executable, SCRIPT, fault, *training.flags(out, **changes)]
+    command = ["python", "-m", "tests.trainer.faulty_rank", fault, "trainer", *training.flags(out, **changes)]
     ranks = [
-        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        Command(command, environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         for environment in environments(2)
     ]
     other = threading.Thread(target=ranks[1].communicate)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from threading import Event
 
 import pytest
 
+from tests.forked import Command
 from tests.trainer.ranks import environments
 from trainer.distributed import watchdog
 from trainer.distributed.watchdog import Watchdog, progress
@@ -190,10 +190,9 @@ def test_a_store_that_is_frozen_is_named_and_holds_nobody_up(start, board: Board
 @pytest.mark.parametrize("stopped", [0, pytest.param(1, marks=pytest.mark.thorough)])
 def test_a_rank_that_is_stopped_ends_the_other(stopped: int) -> None:
     """Real ranks; rank 0 holds the store of them both, so rank 1 gets no answer from anywhere."""
-    command = [sys.executable, "-m", "tests.trainer.distributed.watched", "12", str(stopped)]
+    command = ["python", "-m", "tests.trainer.distributed.watched", "12", stopped]
     ranks = [
-        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for environment in environments(2)
+        Command(command, environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for environment in environments(2)
     ]
     try:
         for rank in ranks:

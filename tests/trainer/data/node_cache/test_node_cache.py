@@ -9,7 +9,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ import pytest
 from schemas.errors import StorageError, UsageError
 from schemas.manifest import Shard
 from schemas.randomness import key, permutation
+from tests.forked import Command
 from tests.object_store import ObjectStore
 from tests.trainer.data.node_cache.shards import DATA, FOLDER, NAMES, SHARDS, SIZE, Make, held, until
 from trainer.data import node_cache, remote
@@ -122,8 +122,8 @@ def reader(place: Path, room: int = 4, silence: float = 60, shards: list[Shard] 
     """A process that reads shards through the cache, killed at the end at the latest."""
     fields = json.dumps([asdict(shard) for shard in shards])
     program = "tests.trainer.data.node_cache.read_all"
-    command = [sys.executable, "-m", program, FOLDER, place, room * SIZE, silence, fields]
-    process = subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True)
+    command = ["python", "-m", program, FOLDER, place, room * SIZE, silence, fields]
+    process = Command(command, stderr=subprocess.PIPE)
     try:
         yield process
     finally:
