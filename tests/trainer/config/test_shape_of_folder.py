@@ -22,7 +22,7 @@ from trainer.export.convert import export
 from trainer.models.electra import parts_of
 from trainer.models.families import encoder_shape
 from trainer.models.hf_load import warm_start_model
-from trainer.models.pretraining import build_model
+from trainer.models.starting_weights import build_model
 
 
 @pytest.fixture
