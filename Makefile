@@ -28,9 +28,10 @@ PYTEST := $(BIN)/python -m pytest -q --numprocesses $(WORKERS) --dist loadfile -
 test: .venv/installed_dev
 	$(PYTEST)
 
-# For daily work, in under two minutes: tests that run in the process of pytest, without those of models.
+# For daily work: tests that start no process and run no job, without the folders that compare models and fine-tune.
 test-fast: .venv/installed_dev
-	$(PYTEST) -m "not gpu and not thorough and not processes" --ignore tests/trainer/models
+	$(PYTEST) -m "not gpu and not thorough and not processes" \
+		--ignore tests/trainer/models --ignore tests/trainer/finetune --ignore tests/trainer/suite
 
 lint: .venv/installed_dev
 	$(BIN)/ruff check .

@@ -102,13 +102,18 @@ PROCESS_NAMES = {"Command", "forked", "subprocess"}
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that start processes: by a fixture, or themselves, or in a function of their module."""
+    """Mark the tests that start processes: by a fixture, or themselves, or in a function of their module.
+
+    So are those that run a job of the pipeline, which may start workers, and not only read what a fixture has made.
+    """
     for item in items:
         if isinstance(item, pytest.Function):
-            used = set(item.function.__code__.co_names)
+            code = item.function.__code__
+            used = set(code.co_names)
             helpers = [getattr(item.module, name, None) for name in used]
             used |= {name for helper in helpers for name in getattr(getattr(helper, "__code__", None), "co_names", ())}
-            if PROCESS_NAMES & used or PROCESSES & set(item.fixturenames):
+            runs_job = "command" in code.co_varnames[: code.co_argcount]
+            if runs_job or PROCESS_NAMES & used or PROCESSES & set(item.fixturenames):
                 item.add_marker("processes")
 
 
