@@ -67,7 +67,7 @@ def test_a_killed_suite_ends_with_the_same_table(
     broken = tmp_path / "broken"
     command = words(masked_lm(0), suite_file, broken, *states)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
-    wait_for(lambda: list(broken.glob("folders/first/tags/seed-*/*/*")))
+    wait_for(lambda: list(broken.glob("folders/first/tags/seed-*/checkpoint-*")))
     jobs = psutil.Process(process.pid).children()
     assert jobs
     process.kill()
@@ -75,7 +75,7 @@ def test_a_killed_suite_ends_with_the_same_table(
     wait_for(lambda: not any(job.is_running() and job.status() != psutil.STATUS_ZOMBIE for job in jobs), 20)
 
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    wait_for(lambda: list(broken.glob("folders/first/verbs/seed-*/*/*")))
+    wait_for(lambda: list(broken.glob("folders/first/verbs/seed-*/checkpoint-*")))
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 75, output
