@@ -55,18 +55,3 @@ def run_ranks(
 def _text(file: IO[str]) -> str:
     file.seek(0)
     return file.read()
-
-
-class WarmRanks:
-    """The earlier name of run_ranks."""
-
-    alive = True
-
-    def __init__(self, ranks: int, logs: Path):
-        self._ranks = ranks
-
-    def run(self, flags: list[str], program: str) -> subprocess.CompletedProcess[str]:
-        return run_ranks(self._ranks, flags, program=program.removesuffix(".cli"))
-
-    def close(self) -> None:
-        """There is nothing to end."""

@@ -77,11 +77,9 @@ def folders(pairs: Path, held_out: Path, byte_rows: Path, sop_pairs: list[Path])
 
 
 @pytest.fixture(scope="module")
-def plain(run, pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
+def plain(run, pairs: Path) -> Iterator[Training]:
     with patch.dict(os.environ, PLAIN_KERNELS):
-        made = Training(run, pairs, tmp_path_factory.mktemp("plain"))
-        yield made
-        made.close()
+        yield Training(run, pairs)
 
 
 def numbers_of(run: Path) -> list[str]:

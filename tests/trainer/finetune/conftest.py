@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ import torch
 import transformers
 from transformers import AutoTokenizer
 
-from tests.trainer.ranks import WarmRanks
+from tests.trainer.ranks import run_ranks
 
 SIZES = {
     "hidden_size": 32,
@@ -38,24 +38,14 @@ Finetune = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="session")
-def finetune(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finetune]:
-    """Return a function that runs `finetune FOLDER --task TASK --output OUTPUT FLAGS...` and waits for its end.
-
-    All run in one process, because starting one takes longer than a small fine-tuning. It is started again if a test
-    has ended it, so that the tests after that one do not fail as well.
-    """
-    logs = tmp_path_factory.mktemp("warm_finetune")
-    ranks = WarmRanks(1, logs)
+def finetune() -> Finetune:
+    """Return a function that runs `finetune FOLDER --task TASK --output OUTPUT FLAGS...` and waits for its end."""
 
     def call(folder: Path, task: Path, output: Path | str, *flags: object) -> subprocess.CompletedProcess[str]:
-        nonlocal ranks
-        if not ranks.alive:
-            ranks = WarmRanks(1, logs)
         words = [str(folder), "--task", str(task), "--output", str(output), *map(str, flags)]
-        return ranks.run(words, program="trainer.finetune.cli")
+        return run_ranks(1, words, program="trainer.finetune")
 
-    yield call
-    ranks.close()
+    return call
 
 
 @pytest.fixture(scope="session")
