@@ -126,7 +126,7 @@ sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "in
 AutoModelForPreTraining.from_config(AutoConfig.for_model("bert", **sizes), attn_implementation="sdpa")
 from clozeline.installation import find_clash
 assert find_clash() is None, find_clash()
-import trainer.cli, trainer.train, trainer.finetune.cli, trainer.finetune.run
+import trainer.cli, trainer.train
 import benchmarks.gpu_bench, benchmarks.gpu_report, benchmarks.gpu_rivals
 """
 

@@ -13,6 +13,9 @@ import torch
 
 from tests.gpu.conftest import DRY, with_our_code
 
+pytest.importorskip("sklearn", reason="fine-tuning needs scikit-learn, which is too large for the bundle")
+pytest.importorskip("accelerate")
+
 pytestmark = pytest.mark.gpu
 
 WORDS = [f"word{number}" for number in range(200)]
