@@ -43,8 +43,8 @@ TREE = (
 WANTED = ("deepspeed", "transformers", "pytest", "pytest-timeout", "pydantic", "pyarrow", "safetensors", "fsspec")
 WANTED_FOR_RUNS = ("jinja2", "tomli-w", "psutil", "tqdm")
 """Further packages that the trainer imports. TensorBoard is left out: a run works without it and says so. SciPy and
-scikit-learn (30 MB) are left out because no measured recipe needs them: they are for initial weights from co-occurrences
-and for fine-tuning, whose tests need a machine that has them."""
+scikit-learn (30 MB) are left out because no measured recipe needs them: they are for fine-tuning, whose tests need a
+machine that has them, and for initial weights from co-occurrences."""
 
 OF_THE_IMAGE = {"torch", "triton", "numpy", "setuptools", "wheel", "pip"}
 """Packages that are not packed, because PyTorch's images have them."""
