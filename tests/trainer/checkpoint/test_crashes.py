@@ -4,6 +4,7 @@ The kills come from outside: at moments drawn once and for all, and whenever a g
 """
 
 import contextlib
+import glob
 import os
 import random
 import signal
@@ -28,12 +29,16 @@ SAVE = [  # what is there after each file operation of a save, in order
 
 def wait_until(process, out: Path, at: str | float) -> None:
     """Wait for a number of seconds after the first step, or until a new file matches a pattern."""
-    before = set((out / "checkpoints").glob(at)) if isinstance(at, str) else set()
+
+    def found() -> set[str]:  # by glob, because Path.glob fails where a folder vanishes under it
+        return set(glob.glob(str(out / "checkpoints" / at))) if isinstance(at, str) else set()
+
+    before = found()
     deadline = None
     metrics = out / "metrics.jsonl"
     size = metrics.stat().st_size if metrics.exists() else 0
     while process.poll() is None:
-        if isinstance(at, str) and set((out / "checkpoints").glob(at)) - before:
+        if found() - before:
             break
         if isinstance(at, float) and metrics.exists() and metrics.stat().st_size > size:
             deadline = deadline or time.monotonic() + at
