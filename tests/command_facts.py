@@ -1,4 +1,4 @@
-"""Prints what a command finds when it starts, as JSON, for test_forked.py, and then ends as it is told.
+"""Prints what a command finds when it starts, as JSON, for test_forked.py, and then ends as its words say.
 
 python -m tests.command_facts [exit:CODE | raise | interrupt | say:WORDS | wait] [--torch]
 """

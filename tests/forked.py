@@ -3,7 +3,7 @@
 `python -m trainer` spends about 5 seconds of CPU time on imports, and the tests start hundreds of such commands. Here a
 server (fork_server.py) imports every module of the project and the libraries that these use, with one thread. A command
 is a fork of it that runs the module as `python -m` does: with its words, standard streams, environment and working
-directory, in a session of its own, until the exit code or the signal that `python -m` would end with.
+directory, in a new session, until the exit code or the signal that `python -m` would end with.
 
 Two things differ from `python -m`. All commands of a server have the same seed of hashes. And gc.unfreeze does nothing,
 because it would let one collection visit, and so copy, all that the server has imported.

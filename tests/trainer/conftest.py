@@ -91,12 +91,12 @@ class Training:
         return run_ranks(ranks, self.flags(out, **changes), faults)
 
     def start(self, launcher: str, out: Path, **changes: object) -> Command:
-        """Started, in a process group of its own."""
+        """Started in a new process group."""
         return self.start_words(self.command(launcher, out, **changes))
 
     @staticmethod
     def start_words(words: list[str]) -> Command:
-        """A program of this environment, started in a process group of its own."""
+        """A program of this environment, started in a new process group."""
         return Command(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
     @staticmethod

@@ -35,7 +35,7 @@ def run_ranks(
     The exit code is the worst of the ranks'; a killed rank's is negative.
 
     faults: see faults.py.
-    disks: the working folder of each rank, which is a node of its own then.
+    disks: the working folder of each rank, which is then a separate node.
     """
     words = ["python", "-m", "tests.trainer.faulty_rank", faults, program, *flags]
     with ExitStack() as stack:

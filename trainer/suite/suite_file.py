@@ -2,7 +2,7 @@
 
 A suite file has a table for each task, [tasks.NAME], and for each set of minimal pairs, [minimal_pairs.NAME]. The table
 of a task holds what the suite needs to know of it (`TaskEntry`), and the content of a task file, which may also be in a
-file of its own. [defaults] holds values of all tasks; those of a task's file, and then those of its table, come first.
+separate file. [defaults] holds values of all tasks; those of a task's file, and then those of its table, come first.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def test_any_family_is_continued(family: str, tmp_path: Path) -> None:
     warm_start_model(build_model(model, size, 0, SMALL_VOCABULARY.special_id("mask")), str(folder), SMALL_VOCABULARY)
 
 
-def test_what_a_recipe_names_besides_stays(folder: Path) -> None:
+def test_other_keys_that_a_recipe_names_stay(folder: Path) -> None:
     model = load_recipe("adapt_task", [f"model.init_from={folder}", "model.hidden_dropout_prob=0.3"]).model
     assert (model.family, model.hidden_size, model.hidden_dropout_prob) == ("bert", 48, 0.3)
     assert model.init_from == str(folder)

@@ -14,7 +14,7 @@ from trainer.distributed.collectives import differences_of, facts_of_code, liste
 
 
 def told_by_ranks(*flags_of_ranks: list[str]) -> list[str]:
-    """Run two ranks with flags of their own, and return the lines that they wrote to stderr, their exit codes last."""
+    """Run two ranks with different flags, and return the lines that they wrote to stderr, their exit codes last."""
     commands = [
         Command(["python", "-m", "trainer", *flags], environment, stderr=subprocess.PIPE)
         for flags, environment in zip(flags_of_ranks, environments(2), strict=True)

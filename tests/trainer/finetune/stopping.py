@@ -2,7 +2,7 @@
 
 FILE holds a JSON list of commands, each with `words`, the command's arguments, and optionally `signal`, `step` and
 `moment`: the process sends itself that signal at the end of that step, or while it writes that step's checkpoint. Each
-command runs in a process of its own, forked from one that has imported everything. Prints their exit codes as JSON.
+command runs in a separate process, forked from one that has imported everything. Prints their exit codes as JSON.
 """
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ def test_files_of_a_changed_set_are_named(claim, tmp_path: Path, file: str, told
         claim()
 
 
-def test_a_changed_key_is_named_beside_a_changed_file(claim, tmp_path: Path) -> None:
+def test_a_changed_key_and_a_changed_file_are_both_named(claim, tmp_path: Path) -> None:
     change_line(tmp_path / "more.jsonl", lambda line: line | {"text": "Another text."})
     with pytest.raises(UsageError, match=r"task\.training\.lr = 0\.001 instead of 0\.0007, examples\.train"):
         claim("training.lr=7e-4")

@@ -3,7 +3,7 @@
 A kind turns examples into features, and the model's logits into predictions. A feature is a dict: what the model gets
 for one row, as arrays without padding, and what the kind needs to read the row's logits.
 
-    kind             a row holds                     besides the model's inputs               file
+    kind             a row holds                     with the model's inputs                  file
     sentence, pair   an example                                                               text.py
     choice           an example, a list of rows                                               text.py
     tags             a part of a sentence            `words`, and their `places` in the row   tags.py

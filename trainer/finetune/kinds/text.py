@@ -23,7 +23,25 @@ CHOICES = "choices"
 """The input with the number of choices of each feature, which the loss takes and the model does not."""
 
 
-class Classification(Kind[TextExample, PredictedLabel]):
+class _OneLabel(Kind[Any, PredictedLabel]):
+    """Predicts one label or position for each example, whose feature has a logit for each of them."""
+
+    def predictions(
+        self, examples: Sequence[Any], features: Sequence[Feature], logits: Sequence[Floats]
+    ) -> list[PredictedLabel]:
+        return [PredictedLabel.of(of_example) for of_example in logits]
+
+    def references(self, examples: Sequence[Any]) -> list[Any]:
+        return [example.label for example in examples]
+
+    def label_ids(self, examples: Sequence[Any]) -> list[int]:
+        return self.references(examples)
+
+    def constant_prediction(self, example: Any, label: int) -> PredictedLabel:
+        return PredictedLabel(label)
+
+
+class Classification(_OneLabel):
     """Predicts the most likely class of a text or a pair of texts."""
 
     model_class = "AutoModelForSequenceClassification"
@@ -49,20 +67,6 @@ class Classification(Kind[TextExample, PredictedLabel]):
     def logits_of(self, feature: Feature, logits: Floats) -> Floats:
         return logits
 
-    def predictions(
-        self, examples: Sequence[TextExample], features: Sequence[Feature], logits: Sequence[Floats]
-    ) -> list[PredictedLabel]:
-        return [PredictedLabel.of(logits_C) for logits_C in logits]
-
-    def references(self, examples: Sequence[TextExample]) -> list[Any]:
-        return [example.label for example in examples]
-
-    def label_ids(self, examples: Sequence[TextExample]) -> list[int]:
-        return self.references(examples)
-
-    def constant_prediction(self, example: TextExample, label: int) -> PredictedLabel:
-        return PredictedLabel(label)
-
     def written(self, prediction: PredictedLabel) -> str:
         return self.labels[prediction]
 
@@ -86,7 +90,7 @@ class Regression(Classification):
         return prediction
 
 
-class Choice(Kind[ChoiceExample, PredictedLabel]):
+class Choice(_OneLabel):
     """Predicts the position of the right continuation of a context, from 0, as in SWAG."""
 
     model_class = "AutoModelForMultipleChoice"
@@ -129,20 +133,6 @@ class Choice(Kind[ChoiceExample, PredictedLabel]):
         if "labels" in features[0]:
             batch["labels"] = torch.tensor([feature["labels"] for feature in features])
         return batch
-
-    def predictions(
-        self, examples: Sequence[ChoiceExample], features: Sequence[Feature], logits: Sequence[Floats]
-    ) -> list[PredictedLabel]:
-        return [PredictedLabel.of(logits_N) for logits_N in logits]
-
-    def references(self, examples: Sequence[ChoiceExample]) -> list[Any]:
-        return [example.label for example in examples]
-
-    def label_ids(self, examples: Sequence[ChoiceExample]) -> list[int]:
-        return self.references(examples)
-
-    def constant_prediction(self, example: ChoiceExample, label: int) -> PredictedLabel:
-        return PredictedLabel(label)
 
 
 def labels_of(example: TextExample | ChoiceExample) -> dict[str, int | float]:
