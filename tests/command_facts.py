@@ -34,6 +34,7 @@ def facts() -> dict[str, object]:
         "leads its session": os.getsid(0) == os.getpid(),
         "handlers": [str(signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)],
         "garbage": gc.isenabled(),
+        "optimize": sys.flags.optimize,
     }
 
 

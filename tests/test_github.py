@@ -14,7 +14,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
-FORMS = sorted(path for path in (ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml") if path.name != "config.yml")
+FORMS = sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml"))
 TEXTS = [
     *WORKFLOWS,
     *FORMS,
@@ -60,9 +60,18 @@ def test_a_workflow_has_limits_and_few_rights(path: Path) -> None:
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
 def test_the_shell_of_a_workflow_is_clean(path: Path) -> None:
     for script in scripts(read(path)):
-        command = [Path(sys.executable).parent / "shellcheck", "--shell=bash", "--severity=style", "-"]
-        done = subprocess.run(command, input=script, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout
+        check_shell(script)
+
+
+@pytest.mark.parametrize("name", ["run", "nightly"])
+def test_the_scripts_are_clean(name: str) -> None:
+    check_shell((ROOT / ".ci" / name).read_text())
+
+
+def check_shell(script: str) -> None:
+    command = [Path(sys.executable).parent / "shellcheck", "--shell=bash", "--severity=style", "-"]
+    done = subprocess.run(command, input=script, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)

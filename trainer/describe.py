@@ -137,16 +137,22 @@ def described_length(recipe: Recipe) -> dict[str, Any]:
     Raises UsageError if no step fits into run.max_epochs.
     """
     run = recipe.run
-    if run.max_epochs is not None and run.max_hours is None:
-        is_known = len(finished_folders(recipe)) == len(recipe.data.folders)
-        steps = min(run.max_steps, steps_of_epochs(recipe)) if is_known else f"at most {run.max_steps:,}; see the pairs"
-        return {"max_epochs": run.max_epochs, "steps": steps}
-    if run.max_hours is None:
+    limits = {"max_epochs": run.max_epochs, "max_hours": run.max_hours}
+    limits = {name: limit for name, limit in limits.items() if limit is not None}
+    if not limits:
         return {}
-    return {
-        "max_hours": run.max_hours,
-        "steps": f"as many as fit into {run.max_hours:g} hours, at most {run.max_steps:,}; measured at the start",
-    }
+
+    steps = run.max_steps
+    is_known = run.max_epochs is None or len(finished_folders(recipe)) == len(recipe.data.folders)
+    if run.max_epochs is not None and is_known:
+        steps = min(steps, steps_of_epochs(recipe))
+    if run.max_hours is None and is_known:
+        return {**limits, "steps": steps}
+
+    shown = f"at most {steps:,}{'' if is_known else ', and fewer if run.max_epochs makes fewer of the pairs'}"
+    if run.max_hours is not None:
+        shown = f"as many as fit into {run.max_hours:g} hours, {shown}; measured at the start"
+    return {**limits, "steps": shown}
 
 
 def finished_folders(recipe: Recipe) -> list[str]:

@@ -36,7 +36,12 @@ def with_fixed_length(recipe: Recipe) -> Recipe:
         logger.info("%s: run.max_epochs %g makes %s steps.", run.output, run.max_epochs, f"{steps:,}")
     else:
         steps = run.max_steps
-        logger.info("%s: run.max_steps %s ends before run.max_epochs %g.", run.output, f"{steps:,}", run.max_epochs)
+        logger.info(
+            "%s: run.max_steps %s ends before run.max_epochs %g. Raise run.max_steps to train longer.",
+            run.output,
+            f"{steps:,}",
+            run.max_epochs,
+        )
     return recipe.model_copy(update={"run": run.model_copy(update={"max_steps": steps})})
 
 

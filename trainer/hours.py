@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 from schemas.errors import UsageError
 from trainer.checkpoint.format import FoundCheckpoint
-from trainer.config.schema import Recipe
+from trainer.config.schema import Recipe, RunSection
 from trainer.config.validate import check_schedule
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.logs import logger
@@ -186,7 +186,7 @@ class Hours:
         """Return the number of steps at a speed that was measured for the first time, after `step`, and log it."""
         run = self.recipe.run
         steps = self._last_step(step, speed)
-        bound = ", the most that run.max_steps allows" if steps == run.max_steps else ""
+        bound = f", the most that {_keys_of_bound(run)} allows" if steps == run.max_steps else ""
         self._log(f"{steps:,} steps fit into {run.max_hours:g} hours{bound}", speed)
         return steps
 
@@ -259,6 +259,10 @@ def with_steps(recipe: Recipe, steps: int) -> Recipe:
     return fitting
 
 
+def _keys_of_bound(run: RunSection) -> str:
+    return "run.max_steps" if run.max_epochs is None else "run.max_steps or run.max_epochs"
+
+
 def recorded_steps(recipe: Recipe, recorded: dict[str, Any], is_fixed: bool) -> int:
     """Return the number of steps of a run that resumes, and log it. recorded: the checkpoint's recipe by full key.
 
@@ -280,8 +284,9 @@ def recorded_steps(recipe: Recipe, recorded: dict[str, Any], is_fixed: bool) -> 
     steps = recorded["run.max_steps"]
     if run.max_steps < steps:
         raise UsageError(
-            f"run.max_steps {run.max_steps:,} is lower than the {steps:,} steps that run.max_hours {hours:g} fixed "
-            f"when {run.output} began. Raise run.max_steps. To shorten the run, keep it and set run.max_hours=none."
+            f"{_keys_of_bound(run)} allows {run.max_steps:,} steps, fewer than the {steps:,} that run.max_hours "
+            f"{hours:g} fixed when {run.output} began. Raise it. To shorten the run, keep it and set "
+            "run.max_hours=none."
         )
 
     # With run.max_hours, run.max_steps is only an upper bound, so a higher one may or may not be meant as a new length.

@@ -13,24 +13,17 @@ import pytest
 from tests.docs.pages import ROOT, blocks
 
 PAGE = "CONTRIBUTING.md"
-NOT_IN_A_CLONE = (
-    ".git",
-    ".venv",
-    "__pycache__",
-    ".pytest_cache",
-    ".ruff_cache",
-    ".hypothesis",
-    "*.egg-info",
-    "build",
-    "out",
-)
 
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
     """Return a repository with these sources and the tests' own environment, as `make setup` leaves it."""
     folder = tmp_path / "clozeline"
-    shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(*NOT_IN_A_CLONE))
+    listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    for name in subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0"):
+        if (ROOT / name).is_file():  # neither removed nor the end of the list
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
     (folder / ".venv").mkdir()
     for path in Path(sys.prefix).iterdir():
         if not path.name.startswith("installed"):

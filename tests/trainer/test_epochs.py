@@ -64,7 +64,14 @@ def test_describe_knows_the_steps_once_there_are_pairs(pairs: Path, tmp_path: Pa
     assert (described["max_epochs"], described["steps"]) == (2, 2 * total(pairs, "rows") // 32)
     assert describe_recipe(recipe_of(pairs, "run.max_epochs=2", "run.max_steps=3"))["steps"] == 3
     described = describe_recipe(recipe_of(tmp_path / "none", "run.max_epochs=2", "model.vocab_size=500"))
-    assert described["steps"] == "at most 1,800; see the pairs"
+    assert described["steps"] == "at most 1,800, and fewer if run.max_epochs makes fewer of the pairs"
+
+
+def test_describe_tells_of_passes_and_hours_together(pairs: Path) -> None:
+    described = describe_recipe(recipe_of(pairs, "run.max_epochs=2", "run.max_hours=1", "schedule.warmup_steps=8"))
+    assert (described["max_epochs"], described["max_hours"]) == (2, 1)
+    steps = 2 * total(pairs, "rows") // 32
+    assert described["steps"] == f"as many as fit into 1 hours, at most {steps:,}; measured at the start"
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def shrunk(name: str, pairs: Path, run: Path) -> dict[str, Any]:
     short = {"warmup_steps": 1, "decay_steps": STEPS - 1}
     data = {"pairs": str(pairs), "max_length": LONGEST}
 
-    shape = dict.fromkeys(SHAPE_KEYS, 0) | {"family": "roberta"} if not names_shape(content) else {}
+    shape = dict.fromkeys(SHAPE_KEYS, 0) | {"family": "roberta"} if not names_shape(content.get("model", {})) else {}
     content["model"] = smaller(shape | content["model"], MODEL)
     content["model"].pop("vocab_size", None)
     content["data"] = smaller(content["data"], data)

@@ -271,7 +271,7 @@ def test_a_resume_keeps_the_number(training, measured, tmp_path) -> None:
 
     done = training.warm(1, out, **UNKNOWN_LENGTH | {"run__max_steps": 41})
     assert done.returncode == 2, done.stderr
-    assert f"run.max_steps 41 is lower than the {steps:,} steps that run.max_hours 0.05 fixed" in done.stderr
+    assert f"run.max_steps allows 41 steps, fewer than the {steps:,} that run.max_hours 0.05 fixed" in done.stderr
 
 
 def test_a_run_that_stops_before_the_number_is_fixed_measures_again(training, tmp_path) -> None:

@@ -81,7 +81,7 @@ def shipped_recipe(name: str, changes: Sequence[str] = ()) -> Recipe:
 
     Raises UsageError as `load_recipe` does.
     """
-    shape = [] if names_shape(tomllib.loads(recipe_text(name))) else ROBERTA_BASE
+    shape = [] if names_shape(tomllib.loads(recipe_text(name)).get("model", {})) else ROBERTA_BASE
     return load_recipe(name, [*shape, *changes])
 
 
@@ -196,7 +196,8 @@ def shipped_recipes() -> str:
     """Return the table of shipped recipes, as `clozeline recipes` prints it, but with exact sizes and descriptions."""
     rows = [["name", "parameters", "objective", "pairs", "hardware", "description"]]
     for recipe in map(summary, recipe_names()):
-        parameters = "by vocabulary" if recipe.parameters is None else f"{recipe.parameters:,}"
+        depend_on = "vocabulary" if names_shape(tomllib.loads(recipe_text(recipe.name)).get("model", {})) else "encoder"
+        parameters = f"by {depend_on}" if recipe.parameters is None else f"{recipe.parameters:,}"
         rows.append(
             [f"`{recipe.name}`", parameters, recipe.objective, recipe.pairs, recipe.hardware, recipe.description]
         )

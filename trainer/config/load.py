@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from schemas import storage
-from schemas.errors import StorageError, UsageError, nearest_name
+from schemas.errors import DataError, StorageError, UsageError, nearest_name
 from schemas.urls import normal
-from trainer.config.parse import apply_overrides, parse_recipe
+from trainer.config.parse import Origin, apply_overrides, parse_recipe, parse_section
 from trainer.config.phases import phase_recipe
 from trainer.config.schema import Recipe
-from trainer.config.sections import START_KEYS
+from trainer.config.sections import START_KEYS, ModelSection
 from trainer.config.validate import DRAWN_STARTS, check_phases, check_recipe
 from trainer.logs import rank_of_process
 
@@ -47,9 +47,17 @@ def load_recipe(path: str, changes: list[str]) -> Recipe:
 
     apply_overrides(content, changes)
     drop_outranked_starts(content.get("model"), path, changes)
-    take_shape(content, path)
+    content["model"] = with_shape(content)
 
-    recipe = parse_recipe(content, path, changes)
+    try:
+        recipe = parse_recipe(content, path, changes)
+    except UsageError as error:
+        if names_shape(content["model"]):
+            raise
+        raise UsageError(
+            f"{error} A recipe whose [model] has no {', '.join(SHAPE_KEYS)} takes its shape from a folder: continue a "
+            "published encoder or an export with --set model.init_from=FOLDER, or name the shape."
+        ) from error
     check_phases(recipe, path)
     for index in range(len(recipe.phases)):
         check_recipe(phase_recipe(recipe, index, path), f"{path}: phase {index + 1}")
@@ -81,29 +89,20 @@ def drop_outranked_starts(model: Any, path: str, changes: list[str]) -> None:
 # The shape of a folder
 
 
-def names_shape(content: dict[str, Any]) -> bool:
-    """Return whether a recipe's content names a shape, at least in part, or has no table [model] that could."""
-    model = content.get("model", {})
+def names_shape(model: Any) -> bool:
+    """Return whether the content of [model] names a shape, at least in part, or is no table that could."""
     return not isinstance(model, dict) or any(key in model for key in SHAPE_KEYS)
 
 
-def take_shape(content: dict[str, Any], path: str) -> None:
-    """Add the shape of model.init_from to the content of a recipe that names none. Other keys of [model] stay.
+def with_shape(content: dict[str, Any]) -> Any:
+    """Return the content of [model], which takes the shape of model.init_from if it names none. Other keys stay.
 
-    Raises UsageError if there is no such folder, and DataError if its config.json is damaged. path: names the recipe.
+    Raises UsageError if there is no such folder, and DataError if its config.json is damaged.
     """
-    if names_shape(content):
-        return
-
     model = content.get("model", {})
-    source = model.get("init_from")
-    if source is None:
-        raise UsageError(
-            f"{path}: [model] has no shape ({', '.join(SHAPE_KEYS)}) and no folder to take it from. Continue a "
-            "published encoder or an export with --set model.init_from=FOLDER, or name the shape."
-        )
-    if isinstance(source, str):  # otherwise the schema reports its type
-        content["model"] = _shape_of(normal(source), content.get("run")) | model
+    if names_shape(model) or not isinstance(model.get("init_from"), str):  # the schema reports what is missing
+        return model
+    return _shape_of(normal(model["init_from"]), content.get("run")) | model
 
 
 def _shape_of(folder: str, run: Any) -> dict[str, Any]:
@@ -117,9 +116,22 @@ def _shape_of(folder: str, run: Any) -> dict[str, Any]:
     if isinstance(output, str) and output and not os.path.exists(folder):
         record = storage.join(normal(output), "recipe.toml")
         if storage.exists(record):
-            recorded = tomllib.loads(storage.read(record).decode())["model"]
-            return {key: value for key, value in recorded.items() if key not in {*START_KEYS, *DROPOUT_KEYS}}
-    return model_of_folder(folder)
+            return _recorded_shape(record, folder)
+
+    shape = model_of_folder(folder)
+    parse_section(ModelSection, shape, Origin(storage.join(folder, "config.json")))
+    return shape
+
+
+def _recorded_shape(record: str, folder: str) -> dict[str, Any]:
+    try:
+        content = tomllib.loads(storage.read(record).decode())
+    except ValueError as error:
+        raise DataError(
+            f"{record} is damaged: {error}. Restore it, or {folder}, which model.init_from names."
+        ) from error
+    parse_recipe(content, record)
+    return {key: value for key, value in content["model"].items() if key not in {*START_KEYS, *DROPOUT_KEYS}}
 
 
 # Files

@@ -240,7 +240,7 @@ def model_of_folder(folder: str) -> dict[str, Any]:
     """
     config = read_config(folder)
     family = config.get("model_type")
-    if family not in FAMILIES:
+    if not isinstance(family, str) or family not in FAMILIES:
         raise UsageError(
             f"{folder} is of the family {family!r}, which the trainer does not have, so its pretraining cannot be "
             f"continued. Families: {', '.join(FAMILIES)}."
@@ -259,10 +259,13 @@ def model_of_folder(folder: str) -> dict[str, Any]:
         model["max_position_embeddings"] = positions - FAMILIES[family].first_position
 
     tokens = read_tokens(folder)
-    if tokens is not None and config.get("vocab_size", 0) > len(tokens):
+    if tokens is not None and "vocab_size" in config and _size(config, "vocab_size", folder) > len(tokens):
         model["vocab_size"] = config["vocab_size"]
 
-    model |= _rope_bases(config, family)
+    try:
+        model |= _rope_bases(config, family)
+    except AttributeError as error:
+        raise DataError(f"{folder}/config.json: rope_parameters must be a table of tables or of numbers.") from error
     if family == "albert":
         groups = config.get("num_hidden_groups", 1)
         shares_nothing = groups == config["num_hidden_layers"] > 1

@@ -10,8 +10,6 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors import SafetensorError, safe_open
-
 from schemas.errors import DataError, UsageError
 from schemas.vocabulary import TOKENIZER_FILE, parse_vocabulary
 
@@ -42,6 +40,8 @@ def read_tensors(folder: str) -> dict[str, Tensor]:
 
     Raises DataError if a file cannot be read, and what `weight_files` raises.
     """
+    from safetensors import SafetensorError, safe_open  # the doctor reads shapes without it
+
     tensors: dict[str, Tensor] = {}
     for path in weight_files(Path(folder)):
         try:

@@ -64,7 +64,7 @@ def computed_with(engine: Any) -> dict[str, torch.Tensor]:
 
 
 @pytest.fixture(scope="module")
-def engines() -> dict[str, Any]:
+def two_engines() -> dict[str, Any]:
     """Two engines of one form with different weights."""
     return {"first": trained_engine(), "second": trained_engine(seed=5, updates=1)}
 
@@ -96,9 +96,9 @@ def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
     other.destroy()
 
 
-def test_the_files_are_read_as_whole_parameters(tmp_path: Path, engines: dict[str, Any]) -> None:
-    files = RankFiles(save(engines["first"], tmp_path))
-    parameters = dict(engines["first"].module.named_parameters())
+def test_the_files_are_read_as_whole_parameters(tmp_path: Path, two_engines: dict[str, Any]) -> None:
+    files = RankFiles(save(two_engines["first"], tmp_path))
+    parameters = dict(two_engines["first"].module.named_parameters())
     assert list(files.shapes) == list(parameters)
     for name, parameter in parameters.items():
         assert files.shapes[name] == parameter.shape
@@ -130,10 +130,10 @@ def test_slices_that_begin_inside_a_parameter_are_loaded(tmp_path: Path, monkeyp
     other.destroy()
 
 
-def test_older_ones_are_removed_and_nothing_else_is_found(tmp_path: Path, engines: dict[str, Any]) -> None:
+def test_older_ones_are_removed_and_nothing_else_is_found(tmp_path: Path, two_engines: dict[str, Any]) -> None:
     assert find_checkpoint(str(tmp_path), ONE) is None
     for step in (1, 2, 3):
-        save(engines["first"], tmp_path, step)
+        save(two_engines["first"], tmp_path, step)
         prune(str(tmp_path), keep=2, newest=step)
     assert steps_saved(str(tmp_path)) == [2, 3]
     newest = checkpoint_path(str(tmp_path), 3)
@@ -144,45 +144,47 @@ def test_older_ones_are_removed_and_nothing_else_is_found(tmp_path: Path, engine
 
 @pytest.mark.parametrize("call", ["write", "fsync"])
 def test_a_save_that_fails_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engines: dict[str, Any], call: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_engines: dict[str, Any], call: str
 ) -> None:
-    save(engines["first"], tmp_path)
+    save(two_engines["first"], tmp_path)
 
     def refuse(*arguments: Any) -> int:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, call, refuse)
     with pytest.raises(StorageError, match=r"rank-00000\.safetensors could not be written: No space left on device"):
-        save(engines["first"], tmp_path, 4)
+        save(two_engines["first"], tmp_path, 4)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000003"]
 
 
 def test_writes_that_end_early_are_continued(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engines: dict[str, Any]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_engines: dict[str, Any]
 ) -> None:
     os_write = os.write
     monkeypatch.setattr(os, "write", lambda handle, data: os_write(handle, data[:1001]))
-    path = save(engines["first"], tmp_path)
-    assert fault_of_checkpoint(path) is None and content(path) == held(engines["first"])
+    path = save(two_engines["first"], tmp_path)
+    assert fault_of_checkpoint(path) is None and content(path) == held(two_engines["first"])
 
 
-def test_a_write_that_the_disk_loses_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engines: Any) -> None:
+def test_a_write_that_the_disk_loses_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_engines: Any
+) -> None:
     """The manifest has the hash of what was meant to be written."""
     os_write = os.write
     monkeypatch.setattr(os, "write", lambda handle, data: os_write(handle, bytes(len(data))))
-    path = save(engines["first"], tmp_path)
+    path = save(two_engines["first"], tmp_path)
     assert fault_of_checkpoint(path) == f"{path}/rank-00000.safetensors was cut or changed"
 
 
-def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, engines: dict[str, Any]) -> None:
-    path = save(engines["first"], tmp_path)
+def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, two_engines: dict[str, Any]) -> None:
+    path = save(two_engines["first"], tmp_path)
     shapes = {name: list(shape) for name, shape in RankFiles(path).shapes.items()}
     first = next(iter(shapes))
     tensors = load_file(path / "rank-00000.safetensors")
     shapes[first] = [2]
     save_file(tensors, path / "rank-00000.safetensors", {"shapes": json.dumps(shapes)})
     with pytest.raises(CheckpointError) as caught:
-        load_checkpoint(engines["second"], path, STATE)
+        load_checkpoint(two_engines["second"], path, STATE)
     assert str(caught.value) == f"{path} holds other tensors than this model. Use another run.output."
 
 

@@ -117,7 +117,7 @@ def test_a_run_is_trained_resumed_without_the_folder_and_exported(training, voca
 
 
 def test_what_is_wrong_with_the_folder_is_told_in_one_line(folder: Path) -> None:
-    with pytest.raises(UsageError, match=r"^adapt_task: \[model\] has no shape \(family, .*--set model\.init_from="):
+    with pytest.raises(UsageError, match=r"^adapt_task: .*model\.family .*--set model\.init_from="):
         load_recipe("adapt_task", [])
     with pytest.raises(UsageError, match="s3://bucket/bert is not a Hugging Face folder"):
         load_recipe("adapt_task", ["model.init_from=s3://bucket/bert"])
@@ -130,3 +130,46 @@ def test_what_is_wrong_with_the_folder_is_told_in_one_line(folder: Path) -> None
     (folder / "config.json").write_text(json.dumps(config | {"hidden_size": "wide"}))
     with pytest.raises(DataError, match="hidden_size must be a whole number above 0, found 'wide'"):
         load_recipe("adapt_task", changes)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("model_type", ["bert"], r"of the family \['bert'\]"),
+        ("vocab_size", "x", "vocab_size must be a whole number"),
+        ("layer_norm_eps", "x", r"config.json: norm_eps"),
+    ],
+)
+def test_a_value_of_its_config_that_is_wrong_is_told_with_the_folder(
+    folder: Path, key: str, value: object, message: str
+) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {key: value}))
+    (folder / "vocab.txt").write_text("[PAD]\n")
+    with pytest.raises((UsageError, DataError), match=f"{folder}.*{message}"):
+        load_recipe("adapt_task", [f"model.init_from={folder}"])
+
+
+@pytest.mark.parametrize("parameters", [3, [1], {"full_attention": 3}])
+def test_rope_parameters_that_are_no_table_are_told(tmp_path: Path, parameters: object) -> None:
+    folder = write_hf(random_model(section("modernbert"), SMALL_VOCABULARY), SMALL_VOCABULARY, tmp_path / "modern")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"rope_parameters": parameters}))
+    with pytest.raises(DataError, match="rope_parameters must be"):
+        load_recipe("adapt_task", [f"model.init_from={folder}"])
+
+
+@pytest.mark.parametrize(("record", "message"), [("[model", "is damaged"), ("[run]\n", "model is missing")])
+def test_a_damaged_record_of_a_run_whose_folder_is_gone_is_told(tmp_path: Path, record: str, message: str) -> None:
+    (tmp_path / "recipe.toml").write_text(record)
+    changes = [f"model.init_from={tmp_path / 'gone'}", f"run.output={tmp_path}"]
+    with pytest.raises((UsageError, DataError), match=f"recipe.toml.*{message}"):
+        load_recipe("adapt_domain", changes)
+
+
+def test_misspelled_names_are_told_before_a_missing_shape(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text("[modle]\nfamily = 'bert'\n[run]\nmax_stepz = 3\n")
+    with pytest.raises(UsageError, match=r"unknown key modle\. Did you mean model\?") as told:
+        load_recipe(str(recipe), [])
+    assert "run.max_stepz. Did you mean run.max_steps?" in str(told.value)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from transformers import AutoModelForSequenceClassification, FunnelConfig, FunnelForSequenceClassification
+from transformers import AutoModelForSequenceClassification, FunnelConfig, FunnelForSequenceClassification, Trainer
 
 from trainer.finetune.layer_rates import depths_of, layer_groups
 
@@ -37,12 +37,14 @@ def test_layers_learn_at_rates_of_their_own(encoder, family, embeddings, first_l
 
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     trained = []
-    for group in layer_groups(model, 1.0, 0.5, 0.01, {name for name in depths if not name.endswith("bias")}):
+    decaying = set(Trainer.get_decay_parameter_names(cast(Any, None), model))
+    assert decaying and not [name for name in decaying if "bias" in name or "norm" in name.lower()]
+    for group in layer_groups(model, 1.0, 0.5, 0.01, decaying):
         for parameter in group["params"]:
             name = names[id(parameter)]
             trained.append(name)
             assert group["lr"] == 0.5 ** (3 - depths[name])
-            assert group["weight_decay"] == (0.0 if name.endswith("bias") else 0.01)
+            assert group["weight_decay"] == (0.01 if name in decaying else 0.0)
     assert sorted(trained) == sorted(names.values()), "every weight is trained once"
 
 
