@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,8 +20,23 @@ from schemas.vocabulary import SPECIALS, TOKENIZER_FILE, VOCABULARY_FOLDER, Mode
 
 Ints = NDArray[np.int64]
 
-MODEL_TYPES = {"wordpiece": "WordPiece", "bytebpe": "BPE"}
-"""The names of our kinds of vocabularies in tokenizer.json."""
+RULES: dict[str, dict[str, Any]] = {
+    "wordpiece": {
+        "model": {
+            "type": "WordPiece",
+            "unk_token": "[UNK]",
+            "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100,
+        },
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+    },
+    "bytebpe": {
+        # Whole words, because there are no merges that would build them.
+        "model": {"type": "BPE", "ignore_merges": True, "merges": []},
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+    },
+}
+"""What tokenizer.json says of a kind of vocabulary, besides its words."""
 
 ROWS_PER_SHARD = 4096
 
@@ -56,13 +72,17 @@ def write_table(folder: Path, name: str, table: pa.Table) -> Shard:
 
 
 def write_vocabulary(folder: Path, model: Model, size: int) -> Vocabulary:
-    """Write a tokenizer.json of made-up words, and return the vocabulary."""
+    """Write a tokenizer.json of made-up words that the tokenizers library reads, and return the vocabulary."""
     specials = list(SPECIALS[model].values())
     tokens = [*specials, *(f"word{i}" for i in range(size - len(specials)))]
-    added = [{"id": i, "content": token, "special": True} for i, token in enumerate(specials)]
+    flags = {"special": True, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    rules = RULES[model]
     content = {
-        "model": {"type": MODEL_TYPES[model], "vocab": {token: i for i, token in enumerate(tokens)}},
-        "added_tokens": added,
+        **rules,
+        "version": "1.0",
+        "normalizer": None,
+        "model": rules["model"] | {"vocab": {token: i for i, token in enumerate(tokens)}},
+        "added_tokens": [{"id": i, "content": token, **flags} for i, token in enumerate(specials)],
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / TOKENIZER_FILE).write_text(json.dumps(content))

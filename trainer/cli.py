@@ -14,7 +14,7 @@ from trainer.command_line import add_launcher_flag, add_set_flag, command_parser
 from trainer.config.load import load_recipe
 from trainer.distributed.stop import StopRequest
 from trainer.models.families import check_memory
-from trainer.profile import check_steps
+from trainer.profile import NOTHING, WARM_UP_STEPS, Recording, check_recording
 
 
 def main(arguments: list[str] | None = None, stop: StopRequest | None = None, prog: str = "python -m trainer") -> int:
@@ -38,13 +38,15 @@ def _run(options: argparse.Namespace, stop: StopRequest) -> None:
 
     check_launcher()
     check_memory(recipe, options.config)
+    recording = NOTHING
     if options.profile is not None:
-        check_steps(options.profile, recipe.run)
+        recording = Recording(options.profile, options.profile_after)
+        check_recording(recording, recipe.run)
 
     # This import loads torch and DeepSpeed, which takes seconds, so it waits until the recipe is known to be valid.
     from trainer.train import pretrain
 
-    pretrain(recipe, stop, options.profile or 0, started)
+    pretrain(recipe, stop, recording, started)
 
 
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_SIZE")
@@ -96,6 +98,13 @@ def parser(prog: str = "python -m trainer") -> argparse.ArgumentParser:
         type=int,
         metavar="N",
         help="record N steps after the first few with torch.profiler, and write traces to RUN/profile",
+    )
+    flags.add_argument(
+        "--profile_after",
+        type=int,
+        default=WARM_UP_STEPS,
+        metavar="STEPS",
+        help=f"steps of this start that come before those of --profile ({WARM_UP_STEPS})",
     )
     add_launcher_flag(flags)
     return flags

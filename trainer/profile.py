@@ -1,8 +1,8 @@
 """Profiles some steps of a run for `--profile N`: a trace of every operation, and a table of the longest ones.
 
-The first steps after a start are left out, because they allocate memory, load kernels and compile. Then N steps are
-recorded with torch.profiler, and the run continues. Recording changes neither random numbers nor results; only the
-recorded steps are slower.
+The first steps after a start are left out, because they allocate memory, load kernels and compile; `--profile_after`
+leaves out more. Then N steps are recorded with torch.profiler, and the run continues. Recording changes neither random
+numbers nor results; only the recorded steps are slower.
 
 The first eight ranks record, which is one node in most clusters: a trace of one rank that waits in a collective call
 does not show which rank it waits for, and traces of all ranks take megabytes per step each.
@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from schemas.errors import PreemptedError, UsageError
 from trainer.config.schema import RunSection
@@ -31,32 +31,44 @@ MAX_RANKS = 8
 """The number of ranks that record, starting from rank 0."""
 
 
-def check_steps(steps: int, run: RunSection) -> None:
+class Recording(NamedTuple):
+    """Which steps of a process to record: `steps` of them, 0 for none, after the first `after`."""
+
+    steps: int = 0
+    after: int = WARM_UP_STEPS
+
+
+NOTHING = Recording()
+
+
+def check_recording(recording: Recording, run: RunSection) -> None:
     """Raise UsageError unless --profile asks for 1 to MAX_STEPS steps, and for no more than the run has."""
+    steps, after = recording
     if not 1 <= steps <= MAX_STEPS:
         raise UsageError(f"--profile {steps}: give a number of steps from 1 to {MAX_STEPS}.")
+    if after < WARM_UP_STEPS:
+        raise UsageError(f"--profile_after {after}: give at least {WARM_UP_STEPS} steps, which load and compile.")
 
     last_step = min(run.stop_at or run.max_steps, run.max_steps)
-    if WARM_UP_STEPS + steps > last_step:
+    if after + steps > last_step:
         raise UsageError(
-            f"--profile {steps} needs {WARM_UP_STEPS + steps} steps, because the first {WARM_UP_STEPS} are not "
-            f"recorded, but the run ends at step {last_step}. Ask for fewer steps, or raise run.max_steps or "
-            "run.stop_at."
+            f"--profile {steps} needs {after + steps} steps, because the first {after} are not recorded, but the run "
+            f"ends at step {last_step}. Ask for fewer steps, or raise run.max_steps or run.stop_at."
         )
 
 
 @contextlib.contextmanager
-def profiling(steps: int, run_folder: str, rank: int) -> Iterator[StepProfiler | None]:
-    """Record `steps` steps while the context lasts; None if there are none to record on this rank.
+def profiling(recording: Recording, run_folder: str, rank: int) -> Iterator[StepProfiler | None]:
+    """Record steps while the context lasts; None if there are none to record on this rank.
 
     If the run ends or is asked to stop earlier, the steps recorded so far are written. After any other error nothing
     is, because the device may wait for a lost rank and never finish its queue.
     """
-    if steps == 0 or rank >= MAX_RANKS:
+    if recording.steps == 0 or rank >= MAX_RANKS:
         yield None
         return
 
-    profiler = StepProfiler(steps, run_folder, rank)
+    profiler = StepProfiler(recording, run_folder, rank)
     try:
         yield profiler
     except PreemptedError:
@@ -68,8 +80,9 @@ def profiling(steps: int, run_folder: str, rank: int) -> Iterator[StepProfiler |
 class StepProfiler:
     """Records the steps after the warm-up. Calls before and after the recorded steps cost next to nothing."""
 
-    def __init__(self, steps: int, run_folder: str, rank: int):
-        """steps: how many to record. run_folder: RUN."""
+    def __init__(self, recording: Recording, run_folder: str, rank: int):
+        """recording: at least one step. run_folder: RUN."""
+        self._after = recording.after
         self._folder = Path(run_folder, "profile")
         self._rank = rank
         self._last_step = 0
@@ -77,7 +90,7 @@ class StepProfiler:
         # Imported here, because `--help` and recipe checks load this module before torch.
         from torch import profiler
 
-        schedule = profiler.schedule(wait=WARM_UP_STEPS - 1, warmup=1, active=steps, repeat=1)
+        schedule = profiler.schedule(wait=self._after - 1, warmup=1, active=recording.steps, repeat=1)
         self._profile: Any = profiler.profile(schedule=schedule, on_trace_ready=self._write, record_shapes=True)
         self._profile.start()
 
@@ -99,8 +112,8 @@ class StepProfiler:
         if self._profile is None:
             return
 
-        if self._profile.step_num <= WARM_UP_STEPS:
-            logger.info("--profile recorded nothing: the run ended within %d steps of its start.", WARM_UP_STEPS)
+        if self._profile.step_num <= self._after:
+            logger.info("--profile recorded nothing: the run ended within %d steps of its start.", self._after)
         with keep_running(f"The profile in {self._folder}"):
             self._profile.stop()
 
@@ -108,7 +121,7 @@ class StepProfiler:
         """Write the trace and the table of what was recorded. The profiler calls this at the end. Raises OSError."""
         # Events of a long recording take gigabytes.
         self._profile = None
-        recorded = profile.step_num - WARM_UP_STEPS
+        recorded = profile.step_num - self._after
         if recorded < 1:
             return
 

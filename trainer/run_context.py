@@ -25,7 +25,7 @@ from trainer.distributed.stop import StopAgreement, StopRequest
 from trainer.distributed.watchdog import RankLostError, Watchdog
 from trainer.epochs import with_fixed_length
 from trainer.hours import Hours, with_steps
-from trainer.profile import StepProfiler, profiling
+from trainer.profile import NOTHING, Recording, StepProfiler, profiling
 
 
 @dataclass
@@ -60,10 +60,10 @@ class RunContext:
 
 
 @contextlib.contextmanager
-def open_run(run_recipe: Recipe, stop_request: StopRequest, profile_steps: int = 0) -> Iterator[RunContext]:
+def open_run(run_recipe: Recipe, stop_request: StopRequest, recording: Recording = NOTHING) -> Iterator[RunContext]:
     """Claim the run's folder and watch its ranks while the context lasts. A collective call.
 
-    profile_steps: how many steps to record.
+    recording: which steps to profile.
 
     Raises UsageError if the ranks differ in their recipes, data or code, UsageError or StorageError if the folder or
     URL cannot be used, and RankLostError if a rank died.
@@ -88,7 +88,7 @@ def open_run(run_recipe: Recipe, stop_request: StopRequest, profile_steps: int =
             ending_together(watchdog, url),
             contextlib.closing(StopAgreement(stop_request, 2 * timeout)) as stop,
             BackgroundSaves(run_recipe.checkpoint.background) as saves,
-            profiling(profile_steps, run_recipe.run.folder, dist.get_rank()) as profiler,
+            profiling(recording, run_recipe.run.folder, dist.get_rank()) as profiler,
         ):
             last_step = last_step_of(run_recipe)
             yield RunContext(run_recipe, last_step, stop, watchdog, folders, url, saves, profiler)

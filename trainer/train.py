@@ -44,6 +44,7 @@ from trainer.metrics.log import MetricsLog
 from trainer.metrics.monitors import Tell, monitors_of, name_run
 from trainer.metrics.speed import mfu_of_one_token
 from trainer.micro_batches import noting_out_of_memory, with_micro_batches
+from trainer.profile import NOTHING, Recording
 from trainer.run_context import RunContext, newest_checkpoint, open_run
 
 FEW_UPDATES = 100
@@ -74,11 +75,10 @@ class Rollback:
         return Rollback(to_step, before.times + 1, before.skipped_batches + bad_step - to_step)
 
 
-def pretrain(recipe: Recipe, stop: StopRequest, profile_steps: int = 0, started: float | None = None) -> None:
+def pretrain(recipe: Recipe, stop: StopRequest, recording: Recording = NOTHING, started: float | None = None) -> None:
     """Train a recipe from its newest checkpoint, or from the start, to run.stop_at or run.max_steps.
 
-    profile_steps: how many steps to record (trainer/profile.py). started: when run.max_hours began, by `perf_counter`;
-    now by default.
+    recording: which steps to profile. started: when run.max_hours began, by `perf_counter`; now by default.
 
     Raises PreemptedError on every rank, after everything is saved, if any of them was asked to stop.
     """
@@ -87,7 +87,7 @@ def pretrain(recipe: Recipe, stop: StopRequest, profile_steps: int = 0, started:
     spare_busy_cores()
     warn_of_slow_precision(recipe.engine.precision)
 
-    with open_run(recipe, stop, profile_steps) as context:
+    with open_run(recipe, stop, recording) as context:
         if recipe.run.max_hours is not None:
             context.hours = Hours(context.run_recipe, started)
         step = train_phases(context)

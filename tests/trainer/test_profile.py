@@ -12,7 +12,7 @@ import torch
 
 from schemas.errors import PreemptedError
 from trainer.cli import main
-from trainer.profile import MAX_RANKS, WARM_UP_STEPS, StepProfiler, profiling
+from trainer.profile import MAX_RANKS, WARM_UP_STEPS, Recording, StepProfiler, profiling
 
 RECIPE = ["--config", "tests/recipes/small_bert.toml", "--set", "data.pairs=/none"]
 
@@ -63,6 +63,10 @@ def test_two_ranks_write_traces_and_train_as_without(training, tmp_path: Path) -
         (["--profile", "101"], "--profile 101: give a number of steps from 1 to 100."),
         (["--profile", "many"], "argument --profile: invalid int value: 'many'."),
         (["--profile", "7", "--set", "run.stop_at=10"], "--profile 7 needs 11 steps, because the first 4 are not"),
+        (
+            ["--profile", "1", "--profile_after", "3"],
+            "--profile_after 3: give at least 4 steps, which load and compile.",
+        ),
     ],
 )
 def test_mistakes_are_one_line(capsys, flags: list[str], message: str) -> None:
@@ -72,21 +76,21 @@ def test_mistakes_are_one_line(capsys, flags: list[str], message: str) -> None:
 
 
 def test_a_run_that_is_asked_to_stop_writes_what_it_has(tmp_path: Path) -> None:
-    with pytest.raises(PreemptedError), profiling(5, str(tmp_path), rank=2) as profiler:
+    with pytest.raises(PreemptedError), profiling(Recording(5, after=6), str(tmp_path), rank=2) as profiler:
         assert profiler is not None
-        for step in range(21, 21 + WARM_UP_STEPS + 2):
+        for step in range(21, 21 + 6 + 2):
             some_work()
             profiler.step_ended(step)
         raise PreemptedError("asked to stop")
 
-    name = "rank-00002-steps-000025-000026"
+    name = "rank-00002-steps-000027-000028"
     assert recorded_names(tmp_path) == [f"{name}.json.gz", f"{name}.txt"]
     products = [event for event in trace_of(tmp_path / f"profile/{name}.json.gz") if event["name"] == "aten::mm"]
     assert len(products) == 2
 
 
 def test_a_run_that_ends_during_the_warm_up_says_so(tmp_path: Path, capsys) -> None:
-    with profiling(5, str(tmp_path), rank=0) as profiler:
+    with profiling(Recording(5), str(tmp_path), rank=0) as profiler:
         assert profiler is not None
         for step in range(1, WARM_UP_STEPS + 1):
             some_work()
@@ -97,13 +101,13 @@ def test_a_run_that_ends_during_the_warm_up_says_so(tmp_path: Path, capsys) -> N
 
 @pytest.mark.parametrize(("steps", "rank"), [(0, 0), (2, MAX_RANKS)])
 def test_nothing_is_recorded_unless_asked_for_nor_on_late_ranks(tmp_path: Path, steps: int, rank: int) -> None:
-    with profiling(steps, str(tmp_path), rank) as profiler:
+    with profiling(Recording(steps), str(tmp_path), rank) as profiler:
         assert profiler is None
 
 
 def test_a_folder_that_cannot_be_written_is_one_line_and_training_continues(tmp_path: Path, capsys) -> None:
     (tmp_path / "profile").write_text("a file in the folder's place")
-    profiler = StepProfiler(1, str(tmp_path), rank=0)
+    profiler = StepProfiler(Recording(1), str(tmp_path), rank=0)
     for step in range(1, 9):
         some_work()
         profiler.step_ended(step)
