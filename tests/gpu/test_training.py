@@ -85,8 +85,8 @@ def test_every_stage_and_precision_learns_the_same(
     found = losses(train(generated_pairs, tmp_path / "run", device, **settings))
     assert found == pytest.approx(plain, rel=2e-2)
 
-    (choice,) = json.loads((tmp_path / "run/micro_batches.json").read_text())
-    assert choice["micro_tokens"] == 32 * 64, "all rows of a step at once"
+    (micro_tokens,) = json.loads((tmp_path / "run/micro_batches.json").read_text()).values()
+    assert micro_tokens == 32 * 64, "all rows of a step at once"
 
 
 @pytest.mark.skipif(DRY, reason="tests/trainer resumes on CPUs")
