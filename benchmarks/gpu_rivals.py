@@ -47,6 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     size.add_argument("--step_tokens", type=int, help="tokens of an optimizer step, without padding")
     flags.add_argument("--micro_batch", type=int, required=True, help="rows at once, at most")
     flags.add_argument("--seed", type=int, default=1, help="of the order of rows, as run.seed")
+    flags.add_argument("--masked", type=float, default=0.15, help="the share of tokens to predict")
     flags.add_argument("--steps", type=int, default=20)
     flags.add_argument("--warmup", type=int, default=10)
     flags.add_argument("--device", default="cuda")
@@ -107,7 +108,7 @@ def steps_of(options: argparse.Namespace, model_type: str) -> list[Step]:
     rows = rows_of_steps(folder, size, by_tokens, options.seed, options.warmup + options.steps)
 
     count, room = cut(rows, options.micro_batch)
-    form = Form(room, folder.max_length, folder.vocabulary, model_type)
+    form = Form(room, folder.max_length, folder.vocabulary, model_type, options.masked)
     steps = [step_of(one, count, form) for one in rows]
     folder.close()
     return steps
@@ -115,13 +116,16 @@ def steps_of(options: argparse.Namespace, model_type: str) -> list[Step]:
 
 def build(config: dict[str, Any], device: torch.device) -> Any:
     """Return transformers' pretraining class of a config, on the device."""
-    from transformers import AutoConfig, AutoModelForPreTraining
+    import transformers
 
-    built = AutoConfig.for_model(config.pop("model_type"), **config)
+    from trainer.models.hf_config import AUTO_CLASSES
+
+    auto_class = getattr(transformers, AUTO_CLASSES[config["model_type"]])
+    built = transformers.AutoConfig.for_model(config.pop("model_type"), **config)
     try:
-        model = AutoModelForPreTraining.from_config(built, attn_implementation="sdpa")
+        model = auto_class.from_config(built, attn_implementation="sdpa")
     except ValueError:  # a class without it, such as Megatron-BERT's
-        model = AutoModelForPreTraining.from_config(built, attn_implementation="eager")
+        model = auto_class.from_config(built, attn_implementation="eager")
     return model.to(device).train()
 
 

@@ -17,7 +17,8 @@ from trainer.data.order import order_of
 from trainer.data.rows import PairRows, join_rows
 from trainer.models.batch import IGNORE_INDEX
 
-MASKED = 0.15
+PAIRED = ("bert", "albert")
+"""Kinds of models (as in config.json) with segments and a pair label."""
 
 Inputs = dict[str, Tensor]
 """The arguments of a pretraining class of transformers."""
@@ -37,13 +38,14 @@ class Form:
     """The format of micro-batches.
 
     rows: rows per micro-batch, some of which may be fillers. longest: the length that rows are padded to.
-    model_type: as in config.json.
+    model_type: as in config.json. masked: the share of tokens to predict.
     """
 
     rows: int
     longest: int
     vocabulary: Vocabulary
     model_type: str
+    masked: float = 0.15
 
 
 def rows_of_steps(folder: PairFolder, size: int, by_tokens: bool, seed: int, steps: int) -> list[PairRows]:
@@ -78,7 +80,7 @@ def step_of(rows: PairRows, count: int, form: Form) -> Step:
 
 
 def inputs_of(rows: PairRows, form: Form) -> Inputs:
-    """Return rows as arguments of transformers' pretraining classes, with 15% of the tokens masked.
+    """Return rows as arguments of transformers' pretraining classes, with some of the tokens masked.
 
     Fillers are rows of padding tokens without labels, which only keep the shape constant.
     """
@@ -94,14 +96,14 @@ def inputs_of(rows: PairRows, form: Form) -> Inputs:
     attention[row_T, place_T] = 1
     segments[row_T, place_T] = (place_T >= first_of_b_T).long()
 
-    masked = (torch.rand(ids.shape) < MASKED) & (attention == 1)
+    masked = (torch.rand(ids.shape) < form.masked) & (attention == 1)
     labels = torch.where(masked, ids, IGNORE_INDEX)
     ids[masked] = form.vocabulary.special_id("mask")
 
     # A filler attends to its first token: with nothing to attend to, the softmax would divide by zero.
     attention[len(lengths_B) :, 0] = 1
     inputs = {"input_ids": ids, "attention_mask": attention, "labels": labels}
-    if form.model_type == "roberta":
+    if form.model_type not in PAIRED:
         return inputs
 
     pair_labels = torch.full((form.rows,), IGNORE_INDEX)

@@ -1,18 +1,25 @@
-"""`make gpu`: runs the tests marked gpu on one GPU, and then compares the trainer's speed with transformers'.
+"""`make gpu`: compares the trainer's speed on one GPU with transformers', and runs the tests marked gpu.
 
-    python benchmarks/gpu_run.py [--output out/gpu] [--minutes 20] [--only RECIPE ...] [--no_tests] [--dry]
+    python benchmarks/gpu_run.py [--output out/gpu] [--minutes 12] [--only RECIPE ...] [--continue FILE] [--gpus 2 4]
+                                 [--label CODE] [--dry]
 
-Every run is a process that trains on a folder of generated pairs (gpu_pairs.py) with the model of a published recipe:
+Every item is a process that trains on a folder of generated pairs (gpu_pairs.py) with the model of a published recipe:
 
     ours           python -m trainer: loader, masking, DeepSpeed, anomaly guard, metrics, and the rest of the recipe
-    deepspeed      transformers' model in DeepSpeed
     plain          transformers' model under autocast, compiled
+    deepspeed      transformers' model in DeepSpeed
 
-Writes OUTPUT/gpu.json and OUTPUT/gpu.md again after each run, so that results survive a crash. Runs for which no time
-is left are listed as such. `--only bert_base` measures the cases of some recipes, and `--only "bert_base 512"` one of
-them. `--dry` does the same with tiny models on a CPU, to test the script itself.
+Items are in the order of their value (gpu_cases.py), because a card is often lent for minutes only. After each item,
+OUTPUT/gpu.json and OUTPUT/gpu.md are written again. `--continue FILE` takes the figures of an earlier gpu.json, which
+may be the same file, and measures only what it lacks for this card, this torch and this code (`--label`). The trainer's
+runs also write OUTPUT/profile_RECIPE_ROWS.md and .json: where the time of their steps goes (gpu_profile.py).
 
-Needs torch 2.10 or newer and numpy, but no network; `make gpu_bundle` packs everything else.
+`--only bert_base` measures the cases of some recipes, and `--only "bert_base 512"` one of them; `--only tests` runs the
+tests. `--gpus 2 4` measures BERT-large at 128 on more GPUs as well, where there are as many. `--dry` does the same with
+tiny models on a CPU, to test the script itself.
+
+Needs torch 2.10 or newer and numpy, but no network; `make gpu_bundle` packs everything else. Fine-tuning is left out
+without scikit-learn and accelerate, which are not packed.
 """
 
 from __future__ import annotations
@@ -23,64 +30,80 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).resolve().parents[1]
 SITE = ROOT / "site"  # the packages of a bundle
 sys.path[:0] = [str(path) for path in (ROOT, SITE) if path.exists()]
 
-if TYPE_CHECKING:
-    from benchmarks.gpu_cases import Bench
+ITEM_SECONDS = 150
+"""The limit of an item: most take 40 to 80."""
 
-NOT_RUN = "not run"
-"""What stands for the result of the tests with --no_tests."""
+DRY_ITEM_SECONDS = 600
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the tests and the benchmark. Returns 1 if a test or a run failed, 2 if this machine cannot run them."""
-    flags = argparse.ArgumentParser(description="Tests and measures training on this machine's GPU.")
-    flags.add_argument("--output", default=str(ROOT / "out/gpu"), help="folder of gpu.md and gpu.json (out/gpu)")
-    flags.add_argument("--minutes", type=float, default=20.0, help="runs that would start later are left out (20)")
-    flags.add_argument(
-        "--only", nargs="+", metavar="CASE", help='such as bert_base, or "bert_base 512"; all if left out'
-    )
-    flags.add_argument("--no_tests", action="store_true", help="only measure")
-    flags.add_argument("--dry", action="store_true", help="tiny models on a CPU")
+    """Measure one item after the other. Returns 1 if one failed, 2 if this machine cannot run them."""
+    flags = parser()
     options = flags.parse_args(arguments)
-
     fault = machine_fault(options.dry)
     if fault is not None:
         print(f"gpu_run: {fault}", file=sys.stderr)
         return 2
 
     # These modules import torch and packages of the bundle, so they are imported after the check above.
-    from benchmarks.gpu_bench import SIDES, Figures, measure
-    from benchmarks.gpu_cases import Bench, cases_of, write_case
-    from benchmarks.gpu_report import table_line, write_report
+    from benchmarks.gpu_bench import FAILED, measure
+    from benchmarks.gpu_cases import Bench, items_of
+    from benchmarks.gpu_report import Results, table_line
 
-    output = Path(options.output)
+    output = Path(options.output).absolute()
+    shutil.rmtree(output / "pairs", ignore_errors=True)  # of an earlier code
     output.mkdir(parents=True, exist_ok=True)
-    bench = Bench(output, time.monotonic() + 60 * options.minutes, options.dry)
+    bench = Bench(output, time.monotonic() + 60 * options.minutes, options.dry, options.label)
     try:
-        cases = cases_of(options.only)
+        items = items_of(options.only, options.gpus, options.dry)
     except ValueError as error:
         flags.error(f"--only: {error}")
+    try:
+        results = Results(bench, options.earlier)
+    except ValueError as error:
+        flags.error(f"--continue: {error}")
 
-    tests = NOT_RUN if options.no_tests else run_tests(bench)
-    print(f"tests: {tests}", flush=True)
+    outcomes = []
+    results.write()
+    for item in items:
+        if results.holds(item):
+            continue
+        figures = measure(bench, item, DRY_ITEM_SECONDS if options.dry else ITEM_SECONDS)
+        outcomes.append(figures.outcome)
+        results.add(figures)
+        print(table_line(figures), flush=True)
+    return int(FAILED in outcomes)
 
-    figures: list[Figures] = []
-    write_report(bench, tests, figures)
-    for case in cases[:1] if bench.dry else cases:
-        pairs = write_case(bench, case)
-        for side in SIDES:
-            figures.append(measure(bench, case, side, pairs))
-            write_report(bench, tests, figures)
-            print(table_line(figures[-1]), flush=True)
-        shutil.rmtree(pairs)
 
-    is_broken = any(figure.note.startswith("failed") for figure in figures)
-    return int(is_broken or tests.startswith("failed"))
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the flags."""
+    flags = argparse.ArgumentParser(description="Measures and tests training on this machine's GPU.")
+    flags.add_argument("--output", default=str(ROOT / "out/gpu"), help="folder of gpu.md and gpu.json (out/gpu)")
+    flags.add_argument("--minutes", type=float, default=12.0, help="items that would start later are left out (12)")
+    flags.add_argument(
+        "--only", nargs="+", metavar="CASE", help='such as bert_base, or "bert_base 512"; all if left out'
+    )
+    flags.add_argument(
+        "--continue", dest="earlier", type=Path, metavar="FILE", help="an earlier gpu.json; measure what it lacks"
+    )
+    flags.add_argument("--gpus", nargs="+", type=int, default=[], metavar="N", help="further numbers of GPUs, as 2 4 8")
+    flags.add_argument("--label", default=commit(), help="names the code that is measured (the commit)")
+    flags.add_argument("--dry", action="store_true", help="tiny models on a CPU")
+    return flags
+
+
+def commit() -> str:
+    """Return the commit of this source tree, empty without git."""
+    words = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+    try:
+        return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
 
 
 def machine_fault(dry: bool) -> str | None:
@@ -97,19 +120,6 @@ def machine_fault(dry: bool) -> str | None:
     if not dry and not torch.cuda.is_available():
         return "this machine has no GPU that torch can use. --dry runs tiny models on the CPU."
     return None
-
-
-def run_tests(bench: Bench) -> str:
-    """Run the tests marked gpu. Returns "passed" or "failed" and pytest's last line."""
-    from benchmarks.gpu_bench import environment
-
-    # tests/conftest.py imports Beam, which these tests do not need and a bundle does not contain.
-    words = [sys.executable, "-m", "pytest", "tests/gpu", "-m", "gpu", "-q", "-p", "no:cacheprovider"]
-    words += ["--confcutdir", "tests/gpu"]
-    done = subprocess.run(words, cwd=ROOT, env=environment(bench), capture_output=True, text=True)
-    (bench.output / "tests.log").write_text(done.stdout + done.stderr)
-    last_line = (done.stdout.strip().splitlines() or [done.stderr.strip()[-200:]])[-1]
-    return f"{'passed' if done.returncode == 0 else 'failed'}: {last_line}"
 
 
 if __name__ == "__main__":
