@@ -53,7 +53,7 @@ bench_quality: .venv/installed_dev
 	$(BIN)/python deploy/demo/corpus.py out/quality/corpus.jsonl --megabytes 24
 	$(BIN)/python benchmarks/quality.py out/quality/corpus.jsonl --output out/quality
 
-# Tests marked gpu, then the trainer beside transformers. The machine needs an image with PyTorch 2.10 or newer, and
+# The trainer beside transformers, and the tests marked gpu. The machine needs an image with PyTorch 2.10 or newer, and
 # what `make gpu_bundle` packs; no network.
 gpu:
 	$(PYTHON) benchmarks/gpu_run.py

@@ -1,4 +1,4 @@
-"""Runs each item of `make gpu` in processes of its own limit, and returns its figures.
+"""Runs an item of `make gpu` in one process or a few, and returns its figures.
 
 All sides of a case train on the same rows in the same optimizer steps, and the same steps are timed. Each side chooses
 its own micro-batch: the trainer with its formulas and a trial (batch.micro_tokens = "auto"), a rival by halving until
@@ -101,17 +101,17 @@ def measure(bench: Bench, item: Item, limit: float) -> Figures:
         return nothing
 
     began = time.monotonic()
+    figures = nothing
     try:
         figures = run_item(bench.limited_to(limit), item)
     except LeftOutError as error:
         nothing.outcome, nothing.note = LEFT_OUT, str(error)
-        figures = nothing
-    except subprocess.TimeoutExpired as error:
-        nothing.outcome, nothing.note = FAILED, f"took more than {error.timeout:.0f} s, see {log_of(item)}"
-        figures = nothing
-    except (RuntimeError, OSError, ValueError) as error:
-        nothing.outcome, nothing.note = FAILED, str(error)
-        figures = nothing
+    except subprocess.TimeoutExpired:
+        nothing.outcome, nothing.note = FAILED, f"took more than {limit:.0f} s{passed_before(bench, item)}"
+        if bench.seconds_left < 0:
+            nothing.outcome, nothing.note = LEFT_OUT, "no time left to finish"
+    except (RuntimeError, OSError, ValueError, KeyError) as error:
+        nothing.outcome, nothing.note = FAILED, str(error) or repr(error)
     figures.seconds = round(time.monotonic() - began, 1)
     return figures
 
@@ -157,7 +157,6 @@ def run_process(bench: Bench, item: Item, words: list[str], is_over: Callable[[]
 
     Its own processes end with it. Raises TimeoutExpired when the bench has no time left.
     """
-    limit = bench.seconds_left
     with (bench.output / log_of(item)).open("w") as file:
         started = subprocess.Popen(
             words, cwd=ROOT, env=environment(bench), stdout=file, stderr=subprocess.STDOUT, start_new_session=True
@@ -167,7 +166,7 @@ def run_process(bench: Bench, item: Item, words: list[str], is_over: Callable[[]
             if is_over():
                 return 0
             if bench.seconds_left < 0:
-                raise subprocess.TimeoutExpired(words, limit)
+                raise subprocess.TimeoutExpired(words, 0)
             time.sleep(0.1)
         return started.returncode
     finally:
@@ -313,6 +312,14 @@ def run_tests(bench: Bench, item: Item) -> Figures:
     if code not in (0, 5):  # 5: a whole file is left out
         raise RuntimeError(said)
     return Figures(item.recipe, item.rows, item.side, note=said)
+
+
+def passed_before(bench: Bench, item: Item) -> str:
+    """Return how many tests of an item passed before it was ended, empty for any other item."""
+    log = bench.output / log_of(item)
+    if item.recipe != TESTS or not log.exists():
+        return ""
+    return f"; {log.read_text().count(' PASSED')} had passed"
 
 
 def run_finetune(bench: Bench, item: Item) -> Figures:

@@ -97,7 +97,8 @@ class Item:
 
 
 def _both(*names: str) -> list[Item]:
-    return [Item(*name.split(" "), side) for name in names for side in ("ours", "plain")]
+    recipes_and_rows = [name.split(" ") for name in names]
+    return [Item(recipe, rows, side) for recipe, rows in recipes_and_rows for side in ("ours", "plain")]
 
 
 # The most valuable first: a card is lent for minutes.

@@ -1,9 +1,10 @@
-"""`make gpu` in its dry run: the tests marked gpu, and every side of the benchmark, with tiny models on a CPU."""
+"""`make gpu` in its dry run, with tiny models on a CPU, and what decides which items it measures."""
 
 import json
 import subprocess
 import sys
 import sysconfig
+import time
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -12,32 +13,100 @@ import pytest
 import torch
 
 from benchmarks import gpu_bundle, gpu_run
-from benchmarks.gpu_bench import SIDES
-from benchmarks.gpu_cases import CASES, cases_of
+from benchmarks.gpu_bench import FAILED, Figures, measure, values_of
+from benchmarks.gpu_cases import CASES, ITEMS, SIDES, TESTS, Bench, Item, changes, items_of, longest_of, write_case
 from benchmarks.gpu_pairs import spread_lengths, write_pairs
+from benchmarks.gpu_report import Results, read_figures
 from benchmarks.gpu_rows import Form, Inputs, cut, rows_of_steps, step_of
+from schemas.manifest import read_manifest
 from schemas.masking import Masking
+from trainer.config.load import load_recipe
 from trainer.data.folder import PairFolder
 from trainer.data.order import build_sources
 from trainer.data.share import RankShare
 from trainer.data.stream import MaskingSchedule, Stream
 from trainer.models.batch import IGNORE_INDEX, PackedBatch
+from trainer.models.families import encoder_shape
 
 
 @pytest.mark.thorough
-def test_the_dry_run_tests_and_measures_every_side(tmp_path: Path) -> None:
+def test_the_dry_run_tests_and_measures_every_side_and_continues(tmp_path: Path) -> None:
     words = [sys.executable, "benchmarks/gpu_run.py", "--dry", "--output", str(tmp_path)]
+    words += ["--continue", str(tmp_path / "gpu.json"), "--label", "one"]
     done = subprocess.run(words, capture_output=True, text=True)
     logs = "\n".join(path.read_text()[-3000:] for path in sorted(tmp_path.glob("*.log")))
     assert done.returncode == 0, done.stdout + done.stderr + logs
 
-    report = json.loads((tmp_path / "gpu.json").read_text())
-    assert report["dry"] and report["tests"].startswith("passed: ")
-    assert [figures["side"] for figures in report["figures"]] == list(SIDES)
-    assert all(figures["tokens_per_second"] > 0 and not figures["note"] for figures in report["figures"])
-    assert len({figures["step_tokens"] for figures in report["figures"]}) == 1, "the same rows in each step"
-    assert all(figures["gigabytes"] > 0 for figures in report["figures"])
+    figures = read_figures(tmp_path / "gpu.json")
+    assert [one.outcome for one in figures] == ["done"] * len(figures)
+    measured = [one for one in figures if one.recipe != TESTS]
+    assert {one.recipe for one in figures if one.recipe == TESTS and "passed" in one.note}
+    assert [one.side for one in measured] == list(SIDES)
+    assert all(one.tokens_per_second and one.gigabytes for one in measured)
+    assert len({one.step_tokens for one in measured}) == 1, "the same rows in each step"
     assert (tmp_path / "gpu.md").read_text().count("| bert_large | 128 |") == len(SIDES)
+    profile = json.loads((tmp_path / "profile_bert_large_128.json").read_text())
+    assert profile["steps"] == 3 and profile["host_ms"] > 0
+
+    again = subprocess.run(words, capture_output=True, text=True)
+    assert again.returncode == 0 and again.stdout == "", "nothing is measured twice"
+    assert read_figures(tmp_path / "gpu.json") == figures
+
+
+def bench_in(folder: Path, seconds: float = 600, label: str = "one", dry: bool = False) -> Bench:
+    return Bench(folder, time.monotonic() + seconds, dry, label)
+
+
+def test_figures_continue_for_the_same_code_only(tmp_path: Path) -> None:
+    """Those of another code stay in the tables. What failed, or found no time, is measured again."""
+    first = Results(bench_in(tmp_path), None)
+    done, failed, left_out = (Item("bert_base", rows, "ours") for rows in ("128", "512", "packed"))
+    first.add(Figures("bert_base", "128", "ours", tokens_per_second=5.0))
+    first.add(Figures("bert_base", "512", "ours", outcome=FAILED))
+    first.add(measure(bench_in(tmp_path, seconds=0), left_out, limit=150))
+
+    again = Results(bench_in(tmp_path), tmp_path / "gpu.json")
+    assert [again.holds(item) for item in (done, failed, left_out)] == [True, False, False]
+    assert not again.holds(Item("bert_base", "128", "ours", gpus=2))
+
+    other = Results(bench_in(tmp_path, label="two"), tmp_path / "gpu.json")
+    assert not other.holds(done)
+    other.add(Figures("bert_base", "128", "ours", tokens_per_second=7.0))
+    assert [one.tokens_per_second for one in read_figures(tmp_path / "gpu.json")] == [5.0, None, None, 7.0]
+    assert "code one" in (tmp_path / "gpu.md").read_text() and "code two" in (tmp_path / "gpu.md").read_text()
+
+    (tmp_path / "gpu.json").write_text('{"tests": "passed"}')
+    with pytest.raises(ValueError, match="of this version"):
+        Results(bench_in(tmp_path), tmp_path / "gpu.json")
+
+
+def test_an_item_ends_at_its_limit(tmp_path: Path) -> None:
+    figures = measure(bench_in(tmp_path, dry=True), Item(TESTS, "test_model", "ours"), limit=0.5)
+    assert (figures.outcome, figures.note) == (FAILED, "took more than 0 s; 0 had passed")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.recipe} {case.rows}")
+def test_every_case_is_a_valid_recipe_for_its_rows(tmp_path: Path, case) -> None:
+    item = Item(case.recipe, case.rows, "ours")
+    bench = bench_in(tmp_path)
+    values = values_of(bench, item, tmp_path / "pairs", tmp_path / "run")
+    recipe = load_recipe(case.recipe, [*changes(bench), *(f"{key}={value}" for key, value in values.items())])
+    assert recipe.run.max_steps == bench.steps and recipe.run.max_hours is None and not recipe.phases
+    assert encoder_shape(recipe.model, 30_000).max_position_embeddings >= case.high
+
+    if case.low == case.high:
+        assert recipe.batch.global_tokens is None
+        assert recipe.batch.global_batch * case.high == 65_536, "tokens of a step"
+    else:
+        assert (recipe.batch.global_batch, recipe.batch.global_tokens) == (None, 64_000)
+
+
+def test_long_rows_have_exactly_their_length(tmp_path: Path) -> None:
+    item = Item("modernbert_base", "8192", "ours")
+    assert longest_of(bench_in(tmp_path), item.case) == 8192
+    manifest = read_manifest(str(write_case(bench_in(tmp_path), item)), "pairs")
+    lengths = {length: rows for length, rows in enumerate(manifest.statistics["lengths"]) if rows}
+    assert list(lengths) == [8192] and lengths[8192] >= 8 * 36
 
 
 @pytest.mark.parametrize(("size", "by_tokens"), [(37, False), (900, True)])
@@ -107,13 +176,28 @@ def test_a_bundle_holds_what_runs_need() -> None:
     assert not gpu_bundle.is_left_out("pyarrow/libarrow_python.so.2500")
 
 
-def test_cases_are_chosen_by_recipe_and_by_name(capsys) -> None:
-    assert [case.rows for case in cases_of(["bert_base"])] == ["128", "512", "packed, mean 254"]
-    assert [(case.recipe, case.rows) for case in cases_of(["albert_base 512"])] == [("albert_base", "512")]
-    assert len(cases_of(None)) == len(CASES)
+def test_items_are_chosen_by_recipe_and_by_name(capsys) -> None:
+    def names(only: list[str] | None, gpus: list[int], dry: bool = False) -> list[tuple[str, str, int]]:
+        return [(item.name, item.side, item.gpus) for item in items_of(only, gpus, dry)]
+
+    assert names(["albert_base 512"], []) == [("albert_base 512", side, 1) for side in ("ours", "plain")]
+    assert [side for _, side, _ in names(["bert_base"], [])] == ["ours", "plain"] * 3 + ["deepspeed"] * 3
+    assert len(names(None, [])) == len(ITEMS) == len({*ITEMS})
+    assert names(None, [2, 4])[:4] == [
+        ("bert_large 128", "ours", 1),
+        ("bert_large 128", "plain", 1),
+        ("bert_large 128", "ours", 2),
+        ("bert_large 128", "ours", 4),
+    ]
+    assert {name for name, _, _ in names(None, [], dry=True)} == {
+        "bert_large 128",
+        "tests test_model",
+        "tests test_training",
+        "tests test_finetune",
+    }
 
     with pytest.raises(SystemExit):
-        gpu_run.main(["--dry", "--no_tests", "--only", "bert_bse"])
+        gpu_run.main(["--dry", "--only", "bert_bse"])
     assert "--only: no case is called 'bert_bse'" in capsys.readouterr().err
 
 
