@@ -28,12 +28,16 @@ RULES = (
     ("additions to gradients", r"BinaryOpListAlpha|CUDAFunctor\w*_add|AddFunctor"),
     ("optimizer", r"multi_tensor|adam|\blamb_|lpnorm|vector_norm|_foreach|NormOps|NormTwoOps"),
     ("loss over the vocabulary", r"softmax|cross_entropy|nll_loss|logsumexp|argmax"),
-    ("embedding", r"embedding|index_put|indexing_backward|index_?select|index_add|indexFunc|radix"),
+    ("embedding", r"embedding|index_put|indexing_backward|radix"),
     ("norms, dropout and residuals", r"layer_?norm|rms_?norm|GammaBeta|rsqrt|dropout"),
     ("norms, dropout and residuals", r"triton_poi_fused_(_to_copy_)?add_(add_|view_|_to_copy_)*\d+$"),
     ("activations", r"gelu|silu|swiglu|geglu|relu|sigmoid|tanh|_erf|erf_"),
-    ("bias gradients and other sums", r"triton_(red|per)_fused.*sum|reduce_kernel|sum_functor"),
-    ("joining and copying", r"cat|copy|memcpy|memset|clone|fill|_pad_|transpose|zero"),
+    ("bias gradients and other sums", r"triton_\w*sum|reduce_kernel|sum_functor"),
+    ("rotations of queries and keys", r"cat_mul_(neg_)?slice"),
+    (
+        "joining and copying",
+        r"cat|copy|memcpy|memset|clone|fill|_pad_|transpose|zero|index_?select|index_add|indexFunc",
+    ),
 )
 """(category, pattern): the first pattern found in a kernel's name, ignoring case, decides."""
 
