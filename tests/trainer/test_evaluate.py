@@ -17,11 +17,15 @@ from schemas.errors import ClozelineError
 from schemas.masking import KINDS, Masking, RowsToMask, draw_masks
 from schemas.randomness import key, numbers
 from tests.trainer.conftest import TIMED, saved
+from tests.trainer.distributed.step_waits import copied_values
+from tests.trainer.distributed.waits import counted_waits
+from tests.trainer.one_rank import group_of_one
 from trainer.checkpoint.format import best_step, checkpoint_path, read_evaluation, steps_saved
 from trainer.config.load import load_recipe
 from trainer.data.batches import pack
 from trainer.data.folder import PairFolder, open_folders
 from trainer.data.share import RankShare
+from trainer.engine import build_engine
 from trainer.evaluate import EVALUATION_SEED, MASK_PROB, Evaluation, batch_bounds, open_evaluation
 from trainer.metrics.log import is_evaluation
 from trainer.models.batch import PackedBatch
@@ -89,6 +93,21 @@ def test_a_number_of_batches_is_that_part_of_the_rows(pairs, held_out) -> None:
     assert {kind for kind, _ in found} == {"token"}, "only the run's own kind, unless evaluation.all_kinds is set"
     rows = [row for _, batches in found for batch in batches for row in rows_of(batch)]
     assert len(rows) == 2 * 32
+
+
+def test_the_host_reads_nothing_before_the_end_of_an_evaluation(pairs, held_out, monkeypatch) -> None:
+    """On a GPU it would wait for the device at each batch. CPU attention reads lengths, so it is replaced."""
+    monkeypatch.setattr("trainer.models.encoder.attend", copied_values)
+    recipe = load_recipe(TINY, ["engine.compile=false"])
+    with evaluating(pairs, held_out, "evaluation.batches=5") as evaluation, group_of_one():
+        vocabulary_size = PairFolder(str(held_out)).vocabulary.size
+        engine = build_engine(build_model(recipe.model, vocabulary_size, 0), recipe, RankShare(0, 1, 2, 32))
+        asked: list[None] = []
+        with counted_waits() as waits:
+            evaluation.measure(engine, lambda: bool(asked.append(None)))
+        engine.destroy()
+    assert len(asked) == 5, "before each batch"
+    assert waits.reads == {"tolist": 1} and not waits.synchronizations, "the sums of all batches"
 
 
 @pytest.mark.parametrize(
