@@ -141,7 +141,7 @@ def environment(bench: Bench) -> dict[str, str]:
     ours = {
         "PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
         "HF_HUB_OFFLINE": "1",
-        "TORCHINDUCTOR_CACHE_DIR": str(bench.output / "compiled"),
+        "TORCHINDUCTOR_CACHE_DIR": str(bench.scratch / "compiled"),
         "CLOZELINE_GPU_DRY": "1" if bench.dry else "0",
     }
     return {**os.environ, **ours}
@@ -189,7 +189,7 @@ def run_ours(bench: Bench, item: Item, pairs: Path) -> Figures:
 
     The run ends as soon as its profile is written, because a checkpoint of some models takes longer than their steps.
     """
-    run = bench.output / "run"
+    run = bench.scratch / "run"
     shutil.rmtree(run, ignore_errors=True)
     settings = [*changes(bench), *(f"{key}={value}" for key, value in values_of(bench, item, pairs, run).items())]
     words = [*launcher(item.gpus), "--config", f"trainer/recipes/{item.recipe}.toml"]
@@ -208,7 +208,7 @@ def run_ours(bench: Bench, item: Item, pairs: Path) -> Figures:
     add_speed(figures, bench, pairs, tokens / (last["seconds"] - first["seconds"]))
 
     (trace,) = tables("rank-00000-*.json.gz")
-    profile = summarize(trace, f"{item.name}, {item.gpus} GPUs", bench.output / f"profile_{item.slug}")
+    profile = summarize(trace, f"{item.name}, GPUs: {item.gpus}", bench.output / f"profile_{item.slug}")
     figures.busy, figures.host_ms = profile.busy, profile.host_ms
     return figures
 
@@ -247,14 +247,14 @@ def launcher(gpus: int) -> list[str]:
 
 def run_rival(bench: Bench, item: Item, pairs: Path) -> Figures:
     """Run a side of gpu_rivals.py, and halve the micro-batch until it fits. Raises RuntimeError."""
-    config = bench.output / "config.json"
+    config = bench.scratch / "config.json"
     shape = shape_of(bench, item.case)
     config.write_text(json.dumps(hf_config(shape, read_vocabulary(str(pairs / VOCABULARY_FOLDER)))))
 
     # A dry run uses a small micro-batch, so that a step has several of them.
     longest = longest_of(bench, item.case)
     most_rows = 8 if bench.dry else STEP_TOKENS // longest
-    found = bench.output / "rival.json"
+    found = bench.scratch / "rival.json"
     words = [sys.executable, "benchmarks/gpu_rivals.py", item.side, "--pairs", str(pairs), "--config", str(config)]
     words += [*size_flags(step_size(bench, item)), "--seed", str(SEED), "--masked", str(masked_share(bench, item))]
     words += ["--device", bench.device, "--output", str(found)]
@@ -328,8 +328,8 @@ def run_finetune(bench: Bench, item: Item) -> Figures:
     if missing:
         raise LeftOutError(f"{' and '.join(missing)} not installed")
 
-    found = bench.output / "finetune.json"
-    words = [sys.executable, "benchmarks/gpu_finetune.py", item.side, "--folder", str(bench.output / "finetune")]
+    found = bench.scratch / "finetune.json"
+    words = [sys.executable, "benchmarks/gpu_finetune.py", item.side, "--folder", str(bench.scratch / "finetune")]
     check_exit(run_process(bench, item, [*words, "--output", str(found), *(["--dry"] if bench.dry else [])]), item)
     result = json.loads(found.read_text())
     figures = Figures(item.recipe, item.rows, item.side, note="trains, evaluates and saves 3 epochs")

@@ -151,10 +151,12 @@ def items_of(only: list[str] | None, gpus: list[int], dry: bool) -> list[Item]:
 class Bench:
     """Settings that all runs share. ends_at: of time.monotonic(). dry: whether to run tiny models on a CPU.
 
+    output: for results and logs. scratch: for pairs, runs and compiled code, which are of no use afterwards.
     label: of the code that is measured.
     """
 
     output: Path
+    scratch: Path
     ends_at: float
     dry: bool
     label: str = ""
@@ -213,7 +215,7 @@ def write_case(bench: Bench, item: Item) -> Path:
 
     In a dry run, every case has rows of 8 to 32.
     """
-    folder = bench.output / "pairs" / item.slug
+    folder = bench.scratch / "pairs" / item.slug
     if folder.exists():
         return folder
 

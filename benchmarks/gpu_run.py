@@ -1,7 +1,7 @@
 """`make gpu`: compares the trainer's speed on one GPU with transformers', and runs the tests marked gpu.
 
     python benchmarks/gpu_run.py [--output out/gpu] [--minutes 12] [--only RECIPE ...] [--continue FILE] [--gpus 2 4]
-                                 [--label CODE] [--dry]
+                                 [--label CODE] [--scratch DIR] [--dry]
 
 Every item is a process that trains on a folder of generated pairs (gpu_pairs.py) with the model of a published recipe:
 
@@ -55,10 +55,12 @@ def main(arguments: list[str] | None = None) -> int:
     from benchmarks.gpu_cases import Bench, items_of
     from benchmarks.gpu_report import Results, table_line
 
-    output = Path(options.output).absolute()
-    shutil.rmtree(output / "pairs", ignore_errors=True)  # of an earlier code
-    output.mkdir(parents=True, exist_ok=True)
-    bench = Bench(output, time.monotonic() + 60 * options.minutes, options.dry, options.label)
+    output = options.output.absolute()
+    scratch = (options.scratch or output / "scratch").absolute()
+    shutil.rmtree(scratch / "pairs", ignore_errors=True)  # of an earlier code
+    for folder in (output, scratch):
+        folder.mkdir(parents=True, exist_ok=True)
+    bench = Bench(output, scratch, time.monotonic() + 60 * options.minutes, options.dry, options.label)
     try:
         items = items_of(options.only, options.gpus, options.dry)
     except ValueError as error:
@@ -83,7 +85,8 @@ def main(arguments: list[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the flags."""
     flags = argparse.ArgumentParser(description="Measures and tests training on this machine's GPU.")
-    flags.add_argument("--output", default=str(ROOT / "out/gpu"), help="folder of gpu.md and gpu.json (out/gpu)")
+    flags.add_argument("--output", type=Path, default=ROOT / "out/gpu", help="for gpu.md and gpu.json (out/gpu)")
+    flags.add_argument("--scratch", type=Path, help="for pairs, runs and compiled code (OUTPUT/scratch)")
     flags.add_argument("--minutes", type=float, default=12.0, help="items that would start later are left out (12)")
     flags.add_argument(
         "--only", nargs="+", metavar="CASE", help='such as bert_base, or "bert_base 512"; all if left out'

@@ -54,7 +54,7 @@ def test_the_dry_run_tests_and_measures_every_side_and_continues(tmp_path: Path)
 
 
 def bench_in(folder: Path, seconds: float = 600, label: str = "one", dry: bool = False) -> Bench:
-    return Bench(folder, time.monotonic() + seconds, dry, label)
+    return Bench(folder, folder, time.monotonic() + seconds, dry, label)
 
 
 def test_figures_continue_for_the_same_code_only(tmp_path: Path) -> None:
