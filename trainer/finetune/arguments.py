@@ -145,7 +145,7 @@ def training_arguments(task: Task, folder: Path, seed: int, ranks: int, on_cpu: 
         "eval_strategy": "epoch",
         "save_strategy": "epoch",
         "save_total_limit": 2,
-        "load_best_model_at_end": True,
+        "load_best_model_at_end": False,  # fit.py does, and refuses to end without
         "metric_for_best_model": f"eval_{task.metrics[0]}",
         "greater_is_better": True,
     }

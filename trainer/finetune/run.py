@@ -40,7 +40,7 @@ from trainer.finetune.examples import Example, TaskData
 from trainer.finetune.files.read import read_task_data
 from trainer.finetune.files.sets import named_files
 from trainer.finetune.fingerprint import fingerprint_of
-from trainer.finetune.fit import FinetuneTrainer, remove_checkpoints
+from trainer.finetune.fit import FinetuneTrainer
 from trainer.finetune.inputs import read_inputs_of
 from trainer.finetune.job import DEV, TEST, FeatureSet, Job
 from trainer.finetune.kinds.kind import Kind
@@ -51,6 +51,7 @@ from trainer.finetune.opening import check_folder, longest_row, open_tokenizer, 
 from trainer.finetune.outcome import write_outcome, write_predictions
 from trainer.finetune.output import check_is_local, claimed, record_start, write_model
 from trainer.finetune.results import SeedResult, read_seed_result, write_seed_result
+from trainer.finetune.seed_events import remove_checkpoints
 from trainer.finetune.shared_inputs import TIMEOUT_SECONDS, agreed, read_on_all_ranks
 from trainer.finetune.task import Task
 from trainer.finetune.task_file import dump_task

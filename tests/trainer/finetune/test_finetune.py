@@ -106,8 +106,8 @@ def test_the_same_command_again_trains_nothing_and_one_with_more_seeds_adds_them
 
 WITH_A_LINE_PER_STEP = """
 import sys
-from trainer.finetune import fit
-fit.SECONDS_BETWEEN_LINES = 0.0
+from trainer.finetune import seed_events
+seed_events.SECONDS_BETWEEN_LINES = 0.0
 from trainer.finetune.cli import main
 sys.exit(main(sys.argv[1:]))
 """

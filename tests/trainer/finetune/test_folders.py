@@ -18,13 +18,13 @@ from schemas.errors import UsageError
 from tests.trainer.finetune.tasks import write_task
 from trainer.finetune.files.read import read_task_data
 from trainer.finetune.fingerprint import fingerprint_of
-from trainer.finetune.fit import DivergedError
 from trainer.finetune.inputs import INPUTS_FILE, check_inputs, record_inputs
 from trainer.finetune.kinds.table import kind_of
 from trainer.finetune.model import build_model
 from trainer.finetune.opening import open_tokenizer
 from trainer.finetune.output import claimed, write_model
 from trainer.finetune.run import Order, inputs_of
+from trainer.finetune.seed_events import DivergedError
 from trainer.finetune.task import Task
 from trainer.finetune.task_file import read_task
 

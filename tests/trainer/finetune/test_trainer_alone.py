@@ -6,6 +6,7 @@ If one of the last tests fails with a new version of transformers, what trainer/
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,11 @@ from transformers import (
     set_seed,
 )
 from transformers.trainer_pt_utils import LengthGroupedSampler
-from transformers.trainer_utils import get_last_checkpoint
+from transformers.trainer_utils import get_last_checkpoint, rotate_checkpoints
 
 from tests.trainer.finetune.tasks import write_task
-from trainer.finetune.fit import SeededBatches, newest_checkpoint
+from trainer.finetune.fit import SeededBatches
+from trainer.finetune.seed_events import checkpoints_in, newest_checkpoint, remove_incomplete
 
 SEED = 3
 LABELS = ["first", "second"]
@@ -133,8 +135,16 @@ def test_a_checkpoint_that_a_kill_left_unfinished(tmp_path: Path) -> None:
     assert newest_checkpoint(tmp_path) == str(tmp_path / "checkpoint-10")
     assert get_last_checkpoint(str(tmp_path)) == str(tmp_path / "checkpoint-12")
 
+    # It would also be kept in place of a complete one.
+    shutil.copytree(tmp_path, tmp_path / "theirs")
+    rotate_checkpoints(str(tmp_path / "theirs"), 2, str(tmp_path / "theirs/checkpoint-2"))
+    assert {path.name for path in (tmp_path / "theirs").iterdir()} == {"checkpoint-2", "checkpoint-12"}
+    remove_incomplete(tmp_path)
+    rotate_checkpoints(str(tmp_path), 2, str(tmp_path / "checkpoint-2"))
+    assert [path.name for path in checkpoints_in(tmp_path)] == ["checkpoint-2", "checkpoint-10"]
+
     (tmp_path / "checkpoint-10/trainer_state.json").write_text('{"log')
-    assert newest_checkpoint(tmp_path) == str(tmp_path / "checkpoint-4")
+    assert newest_checkpoint(tmp_path) == str(tmp_path / "checkpoint-2")
 
 
 def test_accumulated_batches_are_averaged(encoder, tmp_path: Path) -> None:
