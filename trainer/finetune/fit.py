@@ -18,6 +18,7 @@ ranks agree on, and errors in one line.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -97,6 +98,10 @@ class FinetuneTrainer(Trainer):
             callbacks=[SeedEvents(job, seed, self.batches)],
         )
         self.remove_callback(PrinterCallback)
+        # Trainer makes the folder. Until training begins, it would make the output look like that of something else.
+        if self.args.should_save:
+            with contextlib.suppress(OSError):
+                self.folder.rmdir()
         self.model_accepts_loss_kwargs = False
         self._logged_at = perf_counter()
 

@@ -43,7 +43,8 @@ def claimed(output: Path, inputs: dict[str, Any]) -> Iterator[None]:
 def record_start(job: Job) -> None:
     """Write inputs.json and task.toml. From now on, the output folder belongs to this fine-tuning.
 
-    One that failed before it trained anything, for example because of damaged weights, owns nothing.
+    One that failed before it trained anything, for example because of damaged weights or of a service that it should
+    log to, owns nothing, so that the corrected command may use the folder.
     """
     record_inputs(job.output, job.inputs)
     storage.publish(str(job.output / TASK_FILE), dump_task(job.task).encode())

@@ -2,6 +2,7 @@
 
     OUTPUT/task.toml                 the task with all its values
     OUTPUT/inputs.json               the task, and hashes of the encoder and the data, that the folder belongs to
+    OUTPUT/seed-0/result.json        scores of the seed; its existence marks the seed as finished
     OUTPUT/seed-0/metrics.jsonl      one line per epoch
     OUTPUT/seed-0/predictions_*.jsonl
     OUTPUT/seed-0/checkpoint-*       what a stopped command resumes from, until the seed is finished
@@ -49,7 +50,7 @@ from trainer.finetune.metrics.metric_table import unsuitable
 from trainer.finetune.model import build_model, log_head
 from trainer.finetune.opening import check_folder, longest_row, open_tokenizer, read_config
 from trainer.finetune.outcome import write_outcome, write_predictions
-from trainer.finetune.output import check_is_local, claimed, record_start, write_model
+from trainer.finetune.output import check_is_local, claimed, write_model
 from trainer.finetune.results import SeedResult, read_seed_result, write_seed_result
 from trainer.finetune.seed_events import remove_checkpoints
 from trainer.finetune.shared_inputs import TIMEOUT_SECONDS, agreed, read_on_all_ranks
@@ -90,9 +91,9 @@ def finetune(order: Order, stop_request: StopRequest) -> list[SeedResult]:
     spare_busy_cores()
     with contextlib.ExitStack() as resources, watch_ranks(TIMEOUT_SECONDS) as watchdog:
         watchdog.at("comparing the files of all ranks")
-        inputs = agreed(lambda: inputs_of(order, files.data))
+        inputs = agreed(lambda: inputs_of(order, files.data, dist.get_world_size()))
         output = Path(order.output)
-        arguments_of(order.task, output)
+        succeed_on_all_ranks(lambda: arguments_of(order.task, output))
         threads = kept_threads(run_on_rank_0(lambda: threads_of(output)), cores_of_rank())
         run_on_rank_0(lambda: resources.enter_context(claimed(output, inputs)))
 
@@ -138,8 +139,8 @@ def check_metrics(task: Task, labels: Sequence[str]) -> None:
             raise UsageError(f'metrics has "{metric}", which {reason}. The labels are {", ".join(labels)}.')
 
 
-def inputs_of(order: Order, data: TaskData) -> dict[str, Any]:
-    """Return what results depend on, except the seed: values, and hashes of files."""
+def inputs_of(order: Order, data: TaskData, ranks: int) -> dict[str, Any]:
+    """Return what results depend on, except the seed: values, hashes of files, and the number of ranks."""
     # How often checkpoints are saved changes no result.
     content = tomllib.loads(dump_task(order.task))
     content["training"].pop("save_every")
@@ -153,6 +154,7 @@ def inputs_of(order: Order, data: TaskData) -> dict[str, Any]:
         "encoder": fingerprint_of(order.folder),
         "weights": "random" if order.random_weights else "of the encoder",
         "head": head,
+        "ranks": ranks,
         "labels": list(data.labels),
         "examples": {
             f"{name} ({', '.join(named_files(order.task.data, name))})": hash_of(examples)
@@ -220,7 +222,6 @@ def finished_seed(job: Job, seed: int) -> SeedResult:
     if not job.random_weights:
         log_head(job)
     model = succeed_on_all_ranks(lambda: build_model(job, seed))
-    run_on_rank_0(lambda: record_start(job))
     trainer = FinetuneTrainer(job, seed, model, arguments_of(job.task, folder, seed))
     trainer.fit()
 

@@ -15,7 +15,9 @@ from typing import Any
 from transformers import TrainerCallback
 
 from schemas.errors import ClozelineError, PreemptedError
+from trainer.distributed.collectives import run_on_rank_0
 from trainer.finetune.job import Job
+from trainer.finetune.output import record_start
 from trainer.finetune.task import Task
 from trainer.logs import logger
 from trainer.metrics.presentation import duration
@@ -50,6 +52,8 @@ class SeedEvents(TrainerCallback):
         self._restart_line(0)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        # The services that Trainer logs to have started, so nothing is left that could fail before the first step.
+        run_on_rank_0(lambda: record_start(self.job))
         self._restart_line(state.global_step)
         if 0 < state.global_step < state.max_steps:
             logger.info("Seed %d continues at step %d of %d.", self.seed, state.global_step, state.max_steps)

@@ -14,6 +14,7 @@ from typing import Any
 from schemas import storage
 from schemas.errors import DataError, UsageError
 from trainer.config.parse import Origin, apply_overrides, parse_section
+from trainer.finetune.arguments import check_trainer_names
 from trainer.finetune.shipped import advice_on_missing, shipped_task, shipped_task_names
 from trainer.finetune.task import Task
 from trainer.finetune.task_checks import check_has_format, check_task
@@ -58,6 +59,7 @@ def task_of(content: dict[str, Any], path: str, overrides: list[str], names: Tas
 
     origin = Origin(path, overrides, names.change_in(path), content)
     check_has_format(content, origin)
+    check_trainer_names(content, origin)
     task = parse_section(Task, content, origin)
     check_task(task, origin)
     return task

@@ -152,7 +152,7 @@ def claim(encoder, tmp_path: Path) -> Callable[..., None]:
     def claim_again(*changes: str) -> None:
         task = read_task(str(path), [*files, *changes])
         order = Order(str(encoder("bert")), task, str(tmp_path), str(output), [0])
-        inputs = inputs_of(order, read_task_data(task, str(tmp_path)))
+        inputs = inputs_of(order, read_task_data(task, str(tmp_path)), ranks=1)
         with claimed(output, inputs):
             record_inputs(output, inputs)
 
