@@ -28,7 +28,6 @@ from typing import Any
 
 import torch.distributed as dist
 
-from schemas.errors import UsageError
 from trainer.distributed.collectives import run_on_rank_0, succeed_on_all_ranks
 from trainer.distributed.process_group import device_of_rank, start_distributed
 from trainer.distributed.stop import StopAgreement, StopRequest
@@ -46,12 +45,12 @@ from trainer.finetune.inputs import read_inputs_of
 from trainer.finetune.job import DEV, TEST, FeatureSet, Job
 from trainer.finetune.kinds.kind import Kind
 from trainer.finetune.kinds.table import kind_of
-from trainer.finetune.metrics.metric_table import unsuitable
 from trainer.finetune.model import build_model, log_head
 from trainer.finetune.opening import check_folder, longest_row, open_tokenizer, read_config
 from trainer.finetune.outcome import write_outcome, write_predictions
 from trainer.finetune.output import check_is_local, claimed, write_model
 from trainer.finetune.results import SeedResult, read_seed_result, write_seed_result
+from trainer.finetune.scores import check_metrics_of_labels
 from trainer.finetune.seed_events import remove_checkpoints
 from trainer.finetune.shared_inputs import TIMEOUT_SECONDS, agreed, read_on_all_ranks
 from trainer.finetune.task import Task
@@ -124,19 +123,11 @@ def read_files(order: Order) -> Files:
     check_folder(order.folder, order.task.kind)
     tokenizer = open_tokenizer(order.folder, order.task.kind)
     data = read_task_data(order.task, order.data)
-    check_metrics(order.task, data.labels)
+    check_metrics_of_labels(order.task, data.labels)
 
     kind = kind_of(order.task, data.labels, tokenizer, longest_row(read_config(order.folder)))
     kind.check_room()
     return Files(kind, data)
-
-
-def check_metrics(task: Task, labels: Sequence[str]) -> None:
-    """Raise UsageError if a metric does not fit the labels, which may be known only from the training set."""
-    for metric in task.metrics:
-        reason = unsuitable(metric, task.kind, task.is_regression, len(labels) if labels else None)
-        if reason is not None:
-            raise UsageError(f'metrics has "{metric}", which {reason}. The labels are {", ".join(labels)}.')
 
 
 def inputs_of(order: Order, data: TaskData, ranks: int) -> dict[str, Any]:

@@ -13,13 +13,22 @@ from typing import Any
 # metric_table.py imports it when it computes a metric. If it is not installed, that must be told before training.
 import sklearn  # noqa: F401
 
+from schemas.errors import UsageError
 from trainer.finetune.examples import Example, SpanExample, is_labeled
 from trainer.finetune.kinds.kind import Kind
 from trainer.finetune.metrics.answers import best_threshold, scores_of_parts
-from trainer.finetune.metrics.metric_table import METRICS
+from trainer.finetune.metrics.metric_table import METRICS, unsuitable
 from trainer.finetune.task import Task
 
 SQUAD_METRICS = frozenset({"answer_f1", "exact_match"})
+
+
+def check_metrics_of_labels(task: Task, labels: Sequence[str]) -> None:
+    """Raise UsageError if a metric does not fit the labels, which may be known only from the training set."""
+    for metric in task.metrics:
+        reason = unsuitable(metric, task.kind, task.is_regression, len(labels) if labels else None)
+        if reason is not None:
+            raise UsageError(f'metrics has "{metric}", which {reason}. The labels are {", ".join(labels)}.')
 
 
 def score(kind: Kind[Any, Any], examples: Sequence[Example], final: Sequence[Any]) -> dict[str, float]:
