@@ -88,6 +88,8 @@ def training_arguments(task: Task, folder: Path, seed: int, ranks: int, on_cpu: 
     """
     from transformers import TrainingArguments
 
+    from trainer.finetune.opening import first_line
+
     batch = batch_of_rank(task, ranks)
     on_this_machine = {"output_dir": str(folder), "seed": seed, "use_cpu": on_cpu, "dataloader_pin_memory": not on_cpu}
     values = DEFAULTS | task.trainer.model_dump(exclude_none=True) | FIXED | of_training(task) | on_this_machine
@@ -95,7 +97,7 @@ def training_arguments(task: Task, folder: Path, seed: int, ranks: int, on_cpu: 
         with as_started(ranks):
             arguments = TrainingArguments(**values, per_device_train_batch_size=batch)
     except (TypeError, ValueError, ImportError) as error:
-        raise UsageError(f"transformers' Trainer refuses values of the task: {reason_of(error)}.") from error
+        raise UsageError(f"transformers' Trainer refuses values of the task: {first_line(error)}") from error
 
     check_schedule(task)
     check_services(task, arguments)
@@ -137,6 +139,8 @@ def check_schedule(task: Task) -> None:
     import torch
     from transformers import get_scheduler
 
+    from trainer.finetune.opening import first_line
+
     trainer = task.trainer
     if trainer.lr_scheduler_type is None and trainer.lr_scheduler_kwargs is None:
         return
@@ -148,7 +152,7 @@ def check_schedule(task: Task) -> None:
     except (TypeError, ValueError) as error:
         raise UsageError(
             f"trainer.lr_scheduler_type is {kind!r}, which does not work with trainer.lr_scheduler_kwargs = "
-            f"{trainer.lr_scheduler_kwargs or {}}: {reason_of(error)}."
+            f"{trainer.lr_scheduler_kwargs or {}}: {first_line(error)}"
         ) from error
 
 
@@ -156,16 +160,13 @@ def check_services(task: Task, arguments: Any) -> None:
     """Raise UsageError if a service of trainer.report_to is unknown or not installed."""
     from transformers.integrations import get_reporting_integration_callbacks
 
+    from trainer.finetune.opening import first_line
+
     try:
         for callback in get_reporting_integration_callbacks(arguments.report_to):
             callback()
     except (ImportError, RuntimeError, ValueError) as error:
-        raise UsageError(f"trainer.report_to is {task.trainer.report_to!r}: {reason_of(error)}.") from error
-
-
-def reason_of(error: Exception) -> str:
-    """Return the first line of an error's message, without a period."""
-    return str(error).strip().splitlines()[0].rstrip(".")
+        raise UsageError(f"trainer.report_to is {task.trainer.report_to!r}: {first_line(error)}") from error
 
 
 @contextlib.contextmanager

@@ -5,7 +5,6 @@ A head that the folder does not have gets random weights, which depend on the se
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,10 +13,9 @@ import transformers
 from schemas.errors import DataError
 from trainer.finetune.job import Job
 from trainer.finetune.kinds.kind import Kind
-from trainer.finetune.opening import classes_for, first_line, quiet_transformers, read_config
+from trainer.finetune.opening import classes_for, open_weights, read_config
 from trainer.finetune.task import Task
 from trainer.logs import logger
-from trainer.models.hf_files import weight_files
 
 
 def build_model(job: Job, seed: int) -> Any:
@@ -34,25 +32,8 @@ def build_model(job: Job, seed: int) -> Any:
         return auto_class.from_config(config).float()
 
     keeps_head = not job.new_head and keeps_existing_head(folder, config, job.kind)
-    weight_files(Path(folder))  # transformers would open pickles
-    with quiet_transformers():
-        try:
-            model, loading_info = auto_class.from_pretrained(
-                folder,
-                config=config,
-                dtype=torch.float32,
-                local_files_only=True,
-                use_safetensors=True,
-                output_loading_info=True,
-                # A head with a different number of labels gets random weights. check_weights rejects other mismatches.
-                ignore_mismatched_sizes=True,
-            )
-        except Exception as error:  # transformers raises many types for missing, damaged and mismatched files
-            reason = first_line(error).rstrip(".")
-            raise DataError(
-                f"the weights in {folder} cannot be read: {reason}. Export or download them again."
-            ) from error
-
+    # A head with a different number of labels gets random weights. check_weights rejects other mismatches.
+    model, loading_info = open_weights(auto_class, folder, config=config, ignore_mismatched_sizes=True)
     mismatched = [name for name, *_ in loading_info["mismatched_keys"]]
     check_weights(folder, model, [*loading_info["missing_keys"], *mismatched])
     return model if keeps_head else with_new_head(model)

@@ -30,7 +30,7 @@ def model_card(job: Job, best: SeedResult, baseline: dict[str, dict[str, float]]
     label, by set and then by metric.
     """
     facts = data_facts(job)
-    training = job.task.training.model_dump(exclude_none=True)
+    values = job.task.model_dump(include={"training", "trainer"}, exclude_none=True)
     return render_markdown(
         "trainer.finetune",
         "model_card.md.jinja",
@@ -43,7 +43,7 @@ def model_card(job: Job, best: SeedResult, baseline: dict[str, dict[str, float]]
         scores=rows_of_scores(best, facts["examples"], baseline),
         has_baseline=bool(baseline),
         labels=[(in_cell(label), count) for label, count in facts["labels"].items()],
-        training=tomli_w.dumps({"training": training}).strip(),
+        training=tomli_w.dumps({name: table for name, table in values.items() if table}).strip(),
     )
 
 

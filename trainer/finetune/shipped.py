@@ -35,7 +35,7 @@ def shipped_task(name: str) -> dict[str, Any]:
 
 
 def merged(*tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of several tables as one. Later values come first, and the tables inside are merged, too."""
+    """Return a copy of several tables as one. Values of later tables replace earlier ones; inner tables are merged."""
     result: dict[str, Any] = {}
     for table in tables:
         for key, value in table.items():

@@ -21,7 +21,7 @@ HF_WEIGHTS_FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 WORDPIECE_TOKENS = "vocab.txt"
 BYTEBPE_TOKENS = "vocab.json"
-PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+PICKLES = ("*model*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
 def read_config(folder: str) -> dict[str, Any]:

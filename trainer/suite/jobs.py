@@ -100,7 +100,6 @@ class Scheduler:
 
         Jobs that fail are recorded in `errors`.
         """
-        self._logs.mkdir(parents=True, exist_ok=True)
         self._stop.training_begins()
 
         while (self._waiting or self._running) and not self._stop.asked:
@@ -152,6 +151,7 @@ class Scheduler:
         slot = self._free.pop(0)
         own_variables = {PARENT: str(os.getpid())}
         logger.info("%s: started, with its log in %s", job.name, self.log_of(job.name))
+        self.log_of(job.name).parent.mkdir(parents=True, exist_ok=True)
         with self.log_of(job.name).open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "trainer.suite.child", *job.words],
@@ -166,7 +166,7 @@ class Scheduler:
 
     def log_of(self, name: str) -> Path:
         """Return the file that a job's output is written to."""
-        return self._logs / log_name(name)
+        return self._logs / f"{name}.log"
 
     # ---- Ending ----
 
@@ -199,7 +199,7 @@ class Scheduler:
         """Return one line that says why a job's process failed."""
         path = self.log_of(name)
         if exit_code < 0:
-            return f"ended by {signal.Signals(-exit_code).name}; see {path}"
+            return f"ended by {name_of_signal(-exit_code)}; see {path}"
 
         error = last_error(path)
         return error if error is not None else f"exit code {exit_code}; see {path}"
@@ -222,9 +222,12 @@ class Scheduler:
                 self.done.add(job.name)
 
 
-def log_name(job: str) -> str:
-    """Return the name of the file that a job's output is written to. job: its name."""
-    return f"{job.replace('/', '.')}.log"
+def name_of_signal(number: int) -> str:
+    """Return the name of a signal. Real-time signals have none in Python."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def last_error(path: Path) -> str | None:

@@ -21,7 +21,7 @@ from time import perf_counter
 from typing import Any
 
 import transformers
-from transformers import AutoModelForMaskedLM, AutoTokenizer
+from transformers import AutoModelForMaskedLM
 
 from schemas import storage
 from schemas.errors import DataError, UsageError
@@ -29,7 +29,7 @@ from trainer.command_line import exit_code_of
 from trainer.finetune.files.json_files import parse_json
 from trainer.finetune.files.records import read_text, split_lines
 from trainer.finetune.fingerprint import fingerprint_of
-from trainer.finetune.opening import read_config
+from trainer.finetune.opening import any_tokenizer, read_config
 from trainer.finetune.results import RESULTS_FILE
 from trainer.logs import logger
 from trainer.suite.frozen_encoder import job_parser, open_model
@@ -148,7 +148,7 @@ def open_masked_lm(folder: str, random_weights: bool) -> tuple[Any, Any]:
     if type(config) not in transformers.MODEL_FOR_MASKED_LM_MAPPING:
         raise _no_masked_lm(folder, config.model_type)
 
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    tokenizer = any_tokenizer(folder)
     if not tokenizer.is_fast or tokenizer.mask_token_id is None:
         raise UsageError(f"{folder} has no mask token, or no tokenizer.json. Minimal pairs need both.")
 

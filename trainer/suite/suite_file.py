@@ -28,8 +28,8 @@ from trainer.finetune.task_file import TaskNames, task_content, task_of
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
 """The pattern of valid names, which are also the names of folders."""
 
-RESERVED_NAMES = ("probe", "export")
-"""Names of the suite's own jobs: LABEL/probe and step-N/export."""
+RESERVED_NAMES = ("probe", "export", "average")
+"""Names of the suite's own jobs, LABEL/probe and step-N/export, and of a row of its table."""
 
 Variant = Literal["word_l2r", "token"]
 
@@ -204,7 +204,7 @@ def check_names(path: Path, tasks: Mapping[str, Any], pairs: Mapping[str, Any]) 
                 "after the first."
             )
         if name in RESERVED_NAMES:
-            raise UsageError(f"{path}: the name {name} is reserved for jobs of the suite itself. Choose another.")
+            raise UsageError(f"{path}: the name {name} is reserved: the suite itself uses it. Choose another.")
         if name in tasks and name in pairs:
             raise UsageError(f"{path}: two parts of the suite have the name {name}.")
 

@@ -91,6 +91,7 @@ def test_only_keeps_what_a_task_starts_from(suite_file: Path) -> None:
         ({"tasks": {"a": {"starts_from": "b"}}}, "a starts from b, which is not an earlier .* Earlier tasks: none"),
         ({"tasks": {"order": {"file": "tags.toml"}}}, "two parts of the suite have the name order"),
         ({"tasks": {"probe": {"file": "tags.toml"}}}, "the name probe is reserved"),
+        ({"tasks": {"average": {"file": "tags.toml"}}}, "the name average is reserved"),
         ({"minimal_pairs": {"export": {"files": "*"}}}, "the name export is reserved"),
         ({"minimal_pairs": {"a": {"variant": "all"}}}, r"minimal_pairs\.a: files is missing.* variant: expected"),
         ({"tasks": {}, "minimal_pairs": {}}, "neither tasks nor minimal pairs"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -154,6 +155,27 @@ def test_the_page_says_the_same_and_loads_nothing() -> None:
         assert text in html
     assert "src=" not in html and "href=" not in html
     assert page(content(suite=None, rows=[], scores={"a": {}, "b": {}}, averages={"a": None, "b": None}))
+
+
+def test_every_encoder_has_a_line_and_words_of_names_stay() -> None:
+    """A page says "green" where the text says "bold", and there are more encoders than colors."""
+    probe = content()["probes"]["a"]
+    labels = [f"encoder{number}" for number in range(8)]
+    rows = [{"name": "bolder", "metric": "accuracy", "sets": ["dev"], "starts_from": "bold", "in_average": True}]
+    html = page(
+        content(
+            rows=rows,
+            encoders=[{"label": label, "folder": label, "random_weights": False} for label in labels],
+            scores={label: {"bolder": cell(0.5, 0.6)} for label in labels},
+            averages=dict.fromkeys(labels),
+            details={label: {} for label in labels},
+            probes=dict.fromkeys(labels, probe),
+        )
+    )
+    assert re.findall(r"</svg>(.*?)</li>", html) == labels
+    assert (
+        "A score is green where its" in html and "All seeds of bolder start from one encoder, the best of bold." in html
+    )
 
 
 def test_a_score_of_guessing_is_marked() -> None:

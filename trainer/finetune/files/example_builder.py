@@ -100,7 +100,7 @@ class ExampleBuilder:
         if isinstance(value, list) and all(isinstance(part, str) for part in value):
             value = " ".join(value)
 
-        if value is None:
+        if value is None or value != value:
             return ""
         if isinstance(value, int | float):
             value = label_name(value)
@@ -202,8 +202,9 @@ def misplaced(text: str, start: int, context: str, place: str) -> str:
 
 
 def value_of(record: Record, column: Column | None) -> Any:
-    """Return the value of a column, None if it is absent."""
-    return None if column is None else record.values.get(column)
+    """Return the value of a column, None if it is absent, or NaN, which pandas writes for an absent value."""
+    value = None if column is None else record.values.get(column)
+    return None if value != value else value
 
 
 def columns_of(columns: Columns | None) -> list[Column]:

@@ -156,13 +156,14 @@ def _examples(builder: ExampleBuilder, example_set: ExampleSet, records: list[Re
 def _id_of(builder: ExampleBuilder, record: Record, position: int) -> str:
     """Return an example's id from its file, or its position in the set if the task names no id column."""
     if builder.task.kind == "span":
-        return str(record.values.get("id", position))
+        found = value_of(record, "id")
+        return str(position if found is None else found)
 
     columns = columns_of(builder.columns.id)
     if not columns:
         return str(position)
 
-    values = [record.values.get(column) for column in columns]
+    values = [value_of(record, column) for column in columns]
     if any(value is None or value == "" or isinstance(value, list | dict) for value in values):
         raise DataError(f"{record.place}: the id {values!r:.60} is empty or not text. Leave data.columns.id out.")
     return "-".join(str(value) for value in values)
