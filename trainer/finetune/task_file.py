@@ -47,17 +47,16 @@ def read_task(path: str, overrides: list[str], names: TaskNames = FLAGS) -> Task
     Raises UsageError that names each wrong key and the file or the override that has it, or StorageError for a file
     that cannot be read.
     """
-    return task_of(task_content(path, names.task), path, overrides, names)
+    content = task_content(path, names.task)
+    return task_of(content, Origin(path, overrides, names.change_in(path), content), names)
 
 
-def task_of(content: dict[str, Any], path: str, overrides: list[str], names: TaskNames = FLAGS) -> Task:
-    """Return the task of a task file's content, which this changes. path: what messages call the file.
+def task_of(content: dict[str, Any], origin: Origin, names: TaskNames = FLAGS) -> Task:
+    """Return the task of a task file's content, to which this applies the changes of its origin.
 
     Raises UsageError as `read_task` does.
     """
-    apply_overrides(content, overrides, Task, names.set)
-
-    origin = Origin(path, overrides, names.change_in(path), content)
+    apply_overrides(content, origin.changes, Task, names.set)
     check_has_format(content, origin)
     check_trainer_names(content, origin)
     task = parse_section(Task, content, origin)

@@ -115,6 +115,27 @@ class Suite:
         )
 
 
+@dataclass(frozen=True)
+class LayeredOrigin(Origin):
+    """The sources of a task's values that are merged from several tables.
+
+    layers: the place and the content of each table; later ones come first. path: for keys that none of them has.
+    """
+
+    layers: Sequence[tuple[str, Mapping[str, Any]]] = ()
+
+    def of(self, *keys: str) -> str:
+        """Return what messages about keys begin with: a change of the first key that has one, or the last table."""
+        found = super().of(*keys)
+        if found != self.path:
+            return found
+        for key in keys:
+            for place, content in reversed(self.layers):
+                if Origin(place, content=content).has(key):
+                    return place
+        return self.path
+
+
 def suite_names() -> list[str]:
     """Return the names of the suites that ship with Clozeline."""
     return sorted(path.stem for path in SUITES.glob(f"*{TOML}"))
@@ -180,7 +201,13 @@ def read_suite_file(path: Path) -> SuiteFile:
 def entries_of(content: SuiteFile, path: Path) -> dict[str, TaskEntry]:
     """Return what the suite needs to know of each task. Raises UsageError for a task that starts from a later one."""
     entries: dict[str, TaskEntry] = {}
+    known = [*TaskEntry.model_fields, *Task.model_fields]
     for name, table in content.tasks.items():
+        for key in table:
+            if key not in known:
+                hint = nearest_name(key, known) or f" A task of a suite has {', '.join(known)}."
+                raise UsageError(f"{path}: tasks.{name}: unknown key {key}.{hint}")
+
         keys = {key: value for key, value in table.items() if key in TaskEntry.model_fields}
         entry = parse_section(TaskEntry, keys, Origin(f"{path}: tasks.{name}"))
         if entry.starts_from is not None and entry.starts_from not in entries:
@@ -220,20 +247,20 @@ def with_sources(entries: Mapping[str, TaskEntry], names: Sequence[str]) -> set[
 
 def open_task(content: SuiteFile, path: Path, name: str, entry: TaskEntry, changes: Sequence[str]) -> SuiteTask:
     """Return a task of a suite, with --set applied. path: of the suite file. Raises UsageError."""
-    values = {key: value for key, value in content.tasks[name].items() if key not in TaskEntry.model_fields}
-
-    in_file: dict[str, Any] = {}
-    place, folder = f"{path}: tasks.{name}", path.parent
+    own = f"{path}: tasks.{name}"
+    source, folder = own, path.parent
+    layers = [(f"{path}: defaults", content.defaults)]
     if entry.file is not None:
         file = path.parent / entry.file
-        in_file = task_content(str(file), f"{path}: the task file")
-        place, folder = str(file), file.parent
-    task = task_of(
-        merged({"name": name}, content.defaults, in_file, values),
-        place,
-        list(changes_of(name, changes)),
-        TaskNames(names_file=True),
-    )
+        layers.append((str(file), task_content(str(file), f"{path}: the task file")))
+        source, folder = str(file), file.parent
+    of_task = {key: value for key, value in content.tasks[name].items() if key in Task.model_fields}
+    layers.append((own, of_task))
+
+    values = merged({"name": name}, *(table for _, table in layers))
+    names = TaskNames(names_file=True)
+    origin = LayeredOrigin(source, changes_of(name, changes), names.change_in(source), values, layers)
+    task = task_of(values, origin, names)
 
     if entry.metric is not None and entry.metric not in task.metrics:
         raise UsageError(f"{path}: {name} reports {entry.metric}, but it has the metrics {', '.join(task.metrics)}.")
