@@ -158,7 +158,7 @@ def check_schedule(task: Task) -> None:
 
 def check_services(task: Task, arguments: Any) -> None:
     """Raise UsageError if a service of trainer.report_to is unknown or not installed."""
-    from transformers.integrations import get_reporting_integration_callbacks
+    from transformers.integrations.integration_utils import get_reporting_integration_callbacks
 
     from trainer.finetune.opening import first_line
 

@@ -19,7 +19,7 @@ from trainer.config.parse import Origin
 from trainer.distributed.stop import StopRequest
 from trainer.finetune.encoder_folder import check_encoder_files
 from trainer.finetune.files.sets import Naming, check_task_files
-from trainer.finetune.shared_inputs import read_on_all_ranks
+from trainer.finetune.inputs import read_on_all_ranks
 from trainer.finetune.task import Task
 from trainer.finetune.task_file import data_folder, is_shipped, read_task
 

@@ -36,7 +36,7 @@ from transformers.trainer_pt_utils import get_length_grouped_indices
 from schemas.errors import ClozelineError, StorageError, UsageError
 from trainer.distributed.collectives import run_on_all_ranks, run_on_rank_0, succeed_on_all_ranks
 from trainer.finetune.determinism import choose_kernels
-from trainer.finetune.job import DEV, FeatureSet, Job
+from trainer.finetune.job import FeatureSet, Job
 from trainer.finetune.kinds.kind import TARGETS
 from trainer.finetune.kinds.text import CHOICES, loss_of_choices
 from trainer.finetune.layer_rates import layer_groups
@@ -44,6 +44,7 @@ from trainer.finetune.opening import first_line, quiet_transformers
 from trainer.finetune.results import write_metrics
 from trainer.finetune.scores import all_labeled, finished, score
 from trainer.finetune.seed_events import SeedEvents, diverged, newest_checkpoint, remove_incomplete
+from trainer.finetune.task import DEV
 from trainer.logs import logger
 from trainer.models.hf_files import weight_files
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,10 @@ from torch.utils.data import Dataset
 
 from trainer.distributed.stop import StopAgreement
 from trainer.distributed.watchdog import Watchdog
-from trainer.finetune.examples import Example
+from trainer.finetune.examples import Example, SpanExample
 from trainer.finetune.kinds.kind import OF_A_ROW, TARGETS, Feature, Kind, length_of
-from trainer.finetune.scores import threshold_for
-from trainer.finetune.task import Task
-
-TRAIN = "train"
-DEV = "dev"
-TEST = "test"
+from trainer.finetune.metrics.answers import best_threshold
+from trainer.finetune.task import DEV, Task
 
 OF_THE_MODEL = (*OF_A_ROW, *TARGETS)
 """The keys of a feature that the model gets."""
@@ -77,9 +74,20 @@ class Job:
     def threshold(self, predictions: Sequence[Any]) -> float | None:
         """Return the null score above which a question gets no answer, given the predictions for the dev set.
 
-        Returns None if the task's kind is not span.
+        Returns None if the task's kind is not span. It is infinite if all questions of the training set have an answer,
+        as in SQuAD 1.1. Otherwise it is the task's training.null_threshold, or, if that is "best", the threshold with
+        the best F1 on the dev set.
         """
-        return threshold_for(self.task, self.train.examples, self.kind, self.others[DEV].examples, predictions)
+        if self.task.kind != "span":
+            return None
+        if not any(isinstance(example, SpanExample) and example.is_impossible for example in self.train.examples):
+            return inf
+        if self.task.training.null_threshold != "best":
+            return self.task.training.null_threshold
+
+        texts = [prediction.text for prediction in predictions]
+        null_scores = [prediction.null_score for prediction in predictions]
+        return best_threshold(texts, self.kind.references(self.others[DEV].examples), null_scores)
 
     def folder_of_seed(self, seed: int) -> Path:
         """Return the folder that holds a seed's files."""

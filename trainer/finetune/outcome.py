@@ -1,4 +1,7 @@
-"""Writes the results of a fine-tuning: predictions of each seed, scores of all seeds, the report and the best model."""
+"""Writes the results of a fine-tuning: predictions of each seed, scores of all seeds, the report and the best model.
+
+The best model may be published, so its model card (README.md, from templates/model_card.md.jinja) holds no paths.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,27 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 from schemas import storage
+from schemas.pages import render_markdown
 from trainer.finetune.data_facts import baseline_scores, data_facts, warn_of_guessing
 from trainer.finetune.job import Job
-from trainer.finetune.model_card import model_card
+from trainer.finetune.opening import read_config
 from trainer.finetune.output import MODEL_FOLDER, move_model
 from trainer.finetune.report import write_report
-from trainer.finetune.results import RESULTS_FILE, SeedResult, Spread, best_of, results_in, summary_of
+from trainer.finetune.results import RESULTS_FILE, SeedResult, Spread, best_of, results_in, summary_of, with_interval
 from trainer.logs import logger
 from trainer.metrics.presentation import keep_running
+
+PIPELINES = {
+    "sentence": "text-classification",
+    "pair": "text-classification",
+    "tags": "token-classification",
+    "span": "question-answering",
+    "choice": "multiple-choice",
+}
+"""What the Hugging Face Hub calls each kind of task."""
 
 
 def write_predictions(folder: Path, name: str, job: Job, final: Sequence[Any]) -> None:
@@ -100,6 +115,51 @@ def log_outcome(job: Job, results: list[SeedResult]) -> None:
 
 def shown(spread: Spread, seeds: int) -> str:
     """Return a score as a log line shows it: the mean, and with several seeds the interval and the median."""
-    if seeds == 1:
-        return f"{spread['mean']:.4f}"
-    return f"{spread['mean']:.4f} ± {spread['interval']:.4f} (95%, {seeds} seeds), median {spread['median']:.4f}"
+    mean = with_interval(spread)
+    return mean if seeds == 1 else f"{mean} (95%, {seeds} seeds), median {spread['median']:.4f}"
+
+
+# ---- The model card ----
+
+
+def model_card(job: Job, best: SeedResult, baseline: dict[str, dict[str, float]]) -> str:
+    """Return the card, as Markdown.
+
+    best: the result of the seed whose weights the folder has. baseline: scores of always predicting the most frequent
+    label, by set and then by metric.
+    """
+    facts = data_facts(job)
+    values = job.task.model_dump(include={"training", "trainer"}, exclude_none=True)
+    return render_markdown(
+        "trainer.finetune",
+        "model_card.md.jinja",
+        task=job.task,
+        family=read_config(job.folder).model_type,
+        random_weights=job.random_weights,
+        model_class=job.kind.model_class,
+        pipeline=PIPELINES[job.task.kind],
+        best=best,
+        scores=rows_of_scores(best, facts["examples"], baseline),
+        has_baseline=bool(baseline),
+        labels=[(in_cell(label), count) for label, count in facts["labels"].items()],
+        training=tomli_w.dumps({name: table for name, table in values.items() if table}).strip(),
+    )
+
+
+def rows_of_scores(
+    best: SeedResult, examples: dict[str, int], baseline: dict[str, dict[str, float]]
+) -> list[list[str]]:
+    """Return a row for each set and metric: set, examples, metric, score, and the baseline's score if there is one."""
+    rows = []
+    for name, scores in best.scores.items():
+        for metric, score in scores.items():
+            row = [in_cell(name), f"{examples[name]:,}", metric, f"{score:.4f}"]
+            if baseline:
+                row.append(f"{baseline[name][metric]:.4f}")
+            rows.append(row)
+    return rows
+
+
+def in_cell(text: str) -> str:
+    """Return a text as a cell of a table shows it: a "|" or a line break would end the cell."""
+    return " ".join(text.replace("|", "\\|").split())

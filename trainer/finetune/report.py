@@ -12,8 +12,8 @@ from schemas import storage
 from schemas.charts import COLORS, Chart, Line, chart, short
 from schemas.pages import render
 from trainer.finetune.data_facts import shown_labels
-from trainer.finetune.job import DEV, TEST
-from trainer.finetune.results import Spread
+from trainer.finetune.results import Spread, with_interval
+from trainer.finetune.task import DEV, TEST
 from trainer.metrics.presentation import duration, shown_path
 
 REPORT_FILE = "report.html"
@@ -58,14 +58,8 @@ def figures(results: dict[str, Any]) -> dict[str, str]:
 
     # The dev set has chosen the best epoch, so the score on the test set, if it has labels, says more of new text.
     names = [name for name in (TEST, DEV) if name in results["summary"]]
-    scores = {f"{main}, {name}": with_interval(results["summary"][name][main], len(seeds)) for name in names}
+    scores = {f"{main}, {name}": with_interval(results["summary"][name][main]) for name in names}
     return scores | {"seeds": str(len(seeds)), "time": duration(seconds)}
-
-
-def with_interval(spread: Spread, seeds: int) -> str:
-    """Return a mean as text, with the half-width of its 95% interval if there are several seeds."""
-    mean = f"{spread['mean']:.4f}"
-    return mean if seeds == 1 else f"{mean} ± {spread['interval']:.4f}"
 
 
 def rows_of_scores(summary: dict[str, dict[str, Spread]]) -> list[list[str]]:
@@ -103,7 +97,7 @@ def rows_of_seeds(seeds: list[dict[str, Any]], main: str) -> list[list[str]]:
     """Return a row for each seed: its number, its best epoch, the dev score, and the training time."""
     rows = []
     for seed in seeds:
-        score = seed["scores"]["dev"][main]
+        score = seed["scores"][DEV][main]
         rows.append([str(seed["seed"]), str(seed["epoch"]), f"{score:.4f}", duration(seed["seconds"])])
     return rows
 

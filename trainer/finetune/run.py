@@ -39,10 +39,9 @@ from trainer.finetune.determinism import make_deterministic
 from trainer.finetune.examples import Example, TaskData
 from trainer.finetune.files.read import read_task_data
 from trainer.finetune.files.sets import named_files
-from trainer.finetune.fingerprint import fingerprint_of
 from trainer.finetune.fit import FinetuneTrainer
-from trainer.finetune.inputs import read_inputs_of
-from trainer.finetune.job import DEV, TEST, FeatureSet, Job
+from trainer.finetune.inputs import TIMEOUT_SECONDS, agreed, fingerprint_of, read_inputs_of, read_on_all_ranks
+from trainer.finetune.job import FeatureSet, Job
 from trainer.finetune.kinds.kind import Kind
 from trainer.finetune.kinds.table import kind_of
 from trainer.finetune.model import build_model, log_head
@@ -52,8 +51,7 @@ from trainer.finetune.output import check_is_local, claimed, write_model
 from trainer.finetune.results import SeedResult, read_seed_result, write_seed_result
 from trainer.finetune.scores import check_metrics_of_labels
 from trainer.finetune.seed_events import remove_checkpoints
-from trainer.finetune.shared_inputs import TIMEOUT_SECONDS, agreed, read_on_all_ranks
-from trainer.finetune.task import Task
+from trainer.finetune.task import DEV, TEST, TRAIN, Task
 from trainer.finetune.task_file import dump_task
 from trainer.logs import logger
 from trainer.run_context import watch_ranks
@@ -136,7 +134,7 @@ def inputs_of(order: Order, data: TaskData, ranks: int) -> dict[str, Any]:
     content = tomllib.loads(dump_task(order.task))
     content["training"].pop("save_every")
 
-    sets = {"train": data.train, "dev": data.dev, **({TEST: data.test} if data.test is not None else {}), **data.extra}
+    sets = {TRAIN: data.train, DEV: data.dev, **({TEST: data.test} if data.test is not None else {}), **data.extra}
     head = "its own where the labels fit"
     if order.random_weights or order.new_head:
         head = "random"

@@ -13,7 +13,7 @@ from pydantic import Field, field_validator, model_validator
 from trainer.config.sections import Beta, Place, Section
 from trainer.finetune.task_kinds import fill_defaults
 
-Kind = Literal["sentence", "pair", "choice", "tags", "span"]
+KindName = Literal["sentence", "pair", "choice", "tags", "span"]
 Format = Literal["jsonl", "json", "tsv", "csv", "squad", "conll", "c3"]
 
 Schedule = Literal[
@@ -32,6 +32,11 @@ Schedule = Literal[
 ]
 Optimizer = Literal["adamw_torch", "adamw_torch_fused", "adafactor", "adagrad", "rmsprop", "sgd"]
 """Those of Trainer's optimizers that need no further package."""
+
+TRAIN = "train"
+DEV = "dev"
+TEST = "test"
+"""The names of a task's sets. Those of [data.extra] have others."""
 
 Column = str | int
 Columns = Column | list[Column]
@@ -229,7 +234,7 @@ class Task(Section):
     """A whole task: its kind, its files and the values of its training."""
 
     name: str = Field(min_length=1, description="The name of the task in reports.")
-    kind: Kind = Field(
+    kind: KindName = Field(
         description="sentence: a text gets a label. pair: two texts get a label. choice: one of several texts is "
         "right. tags: each word gets a label. span: the answer is a part of the context."
     )

@@ -7,7 +7,6 @@ end of that file is read, and only after a failure, so memory does not grow with
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -16,7 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any
 
 from schemas.errors import PreemptedError
 from schemas.host_limits import usable_cores
@@ -239,15 +237,6 @@ def last_error(path: Path) -> str | None:
 
     errors = [line for line in lines if line.startswith(ERROR_PREFIX)]
     return errors[-1].removeprefix(ERROR_PREFIX) if errors else None
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file that a job wrote, an empty one if the file is missing or damaged."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 # ---- The resources of this machine ----

@@ -38,7 +38,7 @@ from schemas.randomness import key
 from trainer.command_line import exit_code_of
 from trainer.finetune.examples import TagExample
 from trainer.finetune.files.read import read_task_data
-from trainer.finetune.fingerprint import fingerprint_of
+from trainer.finetune.inputs import fingerprint_of
 from trainer.finetune.job import FeatureSet
 from trainer.finetune.kinds.kind import TARGETS, Feature, Kind
 from trainer.finetune.kinds.table import kind_of
@@ -172,7 +172,7 @@ def predicted(
     model: Any, kind: Kind[Any, Any], classifiers: Sequence[Any], examples: FeatureSet
 ) -> Iterator[list[Any]]:
     """Yield each layer's predictions for a set. Holds the vectors of only one batch in memory."""
-    classes = [[np.empty(0)] * len(examples) for _ in classifiers]
+    classes = [[np.empty(0, dtype=np.int64)] * len(examples) for _ in classifiers]
     for batch in layer_vectors(model, kind, examples):
         ends = np.cumsum([vectors_LNH.shape[1] for vectors_LNH in batch.values()])[:-1]
         together_LNH = np.concatenate(list(batch.values()), axis=1)
@@ -188,7 +188,7 @@ def predicted(
 
 def logits_of(feature: Feature, classes: NDArray[np.int64], count: int) -> Vectors:
     """Return predicted classes as the logits of a head: 1 at each class, of a text or of the words' first tokens."""
-    logits = np.eye(count, dtype=np.float32)[classes.astype(int)]
+    logits = np.eye(count, dtype=np.float32)[classes]
     if "places" not in feature:
         return logits[0]
 

@@ -19,9 +19,8 @@ from trainer.checkpoint.run_lock import held
 from trainer.distributed.stop import StopRequest
 from trainer.finetune.inputs import check_inputs, record_inputs
 from trainer.finetune.results import RESULTS_FILE
-from trainer.finetune.shipped import shipped_task_names
 from trainer.finetune.task import Task
-from trainer.finetune.task_file import TaskNames, data_folder, read_task
+from trainer.finetune.task_file import TaskNames, data_folder, is_shipped, read_task
 from trainer.logs import logger
 from trainer.metrics.presentation import keep_running
 from trainer.suite.encoders import encoders_of
@@ -147,7 +146,7 @@ def probed_task(options: argparse.Namespace) -> ProbedTask:
     task = read_task(options.probe, list(changes_for_all(options.set)), TaskNames(task="--probe"))
     check_probed(task)
 
-    data_is_of_suite = options.suite is not None and options.probe not in shipped_task_names()
+    data_is_of_suite = options.suite is not None and not is_shipped(options.probe)
     data = data_folder(options.probe, None if data_is_of_suite else options.data)
     absent = absent_files(task.data, data)
     if absent:

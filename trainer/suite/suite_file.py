@@ -155,7 +155,7 @@ def open_suite(name: str, only: Sequence[str], changes: Sequence[str]) -> Suite:
     pairs = {}
     for part, table in content.minimal_pairs.items():
         pairs[part] = parse_section(MinimalPairs, table, Origin(f"{path}: minimal_pairs.{part}"))
-    check_names(path, entries, pairs)
+    check_part_names(path, entries, pairs)
 
     names = [*entries, *pairs]
     for part in only:
@@ -219,7 +219,7 @@ def entries_of(content: SuiteFile, path: Path) -> dict[str, TaskEntry]:
     return entries
 
 
-def check_names(path: Path, tasks: Mapping[str, Any], pairs: Mapping[str, Any]) -> None:
+def check_part_names(path: Path, tasks: Mapping[str, Any], pairs: Mapping[str, Any]) -> None:
     """Raise UsageError unless the names of all parts are valid, free and unique."""
     names = [*tasks, *pairs]
     if not names:

@@ -9,14 +9,12 @@ import hashlib
 from typing import Any
 
 from schemas import storage
-from trainer.finetune.fingerprint import fingerprint_of
+from trainer.finetune.files.sets import path_in
+from trainer.finetune.inputs import fingerprint_of
 from trainer.finetune.task import Task
 from trainer.suite.encoders import Encoder
-from trainer.suite.needed_files import files_of, joined, matching
+from trainer.suite.needed_files import files_of, matching
 from trainer.suite.plan import Plan
-
-BLOCK = 1 << 20
-"""Bytes to read from a file at a time."""
 
 
 def inputs_of(plan: Plan) -> dict[str, Any]:
@@ -48,11 +46,8 @@ def digests_of(files: list[str], data: str) -> dict[str, str]:
     """Return the SHA-256 of the content of each file. Size and date would miss an edited label."""
     digests = {}
     for name in files:
-        digest = hashlib.sha256()
-        with storage.open_input(joined(data, name)) as file:
-            while block := file.read(BLOCK):
-                digest.update(block)
-        digests[name] = digest.hexdigest()
+        with storage.open_input(path_in(data, name)) as file:
+            digests[name] = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
     return digests
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from schemas.charts import COLORS, Chart, Line, chart
 from schemas.pages import render
+from trainer.finetune.results import with_interval
 from trainer.metrics.presentation import duration, shown_path
 from trainer.suite.suite_results import Cell
 
@@ -152,7 +153,7 @@ def score_table(content: dict[str, Any], mark: str) -> Table:
 
 def score_row(names: list[str], cells: Sequence[Cell | None]) -> Row:
     """Return a row of the first table. names: the texts before the scores."""
-    best = best_of(cells)
+    best = best_position(cells)
     return Row([*names, *map(text_of, cells)], None if best is None else best + len(names))
 
 
@@ -161,9 +162,7 @@ def text_of(cell: Cell | None) -> str:
     if cell is None or cell["spread"] is None:
         return DASH
 
-    text = f"{cell['spread']['mean']:.4f}"
-    if len(cell["values"]) > 1:
-        text += f" ± {cell['spread']['interval']:.4f}"
+    text = with_interval(cell["spread"])
     return f"{text} {GUESSING}" if is_guessing(cell) else text
 
 
@@ -172,7 +171,7 @@ def is_guessing(cell: Cell) -> bool:
     return cell["baseline"] is not None and cell["spread"]["mean"] <= cell["baseline"]
 
 
-def best_of(cells: Sequence[Cell | None]) -> int | None:
+def best_position(cells: Sequence[Cell | None]) -> int | None:
     """Return the position of the cell whose interval lies above all others, None if there is no such cell.
 
     A single value has no interval, so a row with such a cell has no best one.

@@ -17,8 +17,7 @@ from transformers import AutoConfig, AutoTokenizer
 from schemas.errors import UsageError
 from tests.trainer.finetune.tasks import write_task
 from trainer.finetune.files.read import read_task_data
-from trainer.finetune.fingerprint import fingerprint_of
-from trainer.finetune.inputs import INPUTS_FILE, check_inputs, record_inputs
+from trainer.finetune.inputs import INPUTS_FILE, check_inputs, fingerprint_of, record_inputs
 from trainer.finetune.kinds.table import kind_of
 from trainer.finetune.model import build_model
 from trainer.finetune.opening import open_tokenizer

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.trainer.finetune.tasks import sentence_lines, write_lines, write_task
-from trainer.finetune.model_card import PIPELINES, in_cell
+from trainer.finetune.outcome import PIPELINES, in_cell
 
 
 def card_of(finetune, encoder, task: Path, *flags: str) -> str:

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from schemas.errors import DataError, UsageError
 from tests.trainer.finetune.conftest import write_encoder
-from tests.trainer.suite.conftest import changed, subject_lines, tag_lines, write_lines, write_task
+from tests.trainer.suite.conftest import Lines, changed, subject_lines, tag_lines, write_lines, write_task
 from trainer.finetune.examples import TagExample
 from trainer.finetune.job import FeatureSet
 from trainer.finetune.kinds.table import kind_of
@@ -98,7 +98,7 @@ def test_a_long_sentence_has_a_vector_for_each_word(vocab: Path, xlnet_vocab: Pa
 def test_the_checks_of_fine_tuning_come_before_the_vectors(
     masked_lm: Callable[[int], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def three_labels(count: int, seed: int) -> list[dict[str, object]]:
+    def three_labels(count: int, seed: int) -> Lines:
         return [line | {"label": str(number % 3)} for number, line in enumerate(subject_lines(count, seed))]
 
     words = ["--data", str(tmp_path), "--output", str(tmp_path / "out"), "--task"]

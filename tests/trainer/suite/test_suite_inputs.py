@@ -11,8 +11,7 @@ import pytest
 
 from schemas.errors import UsageError
 from tests.trainer.suite.conftest import subject_lines, write_lines, write_task
-from trainer.finetune.fingerprint import fingerprint_of
-from trainer.finetune.inputs import check_inputs, record_inputs
+from trainer.finetune.inputs import check_inputs, fingerprint_of, record_inputs
 from trainer.finetune.task_file import read_task
 from trainer.suite.checkpoints import exported
 from trainer.suite.cli import main

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from trainer.finetune.fingerprint import fingerprint_of
+from trainer.finetune.inputs import INPUTS_FILE, fingerprint_of
 from trainer.finetune.results import RESULTS_FILE, spread
 from trainer.suite.encoders import Encoder
-from trainer.suite.plan import IDENTITY_FILE, Plan, is_finetuned
+from trainer.suite.plan import Plan, is_finetuned
 from trainer.suite.suite_file import open_suite
 from trainer.suite.suite_results import JobStates, average, count_without_score, results_of
-from trainer.suite.tables import best_of, error_lines, interval_of, markdown, page, time_of
+from trainer.suite.tables import best_position, error_lines, interval_of, markdown, page, time_of
 
 ALL = {"first/subjects", "first/tags", "first/verbs", "first/order"}
 
@@ -84,7 +84,7 @@ def test_a_folder_with_more_seeds_is_done(tmp_path: Path) -> None:
     write(output / RESULTS_FILE, {"seeds": [{"seed": seed} for seed in (2, 0, 1)]})
     assert not is_finetuned(output, str(encoder), 2)  # of no known encoder
 
-    write(output / IDENTITY_FILE, {"encoder": fingerprint_of(str(encoder))})
+    write(output / INPUTS_FILE, {"encoder": fingerprint_of(str(encoder))})
     assert is_finetuned(output, str(encoder), 3)
     assert not is_finetuned(output, str(encoder), 4)
     assert is_finetuned(output, str(tmp_path / "removed"), 3)
@@ -199,14 +199,14 @@ def test_a_mark_means_that_no_interval_touches() -> None:
             others = cells[:position] + cells[position + 1 :]
             if all(interval_of(one)[0] > interval_of(other)[1] for other in others):
                 above.append(position)
-        assert [best_of(cells)] == (above or [None])
+        assert [best_position(cells)] == (above or [None])
         marked += len(above)
     assert 50 < marked < 250
 
 
 def test_one_seed_marks_nothing() -> None:
     for cells in ([cell(0.1), cell(0.9)], [cell(0.1, 0.1), cell(0.9)], [cell(0.1, 0.1), None], [cell(0.1, 0.1)]):
-        assert best_of(cells) is None
+        assert best_position(cells) is None
 
 
 def test_the_average_is_over_tasks_seed_by_seed() -> None:

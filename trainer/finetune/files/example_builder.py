@@ -9,7 +9,7 @@ from trainer.finetune.examples import Answer, ChoiceExample, Example, SpanExampl
 from trainer.finetune.files.labels import choice_position, class_id, name_of, number
 from trainer.finetune.files.records import BadRowError, Record, counted
 from trainer.finetune.files.sets import ExampleSet
-from trainer.finetune.task import Column, Columns, Task, label_name
+from trainer.finetune.task import TRAIN, Column, Columns, Task, label_name
 
 
 class ExampleBuilder:
@@ -23,7 +23,7 @@ class ExampleBuilder:
         self.task = task
         self.data = task.data
         self.columns = example_set.columns
-        self.is_train = example_set.name == "train"
+        self.is_train = example_set.name == TRAIN
         self.is_test = example_set.is_test
         self.names = names
 
