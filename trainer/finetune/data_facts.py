@@ -41,7 +41,7 @@ def data_facts(job: Job) -> dict[str, Any]:
     examples |= {name: len(others.examples) for name, others in job.others.items()}
     counts = label_counts(job.kind, job.train.examples)
     labels = {name_of_label(job.kind, label): count for label, count in sorted(counts.items())}
-    return {"files": job.files, "examples": examples, "labels": labels}
+    return {"files": paths_by_set(job.task, job.data), "examples": examples, "labels": labels}
 
 
 def baseline_scores(job: Job) -> dict[str, dict[str, float]]:

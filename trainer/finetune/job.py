@@ -1,4 +1,4 @@
-"""The data and resources that all seeds of a fine-tuning share: the task, its features, the folders, the watchdog."""
+"""A fine-tuning as it is asked for, and the features and resources that all its seeds share."""
 
 from __future__ import annotations
 
@@ -49,22 +49,31 @@ def as_lists(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Job:
-    """One task and one encoder.
+class Order:
+    """A fine-tuning as the command line asks for it.
 
-    files: the paths of each set's files, by the name of the set. inputs: what the results depend on, for inputs.json.
-    folder: the encoder's folder. output: the output folder. random_weights: whether the encoder starts untrained.
-    new_head: whether a head that fits is replaced. train: the training set. others: the sets that get predictions after
-    training, by name, "dev" first. stop: the ranks' agreement to stop after a signal.
+    folder: the encoder's folder. data: the folder of the task's files. output: the output folder. random_weights:
+    whether the encoder starts untrained. new_head: whether a head that fits is replaced.
     """
 
-    task: Task
-    files: dict[str, list[str]]
-    inputs: dict[str, Any]
     folder: str
+    task: Task
+    data: str
     output: Path
-    random_weights: bool
-    new_head: bool
+    seeds: Sequence[int]
+    random_weights: bool = False
+    new_head: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job(Order):
+    """A fine-tuning that may begin.
+
+    inputs: what the results depend on, for inputs.json. train: the training set. others: the sets that get predictions
+    after training, by name, "dev" first. stop: the ranks' agreement to stop after a signal.
+    """
+
+    inputs: dict[str, Any]
     kind: Kind[Any, Any]
     train: FeatureSet
     others: dict[str, FeatureSet]

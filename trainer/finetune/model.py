@@ -11,6 +11,7 @@ import torch
 import transformers
 
 from schemas.errors import DataError
+from trainer.finetune.files.records import listed
 from trainer.finetune.job import Job
 from trainer.finetune.kinds.kind import Kind
 from trainer.finetune.opening import classes_for, open_weights, read_config
@@ -81,18 +82,12 @@ def log_head(job: Job) -> None:
         logger.info("%s was fine-tuned on a task of this kind. A head of the same size is kept.", folder)
     else:
         labels = list(read_config(folder).id2label.values())
-        logger.info("%s has a head for other labels (%s), so its head is replaced.", folder, listed_labels(labels))
+        logger.info("%s has a head for other labels (%s), so its head is replaced.", folder, listed(labels))
 
 
 def has_head_of_kind(config: Any, kind: Kind[Any, Any]) -> bool:
     """Return whether a folder's configuration names the class of model that this kind needs."""
     return classes_for(kind.model_class)[type(config)].__name__ in (config.architectures or ())
-
-
-def listed_labels(labels: list[str]) -> str:
-    """Return label names joined by commas, at most five of them."""
-    shown = ", ".join(labels[:5])
-    return shown if len(labels) <= 5 else f"{shown}, ..."
 
 
 def with_new_head(model: Any) -> Any:

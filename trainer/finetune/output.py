@@ -13,7 +13,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from schemas import storage
-from schemas.errors import StorageError, UsageError
+from schemas.errors import StorageError
 from trainer.checkpoint.run_lock import held
 from trainer.export.tokenizer import TOKENIZER_CONFIG, portable_config
 from trainer.finetune.inputs import check_inputs, record_inputs
@@ -48,12 +48,6 @@ def record_start(job: Job) -> None:
     """
     record_inputs(job.output, job.inputs)
     storage.publish(str(job.output / TASK_FILE), dump_task(job.task).encode())
-
-
-def check_is_local(output: str) -> None:
-    """Raise UsageError if an output is a URL."""
-    if not storage.is_local(output):
-        raise UsageError(f"--output {output} is a URL. Give a local folder, and copy it after the command ends.")
 
 
 def write_model(output: Path, model: Any, folder: str, kind: str) -> None:

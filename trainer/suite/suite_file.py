@@ -23,7 +23,7 @@ from trainer.finetune.files.sets import set_names
 from trainer.finetune.near_file import TOML, nearest_file
 from trainer.finetune.shipped import SUITES, merged
 from trainer.finetune.task import Task
-from trainer.finetune.task_file import TaskNames, task_content, task_of
+from trainer.finetune.task_file import task_content, task_of
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
 """The pattern of valid names, which are also the names of folders."""
@@ -258,9 +258,9 @@ def open_task(content: SuiteFile, path: Path, name: str, entry: TaskEntry, chang
     layers.append((own, of_task))
 
     values = merged({"name": name}, *(table for _, table in layers))
-    names = TaskNames(names_file=True)
-    origin = LayeredOrigin(source, changes_of(name, changes), names.change_in(source), values, layers)
-    task = task_of(values, origin, names)
+    # A change is told with the task's place, because a suite has several tasks, and --set may change all of them.
+    origin = LayeredOrigin(source, changes_of(name, changes), f"{source}: --set", values, layers)
+    task = task_of(values, origin)
 
     if entry.metric is not None and entry.metric not in task.metrics:
         raise UsageError(f"{path}: {name} reports {entry.metric}, but it has the metrics {', '.join(task.metrics)}.")

@@ -14,7 +14,7 @@ from schemas.errors import UsageError
 from trainer.finetune.files.sets import example_sets
 from trainer.finetune.shipped import shipped_task_names
 from trainer.finetune.task import Optimizer, Schedule, Task, TaskTrainerSection
-from trainer.finetune.task_file import TaskNames, data_folder, dump_task, read_task
+from trainer.finetune.task_file import data_folder, dump_task, read_task
 
 PAIR = {
     "name": "small",
@@ -177,9 +177,6 @@ def test_each_mistake_names_where_it_is(tmp_path: Path) -> None:
     assert in_file.startswith(f"{path}: training.epochs: expected a whole number, found 'many'.")
     assert "unknown key training.batches. Did you mean training.batch?" in in_file
     assert of_flag.startswith("training.batch: expected a whole number, found 'big'.")
-
-    with pytest.raises(UsageError, match=r"task\.toml: --set training.batch=big: "):
-        read_task(task_file(tmp_path, PAIR), ["training.batch=big"], TaskNames(names_file=True))
 
 
 def test_a_stride_is_less_than_a_row(tmp_path: Path) -> None:

@@ -137,6 +137,12 @@ def test_wrong_words_are_named(suite_file: Path) -> None:
         open_suite(str(missing), [], [])
 
 
+def test_a_wrong_change_is_told_with_the_task(suite_file: Path) -> None:
+    message = rf"{suite_file.parent}/tags\.toml: --set training\.batch=big: training\.batch: expected a whole number"
+    with pytest.raises(UsageError, match=message):
+        open_suite(str(suite_file), [], ["tags:training.batch=big"])
+
+
 def test_all_missing_files_are_named_at_once(suite_file: Path) -> None:
     folder = suite_file.parent
     (folder / "subjects/dev.jsonl").unlink()

@@ -17,8 +17,8 @@ from trainer.suite.checkpoints import exported
 from trainer.suite.cli import main
 from trainer.suite.encoders import Encoder
 from trainer.suite.plan import Plan, ProbedTask
+from trainer.suite.run import inputs_of
 from trainer.suite.suite_file import open_suite
-from trainer.suite.suite_inputs import inputs_of
 
 
 @pytest.fixture

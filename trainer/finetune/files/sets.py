@@ -74,12 +74,11 @@ class Naming:
     """What names the files of a task, for messages.
 
     origin: of the task's values. is_shipped: whether the task comes with Clozeline, so that only the folder can be
-    wrong. data: the flag or the key that names the folder.
+    wrong.
     """
 
     origin: Origin
     is_shipped: bool = False
-    data: str = "--data"
 
 
 UNNAMED = Naming(Origin("the task file"))
@@ -109,7 +108,7 @@ def check_task_files(task: Task, folder: str, naming: Naming = UNNAMED) -> None:
 
 def _correction(task: Task, set_name: str, naming: Naming) -> str:
     """Return what to do about a missing file of a set, as a sentence."""
-    folder = f"the folder that holds the task's files with {naming.data}"
+    folder = "the folder that holds the task's files with --data"
     key = f"data.extra.{set_name}" if set_name in task.data.extra else f"data.{set_name}"
 
     named_by = naming.origin.of(key)
