@@ -1,6 +1,7 @@
 """Writes the results of a fine-tuning: predictions of each seed, scores of all seeds, the report and the best model.
 
-The best model may be published, so its model card (README.md, from templates/model_card.md.jinja) holds no paths.
+The report is laid out by templates/finetune.html, and the model card by templates/model_card.md.jinja. The best model
+may be published, so its card holds no paths.
 """
 
 from __future__ import annotations
@@ -15,15 +16,22 @@ from typing import Any
 import tomli_w
 
 from schemas import storage
-from schemas.pages import render_markdown
-from trainer.finetune.data_facts import baseline_scores, data_facts, warn_of_guessing
+from schemas.charts import COLORS, Chart, Line, chart, short
+from schemas.pages import render, render_markdown
+from trainer.finetune.data_facts import baseline_scores, data_facts, shown_labels, warn_of_guessing
 from trainer.finetune.job import Job
 from trainer.finetune.opening import read_config
 from trainer.finetune.output import MODEL_FOLDER, move_model
-from trainer.finetune.report import write_report
 from trainer.finetune.results import RESULTS_FILE, SeedResult, Spread, best_of, results_in, summary_of, with_interval
+from trainer.finetune.task import DEV, TEST
+from trainer.finetune.task_file import dump_task
 from trainer.logs import logger
-from trainer.metrics.presentation import keep_running
+from trainer.metrics.presentation import duration, keep_running, shown_path
+
+REPORT_FILE = "report.html"
+
+SPREAD_COLUMNS = ("mean", "interval", "lower_quartile", "median", "upper_quartile")
+"""The columns of the table of scores, by the names that results.json has for them."""
 
 PIPELINES = {
     "sentence": "text-classification",
@@ -74,8 +82,9 @@ def write_outcome(job: Job) -> None:
     }
 
     write_best_model(job, best, baseline)
-    with keep_running("report.html"):
-        write_report(job.output, content)
+    with keep_running(REPORT_FILE):
+        page = report(content, dump_task(job.task))
+        storage.publish(str(job.output / REPORT_FILE), page.encode(), durable=False)
 
     # Written last, because other commands take the existence of results.json as a sign that everything is complete.
     storage.publish(str(job.output / RESULTS_FILE), (json.dumps(content, indent=1) + "\n").encode())
@@ -119,6 +128,103 @@ def shown(spread: Spread, seeds: int) -> str:
     return mean if seeds == 1 else f"{mean} (95%, {seeds} seeds), median {spread['median']:.4f}"
 
 
+# ---- The report ----
+
+
+def report(results: dict[str, Any], task: str) -> str:
+    """Return the page. task: the task file's text."""
+    drawn = [chart for chart in charts(results) if chart is not None]
+
+    return render(
+        "trainer.finetune",
+        "finetune.html",
+        title=results["task"],
+        kind=results["kind"],
+        encoder=shown_path(results["encoder"]),
+        random_weights=results["random_weights"],
+        figures=figures(results),
+        scores=rows_of_scores(results["summary"]),
+        baseline=rows_of_baseline(results["baseline"]),
+        sets=rows_of_sets(results["data"]),
+        labels=shown_labels(results["data"]["labels"]),
+        charts=drawn,
+        seeds=rows_of_seeds(results["seeds"], results["metrics"][0]),
+        task=task,
+    )
+
+
+def figures(results: dict[str, Any]) -> dict[str, str]:
+    """Return the headline numbers as text, by name."""
+    main = results["metrics"][0]
+    seeds = results["seeds"]
+    seconds = sum(seed["seconds"] for seed in seeds)
+
+    # The dev set has chosen the best epoch, so the score on the test set, if it has labels, says more of new text.
+    names = [name for name in (TEST, DEV) if name in results["summary"]]
+    scores = {f"{main}, {name}": with_interval(results["summary"][name][main]) for name in names}
+    return scores | {"seeds": str(len(seeds)), "time": duration(seconds)}
+
+
+def rows_of_scores(summary: dict[str, dict[str, Spread]]) -> list[list[str]]:
+    """Return a row for each set and metric: set, metric, mean, half-width of its 95% interval, and the quartiles."""
+    rows = []
+    for name, scores in summary.items():
+        for metric, spread in scores.items():
+            values = [spread[column] for column in SPREAD_COLUMNS]
+
+            # A single seed has no interval.
+            shown = ["-" if value is None else f"{value:.4f}" for value in values]
+            rows.append([name, metric, *shown])
+    return rows
+
+
+def rows_of_baseline(baseline: dict[str, dict[str, float]]) -> list[list[str]]:
+    """Return a row for each set and metric: set, metric, and the score of always predicting the same label."""
+    rows = []
+    for name, scores in baseline.items():
+        for metric, value in scores.items():
+            rows.append([name, metric, f"{value:.4f}"])
+    return rows
+
+
+def rows_of_sets(data: dict[str, Any]) -> list[list[str]]:
+    """Return a row for each set: its name, the number of its examples, and its files."""
+    rows = []
+    for name, size in data["examples"].items():
+        files = ", ".join(shown_path(path) for path in data["files"][name])
+        rows.append([name, f"{size:,}", files])
+    return rows
+
+
+def rows_of_seeds(seeds: list[dict[str, Any]], main: str) -> list[list[str]]:
+    """Return a row for each seed: its number, its best epoch, the dev score, and the training time."""
+    rows = []
+    for seed in seeds:
+        score = seed["scores"][DEV][main]
+        rows.append([str(seed["seed"]), str(seed["epoch"]), f"{score:.4f}", duration(seed["seconds"])])
+    return rows
+
+
+def charts(results: dict[str, Any]) -> list[Chart | None]:
+    """Return the charts of the training loss and of the main metric, with one line per seed."""
+    main = results["metrics"][0]
+    return [
+        chart_of("Loss on the training set, mean of each epoch", results["seeds"], "loss"),
+        chart_of(f"{main} on the dev set, after each epoch", results["seeds"], main),
+    ]
+
+
+def chart_of(title: str, seeds: list[dict[str, Any]], name: str) -> Chart | None:
+    """Return a chart of one value per epoch, with one line per seed."""
+    lines = []
+    for number, seed in enumerate(seeds):
+        points = [(int(epoch["step"]), float(epoch[name])) for epoch in seed["epochs"]]
+        lines.append(Line(f"seed {seed['seed']}", COLORS[number % len(COLORS)], points))
+
+    last_step = int(seeds[0]["epochs"][-1]["step"])
+    return chart(title, lines, last_step, [], short)
+
+
 # ---- The model card ----
 
 
@@ -139,16 +245,14 @@ def model_card(job: Job, best: SeedResult, baseline: dict[str, dict[str, float]]
         model_class=job.kind.model_class,
         pipeline=PIPELINES[job.task.kind],
         best=best,
-        scores=rows_of_scores(best, facts["examples"], baseline),
+        scores=card_rows(best, facts["examples"], baseline),
         has_baseline=bool(baseline),
         labels=[(in_cell(label), count) for label, count in facts["labels"].items()],
         training=tomli_w.dumps({name: table for name, table in values.items() if table}).strip(),
     )
 
 
-def rows_of_scores(
-    best: SeedResult, examples: dict[str, int], baseline: dict[str, dict[str, float]]
-) -> list[list[str]]:
+def card_rows(best: SeedResult, examples: dict[str, int], baseline: dict[str, dict[str, float]]) -> list[list[str]]:
     """Return a row for each set and metric: set, examples, metric, score, and the baseline's score if there is one."""
     rows = []
     for name, scores in best.scores.items():
