@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from schemas.errors import UsageError
+from schemas.errors import DataError, UsageError
 from trainer.finetune import cli
 from trainer.finetune.encoder_folder import check_encoder_files, check_encoder_folder
 from trainer.finetune.opening import first_line, open_tokenizer, read_config
@@ -70,6 +70,9 @@ def test_a_folder_without_a_tokenizer_or_weights_is_refused_as_one_without_a_con
             check(str(tmp_path))
 
     (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model-00001-of-00001.safetensors"}}')
+    with pytest.raises(DataError, match=r"index\.json names model-00001-of-00001\.safetensors, which .* lacks\."):
+        check_encoder_files(str(tmp_path))
+    (tmp_path / "model-00001-of-00001.safetensors").touch()
     check_encoder_files(str(tmp_path))
 
 
