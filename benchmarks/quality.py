@@ -59,7 +59,7 @@ from transformers import AutoModelForMaskedLM
 from schemas import storage
 from schemas.charts import round_levels
 from schemas.statistics import read_statistics
-from trainer.finetune.metrics.seed_summary import mean_with_interval
+from trainer.finetune.results import spread, with_interval
 
 VOCABULARY_SIZE = 8000
 HELD_OUT_EVERY = 50
@@ -276,15 +276,7 @@ def print_scores(title: str, outcomes: dict[Key, Outcome], score: Callable[[Path
     for name, minutes in dict.fromkeys((name, minutes) for name, minutes, _ in outcomes):
         seeds = [seed for other, time, seed in outcomes if (other, time) == (name, minutes)]
         scores = [score(outcomes[name, minutes, seed].hf, seed) for seed in seeds]
-        print(f"| {name} | {minutes:g} | {with_interval(scores)} |", flush=True)
-
-
-def with_interval(values: list[float]) -> str:
-    """Return the mean of some values with the half-width of its 95% interval, as text."""
-    summary = mean_with_interval(values)
-    if summary.high is None:
-        return f"{summary.mean:.4f}"
-    return f"{summary.mean:.4f} ± {summary.high - summary.mean:.4f}"
+        print(f"| {name} | {minutes:g} | {with_interval(spread(scores))} |", flush=True)
 
 
 def draw(outcomes: dict[Key, Outcome], unigram_loss: float, path: Path) -> None:

@@ -1,7 +1,7 @@
 """The arguments of transformers' Trainer: those that a task's values make, and those that its [trainer] table adds.
 
-[trainer] may hold every key of TrainingArguments but two groups: keys that a task file or the command line has under
-another name, and keys that the exact continuation and the choice of the best epoch rest on. Both are refused.
+[trainer] may hold the keys of `TaskTrainerSection`, so that a new version of transformers opens nothing. Keys that the
+task file or the command line has under another name are refused with that name.
 """
 
 from __future__ import annotations
@@ -9,19 +9,34 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from schemas.errors import UsageError, nearest_name
+from schemas.errors import UsageError
 from trainer.config.parse import Origin
 from trainer.finetune.task import Task
 
-FEATURES_AT_ONCE = 64
-"""Features per batch in evaluation."""
+DEFAULTS = {"per_device_eval_batch_size": 64, "eval_accumulation_steps": 16, "report_to": "none"}
+"""What differs from Trainer's defaults and [trainer] may change."""
 
-BATCHES_ON_DEVICE = 16
-"""The number of batches whose logits stay on the device before they are copied to the host."""
+FIXED = {
+    "disable_tqdm": True,
+    "remove_unused_columns": False,
+    # With True, transformers 5.23 doubles the loss of BERT's classifier on two ranks (fit.py).
+    "average_tokens_across_devices": False,
+    # Each loss is logged, because the mean of an epoch must not depend on where it was interrupted.
+    "logging_steps": 1,
+    "logging_nan_inf_filter": False,
+    # As one array, the rows of tokens would all be as long as the longest.
+    "eval_do_concat_batches": False,
+    # fit.py takes the weights of the best epoch, and ends in an error without them.
+    "eval_strategy": "epoch",
+    "save_strategy": "epoch",
+    "save_total_limit": 2,
+    "greater_is_better": True,
+}
+"""What differs from Trainer's defaults for all tasks."""
 
 ELSEWHERE = {
     "bf16": "training.precision",
@@ -42,71 +57,28 @@ ELSEWHERE = {
 }
 """Arguments that have another name here, with that name."""
 
-FIXED = {
-    "auto_find_batch_size",
-    "average_tokens_across_devices",
-    "batch_eval_metrics",
-    "dataloader_drop_last",
-    "deepspeed",
-    "disable_tqdm",
-    "enable_jit_checkpoint",
-    "eval_delay",
-    "eval_do_concat_batches",
-    "eval_on_start",
-    "eval_steps",
-    "eval_strategy",
-    "fsdp",
-    "fsdp_config",
-    "full_determinism",
-    "greater_is_better",
-    "ignore_data_skip",
-    "label_names",
-    "load_best_model_at_end",
-    "logging_nan_inf_filter",
-    "logging_steps",
-    "logging_strategy",
-    "prediction_loss_only",
-    "remove_unused_columns",
-    "restore_callback_states_from_checkpoint",
-    "resume_from_checkpoint",
-    "save_on_each_node",
-    "save_only_model",
-    "save_strategy",
-    "save_total_limit",
-    "use_cpu",
-}
-"""Arguments that `training_arguments` sets, or that would change what a stopped fine-tuning continues from."""
-
-NEEDS_LABELS = ("choice", "span")
+NO_SMOOTHING = ("choice", "span")
 """Kinds whose loss is not the one that Trainer smooths the labels of."""
 
 
-def check_trainer(task: Task, origin: Origin) -> None:
-    """Raise UsageError for a key of [trainer] that is unknown or taken. origin: names the task file, or a change."""
-    if not task.trainer:
-        return
-
-    from transformers import TrainingArguments  # takes seconds, so only tasks with this table wait for it
-
-    known = set(TrainingArguments.__dataclass_fields__)
-    for key in task.trainer:
-        source = origin.of(f"trainer.{key}")
+def check_trainer_names(content: Mapping[str, Any], origin: Origin) -> None:
+    """Raise UsageError for a key of [trainer] that has another name here. content: of the task file."""
+    trainer = content.get("trainer")
+    for key in trainer if isinstance(trainer, Mapping) else ():
         if key in ELSEWHERE:
+            source = origin.of(f"trainer.{key}")
             raise UsageError(f"{source}: trainer.{key} is {ELSEWHERE[key]} here. Set that instead.")
-        if key in FIXED:
-            raise UsageError(
-                f"{source}: trainer.{key} is set by finetune itself, whose continuation after a stop rests on it. "
-                "Remove the key."
-            )
-        if key not in known:
-            raise UsageError(
-                f"{source}: unknown key trainer.{key}, which transformers' TrainingArguments does not have."
-                f"{nearest_name(key, sorted(known - FIXED - ELSEWHERE.keys()))}"
-            )
-        if key == "label_smoothing_factor" and task.kind in NEEDS_LABELS:
-            raise UsageError(
-                f"{source}: trainer.{key} is for the kinds sentence, pair and tags. This task's kind is {task.kind}."
-            )
+
+
+def check_trainer(task: Task, origin: Origin) -> None:
+    """Raise UsageError for a key of [trainer] that the task has no use for. origin: names the file, or a change."""
+    if task.trainer.label_smoothing_factor and (task.kind in NO_SMOOTHING or task.is_regression):
+        what = "whose labels are numbers" if task.is_regression else f"of kind {task.kind}"
+        source = origin.of("trainer.label_smoothing_factor", "kind", "data.labels")
+        raise UsageError(
+            f"{source}: trainer.label_smoothing_factor is for classes of texts and words, and this is a task {what}. "
+            "Remove the key."
+        )
 
 
 def training_arguments(task: Task, folder: Path, seed: int, ranks: int, on_cpu: bool) -> Any:
@@ -116,56 +88,85 @@ def training_arguments(task: Task, folder: Path, seed: int, ranks: int, on_cpu: 
     """
     from transformers import TrainingArguments
 
+    from trainer.finetune.opening import first_line
+
+    batch = batch_of_rank(task, ranks)
+    on_this_machine = {"output_dir": str(folder), "seed": seed, "use_cpu": on_cpu, "dataloader_pin_memory": not on_cpu}
+    values = DEFAULTS | task.trainer.model_dump(exclude_none=True) | FIXED | of_training(task) | on_this_machine
+    try:
+        with as_started(ranks):
+            arguments = TrainingArguments(**values, per_device_train_batch_size=batch)
+    except (TypeError, ValueError, ImportError) as error:
+        raise UsageError(f"transformers' Trainer refuses values of the task: {first_line(error)}") from error
+
+    check_schedule(task)
+    check_services(task, arguments)
+    # Trainer would divide a batch between all GPUs that this process sees. Each of them is another rank's.
+    arguments._n_gpu = min(1, arguments._n_gpu)
+    return arguments
+
+
+def of_training(task: Task) -> dict[str, Any]:
+    """Return the values of [training] and the main metric under the names that Trainer has for them."""
     training = task.training
-    values = {
-        "dataloader_pin_memory": not on_cpu,
-        "eval_accumulation_steps": BATCHES_ON_DEVICE,
-        "per_device_eval_batch_size": FEATURES_AT_ONCE,
-        "report_to": "none",
-        **task.trainer,
-        "output_dir": str(folder),
-        "seed": seed,
-        "use_cpu": on_cpu,
-        "disable_tqdm": True,
-        "remove_unused_columns": False,
-        # Training
+    return {
         "num_train_epochs": training.epochs,
         "learning_rate": training.lr,
         "weight_decay": training.weight_decay,
         "warmup_steps": training.warmup_ratio,
         "bf16": training.precision == "bf16",
-        # With True, transformers 5.23 doubles the loss of BERT's classifier on two ranks (fit.py).
-        "average_tokens_across_devices": False,
-        # Each loss is logged, because the mean of an epoch must not depend on where it was interrupted.
-        "logging_steps": 1,
-        "logging_nan_inf_filter": False,
-        # As one array, the rows of tokens would all be as long as the longest.
-        "eval_do_concat_batches": False,
-        # The best epoch
-        "eval_strategy": "epoch",
-        "save_strategy": "epoch",
-        "save_total_limit": 2,
-        "load_best_model_at_end": True,
         "metric_for_best_model": f"eval_{task.metrics[0]}",
-        "greater_is_better": True,
     }
-    accumulated = task.trainer.get("gradient_accumulation_steps", 1)
-    try:
-        parts = ranks * int(accumulated)
-        if parts > 0 and training.batch % parts != 0:
-            raise UsageError(
-                f"training.batch is {training.batch}, expected a multiple of {parts}: {ranks}, the number of ranks, "
-                f"times {accumulated}, trainer.gradient_accumulation_steps."
-            )
-        with as_started(ranks):
-            arguments = TrainingArguments(**values, per_device_train_batch_size=training.batch // parts)
-    except (TypeError, ValueError, ImportError, ZeroDivisionError) as error:
-        reason = str(error).strip().splitlines()[0].rstrip(".")
-        raise UsageError(f"transformers' Trainer refuses values of the task: {reason}.") from error
 
-    # Trainer would divide a batch between all GPUs that this process sees. Each of them is another rank's.
-    arguments._n_gpu = min(1, arguments._n_gpu)
-    return arguments
+
+def batch_of_rank(task: Task, ranks: int) -> int:
+    """Return the examples that a rank computes at a time. Raises UsageError if they are no whole number."""
+    accumulated = task.trainer.gradient_accumulation_steps or 1
+    parts = ranks * accumulated
+    if task.training.batch % parts != 0:
+        raise UsageError(
+            f"training.batch is {task.training.batch}, expected a multiple of {parts}: {ranks}, the number of ranks, "
+            f"times {accumulated}, trainer.gradient_accumulation_steps."
+        )
+    return task.training.batch // parts
+
+
+def check_schedule(task: Task) -> None:
+    """Raise UsageError if the schedule of [trainer] lacks a value or has one that it does not know.
+
+    Trainer would raise the error after the examples are encoded.
+    """
+    import torch
+    from transformers import get_scheduler
+
+    from trainer.finetune.opening import first_line
+
+    trainer = task.trainer
+    if trainer.lr_scheduler_type is None and trainer.lr_scheduler_kwargs is None:
+        return
+
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=task.training.lr)
+    kind = trainer.lr_scheduler_type or "linear"
+    try:
+        get_scheduler(kind, optimizer, 1, 2, scheduler_specific_kwargs=dict(trainer.lr_scheduler_kwargs or {}))
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"trainer.lr_scheduler_type is {kind!r}, which does not work with trainer.lr_scheduler_kwargs = "
+            f"{trainer.lr_scheduler_kwargs or {}}: {first_line(error)}"
+        ) from error
+
+
+def check_services(task: Task, arguments: Any) -> None:
+    """Raise UsageError if a service of trainer.report_to is unknown or not installed."""
+    from transformers.integrations.integration_utils import get_reporting_integration_callbacks
+
+    from trainer.finetune.opening import first_line
+
+    try:
+        for callback in get_reporting_integration_callbacks(arguments.report_to):
+            callback()
+    except (ImportError, RuntimeError, ValueError) as error:
+        raise UsageError(f"trainer.report_to is {task.trainer.report_to!r}: {first_line(error)}") from error
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from schemas.errors import UsageError
 from schemas.urls import normal
@@ -19,7 +20,7 @@ from trainer.config.parse import Origin
 from trainer.distributed.stop import StopRequest
 from trainer.finetune.encoder_folder import check_encoder_files
 from trainer.finetune.files.sets import Naming, check_task_files
-from trainer.finetune.shared_inputs import read_on_all_ranks
+from trainer.finetune.inputs import read_on_all_ranks
 from trainer.finetune.task import Task
 from trainer.finetune.task_file import data_folder, is_shipped, read_task
 
@@ -61,11 +62,13 @@ def _run(options: argparse.Namespace, stop: StopRequest) -> None:
         return
 
     # This import loads torch, DeepSpeed and transformers, which takes seconds, so it waits until the task is valid.
-    from trainer.finetune.run import Order, finetune
+    from trainer.finetune.job import Order
+    from trainer.finetune.run import finetune
 
     first_seed = options.first_seed or 0
     seeds = range(first_seed, first_seed + (options.seeds or 1))
-    order = Order(options.folder, task, data, options.output, list(seeds), options.random_weights, options.new_head)
+    output = Path(options.output)
+    order = Order(options.folder, task, data, output, list(seeds), options.random_weights, options.new_head)
     finetune(order, stop)
 
 

@@ -13,10 +13,10 @@ from typing import Any
 from trainer.finetune.examples import Example
 from trainer.finetune.files.labels import are_fractions
 from trainer.finetune.files.sets import example_sets
-from trainer.finetune.job import DEV, TEST, TRAIN, Job
+from trainer.finetune.job import Job
 from trainer.finetune.results import SeedResult
 from trainer.finetune.scores import all_labeled, label_counts, most_frequent_label, name_of_label, scores_of_label
-from trainer.finetune.task import Task
+from trainer.finetune.task import DEV, TEST, TRAIN, Task
 from trainer.finetune.texts import texts_of
 from trainer.logs import logger
 
@@ -41,7 +41,7 @@ def data_facts(job: Job) -> dict[str, Any]:
     examples |= {name: len(others.examples) for name, others in job.others.items()}
     counts = label_counts(job.kind, job.train.examples)
     labels = {name_of_label(job.kind, label): count for label, count in sorted(counts.items())}
-    return {"files": job.files, "examples": examples, "labels": labels}
+    return {"files": paths_by_set(job.task, job.data), "examples": examples, "labels": labels}
 
 
 def baseline_scores(job: Job) -> dict[str, dict[str, float]]:

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from trainer.config.document import section_reference
-from trainer.finetune.task import ColumnsSection, Task, TaskDataSection, TaskTrainingSection
+from trainer.finetune.task import ColumnsSection, Task, TaskDataSection, TaskTrainerSection, TaskTrainingSection
 
 INTRODUCTION = """\
 # Task files
@@ -37,6 +37,7 @@ def task_page() -> str:
         section_reference("[data]", TaskDataSection, BY_KIND),
         section_reference("[data.columns]", ColumnsSection),
         section_reference("[training]", TaskTrainingSection),
+        section_reference("[trainer]", TaskTrainerSection),
     ]
     return "\n".join(parts)
 

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from schemas.errors import UsageError
+from trainer.models.hf_files import weight_files
 
 ADVICE = "Give the folder of a downloaded model, or one that `clozeline export` wrote."
 
@@ -15,10 +16,6 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json")
 """Files that transformers opens a tokenizer from. Files of sentencepiece, whose names differ, end with .model."""
-
-WEIGHTS = re.compile(r"model\b.*\.safetensors")
-PICKLED_WEIGHTS = re.compile(r"pytorch_model\b.*\.bin")
-"""Names of files with weights. Other .bin files, such as training_args.bin, hold none."""
 
 
 def check_encoder_folder(folder: str, further_advice: str = "") -> None:
@@ -64,25 +61,18 @@ def _nearest_folder(path: Path) -> str:
 def check_encoder_files(folder: str, random_weights: bool = False, further_advice: str = "") -> None:
     """Raise UsageError unless a folder has a configuration, a tokenizer, and weights if they are not to be random.
 
+    Raises DataError for a damaged index of the weights.
     further_advice: as in `check_encoder_folder`.
     """
     check_encoder_folder(folder, further_advice)
     check_tokenizer_files(folder)
 
-    names = sorted(path.name for path in Path(folder).iterdir())
-    if random_weights or any(WEIGHTS.fullmatch(name) for name in names):
+    if random_weights:
         return
-
-    pickles = [name for name in names if PICKLED_WEIGHTS.fullmatch(name)]
-    if pickles:
-        raise UsageError(
-            f"{folder} has {', '.join(pickles)} but no model.safetensors. Opening a pickle runs whatever code is in "
-            "it, so none is opened here. If you trust the file, transformers' save_pretrained writes safetensors."
-        )
-    raise UsageError(
-        f"{folder} has no weights. Expected model.safetensors. Export or download the whole folder again, or use "
-        "--random_weights to train from random weights."
-    )
+    try:
+        weight_files(Path(folder))
+    except UsageError as error:
+        raise UsageError(f"{error} Or use --random_weights to train from random weights.") from error
 
 
 def check_tokenizer_files(folder: str) -> None:

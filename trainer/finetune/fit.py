@@ -6,7 +6,8 @@ transformers 5.23 (tests/trainer/finetune/test_trainer_alone.py), so pyproject.t
 - Batches of similar length are drawn from torch's global state, so a run that resumes after its first epoch sees other
   batches than one that was never stopped. `SeededBatches` depends on the seed and the epoch alone.
 - A kill while a checkpoint is written leaves a folder that Trainer takes for the newest checkpoint. It writes
-  trainer_state.json last, so only a folder with that file is complete (`newest_checkpoint`).
+  trainer_state.json last, so only a folder with that file is complete (`newest_checkpoint`). Trainer would also keep
+  the unfinished one and remove a complete one instead, so it is removed before training (`remove_incomplete`).
 - Most models take any keyword and ignore the number of labels that Trainer passes, so with the arguments' defaults two
   ranks double their losses and gradients, and accumulated batches add up instead of being averaged.
   `model_accepts_loss_kwargs` is set to False, as it is for models without keywords.
@@ -17,11 +18,9 @@ ranks agree on, and errors in one line.
 
 from __future__ import annotations
 
-import json
-import shutil
+import contextlib
 from collections.abc import Iterator
 from itertools import chain
-from math import isfinite
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -30,34 +29,24 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch.utils.data import Sampler, Subset
-from transformers import PrinterCallback, Trainer, TrainerCallback
+from transformers import PrinterCallback, Trainer
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
-from schemas.errors import ClozelineError, PreemptedError, StorageError, UsageError
-from trainer.distributed.collectives import run_on_all_ranks, run_on_rank_0
+from schemas.errors import ClozelineError, StorageError, UsageError
+from trainer.distributed.collectives import run_on_all_ranks, run_on_rank_0, succeed_on_all_ranks
 from trainer.finetune.determinism import choose_kernels
-from trainer.finetune.job import DEV, FeatureSet, Job
+from trainer.finetune.job import FeatureSet, Job
 from trainer.finetune.kinds.kind import TARGETS
 from trainer.finetune.kinds.text import CHOICES, loss_of_choices
 from trainer.finetune.layer_rates import layer_groups
 from trainer.finetune.opening import first_line, quiet_transformers
 from trainer.finetune.results import write_metrics
 from trainer.finetune.scores import all_labeled, finished, score
+from trainer.finetune.seed_events import SeedEvents, diverged, newest_checkpoint, remove_incomplete
+from trainer.finetune.task import DEV
 from trainer.logs import logger
-from trainer.metrics.presentation import duration
-
-COMPLETE = "trainer_state.json"
-"""The file that Trainer writes last into a checkpoint."""
-
-SECONDS_BETWEEN_LINES = 30.0
-"""Seconds between two lines of progress within an epoch."""
-
-
-class DivergedError(ClozelineError):
-    """The loss, or what the model computes, is NaN or infinite. Training cannot recover from that."""
-
-    everywhere = True
+from trainer.models.hf_files import weight_files
 
 
 class SeededBatches(Sampler):
@@ -101,16 +90,19 @@ class FinetuneTrainer(Trainer):
         self.folder = job.folder_of_seed(seed)
         training = job.task.training
         self.batches = SeededBatches(job.train.lengths, training.batch, seed, training.group_by_length)
-        self.events = SeedEvents(self)
         super().__init__(
             model=model,
             args=arguments,
             data_collator=job.kind.collate,
             train_dataset=job.train,
             eval_dataset=job.others[DEV],
-            callbacks=[self.events],
+            callbacks=[SeedEvents(job, seed, self.batches)],
         )
         self.remove_callback(PrinterCallback)
+        # Trainer makes the folder. Until training begins, it would make the output look like that of something else.
+        if self.args.should_save:
+            with contextlib.suppress(OSError):
+                self.folder.rmdir()
         self.model_accepts_loss_kwargs = False
         self._logged_at = perf_counter()
 
@@ -118,23 +110,42 @@ class FinetuneTrainer(Trainer):
         """Train to the last step from the newest checkpoint, and take the weights of the best epoch. Collective.
 
         If any rank was asked to stop, saves a checkpoint and raises PreemptedError. Raises DivergedError for a loss
-        that is not finite, and StorageError for a checkpoint that cannot be written.
+        that is not finite, and StorageError for a checkpoint that cannot be written or read.
         """
         self._choose_kernels()
         checkpoint = self._newest_checkpoint()
         self._logged_at = perf_counter()
         with quiet_transformers():
             self.train(resume_from_checkpoint=checkpoint)
+            succeed_on_all_ranks(self._take_best_weights)
 
     def _newest_checkpoint(self) -> str | None:
         """Return the path of the checkpoint to resume from. Raises UsageError if the ranks see different ones."""
-        found = run_on_all_ranks(lambda: newest_checkpoint(Path(self.args.output_dir)))
+        run_on_rank_0(lambda: remove_incomplete(self.folder))
+        found = run_on_all_ranks(lambda: newest_checkpoint(self.folder))
         if len(set(found)) > 1:
             raise UsageError(
                 f"the ranks do not see the same checkpoints in {self.args.output_dir}. Give an --output that all "
                 "machines share."
             )
         return found[0]
+
+    def _take_best_weights(self) -> None:
+        """Load the weights of the best epoch. Raises StorageError if they are missing or damaged.
+
+        Trainer would only warn, and the weights of the last epoch would count as the best ones.
+        """
+        # The path that Trainer has recorded is that of the output folder at the time, which may have been moved since.
+        best = self.folder / f"checkpoint-{self.state.best_global_step}"
+        self.state.best_model_checkpoint = str(best)
+        try:
+            weight_files(best)
+            self._load_best_model()
+        except (ClozelineError, OSError, SafetensorError) as error:
+            raise StorageError(
+                f"{best}, which has the weights of the best epoch, cannot be read: {first_line(error).rstrip('.')}. "
+                f"Remove {self.folder} and repeat the command, which then trains this seed again."
+            ) from error
 
     def _choose_kernels(self) -> None:
         """Compute the gradients of the two longest features, to learn whether all operations are deterministic."""
@@ -233,11 +244,6 @@ class FinetuneTrainer(Trainer):
         # Rank 0 writes the file that makes a checkpoint complete next. It waits for the files of the others.
         run_on_all_ranks(lambda: None)
 
-    def _load_best_model(self) -> None:
-        # The recorded path is that of the output folder at the time, which may have been moved since.
-        self.state.best_model_checkpoint = str(Path(self.args.output_dir) / f"checkpoint-{self.state.best_global_step}")
-        super()._load_best_model()
-
     # ---- Scores ----
 
     def scored(self, name: str, threshold: float | None) -> tuple[dict[str, float], list[Any], float | None]:
@@ -263,7 +269,7 @@ class FinetuneTrainer(Trainer):
         for number, of_row in zip(order, chain.from_iterable(found), strict=True):
             logits[number] = self.job.kind.logits_of(examples.features[number], of_row)
             if not np.isfinite(logits[number]).all():
-                raise DivergedError(f"the model computes scores that are NaN or infinite. {self.advice}")
+                raise diverged(self.job.task, "the model computes scores that are NaN or infinite")
         return logits
 
     # ---- What the log holds ----
@@ -291,15 +297,6 @@ class FinetuneTrainer(Trainer):
         """The time that training has taken, that before each resume included."""
         return sum(line["seconds"] for line in self.state.log_history)
 
-    @property
-    def steps_an_epoch(self) -> int:
-        return self.state.max_steps // self.job.task.training.epochs
-
-    @property
-    def advice(self) -> str:
-        """What to do about values that are not finite."""
-        return f"Lower training.lr, which is {self.job.task.training.lr}, or raise training.warmup_ratio."
-
     def _say_epoch(self, loss: float, scores: dict[str, float]) -> None:
         main = self.job.task.metrics[0]
         earlier = [epoch[main] for epoch in self.epochs[:-1]]
@@ -312,97 +309,3 @@ class FinetuneTrainer(Trainer):
             ", ".join(f"{name} {value:.4f}" for name, value in scores.items()),
             " (best)" if not earlier or scores[main] > max(earlier) else "",
         )
-
-
-class SeedEvents(TrainerCallback):
-    """Saves every `save_every` steps and when the ranks agree to stop, tells the watchdog, and logs the progress."""
-
-    def __init__(self, trainer: FinetuneTrainer):
-        self.trainer = trainer
-        self.job = trainer.job
-        self.stopping = False
-        self._restart_line(0)
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-        self._restart_line(state.global_step)
-        if 0 < state.global_step < state.max_steps:
-            logger.info("Seed %d continues at step %d of %d.", self.trainer.seed, state.global_step, state.max_steps)
-
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-        # Trainer's own way to tell the sampler fails on several ranks after a resume.
-        self.trainer.batches.epoch = state.global_step // self.trainer.steps_an_epoch
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-        self.job.watchdog.at(f"seed {self.trainer.seed}, step {state.global_step + 1}")
-
-    def on_prediction_step(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-        self.job.watchdog.progress()
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-        self.stopping |= self.job.stop.leaves_step()
-
-        # The end of an epoch is evaluated first, because a resume would begin with the next one.
-        if state.global_step % self.trainer.steps_an_epoch != 0:
-            control.should_save |= self.stopping or state.global_step % self.job.task.training.save_every == 0
-
-    def on_save(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-        if self.stopping and state.global_step < state.max_steps:
-            raise PreemptedError(
-                f"stopped in seed {self.trainer.seed} after step {state.global_step} of {state.max_steps}, which is "
-                "saved. The same command continues."
-            )
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **rest: Any) -> None:
-        if "loss" not in logs:
-            self._restart_line(state.global_step)  # the time of an evaluation is not that of steps
-            return
-        if not isfinite(logs["loss"]):
-            raise DivergedError(
-                f"the loss of seed {self.trainer.seed} is {logs['loss']} at step {state.global_step}. "
-                f"{self.trainer.advice}"
-            )
-        if perf_counter() - self._last_line > SECONDS_BETWEEN_LINES:
-            self._say_progress(state, logs["loss"])
-
-    def _say_progress(self, state: Any, loss: float) -> None:
-        """Log the step, its loss, and the speed since the last line."""
-        training = self.job.task.training
-        speed = (state.global_step - self._step_of_line) * training.batch / (perf_counter() - self._last_line)
-        logger.info(
-            "seed %d, epoch %d of %d: step %d of %d, loss %.4f, %.1f examples per second, about %s left",
-            self.trainer.seed,
-            (state.global_step - 1) // self.trainer.steps_an_epoch + 1,
-            training.epochs,
-            state.global_step,
-            state.max_steps,
-            loss,
-            speed,
-            duration((state.max_steps - state.global_step) * training.batch / speed),
-        )
-        self._restart_line(state.global_step)
-
-    def _restart_line(self, step: int) -> None:
-        self._last_line = perf_counter()
-        self._step_of_line = step
-
-
-def newest_checkpoint(folder: Path) -> str | None:
-    """Return the path of the newest complete checkpoint in a folder, None if there is none."""
-    complete = [path for path in folder.glob("checkpoint-*") if is_complete(path)]
-    newest = max(complete, key=lambda path: int(path.name.removeprefix("checkpoint-")), default=None)
-    return None if newest is None else str(newest)
-
-
-def is_complete(checkpoint: Path) -> bool:
-    """Return whether Trainer has written all of a checkpoint."""
-    try:
-        json.loads((checkpoint / COMPLETE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return True
-
-
-def remove_checkpoints(folder: Path) -> None:
-    """Remove the checkpoints of a finished seed. folder: of the seed, where other files of Trainer stay."""
-    for path in folder.glob("checkpoint-*"):
-        shutil.rmtree(path, ignore_errors=True)

@@ -1,20 +1,38 @@
-"""Records what the results in a folder were made from, so that results of different inputs are never mixed.
+"""What the results in a folder are made from: reads it on all ranks, and records it.
 
-The record is a JSON object: names of inputs, and their values or hashes. The error for another folder names those that
-differ. Does not import torch, because the process of a suite stays small.
+So results of different inputs are never mixed. The record is a JSON object: names of inputs, and their values or
+hashes. The error for another folder names those that differ. Does not import torch in a single process, because the
+process of a suite stays small.
+
+Every rank reads the files because every rank needs the examples. If one of them fails, all fail together: otherwise
+eight ranks would print the same error eight times, and a file that is missing on one machine would leave the other
+ranks waiting for its rank.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from schemas import storage
-from schemas.errors import UsageError
+from schemas.errors import DataError, UsageError
 from trainer.checkpoint.run_lock import LOCK_FILES
+from trainer.distributed.stop import StopRequest
 
 INPUTS_FILE = "inputs.json"
+
+HASHED = {".json", ".safetensors", ".bin", ".txt", ".model"}
+"""The endings of an encoder's files that its hash covers."""
+
+TIMEOUT_SECONDS = 600.0
+"""How long a rank may go without progress before the watchdog ends its process."""
+
+T = TypeVar("T")
 
 MAX_NAMED = 3
 """The maximum number of differing inputs that a message names."""
@@ -67,8 +85,13 @@ def check_inputs(folder: Path, inputs: dict[str, Any], remedy: str) -> None:
 
 def read_inputs_of(folder: Path) -> dict[str, Any] | None:
     """Return the recorded inputs of a folder, None if it has no readable record."""
+    return read_json(folder / INPUTS_FILE)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Return the JSON object in a file, None if the file is missing or damaged."""
     try:
-        content = json.loads((folder / INPUTS_FILE).read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) else None
@@ -90,3 +113,71 @@ def _shown(values: dict[str, Any], key: str) -> str:
         return "(unset)"
     text = json.dumps(values[key], ensure_ascii=False)
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+
+
+# ---- The encoder ----
+
+
+def fingerprint_of(folder: str) -> str:
+    """Return a hash of a folder's configuration, tokenizer and weights, as 16 hex digits."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(folder).iterdir()):
+        if path.suffix not in HASHED or not path.is_file():
+            continue
+        status = path.stat()
+        digest.update(path.name.encode() + b"\0")
+        digest.update(_hash_of_file(path, (status.st_size, status.st_mtime_ns, status.st_ino)))
+    return digest.hexdigest()[:16]
+
+
+@cache
+def _hash_of_file(path: Path, state: tuple[int, int, int]) -> bytes:
+    """Return the SHA-256 of a file. state: its size, time and inode, because a suite asks for each of its tasks."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
+
+
+# ---- Several ranks ----
+
+
+def read_on_all_ranks(read: Callable[[], T], stop: StopRequest) -> T:
+    """Return what `read` returned on this rank. A collective call, which joins the process group if there are several.
+
+    stop: ends the wait for other ranks.
+
+    If `read` fails on any rank, every rank raises the error of the first rank that failed.
+    """
+    # A single process reports errors in the files before it loads torch and DeepSpeed, which takes seconds.
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return read()
+
+    from trainer.distributed.collectives import succeed_on_all_ranks
+    from trainer.distributed.process_group import start_distributed
+    from trainer.run_context import watch_ranks
+
+    start_distributed(TIMEOUT_SECONDS, stop)
+    with watch_ranks(TIMEOUT_SECONDS) as watchdog:
+        watchdog.at("reading the task's files")
+        return succeed_on_all_ranks(read)
+
+
+def agreed(inputs: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Check that `inputs` returns the same on all ranks, and return it. A collective call.
+
+    Raises DataError on every rank if the inputs or the code of two ranks differ. The message groups the ranks that
+    agree.
+    """
+    from trainer.distributed.collectives import differences_of, facts_of_code, listed, run_on_all_ranks
+
+    found = run_on_all_ranks(inputs)
+    code = run_on_all_ranks(facts_of_code)
+    values = [{key: repr(value) for key, value in flattened(of_rank).items()} for of_rank in found]
+    facts = [of_rank | of_code for of_rank, of_code in zip(values, code, strict=True)]
+    for key, ranks in differences_of(facts).items():
+        groups = "; ".join(listed(of_value) for of_value in ranks.values())
+        error = DataError(
+            f"{key} differs between ranks. Ranks that agree: {groups}. Copy the same files to every machine."
+        )
+        error.everywhere = True
+        raise error
+    return found[0]

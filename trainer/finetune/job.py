@@ -1,9 +1,10 @@
-"""The data and resources that all seeds of a fine-tuning share: the task, its features, the folders, the watchdog."""
+"""A fine-tuning as it is asked for, and the features and resources that all its seeds share."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,10 @@ from torch.utils.data import Dataset
 
 from trainer.distributed.stop import StopAgreement
 from trainer.distributed.watchdog import Watchdog
-from trainer.finetune.examples import Example
+from trainer.finetune.examples import Example, SpanExample
 from trainer.finetune.kinds.kind import OF_A_ROW, TARGETS, Feature, Kind, length_of
-from trainer.finetune.scores import threshold_for
-from trainer.finetune.task import Task
-
-TRAIN = "train"
-DEV = "dev"
-TEST = "test"
+from trainer.finetune.metrics.answers import best_threshold
+from trainer.finetune.task import DEV, Task
 
 OF_THE_MODEL = (*OF_A_ROW, *TARGETS)
 """The keys of a feature that the model gets."""
@@ -52,22 +49,31 @@ def as_lists(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Job:
-    """One task and one encoder.
+class Order:
+    """A fine-tuning as the command line asks for it.
 
-    files: the paths of each set's files, by the name of the set. inputs: what the results depend on, for inputs.json.
-    folder: the encoder's folder. output: the output folder. random_weights: whether the encoder starts untrained.
-    new_head: whether a head that fits is replaced. train: the training set. others: the sets that get predictions after
-    training, by name, "dev" first. stop: the ranks' agreement to stop after a signal.
+    folder: the encoder's folder. data: the folder of the task's files. output: the output folder. random_weights:
+    whether the encoder starts untrained. new_head: whether a head that fits is replaced.
     """
 
-    task: Task
-    files: dict[str, list[str]]
-    inputs: dict[str, Any]
     folder: str
+    task: Task
+    data: str
     output: Path
-    random_weights: bool
-    new_head: bool
+    seeds: Sequence[int]
+    random_weights: bool = False
+    new_head: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job(Order):
+    """A fine-tuning that may begin.
+
+    inputs: what the results depend on, for inputs.json. train: the training set. others: the sets that get predictions
+    after training, by name, "dev" first. stop: the ranks' agreement to stop after a signal.
+    """
+
+    inputs: dict[str, Any]
     kind: Kind[Any, Any]
     train: FeatureSet
     others: dict[str, FeatureSet]
@@ -77,9 +83,20 @@ class Job:
     def threshold(self, predictions: Sequence[Any]) -> float | None:
         """Return the null score above which a question gets no answer, given the predictions for the dev set.
 
-        Returns None if the task's kind is not span.
+        Returns None if the task's kind is not span. It is infinite if all questions of the training set have an answer,
+        as in SQuAD 1.1. Otherwise it is the task's training.null_threshold, or, if that is "best", the threshold with
+        the best F1 on the dev set.
         """
-        return threshold_for(self.task, self.train.examples, self.kind, self.others[DEV].examples, predictions)
+        if self.task.kind != "span":
+            return None
+        if not any(isinstance(example, SpanExample) and example.is_impossible for example in self.train.examples):
+            return inf
+        if self.task.training.null_threshold != "best":
+            return self.task.training.null_threshold
+
+        texts = [prediction.text for prediction in predictions]
+        null_scores = [prediction.null_score for prediction in predictions]
+        return best_threshold(texts, self.kind.references(self.others[DEV].examples), null_scores)
 
     def folder_of_seed(self, seed: int) -> Path:
         """Return the folder that holds a seed's files."""

@@ -5,19 +5,18 @@ A head that the folder does not have gets random weights, which depend on the se
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 
 from schemas.errors import DataError
+from trainer.finetune.files.records import listed
 from trainer.finetune.job import Job
 from trainer.finetune.kinds.kind import Kind
-from trainer.finetune.opening import classes_for, first_line, quiet_transformers, read_config
+from trainer.finetune.opening import classes_for, open_weights, read_config
 from trainer.finetune.task import Task
 from trainer.logs import logger
-from trainer.models.hf_files import weight_files
 
 
 def build_model(job: Job, seed: int) -> Any:
@@ -34,25 +33,8 @@ def build_model(job: Job, seed: int) -> Any:
         return auto_class.from_config(config).float()
 
     keeps_head = not job.new_head and keeps_existing_head(folder, config, job.kind)
-    weight_files(Path(folder))  # transformers would open pickles
-    with quiet_transformers():
-        try:
-            model, loading_info = auto_class.from_pretrained(
-                folder,
-                config=config,
-                dtype=torch.float32,
-                local_files_only=True,
-                use_safetensors=True,
-                output_loading_info=True,
-                # A head with a different number of labels gets random weights. check_weights rejects other mismatches.
-                ignore_mismatched_sizes=True,
-            )
-        except Exception as error:  # transformers raises many types for missing, damaged and mismatched files
-            reason = first_line(error).rstrip(".")
-            raise DataError(
-                f"the weights in {folder} cannot be read: {reason}. Export or download them again."
-            ) from error
-
+    # A head with a different number of labels gets random weights. check_weights rejects other mismatches.
+    model, loading_info = open_weights(auto_class, folder, config=config, ignore_mismatched_sizes=True)
     mismatched = [name for name, *_ in loading_info["mismatched_keys"]]
     check_weights(folder, model, [*loading_info["missing_keys"], *mismatched])
     return model if keeps_head else with_new_head(model)
@@ -100,18 +82,12 @@ def log_head(job: Job) -> None:
         logger.info("%s was fine-tuned on a task of this kind. A head of the same size is kept.", folder)
     else:
         labels = list(read_config(folder).id2label.values())
-        logger.info("%s has a head for other labels (%s), so its head is replaced.", folder, listed_labels(labels))
+        logger.info("%s has a head for other labels (%s), so its head is replaced.", folder, listed(labels))
 
 
 def has_head_of_kind(config: Any, kind: Kind[Any, Any]) -> bool:
     """Return whether a folder's configuration names the class of model that this kind needs."""
     return classes_for(kind.model_class)[type(config)].__name__ in (config.architectures or ())
-
-
-def listed_labels(labels: list[str]) -> str:
-    """Return label names joined by commas, at most five of them."""
-    shown = ", ".join(labels[:5])
-    return shown if len(labels) <= 5 else f"{shown}, ..."
 
 
 def with_new_head(model: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Opens the configuration and the tokenizer of an encoder in the Hugging Face format.
+"""Opens the configuration, the tokenizer and the weights of an encoder in the Hugging Face format.
 
 The folder may be a Clozeline export or a published encoder that transformers opens without remote code.
 """
@@ -8,15 +8,18 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import torch
 import transformers
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from schemas.errors import UsageError
+from schemas.errors import DataError, UsageError
 from trainer.finetune.encoder_folder import check_encoder_folder, check_tokenizer_files
 from trainer.finetune.kinds.table import KINDS
+from trainer.models.hf_files import weight_files
 
 COUNTS_FROM_PADDING = {
     "camembert",
@@ -79,20 +82,8 @@ def open_tokenizer(folder: str, kind: str) -> PreTrainedTokenizerBase:
     Raises UsageError if there is none, if it has no padding or classification token, or if it is not a fast tokenizer,
     which alone gives the offsets of tokens.
     """
-    check_tokenizer_files(folder)
-    settings = {"local_files_only": True}
-    if kind == "tags":
-        # Byte-level BPE expects a space before each word, which words that are already split do not have.
-        settings["add_prefix_space"] = True
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, **settings)
-    except Exception as error:  # transformers raises many types, depending on which file is missing
-        reason = first_line(error).rstrip(".")
-        raise UsageError(
-            f"{folder} has no tokenizer that transformers {transformers.__version__} can open: {reason}. Export or "
-            "download the whole folder again."
-        ) from error
-
+    # Byte-level BPE expects a space before each word, which words that are already split do not have.
+    tokenizer = any_tokenizer(folder, **({"add_prefix_space": True} if kind == "tags" else {}))
     if tokenizer.pad_token_id is None or tokenizer.cls_token_id is None:
         raise UsageError(
             f"the tokenizer of {folder} has no token for padding or for classification, which encoders have. Decoders "
@@ -109,6 +100,43 @@ def open_tokenizer(folder: str, kind: str) -> PreTrainedTokenizerBase:
             "tokenizer there: AutoTokenizer.from_pretrained(...).save_pretrained(...)."
         )
     return tokenizer
+
+
+def any_tokenizer(folder: str, **settings: Any) -> PreTrainedTokenizerBase:
+    """Return the folder's tokenizer, of whatever kind. Raises UsageError if transformers cannot open it."""
+    check_tokenizer_files(folder)
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, **settings)
+    except Exception as error:  # transformers raises many types, depending on which file is missing
+        reason = first_line(error).rstrip(".")
+        raise UsageError(
+            f"{folder} has no tokenizer that transformers {transformers.__version__} can open: {reason}. Export or "
+            "download the whole folder again."
+        ) from error
+
+
+def open_weights(auto_class: Any, folder: str, **settings: Any) -> tuple[Any, dict[str, Any]]:
+    """Return a folder's model in float32 on the CPU, and transformers' facts about missing and mismatched weights.
+
+    auto_class: an Auto class of transformers, such as AutoModel. settings: of its `from_pretrained`.
+    Raises UsageError and DataError if the weights are missing, damaged, or a pickle.
+    """
+    weight_files(Path(folder))  # transformers would open pickles
+    with quiet_transformers():
+        try:
+            return auto_class.from_pretrained(
+                folder,
+                dtype=torch.float32,
+                local_files_only=True,
+                use_safetensors=True,
+                output_loading_info=True,
+                **settings,
+            )
+        except Exception as error:  # transformers raises many types for missing, damaged and mismatched files
+            reason = first_line(error).rstrip(".")
+            raise DataError(
+                f"the weights in {folder} cannot be read: {reason}. Export or download them again."
+            ) from error
 
 
 def longest_row(config: Any) -> int | None:

@@ -1,4 +1,8 @@
-"""Writes the results of a fine-tuning: predictions of each seed, scores of all seeds, the report and the best model."""
+"""Writes the results of a fine-tuning: predictions of each seed, scores of all seeds, the report and the best model.
+
+The report is laid out by templates/finetune.html, and the model card by templates/model_card.md.jinja. The best model
+may be published, so its card holds no paths.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +13,34 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 from schemas import storage
-from trainer.finetune.data_facts import baseline_scores, data_facts, warn_of_guessing
+from schemas.charts import COLORS, Chart, Line, chart, short
+from schemas.pages import render, render_markdown
+from trainer.finetune.data_facts import baseline_scores, data_facts, shown_labels, warn_of_guessing
 from trainer.finetune.job import Job
-from trainer.finetune.model_card import model_card
+from trainer.finetune.opening import read_config
 from trainer.finetune.output import MODEL_FOLDER, move_model
-from trainer.finetune.report import write_report
-from trainer.finetune.results import RESULTS_FILE, SeedResult, Spread, best_of, results_in, summary_of
+from trainer.finetune.results import RESULTS_FILE, SeedResult, Spread, best_of, results_in, summary_of, with_interval
+from trainer.finetune.task import DEV, TEST
+from trainer.finetune.task_file import dump_task
 from trainer.logs import logger
-from trainer.metrics.presentation import keep_running
+from trainer.metrics.presentation import duration, keep_running, shown_path
+
+REPORT_FILE = "report.html"
+
+SPREAD_COLUMNS = ("mean", "interval", "lower_quartile", "median", "upper_quartile")
+"""The columns of the table of scores, by the names that results.json has for them."""
+
+PIPELINES = {
+    "sentence": "text-classification",
+    "pair": "text-classification",
+    "tags": "token-classification",
+    "span": "question-answering",
+    "choice": "multiple-choice",
+}
+"""What the Hugging Face Hub calls each kind of task."""
 
 
 def write_predictions(folder: Path, name: str, job: Job, final: Sequence[Any]) -> None:
@@ -59,8 +82,9 @@ def write_outcome(job: Job) -> None:
     }
 
     write_best_model(job, best, baseline)
-    with keep_running("report.html"):
-        write_report(job.output, content)
+    with keep_running(REPORT_FILE):
+        page = report(content, dump_task(job.task))
+        storage.publish(str(job.output / REPORT_FILE), page.encode(), durable=False)
 
     # Written last, because other commands take the existence of results.json as a sign that everything is complete.
     storage.publish(str(job.output / RESULTS_FILE), (json.dumps(content, indent=1) + "\n").encode())
@@ -100,6 +124,146 @@ def log_outcome(job: Job, results: list[SeedResult]) -> None:
 
 def shown(spread: Spread, seeds: int) -> str:
     """Return a score as a log line shows it: the mean, and with several seeds the interval and the median."""
-    if seeds == 1:
-        return f"{spread['mean']:.4f}"
-    return f"{spread['mean']:.4f} ± {spread['interval']:.4f} (95%, {seeds} seeds), median {spread['median']:.4f}"
+    mean = with_interval(spread)
+    return mean if seeds == 1 else f"{mean} (95%, {seeds} seeds), median {spread['median']:.4f}"
+
+
+# ---- The report ----
+
+
+def report(results: dict[str, Any], task: str) -> str:
+    """Return the page. task: the task file's text."""
+    drawn = [chart for chart in charts(results) if chart is not None]
+
+    return render(
+        "trainer.finetune",
+        "finetune.html",
+        title=results["task"],
+        kind=results["kind"],
+        encoder=shown_path(results["encoder"]),
+        random_weights=results["random_weights"],
+        figures=figures(results),
+        scores=rows_of_scores(results["summary"]),
+        baseline=rows_of_baseline(results["baseline"]),
+        sets=rows_of_sets(results["data"]),
+        labels=shown_labels(results["data"]["labels"]),
+        charts=drawn,
+        seeds=rows_of_seeds(results["seeds"], results["metrics"][0]),
+        task=task,
+    )
+
+
+def figures(results: dict[str, Any]) -> dict[str, str]:
+    """Return the headline numbers as text, by name."""
+    main = results["metrics"][0]
+    seeds = results["seeds"]
+    seconds = sum(seed["seconds"] for seed in seeds)
+
+    # The dev set has chosen the best epoch, so the score on the test set, if it has labels, says more of new text.
+    names = [name for name in (TEST, DEV) if name in results["summary"]]
+    scores = {f"{main}, {name}": with_interval(results["summary"][name][main]) for name in names}
+    return scores | {"seeds": str(len(seeds)), "time": duration(seconds)}
+
+
+def rows_of_scores(summary: dict[str, dict[str, Spread]]) -> list[list[str]]:
+    """Return a row for each set and metric: set, metric, mean, half-width of its 95% interval, and the quartiles."""
+    rows = []
+    for name, scores in summary.items():
+        for metric, spread in scores.items():
+            values = [spread[column] for column in SPREAD_COLUMNS]
+
+            # A single seed has no interval.
+            shown = ["-" if value is None else f"{value:.4f}" for value in values]
+            rows.append([name, metric, *shown])
+    return rows
+
+
+def rows_of_baseline(baseline: dict[str, dict[str, float]]) -> list[list[str]]:
+    """Return a row for each set and metric: set, metric, and the score of always predicting the same label."""
+    rows = []
+    for name, scores in baseline.items():
+        for metric, value in scores.items():
+            rows.append([name, metric, f"{value:.4f}"])
+    return rows
+
+
+def rows_of_sets(data: dict[str, Any]) -> list[list[str]]:
+    """Return a row for each set: its name, the number of its examples, and its files."""
+    rows = []
+    for name, size in data["examples"].items():
+        files = ", ".join(shown_path(path) for path in data["files"][name])
+        rows.append([name, f"{size:,}", files])
+    return rows
+
+
+def rows_of_seeds(seeds: list[dict[str, Any]], main: str) -> list[list[str]]:
+    """Return a row for each seed: its number, its best epoch, the dev score, and the training time."""
+    rows = []
+    for seed in seeds:
+        score = seed["scores"][DEV][main]
+        rows.append([str(seed["seed"]), str(seed["epoch"]), f"{score:.4f}", duration(seed["seconds"])])
+    return rows
+
+
+def charts(results: dict[str, Any]) -> list[Chart | None]:
+    """Return the charts of the training loss and of the main metric, with one line per seed."""
+    main = results["metrics"][0]
+    return [
+        chart_of("Loss on the training set, mean of each epoch", results["seeds"], "loss"),
+        chart_of(f"{main} on the dev set, after each epoch", results["seeds"], main),
+    ]
+
+
+def chart_of(title: str, seeds: list[dict[str, Any]], name: str) -> Chart | None:
+    """Return a chart of one value per epoch, with one line per seed."""
+    lines = []
+    for number, seed in enumerate(seeds):
+        points = [(int(epoch["step"]), float(epoch[name])) for epoch in seed["epochs"]]
+        lines.append(Line(f"seed {seed['seed']}", COLORS[number % len(COLORS)], points))
+
+    last_step = int(seeds[0]["epochs"][-1]["step"])
+    return chart(title, lines, last_step, [], short)
+
+
+# ---- The model card ----
+
+
+def model_card(job: Job, best: SeedResult, baseline: dict[str, dict[str, float]]) -> str:
+    """Return the card, as Markdown.
+
+    best: the result of the seed whose weights the folder has. baseline: scores of always predicting the most frequent
+    label, by set and then by metric.
+    """
+    facts = data_facts(job)
+    values = job.task.model_dump(include={"training", "trainer"}, exclude_none=True)
+    return render_markdown(
+        "trainer.finetune",
+        "model_card.md.jinja",
+        task=job.task,
+        family=read_config(job.folder).model_type,
+        random_weights=job.random_weights,
+        model_class=job.kind.model_class,
+        pipeline=PIPELINES[job.task.kind],
+        best=best,
+        scores=card_rows(best, facts["examples"], baseline),
+        has_baseline=bool(baseline),
+        labels=[(in_cell(label), count) for label, count in facts["labels"].items()],
+        training=tomli_w.dumps({name: table for name, table in values.items() if table}).strip(),
+    )
+
+
+def card_rows(best: SeedResult, examples: dict[str, int], baseline: dict[str, dict[str, float]]) -> list[list[str]]:
+    """Return a row for each set and metric: set, examples, metric, score, and the baseline's score if there is one."""
+    rows = []
+    for name, scores in best.scores.items():
+        for metric, score in scores.items():
+            row = [in_cell(name), f"{examples[name]:,}", metric, f"{score:.4f}"]
+            if baseline:
+                row.append(f"{baseline[name][metric]:.4f}")
+            rows.append(row)
+    return rows
+
+
+def in_cell(text: str) -> str:
+    """Return a text as a cell of a table shows it: a "|" or a line break would end the cell."""
+    return " ".join(text.replace("|", "\\|").split())

@@ -13,7 +13,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from schemas import storage
-from schemas.errors import StorageError, UsageError
+from schemas.errors import StorageError
 from trainer.checkpoint.run_lock import held
 from trainer.export.tokenizer import TOKENIZER_CONFIG, portable_config
 from trainer.finetune.inputs import check_inputs, record_inputs
@@ -43,16 +43,11 @@ def claimed(output: Path, inputs: dict[str, Any]) -> Iterator[None]:
 def record_start(job: Job) -> None:
     """Write inputs.json and task.toml. From now on, the output folder belongs to this fine-tuning.
 
-    One that failed before it trained anything, for example because of damaged weights, owns nothing.
+    One that failed before it trained anything, for example because of damaged weights or of a service that it should
+    log to, owns nothing, so that the corrected command may use the folder.
     """
     record_inputs(job.output, job.inputs)
     storage.publish(str(job.output / TASK_FILE), dump_task(job.task).encode())
-
-
-def check_is_local(output: str) -> None:
-    """Raise UsageError if an output is a URL."""
-    if not storage.is_local(output):
-        raise UsageError(f"--output {output} is a URL. Give a local folder, and copy it after the command ends.")
 
 
 def write_model(output: Path, model: Any, folder: str, kind: str) -> None:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
+
 from schemas import storage
-from trainer.finetune.metrics.seed_summary import mean_with_interval, quartiles
+from trainer.finetune.task import DEV
 
 RESULT_FILE = "result.json"
 RESULTS_FILE = "results.json"
 METRICS_FILE = "metrics.jsonl"
+
+CONFIDENCE = 0.95
+"""The probability that an interval contains the true mean."""
 
 Spread = dict[str, float | None]
 """What a table shows of the values of several seeds, by name. A single seed has no interval: None."""
@@ -63,7 +69,7 @@ def results_in(output: Path) -> list[SeedResult]:
 
 def best_of(results: list[SeedResult], metric: str) -> SeedResult:
     """Return the result with the best dev score; of equal scores, the one with the lowest seed."""
-    return max(results, key=lambda result: (result.scores["dev"][metric], -result.seed))
+    return max(results, key=lambda result: (result.scores[DEV][metric], -result.seed))
 
 
 def summary_of(results: list[SeedResult]) -> dict[str, dict[str, Spread]]:
@@ -74,14 +80,33 @@ def summary_of(results: list[SeedResult]) -> dict[str, dict[str, Spread]]:
     return summary
 
 
-def spread(values: list[float]) -> Spread:
-    """Return the mean, the half-width of its 95% interval (None for a single value), the median and the quartiles."""
-    mean = mean_with_interval(values)
-    middle = quartiles(values)
+def spread(values: Sequence[float]) -> Spread:
+    """Return the mean of values, the half-width of its 95% interval, the median and the quartiles.
+
+    The interval is Student's t interval for the mean of independent, roughly normal values ("Student", 1908, The
+    probable error of a mean), None for a single value. Its half-width is 4.3 standard errors with three seeds and 2.8
+    with five. It is not clipped to a metric's range. Quartiles are linearly interpolated.
+    """
+    # The same as scipy.stats.t.ppf, but scipy.stats takes a second longer to import.
+    from scipy.special import stdtrit
+
+    count = len(values)
+    interval = None
+    if count > 1:
+        standard_error = float(np.std(values, ddof=1)) / count**0.5
+        interval = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2)) * standard_error
+
+    lower, median, upper = np.quantile(values, [0.25, 0.5, 0.75]).tolist()
     return {
-        "mean": mean.mean,
-        "interval": None if mean.high is None else mean.high - mean.mean,
-        "lower_quartile": middle.lower,
-        "median": middle.median,
-        "upper_quartile": middle.upper,
+        "mean": float(np.mean(values)),
+        "interval": interval,
+        "lower_quartile": lower,
+        "median": median,
+        "upper_quartile": upper,
     }
+
+
+def with_interval(of_values: Spread) -> str:
+    """Return a mean as text, with the half-width of its 95% interval if there are several values."""
+    mean = f"{of_values['mean']:.4f}"
+    return mean if of_values["interval"] is None else f"{mean} ± {of_values['interval']:.4f}"

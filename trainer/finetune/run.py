@@ -2,6 +2,7 @@
 
     OUTPUT/task.toml                 the task with all its values
     OUTPUT/inputs.json               the task, and hashes of the encoder and the data, that the folder belongs to
+    OUTPUT/seed-0/result.json        scores of the seed; its existence marks the seed as finished
     OUTPUT/seed-0/metrics.jsonl      one line per epoch
     OUTPUT/seed-0/predictions_*.jsonl
     OUTPUT/seed-0/checkpoint-*       what a stopped command resumes from, until the seed is finished
@@ -19,7 +20,6 @@ import contextlib
 import hashlib
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import isfinite
 from pathlib import Path
@@ -27,52 +27,32 @@ from typing import Any
 
 import torch.distributed as dist
 
-from schemas.errors import UsageError
 from trainer.distributed.collectives import run_on_rank_0, succeed_on_all_ranks
 from trainer.distributed.process_group import device_of_rank, start_distributed
 from trainer.distributed.stop import StopAgreement, StopRequest
 from trainer.distributed.threads import Threads, cores_of_rank, kept_threads, spare_busy_cores
-from trainer.distributed.watchdog import Watchdog
 from trainer.finetune.arguments import training_arguments
-from trainer.finetune.data_facts import log_data, paths_by_set
+from trainer.finetune.data_facts import log_data
 from trainer.finetune.determinism import make_deterministic
 from trainer.finetune.examples import Example, TaskData
 from trainer.finetune.files.read import read_task_data
 from trainer.finetune.files.sets import named_files
-from trainer.finetune.fingerprint import fingerprint_of
-from trainer.finetune.fit import FinetuneTrainer, remove_checkpoints
-from trainer.finetune.inputs import read_inputs_of
-from trainer.finetune.job import DEV, TEST, FeatureSet, Job
+from trainer.finetune.fit import FinetuneTrainer
+from trainer.finetune.inputs import TIMEOUT_SECONDS, agreed, fingerprint_of, read_inputs_of, read_on_all_ranks
+from trainer.finetune.job import FeatureSet, Job, Order
 from trainer.finetune.kinds.kind import Kind
 from trainer.finetune.kinds.table import kind_of
-from trainer.finetune.metrics.metric_table import unsuitable
 from trainer.finetune.model import build_model, log_head
 from trainer.finetune.opening import check_folder, longest_row, open_tokenizer, read_config
 from trainer.finetune.outcome import write_outcome, write_predictions
-from trainer.finetune.output import check_is_local, claimed, record_start, write_model
+from trainer.finetune.output import claimed, write_model
 from trainer.finetune.results import SeedResult, read_seed_result, write_seed_result
-from trainer.finetune.shared_inputs import TIMEOUT_SECONDS, agreed, read_on_all_ranks
-from trainer.finetune.task import Task
+from trainer.finetune.scores import check_metrics_of_labels
+from trainer.finetune.seed_events import remove_checkpoints
+from trainer.finetune.task import DEV, TEST, TRAIN, Task
 from trainer.finetune.task_file import dump_task
 from trainer.logs import logger
 from trainer.run_context import watch_ranks
-
-
-@dataclass(frozen=True)
-class Order:
-    """A fine-tuning as the command line asks for it.
-
-    folder: the encoder's folder. data: the folder of the task's files. output: the output folder. new_head: whether a
-    head that the folder has is replaced in any case.
-    """
-
-    folder: str
-    task: Task
-    data: str
-    output: str
-    seeds: Sequence[int]
-    random_weights: bool = False
-    new_head: bool = False
 
 
 def finetune(order: Order, stop_request: StopRequest) -> list[SeedResult]:
@@ -82,24 +62,31 @@ def finetune(order: Order, stop_request: StopRequest) -> list[SeedResult]:
     its state is saved, DivergedError for a loss that is not finite, and StorageError for files that cannot be read or
     written.
     """
-    files = read_on_all_ranks(lambda: read_files(order), stop_request)
+    data, kind = read_on_all_ranks(lambda: read_files(order), stop_request)
 
     make_deterministic()
     start_distributed(TIMEOUT_SECONDS, stop_request)
     spare_busy_cores()
     with contextlib.ExitStack() as resources, watch_ranks(TIMEOUT_SECONDS) as watchdog:
         watchdog.at("comparing the files of all ranks")
-        inputs = agreed(lambda: inputs_of(order, files.data))
-        output = Path(order.output)
-        arguments_of(order.task, output)
-        threads = kept_threads(run_on_rank_0(lambda: threads_of(output)), cores_of_rank())
-        run_on_rank_0(lambda: resources.enter_context(claimed(output, inputs)))
+        inputs = agreed(lambda: inputs_of(order, data, dist.get_world_size()))
+        succeed_on_all_ranks(lambda: arguments_of(order.task, order.output))
+        threads = kept_threads(run_on_rank_0(lambda: threads_of(order.output)), cores_of_rank())
+        run_on_rank_0(lambda: resources.enter_context(claimed(order.output, inputs)))
 
         stop = resources.enter_context(contextlib.closing(StopAgreement(stop_request, 2 * TIMEOUT_SECONDS)))
         stop.training_begins()
 
         watchdog.at("encoding the examples")
-        job = open_job(order, files, inputs | {"threads": threads._asdict()}, stop, watchdog)
+        job = Job(
+            **vars(order),
+            inputs=inputs | {"threads": threads._asdict()},
+            kind=kind,
+            train=FeatureSet(data.train, kind.features(data.train), for_training=True),
+            others={name: FeatureSet(examples, kind.features(examples)) for name, examples in scored(data).items()},
+            stop=stop,
+            watchdog=watchdog,
+        )
         log_data(job)
         results = [finished_seed(job, seed) for seed in order.seeds]
 
@@ -108,42 +95,25 @@ def finetune(order: Order, stop_request: StopRequest) -> list[SeedResult]:
     return results
 
 
-@dataclass(frozen=True)
-class Files:
-    """The files that an order names, read and checked."""
-
-    kind: Kind[Any, Any]
-    data: TaskData
-
-
-def read_files(order: Order) -> Files:
-    """Read the files that an order names. Raises DataError, UsageError and StorageError."""
-    check_is_local(order.output)
+def read_files(order: Order) -> tuple[TaskData, Kind[Any, Any]]:
+    """Return the examples of an order, and their kind. Raises DataError, UsageError and StorageError."""
     check_folder(order.folder, order.task.kind)
     tokenizer = open_tokenizer(order.folder, order.task.kind)
     data = read_task_data(order.task, order.data)
-    check_metrics(order.task, data.labels)
+    check_metrics_of_labels(order.task, data.labels)
 
     kind = kind_of(order.task, data.labels, tokenizer, longest_row(read_config(order.folder)))
     kind.check_room()
-    return Files(kind, data)
+    return data, kind
 
 
-def check_metrics(task: Task, labels: Sequence[str]) -> None:
-    """Raise UsageError if a metric does not fit the labels, which may be known only from the training set."""
-    for metric in task.metrics:
-        reason = unsuitable(metric, task.kind, task.is_regression, len(labels) if labels else None)
-        if reason is not None:
-            raise UsageError(f'metrics has "{metric}", which {reason}. The labels are {", ".join(labels)}.')
-
-
-def inputs_of(order: Order, data: TaskData) -> dict[str, Any]:
-    """Return what results depend on, except the seed: values, and hashes of files."""
+def inputs_of(order: Order, data: TaskData, ranks: int) -> dict[str, Any]:
+    """Return what results depend on, except the seed: values, hashes of files, and the number of ranks."""
     # How often checkpoints are saved changes no result.
     content = tomllib.loads(dump_task(order.task))
     content["training"].pop("save_every")
 
-    sets = {"train": data.train, "dev": data.dev, **({TEST: data.test} if data.test is not None else {}), **data.extra}
+    sets = {TRAIN: data.train, **scored(data)}
     head = "its own where the labels fit"
     if order.random_weights or order.new_head:
         head = "random"
@@ -152,12 +122,19 @@ def inputs_of(order: Order, data: TaskData) -> dict[str, Any]:
         "encoder": fingerprint_of(order.folder),
         "weights": "random" if order.random_weights else "of the encoder",
         "head": head,
+        "ranks": ranks,
         "labels": list(data.labels),
         "examples": {
             f"{name} ({', '.join(named_files(order.task.data, name))})": hash_of(examples)
             for name, examples in sets.items()
         },
     }
+
+
+def scored(data: TaskData) -> dict[str, list[Example]]:
+    """Return the examples of the sets that get predictions, by name, the dev set first."""
+    test = {} if data.test is None else {TEST: data.test}
+    return {DEV: data.dev, **test, **data.extra}
 
 
 def hash_of(examples: Sequence[Example]) -> str:
@@ -185,28 +162,6 @@ def arguments_of(task: Task, folder: Path, seed: int = 0) -> Any:
     return training_arguments(task, folder, seed, dist.get_world_size(), device_of_rank().type == "cpu")
 
 
-def open_job(order: Order, files: Files, inputs: dict[str, Any], stop: StopAgreement, watchdog: Watchdog) -> Job:
-    """Return the job of an order, with the features of all sets."""
-    data, kind = files.data, files.kind
-    sets = {DEV: data.dev, **data.extra}
-    if data.test is not None:
-        sets[TEST] = data.test
-    return Job(
-        task=order.task,
-        files=paths_by_set(order.task, order.data),
-        inputs=inputs,
-        folder=order.folder,
-        output=Path(order.output),
-        random_weights=order.random_weights,
-        new_head=order.new_head,
-        kind=kind,
-        train=FeatureSet(data.train, kind.features(data.train), for_training=True),
-        others={name: FeatureSet(examples, kind.features(examples)) for name, examples in sets.items()},
-        stop=stop,
-        watchdog=watchdog,
-    )
-
-
 def finished_seed(job: Job, seed: int) -> SeedResult:
     """Return a seed's result, after training the seed if it is not finished. A collective call."""
     folder = job.folder_of_seed(seed)
@@ -219,7 +174,6 @@ def finished_seed(job: Job, seed: int) -> SeedResult:
     if not job.random_weights:
         log_head(job)
     model = succeed_on_all_ranks(lambda: build_model(job, seed))
-    run_on_rank_0(lambda: record_start(job))
     trainer = FinetuneTrainer(job, seed, model, arguments_of(job.task, folder, seed))
     trainer.fit()
 

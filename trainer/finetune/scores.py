@@ -1,25 +1,30 @@
-"""Scores predictions with the metrics that a task names, and those of always predicting the most frequent label.
-
-For questions, it also chooses the threshold above which they get no answer.
-"""
+"""Scores predictions with the metrics that a task names, and those of always predicting the most frequent label."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from math import inf
 from typing import Any
 
 # metric_table.py imports it when it computes a metric. If it is not installed, that must be told before training.
 import sklearn  # noqa: F401
 
-from trainer.finetune.examples import Example, SpanExample, is_labeled
+from schemas.errors import UsageError
+from trainer.finetune.examples import Example, is_labeled
 from trainer.finetune.kinds.kind import Kind
-from trainer.finetune.metrics.answers import best_threshold, scores_of_parts
-from trainer.finetune.metrics.metric_table import METRICS
+from trainer.finetune.metrics.answers import scores_of_parts
+from trainer.finetune.metrics.metric_table import METRICS, unsuitable
 from trainer.finetune.task import Task
 
 SQUAD_METRICS = frozenset({"answer_f1", "exact_match"})
+
+
+def check_metrics_of_labels(task: Task, labels: Sequence[str]) -> None:
+    """Raise UsageError if a metric does not fit the labels, which may be known only from the training set."""
+    for metric in task.metrics:
+        reason = unsuitable(metric, task.kind, task.is_regression, len(labels) if labels else None)
+        if reason is not None:
+            raise UsageError(f'metrics has "{metric}", which {reason}. The labels are {", ".join(labels)}.')
 
 
 def score(kind: Kind[Any, Any], examples: Sequence[Example], final: Sequence[Any]) -> dict[str, float]:
@@ -46,25 +51,6 @@ def finished(predictions: Sequence[Any], threshold: float | None) -> list[Any]:
     if threshold is None:
         return list(predictions)
     return [prediction.text if prediction.null_score <= threshold else "" for prediction in predictions]
-
-
-def threshold_for(
-    task: Task, train: Sequence[Example], kind: Kind[Any, Any], dev: Sequence[Example], predictions: Sequence[Any]
-) -> float | None:
-    """Return the null score above which a question gets no answer; None if the task's kind is not span.
-
-    It is infinite if all questions of the training set have an answer, as in SQuAD 1.1. Otherwise it is the task's
-    training.null_threshold, or, if that is "best", the threshold with the best F1 on these predictions for the dev set.
-    """
-    if task.kind != "span":
-        return None
-    if not any(isinstance(example, SpanExample) and example.is_impossible for example in train):
-        return inf
-    if task.training.null_threshold != "best":
-        return task.training.null_threshold
-
-    texts = [prediction.text for prediction in predictions]
-    return best_threshold(texts, kind.references(dev), [prediction.null_score for prediction in predictions])
 
 
 def all_labeled(examples: Sequence[Example]) -> bool:

@@ -13,7 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from schemas.errors import UsageError, nearest_name
+from schemas.errors import nearest_name
 from trainer.finetune.near_file import TOML, nearest_file
 from trainer.finetune.task import Task
 
@@ -27,15 +27,12 @@ def shipped_task_names() -> list[str]:
 
 
 def shipped_task(name: str) -> dict[str, Any]:
-    """Return the content of a shipped task's file. Raises UsageError with the nearest name if there is none."""
-    tables = _tables()
-    if name not in tables:
-        raise UsageError(f"there is no task {name}.{nearest_task(name)} Known: {', '.join(shipped_task_names())}.")
-    return merged({"name": name.rpartition("/")[2]}, *tables[name])
+    """Return the content of a shipped task's file. name: one of `shipped_task_names`."""
+    return merged({"name": name.rpartition("/")[2]}, *_tables()[name])
 
 
 def merged(*tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of several tables as one. Later values come first, and the tables inside are merged, too."""
+    """Return a copy of several tables as one. Values of later tables replace earlier ones; inner tables are merged."""
     result: dict[str, Any] = {}
     for table in tables:
         for key, value in table.items():
@@ -46,17 +43,12 @@ def merged(*tables: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def nearest_task(path: str) -> str:
-    """Return a hint with the shipped task whose name is closest to a path, or an empty string."""
-    return nearest_name(path.removesuffix(TOML), shipped_task_names())
-
-
 def advice_on_missing(path: str) -> str:
     """Return how a message about a task file that does not exist ends: the nearest name, and what to give instead.
 
     Names of shipped tasks are listed only for a path without ".toml", which may have been meant as one.
     """
-    hint = nearest_file(path, TOML) or nearest_task(path)
+    hint = nearest_file(path, TOML) or nearest_name(path.removesuffix(TOML), shipped_task_names())
     if path.endswith(TOML):
         return f"{hint} Give the path of a task file."
     return f"{hint} Give a task file, or the name of a shipped task: {', '.join(shipped_task_names())}."

@@ -10,11 +10,33 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from trainer.config.sections import Place, Section
+from trainer.config.sections import Beta, Place, Section
 from trainer.finetune.task_kinds import fill_defaults
 
-Kind = Literal["sentence", "pair", "choice", "tags", "span"]
+KindName = Literal["sentence", "pair", "choice", "tags", "span"]
 Format = Literal["jsonl", "json", "tsv", "csv", "squad", "conll", "c3"]
+
+Schedule = Literal[
+    "linear",
+    "cosine",
+    "cosine_with_restarts",
+    "cosine_with_min_lr",
+    "cosine_warmup_with_min_lr",
+    "polynomial",
+    "inverse_sqrt",
+    "warmup_stable_decay",
+    "constant",
+    "constant_with_warmup",
+    "reduce_lr_on_plateau",
+    "greedy",
+]
+Optimizer = Literal["adamw_torch", "adamw_torch_fused", "adafactor", "adagrad", "rmsprop", "sgd"]
+"""Those of Trainer's optimizers that need no further package."""
+
+TRAIN = "train"
+DEV = "dev"
+TEST = "test"
+"""The names of a task's sets. Those of [data.extra] have others."""
 
 Column = str | int
 Columns = Column | list[Column]
@@ -167,11 +189,52 @@ class TaskTrainingSection(Section):
     )
 
 
+class TaskTrainerSection(Section):
+    """Further arguments of transformers' Trainer, by their names there; what is unset has Trainer's default.
+
+    Trainer's other arguments are those of `[training]` or the command line under another name, or they would change
+    what a stopped fine-tuning continues from, what its scores mean, or what leaves this machine.
+    """
+
+    lr_scheduler_type: Schedule | None = Field(default=None, description="How the rate falls after the warmup.")
+    lr_scheduler_kwargs: dict[str, Any] | None = Field(
+        default=None, description='What the schedule needs besides, such as {min_lr = 1e-6} for "cosine_with_min_lr".'
+    )
+    optim: Optimizer | None = Field(default=None, description="The optimizer.")
+    adam_beta1: Beta | None = Field(default=None, description="AdamW's decay rate of the mean of gradients.")
+    adam_beta2: Beta | None = Field(default=None, description="AdamW's decay rate of the mean of squared gradients.")
+    adam_epsilon: float | None = Field(default=None, gt=0, description="What AdamW adds to its denominator.")
+    max_grad_norm: float | None = Field(
+        default=None, ge=0, description="Norm to which gradients are clipped; 0: never."
+    )
+    gradient_accumulation_steps: int | None = Field(
+        default=None, gt=0, description="Parts of a batch that are computed one after another, to save memory."
+    )
+    label_smoothing_factor: float | None = Field(
+        default=None, ge=0, lt=1, description="Share of the target that all labels share (sentence, pair and tags)."
+    )
+    neftune_noise_alpha: float | None = Field(default=None, gt=0, description="NEFTune's noise in the embeddings.")
+    activation_checkpointing: bool | None = Field(
+        default=None, description="Whether to compute the activations of layers again, to save memory."
+    )
+    per_device_eval_batch_size: int | None = Field(default=None, gt=0, description="Features per batch in evaluation.")
+    eval_accumulation_steps: int | None = Field(
+        default=None, gt=0, description="Batches whose logits stay on the device before they are copied to the host."
+    )
+    dataloader_num_workers: int | None = Field(default=None, ge=0, description="Processes that put batches together.")
+    tf32: bool | None = Field(default=None, description="Whether float32 products may use TF32 on a GPU.")
+    report_to: str | tuple[str, ...] | None = Field(
+        default=None, description='Services to log to, such as "wandb" or "tensorboard", which must be installed.'
+    )
+    run_name: str | None = Field(default=None, description="The name of the fine-tuning in these services.")
+    project: str | None = Field(default=None, description="The project of the fine-tuning in these services.")
+
+
 class Task(Section):
     """A whole task: its kind, its files and the values of its training."""
 
     name: str = Field(min_length=1, description="The name of the task in reports.")
-    kind: Kind = Field(
+    kind: KindName = Field(
         description="sentence: a text gets a label. pair: two texts get a label. choice: one of several texts is "
         "right. tags: each word gets a label. span: the answer is a part of the context."
     )
@@ -183,10 +246,8 @@ class Task(Section):
     )
     data: TaskDataSection = Field(description="The files of the task.")
     training: TaskTrainingSection = Field(default=TaskTrainingSection(), description="The values of fine-tuning.")
-    trainer: dict[str, Any] = Field(
-        default={},
-        description="Further arguments of transformers' Trainer, by the names of its TrainingArguments, such as "
-        'lr_scheduler_type = "cosine". Keys that [training] has under another name are refused.',
+    trainer: TaskTrainerSection = Field(
+        default=TaskTrainerSection(), description="Further arguments of transformers' Trainer."
     )
 
     @model_validator(mode="before")

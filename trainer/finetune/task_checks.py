@@ -10,7 +10,7 @@ from schemas.errors import UsageError
 from trainer.config.parse import Origin
 from trainer.finetune.arguments import check_trainer
 from trainer.finetune.metrics.metric_table import unsuitable
-from trainer.finetune.task import Format, Task
+from trainer.finetune.task import DEV, TEST, TRAIN, Format, Task
 from trainer.finetune.task_kinds import RULES, format_of
 
 
@@ -186,7 +186,7 @@ def check_metrics(task: Task, origin: Origin) -> None:
 def check_names(task: Task, origin: Origin) -> None:
     """Check the names of [data.extra], which become parts of file names, and the columns of [data.replace]."""
     for name in task.data.extra:
-        if name in ("train", "dev", "test") or not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+        if name in (TRAIN, DEV, TEST) or not re.fullmatch(r"[A-Za-z0-9_-]+", name):
             source = origin.of(f"data.extra.{name}")
             raise UsageError(
                 f'{source}: data.extra has a set "{name}". Expected letters, digits, - and _, and not train, dev or '

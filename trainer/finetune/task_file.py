@@ -8,56 +8,36 @@ from __future__ import annotations
 
 import posixpath
 import tomllib
-from dataclasses import dataclass
 from typing import Any
 
 from schemas import storage
 from schemas.errors import DataError, UsageError
 from trainer.config.parse import Origin, apply_overrides, parse_section
+from trainer.finetune.arguments import check_trainer_names
 from trainer.finetune.shipped import advice_on_missing, shipped_task, shipped_task_names
 from trainer.finetune.task import Task
 from trainer.finetune.task_checks import check_has_format, check_task
 
 
-@dataclass(frozen=True)
-class TaskNames:
-    """What messages call the values that choose a task: flags of the command line, or keys of another file.
-
-    task: the task file. set: changes of it. data: the folder of its files. names_file: whether messages about a change
-    name the task file as well, because a suite has several, and --set may change all of them.
-    """
-
-    task: str = "--task"
-    set: str = "--set"
-    data: str = "--data"
-    names_file: bool = False
-
-    def change_in(self, path: str) -> str:
-        """Return what messages call a change of a task file."""
-        return f"{path}: {self.set}" if self.names_file else self.set
-
-
-FLAGS = TaskNames()
-
-
-def read_task(path: str, overrides: list[str], names: TaskNames = FLAGS) -> Task:
+def read_task(path: str, overrides: list[str], flag: str = "--task") -> Task:
     """Return the task of a task file or a shipped task, with `--set` overrides applied and every default filled in.
 
+    flag: the one that names the task.
     Raises UsageError that names each wrong key and the file or the override that has it, or StorageError for a file
     that cannot be read.
     """
-    return task_of(task_content(path, names.task), path, overrides, names)
+    content = task_content(path, flag)
+    return task_of(content, Origin(path, overrides, content=content))
 
 
-def task_of(content: dict[str, Any], path: str, overrides: list[str], names: TaskNames = FLAGS) -> Task:
-    """Return the task of a task file's content, which this changes. path: what messages call the file.
+def task_of(content: dict[str, Any], origin: Origin) -> Task:
+    """Return the task of a task file's content, to which this applies the changes of its origin.
 
     Raises UsageError as `read_task` does.
     """
-    apply_overrides(content, overrides, Task, names.set)
-
-    origin = Origin(path, overrides, names.change_in(path), content)
+    apply_overrides(content, origin.changes, Task)
     check_has_format(content, origin)
+    check_trainer_names(content, origin)
     task = parse_section(Task, content, origin)
     check_task(task, origin)
     return task
@@ -70,17 +50,15 @@ def dump_task(task: Task) -> str:
     return tomli_w.dumps(task.model_dump(exclude_none=True))
 
 
-def data_folder(path: str, data: str | None, names: TaskNames = FLAGS) -> str:
+def data_folder(path: str, data: str | None, flag: str = "--task") -> str:
     """Return the folder that the paths of a task are relative to: `--data`, or without it the task file's folder.
 
-    Raises UsageError for a shipped task without --data.
+    flag: the one that names the task. Raises UsageError for a shipped task without --data.
     """
     if data is not None:
         return data
     if is_shipped(path):
-        raise UsageError(
-            f"{names.task} {path} ships with Clozeline without data. Give the folder of its files with {names.data}."
-        )
+        raise UsageError(f"{flag} {path} ships with Clozeline without data. Give the folder of its files with --data.")
     return posixpath.dirname(path) or "."
 
 

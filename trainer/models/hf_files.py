@@ -21,7 +21,7 @@ HF_WEIGHTS_FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 WORDPIECE_TOKENS = "vocab.txt"
 BYTEBPE_TOKENS = "vocab.json"
-PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+PICKLES = ("*model*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
 def read_config(folder: str) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def weight_files(folder: Path) -> list[Path]:
     """Return the safetensors files of a folder. Whoever opens weights in another way calls this first.
 
     Raises UsageError if there are none, naming the pickles that the folder holds instead, and DataError if the index
-    names files outside the folder.
+    names files that are missing or outside the folder.
     """
     if (folder / HF_WEIGHTS_FILE).exists():
         return [folder / HF_WEIGHTS_FILE]
@@ -77,12 +77,16 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def _files_of_index(folder: Path) -> list[Path]:
-    """Return the files that an index names. Raises DataError unless all of them are safetensors and lie next to it."""
+    """Return the files that an index names. Raises DataError unless all are safetensors that lie next to it."""
     weight_map = dict(_json_object(folder / INDEX).get("weight_map", {}))
     names = sorted({str(name) for name in weight_map.values()})
     wrong = [name for name in names if Path(name).name != name or not name.endswith(".safetensors")]
     if wrong or not names:
         raise DataError(f"{folder / INDEX} must name safetensors in its own folder, but names {wrong or 'none'}.")
+
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        raise DataError(f"{folder / INDEX} names {', '.join(missing)}, which {folder} lacks. Download it again.")
     return [folder / name for name in names]
 
 

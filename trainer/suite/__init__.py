@@ -3,7 +3,6 @@
 suite_file.py, encoders.py     what to compare, and on which tasks
 run.py, plan.py                check the order, and build the jobs of each encoder
 jobs.py, child.py              run the jobs in parallel, each in its own process
-suite_inputs.py                which inputs an output folder belongs to
 minimal_pairs.py, probe.py     the jobs that score an encoder without fine-tuning it
 suite_results.py, tables.py    collect the scores of all jobs, and show them
 """

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from schemas.errors import DataError
 from schemas.randomness import key
 from schemas.terminal import OneLineParser
-from trainer.finetune.opening import first_line, quiet_transformers, read_config
-from trainer.models.hf_files import weight_files
+from trainer.finetune.opening import open_weights, read_config
 
 
 def job_parser(prog: str, required: tuple[str, ...]) -> OneLineParser:
@@ -48,20 +45,6 @@ def open_model(auto_class: Any, folder: str, random_weights: bool) -> tuple[Any,
     if random_weights:
         model, missing = auto_class.from_config(config), []
     else:
-        model, missing = _with_its_weights(auto_class, folder)
+        model, loading_info = open_weights(auto_class, folder)
+        missing = sorted(loading_info["missing_keys"])
     return model.float().eval().to(device_of_job()), missing
-
-
-def _with_its_weights(auto_class: Any, folder: str) -> tuple[Any, list[str]]:
-    weight_files(Path(folder))  # transformers would open pickles
-    with quiet_transformers():
-        try:
-            model, loading = auto_class.from_pretrained(
-                folder, dtype=torch.float32, local_files_only=True, use_safetensors=True, output_loading_info=True
-            )
-        except Exception as error:  # transformers raises many types for missing, damaged and mismatched files
-            reason = first_line(error).rstrip(".")
-            raise DataError(
-                f"the weights in {folder} cannot be read: {reason}. Export or download them again."
-            ) from error
-    return model, sorted(loading["missing_keys"])

@@ -7,7 +7,6 @@ end of that file is read, and only after a failure, so memory does not grow with
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -16,7 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any
 
 from schemas.errors import PreemptedError
 from schemas.host_limits import usable_cores
@@ -100,7 +98,6 @@ class Scheduler:
 
         Jobs that fail are recorded in `errors`.
         """
-        self._logs.mkdir(parents=True, exist_ok=True)
         self._stop.training_begins()
 
         while (self._waiting or self._running) and not self._stop.asked:
@@ -152,6 +149,7 @@ class Scheduler:
         slot = self._free.pop(0)
         own_variables = {PARENT: str(os.getpid())}
         logger.info("%s: started, with its log in %s", job.name, self.log_of(job.name))
+        self.log_of(job.name).parent.mkdir(parents=True, exist_ok=True)
         with self.log_of(job.name).open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "trainer.suite.child", *job.words],
@@ -166,7 +164,7 @@ class Scheduler:
 
     def log_of(self, name: str) -> Path:
         """Return the file that a job's output is written to."""
-        return self._logs / log_name(name)
+        return self._logs / f"{name}.log"
 
     # ---- Ending ----
 
@@ -199,7 +197,7 @@ class Scheduler:
         """Return one line that says why a job's process failed."""
         path = self.log_of(name)
         if exit_code < 0:
-            return f"ended by {signal.Signals(-exit_code).name}; see {path}"
+            return f"ended by {name_of_signal(-exit_code)}; see {path}"
 
         error = last_error(path)
         return error if error is not None else f"exit code {exit_code}; see {path}"
@@ -222,9 +220,12 @@ class Scheduler:
                 self.done.add(job.name)
 
 
-def log_name(job: str) -> str:
-    """Return the name of the file that a job's output is written to. job: its name."""
-    return f"{job.replace('/', '.')}.log"
+def name_of_signal(number: int) -> str:
+    """Return the name of a signal. Real-time signals have none in Python."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def last_error(path: Path) -> str | None:
@@ -236,15 +237,6 @@ def last_error(path: Path) -> str | None:
 
     errors = [line for line in lines if line.startswith(ERROR_PREFIX)]
     return errors[-1].removeprefix(ERROR_PREFIX) if errors else None
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file that a job wrote, an empty one if the file is missing or damaged."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 # ---- The resources of this machine ----

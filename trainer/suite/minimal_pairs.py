@@ -21,21 +21,21 @@ from time import perf_counter
 from typing import Any
 
 import transformers
-from transformers import AutoModelForMaskedLM, AutoTokenizer
+from transformers import AutoModelForMaskedLM
 
 from schemas import storage
 from schemas.errors import DataError, UsageError
 from trainer.command_line import exit_code_of
 from trainer.finetune.files.json_files import parse_json
 from trainer.finetune.files.records import read_text, split_lines
-from trainer.finetune.fingerprint import fingerprint_of
-from trainer.finetune.opening import read_config
+from trainer.finetune.files.sets import path_in
+from trainer.finetune.inputs import fingerprint_of, read_json
+from trainer.finetune.opening import any_tokenizer, read_config
 from trainer.finetune.results import RESULTS_FILE
 from trainer.logs import logger
 from trainer.suite.frozen_encoder import job_parser, open_model
-from trainer.suite.jobs import read_json
 from trainer.suite.likelihood import log_likelihoods
-from trainer.suite.needed_files import joined, matching
+from trainer.suite.needed_files import matching
 
 SENTENCES_AT_ONCE = 512
 """Sentences whose masked rows are in memory at the same time."""
@@ -60,7 +60,7 @@ def main(arguments: list[str], prog: str) -> int:
 
 def score_files(options: argparse.Namespace) -> None:
     """Score all files that are not scored yet, and write results.json. Raises DataError and UsageError."""
-    paths = [joined(options.data, name) for name in matching(options.data, options.files)]
+    paths = [path_in(options.data, name) for name in matching(options.data, options.files)]
     if not paths:
         raise DataError(f"{options.data} has no files {options.files}.")
     # Read all files first, so that an error in the last one does not appear after hours of scoring.
@@ -79,7 +79,7 @@ def score_files(options: argparse.Namespace) -> None:
         name = posixpath.basename(path)
         file = output / "files" / f"{name}.json"
         identity_of_file = identity | {"file": storage.sha256(storage.read(path))}
-        scores = read_json(file)
+        scores = read_json(file) or {}
         if any(scores.get(key) != value for key, value in identity_of_file.items()):
             # The model is opened at the first file that needs it. If all files are scored, it is never loaded.
             model, tokenizer = opened()
@@ -148,7 +148,7 @@ def open_masked_lm(folder: str, random_weights: bool) -> tuple[Any, Any]:
     if type(config) not in transformers.MODEL_FOR_MASKED_LM_MAPPING:
         raise _no_masked_lm(folder, config.model_type)
 
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    tokenizer = any_tokenizer(folder)
     if not tokenizer.is_fast or tokenizer.mask_token_id is None:
         raise UsageError(f"{folder} has no mask token, or no tokenizer.json. Minimal pairs need both.")
 

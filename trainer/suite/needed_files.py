@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import fnmatch
-import posixpath
 from dataclasses import dataclass
 
 from schemas import storage
 from schemas.errors import DataError
-from trainer.finetune.files.sets import named_files, set_names
+from trainer.finetune.files.sets import named_files, path_in, set_names
 from trainer.finetune.task import TaskDataSection
 from trainer.suite.suite_file import Suite
 
@@ -41,7 +40,7 @@ def missing_files(suite: Suite, data: str | None) -> list[Missing]:
 
 def absent_files(section: TaskDataSection, data: str) -> list[str]:
     """Return the files of a task that do not exist. data: the folder that their paths are relative to."""
-    return [name for name in files_of(section) if not storage.exists(joined(data, name))]
+    return [name for name in files_of(section) if not storage.exists(path_in(data, name))]
 
 
 def files_of(section: TaskDataSection) -> list[str]:
@@ -50,19 +49,13 @@ def files_of(section: TaskDataSection) -> list[str]:
     return list(dict.fromkeys(files))
 
 
-def joined(folder: str, name: str) -> str:
-    """Return the path or URL of a file name in a task file. Absolute paths and URLs stay as they are."""
-    is_complete = "://" in name or posixpath.isabs(name)
-    return name if is_complete else storage.join(folder, name)
-
-
 def matching(data: str, pattern: str) -> list[str]:
     """Return the files that match a pattern such as "blimp/*.jsonl", sorted, as paths relative to `data`.
 
     Only the last part of the pattern may contain wildcards.
     """
     folder, _, name_pattern = pattern.rpartition("/")
-    location = joined(data, folder) if folder else data
+    location = path_in(data, folder) if folder else data
     if not storage.exists(location):
         return []
 

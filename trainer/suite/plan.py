@@ -20,17 +20,16 @@ from statistics import fmean
 from typing import Any
 
 from schemas import storage
-from trainer.finetune.fingerprint import fingerprint_of
+from trainer.finetune.inputs import INPUTS_FILE, fingerprint_of, read_inputs_of, read_json
 from trainer.finetune.results import RESULTS_FILE
 from trainer.finetune.task import Task
 from trainer.finetune.task_file import dump_task
 from trainer.logs import logger
 from trainer.suite.encoders import Encoder
-from trainer.suite.jobs import Job, read_json
+from trainer.suite.jobs import Job
 from trainer.suite.needed_files import Missing
 from trainer.suite.suite_file import Suite, SuiteTask
 
-IDENTITY_FILE = "inputs.json"
 PROBE = "probe"
 
 
@@ -68,7 +67,7 @@ class Plan:
 
     def results(self, encoder: Encoder, name: str) -> dict[str, Any]:
         """Return the results of a task, of minimal pairs or of the probe."""
-        return read_json(self.place(encoder, name) / RESULTS_FILE)
+        return read_json(self.place(encoder, name) / RESULTS_FILE) or {}
 
     def task_file(self, name: str) -> Path:
         """Return the task file that jobs read."""
@@ -203,7 +202,7 @@ def is_of(plan: Plan, encoder: Encoder, name: str) -> Callable[[], bool]:
 
 def is_finetuned(output: Path, folder: str, seeds: int) -> bool:
     """Return whether a task's folder holds results of the encoder in `folder` for at least this number of seeds."""
-    results = read_json(output / RESULTS_FILE)
+    results = read_json(output / RESULTS_FILE) or {}
     finished = {seed["seed"] for seed in results.get("seeds", [])}
     return set(range(seeds)) <= finished and is_of_encoder(output, folder)
 
@@ -213,10 +212,10 @@ def is_of_encoder(output: Path, folder: str) -> bool:
 
     A user may have removed the fine-tuned folder that a task started from, to save space: results then stay valid.
     """
-    identity = read_json(output / IDENTITY_FILE)
+    recorded = read_inputs_of(output) or {}
     if not Path(folder).is_dir():
-        return bool(identity)
-    return identity.get("encoder") == fingerprint_of(folder)
+        return bool(recorded)
+    return recorded.get("encoder") == fingerprint_of(folder)
 
 
 def remove_if_of_another(output: Path, folder: str) -> None:
@@ -224,6 +223,6 @@ def remove_if_of_another(output: Path, folder: str) -> None:
 
     That encoder changes when more seeds of the earlier task are run and one of the new seeds is the best.
     """
-    if (output / IDENTITY_FILE).is_file() and not is_of_encoder(output, folder):
+    if (output / INPUTS_FILE).is_file() and not is_of_encoder(output, folder):
         logger.info("%s: the encoder that this task starts from has changed, so it starts over.", output)
         shutil.rmtree(output)

@@ -7,7 +7,8 @@ For each layer, a logistic regression is fitted to the vectors of the training s
 intermediate layers using linear classifier probes, arXiv:1610.01644). The only random choice is the sample of a large
 training set, whose seed is fixed, so each layer has one score and there are no seeds to choose.
 
-The vector of a text is the mean over its tokens, and that of a word is the vector of its first token. Layer 0 is the
+The rows are those of fine-tuning: long texts are truncated, and long sentences of words are cut between words. The
+vector of a text is the mean over its tokens, and that of a word is the vector of its first token. Layer 0 is the
 output of the embeddings; the last layer is the input of the head in a fine-tuned model.
 
 Shape suffixes: B rows of a batch, T tokens of a row, H width, N vectors, L layers.
@@ -18,7 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -38,11 +38,13 @@ from schemas.randomness import key
 from trainer.command_line import exit_code_of
 from trainer.finetune.examples import TagExample
 from trainer.finetune.files.read import read_task_data
-from trainer.finetune.fingerprint import fingerprint_of
+from trainer.finetune.inputs import fingerprint_of
+from trainer.finetune.job import FeatureSet
+from trainer.finetune.kinds.kind import TARGETS, Feature, Kind
 from trainer.finetune.kinds.table import kind_of
 from trainer.finetune.opening import longest_row, open_tokenizer, read_config
 from trainer.finetune.results import RESULTS_FILE
-from trainer.finetune.scores import most_frequent_label, name_of_label, score, scores_of_label
+from trainer.finetune.scores import check_metrics_of_labels, most_frequent_label, name_of_label, score, scores_of_label
 from trainer.finetune.task_file import read_task
 from trainer.logs import logger
 from trainer.suite.frozen_encoder import job_parser, open_model
@@ -58,8 +60,6 @@ ROWS_AT_ONCE = 64
 """Rows per batch."""
 
 Vectors = NDArray[np.float32]
-Word = tuple[int, int]
-"""The index of an example, and of a word in it; 0 for a text."""
 
 
 def main(arguments: list[str], prog: str) -> int:
@@ -75,19 +75,16 @@ def probe(options: argparse.Namespace) -> None:
     metric = task.metrics[0]
     tokenizer = open_tokenizer(options.folder, task.kind)
     data = read_task_data(task, options.data)
+    check_metrics_of_labels(task, data.labels)
     kind = kind_of(task, data.labels, tokenizer, longest_row(read_config(options.folder)))
+    kind.check_room()
     model = open_encoder(options.folder, options.random_weights)
 
     sample = sampled(data.train)
-    classifiers = fitted(model, tokenizer, rows_of(sample, tokenizer, kind.max_length))
+    classifiers = fitted(model, kind, FeatureSet(sample, kind.features(sample)))
     scores = []
-    for predictions in predicted(model, tokenizer, classifiers, rows_of(data.dev, tokenizer, kind.max_length)):
-        # A word for which the tokenizer returns no token is not predicted, and stays outside of all entities.
-        outside = data.labels.index("O") if "O" in data.labels else 0
-        found = []
-        for number, example in enumerate(data.dev):
-            found.append([predictions.get((number, word), outside) for word in range(len(classes_of(example)))])
-        scores.append(score(kind, data.dev, found if task.kind == "tags" else [label for (label,) in found])[metric])
+    for predictions in predicted(model, kind, classifiers, FeatureSet(data.dev, kind.features(data.dev))):
+        scores.append(score(kind, data.dev, predictions)[metric])
         logger.info("layer %d: %s %.4f", len(scores) - 1, metric, scores[-1])
 
     label = most_frequent_label(kind, data.train)
@@ -132,78 +129,35 @@ def sampled(examples: Sequence[Any]) -> list[Any]:
     return [examples[number] for number in sorted(order[:count])]
 
 
-@dataclass(frozen=True)
-class Row:
-    """The tokens of a text, or of a part of a sentence that is divided into words.
-
-    vectors: for each vector, the index of its example and of its word, 0 for a text. classes: of the vectors. places:
-    the positions of the words' first tokens; None for a text.
-    """
-
-    inputs: dict[str, list[int]]
-    vectors: list[Word]
-    classes: list[int]
-    places: list[int] | None = None
-
-
-def rows_of(examples: Sequence[Any], tokenizer: Any, max_length: int) -> list[Row]:
-    """Return the rows of examples. A sentence of words that is too long has several; a text is truncated."""
-    limits = {"truncation": True, "max_length": max_length}
-    if not isinstance(examples[0], TagExample):
-        pairs = [example.text_pair for example in examples if example.text_pair is not None] or None
-        encoding = tokenizer([example.text for example in examples], pairs, **limits)
-        rows = [
-            Row(inputs_of(encoding, number), [(number, 0)], classes_of(example))
-            for number, example in enumerate(examples)
-        ]
-    else:
-        sentences = [list(example.words) for example in examples]
-        encoding = tokenizer(sentences, is_split_into_words=True, return_overflowing_tokens=True, **limits)
-        rows = []
-        seen: set[Word] = set()
-        for row, number in enumerate(encoding["overflow_to_sample_mapping"]):
-            places: dict[Word, int] = {}
-            for place, word in enumerate(encoding.word_ids(row)):
-                # The first token of a word has its vector. It may be in an earlier row.
-                if word is not None and (number, word) not in seen:
-                    seen.add((number, word))
-                    places[number, word] = place
-            tags = classes_of(examples[number])
-            rows.append(
-                Row(inputs_of(encoding, row), list(places), [tags[word] for _, word in places], list(places.values()))
-            )
-    return sorted(rows, key=lambda row: -len(row.inputs["input_ids"]))
-
-
-def inputs_of(encoding: Any, row: int) -> dict[str, list[int]]:
-    """Return the model's inputs of one row."""
-    return {name: encoding[name][row] for name in ("input_ids", "token_type_ids", "attention_mask") if name in encoding}
-
-
 @torch.inference_mode()
-def layer_vectors(model: Any, tokenizer: Any, rows: Sequence[Row]) -> Iterator[tuple[list[Row], Vectors]]:
-    """Yield batches of rows, and their vectors from all layers, float32 (L, N, H)."""
-    device = next(model.parameters()).device
-    for start in range(0, len(rows), ROWS_AT_ONCE):
-        batch = list(rows[start : start + ROWS_AT_ONCE])
-        columns = tokenizer.pad([row.inputs for row in batch], return_tensors="pt").to(device)
-        layers = model(**columns, output_hidden_states=True).hidden_states
+def layer_vectors(model: Any, kind: Kind[Any, Any], examples: FeatureSet) -> Iterator[dict[int, Vectors]]:
+    """Yield batches: the number of each feature, and its vectors from all layers, float32 (L, N, H)."""
+    order = sorted(range(len(examples)), key=lambda number: -examples.lengths[number])
+    for start in range(0, len(order), ROWS_AT_ONCE):
+        numbers = order[start : start + ROWS_AT_ONCE]
+        batch = kind.collate([examples[number] for number in numbers])
+        inputs = {name: values.to(model.device) for name, values in batch.items() if name not in TARGETS}
+        layers = model(**inputs, output_hidden_states=True).hidden_states
 
         # Copy all layers of a batch to the CPU as one array: 330 MB for a base model and rows of 128 tokens.
-        hidden_LBTH = torch.stack([layer.float() for layer in layers]).cpu().numpy()
-        attention_BT = columns["attention_mask"].cpu().numpy().astype(bool)
-        found = []
-        for position, row in enumerate(batch):
-            # Padding may be on either side, so remove it first: positions of words are counted without padding.
-            hidden_LTH = hidden_LBTH[:, position, attention_BT[position]]
-            found.append(hidden_LTH.mean(axis=1, keepdims=True) if row.places is None else hidden_LTH[:, row.places])
-        yield batch, np.concatenate(found, axis=1)
+        hidden_LBTH = torch.stack([kind.padded_right(layer.float(), inputs) for layer in layers]).cpu().numpy()
+        found = {}
+        for position, number in enumerate(numbers):
+            places = examples.features[number].get("places")
+            hidden_LTH = hidden_LBTH[:, position, : examples.lengths[number]]
+            found[number] = hidden_LTH.mean(axis=1, keepdims=True) if places is None else hidden_LTH[:, places]
+        yield found
 
 
-def fitted(model: Any, tokenizer: Any, rows: Sequence[Row]) -> list[Any]:
-    """Return a classifier for each layer, fitted to the vectors of some rows."""
-    vectors_LNH = np.concatenate([vectors for _, vectors in layer_vectors(model, tokenizer, rows)], axis=1)
-    classes = [label for row in rows for label in row.classes]
+def fitted(model: Any, kind: Kind[Any, Any], examples: FeatureSet) -> list[Any]:
+    """Return a classifier for each layer, fitted to the vectors of a training set."""
+    found = {number: vectors for batch in layer_vectors(model, kind, examples) for number, vectors in batch.items()}
+    vectors_LNH = np.concatenate(list(found.values()), axis=1)
+    classes: list[int] = []
+    for number in found:
+        feature = examples.features[number]
+        of_example = np.array(classes_of(examples.examples[feature["example"]]))
+        classes += of_example[feature.get("words", [0])].tolist()
     if len(set(classes)) == 1:
         return [DummyClassifier().fit(vectors_NH, classes) for vectors_NH in vectors_LNH]
 
@@ -214,11 +168,30 @@ def fitted(model: Any, tokenizer: Any, rows: Sequence[Row]) -> list[Any]:
     return classifiers
 
 
-def predicted(model: Any, tokenizer: Any, classifiers: Sequence[Any], rows: Sequence[Row]) -> list[dict[Word, int]]:
-    """Return each layer's predictions, by example and word. Holds the vectors of only one batch in memory."""
-    predictions: list[dict[Word, int]] = [{} for _ in classifiers]
-    for batch, vectors_LNH in layer_vectors(model, tokenizer, rows):
-        places = [place for row in batch for place in row.vectors]
-        for of_layer, classifier, vectors_NH in zip(predictions, classifiers, vectors_LNH, strict=True):
-            of_layer.update(zip(places, classifier.predict(vectors_NH).tolist(), strict=True))
-    return predictions
+def predicted(
+    model: Any, kind: Kind[Any, Any], classifiers: Sequence[Any], examples: FeatureSet
+) -> Iterator[list[Any]]:
+    """Yield each layer's predictions for a set. Holds the vectors of only one batch in memory."""
+    classes = [[np.empty(0, dtype=np.int64)] * len(examples) for _ in classifiers]
+    for batch in layer_vectors(model, kind, examples):
+        ends = np.cumsum([vectors_LNH.shape[1] for vectors_LNH in batch.values()])[:-1]
+        together_LNH = np.concatenate(list(batch.values()), axis=1)
+        for of_layer, classifier, vectors_NH in zip(classes, classifiers, together_LNH, strict=True):
+            of_features = np.split(classifier.predict(vectors_NH), ends)
+            for number, of_feature in zip(batch, of_features, strict=True):
+                of_layer[number] = of_feature
+
+    for of_layer in classes:
+        logits = [logits_of(*found, len(kind.labels)) for found in zip(examples.features, of_layer, strict=True)]
+        yield kind.predictions(examples.examples, examples.features, logits)
+
+
+def logits_of(feature: Feature, classes: NDArray[np.int64], count: int) -> Vectors:
+    """Return predicted classes as the logits of a head: 1 at each class, of a text or of the words' first tokens."""
+    logits = np.eye(count, dtype=np.float32)[classes]
+    if "places" not in feature:
+        return logits[0]
+
+    of_tokens_TC = np.zeros((len(feature["input_ids"]), count), dtype=np.float32)
+    of_tokens_TC[feature["places"]] = logits
+    return of_tokens_TC

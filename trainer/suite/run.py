@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -17,19 +18,18 @@ from schemas import storage
 from schemas.errors import ClozelineError, DataError, UsageError
 from trainer.checkpoint.run_lock import held
 from trainer.distributed.stop import StopRequest
-from trainer.finetune.inputs import check_inputs, record_inputs
+from trainer.finetune.files.sets import path_in
+from trainer.finetune.inputs import check_inputs, fingerprint_of, record_inputs
 from trainer.finetune.results import RESULTS_FILE
-from trainer.finetune.shipped import shipped_task_names
 from trainer.finetune.task import Task
-from trainer.finetune.task_file import TaskNames, data_folder, read_task
+from trainer.finetune.task_file import data_folder, is_shipped, read_task
 from trainer.logs import logger
 from trainer.metrics.presentation import keep_running
-from trainer.suite.encoders import encoders_of
+from trainer.suite.encoders import Encoder, encoders_of
 from trainer.suite.jobs import Job, Scheduler, slots
-from trainer.suite.needed_files import Missing, absent_files, without_missing
+from trainer.suite.needed_files import Missing, absent_files, files_of, matching, without_missing
 from trainer.suite.plan import Plan, ProbedTask, jobs_of, write_tasks
 from trainer.suite.suite_file import Suite, changes_for_all, open_suite, suite_names
-from trainer.suite.suite_inputs import inputs_of
 from trainer.suite.suite_results import JobStates, count_without_score, results_of
 from trainer.suite.tables import markdown, page
 
@@ -144,11 +144,11 @@ def probed_task(options: argparse.Namespace) -> ProbedTask:
     and for a task that ships with Clozeline, which has no files next to it, --data comes first.
     Raises UsageError if the file is not a task or cannot be probed, and DataError that names all missing files.
     """
-    task = read_task(options.probe, list(changes_for_all(options.set)), TaskNames(task="--probe"))
+    task = read_task(options.probe, list(changes_for_all(options.set)), "--probe")
     check_probed(task)
 
-    data_is_of_suite = options.suite is not None and options.probe not in shipped_task_names()
-    data = data_folder(options.probe, None if data_is_of_suite else options.data)
+    data_is_of_suite = options.suite is not None and not is_shipped(options.probe)
+    data = data_folder(options.probe, None if data_is_of_suite else options.data, "--probe")
     absent = absent_files(task.data, data)
     if absent:
         source = f" (from {task.source})" if task.source else ""
@@ -187,6 +187,52 @@ def claimed(plan: Plan) -> Iterator[None]:
     with held(plan.output):
         record_inputs(plan.output, inputs)
         yield
+
+
+def inputs_of(plan: Plan) -> dict[str, Any]:
+    """Return everything that the results depend on: values of tasks, hashes of files and of encoders.
+
+    A later start may add tasks, encoders and seeds. Those that are already recorded must be unchanged.
+    """
+    # A fine-tuning records its encoder under this name, so that neither takes the other's folder.
+    inputs: dict[str, Any] = {"encoder": "those of a suite"}
+    if plan.suite is not None:
+        for name, of_suite in plan.suite.tasks.items():
+            values = inputs_of_task(of_suite.task, plan.data or of_suite.folder)
+            inputs[f"task {name}"] = values | {"starts_from": of_suite.entry.starts_from}
+        for name, pairs in plan.suite.minimal_pairs.items():
+            folder = plan.data or plan.suite.folder
+            files = digests_of(matching(folder, pairs.files), folder)
+            inputs[f"minimal pairs {name}"] = {"variant": pairs.variant, "files": files}
+
+    if plan.probe is not None:
+        inputs["probe"] = inputs_of_task(plan.probe.task, plan.probe.data)
+    for encoder in plan.encoders:
+        inputs[f"encoder {encoder.label}"] = {"weights": weights_of(encoder)}
+    return inputs
+
+
+def inputs_of_task(task: Task, data: str) -> dict[str, Any]:
+    """Return the values of a task, and the hash of each of its files. data: the folder of the files."""
+    return task.model_dump(mode="json") | {"files": digests_of(files_of(task.data), data)}
+
+
+def digests_of(files: list[str], data: str) -> dict[str, str]:
+    """Return the SHA-256 of the content of each file. Size and date would miss an edited label."""
+    digests = {}
+    for name in files:
+        with storage.open_input(path_in(data, name)) as file:
+            digests[name] = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+    return digests
+
+
+def weights_of(encoder: Encoder) -> str:
+    """Return a hash that identifies an encoder."""
+    if encoder.manifest is not None:
+        # The checkpoint may not be exported yet, so hash its manifest, which holds the hashes of all its files. The
+        # step alone would be the same in another run, or after this run was trained again.
+        return storage.sha256(storage.read(encoder.manifest))[:16]
+    return f"{fingerprint_of(encoder.folder)}{' random' if encoder.random_weights else ''}"
 
 
 def write_results(plan: Plan, content: dict[str, Any]) -> None:

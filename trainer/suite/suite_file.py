@@ -23,13 +23,13 @@ from trainer.finetune.files.sets import set_names
 from trainer.finetune.near_file import TOML, nearest_file
 from trainer.finetune.shipped import SUITES, merged
 from trainer.finetune.task import Task
-from trainer.finetune.task_file import TaskNames, task_content, task_of
+from trainer.finetune.task_file import task_content, task_of
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
 """The pattern of valid names, which are also the names of folders."""
 
-RESERVED_NAMES = ("probe", "export")
-"""Names of the suite's own jobs: LABEL/probe and step-N/export."""
+RESERVED_NAMES = ("probe", "export", "average")
+"""Names of the suite's own jobs, LABEL/probe and step-N/export, and of a row of its table."""
 
 Variant = Literal["word_l2r", "token"]
 
@@ -115,6 +115,27 @@ class Suite:
         )
 
 
+@dataclass(frozen=True)
+class LayeredOrigin(Origin):
+    """The sources of a task's values that are merged from several tables.
+
+    layers: the place and the content of each table; later ones come first. path: for keys that none of them has.
+    """
+
+    layers: Sequence[tuple[str, Mapping[str, Any]]] = ()
+
+    def of(self, *keys: str) -> str:
+        """Return what messages about keys begin with: a change of the first key that has one, or the last table."""
+        found = super().of(*keys)
+        if found != self.path:
+            return found
+        for key in keys:
+            for place, content in reversed(self.layers):
+                if Origin(place, content=content).has(key):
+                    return place
+        return self.path
+
+
 def suite_names() -> list[str]:
     """Return the names of the suites that ship with Clozeline."""
     return sorted(path.stem for path in SUITES.glob(f"*{TOML}"))
@@ -134,7 +155,7 @@ def open_suite(name: str, only: Sequence[str], changes: Sequence[str]) -> Suite:
     pairs = {}
     for part, table in content.minimal_pairs.items():
         pairs[part] = parse_section(MinimalPairs, table, Origin(f"{path}: minimal_pairs.{part}"))
-    check_names(path, entries, pairs)
+    check_part_names(path, entries, pairs)
 
     names = [*entries, *pairs]
     for part in only:
@@ -180,7 +201,13 @@ def read_suite_file(path: Path) -> SuiteFile:
 def entries_of(content: SuiteFile, path: Path) -> dict[str, TaskEntry]:
     """Return what the suite needs to know of each task. Raises UsageError for a task that starts from a later one."""
     entries: dict[str, TaskEntry] = {}
+    known = [*TaskEntry.model_fields, *Task.model_fields]
     for name, table in content.tasks.items():
+        for key in table:
+            if key not in known:
+                hint = nearest_name(key, known) or f" A task of a suite has {', '.join(known)}."
+                raise UsageError(f"{path}: tasks.{name}: unknown key {key}.{hint}")
+
         keys = {key: value for key, value in table.items() if key in TaskEntry.model_fields}
         entry = parse_section(TaskEntry, keys, Origin(f"{path}: tasks.{name}"))
         if entry.starts_from is not None and entry.starts_from not in entries:
@@ -192,7 +219,7 @@ def entries_of(content: SuiteFile, path: Path) -> dict[str, TaskEntry]:
     return entries
 
 
-def check_names(path: Path, tasks: Mapping[str, Any], pairs: Mapping[str, Any]) -> None:
+def check_part_names(path: Path, tasks: Mapping[str, Any], pairs: Mapping[str, Any]) -> None:
     """Raise UsageError unless the names of all parts are valid, free and unique."""
     names = [*tasks, *pairs]
     if not names:
@@ -204,7 +231,7 @@ def check_names(path: Path, tasks: Mapping[str, Any], pairs: Mapping[str, Any]) 
                 "after the first."
             )
         if name in RESERVED_NAMES:
-            raise UsageError(f"{path}: the name {name} is reserved for jobs of the suite itself. Choose another.")
+            raise UsageError(f"{path}: the name {name} is reserved: the suite itself uses it. Choose another.")
         if name in tasks and name in pairs:
             raise UsageError(f"{path}: two parts of the suite have the name {name}.")
 
@@ -220,20 +247,20 @@ def with_sources(entries: Mapping[str, TaskEntry], names: Sequence[str]) -> set[
 
 def open_task(content: SuiteFile, path: Path, name: str, entry: TaskEntry, changes: Sequence[str]) -> SuiteTask:
     """Return a task of a suite, with --set applied. path: of the suite file. Raises UsageError."""
-    values = {key: value for key, value in content.tasks[name].items() if key not in TaskEntry.model_fields}
-
-    in_file: dict[str, Any] = {}
-    place, folder = f"{path}: tasks.{name}", path.parent
+    own = f"{path}: tasks.{name}"
+    source, folder = own, path.parent
+    layers = [(f"{path}: defaults", content.defaults)]
     if entry.file is not None:
         file = path.parent / entry.file
-        in_file = task_content(str(file), f"{path}: the task file")
-        place, folder = str(file), file.parent
-    task = task_of(
-        merged({"name": name}, content.defaults, in_file, values),
-        place,
-        list(changes_of(name, changes)),
-        TaskNames(names_file=True),
-    )
+        layers.append((str(file), task_content(str(file), f"{path}: the task file")))
+        source, folder = str(file), file.parent
+    of_task = {key: value for key, value in content.tasks[name].items() if key in Task.model_fields}
+    layers.append((own, of_task))
+
+    values = merged({"name": name}, *(table for _, table in layers))
+    # A change is told with the task's place, because a suite has several tasks, and --set may change all of them.
+    origin = LayeredOrigin(source, changes_of(name, changes), f"{source}: --set", values, layers)
+    task = task_of(values, origin)
 
     if entry.metric is not None and entry.metric not in task.metrics:
         raise UsageError(f"{path}: {name} reports {entry.metric}, but it has the metrics {', '.join(task.metrics)}.")

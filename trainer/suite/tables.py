@@ -12,6 +12,7 @@ from typing import Any
 
 from schemas.charts import COLORS, Chart, Line, chart
 from schemas.pages import render
+from trainer.finetune.results import with_interval
 from trainer.metrics.presentation import duration, shown_path
 from trainer.suite.suite_results import Cell
 
@@ -55,16 +56,16 @@ class Table:
     charts: list[Chart] = field(default_factory=list)
 
 
-def tables_of(content: dict[str, Any]) -> list[Table]:
-    """Return the tables that have rows. content: that of results.json."""
-    tables = [score_table(content), detail_table(content), phenomenon_table(content), probe_table(content)]
+def tables_of(content: dict[str, Any], mark: str) -> list[Table]:
+    """Return the tables that have rows. content: that of results.json. mark: how the best score of a row is shown."""
+    tables = [score_table(content, mark), detail_table(content), phenomenon_table(content), probe_table(content)]
     return [table for table in tables if table.rows]
 
 
 def markdown(content: dict[str, Any]) -> str:
     """Return the text of table.md. content: that of results.json."""
     parts = [f"# {title_of(content)}"]
-    for table in tables_of(content):
+    for table in tables_of(content, mark="bold"):
         parts += [f"## {table.title}", *table.above, markdown_table(table), *table.below]
     if error_lines(content):
         parts += ["## Not measured", "\n".join(f"- {line}" for line in error_lines(content))]
@@ -87,7 +88,7 @@ def page(content: dict[str, Any]) -> str:
         title=title_of(content),
         encoders=[encoder | {"folder": shown_path(encoder["folder"])} for encoder in content["encoders"]],
         figures=figures(content),
-        tables=tables_of(content),
+        tables=tables_of(content, mark="green"),
         errors=error_lines(content),
     )
 
@@ -135,7 +136,7 @@ def error_lines(content: dict[str, Any]) -> list[str]:
 # ---- Scores ----
 
 
-def score_table(content: dict[str, Any]) -> Table:
+def score_table(content: dict[str, Any], mark: str) -> Table:
     """Return the first table: a row for each part of the suite and one for the average, with a score per encoder."""
     labels = labels_of(content)
     rows = []
@@ -147,12 +148,12 @@ def score_table(content: dict[str, Any]) -> Table:
     if len(counted) > 1:
         averages = [content["averages"][label] for label in labels]
         rows.append(score_row([AVERAGE, f"of {len(counted)}"], averages))
-    return Table("Scores", ["task", "metric", *labels], rows, above=[legend(content)], below=notes(content))
+    return Table("Scores", ["task", "metric", *labels], rows, above=[legend(content, mark)], below=notes(content))
 
 
 def score_row(names: list[str], cells: Sequence[Cell | None]) -> Row:
     """Return a row of the first table. names: the texts before the scores."""
-    best = best_of(cells)
+    best = best_position(cells)
     return Row([*names, *map(text_of, cells)], None if best is None else best + len(names))
 
 
@@ -161,9 +162,7 @@ def text_of(cell: Cell | None) -> str:
     if cell is None or cell["spread"] is None:
         return DASH
 
-    text = f"{cell['spread']['mean']:.4f}"
-    if len(cell["values"]) > 1:
-        text += f" ± {cell['spread']['interval']:.4f}"
+    text = with_interval(cell["spread"])
     return f"{text} {GUESSING}" if is_guessing(cell) else text
 
 
@@ -172,7 +171,7 @@ def is_guessing(cell: Cell) -> bool:
     return cell["baseline"] is not None and cell["spread"]["mean"] <= cell["baseline"]
 
 
-def best_of(cells: Sequence[Cell | None]) -> int | None:
+def best_position(cells: Sequence[Cell | None]) -> int | None:
     """Return the position of the cell whose interval lies above all others, None if there is no such cell.
 
     A single value has no interval, so a row with such a cell has no best one.
@@ -193,8 +192,8 @@ def interval_of(cell: Cell) -> tuple[float, float]:
     return mean - half, mean + half
 
 
-def legend(content: dict[str, Any]) -> str:
-    """Return the sentences that explain the first table."""
+def legend(content: dict[str, Any], mark: str) -> str:
+    """Return the sentences that explain the first table. mark: as in `tables_of`."""
     seeds = content["seeds"]
     has_seeds = any(row["sets"] for row in content["rows"])
     if not has_seeds:
@@ -203,7 +202,7 @@ def legend(content: dict[str, Any]) -> str:
         return "Scores of a single seed. They say nothing about how much scores differ between seeds."
     text = f"Mean of {seeds} seeds ± half of its 95% interval."
     if len(labels_of(content)) > 1:
-        text += " A score is bold where its interval lies above those of all others."
+        text += f" A score is {mark} where its interval lies above those of all others."
     return " ".join([text, *shared_encoders(content["rows"])])
 
 
@@ -316,9 +315,9 @@ def probe_note(counts: Mapping[str, int]) -> str:
 def probe_charts(title: str, probes: Mapping[str, Any]) -> list[Chart]:
     """Return the chart of probe scores by layer, with a line for each encoder that has more than one layer."""
     lines = []
-    for (label, probe), color in zip(probes.items(), COLORS, strict=False):
+    for number, (label, probe) in enumerate(probes.items()):
         if len(probe["layers"]) > 1:
-            lines.append(Line(label, color, list(enumerate(probe["layers"]))))
+            lines.append(Line(label, COLORS[number % len(COLORS)], list(enumerate(probe["layers"]))))
     if not lines:
         return []
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.distributed.stop import StopRequest
-from trainer.finetune import fit, run  # noqa: F401 (imports torch and transformers before the forks)
+from trainer.finetune import fit, run, seed_events  # noqa: F401 (imports torch and transformers before the forks)
 from trainer.finetune.cli import main
 
 
@@ -34,13 +34,13 @@ def run_forked(command: dict[str, Any]) -> int:
 def signal_at(moment: str, step: int, number: int) -> None:
     """Let this process send itself a signal before the step's last calls, or before a checkpoint's last files."""
     owner, name = {
-        "step": (fit.SeedEvents, "on_step_end"),
+        "step": (seed_events.SeedEvents, "on_step_end"),
         "checkpoint": (fit.FinetuneTrainer, "_save_rng_state"),
     }[moment]
     call = getattr(owner, name)
 
     def signaling(self: Any, *arguments: Any, **more: Any) -> Any:
-        state = self.trainer.state if moment == "step" else self.state
+        state = arguments[1] if moment == "step" else self.state
         if state.global_step == step:
             signal.raise_signal(number)
         return call(self, *arguments, **more)

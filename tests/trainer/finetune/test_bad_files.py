@@ -15,6 +15,7 @@ from trainer.finetune.task import Task
 
 GOOD = "text\tlabel\ngood\tpositive\nbad\tnegative\n"
 DROP = 'Correct it, or leave such rows out with data.bad_rows = "drop".'
+NAN = float("nan")
 COLUMNS = {"text": "text", "label": "label"}
 
 
@@ -361,6 +362,33 @@ def test_a_file_that_is_not_squad(content: str, tmp_path: Path) -> None:
 def test_a_label_that_is_nan_is_missing(tmp_path: Path) -> None:
     lines = ['{"text": "a", "label": "good"}', '{"text": "b", "label": "bad"}', '{"text": "c", "label": NaN}']
     assert "line 3: the label is missing" in sentence_error(tmp_path, "\n".join(lines) + "\n", format="jsonl")
+
+
+def test_a_text_or_an_id_that_is_nan_is_missing(tmp_path: Path) -> None:
+    lines = ['{"text": "a", "label": "good"}', '{"text": "b", "label": "bad"}', '{"text": NaN, "label": "bad"}']
+    message = sentence_error(tmp_path, "\n".join(lines) + "\n", format="jsonl")
+    assert "line 3: the text is empty. Expected text in 'text'." in message
+
+    rows = [{"context": "a", "choices": ["b", "c"], "label": 0}, {"context": "a", "choices": ["b", NAN], "label": 0}]
+    message = error_of(tmp_path, "choice", "".join(json.dumps(row) + "\n" for row in rows), format="jsonl")
+    assert "line 2: a choice is empty." in message
+
+    row = json.dumps({"text": "a", "label": "good", "n": NAN})
+    message = sentence_error(tmp_path, row, format="jsonl", labels=("good", "bad"), columns={"id": "n", **COLUMNS})
+    assert "line 1: the id [None] is empty or not text." in message
+
+
+def test_questions_whose_id_is_null_are_numbered(tmp_path: Path) -> None:
+    content = published.squad(False)
+    questions = content["data"][0]["paragraphs"][0]["qas"]
+    for question in questions:
+        question["id"] = None
+    (tmp_path / "train.json").write_text(json.dumps(content))
+    data = {"train": "train.json", "dev": "train.json"}
+    task = Task.model_validate({"name": "small", "kind": "span", "data": data})
+    found = read_task_data(task, str(tmp_path)).train
+    assert len(questions) > 1
+    assert [example.id for example in found[: len(questions)]] == [str(number) for number in range(len(questions))]
 
 
 @pytest.mark.parametrize("columns", [{}, {"columns": {"prefix": "question"}}])

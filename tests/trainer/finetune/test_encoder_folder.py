@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from schemas.errors import UsageError
+from schemas.errors import DataError, UsageError
 from trainer.finetune import cli
 from trainer.finetune.encoder_folder import check_encoder_files, check_encoder_folder
 from trainer.finetune.opening import first_line, open_tokenizer, read_config
@@ -57,18 +57,22 @@ def test_a_folder_without_a_tokenizer_or_weights_is_refused_as_one_without_a_con
 
     (tmp_path / "tokenizer.json").touch()
     (tmp_path / "training_args.bin").touch()  # of transformers' Trainer
-    with pytest.raises(UsageError, match=r"has no weights\. Expected model\.safetensors"):
+    (tmp_path / "model.fp16.safetensors").touch()  # which transformers would not find
+    with pytest.raises(UsageError, match=r"holds no model\.safetensors\. .* Or use --random_weights to train from"):
         check_encoder_files(str(tmp_path))
-    with pytest.raises(UsageError, match="has no weights"):
+    with pytest.raises(UsageError, match="holds no model"):
         encoders_of([str(tmp_path)], random_weights=False)
     check_encoder_files(str(tmp_path), random_weights=True)
 
     (tmp_path / "pytorch_model.bin").touch()
     for check in (check_encoder_files, lambda folder: encoders_of([folder], random_weights=False)):
-        with pytest.raises(UsageError, match=r"has pytorch_model\.bin but no model\.safetensors\. Opening a pickle"):
+        with pytest.raises(UsageError, match=r"holds pytorch_model\.bin but no model\.safetensors\. Opening a pickle"):
             check(str(tmp_path))
 
-    (tmp_path / "model-00001-of-00002.safetensors").touch()
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model-00001-of-00001.safetensors"}}')
+    with pytest.raises(DataError, match=r"index\.json names model-00001-of-00001\.safetensors, which .* lacks\."):
+        check_encoder_files(str(tmp_path))
+    (tmp_path / "model-00001-of-00001.safetensors").touch()
     check_encoder_files(str(tmp_path))
 
 

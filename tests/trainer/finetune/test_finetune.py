@@ -106,8 +106,8 @@ def test_the_same_command_again_trains_nothing_and_one_with_more_seeds_adds_them
 
 WITH_A_LINE_PER_STEP = """
 import sys
-from trainer.finetune import fit
-fit.SECONDS_BETWEEN_LINES = 0.0
+from trainer.finetune import seed_events
+seed_events.SECONDS_BETWEEN_LINES = 0.0
 from trainer.finetune.cli import main
 sys.exit(main(sys.argv[1:]))
 """
@@ -140,6 +140,9 @@ def test_ranks_share_the_work(finetune, encoder, straight: Path, task: Path, tmp
     ours, theirs = results_of(alone)["seeds"][0], results_of(together)["seeds"][0]
     assert [e["loss"] for e in ours["epochs"]] == pytest.approx([e["loss"] for e in theirs["epochs"]], rel=1e-4)
     assert ours["scores"]["dev"] == pytest.approx(theirs["scores"]["dev"], abs=0.05)
+
+    other = finetune(encoder("bert"), task, together, *off)
+    assert other.returncode == 2 and "holds results with ranks = 2 instead of 1. Undo the change" in other.stderr
 
 
 KINDS = ["pair", "choice", "tags", "span"]
@@ -289,10 +292,23 @@ def test_further_arguments_of_trainer(finetune, encoder, task: Path, tmp_path: P
 
     for change, reason in (
         ("gradient_accumulation_steps=3", "training.batch is 8, expected a multiple of 3: 1, the number of ranks"),
-        ("lr_scheduler_type=cosinus", "Trainer refuses values of the task: cosinus is not a valid"),
+        ("lr_scheduler_type=cosine_with_min_lr", "trainer.lr_scheduler_type is 'cosine_with_min_lr', which does not"),
+        ("report_to=wandb", "trainer.report_to is 'wandb': WandbCallback requires wandb to be installed"),
     ):
         done = finetune(encoder("bert"), task, tmp_path / "other", "--set", f"trainer.{change}")
         assert done.returncode == 2 and reason in done.stderr and "Traceback" not in done.stderr, done.stderr
+        assert not (tmp_path / "other").exists()
+
+
+def test_a_service_that_fails_to_start_leaves_the_folder_free(
+    finetune, encoder, task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(task / "a file is no folder"))
+    one_epoch = ("--set", "training.epochs=1")
+    failed = finetune(encoder("bert"), task, tmp_path / "out", *one_epoch, "--set", "trainer.report_to=tensorboard")
+    assert failed.returncode != 0 and "epoch 1 of" not in failed.stdout
+    corrected = finetune(encoder("bert"), task, tmp_path / "out", *one_epoch)
+    assert corrected.returncode == 0, corrected.stderr
 
 
 def test_no_encoder(finetune, task: Path, tmp_path: Path) -> None:

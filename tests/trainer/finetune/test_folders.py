@@ -17,14 +17,14 @@ from transformers import AutoConfig, AutoTokenizer
 from schemas.errors import UsageError
 from tests.trainer.finetune.tasks import write_task
 from trainer.finetune.files.read import read_task_data
-from trainer.finetune.fingerprint import fingerprint_of
-from trainer.finetune.fit import DivergedError
-from trainer.finetune.inputs import INPUTS_FILE, check_inputs, record_inputs
+from trainer.finetune.inputs import INPUTS_FILE, check_inputs, fingerprint_of, record_inputs
+from trainer.finetune.job import Order
 from trainer.finetune.kinds.table import kind_of
 from trainer.finetune.model import build_model
 from trainer.finetune.opening import open_tokenizer
 from trainer.finetune.output import claimed, write_model
-from trainer.finetune.run import Order, inputs_of
+from trainer.finetune.run import inputs_of
+from trainer.finetune.seed_events import DivergedError
 from trainer.finetune.task import Task
 from trainer.finetune.task_file import read_task
 
@@ -151,8 +151,8 @@ def claim(encoder, tmp_path: Path) -> Callable[..., None]:
 
     def claim_again(*changes: str) -> None:
         task = read_task(str(path), [*files, *changes])
-        order = Order(str(encoder("bert")), task, str(tmp_path), str(output), [0])
-        inputs = inputs_of(order, read_task_data(task, str(tmp_path)))
+        order = Order(str(encoder("bert")), task, str(tmp_path), output, [0])
+        inputs = inputs_of(order, read_task_data(task, str(tmp_path)), ranks=1)
         with claimed(output, inputs):
             record_inputs(output, inputs)
 

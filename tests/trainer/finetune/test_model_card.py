@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.trainer.finetune.tasks import sentence_lines, write_lines, write_task
-from trainer.finetune.model_card import PIPELINES, in_cell
+from trainer.finetune.outcome import PIPELINES, in_cell
 
 
 def card_of(finetune, encoder, task: Path, *flags: str) -> str:
@@ -54,5 +54,7 @@ def test_a_label_stays_in_its_cell(finetune, encoder, tmp_path: Path) -> None:
     assert "\n| a\\|b | " in card_of(finetune, encoder, task)
 
 
-def test_random_first_weights_are_told(finetune, encoder, tmp_path: Path) -> None:
-    assert "with random first weights" in card_of(finetune, encoder, write_task(tmp_path, "span"), "--random_weights")
+def test_random_first_weights_and_arguments_of_trainer_are_told(finetune, encoder, tmp_path: Path) -> None:
+    flags = ("--random_weights", "--set", "trainer.max_grad_norm=0.5")
+    card = card_of(finetune, encoder, write_task(tmp_path, "span"), *flags)
+    assert "with random first weights" in card and "[trainer]\nmax_grad_norm = 0.5" in card

@@ -6,6 +6,7 @@ If one of the last tests fails with a new version of transformers, what trainer/
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,30 +14,68 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 from transformers import (
+    AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     AutoTokenizer,
+    DataCollatorForTokenClassification,
     DataCollatorWithPadding,
     Trainer,
     TrainingArguments,
     set_seed,
 )
 from transformers.trainer_pt_utils import LengthGroupedSampler
-from transformers.trainer_utils import get_last_checkpoint
+from transformers.trainer_utils import get_last_checkpoint, rotate_checkpoints
 
 from tests.trainer.finetune.tasks import write_task
-from trainer.finetune.fit import SeededBatches, newest_checkpoint
+from trainer.finetune.fit import SeededBatches
+from trainer.finetune.seed_events import checkpoints_in, newest_checkpoint, remove_incomplete
 
 SEED = 3
 LABELS = ["first", "second"]
+TAGS = ["B-WHAT", "B-WHO", "O"]
 VALUES = {"epochs": 2, "batch": 8, "lr": 5e-3, "weight_decay": 0.5, "warmup_ratio": 0.25}
 
 
-class Encoded(Dataset):
-    """The lines of a JSONL file as a script would encode them."""
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
-    def __init__(self, path: Path, tokenizer: Any):
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-        self.rows = [dict(tokenizer(line["text"])) | {"labels": LABELS.index(line["label"])} for line in lines]
+
+def encoded_sentences(path: Path, tokenizer: Any) -> list[dict[str, Any]]:
+    return [dict(tokenizer(line["text"])) | {"labels": LABELS.index(line["label"])} for line in lines_of(path)]
+
+
+def encoded_tags(path: Path, tokenizer: Any) -> list[dict[str, Any]]:
+    rows = []
+    for line in lines_of(path):
+        row = tokenizer(line["words"], is_split_into_words=True)
+        words = row.word_ids()
+        is_first = [word is not None and word != before for word, before in zip(words, [None, *words], strict=False)]
+        tags = [TAGS.index(line["tags"][word]) if first else -100 for word, first in zip(words, is_first, strict=True)]
+        rows.append(dict(row) | {"labels": tags})
+    return rows
+
+
+def encoded_questions(path: Path, tokenizer: Any) -> list[dict[str, Any]]:
+    rows = []
+    for paragraph in json.loads(path.read_text())["data"][0]["paragraphs"]:
+        [question] = paragraph["qas"]
+        row = tokenizer(question["question"], paragraph["context"], return_offsets_mapping=True)
+        offsets = row.pop("offset_mapping")
+        places = [0]  # [CLS], where there is no answer
+        for answer in question["answers"]:
+            begin, end = answer["answer_start"], answer["answer_start"] + len(answer["text"])
+            in_context = [place for place, sequence in enumerate(row.sequence_ids()) if sequence == 1]
+            places = [place for place in in_context if offsets[place][0] < end and offsets[place][1] > begin]
+        rows.append(dict(row) | {"start_positions": places[0], "end_positions": places[-1]})
+    return rows
+
+
+class Encoded(Dataset):
+    """Rows as a script would encode them."""
+
+    def __init__(self, rows: list[dict[str, Any]]):
+        self.rows = rows
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -45,16 +84,25 @@ class Encoded(Dataset):
         return self.rows[number]
 
 
-def plain(encoder: Path, folder: Path, output: Path, **arguments: Any) -> Trainer:
+SCRIPTS: dict[str, tuple[Any, Any, Any, int]] = {
+    "sentence": (AutoModelForSequenceClassification, DataCollatorWithPadding, encoded_sentences, 2),
+    "tags": (AutoModelForTokenClassification, DataCollatorForTokenClassification, encoded_tags, 3),
+    "span": (AutoModelForQuestionAnswering, DataCollatorWithPadding, encoded_questions, 2),
+}
+"""What a script for a kind of task uses: the model, the collator, the rows and the number of labels."""
+
+
+def plain(encoder: Path, folder: Path, output: Path, kind: str = "sentence", **arguments: Any) -> Trainer:
     """A Trainer as a script would make it, with VALUES under Trainer's names."""
     tokenizer = AutoTokenizer.from_pretrained(encoder)
     set_seed(SEED)
-    model = AutoModelForSequenceClassification.from_pretrained(encoder, num_labels=2)
+    auto_class, collator, encoded, labels = SCRIPTS[kind]
+    model = auto_class.from_pretrained(encoder, num_labels=labels)
+    ending = "json" if kind == "span" else "jsonl"
     return Trainer(
         model=model,
         args=TrainingArguments(
             output_dir=str(output),
-            num_train_epochs=VALUES["epochs"],
             per_device_train_batch_size=VALUES["batch"],
             learning_rate=VALUES["lr"],
             weight_decay=VALUES["weight_decay"],
@@ -63,11 +111,11 @@ def plain(encoder: Path, folder: Path, output: Path, **arguments: Any) -> Traine
             use_cpu=True,
             report_to="none",
             disable_tqdm=True,
-            **arguments,
+            **{"num_train_epochs": VALUES["epochs"], **arguments},
         ),
-        train_dataset=Encoded(folder / "train.jsonl", tokenizer),
-        eval_dataset=Encoded(folder / "dev.jsonl", tokenizer),
-        data_collator=DataCollatorWithPadding(tokenizer),
+        train_dataset=Encoded(encoded(folder / f"train.{ending}", tokenizer)),
+        eval_dataset=Encoded(encoded(folder / f"dev.{ending}", tokenizer)),
+        data_collator=collator(tokenizer),
     )
 
 
@@ -104,6 +152,27 @@ def test_a_plain_script_ends_with_the_same_weights_and_losses(finetune, encoder,
     ]
 
 
+@pytest.mark.parametrize("kind", ["tags", "span"])
+def test_an_epoch_of_a_plain_script_for_other_kinds(finetune, encoder, kind: str, tmp_path: Path) -> None:
+    """After one epoch, so that no score chooses among epochs."""
+    task = write_task(tmp_path / "task", kind, group_by_length=False, **(VALUES | {"epochs": 1}))
+    done = finetune(encoder("bert"), task, tmp_path / "out", "--first_seed", SEED)
+    assert done.returncode == 0, done.stderr
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(json.loads((tmp_path / "out/inputs.json").read_text())["threads"]["number"])
+    try:
+        trainer = plain(encoder("bert"), task.parent, tmp_path / "plain", kind, num_train_epochs=1, save_strategy="no")
+        trainer.train()
+    finally:
+        torch.set_num_threads(threads)
+
+    ours = SCRIPTS[kind][0].from_pretrained(tmp_path / "out/hf").state_dict()
+    assert trainer.model is not None
+    for name, weight in trainer.model.state_dict().items():
+        assert torch.equal(ours[name], weight), name
+
+
 LENGTHS = [1 + (7919 * n) % 128 for n in range(200)]
 
 
@@ -133,8 +202,16 @@ def test_a_checkpoint_that_a_kill_left_unfinished(tmp_path: Path) -> None:
     assert newest_checkpoint(tmp_path) == str(tmp_path / "checkpoint-10")
     assert get_last_checkpoint(str(tmp_path)) == str(tmp_path / "checkpoint-12")
 
+    # It would also be kept in place of a complete one.
+    shutil.copytree(tmp_path, tmp_path / "theirs")
+    rotate_checkpoints(str(tmp_path / "theirs"), 2, str(tmp_path / "theirs/checkpoint-2"))
+    assert {path.name for path in (tmp_path / "theirs").iterdir()} == {"checkpoint-2", "checkpoint-12"}
+    remove_incomplete(tmp_path)
+    rotate_checkpoints(str(tmp_path), 2, str(tmp_path / "checkpoint-2"))
+    assert [path.name for path in checkpoints_in(tmp_path)] == ["checkpoint-2", "checkpoint-10"]
+
     (tmp_path / "checkpoint-10/trainer_state.json").write_text('{"log')
-    assert newest_checkpoint(tmp_path) == str(tmp_path / "checkpoint-4")
+    assert newest_checkpoint(tmp_path) == str(tmp_path / "checkpoint-2")
 
 
 def test_accumulated_batches_are_averaged(encoder, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import threading
 from pathlib import Path
 from time import monotonic, sleep
@@ -26,6 +27,9 @@ if what == "fail":
 if what == "die":
     import os, signal
     os.kill(os.getpid(), signal.SIGKILL)
+if what == "die without a name":
+    import os, signal
+    os.kill(os.getpid(), signal.SIGRTMIN + 6)
 if what == "path":
     import os
     (path / "path_of_job").write_text(os.environ["PATH"])
@@ -66,11 +70,20 @@ def test_needs_come_first_and_failures_stay_alone(program: Path) -> None:
         "b/bad": "the file is missing",
         "b/after": "not started, because b/bad failed",
         "b/after_that": "not started, because b/bad failed",
-        "c/dies": f"ended by SIGKILL; see {program / 'logs/c.dies.log'}",
+        "c/dies": f"ended by SIGKILL; see {program / 'logs/c/dies.log'}",
     }
     started = (program / "order").read_text().split()
     assert sorted(started) == ["a/early", "a/late", "b/bad", "c/dies"]
     assert started.index("a/early") < started.index("a/late")
+
+
+def test_names_that_differ_in_a_dot_have_two_logs_and_any_signal_is_told(program: Path) -> None:
+    jobs = [job(program, "a/b.c", "fail"), job(program, "a.b/c", "die without a name")]
+    found = Scheduler(jobs, [{}], program / "logs", StopRequest())
+    found.run()
+    died = f"ended by signal {signal.SIGRTMIN + 6}; see {program / 'logs/a.b/c.log'}"
+    assert found.errors == {"a/b.c": "the file is missing", "a.b/c": died}
+    assert "the file is missing" in (program / "logs/a/b.c.log").read_text()
 
 
 def test_what_is_done_is_not_started_again(program: Path) -> None:
@@ -93,7 +106,7 @@ def test_the_log_has_scores_failures_and_places(program: Path, capsys: pytest.Ca
     ]
     Scheduler(jobs, [{}], program / "logs", StopRequest()).run()
     lines = [re.sub(r"\d+ s$", "N s", line) for line in capsys.readouterr().out.splitlines()]
-    assert lines[0] == f"a/rte: started, with its log in {program / 'logs/a.rte.log'}"
+    assert lines[0] == f"a/rte: started, with its log in {program / 'logs/a/rte.log'}"
     assert [line for line in lines if ": started" not in line] == [
         "a/rte: done (1 of 4): accuracy 0.7500, N s",
         "a/mnli: failed (2 of 4): the file is missing",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import operator
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -119,6 +120,13 @@ def test_other_folders_are_refused(xlnet_vocab: Path, vocab: Path, tmp_path: Pat
     transformers.AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path / "bert")
     with pytest.raises(UsageError, match="it has no head that predicts masked tokens"):
         open_masked_lm(str(tmp_path / "bert"), random_weights=False)
+
+
+def test_a_damaged_tokenizer_is_one_line(masked_lm: Callable[[int], Path], tmp_path: Path) -> None:
+    shutil.copytree(masked_lm(0), tmp_path / "damaged")
+    (tmp_path / "damaged/tokenizer.json").write_text("{")
+    with pytest.raises(UsageError, match=r"damaged has no tokenizer that transformers .* can open"):
+        open_masked_lm(str(tmp_path / "damaged"), random_weights=False)
 
 
 def test_pairs_that_are_not_utf8_are_a_mistake_of_the_user(tmp_path: Path) -> None:

@@ -10,17 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
-from transformers import AutoTokenizer
 
 from schemas.errors import DataError, UsageError
 from tests.trainer.finetune.conftest import write_encoder
-from tests.trainer.suite.conftest import changed, subject_lines, tag_lines, write_task
+from tests.trainer.suite.conftest import Lines, changed, subject_lines, tag_lines, write_lines, write_task
 from trainer.finetune.examples import TagExample
+from trainer.finetune.job import FeatureSet
+from trainer.finetune.kinds.table import kind_of
+from trainer.finetune.opening import open_tokenizer
 from trainer.finetune.task import Task
 from trainer.suite.cli import main as suite_main
 from trainer.suite.cli import parser
 from trainer.suite.plan import shown_best_layer
-from trainer.suite.probe import layer_vectors, main, open_encoder, rows_of
+from trainer.suite.probe import layer_vectors, main, open_encoder
 from trainer.suite.run import check_probed, probed_task
 
 
@@ -73,22 +75,45 @@ def test_a_long_sentence_has_a_vector_for_each_word(vocab: Path, xlnet_vocab: Pa
     """Whether its words fit into one row or into several, and on whichever side the tokenizer pads."""
     words = ("The", "captain", "remembers", "unthinkable", "mountains", "and", "rivers")
     examples = [TagExample("0", words, tuple(range(7))), TagExample("1", words[:2], (0, 1))]
+    data = {"train": "a.jsonl", "dev": "b.jsonl"}
+    task = Task.model_validate({"name": "x", "kind": "tags", "data": data})
     for family, vocabulary in (("bert", vocab), ("xlnet", xlnet_vocab)):
         folder = str(tmp_path / family)
         write_encoder(family, vocabulary, tmp_path / family)
-        tokenizer = AutoTokenizer.from_pretrained(folder)
         model = open_encoder(folder, random_weights=False)
         for max_length in (8, 64):
-            rows = rows_of(examples, tokenizer, max_length)
-            assert sorted(word for row in rows for word in row.vectors) == [(0, n) for n in range(7)] + [(1, 0), (1, 1)]
-            assert all(tag == word for row in rows for tag, (_, word) in zip(row.classes, row.vectors, strict=True))
+            kind = kind_of(task, "abcdefg", open_tokenizer(folder, "tags"), longest=max_length)
+            features = kind.features(examples)
+            assert len(features) == 2 or max_length == 8
+            [together] = layer_vectors(model, kind, FeatureSet(examples, features))
+            vectors_of = {number: vectors_LNH.shape[1] for number, vectors_LNH in together.items()}
+            assert vectors_of == {number: len(feature["words"]) for number, feature in enumerate(features)}
+            assert sum(vectors_of.values()) == 9
 
         # In one batch with a longer row, the vectors are those of the row alone.
-        short = rows[-1]
-        [(batch, together_LNH)] = layer_vectors(model, tokenizer, rows)
-        [(_, alone_LNH)] = layer_vectors(model, tokenizer, [short])
-        assert batch[-1] == short
-        assert np.allclose(together_LNH[:, -2:], alone_LNH, atol=1e-5)
+        [alone] = layer_vectors(model, kind, FeatureSet(examples[1:], kind.features(examples[1:])))
+        assert np.allclose(together[1], alone[0], atol=1e-5)
+
+
+def test_the_checks_of_fine_tuning_come_before_the_vectors(
+    masked_lm: Callable[[int], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def three_labels(count: int, seed: int) -> Lines:
+        return [line | {"label": str(number % 3)} for number, line in enumerate(subject_lines(count, seed))]
+
+    words = ["--data", str(tmp_path), "--output", str(tmp_path / "out"), "--task"]
+    write_task(tmp_path, "three", "sentence", three_labels)
+    task = changed(tmp_path / "three.toml", metrics=["f1"])
+    assert main([str(masked_lm(0)), *words, str(task)], "test") == 2
+    assert 'metrics has "f1", which needs two labels' in capsys.readouterr().err
+
+    write_task(tmp_path, "short", "sentence", subject_lines)
+    task = changed(tmp_path / "short.toml", kind="pair", training={"max_length": 3})
+    for path in (tmp_path / "short").iterdir():
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        write_lines(path, [line | {"text_pair": line["text"]} for line in lines])
+    assert main([str(masked_lm(0)), *words, str(task)], "test") == 2
+    assert "training.max_length is 3, so a row has 3 tokens, of which 3 are special" in capsys.readouterr().err
 
 
 def test_a_change_whose_value_is_a_url_reaches_the_probe(tmp_path: Path) -> None:

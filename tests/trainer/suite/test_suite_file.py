@@ -82,7 +82,10 @@ def test_only_keeps_what_a_task_starts_from(suite_file: Path) -> None:
     ("changes", "message"),
     [
         ({"tasks": {"a": {}}}, r"small\.toml: tasks\.a: kind is missing\."),
-        ({"tasks": {"a": {"file": "tags.toml", "metrik": "x"}}}, r"unknown key metrik\. Did you mean metrics\?"),
+        (
+            {"tasks": {"a": {"file": "tags.toml", "metrik": "x"}}},
+            r"small\.toml: tasks\.a: unknown key metrik\. Did you mean metric\?",
+        ),
         ({"tasks": {"a": {"file": 3}}}, r"small\.toml: tasks\.a: file: expected a text, found 3"),
         ({"tasks": {"a/b": {"file": "tags.toml"}}}, "'a/b' is no valid name"),
         ({"tasks": {"a": {"file": "tags.toml", "metric": "f2"}}}, "a reports f2, but it has the metrics chunk_f1"),
@@ -91,15 +94,31 @@ def test_only_keeps_what_a_task_starts_from(suite_file: Path) -> None:
         ({"tasks": {"a": {"starts_from": "b"}}}, "a starts from b, which is not an earlier .* Earlier tasks: none"),
         ({"tasks": {"order": {"file": "tags.toml"}}}, "two parts of the suite have the name order"),
         ({"tasks": {"probe": {"file": "tags.toml"}}}, "the name probe is reserved"),
+        ({"tasks": {"average": {"file": "tags.toml"}}}, "the name average is reserved"),
         ({"minimal_pairs": {"export": {"files": "*"}}}, "the name export is reserved"),
         ({"minimal_pairs": {"a": {"variant": "all"}}}, r"minimal_pairs\.a: files is missing.* variant: expected"),
         ({"tasks": {}, "minimal_pairs": {}}, "neither tasks nor minimal pairs"),
-        ({"defaults": {"training": {"lr": "high"}}}, r"tasks\.verbs: training\.lr: expected a number, found 'high'"),
+        (
+            {"defaults": {"training": {"lr": "high"}}},
+            r"small\.toml: defaults: training\.lr: expected a number, found 'high'",
+        ),
+        (
+            {"tasks": {"a": {"file": "tags.toml", "training": {"lr": "high"}}}},
+            r"small\.toml: tasks\.a: training\.lr: expected a number, found 'high'",
+        ),
+        (
+            {"defaults": {"training": {"dropout": "high"}}, "tasks": {"verbs": {"file": "tags.toml"}}},
+            r"small\.toml: defaults: training\.dropout: expected a number, found 'high'",
+        ),
+        (
+            {"tasks": {"a": {"colour": 1}}},
+            r"tasks\.a: unknown key colour\. A task of a suite has file, metric, .* kind",
+        ),
         ({"nmae": "x"}, r"unknown key nmae\. Did you mean name\?"),
     ],
 )
 def test_what_is_wrong_is_named(suite_file: Path, changes: dict[str, object], message: str) -> None:
-    if "defaults" in changes:
+    if "defaults" in changes and "tasks" not in changes:
         changes["tasks"] = {"verbs": {"kind": "sentence", "data": {"train": "a.jsonl", "dev": "b.jsonl"}}}
     with pytest.raises(UsageError, match=message):
         open_suite(str(changed(suite_file, **changes)), [], [])
@@ -116,6 +135,12 @@ def test_wrong_words_are_named(suite_file: Path) -> None:
     message = f"--suite {missing} does not exist. Did you mean {suite_file}? Give the path of a suite file."
     with pytest.raises(UsageError, match=re.escape(message)):
         open_suite(str(missing), [], [])
+
+
+def test_a_wrong_change_is_told_with_the_task(suite_file: Path) -> None:
+    message = rf"{suite_file.parent}/tags\.toml: --set training\.batch=big: training\.batch: expected a whole number"
+    with pytest.raises(UsageError, match=message):
+        open_suite(str(suite_file), [], ["tags:training.batch=big"])
 
 
 def test_all_missing_files_are_named_at_once(suite_file: Path) -> None:

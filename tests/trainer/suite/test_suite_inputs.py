@@ -11,15 +11,14 @@ import pytest
 
 from schemas.errors import UsageError
 from tests.trainer.suite.conftest import subject_lines, write_lines, write_task
-from trainer.finetune.fingerprint import fingerprint_of
-from trainer.finetune.inputs import check_inputs, record_inputs
+from trainer.finetune.inputs import check_inputs, fingerprint_of, record_inputs
 from trainer.finetune.task_file import read_task
 from trainer.suite.checkpoints import exported
 from trainer.suite.cli import main
 from trainer.suite.encoders import Encoder
 from trainer.suite.plan import Plan, ProbedTask
+from trainer.suite.run import inputs_of
 from trainer.suite.suite_file import open_suite
-from trainer.suite.suite_inputs import inputs_of
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from trainer.finetune.fingerprint import fingerprint_of
+from trainer.finetune.inputs import INPUTS_FILE, fingerprint_of
 from trainer.finetune.results import RESULTS_FILE, spread
 from trainer.suite.encoders import Encoder
-from trainer.suite.plan import IDENTITY_FILE, Plan, is_finetuned
+from trainer.suite.plan import Plan, is_finetuned
 from trainer.suite.suite_file import open_suite
 from trainer.suite.suite_results import JobStates, average, count_without_score, results_of
-from trainer.suite.tables import best_of, error_lines, interval_of, markdown, page, time_of
+from trainer.suite.tables import best_position, error_lines, interval_of, markdown, page, time_of
 
 ALL = {"first/subjects", "first/tags", "first/verbs", "first/order"}
 
@@ -83,7 +84,7 @@ def test_a_folder_with_more_seeds_is_done(tmp_path: Path) -> None:
     write(output / RESULTS_FILE, {"seeds": [{"seed": seed} for seed in (2, 0, 1)]})
     assert not is_finetuned(output, str(encoder), 2)  # of no known encoder
 
-    write(output / IDENTITY_FILE, {"encoder": fingerprint_of(str(encoder))})
+    write(output / INPUTS_FILE, {"encoder": fingerprint_of(str(encoder))})
     assert is_finetuned(output, str(encoder), 3)
     assert not is_finetuned(output, str(encoder), 4)
     assert is_finetuned(output, str(tmp_path / "removed"), 3)
@@ -156,6 +157,27 @@ def test_the_page_says_the_same_and_loads_nothing() -> None:
     assert page(content(suite=None, rows=[], scores={"a": {}, "b": {}}, averages={"a": None, "b": None}))
 
 
+def test_every_encoder_has_a_line_and_words_of_names_stay() -> None:
+    """A page says "green" where the text says "bold", and there are more encoders than colors."""
+    probe = content()["probes"]["a"]
+    labels = [f"encoder{number}" for number in range(8)]
+    rows = [{"name": "bolder", "metric": "accuracy", "sets": ["dev"], "starts_from": "bold", "in_average": True}]
+    html = page(
+        content(
+            rows=rows,
+            encoders=[{"label": label, "folder": label, "random_weights": False} for label in labels],
+            scores={label: {"bolder": cell(0.5, 0.6)} for label in labels},
+            averages=dict.fromkeys(labels),
+            details={label: {} for label in labels},
+            probes=dict.fromkeys(labels, probe),
+        )
+    )
+    assert re.findall(r"</svg>(.*?)</li>", html) == labels
+    assert (
+        "A score is green where its" in html and "All seeds of bolder start from one encoder, the best of bold." in html
+    )
+
+
 def test_a_score_of_guessing_is_marked() -> None:
     scores = content()["scores"]
     scores["a"]["cola"] = cell(0.0, baseline=0.0)
@@ -177,14 +199,14 @@ def test_a_mark_means_that_no_interval_touches() -> None:
             others = cells[:position] + cells[position + 1 :]
             if all(interval_of(one)[0] > interval_of(other)[1] for other in others):
                 above.append(position)
-        assert [best_of(cells)] == (above or [None])
+        assert [best_position(cells)] == (above or [None])
         marked += len(above)
     assert 50 < marked < 250
 
 
 def test_one_seed_marks_nothing() -> None:
     for cells in ([cell(0.1), cell(0.9)], [cell(0.1, 0.1), cell(0.9)], [cell(0.1, 0.1), None], [cell(0.1, 0.1)]):
-        assert best_of(cells) is None
+        assert best_position(cells) is None
 
 
 def test_the_average_is_over_tasks_seed_by_seed() -> None:

@@ -9,7 +9,7 @@ from trainer.finetune.examples import Answer, ChoiceExample, Example, SpanExampl
 from trainer.finetune.files.labels import choice_position, class_id, name_of, number
 from trainer.finetune.files.records import BadRowError, Record, counted
 from trainer.finetune.files.sets import ExampleSet
-from trainer.finetune.task import Column, Columns, Task, label_name
+from trainer.finetune.task import TRAIN, Column, Columns, Task, label_name
 
 
 class ExampleBuilder:
@@ -23,7 +23,7 @@ class ExampleBuilder:
         self.task = task
         self.data = task.data
         self.columns = example_set.columns
-        self.is_train = example_set.name == "train"
+        self.is_train = example_set.name == TRAIN
         self.is_test = example_set.is_test
         self.names = names
 
@@ -100,7 +100,7 @@ class ExampleBuilder:
         if isinstance(value, list) and all(isinstance(part, str) for part in value):
             value = " ".join(value)
 
-        if value is None:
+        if value is None or value != value:
             return ""
         if isinstance(value, int | float):
             value = label_name(value)
@@ -202,8 +202,9 @@ def misplaced(text: str, start: int, context: str, place: str) -> str:
 
 
 def value_of(record: Record, column: Column | None) -> Any:
-    """Return the value of a column, None if it is absent."""
-    return None if column is None else record.values.get(column)
+    """Return the value of a column, None if it is absent, or NaN, which pandas writes for an absent value."""
+    value = None if column is None else record.values.get(column)
+    return None if value != value else value
 
 
 def columns_of(columns: Columns | None) -> list[Column]:

@@ -143,7 +143,8 @@ def read_questions(path: str, wanted: Wanted) -> list[Record]:
             for question in _list_in(paragraph, "qas", path):
                 if not isinstance(question, dict):
                     raise DataError(f"{path}: expected a question as an object, found {question!r:.60}.")
-                place = f"{path} question {question.get('id', len(records))}"
+                named = question.get("id")
+                place = f"{path} question {len(records) if named is None else named}"
                 records.append(Record(place, question | {"context": paragraph.get("context")}))
     return records
 

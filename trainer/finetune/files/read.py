@@ -18,7 +18,7 @@ from trainer.finetune.files.labels import infer_names, name_of
 from trainer.finetune.files.records import BadRowError, Record, Wanted
 from trainer.finetune.files.sets import ExampleSet, check_task_files, example_sets
 from trainer.finetune.files.tables import TableLayout, read_table
-from trainer.finetune.task import Column, Task
+from trainer.finetune.task import DEV, TEST, TRAIN, Column, Task
 from trainer.finetune.task_kinds import RULES
 from trainer.logs import logger
 
@@ -42,7 +42,7 @@ def read_task_data(task: Task, folder: str) -> TaskData:
     check_task_files(task, folder)
     sets = example_sets(task, folder)
     records = {example_set.name: _records(task, example_set) for example_set in sets}
-    labels = _labels(task, sets[0], records["train"])
+    labels = _labels(task, sets[0], records[TRAIN])
 
     # For the kind choice, data.labels names positions of choices. Examples hold positions, so TaskData has no labels.
     names = task.data.labels if task.kind == "choice" and isinstance(task.data.labels, tuple) else labels
@@ -54,7 +54,7 @@ def read_task_data(task: Task, folder: str) -> TaskData:
         examples[example_set.name] = _examples(builder, example_set, records.pop(example_set.name))
 
     extra = {name: examples[name] for name in task.data.extra}
-    return TaskData(examples["train"], examples["dev"], examples.get("test"), labels, extra)
+    return TaskData(examples[TRAIN], examples[DEV], examples.get(TEST), labels, extra)
 
 
 def _records(task: Task, example_set: ExampleSet) -> list[Record]:
@@ -156,13 +156,14 @@ def _examples(builder: ExampleBuilder, example_set: ExampleSet, records: list[Re
 def _id_of(builder: ExampleBuilder, record: Record, position: int) -> str:
     """Return an example's id from its file, or its position in the set if the task names no id column."""
     if builder.task.kind == "span":
-        return str(record.values.get("id", position))
+        found = value_of(record, "id")
+        return str(position if found is None else found)
 
     columns = columns_of(builder.columns.id)
     if not columns:
         return str(position)
 
-    values = [record.values.get(column) for column in columns]
+    values = [value_of(record, column) for column in columns]
     if any(value is None or value == "" or isinstance(value, list | dict) for value in values):
         raise DataError(f"{record.place}: the id {values!r:.60} is empty or not text. Leave data.columns.id out.")
     return "-".join(str(value) for value in values)

@@ -11,7 +11,7 @@ from schemas import storage
 from schemas.errors import DataError
 from trainer.config.parse import Origin
 from trainer.finetune.near_file import nearest_file
-from trainer.finetune.task import ColumnsSection, Task, TaskDataSection
+from trainer.finetune.task import DEV, TEST, TRAIN, ColumnsSection, Task, TaskDataSection
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class ExampleSet:
 
         True for the test set and for the sets of [data.extra].
         """
-        return self.name not in ("train", "dev")
+        return self.name not in (TRAIN, DEV)
 
 
 def example_sets(task: Task, folder: str) -> list[ExampleSet]:
@@ -43,8 +43,8 @@ def example_sets(task: Task, folder: str) -> list[ExampleSet]:
 
 def set_names(data: TaskDataSection) -> list[str]:
     """Return the names of a task's sets: train, dev, test if it has one, and those of [data.extra]."""
-    test = ["test"] if data.test else []
-    return ["train", "dev", *test, *data.extra]
+    test = [TEST] if data.test else []
+    return [TRAIN, DEV, *test, *data.extra]
 
 
 def named_files(data: TaskDataSection, set_name: str) -> list[str]:
@@ -53,15 +53,17 @@ def named_files(data: TaskDataSection, set_name: str) -> list[str]:
     return named if isinstance(named, list) else [named]
 
 
+def path_in(folder: str, name: str) -> str:
+    """Return the path or URL of a file that a task names. Absolute paths and URLs stay as they are."""
+    is_complete = "://" in name or name.startswith("/")
+    return name if is_complete else storage.join(folder, name)
+
+
 def _example_set(task: Task, name: str, folder: str) -> ExampleSet:
     data = task.data
-    paths = []
-    for path in named_files(data, name):
-        is_absolute = "://" in path or path.startswith("/")
-        paths.append(path if is_absolute else storage.join(folder, path))
-
+    paths = [path_in(folder, path) for path in named_files(data, name)]
     header, columns = data.header, data.columns
-    if name == "test":
+    if name == TEST:
         header = header if data.test_header is None else data.test_header
         columns = data.test_columns or columns
     return ExampleSet(name, f"the {name} set of {task.name}", paths, header, columns)
@@ -72,12 +74,11 @@ class Naming:
     """What names the files of a task, for messages.
 
     origin: of the task's values. is_shipped: whether the task comes with Clozeline, so that only the folder can be
-    wrong. data: the flag or the key that names the folder.
+    wrong.
     """
 
     origin: Origin
     is_shipped: bool = False
-    data: str = "--data"
 
 
 UNNAMED = Naming(Origin("the task file"))
@@ -107,7 +108,7 @@ def check_task_files(task: Task, folder: str, naming: Naming = UNNAMED) -> None:
 
 def _correction(task: Task, set_name: str, naming: Naming) -> str:
     """Return what to do about a missing file of a set, as a sentence."""
-    folder = f"the folder that holds the task's files with {naming.data}"
+    folder = "the folder that holds the task's files with --data"
     key = f"data.extra.{set_name}" if set_name in task.data.extra else f"data.{set_name}"
 
     named_by = naming.origin.of(key)

@@ -3,5 +3,4 @@
 metric_table.py   the metrics by name, with the kinds of tasks that each one applies to
 answers.py        the rules of SQuAD's and CMRC 2018's evaluation scripts, and the threshold for "no answer"
 chunks.py         F1 of chunks (names, phrases), as conlleval counts them
-seed_summary.py   mean with interval, and quartiles, over several seeds
 """

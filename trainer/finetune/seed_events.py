@@ -1,0 +1,156 @@
+"""What happens around the steps of a seed: saves, stops and progress lines; and the checkpoints that they leave.
+
+Trainer saves a checkpoint as a folder checkpoint-STEP, of which `COMPLETE` is the last file.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from math import isfinite
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from transformers import TrainerCallback
+
+from schemas.errors import ClozelineError, PreemptedError
+from trainer.distributed.collectives import run_on_rank_0
+from trainer.finetune.job import Job
+from trainer.finetune.output import record_start
+from trainer.finetune.task import Task
+from trainer.logs import logger
+from trainer.metrics.presentation import duration
+
+COMPLETE = "trainer_state.json"
+"""The file that Trainer writes last into a checkpoint."""
+
+SECONDS_BETWEEN_LINES = 30.0
+"""Seconds between two lines of progress within an epoch."""
+
+
+class DivergedError(ClozelineError):
+    """The loss, or what the model computes, is NaN or infinite. Training cannot recover from that."""
+
+    everywhere = True
+
+
+def diverged(task: Task, what: str) -> DivergedError:
+    """Return the error for values that are not finite. what: the beginning of its message."""
+    return DivergedError(f"{what}. Lower training.lr, which is {task.training.lr}, or raise training.warmup_ratio.")
+
+
+class SeedEvents(TrainerCallback):
+    """Saves every `save_every` steps and when the ranks agree to stop, tells the watchdog, and logs the progress."""
+
+    def __init__(self, job: Job, seed: int, batches: Any):
+        """batches: the order of the training set, whose `epoch` this sets."""
+        self.job = job
+        self.seed = seed
+        self.batches = batches
+        self.stopping = False
+        self._restart_line(0)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        # The services that Trainer logs to have started, so nothing is left that could fail before the first step.
+        run_on_rank_0(lambda: record_start(self.job))
+        self._restart_line(state.global_step)
+        if 0 < state.global_step < state.max_steps:
+            logger.info("Seed %d continues at step %d of %d.", self.seed, state.global_step, state.max_steps)
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        # Trainer's own way to tell the sampler fails on several ranks after a resume.
+        self.batches.epoch = state.global_step // self._steps_an_epoch(state)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        self.job.watchdog.at(f"seed {self.seed}, step {state.global_step + 1}")
+
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        self.job.watchdog.progress()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        self.stopping |= self.job.stop.leaves_step()
+
+        # The end of an epoch is evaluated first, because a resume would begin with the next one.
+        if state.global_step % self._steps_an_epoch(state) != 0:
+            control.should_save |= self.stopping or state.global_step % self.job.task.training.save_every == 0
+
+    def on_save(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        if self.stopping and state.global_step < state.max_steps:
+            raise PreemptedError(
+                f"stopped in seed {self.seed} after step {state.global_step} of {state.max_steps}, which is "
+                "saved. The same command continues."
+            )
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **rest: Any) -> None:
+        if "loss" not in logs:
+            self._restart_line(state.global_step)  # the time of an evaluation is not that of steps
+            return
+        if not isfinite(logs["loss"]):
+            raise diverged(self.job.task, f"the loss of seed {self.seed} is {logs['loss']} at step {state.global_step}")
+        if perf_counter() - self._last_line > SECONDS_BETWEEN_LINES:
+            self._say_progress(state, logs["loss"])
+
+    def _steps_an_epoch(self, state: Any) -> int:
+        return state.max_steps // self.job.task.training.epochs
+
+    def _say_progress(self, state: Any, loss: float) -> None:
+        """Log the step, its loss, and the speed since the last line."""
+        training = self.job.task.training
+        speed = (state.global_step - self._step_of_line) * training.batch / (perf_counter() - self._last_line)
+        logger.info(
+            "seed %d, epoch %d of %d: step %d of %d, loss %.4f, %.1f examples per second, about %s left",
+            self.seed,
+            (state.global_step - 1) // self._steps_an_epoch(state) + 1,
+            training.epochs,
+            state.global_step,
+            state.max_steps,
+            loss,
+            speed,
+            duration((state.max_steps - state.global_step) * training.batch / speed),
+        )
+        self._restart_line(state.global_step)
+
+    def _restart_line(self, step: int) -> None:
+        self._last_line = perf_counter()
+        self._step_of_line = step
+
+
+# ---- Checkpoints ----
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    """Return the checkpoints in the folder of a seed, the newest last. Some may be incomplete."""
+    named = [path for path in folder.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdecimal()]
+    return sorted(named, key=lambda path: int(path.name.removeprefix("checkpoint-")))
+
+
+def is_complete(checkpoint: Path) -> bool:
+    """Return whether Trainer has written all of a checkpoint."""
+    try:
+        json.loads((checkpoint / COMPLETE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def newest_checkpoint(folder: Path) -> str | None:
+    """Return the path of the newest complete checkpoint in a folder, None if there is none."""
+    complete = [path for path in checkpoints_in(folder) if is_complete(path)]
+    return str(complete[-1]) if complete else None
+
+
+def remove_incomplete(folder: Path) -> None:
+    """Remove checkpoints that a kill left incomplete: Trainer would keep the newest of them instead of a complete one.
+
+    Raises OSError.
+    """
+    for path in checkpoints_in(folder):
+        if not is_complete(path):
+            shutil.rmtree(path)
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """Remove the checkpoints of a finished seed. folder: of the seed, where other files of Trainer stay."""
+    for path in checkpoints_in(folder):
+        shutil.rmtree(path, ignore_errors=True)
