@@ -8,8 +8,11 @@ directory, in a new session, until the exit code or the signal that `python -m` 
 Two things differ from `python -m`. All commands of a server have the same seed of hashes. And gc.unfreeze does nothing,
 because it would let one collection visit, and so copy, all that the server has imported.
 
-Other programs (launchers, scripts, `python -c`), interpreter flags, and commands with other values of the variables
-that Python or an import reads are started by exec, as usual. So is whatever a command itself starts.
+Launchers are such commands too, and what a command itself starts (ranks, the jobs of a suite) is a fork of it, without
+its descriptors, signal handlers and exit handlers.
+
+Other programs (scripts, `python -c`), interpreter flags, and commands with other values of the variables that Python or
+an import reads are started by exec, as usual, and so is what those start: `make demo` has nothing but new processes.
 """
 
 from __future__ import annotations
