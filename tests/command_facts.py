@@ -26,7 +26,7 @@ def facts() -> dict[str, object]:
         "argv": sys.argv[1:],
         "program": os.path.relpath(sys.argv[0]),
         "main": vars(sys.modules["__main__"])["facts"] is facts,
-        "path": sys.path[0],
+        "path": sys.path[:2],
         "folder": os.getcwd(),
         "environment": dict(os.environ),
         "stdin": sys.stdin.read(),
@@ -67,6 +67,7 @@ if __name__ == "__main__":
         threading.Thread(target=lambda: (time.sleep(0.05), print("a thread ends"))).start()
         raise SystemExit(int(value))
     if action == "start":
+        os.environ["PYTHONSAFEPATH"] = "1"  # as all commands of the project do
         raise SystemExit(subprocess.call([sys.executable, "-u", "-m", "tests.command_facts", value]))
     if action == "say":
         raise SystemExit(value)

@@ -56,8 +56,11 @@ STARTED_BY_EXEC = ("trainer.torchrun",)
 READ_AT_START = ("HOME", "HF_", "LANG", "LC_", "LD_", "MKL_", "OMP_", "PYTHON", "TORCH_", "TRANSFORMERS_")
 """How the names of variables begin whose value counts when Python starts or when a library is imported."""
 
-FOR_GPUS = "TORCH_NCCL_"
+WITHOUT_EFFECT = ("PYTHONPATH", "PYTHONSAFEPATH", "TORCH_NCCL_")
+"""Those of them that a fork follows, or that matter to GPUs alone."""
+
 STARTED_WITH = dict(os.environ)
+PATH = sys.path[1:]
 
 
 def serve(listener: socket.socket) -> None:
@@ -228,7 +231,7 @@ def forked_words(words: list[str], environment: dict[str, str]) -> list[str] | N
     is_same_start = all(
         STARTED_WITH.get(name) == environment.get(name)
         for name in names
-        if name != "PYTHONPATH" and not name.startswith(FOR_GPUS)
+        if not name.startswith(WITHOUT_EFFECT)
     )
     finds_ours = environment.get("PYTHONPATH", "").split(os.pathsep)[0] in ("", ".", str(ROOT))
     if module.split(".")[0] not in FORKED_PACKAGES or module in STARTED_BY_EXEC or not (is_same_start and finds_ours):
@@ -241,7 +244,7 @@ def run_module(words: list[str], command: dict[str, Any]) -> int:
     os.environ.clear()
     os.environ.update(command["environment"])
     tempfile.tempdir = None
-    sys.path[0] = os.getcwd()
+    sys.path[:] = PATH if os.environ.get("PYTHONSAFEPATH") else [os.getcwd(), *PATH]
     sys.argv[:] = words
     numpy.random.seed()
     torch.default_generator.seed()  # and random does so itself
