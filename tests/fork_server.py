@@ -229,9 +229,7 @@ def forked_words(words: list[str], environment: dict[str, str]) -> list[str] | N
 
     names = [name for name in {*STARTED_WITH, *environment} if name.startswith(READ_AT_START)]
     is_same_start = all(
-        STARTED_WITH.get(name) == environment.get(name)
-        for name in names
-        if not name.startswith(WITHOUT_EFFECT)
+        STARTED_WITH.get(name) == environment.get(name) for name in names if not name.startswith(WITHOUT_EFFECT)
     )
     finds_ours = environment.get("PYTHONPATH", "").split(os.pathsep)[0] in ("", ".", str(ROOT))
     if module.split(".")[0] not in FORKED_PACKAGES or module in STARTED_BY_EXEC or not (is_same_start and finds_ours):

@@ -64,8 +64,7 @@ class Sandbox:
             self.run_command(words, pipeline_in_process)
 
         for script in blocks(page, "python"):
-            (self.folder / "script.py").write_text(script)
-            done = self.run(["python", "-m", "tests.docs.run_script", "script.py"])
+            done = self.run(["python", "-m", "tests.run_code", script])
             assert done.returncode == 0, (script, done.stderr)
 
     def run_command(self, words: list[str], pipeline_in_process: bool = True) -> None:

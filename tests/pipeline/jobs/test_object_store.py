@@ -38,7 +38,7 @@ def test_from_s3_to_s3_equals_local_through_two_failed_requests(run, command, st
             if place == tmp_path:
                 done = command(*arguments)
             else:
-                flags = [] if arguments[0] == "verify" else ["--direct_num_workers=2"]
+                flags = ["--direct_num_workers=2"] if arguments[0] == "shard" else []
                 done = run("python", "-m", "pipeline", *arguments, *flags, **s3)
             assert done.returncode == 0, done.stderr
     assert [fault.times for fault in store.faults] == [0, 0]
