@@ -90,8 +90,9 @@ for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.S
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let the workers of xdist share a server of forked commands."""
-    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+    """Let the workers of xdist share a server of forked commands, unless no test starts one."""
+    is_controller = getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput")
+    if is_controller and "not processes" not in config.option.markexpr:
         os.environ[forked.ADDRESS] = forked.server_address()
 
 
