@@ -28,10 +28,11 @@ PYTEST := $(BIN)/python -m pytest -q --numprocesses $(WORKERS) --dist loadfile -
 test: .venv/installed_dev
 	$(PYTEST)
 
-# For daily work: tests that start no process and run no job, without the folders that compare models and fine-tune.
+# For daily work: tests that start no process and run no job, without those that compare models, bytes or engines, or kill.
+SLOW := $(addprefix tests/,deploy pipeline/beam pipeline/commit pipeline/engines pipeline/jobs \
+	pipeline/test_recorded_jobs.py trainer/distributed trainer/finetune trainer/models trainer/suite trainer/test_every_recipe.py)
 test-fast: .venv/installed_dev
-	$(PYTEST) -m "not gpu and not thorough and not processes" \
-		--ignore tests/trainer/models --ignore tests/trainer/finetune --ignore tests/trainer/suite
+	$(PYTEST) -m "not gpu and not thorough and not processes" $(addprefix --ignore ,$(SLOW))
 
 lint: .venv/installed_dev
 	$(BIN)/ruff check .
