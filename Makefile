@@ -28,11 +28,12 @@ PYTEST := $(BIN)/python -m pytest -q --numprocesses $(WORKERS) --dist loadfile -
 test: .venv/installed_dev
 	$(PYTEST)
 
-# For daily work: tests that start no process and run no job, without those that compare models, bytes or engines, or kill.
-SLOW := $(addprefix tests/,deploy pipeline/beam pipeline/commit pipeline/engines pipeline/jobs \
-	pipeline/test_recorded_jobs.py trainer/distributed trainer/finetune trainer/models trainer/suite trainer/test_every_recipe.py)
+# For daily work: tests that start no process and run no job, without those of engines, kills, models and recorded bytes.
+SLOW := deploy pipeline/beam pipeline/commit pipeline/engines pipeline/exchange pipeline/jobs \
+	pipeline/test_recorded_jobs.py trainer/distributed trainer/finetune trainer/models trainer/suite \
+	trainer/test_every_recipe.py
 test-fast: .venv/installed_dev
-	$(PYTEST) -m "not gpu and not thorough and not processes" $(addprefix --ignore ,$(SLOW))
+	$(PYTEST) -m "not gpu and not thorough and not processes" $(addprefix --ignore tests/,$(SLOW))
 
 lint: .venv/installed_dev
 	$(BIN)/ruff check .
