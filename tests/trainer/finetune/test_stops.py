@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests import forked
 from tests.trainer.finetune.tasks import write_task
 
 FAMILIES = {"sentence": "bert", "pair": "modernbert", "choice": "roberta", "tags": "xlnet", "span": "electra"}
@@ -38,7 +40,15 @@ def outputs(encoder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFac
 
     file = folder / "commands.json"
     file.write_text(json.dumps(commands))
-    done = forked.run(["python", "-m", "tests.trainer.finetune.stopping", file], timeout=500)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.trainer.finetune.stopping", str(file)],
+        # The number of threads shows in the last bits of losses.
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=500,
+    )
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
     expected = [{signal.SIGTERM: 75, signal.SIGKILL: -9}.get(command.get("signal"), 0) for command in commands]
     assert json.loads(done.stdout) == expected, done.stderr
