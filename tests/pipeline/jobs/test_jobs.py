@@ -188,7 +188,7 @@ def test_a_failed_overwrite_loses_nothing(run, corpus, tmp_path) -> None:
     assert run("python", "-m", "pipeline", "verify", out).returncode == 0
 
 
-@pytest.mark.parametrize("job", ["shard", "vocab", "pairs"])
+@pytest.mark.parametrize("job", ["shard", pytest.param("vocab", marks=pytest.mark.thorough), "pairs"])
 def test_a_killed_job_run_again_ends_with_the_same_bytes(command, corpus, text, vocab, tmp_path, job) -> None:
     out, whole = tmp_path / "killed", tmp_path / "whole"
     flags = {

@@ -217,6 +217,7 @@ def test_a_killed_worker_is_one_line_and_the_job_goes_on(large_corpus: Path, und
     assert ended(workers, within=10)
 
 
+@THOROUGH
 def test_a_second_killed_worker_ends_the_job_and_the_next_try_finishes(
     large_corpus: Path, undisturbed: str, tmp_path: Path
 ) -> None:

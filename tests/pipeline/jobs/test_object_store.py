@@ -117,6 +117,7 @@ def kill_in_the_middle(process: subprocess.Popen[str], store: ObjectStore, uploa
     process.communicate()
 
 
+@pytest.mark.thorough
 def test_two_killed_jobs_in_one_folder_and_then_the_first_one_again(command, store, bucket, text, vocab, tmp_path):
     """The second one wrote over what the first one had uploaded, under the same names."""
     kill_in_the_middle(start_pairs(store, text, vocab), store, 8)
