@@ -28,10 +28,12 @@ PYTEST := $(BIN)/python -m pytest -q --numprocesses $(WORKERS) --dist loadfile -
 test: .venv/installed_dev
 	$(PYTEST)
 
-# For daily work: tests that start no process and run no job, without the folders that compare models and fine-tune.
+# For daily work: tests that start no process and run no job, without those of engines, kills, models and recorded bytes.
+SLOW := deploy pipeline/beam pipeline/commit pipeline/engines pipeline/exchange pipeline/jobs \
+	pipeline/test_recorded_jobs.py trainer/distributed trainer/finetune trainer/models trainer/suite \
+	trainer/test_every_recipe.py
 test-fast: .venv/installed_dev
-	$(PYTEST) -m "not gpu and not thorough and not processes" \
-		--ignore tests/trainer/models --ignore tests/trainer/finetune --ignore tests/trainer/suite
+	$(PYTEST) -m "not gpu and not thorough and not processes" $(addprefix --ignore tests/,$(SLOW))
 
 lint: .venv/installed_dev
 	$(BIN)/ruff check .

@@ -15,12 +15,15 @@ from pathlib import Path
 
 import fsspec
 import pytest
+from hypothesis import settings
 
 from pipeline.cli import main
 from tests import forked, memory_files
 from tests.object_store import KEYS, ObjectStore
 
 memory_files.register()
+settings.register_profile("tests", max_examples=40)  # others in each run
+settings.load_profile("tests")
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Hundreds of processes import the same modules. Without cached bytecode, each one would compile them again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -90,8 +93,9 @@ for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.S
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let the workers of xdist share a server of forked commands."""
-    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+    """Let the workers of xdist share a server of forked commands, unless no test starts one."""
+    is_controller = getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput")
+    if is_controller and "not processes" not in config.option.markexpr:
         os.environ[forked.ADDRESS] = forked.server_address()
 
 

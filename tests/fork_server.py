@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import gc
 import importlib
+import inspect
 import json
 import os
 import pkgutil
@@ -19,6 +20,7 @@ import runpy
 import selectors
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -36,16 +38,29 @@ IMPORTED_PACKAGES = ("schemas", "pipeline", "trainer")
 LATE_IMPORTS = (
     "apache_beam.runners.portability.fn_api_runner.fn_runner",
     "deepspeed.runtime.zero.muon.muon_optimizer",
+    "deepspeed.launcher.launch",
     "tests.trainer.faulty_rank",
+    "torch.distributed.run",
     "torch.utils.tensorboard",
     "transformers.models.bert.modeling_bert",
 )
 """What modules of the project, or libraries, import within functions and what takes long to import."""
 
-FORKED_PACKAGES = ("clozeline", "pipeline", "trainer", "tests")
-LAUNCHERS = ("trainer.torchrun",)
+FORKED_PACKAGES = ("clozeline", "deepspeed", "pipeline", "trainer", "tests", "torch")
+PROGRAMS = {"clozeline": "clozeline", "deepspeed": "deepspeed.launcher.runner", "torchrun": "torch.distributed.run"}
+"""The module that a program of this environment runs."""
+
+STARTED_BY_EXEC = ("trainer.torchrun",)
+"""Modules that read the variables of processes that they have started, which the kernel keeps from the last exec."""
+
 READ_AT_START = ("HOME", "HF_", "LANG", "LC_", "LD_", "MKL_", "OMP_", "PYTHON", "TORCH_", "TRANSFORMERS_")
 """How the names of variables begin whose value counts when Python starts or when a library is imported."""
+
+WITHOUT_EFFECT = ("PYTHONPATH", "PYTHONSAFEPATH", "TORCH_NCCL_")
+"""Those of them that a fork follows, or that matter to GPUs alone."""
+
+STARTED_WITH = dict(os.environ)
+PATH = sys.path[1:]
 
 
 def serve(listener: socket.socket) -> None:
@@ -53,6 +68,7 @@ def serve(listener: socket.socket) -> None:
     gc.collect()
     gc.freeze()
     gc.unfreeze = lambda: None  # see forked.py
+    subprocess.Popen._execute_child = start_child  # type: ignore[attr-defined]
 
     # Not epoll, whose descriptor every fork would share.
     selector = selectors.PollSelector()
@@ -109,6 +125,7 @@ def fork(connection: socket.socket, sockets: list[socket.socket], processes: lis
             other.close()
         for process in processes:
             os.close(process)
+        os.setsid()
         become(json.loads(message), streams)
 
     for stream in streams:
@@ -119,9 +136,9 @@ def fork(connection: socket.socket, sockets: list[socket.socket], processes: lis
 
 def become(command: dict[str, Any], streams: list[int]) -> NoReturn:
     """Let this process be the command."""
-    os.setsid()
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
+    for stream in set(streams):
         if stream > 2:
             os.close(stream)
 
@@ -133,6 +150,9 @@ def become(command: dict[str, Any], streams: list[int]) -> NoReturn:
             program = command["words"][0]
             path = program if "/" in program else str(BIN / program)
             os.execvpe(path, [path, *command["words"][1:]], command["environment"])
+        if "-u" in command["words"][1:2]:
+            for stream in (sys.stdout, sys.stderr):
+                stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
         code = run_module(words, command)
     except BaseException:
         sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
@@ -141,19 +161,78 @@ def become(command: dict[str, Any], streams: list[int]) -> NoReturn:
     end(code)
 
 
+EXECUTE_CHILD = subprocess.Popen._execute_child  # type: ignore[attr-defined]
+PARAMETERS = inspect.signature(EXECUTE_CHILD)
+EMPTY = (None, False, (), -1)
+
+
+def start_child(process: Any, *arguments: Any) -> None:
+    """Start the process of a Popen object in a command: as a fork of the command, where it can be one.
+
+    It replaces Popen._execute_child, which is called with the descriptors that the process is to have as its streams.
+    """
+    given = PARAMETERS.bind(process, *arguments).arguments
+    environment = dict(os.environ if given["env"] is None else given["env"])
+    is_plain = all(given[name] in EMPTY for name in ("executable", "preexec_fn", "pass_fds", "shell", "umask"))
+    words = list(map(os.fsdecode, given["args"])) if is_plain else [""]
+    if forked_words(words, environment) is None:
+        EXECUTE_CHILD(process, *arguments)
+        return
+
+    # What is still in a buffer would be printed by both.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    process.pid = os.fork()
+    if process.pid == 0:
+        if given["start_new_session"]:
+            os.setsid()
+        streams = [given[name] for name in ("p2cread", "c2pwrite", "errwrite")]
+        forget_parent(streams)
+        become({"words": words, "environment": environment, "folder": given["cwd"] or os.getcwd()}, streams)
+
+    process._child_created = True
+    process._close_pipe_fds(*(given[name] for name in given if name.startswith(("p2c", "c2p", "err"))))
+
+
+def forget_parent(streams: list[int]) -> None:
+    """Leave a fork of a command what an exec would leave it.
+
+    Descriptors become those of the null device, because objects of the parent may close their numbers later.
+    """
+    streams[:] = [number if given == -1 else given for number, given in enumerate(streams)]
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        if descriptor > 2 and descriptor not in streams:
+            with suppress(OSError):  # the listing's own
+                os.dup2(null, descriptor)
+
+    atexit._clear()
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def forked_words(words: list[str], environment: dict[str, str]) -> list[str] | None:
     """Return the module of a command and its arguments, or None if the command must be a new process."""
-    if words[0] in ("python", sys.executable) and words[1:2] == ["-m"]:
-        module, *rest = words[2:]
-    elif words[0] in ("clozeline", str(BIN / "clozeline")):
-        module, rest = "clozeline", words[1:]
+    program, *rest = words
+    if program in ("python", sys.executable) and rest[:1] == ["-u"]:
+        rest = rest[1:]
+    if program in ("python", sys.executable) and rest[:1] == ["-m"]:
+        module, *rest = rest[1:]
+    elif program.removeprefix(f"{BIN}/") in PROGRAMS:
+        module = PROGRAMS[program.removeprefix(f"{BIN}/")]
     else:
         return None
 
-    names = [name for name in {*os.environ, *environment} if name.startswith(READ_AT_START) and name != "PYTHONPATH"]
-    is_same_start = all(os.environ.get(name) == environment.get(name) for name in names)
+    names = [name for name in {*STARTED_WITH, *environment} if name.startswith(READ_AT_START)]
+    is_same_start = all(
+        STARTED_WITH.get(name) == environment.get(name) for name in names if not name.startswith(WITHOUT_EFFECT)
+    )
     finds_ours = environment.get("PYTHONPATH", "").split(os.pathsep)[0] in ("", ".", str(ROOT))
-    if module.split(".")[0] not in FORKED_PACKAGES or module in LAUNCHERS or not (is_same_start and finds_ours):
+    if module.split(".")[0] not in FORKED_PACKAGES or module in STARTED_BY_EXEC or not (is_same_start and finds_ours):
         return None
     return [module, *rest]
 
@@ -163,7 +242,7 @@ def run_module(words: list[str], command: dict[str, Any]) -> int:
     os.environ.clear()
     os.environ.update(command["environment"])
     tempfile.tempdir = None
-    sys.path[0] = os.getcwd()
+    sys.path[:] = PATH if os.environ.get("PYTHONSAFEPATH") else [os.getcwd(), *PATH]
     sys.argv[:] = words
     numpy.random.seed()
     torch.default_generator.seed()  # and random does so itself

@@ -8,8 +8,11 @@ directory, in a new session, until the exit code or the signal that `python -m` 
 Two things differ from `python -m`. All commands of a server have the same seed of hashes. And gc.unfreeze does nothing,
 because it would let one collection visit, and so copy, all that the server has imported.
 
-Other programs (launchers, scripts, `python -c`), interpreter flags, and commands with other values of the variables
-that Python or an import reads are started by exec, as usual. So is whatever a command itself starts.
+Launchers are such commands too, and what a command itself starts (ranks, the jobs of a suite) is a fork of it, without
+its descriptors, signal handlers and exit handlers.
+
+Other programs (scripts, `python -c`), interpreter flags, and commands with other values of the variables that Python or
+an import reads are started by exec, as usual, and so is what those start: `make demo` has nothing but new processes.
 """
 
 from __future__ import annotations
@@ -23,8 +26,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
@@ -145,31 +148,39 @@ def _read(stream: IO[str], texts: list[str], place: int) -> None:
         texts[place] = stream.read()
 
 
-@cache
 def server_address() -> str:
-    """Return the path of the server's socket, and start a server if the process that started this one has none.
+    """Return the path of the server's socket, and start a server if the process that started this one has none."""
+    return os.environ.get(ADDRESS) or own_server()
 
-    The server ends with the process that started it, and its commands with it.
-    """
-    if ADDRESS in os.environ:
-        return os.environ[ADDRESS]
 
-    folder = tempfile.TemporaryDirectory(prefix="clozeline-forks-")
-    path = f"{folder.name}/socket"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.bind(path)
-        listener.listen(64)
-        server = subprocess.Popen(
-            [sys.executable, "-m", "tests.fork_server", str(listener.fileno())],
-            cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": str(ROOT), "DS_ACCELERATOR": "cpu"},
-            # Pipes, because Python's stream objects, which commands inherit, remember whether they can seek.
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            pass_fds=[listener.fileno()],
-            start_new_session=True,
-        )
-    atexit.register(folder.cleanup)
-    atexit.register(server.communicate)
-    return path
+@cache
+def own_server() -> str:
+    """Start a server that ends with this process, and its commands with it."""
+    stack = ExitStack()
+    atexit.register(stack.close)
+    return stack.enter_context(server())
+
+
+@contextmanager
+def server(**environment: str) -> Iterator[str]:
+    """Run a server with more variables than this process has, and yield the path of its socket."""
+    with tempfile.TemporaryDirectory(prefix="clozeline-forks-") as folder:
+        path = f"{folder}/socket"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(path)
+            listener.listen(64)
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.fork_server", str(listener.fileno())],
+                cwd=ROOT,
+                env=os.environ | {"PYTHONPATH": str(ROOT), "DS_ACCELERATOR": "cpu"} | environment,
+                # Pipes, because Python's stream objects, which commands inherit, remember whether they can seek.
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=[listener.fileno()],
+                start_new_session=True,
+            )
+        try:
+            yield path
+        finally:
+            process.communicate()

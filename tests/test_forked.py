@@ -28,16 +28,7 @@ def environment(folder: Path) -> dict[str, str]:
 def test_a_command_finds_and_does_what_a_new_process_does(end: str, tmp_path: Path) -> None:
     words = [*FACTS, end, "--torch" if end == "exit:75" else "--flag", "a b"]
     done = forked.run(words, environment(tmp_path), tmp_path)
-    new = subprocess.run(
-        [sys.executable, *words[1:]],
-        cwd=tmp_path,
-        env=environment(tmp_path),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        start_new_session=True,
-    )
-
+    new = as_new_process(words, tmp_path)
     assert done.returncode == new.returncode == ENDS[end]
     found, own = facts(done.stdout)
     assert found == facts(new.stdout)[0]
@@ -45,6 +36,32 @@ def test_a_command_finds_and_does_what_a_new_process_does(end: str, tmp_path: Pa
     assert all(drawn != again for drawn, again in zip(own["random"], other["random"], strict=True))
     assert done.stdout.splitlines()[1:] == new.stdout.splitlines()[1:]
     assert done.stderr.splitlines()[::-1][:1] == new.stderr.splitlines()[::-1][:1]
+
+
+def as_new_process(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *words[1:]],
+        cwd=folder,
+        env=environment(folder),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@pytest.mark.parametrize("end", ["exit:75", "raise"])
+def test_what_a_command_starts_finds_and_does_what_a_new_process_does(end: str, tmp_path: Path) -> None:
+    words = [*FACTS, f"start:{end}"]
+    done = forked.run(words, environment(tmp_path), tmp_path)
+    new = as_new_process(words, tmp_path)
+
+    assert done.returncode == new.returncode == ENDS[end]
+    [first, second, *others] = done.stdout.splitlines()
+    assert [facts(first)[0], facts(second)[0]] == [facts(line)[0] for line in new.stdout.splitlines()[:2]]
+    assert facts(first)[1]["random"][0] != facts(second)[1]["random"][0]
+    assert others == new.stdout.splitlines()[2:]
+    assert done.stderr.splitlines()[-1] == new.stderr.splitlines()[-1]
 
 
 def facts(printed: str) -> list[Any]:

@@ -215,6 +215,7 @@ import benchmarks.gpu_bench, benchmarks.gpu_report, benchmarks.gpu_rivals
 """
 
 
+@pytest.mark.thorough
 def test_all_that_runs_import_is_in_a_bundle_or_in_an_image_of_pytorch(tmp_path: Path) -> None:
     """Without this environment's packages: only those of the bundle, torch, numpy and what these two require."""
     bundle = tmp_path / "bundle"

@@ -162,6 +162,7 @@ def fingerprint(site: Site, folder: str, kind: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.thorough
 def test_all_three_commands_run_on_workers_with_nothing_but_the_wheel(
     wheel, local, google, store, corpus, beam_job_service, tmp_path
 ) -> None:

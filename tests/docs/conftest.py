@@ -64,7 +64,7 @@ class Sandbox:
             self.run_command(words, pipeline_in_process)
 
         for script in blocks(page, "python"):
-            done = self.run(["python", "-c", script])
+            done = self.run(["python", "-m", "tests.run_code", script])
             assert done.returncode == 0, (script, done.stderr)
 
     def run_command(self, words: list[str], pipeline_in_process: bool = True) -> None:

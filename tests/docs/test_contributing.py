@@ -52,6 +52,13 @@ def shell(folder: Path, script: str) -> str:
     return done.stdout
 
 
+def test_the_example_can_be_applied(clone: Path) -> None:
+    [change] = blocks(PAGE, "diff")
+    (clone / "change.diff").write_text(change)
+    shell(clone, "git apply --check change.diff")
+
+
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_the_example_works(clone: Path) -> None:
     single_tests, looking, checks = blocks(PAGE, "sh")

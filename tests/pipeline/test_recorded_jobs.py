@@ -156,6 +156,13 @@ RUN_AGAIN = {
 }
 """The ways in which jobs are run again."""
 
+FOR_THE_NIGHT = ("3 threads", "service, 3 threads", "3 processes", "2 processes", "over other text")
+AGAIN = [
+    pytest.param(name, way, marks=pytest.mark.thorough) if way in FOR_THE_NIGHT else (name, way)
+    for name, ways in RUN_AGAIN.items()
+    for way in ways
+]
+
 
 class Jobs:
     """Runs jobs in the current folder. What jobs read is made before them."""
@@ -283,7 +290,7 @@ def test_a_job_makes_the_recorded_files(jobs: Jobs, name: str) -> None:
     assert not different, f"{name}: {different}"
 
 
-@pytest.mark.parametrize(("name", "way"), [(name, way) for name, ways in RUN_AGAIN.items() for way in ways])
+@pytest.mark.parametrize(("name", "way"), AGAIN)
 def test_every_way_makes_the_recorded_files(jobs: Jobs, name: str, way: str) -> None:
     found = jobs.again(name, way)
     different = difference(found, json.loads(RECORDED.read_text())[name])

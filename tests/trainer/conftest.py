@@ -101,11 +101,9 @@ class Training:
 
     @staticmethod
     def ranks(process: Command) -> list[psutil.Process]:
-        """The processes that train, by rank."""
-        if process.words[:3] == ["python", "-m", "trainer"]:
-            return [psutil.Process(process.pid)]
-        started = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-        return [found for found in started if _is_rank(found)]
+        """The processes that train, by rank: all of a command that have started no others."""
+        command = psutil.Process(process.pid)
+        return [found for found in (command, *command.children(recursive=True)) if not found.children()]
 
     @staticmethod
     def losses(out: Path) -> dict[int, tuple]:
@@ -131,15 +129,6 @@ def saved(checkpoint: Path, kind: str = WEIGHTS) -> dict[str, Tensor]:
     """The weights of a checkpoint, or one of their moments, by name."""
     files = RankFiles(checkpoint)
     return {name: files.read(name, 0, prod(shape), kind).view(shape) for name, shape in files.shapes.items()}
-
-
-def _is_rank(process: psutil.Process) -> bool:
-    """Not a launcher, which has the same words further on."""
-    try:
-        words = process.cmdline()
-    except psutil.Error:  # it has just ended
-        return False
-    return words[1:3] == ["-m", "trainer"] or words[1:4] == ["-u", "-m", "trainer"]
 
 
 @pytest.fixture(scope="session")

@@ -23,8 +23,8 @@ from trainer.optim.whole_tensors import Lamb
 @pytest.fixture(scope="module")
 def facts(run, pairs: Path, tmp_path_factory) -> dict:
     folder = tmp_path_factory.mktemp("facts")
-    # -u: in a new process, because gc.unfreeze does nothing in a fork, and what it keeps would not be collected.
-    done = run("python", "-u", "-m", "tests.trainer.engine_facts", pairs, folder / "run", folder / "facts.json")
+    # -B: in a new process, because gc.unfreeze does nothing in a fork, and what it keeps would not be collected.
+    done = run("python", "-B", "-m", "tests.trainer.engine_facts", pairs, folder / "run", folder / "facts.json")
     assert done.returncode == 0, done.stderr
     found = json.loads((folder / "facts.json").read_text())
     print(found)

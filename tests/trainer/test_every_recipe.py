@@ -50,6 +50,14 @@ BATCH = {
 }
 
 
+OTHER_SIZES = (
+    *("albert_large", "albert_xlarge", "albert_xxlarge", "bert_large", "electra_base", "esm2_35m", "esm2_150m"),
+    *("ettin_32m", "ettin_68m", "ettin_150m", "megatron_1.3b", "megatron_3.9b", "mmbert_base", "modernbert_large"),
+    *("roberta_large", "xlnet_large"),
+)
+"""Recipes that, shrunk, differ from another one in rates at most. They are for the night."""
+
+
 @pytest.fixture(scope="module", autouse=True)
 def group() -> Iterator[None]:
     with group_of_one():
@@ -106,7 +114,10 @@ def pairs_of(name: str, request: pytest.FixtureRequest) -> Path:
     return request.getfixturevalue(fixture)
 
 
-@pytest.mark.parametrize("name", recipe_names())
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.thorough) if name in OTHER_SIZES else name for name in recipe_names()],
+)
 def test_a_recipe_is_built_stepped_and_exported(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     content = shrunk(name, pairs_of(name, request), tmp_path / "run")
     path = tmp_path / f"{name}.toml"

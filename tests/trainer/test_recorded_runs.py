@@ -16,6 +16,7 @@ from unittest.mock import patch
 
 import pytest
 
+from tests import forked
 from tests.trainer.conftest import Training
 from trainer.export.convert import export
 
@@ -78,7 +79,7 @@ def folders(pairs: Path, held_out: Path, byte_rows: Path, sop_pairs: list[Path])
 
 @pytest.fixture(scope="module")
 def plain(run, pairs: Path) -> Iterator[Training]:
-    with patch.dict(os.environ, PLAIN_KERNELS):
+    with forked.server(**PLAIN_KERNELS) as address, patch.dict(os.environ, PLAIN_KERNELS | {forked.ADDRESS: address}):
         yield Training(run, pairs)
 
 

@@ -65,7 +65,7 @@ def check_vocab(result: Any, folder: Path) -> None:
     assert counted(result) == manifest.totals | dropped(manifest)
 
 
-@pytest.fixture(params=["FnApiRunner", "2 processes", "Prism"])
+@pytest.fixture(params=["FnApiRunner", pytest.param("2 processes", marks=pytest.mark.thorough), "Prism"])
 def flags(request: pytest.FixtureRequest) -> list[str]:
     if request.param == "Prism":
         return ["--runner=prism", f"--prism_location={request.getfixturevalue('prism')}"]

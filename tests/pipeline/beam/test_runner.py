@@ -134,10 +134,8 @@ def one_worker(command, corpora, tmp_path_factory: pytest.TempPathFactory) -> tu
 @pytest.mark.parametrize(
     ("runner", "order"),
     [
-        ("one worker", "reversed"),
         ("one worker", "shuffled"),
         ("4 threads", "reversed"),
-        ("2 processes", "shuffled"),
         ("job service", "reversed"),
         ("Prism", "shuffled"),
     ],

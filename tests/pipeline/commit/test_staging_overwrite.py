@@ -66,7 +66,7 @@ def listing(folder: str) -> set[str]:
     return {name.removeprefix(f"{path}/") for name in fs.find(path, withdirs=True) if name != path}
 
 
-@pytest.mark.parametrize("place", ["disk", "store"])
+@pytest.mark.parametrize("place", ["disk", pytest.param("store", marks=pytest.mark.thorough)])
 def test_no_job_leaves_a_file_of_its_earlier_output(command, corpus, text, vocab, byte_vocab, tmp_path, place) -> None:
     """Each first output has every kind of file that its job writes, the second as few as possible."""
     base = str(tmp_path) if place == "disk" else f"memory://overwrite/{uuid.uuid4().hex}"

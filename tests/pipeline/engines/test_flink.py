@@ -95,6 +95,7 @@ def local_pairs(command, local_text: Path, vocab: Path) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 def test_a_killed_worker_leaves_no_trace(
     flink: Flink, pool, local_text: Path, local_pairs: Path, vocab: Path, tmp_path: Path
 ) -> None:

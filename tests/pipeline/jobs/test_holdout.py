@@ -91,7 +91,7 @@ def test_the_manifests_record_the_share_and_documents_add_up(held_out: Path, tex
 
 
 WAYS = {
-    "4 workers": ["--direct_num_workers=4"],
+    "2 workers": ["--direct_num_workers=2"],
     "merged": ["--shuffle", "merged"],
     "service": ["--shuffle", "service"],
     "another runner": ["--runner=BundleBasedDirectRunner"],

@@ -60,6 +60,7 @@ def chain(
 
 WAYS = {
     "2": ["--direct_num_workers=2"],
+    "3 and replayed": ["--direct_num_workers=3", "--direct_runner_bundle_repeat=1"],
     "5 and replayed": ["--direct_num_workers=5", "--direct_runner_bundle_repeat=1"],
     "another runner": ["--runner=BundleBasedDirectRunner"],
 }
@@ -68,12 +69,12 @@ WAYS = {
 @pytest.mark.parametrize(
     ("model", "objective", "ways"),
     [
-        ("wordpiece", "nsp", ["5 and replayed"]),
-        pytest.param("wordpiece", "nsp", ["2", "another runner"], marks=pytest.mark.thorough),
+        ("wordpiece", "nsp", ["3 and replayed"]),
+        pytest.param("wordpiece", "nsp", ["2", "5 and replayed", "another runner"], marks=pytest.mark.thorough),
         pytest.param("bytebpe", "sop", ["5 and replayed"], marks=pytest.mark.thorough),
     ],
 )
-def test_same_bytes_with_1_2_and_5_workers_and_replayed_bundles(
+def test_same_bytes_with_any_number_of_workers_and_replayed_bundles(
     command, corpus, tmp_path, model, objective, ways
 ) -> None:
     source = str(corpus)
@@ -86,7 +87,10 @@ def test_same_bytes_with_1_2_and_5_workers_and_replayed_bundles(
 COMPRESS = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
 
 
-@pytest.mark.parametrize(("num_files", "workers"), [(1, 1), (7, 1), (50, 2)])
+@pytest.mark.parametrize(
+    ("num_files", "workers"),
+    [(7, 1), pytest.param(1, 1, marks=pytest.mark.thorough), pytest.param(50, 2, marks=pytest.mark.thorough)],
+)
 def test_same_bytes_however_the_input_is_cut_ordered_and_compressed(
     command, corpus, tmp_path, num_files: int, workers: int
 ) -> None:
@@ -103,13 +107,14 @@ def test_same_bytes_however_the_input_is_cut_ordered_and_compressed(
     assert fingerprints[0] == fingerprints[1]
 
 
-def test_ten_thousand_tiny_files_are_a_few_tasks(command, tmp_path) -> None:
+@pytest.mark.parametrize("files", [2_000, pytest.param(10_000, marks=pytest.mark.thorough)])
+def test_thousands_of_tiny_files_are_a_few_tasks(command, tmp_path, files: int) -> None:
     (tmp_path / "in").mkdir()
-    for i in range(10_000):
+    for i in range(files):
         (tmp_path / "in" / f"{i}.txt").write_text(f"Document number {i} of many. It is short.\n")
     done = command("shard", "--input", f"{tmp_path}/in/*.txt", "--output", tmp_path / "out")
     assert done.returncode == 0, done.stderr
-    assert read_manifest(str(tmp_path / "out"), "text").totals["documents"] == 10_000
+    assert read_manifest(str(tmp_path / "out"), "text").totals["documents"] == files
 
 
 def test_rejected_records_are_kept_to_look_at(command, corpus, tmp_path) -> None:
@@ -140,7 +145,7 @@ def test_a_full_disk_names_what_it_needs_and_loses_nothing(run, corpus, tmp_path
         pytest.skip("this machine does not let its root mount; test_storage fakes the full disk")
     try:
         shard = ("python", "-m", "pipeline", "shard", "--input", corpus, "--output", disk / "out")
-        shard += ("--direct_num_workers", 2)
+        shard += ("--direct_num_workers", 1)
         filler = disk / "filler"
         filler.write_bytes(b"x" * (1900 << 10))
         done = run(*shard)
@@ -183,7 +188,7 @@ def test_a_failed_overwrite_loses_nothing(run, corpus, tmp_path) -> None:
     assert run("python", "-m", "pipeline", "verify", out).returncode == 0
 
 
-@pytest.mark.parametrize("job", ["shard", "vocab", "pairs"])
+@pytest.mark.parametrize("job", ["shard", pytest.param("vocab", marks=pytest.mark.thorough), "pairs"])
 def test_a_killed_job_run_again_ends_with_the_same_bytes(command, corpus, text, vocab, tmp_path, job) -> None:
     out, whole = tmp_path / "killed", tmp_path / "whole"
     flags = {

@@ -19,6 +19,7 @@ import pytest
 from schemas.manifest import NAME
 from tests.forked import Command
 
+THOROUGH = pytest.mark.thorough
 TIMEOUT = 120
 """Seconds after which a command counts as hung, on a busy machine too."""
 
@@ -90,7 +91,11 @@ def undisturbed(large_corpus: Path) -> str:
     return finish(large_corpus, large_corpus.parent / "undisturbed")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGTERM, pytest.param(signal.SIGINT, marks=THOROUGH), pytest.param(signal.SIGHUP, marks=THOROUGH)],
+    ids=lambda n: n.name,
+)
 def test_a_signal_ends_the_command_and_its_workers(number: signal.Signals, large_corpus: Path, tmp_path: Path) -> None:
     output = tmp_path / "text"
     process = start(large_corpus, output)
@@ -105,7 +110,11 @@ def test_a_signal_ends_the_command_and_its_workers(number: signal.Signals, large
     assert ended(workers, within=10)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, pytest.param(signal.SIGTERM, marks=THOROUGH), pytest.param(signal.SIGHUP, marks=THOROUGH)],
+    ids=lambda n: n.name,
+)
 def test_a_signal_to_the_process_group_stops_the_command(
     number: signal.Signals, large_corpus: Path, tmp_path: Path
 ) -> None:
@@ -127,7 +136,7 @@ def test_a_signal_to_the_process_group_stops_the_command(
     assert not (output / NAME).exists() and not list(output.glob("_lease-*"))
 
 
-@pytest.mark.parametrize("victims", ["one worker", "all workers"])
+@pytest.mark.parametrize("victims", ["one worker", pytest.param("all workers", marks=THOROUGH)])
 def test_a_command_that_is_stopped_while_it_loses_workers_stops(
     victims: str, large_corpus: Path, tmp_path: Path
 ) -> None:
@@ -208,6 +217,7 @@ def test_a_killed_worker_is_one_line_and_the_job_goes_on(large_corpus: Path, und
     assert ended(workers, within=10)
 
 
+@THOROUGH
 def test_a_second_killed_worker_ends_the_job_and_the_next_try_finishes(
     large_corpus: Path, undisturbed: str, tmp_path: Path
 ) -> None:
@@ -226,7 +236,7 @@ def test_a_second_killed_worker_ends_the_job_and_the_next_try_finishes(
     assert finish(large_corpus, output) == undisturbed
 
 
-@pytest.mark.thorough
+@THOROUGH
 @pytest.mark.parametrize("number", range(20))
 def test_kills_at_any_moment_leave_no_trace_in_the_bytes(
     number: int, large_corpus: Path, undisturbed: str, tmp_path: Path
@@ -288,7 +298,7 @@ def test_a_stop_while_workers_start_ends_the_command(number, after, large_corpus
     assert "Traceback" not in told
 
 
-@pytest.mark.thorough
+@THOROUGH
 def test_a_stop_at_any_moment_ends_the_command(large_corpus: Path, tmp_path: Path) -> None:
     rng = random.Random(0)
     for attempt in range(50):

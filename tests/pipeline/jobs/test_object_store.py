@@ -38,7 +38,7 @@ def test_from_s3_to_s3_equals_local_through_two_failed_requests(run, command, st
             if place == tmp_path:
                 done = command(*arguments)
             else:
-                flags = [] if arguments[0] == "verify" else ["--direct_num_workers=2"]
+                flags = ["--direct_num_workers=2"] if arguments[0] == "shard" else []
                 done = run("python", "-m", "pipeline", *arguments, *flags, **s3)
             assert done.returncode == 0, done.stderr
     assert [fault.times for fault in store.faults] == [0, 0]
@@ -117,6 +117,7 @@ def kill_in_the_middle(process: subprocess.Popen[str], store: ObjectStore, uploa
     process.communicate()
 
 
+@pytest.mark.thorough
 def test_two_killed_jobs_in_one_folder_and_then_the_first_one_again(command, store, bucket, text, vocab, tmp_path):
     """The second one wrote over what the first one had uploaded, under the same names."""
     kill_in_the_middle(start_pairs(store, text, vocab), store, 8)

@@ -257,7 +257,7 @@ DAMAGED = {
 }
 
 
-@pytest.mark.parametrize("place", [0, 1, 12, 500])
+@pytest.mark.parametrize("place", [0, 12, *(pytest.param(place, marks=pytest.mark.thorough) for place in (1, 500))])
 @pytest.mark.parametrize("kind", DAMAGED)
 def test_damage_anywhere_is_an_error_with_its_place(large, kind: str, place: int) -> None:
     """Also at the beginning of the first frame of a piece, which its reader then does not find."""

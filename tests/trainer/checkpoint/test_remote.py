@@ -109,7 +109,7 @@ def test_another_machine_resumes_and_the_run_equals_one_on_a_disk(training, stor
 def test_all_ranks_wait_for_the_last_copy(training, store, bucket, tmp_path) -> None:
     """A launcher whose first rank has ended kills the others, which would cut the copy off."""
     store.fail("hang", "step-00000002/rank-00000", method="PUT")
-    process = training.start("launcher", Path("-"), run__output=URL, run__local=tmp_path, run__stop_at=2)
+    process = training.start("torchrun", Path("-"), run__output=URL, run__local=tmp_path, run__stop_at=2)
     wait_for(lambda: store.count("step-00000002/rank-00000", "PUT") > 0)
     ranks = training.ranks(process)
     time.sleep(5)

@@ -1,6 +1,6 @@
 """How far the gradient of many micro-batches is from float32's, for test_gradients.py.
 
-    torchrun --nproc_per_node 2 tests/trainer/distributed/accumulated.py OUT.json MICRO_BATCHES ROWS CASE...
+    torchrun --nproc_per_node 2 -m tests.trainer.distributed.accumulated OUT.json MICRO_BATCHES ROWS CASE...
 
 A case is STAGE-PRECISION or STAGE-PRECISION-OFFLOAD, such as 2-bf16 or 1-bf16-optimizer. Every case computes one step
 of the same small BERT on the same rows, in MICRO_BATCHES of ROWS rows over all ranks. In place of an update the

@@ -12,9 +12,8 @@ MORE = ["0-fp16", "1-fp16", "2-fp16", "3-fp16", "1-bf16-optimizer", "2-bf16-opti
 def errors(run, out: Path, ranks: int, micro_batches: int, cases: list[str], rows: int = 2) -> dict[str, float]:
     """The relative error of the whole gradient of micro-batches of so many rows, by case."""
     launcher = ("torchrun", "--nproc_per_node", ranks) if ranks > 1 else ("python",)
-    done = run(
-        *launcher, "tests/trainer/distributed/accumulated.py", out, micro_batches, rows, *cases, DS_ACCELERATOR="cpu"
-    )
+    program = ("-m", "tests.trainer.distributed.accumulated")
+    done = run(*launcher, *program, out, micro_batches, rows, *cases, DS_ACCELERATOR="cpu")
     assert done.returncode == 0, done.stderr
     return {case: values["all"] for case, values in json.loads(out.read_text()).items()}
 

@@ -256,8 +256,8 @@ def test_a_doubled_interrupt_is_one_request() -> None:
 
 def test_an_interrupt_while_the_program_starts(training, tmp_path: Path) -> None:
     """Before torch is imported; exit 130 with one line of ours."""
-    # -u: in a new process, because a fork has imported torch already.
-    process = training.start_words(["python", "-u", *training.command("python", tmp_path / "run")[1:]])
+    # -B: in a new process, because a fork has imported torch already.
+    process = training.start_words(["python", "-B", *training.command("python", tmp_path / "run")[1:]])
     while process.poll() is None and not listens(process.pid):
         time.sleep(0.01)
     time.sleep(0.3)

@@ -3,8 +3,6 @@
 import json
 import logging
 import os
-import subprocess
-import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests import forked
 from tests.trainer.finetune.tasks import write_task
 from trainer.finetune.determinism import CUBLAS_VARIABLE, choose_kernels, make_deterministic
 
@@ -114,9 +113,7 @@ def test_a_model_with_such_an_operation_trains_as_any_other(finetune, encoder, t
     assert finetune(encoder("bert"), task, tmp_path / "plain").returncode == 0
 
     words = [str(encoder("bert")), "--task", str(task), "--output", str(tmp_path / "other")]
-    done = subprocess.run(
-        [sys.executable, "-c", PUT_IN_THE_BACKWARD_PASS, *words], capture_output=True, text=True, timeout=240
-    )
+    done = forked.run(["python", "-m", "tests.run_code", PUT_IN_THE_BACKWARD_PASS, *words])
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("put_ has no deterministic kernel") == 1
     assert "Warning" not in done.stderr

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,9 +12,10 @@ import pytest
 import transformers
 from transformers import pipeline
 
+from tests import forked
 from tests.trainer.finetune.tasks import pair_lines, write_lines, write_task
 
-FINETUNE = [sys.executable, "-m", "trainer.finetune"]
+FINETUNE = ["python", "-m", "trainer.finetune"]
 
 
 def words(folder: Path, task: Path, output: Path, *flags: object) -> list[str]:
@@ -42,7 +40,7 @@ def straight(encoder: Callable[[str], Path], task: Path, tmp_path_factory: pytes
     """Two seeds, never stopped, in a process of their own."""
     output = tmp_path_factory.mktemp("straight") / "out"
     line = words(encoder("bert"), task, output, "--seeds", 2)
-    done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=240)
+    done = forked.run(line)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     return output
@@ -115,9 +113,7 @@ sys.exit(main(sys.argv[1:]))
 
 def test_an_epoch_says_how_far_it_is(encoder, straight: Path, task: Path, tmp_path: Path) -> None:
     arguments = words(encoder("bert"), task, tmp_path / "out", "--seeds", 2)[len(FINETUNE) :]
-    done = subprocess.run(
-        [sys.executable, "-c", WITH_A_LINE_PER_STEP, *arguments], capture_output=True, text=True, check=False
-    )
+    done = forked.run(["python", "-m", "tests.run_code", WITH_A_LINE_PER_STEP, *arguments])
     assert done.returncode == 0, done.stderr
     lines = re.findall(
         r"^seed 1, epoch (\d) of 2: step (\d+) of 12, loss \d\.\d{4}, \d+\.\d examples per second, about \d.* left$",
@@ -132,9 +128,9 @@ def test_ranks_share_the_work(finetune, encoder, straight: Path, task: Path, tmp
     off = ("--set", "training.dropout=0.0")
     alone, together = tmp_path / "alone", tmp_path / "together"
     assert finetune(encoder("bert"), task, alone, *off).returncode == 0
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m"]
+    launcher = ["torchrun", "--standalone", "--nproc_per_node", "2", "-m"]
     line = [*launcher, "trainer.finetune", *words(encoder("bert"), task, together, *off)[3:]]
-    done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=240, env=os.environ)
+    done = forked.run(line)
     assert done.returncode == 0, done.stderr
 
     ours, theirs = results_of(alone)["seeds"][0], results_of(together)["seeds"][0]

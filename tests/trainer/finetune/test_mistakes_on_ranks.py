@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.forked import Command
 from tests.trainer.finetune.tasks import write_task
 from tests.trainer.ranks import environments
 
 RANKS = 2
-
-pytestmark = pytest.mark.timeout(600)
-"""Two processes import torch and DeepSpeed at once: seconds alone, minutes beside other tests."""
 
 COMMANDS = """\
 import sys
@@ -69,13 +66,8 @@ def endings(encoder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFac
     processes = []
     for rank, environment in enumerate(environments(RANKS)):
         commands = ["|".join(flags[name][rank]) for name in MISTAKES]
-        process = subprocess.Popen(
-            [sys.executable, "-c", COMMANDS, *commands],
-            env=environment | {"DS_ACCELERATOR": "cpu"},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        processes.append(process)
+        words = ["python", "-m", "tests.run_code", COMMANDS, *commands]
+        processes.append(Command(words, environment | {"DS_ACCELERATOR": "cpu"}, stderr=subprocess.PIPE))
 
     endings: dict[str, list[str]] = {name: [] for name in MISTAKES}
     for process in processes:

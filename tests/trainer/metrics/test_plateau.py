@@ -64,9 +64,9 @@ def easy_pairs(command, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return pairs
 
 
-def test_a_run_that_cannot_learn_is_told_why_and_so_is_its_resume(training, held_out, tmp_path: Path) -> None:
+def test_a_run_that_cannot_learn_is_told_why(training, held_out, tmp_path: Path) -> None:
     """On two ranks that share the weights, which both must compute the last layer together."""
-    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    whole = tmp_path / "whole"
     changes = STUCK | {"engine__zero_stage": 3, "evaluation__pairs": held_out, "evaluation__every": 25}
     changes |= {"evaluation__all_kinds": "true"}
     done = training.warm(2, whole, **changes)
@@ -89,10 +89,6 @@ def test_a_run_that_cannot_learn_is_told_why_and_so_is_its_resume(training, held
 
     page = (whole / "report.html").read_text()
     assert "Likely cause: learning rate low" in page and "word frequencies alone" in page
-
-    for stop in (33, 60):
-        assert training.warm(2, resumed, **changes, run__stop_at=stop).returncode == 0
-    assert training.losses(resumed) == training.losses(whole)
 
 
 def interrupting(step: int, evaluations: int) -> str:

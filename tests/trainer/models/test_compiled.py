@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
 from unittest.mock import patch
 
 import pytest
@@ -24,6 +23,12 @@ from trainer.models.batch import IGNORE_INDEX, PackedBatch
 from trainer.models.pretraining import Losses, PretrainingModel
 
 VOCABULARY = vocabulary_of(61)
+THOROUGH = pytest.mark.thorough
+COMPILED = [
+    family if family in ("bert", "albert", "modernbert") else pytest.param(family, marks=THOROUGH)
+    for family in FAMILIES
+]
+"""Layers of all kinds, which take seconds to compile, by three families; and the other families nightly."""
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +55,7 @@ def another(batch: PackedBatch, number: int) -> PackedBatch:
     )
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", COMPILED)
 def test_a_step_of_one_shape_is_compiled_once(family: str) -> None:
     """Embeddings, each kind of layer, heads with losses. No break, however many steps.
 
@@ -70,10 +75,11 @@ def test_a_step_of_one_shape_is_compiled_once(family: str) -> None:
     assert counter.frame_count == (5 if family == "modernbert" else 4)
 
 
-CASES = [*product([*FAMILIES, "electra"], [(1, "bf16")]), *product(["bert"], [(0, "bf16"), (0, "fp16"), (2, "bf16")])]
+LAYOUTS = [(1, "bf16"), *(pytest.param(layout, marks=THOROUGH) for layout in ((0, "bf16"), (0, "fp16"), (2, "bf16")))]
 
 
-@pytest.mark.parametrize(("family", "layout"), CASES)
+@pytest.mark.parametrize("family", [*COMPILED, "electra"])
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_no_graph_breaks_where_gradients_are_summed(family: str, layout: tuple[int, str]) -> None:
     """In 16 bits, with sums in float32, also for a shape that is compiled when sums exist already."""
     counters.clear()
@@ -117,7 +123,7 @@ def test_compiled_parts_compute_the_same(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=THOROUGH)])
 def test_a_padded_vocabulary_changes_nothing(family: str, compiled: bool, monkeypatch) -> None:
     """61 tokens as 64: losses, predictions, logits and every gradient, also at a position without a label."""
     model = model_of(family).eval()

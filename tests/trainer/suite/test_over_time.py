@@ -12,11 +12,11 @@ import pytest
 
 from schemas.charts import Line, chart_over_hours
 from schemas.errors import UsageError
+from tests.conftest import Run
 from tests.trainer.suite.conftest import minimal_pairs, write_lines
 from trainer.metrics.report import charts_over_hours, read_scores
 from trainer.suite import checkpoints
 from trainer.suite.checkpoints import hours_of, steps_of
-from trainer.suite.cli import main
 from trainer.suite.plan import Plan
 from trainer.suite.suite_file import Suite
 
@@ -68,22 +68,23 @@ def test_any_length_of_training_has_an_axis(hours: float) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_all_checkpoints_of_a_run(training, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = tmp_path / "run"
-    done = training.warm(1, run, checkpoint__keep=10)
+def test_all_checkpoints_of_a_run(training, run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    done = training.warm(1, folder, checkpoint__keep=10)
     assert done.returncode == 0, done.stderr
 
     suite = tmp_path / "suite"
     write_lines(suite / "pairs/order.jsonl", minimal_pairs(4, 1))
     (suite / "small.toml").write_text('name = "small"\n[minimal_pairs.order]\nfiles = "pairs/*.jsonl"\n')
-    words = [str(run), "--checkpoints", "4,12", "--suite", str(suite / "small.toml"), "--output", str(tmp_path / "out")]
-    assert main(words) == 0, capsys.readouterr()
+    steps = ("--checkpoints", "4,12")
+    done = run("clozeline", "suite", folder, *steps, "--suite", suite / "small.toml", "--output", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
 
-    scores = read_scores(str(run))["small"]
+    scores = read_scores(str(folder))["small"]
     assert [line["step"] for line in scores] == [4, 12]
     assert all(0 <= line["scores"]["order"] <= 1 and line["hours"] > 0 for line in scores)
     assert (tmp_path / "out/checkpoints/step-12/config.json").exists()
-    assert "Scores of small over hours" in (run / "report.html").read_text()
+    assert "Scores of small over hours" in (folder / "report.html").read_text()
 
 
 def test_scores_of_a_part_join_those_of_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

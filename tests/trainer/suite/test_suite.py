@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic, sleep
@@ -17,18 +16,13 @@ import psutil
 import pytest
 import transformers
 
+from tests import forked
 from trainer.suite.tables import STATISTICS
-
-Finished = subprocess.CompletedProcess[str]
 
 
 def words(folder: Path, suite: Path, output: Path, *more: str) -> list[str]:
-    command = ["-m", "clozeline", "suite", f"first={folder}", "--suite", str(suite), "--output", str(output)]
-    return [sys.executable, *command, "--workers", "2", *more]
-
-
-def run_suite(arguments: list[str]) -> Finished:
-    return subprocess.run(arguments, capture_output=True, text=True, timeout=400, check=False)
+    command = ["clozeline", "suite", f"first={folder}", "--suite", str(suite), "--output", str(output)]
+    return [*command, "--workers", "2", *more]
 
 
 def without_times(output: Path) -> tuple[str, dict[str, Any]]:
@@ -59,14 +53,14 @@ def test_a_killed_suite_ends_with_the_same_table(
     """Twice: first SIGKILL to the suite alone, whose jobs must end with it, then SIGTERM, after which they save."""
     states = ["--set", "training.save_every=1", "--seeds", "2"]
     straight = tmp_path / "straight"
-    done = run_suite(words(masked_lm(0), suite_file, straight, *states))
+    done = forked.run(words(masked_lm(0), suite_file, straight, *states), timeout=400)
     assert done.returncode == 0, done.stdout + done.stderr
     for name in ("first/subjects", "first/order"):
         assert re.search(rf"^{name}: done \(\d of 4\): accuracy \d\.\d{{4}}, ", done.stdout, re.MULTILINE), done.stdout
 
     broken = tmp_path / "broken"
     command = words(masked_lm(0), suite_file, broken, *states)
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+    process = forked.Command(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     wait_for(lambda: list(broken.glob("folders/first/tags/seed-*/checkpoint-*")))
     jobs = psutil.Process(process.pid).children()
     assert jobs
@@ -74,7 +68,7 @@ def test_a_killed_suite_ends_with_the_same_table(
     process.communicate()
     wait_for(lambda: not any(job.is_running() and job.status() != psutil.STATUS_ZOMBIE for job in jobs), 20)
 
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = forked.Command(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     wait_for(lambda: list(broken.glob("folders/first/verbs/seed-*/checkpoint-*")))
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=120)
@@ -82,7 +76,7 @@ def test_a_killed_suite_ends_with_the_same_table(
     assert "The same command continues" in output
     assert "not done" in (broken / "table.md").read_text()
 
-    done = run_suite(command)
+    done = forked.run(command, timeout=400)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "first/subjects: done before" in done.stdout
     assert without_times(broken) == without_times(straight)
@@ -103,7 +97,7 @@ def test_failing_jobs_end_no_other(masked_lm: Callable[[int], Path], suite_file:
     transformers.AutoModel.from_pretrained(masked_lm(0)).save_pretrained(bare)
     transformers.AutoTokenizer.from_pretrained(masked_lm(0)).save_pretrained(bare)
     output = tmp_path / "out"
-    done = run_suite(words(bare, suite_file, output, "--seeds", "1"))
+    done = forked.run(words(bare, suite_file, output, "--seeds", "1"), timeout=400)
     assert done.returncode == 1, done.stderr
     assert "3 of 4 jobs failed" in done.stderr and "Traceback" not in done.stderr
 
@@ -119,9 +113,7 @@ def test_failing_jobs_end_no_other(masked_lm: Callable[[int], Path], suite_file:
 @pytest.mark.timeout(300)
 def test_ctrl_c_ends_everything(masked_lm: Callable[[int], Path], suite_file: Path, tmp_path: Path) -> None:
     command = words(masked_lm(0), suite_file, tmp_path / "out")
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    )
+    process = forked.Command(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     wait_for(lambda: len(psutil.Process(process.pid).children()) == 2)
     jobs = psutil.Process(process.pid).children()
     os.killpg(process.pid, signal.SIGINT)
