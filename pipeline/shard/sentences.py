@@ -35,8 +35,8 @@ WRAP_WIDTH = 120  # characters; longer lines are paragraphs, not wrapped lines
 MIN_WRAP_WIDTH = 40  # characters; shorter lines are those of poems, lists and subtitles
 LINES_JOINED = "lines joined"
 
-# What stands between a line and the next one that begins in lower case, by its last character; a space after any other.
-_BREAK_AFTER = {"-": "", **dict.fromkeys(";{}:", "\n")}  # a hyphenated word; code
+_BREAK_AFTER = dict.fromkeys(";{}:", "\n")
+"""What stands after a line that ends like code. After any other it is a space, and after half a word nothing."""
 
 _SPACES = re.compile("  +")  # four times as fast as " {2,}": Python searches for two spaces, not for one
 
@@ -150,7 +150,7 @@ def unwrap(lines: list[str], width: int, has_capitals: bool) -> list[str]:
     breaks = ["\n"] * len(following)
     if has_capitals:
         breaks = [
-            _BREAK_AFTER.get(previous[-1], " ") if text[:1].islower() and " " in previous else "\n"
+            _break_after(previous) if text[:1].islower() and " " in previous else "\n"
             for previous, text in zip(texts, following, strict=False)
         ]
 
@@ -164,7 +164,10 @@ def unwrap(lines: list[str], width: int, has_capitals: bool) -> list[str]:
             for line, previous, text in zip(lines, texts, following, strict=False)
         ]
         if 2 * full.count(True) >= len(full):
-            breaks = [" " if is_full and end == "\n" else end for is_full, end in zip(full, breaks, strict=True)]
+            breaks = [
+                end if end != "\n" or not is_full else "" if text[:1].islower() and _is_hyphenated(previous) else " "
+                for is_full, end, previous, text in zip(full, breaks, texts, following, strict=False)
+            ]
 
     # Most blocks have breaks of one kind.
     if breaks.count("\n") == len(breaks):
@@ -175,6 +178,15 @@ def unwrap(lines: list[str], width: int, has_capitals: bool) -> list[str]:
     parts[::2] = texts
     parts[1::2] = breaks
     return "".join(parts).split("\n")
+
+
+def _break_after(line: str) -> str:
+    """Return what stands between a line and the next one that begins in lower case."""
+    return "" if _is_hyphenated(line) else _BREAK_AFTER.get(line[-1], " ")
+
+
+def _is_hyphenated(line: str) -> bool:
+    return line.endswith("-") and not line.endswith(" -")
 
 
 # ---- Where sentences end ----

@@ -4,7 +4,7 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 import sentencex
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.shard.cleaning import clean
@@ -215,7 +215,8 @@ def plain_unwrap(lines: list[str]) -> list[str]:
     for place, text in enumerate(texts[1:]):
         begins_lower = has_capitals and text[:1].islower() and " " in texts[place] and texts[place][-1] not in ";{}:"
         if begins_lower or (is_wrapped and full[place]):
-            joined[-1] += text if texts[place].endswith("-") and text[0].islower() else " " + text
+            is_hyphen = texts[place].endswith("-") and not texts[place].endswith(" -")
+            joined[-1] += text if is_hyphen and text[0].islower() else " " + text
         else:
             joined.append(text)
     return joined
@@ -226,6 +227,8 @@ LINES = st.lists(WORDS.map("".join), min_size=2, max_size=6)
 
 
 @given(LINES)
+@example(["a longer one a longer one a longer one -", "word"])
+@example(["a longer one a longer one a longer word-", "word"])
 @settings(deadline=None)
 def test_lines_are_joined_as_by_a_plain_loop(lines: list[str]) -> None:
     lines = [line[:120] or "x" for line in lines]  # an empty line would end the block
