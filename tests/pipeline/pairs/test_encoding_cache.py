@@ -129,21 +129,6 @@ def test_a_cache_of_long_pieces_is_cleared_by_their_bytes(monkeypatch: pytest.Mo
         assert len(encoder._pieces) == 1
 
 
-def test_each_word_goes_to_the_model_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = Encoder(small_tokenizer("wordpiece"), "wordpiece")
-    asked: list[list[str]] = []
-    original = encoder._tokenize
-
-    def tokenize(words: list[str]) -> EncodedStrings:
-        asked.extend([list(words)] if words else [])
-        return original(words)
-
-    monkeypatch.setattr(encoder, "_tokenize", tokenize)
-    encoder.encode(pa.array(["ab. ab, ab.", "c ab."]))
-    encoder.encode(pa.array(["ab, b ab"]))
-    assert asked == [["ab", ".", ",", "c"], ["b"]]
-
-
 STRINGS = st.one_of(
     st.text("ab", max_size=3),
     st.sampled_from(
