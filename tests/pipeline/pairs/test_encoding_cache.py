@@ -24,15 +24,15 @@ ALPHABET = sorted(ByteLevel.alphabet())
 
 
 def small_tokenizer(model: Model, *added: AddedToken) -> bytes:
-    """WordPiece of single letters, or bytes and three merges; and added tokens."""
+    """WordPiece of single letters, or bytes and four merges; and added tokens."""
     if model == "wordpiece":
         tokens = [*SPECIALS["wordpiece"].values(), *"abcd'.,", "##a", "##b", "##c", "ab", "##bc"]
         vocab = {token: i for i, token in enumerate(tokens)}
         tokenizer: Any = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]", max_input_chars_per_word=6))
         tokenizer.normalizer = normalizer(lowercase=True)
     else:
-        merges = [("a", "b"), ("\u0120", "ab"), ("c", "c")]
-        letters = [*SPECIALS["bytebpe"].values(), *ALPHABET, "ab", "\u0120ab", "cc"]
+        merges = [("a", "b"), ("\u0120", "ab"), ("c", "c"), ("\u0120", "\u0120")]
+        letters = [*SPECIALS["bytebpe"].values(), *ALPHABET, "ab", "\u0120ab", "cc", "\u0120\u0120"]
         tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(letters)}, merges))
     tokenizer.pre_tokenizer = pre_tokenizer(model)
     tokenizer.add_special_tokens(list(SPECIALS[model].values()))
@@ -41,7 +41,7 @@ def small_tokenizer(model: Model, *added: AddedToken) -> bytes:
 
 
 SENTENCES = st.lists(
-    st.lists(st.sampled_from(["a", "b", "c", "ab", "abc", "'", ".", " ", "  ", "\t", "\u00e9", "Abcabcab"])).map(
+    st.lists(st.sampled_from(["a", "b", "c", "ab", "abc", "'", ".", " ", "   ", "\t", "\u00e9", "Abcabcab"])).map(
         "".join
     ),
     max_size=6,
