@@ -14,7 +14,6 @@ from pipeline.jobs.pairs import PairsPlan, pair_shards
 from pipeline.jobs.text_folder import TextFolder
 from pipeline.options import PairsJob
 from schemas import manifest as manifests
-from schemas.errors import DataError
 from schemas.manifest import PART_ENTRIES, Manifest, read_manifest
 from schemas.shards import shard_name
 from tests.large_folders import many_shards, write_parts
@@ -92,12 +91,6 @@ def test_each_text_shard_and_pass_is_one_pair_shard(text: Path, text_in_parts: P
         assert [target.name for target in targets] == [shard_name("pairs", number, 9) for number in range(9)]
         assert [target.text_shard for target in targets] == manifest.shards * 3
         assert [target.pass_number for target in targets] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-
-
-def test_text_that_was_replaced_while_the_job_began_is_refused(text: Path, text_in_parts: Path) -> None:
-    manifest = read_manifest(str(text), "text").model_copy(update={"fingerprint": "ab"})
-    with pytest.raises(DataError, match="had ab when this job began"):
-        list(pair_shards(0, plan_of(text_in_parts, manifest)))
 
 
 def test_what_the_graph_holds_does_not_grow_with_the_text(text: Path, tmp_path: Path) -> None:
