@@ -1,0 +1,55 @@
+"""Pools of workers, which engines start workers from."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.pipeline.beam.waiting import wait_for
+from tests.ports import free_port
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A running pool. folder: its current folder, which has nothing in it."""
+
+    process: subprocess.Popen[bytes]
+    address: str
+    folder: Path
+    log: Path
+
+    @property
+    def flags(self) -> list[str]:
+        """The flags that have a job use this pool."""
+        return ["--environment_type=EXTERNAL", f"--environment_config={self.address}"]
+
+
+@contextlib.contextmanager
+def running_pool(folder: Path) -> Iterator[Pool]:
+    """Start a pool in a session of its own, which outlives any launcher, and stop it at the end of the block."""
+    port = free_port()
+    log, empty = folder / "log", folder / "empty"
+    empty.mkdir(parents=True)
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pipeline.beam.workers", "--pool", "--port", str(port)],
+            cwd=empty,
+            env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+        )
+    try:
+        wait_for(lambda: process.poll() is not None or "workers wait at" in log.read_text(), "no pool")
+        assert process.poll() is None, log.read_text()
+        yield Pool(process, f"localhost:{port}", empty, log)
+    finally:
+        process.terminate()
+        process.wait()
