@@ -66,17 +66,6 @@ def test_pairs_are_published_in_parts(command, text, vocab, tmp_path, monkeypatc
     assert folder == parts | {path.name for path in (tmp_path / "whole").iterdir()}
 
 
-def test_a_result_in_parts_is_replaced_without_a_trace(command, text, vocab, tmp_path, monkeypatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(manifest_parts, "PART_ENTRIES", 4)
-        patch.setattr(manifests, "PART_ENTRIES", 4)
-        make(command, text, vocab, tmp_path / "out")
-    flags = ("--text", text, "--vocab", vocab, "--output", tmp_path / "out", "--objective", "sop", "--overwrite")
-    assert command("pairs", *flags).returncode == 0
-    assert not list((tmp_path / "out").glob("manifest-*"))
-    assert command("verify", tmp_path / "out").returncode == 0
-
-
 def plan_of(text: Path, manifest: Manifest, passes: int = 1) -> PairsPlan:
     job = PairsJob(text=str(text), vocab="vocab", output="out", objective="nsp", dupe_factor=passes)
     return PairsPlan(job, b"", "wordpiece", TextFolder.of(str(text), manifest), Staging("out", "job"))

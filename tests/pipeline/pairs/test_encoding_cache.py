@@ -1,8 +1,9 @@
-"""The caches of an encoder and how encoders are lent, with small tokenizers, against plain loops."""
+"""The caches and chunks of an encoder and how encoders are lent, with small tokenizers, against plain loops."""
 
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from pipeline.pairs.encoding import Encoder, EncoderPool
 from pipeline.pairs.encoding_cache import MISSING, EncodedStrings, EncodingCache, KeyTable
 from pipeline.words.rules import normalizer, pre_tokenizer
 from schemas.ragged import offsets_of
-from schemas.vocabulary import SPECIALS, Model
+from schemas.vocabulary import SPECIALS, Model, read_vocabulary
 
 ALPHABET = sorted(ByteLevel.alphabet())
 
@@ -204,3 +205,28 @@ def test_an_encoder_that_was_interrupted_is_not_lent_again() -> None:
         raise KeyError
     with pool.lend() as fresh:
         assert fresh is not broken
+
+
+@pytest.mark.parametrize("folder", ["vocab", "byte_vocab"])
+def test_chunks_leave_no_trace(
+    request: pytest.FixtureRequest, folder: str, monkeypatch: pytest.MonkeyPatch, documents: list[str]
+) -> None:
+    path: Path = request.getfixturevalue(folder)
+    data = (path / "tokenizer.json").read_bytes()
+    model = read_vocabulary(str(path)).model
+    expected = Encoder(data, model).encode(pa.array(documents))
+
+    monkeypatch.setattr("pipeline.pairs.encoding.CHUNK_BYTES", 100)
+    encoder = Encoder(data, model)
+    assert len(list(encoder.encode_chunks(pa.array(documents)))) > 3
+    found = encoder.encode(pa.array(documents))
+    assert found.ids_T.tolist() == expected.ids_T.tolist()
+    assert found.offsets_N1.tolist() == expected.offsets_N1.tolist()
+
+
+def test_a_slice_of_sentences(vocab: Path, documents: list[str]) -> None:
+    encoder = Encoder((vocab / "tokenizer.json").read_bytes(), "wordpiece")
+    ids, offsets, _ = encoder.encode(pa.array(documents))
+    cut, cut_offsets, _ = encoder.encode(pa.array(documents).slice(3, 4))
+    assert cut.tolist() == ids[offsets[3] : offsets[7]].tolist()
+    assert cut_offsets.tolist() == (offsets[3:8] - offsets[3]).tolist()
