@@ -15,7 +15,7 @@ import pytest
 
 from schemas.manifest import read_manifest
 from tests.deploy.manifests import Manifest, find, load, load_all
-from tests.pipeline.beam.pools import Pool
+from tests.pipeline.beam.servers import Pool
 from tests.pipeline.engines.conftest import JARS, started_flink
 
 NOT_HEAP = (

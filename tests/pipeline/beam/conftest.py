@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.pipeline.beam.pools import Pool, running_pool
+from tests.pipeline.beam.servers import Pool, running_pool
 
 
 @pytest.fixture(scope="session")

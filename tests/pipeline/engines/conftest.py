@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.pipeline.beam.conftest import pool
-from tests.pipeline.beam.pools import Pool
+from tests.pipeline.beam.servers import Pool
 from tests.ports import free_port
 
 __all__ = ["engines", "flink", "own_flink", "pool"]

@@ -1,4 +1,4 @@
-"""Pools of workers, which engines start workers from."""
+"""Servers that tests send jobs to: Beam's job service, and pools, which engines start workers from."""
 
 from __future__ import annotations
 
@@ -14,6 +14,30 @@ from tests.pipeline.beam.waiting import wait_for
 from tests.ports import free_port
 
 REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+@contextlib.contextmanager
+def running_job_service(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """Start Beam's portable job service in a session of its own, and yield it and its address."""
+    port_file, log = folder / "port", folder / "log"
+    module = "apache_beam.runners.portability.local_job_service_main"
+    files = ["--port_file", str(port_file), "--staging_dir", str(folder / "staging")]
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, *files],
+            cwd=folder,
+            env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+        )
+    try:
+        wait_for(lambda: process.poll() is not None or port_file.exists(), "no job service")
+        assert process.poll() is None, log.read_text()
+        yield process, f"localhost:{port_file.read_text()}"
+    finally:
+        process.kill()  # when it is asked to stop, it waits for its jobs, also for one that will never end
+        process.wait()
 
 
 @dataclass(frozen=True)
