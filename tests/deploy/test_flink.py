@@ -15,6 +15,7 @@ import pytest
 
 from schemas.manifest import read_manifest
 from tests.deploy.manifests import Manifest, find, load, load_all
+from tests.pipeline.beam.servers import Pool
 from tests.pipeline.engines.conftest import JARS, started_flink
 
 NOT_HEAP = (
@@ -82,7 +83,7 @@ def test_the_configuration_has_only_keys_of_the_real_cluster(engines: Path) -> N
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_the_real_cluster_takes_this_configuration_and_the_launchers_flags(
-    engines: Path, pool: tuple, corpus: Path, tmp_path: Path
+    engines: Path, pool: Pool, corpus: Path, tmp_path: Path
 ) -> None:
     """Near-duplicates at parallelism 4: the job that needs the most network memory."""
     with real_cluster(engines, tmp_path / "cluster") as port:
@@ -92,7 +93,7 @@ def test_the_real_cluster_takes_this_configuration_and_the_launchers_flags(
             "--job_endpoint": f"localhost:{port}",
             "--artifact_endpoint": f"localhost:{port + 1}",
             "--parallelism": "4",
-            "--environment_config": pool[1],
+            "--environment_config": pool.address,
         }
         arguments = [flag.split("=", 1) for flag in launcher_arguments()]
         flags = [f"{name}={mine.get(name, value)}" for name, value in arguments]

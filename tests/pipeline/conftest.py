@@ -6,35 +6,21 @@ import lzma
 import os
 import platform
 import shutil
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.pipeline.beam.servers import running_job_service
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="session")
 def beam_job_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of Beam's portable job service, in a process of its own."""
-    folder = tmp_path_factory.mktemp("job_service")
-    port_file = folder / "port"
-    module = "apache_beam.runners.portability.local_job_service_main"
-    arguments = [sys.executable, "-m", module, "--port_file", port_file, "--staging_dir", folder / "staging"]
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(list(map(str, arguments)), stdout=log, stderr=subprocess.STDOUT)
-    try:
-        deadline = time.monotonic() + 60
-        while not port_file.exists():
-            assert process.poll() is None and time.monotonic() < deadline, (folder / "log").read_text()
-            time.sleep(0.05)
-        yield f"localhost:{port_file.read_text()}"
-    finally:
-        process.kill()  # when it is asked to stop, it waits for its jobs, also for one that will never end
-        process.wait()
+    """Return the address of Beam's portable job service, which tests share."""
+    with running_job_service(tmp_path_factory.mktemp("job_service")) as (_, address):
+        yield address
 
 
 @pytest.fixture(scope="session")

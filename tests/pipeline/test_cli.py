@@ -18,12 +18,6 @@ def test_help_answers_at_once_and_without_beam(run) -> None:
     assert "apache_beam" not in done.stderr and "torch" not in done.stderr
 
 
-@pytest.mark.parametrize("job", ["shard", "vocab", "pairs", "inspect", "verify"])
-def test_each_command_explains_itself(run, job: str) -> None:
-    done = run("python", "-m", "pipeline", job, "--help")
-    assert done.returncode == 0 and done.stderr == ""
-
-
 def test_inspect_shows_text_vocabulary_and_pairs(command, text, vocab, pairs) -> None:
     shown = {folder.name: command("inspect", folder, "--rows", 2).stdout for folder in (text, vocab, pairs)}
     assert "documents" in shown["text"] and shown["text"].count(" sentences\n") == 2
@@ -178,9 +172,12 @@ def test_verbose_shows_the_log_of_a_local_job(run, corpus, tmp_path: Path) -> No
 
 
 def test_help_names_the_program_that_was_called(capsys) -> None:
-    with pytest.raises(SystemExit):
-        main(["shard", "--help"], prog="clozeline")
-    assert capsys.readouterr().out.startswith("usage: clozeline shard ")
+    for job in ("shard", "vocab", "pairs", "statistics", "inspect", "verify"):
+        with pytest.raises(SystemExit) as ended:
+            main([job, "--help"], prog="clozeline")
+        shown = capsys.readouterr()
+        assert (ended.value.code, shown.err) == (0, "")
+        assert shown.out.startswith(f"usage: clozeline {job} ")
 
     assert main(["shard"], prog="clozeline") == 2
     assert "See `clozeline shard --help`" in capsys.readouterr().err

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass
 
 import pytest
 
@@ -15,13 +15,12 @@ from pipeline.flags import (
     given_flags,
     option,
     positive,
-    recorded_options,
     share,
     switch,
     switch_pair,
 )
 from pipeline.jobs.vocab_accents import with_case_of
-from pipeline.options import PairsJob, ShardJob, VocabJob
+from pipeline.options import PairsJob, VocabJob
 from pipeline.shard.languages import find_language
 from schemas.errors import UsageError
 
@@ -60,24 +59,6 @@ def test_help_adds_the_default_unless_the_text_explains_it() -> None:
     shown = " ".join(parser.format_help().split())
     assert "a color (default: red)" in shown and "rows (default: all)" in shown
     assert shown.count("(default") == 3
-
-
-def test_options_are_recorded_in_the_order_of_the_fields() -> None:
-    recorded = recorded_options(Options(path="p", dry=True))
-    assert list(recorded.items()) == [
-        ("color", "red"),
-        ("rows", None),
-        ("ratio", 0.5),
-        ("quiet", False),
-        ("dry", True),
-    ]
-
-
-@pytest.mark.parametrize("job", [ShardJob, VocabJob, PairsJob])
-def test_paths_seed_and_overwrite_are_not_recorded_among_the_options(job: type) -> None:
-    required = {field.name: "x" for field in fields(job) if field.default is MISSING}
-    recorded = recorded_options(job(**required))
-    assert not {"input", "text", "vocab", "output", "seed", "overwrite"} & set(recorded)
 
 
 def test_a_vocabulary_ignores_case_and_accents_by_its_model_and_language() -> None:

@@ -100,6 +100,7 @@ CONSTANTS = {"in_parts": {"PART_ENTRIES": 4}}
 
 SMALL_PIECES = {
     "SPLIT_BYTES": 4000,
+    "RUN_CHARACTERS": 3000,
     "CUT_ABOVE": 0,
     "CELL_BYTES": 4096,
     "SEARCH_BYTES": 2048,
@@ -146,9 +147,9 @@ RUN_AGAIN = {
     "bzip2": ["3 threads"],
     "zstd": ["3 threads"],
     "mixed": ["merged", "service", "3 processes", "over other text"],
-    "exact": ["service"],
+    "exact": ["merged", "service"],
     "minhash": ["3 threads", "merged", "service, 3 threads", "rounds of stars"],
-    "held_out": ["merged", "service, 3 threads"],
+    "held_out": ["merged", "service, 3 threads", "3 processes"],
     "wordpiece": ["merged", "service", "over an extended one"],
     "counts": ["3 threads", "merged", "service, 3 threads"],
     "nsp": ["3 processes", "over other pairs"],

@@ -66,6 +66,13 @@ BAD_ROWS: dict[str, tuple[Change, str]] = {
     ),
     "no-label-among-labeled-rows": (set_value("pair_label", 2, None), "row 2, has no pair_label"),
     "id-beyond-the-vocabulary": (set_item("input_ids", 2, 1, 65535), "row 2, has an id of 160 or more"),
+    "second-segment-outside": (set_value("segment_b_start", 2, 33), "row 2, has a segment_b_start outside of the row"),
+    "unknown-label": (set_value("pair_label", 2, 2), "row 2, has a pair_label other than 0, 1 or null"),
+    "word-starts-of-another-length": (set_value("word_starts", 2, [True]), "row 2, has word_starts of another length"),
+    "no-tokens": (
+        lambda table: set_value("word_starts", 2, [])(set_value("input_ids", 2, [])(table)),
+        "row 2, has no tokens",
+    ),
 }
 
 
@@ -91,6 +98,10 @@ BAD_MASKS: dict[str, tuple[Change, str]] = {
     "position-outside": (
         lambda table: set_item("mask_tokens", 2, 1, [7])(set_item("mask_positions", 2, 1, [900])(table)),
         "row 2, has a mask position outside of the row",
+    ),
+    "token-beyond-the-vocabulary": (
+        lambda table: set_item("mask_tokens", 2, 1, [60_000])(set_item("mask_positions", 2, 1, [3])(table)),
+        "row 2, has a mask token of 160 or more",
     ),
     "as-many-tokens-as-positions": (
         set_item("mask_tokens", 2, 1, [7] * 30),

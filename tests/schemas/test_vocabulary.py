@@ -36,17 +36,6 @@ def test_the_fingerprint_sees_tokens_and_normalisation_but_not_a_calls_padding(v
     assert fingerprint() != fingerprint(normalizer=None)
 
 
-def test_a_missing_special_token_is_named(vocab: Path) -> None:
-    content = json.loads((vocab / "tokenizer.json").read_text())
-    del content["model"]["vocab"]["[MASK]"]
-    content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] != "[MASK]"]
-    content["model"]["vocab"] = {token: i for i, token in enumerate(content["model"]["vocab"])}
-    for added in content["added_tokens"]:
-        added["id"] = content["model"]["vocab"][added["content"]]
-    with pytest.raises(DataError, match=r"lacks the special tokens \[MASK\]"):
-        parse_vocabulary(json.dumps(content).encode(), "x")
-
-
 @pytest.mark.parametrize("data", [b"", b"{}", b'{"model": {"type": "Unigram", "vocab": []}, "added_tokens": []}'])
 def test_another_tokenizer_is_an_error(data: bytes) -> None:
     with pytest.raises(DataError, match=r"t\.json"):

@@ -18,7 +18,7 @@ from pipeline.commit import leases
 from schemas.errors import UsageError
 from schemas.manifest import read_manifest
 from tests.forked import Command
-from tests.pipeline.beam.conftest import Pool
+from tests.pipeline.beam.servers import Pool
 from tests.pipeline.beam.waiting import SECONDS, wait_for
 
 SHARDS = 400

@@ -12,7 +12,7 @@ import pytest
 from pipeline.beam import runner
 from pipeline.beam.steps import read_counters
 from pipeline.cli import main
-from schemas.manifest import Manifest, read_manifest
+from schemas.manifest import FolderKind, Manifest, read_manifest
 
 
 @pytest.fixture
@@ -41,14 +41,9 @@ def counted(result: Any) -> dict[str, int]:
     return {name: value for name, value in read_counters(result).items() if not name.startswith("pieces/")}
 
 
-def check_shard(result: Any, folder: Path) -> None:
-    manifest = read_manifest(str(folder), "text")
-    size = sum(shard.bytes for shard in manifest.shards)
-    assert counted(result) == manifest.totals | {"bytes": size} | dropped(manifest)
-
-
-def check_pairs(result: Any, folder: Path) -> None:
-    manifest = read_manifest(str(folder), "pairs")
+def check_folder(result: Any, folder: Path, kind: FolderKind) -> None:
+    """The counters of `shard` or `pairs` are what its manifest says."""
+    manifest = read_manifest(str(folder), kind)
     size = sum(shard.bytes for shard in manifest.shards)
     assert counted(result) == manifest.totals | {"bytes": size} | dropped(manifest)
 
@@ -80,7 +75,7 @@ def test_counters_equal_the_ledger(results, documents, vocab: Path, tmp_path: Pa
 
     shard = ["shard", "--input", str(corpus), "--output", str(text), "--num_shards=4", "--dedup=exact"]
     assert main([*shard, "--max_bad_ratio=0.1", *flags]) == 0
-    check_shard(results[-1], text)
+    check_folder(results[-1], text, "text")
 
     made = ["--output", str(tmp_path / "vocab"), "--model=wordpiece", "--size=150", "--min_word_count=2"]
     assert main(["vocab", "--text", str(text), "--counts", str(tmp_path / "counts"), *made, *flags]) == 0
@@ -89,5 +84,5 @@ def test_counters_equal_the_ledger(results, documents, vocab: Path, tmp_path: Pa
 
     make_pairs = ["pairs", "--text", str(text), "--vocab", str(vocab), "--output", str(pairs), "--objective=nsp"]
     assert main([*make_pairs, *flags]) == 0
-    check_pairs(results[-1], pairs)
+    check_folder(results[-1], pairs, "pairs")
     assert read_counters(results[-1])["pieces/pairs"] == 4

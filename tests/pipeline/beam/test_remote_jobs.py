@@ -17,9 +17,9 @@ from pipeline.beam.engines import path_for_workers
 from schemas.errors import UsageError
 from schemas.manifest import read_manifest
 from tests.conftest import after
-from tests.pipeline.beam.waiting import answers, wait_for
+from tests.pipeline.beam.servers import running_job_service
+from tests.pipeline.beam.waiting import wait_for
 from tests.pipeline.beam_flags import options_of
-from tests.ports import free_port
 
 PORTABLE = ["--runner=PortableRunner", "--job_endpoint=localhost:1"]
 CLOUD = ["--project=p", "--region=r", "--temp_location=gs://b/t", "--sdk_container_image=i"]
@@ -66,25 +66,10 @@ def test_dataflow_with_local_paths_is_refused_before_anything_starts(command, co
 @pytest.fixture
 def job_service(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], list[str]]]:
     """Beam's own job service, and the flags that send a job to it. Its session does not get a terminal's Ctrl-C."""
-    port = free_port()
     folder = tmp_path / "service"
     folder.mkdir()
-    server = "apache_beam.runners.portability.local_job_service_main"
-    process = subprocess.Popen(
-        [sys.executable, "-m", server, "--port", str(port)],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": os.getcwd()},
-        start_new_session=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        wait_for(lambda: answers(port), "the job service does not listen")
-        yield process, ["--runner=PortableRunner", f"--job_endpoint=localhost:{port}"]
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    with running_job_service(folder) as (process, address):
+        yield process, ["--runner=PortableRunner", f"--job_endpoint={address}"]
 
 
 def test_relative_paths_reach_workers_of_another_folder_and_stay_relative_in_the_result(

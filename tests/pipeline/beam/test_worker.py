@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,9 +13,9 @@ from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc, e
 
 from pipeline.beam.internals import WORKER_ENVIRONMENT
 from pipeline.beam.workers import preloaded
+from tests.pipeline.beam.servers import Pool, running_pool
+from tests.pipeline.beam.waiting import SECONDS, wait_for
 from tests.ports import free_port
-
-SECONDS = 120
 
 
 def test_a_worker_without_an_engine_says_what_to_do(run) -> None:
@@ -33,32 +29,10 @@ def test_a_pool_preloads_the_graph_of_every_job() -> None:
     assert jobs <= set(preloaded())
 
 
-def wait_for(condition, what: str) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-
-
 @pytest.fixture
-def pool(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], str, Path]]:
-    """A pool, its address and its log."""
-    port = free_port()
-    log = tmp_path / "log"
-    with log.open("w") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "pipeline.beam.workers", "--pool", "--port", str(port)],
-            env=os.environ | {"PYTHONPATH": os.getcwd()},
-            cwd=tmp_path,
-            stdout=file,
-            stderr=file,
-        )
-    try:
-        wait_for(lambda: process.poll() is not None or "workers wait at" in log.read_text(), "no pool")
-        yield process, f"127.0.0.1:{port}", log
-    finally:
-        process.kill()
-        process.wait()
+def pool(tmp_path: Path) -> Iterator[Pool]:
+    with running_pool(tmp_path) as made:
+        yield made
 
 
 @pytest.fixture
@@ -87,31 +61,30 @@ def stop_worker(address: str, name: str) -> None:
         stub.StopWorker(beam_fn_api_pb2.StopWorkerRequest(worker_id=name), timeout=SECONDS)
 
 
-def below(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    return psutil.Process(process.pid).children(recursive=True)
+def below(pool: Pool) -> list[psutil.Process]:
+    return psutil.Process(pool.process.pid).children(recursive=True)
 
 
-def test_a_worker_that_no_engine_answers_ends_and_the_pool_goes_on(pool, control: str) -> None:
-    process, address, _ = pool
-    before = len(below(process))
-    start_worker(address, "1-1", control)
-    wait_for(lambda: len(below(process)) == before, "the worker did not end")
-    stop_worker(address, "1-1")
-    assert process.poll() is None
+def test_a_worker_that_no_engine_answers_ends_and_the_pool_goes_on(pool: Pool, control: str) -> None:
+    before = len(below(pool))
+    start_worker(pool.address, "1-1", control)
+    wait_for(lambda: len(below(pool)) == before, "the worker did not end")
+    stop_worker(pool.address, "1-1")
+    assert pool.process.poll() is None
 
 
-def test_workers_have_the_environment_of_local_ones(pool) -> None:
-    environment = psutil.Process(pool[0].pid).environ()
+def test_workers_have_the_environment_of_local_ones(pool: Pool) -> None:
+    environment = psutil.Process(pool.process.pid).environ()
     assert {name: environment.get(name) for name in WORKER_ENVIRONMENT} == WORKER_ENVIRONMENT
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
-def test_the_processes_of_a_pool_end_with_it(pool, number: signal.Signals, code: int) -> None:
-    process, address, log = pool
+def test_the_processes_of_a_pool_end_with_it(pool: Pool, number: signal.Signals, code: int) -> None:
+    process, log = pool.process, pool.log
     silent = f"127.0.0.1:{free_port()}"  # an engine that is not there yet; workers wait for it
     for name in ("1-1", "2-1"):
-        start_worker(address, name, silent)
-    family = below(process)
+        start_worker(pool.address, name, silent)
+    family = below(pool)
     assert len(family) >= 3, log.read_text()
 
     process.send_signal(number)
@@ -121,8 +94,8 @@ def test_the_processes_of_a_pool_end_with_it(pool, number: signal.Signals, code:
     assert "Traceback" not in log.read_text()
 
 
-def test_two_pools_do_not_share_a_port(pool, run) -> None:
-    port = pool[1].rpartition(":")[2]
+def test_two_pools_do_not_share_a_port(pool: Pool, run) -> None:
+    port = pool.address.rpartition(":")[2]
     done = run("python", "-m", "pipeline.beam.workers", "--pool", "--port", port, timeout=SECONDS)
     assert done.returncode == 2
     assert "the port is in use" in done.stderr

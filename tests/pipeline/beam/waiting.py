@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
 import time
 from collections.abc import Callable
 
@@ -17,10 +15,3 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.02)
-
-
-def answers(port: int) -> bool:
-    """Whether a server listens at a port of this machine."""
-    with contextlib.suppress(OSError), socket.create_connection(("localhost", port)):
-        return True
-    return False

@@ -2,110 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
 import uuid
-from collections.abc import Callable
 
 import fsspec
 import pytest
 
-from pipeline.commit import leases, publish
+from pipeline.commit import leases
 from pipeline.commit import parts as manifest_parts
-from pipeline.commit.parts import part_of_report, summarize_folder, summarize_part
-from pipeline.commit.publish import publish_output
-from pipeline.commit.reports import Report
 from pipeline.commit.staging import Staging
-from schemas import FORMAT_VERSION, shards, storage
 from schemas import manifest as manifests
+from schemas import storage
 from schemas.errors import StorageError
-from schemas.manifest import Manifest, read_manifest, read_shard_bytes
-
-SHARDS = 5
-PART = 2
-
-
-class Killed(BaseException):
-    """Stands for a process that ends at once: nothing catches it."""
+from tests.pipeline.commit.small_job import SHARDS, attempt, build, check_result, files, finish, names_of, spy
 
 
 @pytest.fixture
-def out(monkeypatch: pytest.MonkeyPatch) -> str:
-    """An output folder in a store without renames, and parts of two shards."""
-    monkeypatch.setattr(manifest_parts, "PART_ENTRIES", PART)
-    monkeypatch.setattr(manifests, "PART_ENTRIES", PART)
-    return f"memory://direct/{uuid.uuid4().hex}/out"
-
-
-def names_of(count: int = SHARDS) -> list[str]:
-    return [shards.shard_name("text", index, count) for index in range(count)]
-
-
-def data_of(job: str, name: str) -> bytes:
-    return f"{job} {name}".encode()
-
-
-def build(staging: Staging, name: str) -> Report:
-    """Make a shard unless it is finished, as a worker does."""
-    done = staging.report_of_shard(name)
-    if done is not None:
-        return done
-
-    data = data_of(staging.job, name)
-    digest = storage.sha256(data)
-    entry = {"path": name, "rows": 1, "tokens": 0, "bytes": len(data), "sha256": digest, "fingerprint": digest[:32]}
-    return staging.keep_shard(name, data, {"shard": entry})
-
-
-def add_up(reports: list[Report]) -> Report:
-    return {}
-
-
-def finish(staging: Staging, reports: list[Report]) -> None:
-    by_part: dict[int, list[Report]] = {}
-    for report in reports:
-        by_part.setdefault(part_of_report(report), []).append(report)
-    folder = summarize_folder([summarize_part(part, add_up, staging) for part in by_part.items()], add_up)
-
-    staging.put("rejected.jsonl", b"{}\n")
-    manifest = Manifest(
-        format_version=FORMAT_VERSION,
-        kind="text",
-        options={},
-        inputs=[],
-        seed=0,
-        fingerprint=folder.fingerprint("text"),
-        shards=folder.shards,
-        totals={"text_bytes": 0},
-        statistics={"documents_by_source": {}},
-        ledger=[],
-        parts=folder.parts,
-    )
-    publish_output(staging, manifest, {"rejected.jsonl": "rejected/a.jsonl"})
-
-
-def attempt(out: str, job: str, count: int = SHARDS, built: int | None = None) -> None:
-    """One run of a job, which dies after `built` shards if a number is given."""
-    staging = Staging(out, job, token=uuid.uuid4().hex)
-    with leases.held(out, staging.token):
-        staging.decide_destination()
-        reports = [build(staging, name) for name in names_of(count)[:built]]
-        if built is None:
-            finish(staging, reports)
-            publish.clean_up(staging)
-
-
-def files(out: str) -> dict[str, bytes]:
-    fs, path = storage.filesystem(out)
-    return {name.removeprefix(f"{path}/"): fs.cat_file(name) for name in fs.find(path)}
-
-
-def check_result(out: str, job: str, count: int = SHARDS) -> None:
-    """The folder holds this job's result and nothing else."""
-    manifest = read_manifest(out, "text")
-    assert [read_shard_bytes(out, shard) for shard in manifest.shards] == [data_of(job, n) for n in names_of(count)]
-    parts = {part.path for part in manifest.parts}
-    assert set(files(out)) == {*names_of(count), *parts, "manifest.json", "rejected/a.jsonl"}
+def out(store_out: str) -> str:
+    return store_out
 
 
 @pytest.fixture
@@ -115,16 +28,6 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for name in ("publish", "copy"):
         spy(monkeypatch, name, lambda called, target: made.append(f"{called} {target}"))
     return made
-
-
-def spy(monkeypatch: pytest.MonkeyPatch, name: str, seen: Callable[[str, str], object]) -> None:
-    real = getattr(storage, name)
-
-    def call(*arguments, **options):
-        seen(name, arguments[1] if name == "copy" else arguments[0])
-        return real(*arguments, **options)
-
-    monkeypatch.setattr(storage, name, call)
 
 
 def test_a_shard_is_uploaded_once_where_there_is_nothing_to_replace(out: str, writes: list[str]) -> None:
@@ -173,51 +76,6 @@ def test_a_shard_that_was_damaged_in_place_is_made_again(out: str) -> None:
         attempt(out, "a")
     attempt(out, "a")
     check_result(out, "a")
-
-
-@pytest.mark.parametrize("call", range(40))
-@pytest.mark.parametrize("before", ["nothing", "a result", "half of another job"])
-def test_a_kill_before_any_change_leaves_nothing_behind_after_the_next_attempt(
-    out: str, monkeypatch: pytest.MonkeyPatch, before: str, call: int
-) -> None:
-    if before == "a result":
-        attempt(out, "old", count=3)
-    elif before == "half of another job":
-        attempt(out, "old", count=SHARDS, built=2)
-
-    with monkeypatch.context() as patch:
-        die_at(call, patch)
-        with contextlib.suppress(Killed):
-            attempt(out, "new")
-    for name in storage.names(out, "_lease-"):  # as if it had expired
-        storage.remove(storage.join(out, name))
-
-    finished = storage.exists(f"{out}/manifest.json") and read_manifest(out, "text")
-    if finished and finished.shards[0].fingerprint == storage.sha256(data_of("new", names_of()[0]))[:32]:
-        staging = Staging(out, "new", token=uuid.uuid4().hex)
-        publish.clean_up_after_kill(staging)  # what a launcher does that finds the folder finished
-    else:
-        if before == "a result" and finished:
-            assert [read_shard_bytes(out, shard) for shard in finished.shards]
-        attempt(out, "new")
-    check_result(out, "new")
-
-
-def die_at(call: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the process end just before the n-th change of the store, in whichever thread."""
-    changes: list[str] = []
-    lock = threading.Lock()
-
-    def dying(name: str, target: str) -> None:
-        if "_lease-" in target:
-            return
-        with lock:
-            changes.append(target)
-            if len(changes) > call:
-                raise Killed
-
-    for name in ("publish", "copy", "remove", "remove_files"):
-        spy(monkeypatch, name, dying)
 
 
 def test_a_worker_that_outlived_its_job_writes_nothing(out: str) -> None:

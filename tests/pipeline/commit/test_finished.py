@@ -86,11 +86,17 @@ DIFFERENT = {
 def test_a_command_that_differs_is_refused_with_the_difference(
     command: Command, corpus: Path, text: Path, tmp_path: Path, more: tuple, difference: str
 ) -> None:
+    """It changes nothing, also of unfinished work, which another job may still need."""
     other = shutil.copy(corpus, tmp_path / "other.jsonl")
+    output = shutil.copytree(text, tmp_path / "text")
+    (output / "_unfinished-0123").mkdir()
+    (output / "_unfinished-0123" / "piece").touch()
+    before = state(output)
     flags = [str(word).format(other=other) for word in more]
-    done = command("shard", "--input", corpus, "--output", text, "--num_shards", 3, *flags)
+    done = command("shard", "--input", corpus, "--output", output, "--num_shards", 3, *flags)
     assert done.returncode == 2 and difference in done.stderr, done.stderr
     assert "holds a finished result" in done.stderr and "--overwrite" in done.stderr
+    assert state(output) == before
 
 
 def test_an_input_file_that_was_changed_later_is_no_success(command: Command, corpus: Path, tmp_path: Path) -> None:

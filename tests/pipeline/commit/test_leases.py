@@ -178,13 +178,6 @@ def test_a_second_job_is_refused_and_touches_nothing(command, corpus, other_work
         assert contents(other_work) == before
 
 
-def test_a_dry_run_touches_nothing(command, corpus, other_work) -> None:
-    before = contents(other_work)
-    done = command("shard", "--input", corpus, "--output", other_work, "--dry_run=True")
-    assert done.returncode == 0 and "dry run" in done.stderr, done.stderr
-    assert contents(other_work) == before
-
-
 def test_a_job_that_cannot_be_built_touches_nothing(command, corpus, other_work) -> None:
     before = contents(other_work)
     done = command("shard", "--input", corpus, "--output", other_work, "--runner", "NoSuchRunner")

@@ -12,21 +12,20 @@ from pathlib import Path
 import pytest
 
 from pipeline.commit import leases, publish
-from pipeline.commit import parts as manifest_parts
 from pipeline.commit.failures import Failures
 from pipeline.commit.reports import Report
 from pipeline.commit.staging import Staging
 from pipeline.jobs import pairs as pairs_graph
 from pipeline.jobs import shard as shard_graph
 from pipeline.readers.inputs import read_splits
-from schemas import manifest as manifests
 from schemas import storage
 from schemas.errors import ClozelineError, DataError, StorageError
 from schemas.manifest import read_manifest
 from schemas.storage import remove_folder
 from tests.conftest import Command
 from tests.object_store import ObjectStore
-from tests.pipeline.commit.test_direct_shards import (
+from tests.pipeline.commit.small_job import (
+    CHANGING,
     Killed,
     attempt,
     build,
@@ -40,14 +39,6 @@ from tests.pipeline.commit.test_direct_shards import (
 
 CHANGES = 18
 """More changes of a folder than one publication of the small job makes."""
-
-
-@pytest.fixture(params=["disk", "store"])
-def out(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An output folder, and parts of two shards."""
-    monkeypatch.setattr(manifest_parts, "PART_ENTRIES", 2)
-    monkeypatch.setattr(manifests, "PART_ENTRIES", 2)
-    return str(tmp_path / "out") if request.param == "disk" else f"memory://repeated/{uuid.uuid4().hex}/out"
 
 
 @contextlib.contextmanager
@@ -68,7 +59,7 @@ def call_at(change: int, function, monkeypatch: pytest.MonkeyPatch) -> None:
         if len(changes) == change + 1:
             function()
 
-    for name in ("publish", "move", "copy", "remove", "remove_files"):
+    for name in CHANGING:
         spy(monkeypatch, name, seen)
 
 

@@ -3,106 +3,62 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
-from pathlib import Path
+import uuid
 
 import pytest
 
 from pipeline.beam import runner as beam_runner
-from pipeline.commit import leases
-from pipeline.commit.publish import clean_up, publish_output
+from pipeline.commit import leases, publish
 from pipeline.commit.staging import Staging
-from schemas import FORMAT_VERSION, manifest, storage
+from schemas import storage
 from schemas.errors import StorageError
-from schemas.manifest import Manifest, Shard
+from schemas.manifest import read_manifest, read_shard_bytes
+from tests.pipeline.commit.small_job import SHARDS, Killed, attempt, check_result, data_of, die_at, files, names_of
 
-OLD = ["merges.txt", "tokenizer.json", "vocab.json"]
-NEW = ["tokenizer.json", "vocab.txt"]
 KILLED = "clozeline: killed here\n"
+CHANGES = 34
+"""More changes of a folder than one attempt of the small job makes."""
 
 
-class Killed(BaseException):
-    """Stands for a process that ends at once: nothing catches it."""
+@pytest.mark.parametrize("call", range(CHANGES))
+@pytest.mark.parametrize("before", ["nothing", "a result", "half of another job"])
+def test_a_kill_before_any_change_leaves_nothing_behind_after_the_next_attempt(
+    out: str, monkeypatch: pytest.MonkeyPatch, before: str, call: int
+) -> None:
+    if before == "a result":
+        attempt(out, "old", count=3)
+    elif before == "half of another job":
+        attempt(out, "old", count=SHARDS, built=2)
 
-
-def shards_of(names: list[str], content: str) -> list[Shard]:
-    shards = []
-    for name in names:
-        data = f"{content} {name}".encode()
-        digest = storage.sha256(data)
-        shards.append(Shard(path=name, rows=1, tokens=0, bytes=len(data), sha256=digest, fingerprint=digest[:32]))
-    return shards
-
-
-def manifest_of(names: list[str], content: str) -> Manifest:
-    return Manifest(
-        format_version=FORMAT_VERSION,
-        kind="vocab",
-        options={},
-        inputs=[],
-        seed=0,
-        fingerprint=storage.sha256(content.encode())[:32],
-        shards=shards_of(names, content),
-        totals={},
-        statistics={},
-        ledger=[],
-    )
-
-
-def stage(out: Path, job: str, names: list[str], content: str) -> Staging:
-    """The staging of a job whose pieces are all finished."""
-    made = Staging(str(out), job, token=job)
-    for name in names:
-        made.keep(name, f"{content} {name}".encode(), {"rows": 1})
-    return made
-
-
-def publish(staging: Staging, manifest: Manifest) -> None:
-    """Publish as a job does, from its lease to the end of its staging."""
-    with leases.held(staging.output, staging.token):
-        publish_output(staging, manifest)
-        clean_up(staging)
-
-
-def die_at(call: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the process end just before the n-th change of the folder."""
-    calls: list[str] = []
-
-    def dying(name: str) -> None:
-        real = getattr(storage, name)
-
-        def change(*arguments, **options):
-            calls.append(name)
-            if len(calls) > call:
-                raise Killed
-            return real(*arguments, **options)
-
-        monkeypatch.setattr(storage, name, change)
-
-    for name in ("publish", "move", "remove"):
-        dying(name)
-
-
-@pytest.mark.parametrize("call", range(10))
-def test_a_kill_anywhere_leaves_no_file_of_the_old_result_once_the_job_was_run_again(tmp_path, monkeypatch, call):
-    out = tmp_path / "out"
-    publish(stage(out, "old", OLD, "old"), manifest_of(OLD, "old"))
-    assert sorted(path.name for path in out.iterdir()) == sorted([*OLD, "manifest.json"])
-
-    new = stage(out, "new", NEW, "new")
-    with leases.held(new.output, new.token), monkeypatch.context() as patch:
+    with monkeypatch.context() as patch:
         die_at(call, patch)
         with contextlib.suppress(Killed):
-            publish_output(new, manifest_of(NEW, "new"))
+            attempt(out, "new")
+    for name in storage.names(out, "_lease-"):  # as if it had expired
+        storage.remove(storage.join(out, name))
 
-    # A finished result of this kind is refused, which ends the matter; anything else is published again.
-    finished = (out / manifest.NAME).exists() and json.loads((out / manifest.NAME).read_text())
-    if not finished or finished["fingerprint"] != manifest_of(NEW, "new").fingerprint:
-        publish(new, manifest_of(NEW, "new"))
-    left = {path.name for path in out.iterdir() if not path.name.startswith("_unfinished")}
-    assert left == {*NEW, "manifest.json"}
-    assert all((out / name).read_text() == f"new {name}" for name in NEW)
+    finished = storage.exists(f"{out}/manifest.json") and read_manifest(out, "text")
+    if finished and finished.shards[0].fingerprint == storage.sha256(data_of("new", names_of()[0]))[:32]:
+        staging = Staging(out, "new", token=uuid.uuid4().hex)
+        publish.clean_up_after_kill(staging)  # what a launcher does that finds the folder finished
+    else:
+        if before == "a result" and finished:
+            assert [read_shard_bytes(out, shard) for shard in finished.shards]
+        attempt(out, "new")
+    check_result(out, "new")
+
+
+def test_a_damaged_piece_leaves_the_old_result_as_it_was(out: str) -> None:
+    attempt(out, "old")
+    before = files(out)
+    attempt(out, "new", built=SHARDS)
+    storage.publish(Staging(out, "new").url(names_of()[1]), b"cut")
+    with pytest.raises(StorageError, match=r"text-00001-of-00005\.arrow has 3 bytes"):
+        attempt(out, "new")
+    assert {name: data for name, data in files(out).items() if not name.startswith("_unfinished")} == before
+    attempt(out, "new")
+    check_result(out, "new")
 
 
 @pytest.fixture
@@ -157,21 +113,10 @@ def test_a_staged_piece_that_was_damaged_is_made_again(command, killed_shard, da
     assert command("verify", out).returncode == 0
 
 
-def test_a_damaged_piece_leaves_the_old_result_as_it_was(tmp_path) -> None:
-    out = tmp_path / "out"
-    publish(stage(out, "old", OLD, "old"), manifest_of(OLD, "old"))
-    before = {path.name: path.read_bytes() for path in out.iterdir()}
-    new = stage(out, "new", NEW, "new")
-    storage.publish(new.url("vocab.txt"), b"cut")
-    with pytest.raises(StorageError, match=r"vocab\.txt has 3 bytes"):
-        publish(new, manifest_of(NEW, "new"))
-    assert {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
-    assert new.report("vocab.txt") is None and new.report("tokenizer.json") is not None
-
-
 @pytest.mark.parametrize("content", [b"", b'{"rows": ', b"\0\0\0\0", b"[]", b"\xff"])
 def test_a_report_that_is_empty_or_damaged_counts_as_none(tmp_path, content) -> None:
-    made = stage(tmp_path, "job", ["a"], "x")
+    made = Staging(str(tmp_path), "job")
+    made.keep("a", b"x", {"rows": 1})
     storage.publish(made.url("a.json"), content)
     assert made.report("a") is None
 

@@ -13,20 +13,6 @@ from schemas import storage
 from schemas.vocabulary import TOKENIZER_FILES
 
 
-@pytest.mark.parametrize("first", ["bytebpe", "wordpiece"])
-def test_a_vocabulary_of_another_model_leaves_none_of_the_old_files(command, text, vocab, byte_vocab, tmp_path, first):
-    models = {"bytebpe": (byte_vocab, 400), "wordpiece": (vocab, 160)}
-    second = next(model for model in models if model != first)
-    out = shutil.copytree(models[first][0], tmp_path / "out")
-    (out / "notes.txt").write_text("mine")
-    expected, size = models[second]
-    flags = ("--text", text, "--output", out, "--model", second, "--size", size)
-    assert command("vocab", *flags, "--overwrite").returncode == 0
-    names = {path.name for path in expected.iterdir()}
-    assert {path.name for path in out.iterdir()} == names | {"notes.txt"}
-    assert all((out / name).read_bytes() == (expected / name).read_bytes() for name in names)
-
-
 def test_the_old_manifest_goes_before_anything_of_the_new_pairs_comes(
     command, text, vocab, byte_vocab, byte_rows, tmp_path, monkeypatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""A real Flink cluster on this machine, and a pool of workers for it."""
+"""A real Flink cluster on this machine, and the pool of workers for it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.pipeline.beam.conftest import pool
+from tests.pipeline.beam.servers import Pool
 from tests.ports import free_port
+
+__all__ = ["engines", "flink", "own_flink", "pool"]
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 ENGINES = Path(os.environ.get("CLOZELINE_ENGINES", REPOSITORY.parent / "shared" / "engines"))
@@ -48,44 +50,24 @@ def engines() -> Path:
 
 
 @pytest.fixture(scope="session")
-def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """A pool of our workers, in another folder, and its address."""
-    folder = tmp_path_factory.mktemp("pool")
-    address = f"localhost:{free_port()}"
-    command = [sys.executable, "-m", "pipeline.beam.workers", "--pool", "--port", address.partition(":")[2]]
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(
-            command, cwd=folder, env=os.environ | {"PYTHONPATH": str(REPOSITORY)}, stdout=log, stderr=log
-        )
-    deadline = time.monotonic() + START_SECONDS
-    while "workers wait at" not in (folder / "log").read_text():
-        assert process.poll() is None and time.monotonic() < deadline, (folder / "log").read_text()
-        time.sleep(0.1)
-    yield process, address
-    process.terminate()
-    process.wait()
-
-
-@pytest.fixture(scope="session")
-def flink(engines: Path, pool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flink]:
+def flink(engines: Path, pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flink]:
     """The cluster that tests share, with workers from the pool. TaskManager 1 may be gone, 2 is there."""
-    with running_flink(engines, tmp_path_factory.mktemp("flink"), pool[1]) as cluster:
+    with running_flink(engines, tmp_path_factory.mktemp("flink"), pool) as cluster:
         yield cluster
 
 
 @pytest.fixture
-def own_flink(engines: Path, pool, tmp_path: Path) -> Iterator[Flink]:
+def own_flink(engines: Path, pool: Pool, tmp_path: Path) -> Iterator[Flink]:
     """A cluster for one test."""
-    with running_flink(engines, tmp_path / "flink", pool[1]) as cluster:
+    with running_flink(engines, tmp_path / "flink", pool) as cluster:
         yield cluster
 
 
 @contextlib.contextmanager
-def running_flink(engines: Path, folder: Path, pool_address: str) -> Iterator[Flink]:
+def running_flink(engines: Path, folder: Path, pool: Pool) -> Iterator[Flink]:
     """Start a cluster, with workers from a pool, and stop it at the end of the block."""
     with started_flink(engines / "flink.sh", folder, {"RESTARTS": "10"}) as job_port:
-        workers = ["--environment_type=EXTERNAL", f"--environment_config={pool_address}"]
-        yield Flink(folder, ["--runner=flink", f"--job_endpoint=localhost:{job_port}", "--parallelism=2", *workers])
+        yield Flink(folder, ["--runner=flink", f"--job_endpoint=localhost:{job_port}", "--parallelism=2", *pool.flags])
 
 
 @contextlib.contextmanager

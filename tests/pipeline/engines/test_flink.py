@@ -102,7 +102,9 @@ def test_a_killed_worker_leaves_no_trace(
     """With the default cache of workers, Flink may give the dead worker out again until its restarts are used up."""
 
     def kill_worker() -> None:
-        workers = [child for child in psutil.Process(pool[0].pid).children(recursive=True) if child.num_threads() > 5]
+        workers = [
+            child for child in psutil.Process(pool.process.pid).children(recursive=True) if child.num_threads() > 5
+        ]
         os.kill(workers[0].pid, signal.SIGKILL)
 
     output = tmp_path / "pairs"

@@ -30,7 +30,7 @@ from pipeline.exchange.blocks import (
     whole_blocks,
 )
 from pipeline.exchange.exchange import BatchSource, Exchange, Plan, Sent, Written
-from pipeline.exchange.runs import bucket_of, encode_run
+from pipeline.exchange.runs import encode_run
 
 SCHEMA = pa.schema([("key", pa.uint64()), ("words", pa.list_(pa.string()))])
 LONG = [np.random.default_rng(number).bytes(50).hex() for number in range(20_000)]
@@ -176,8 +176,3 @@ def test_groups_hold_each_bucket_once(buckets: int) -> None:
     for group in range(groups):
         assert len(buckets_of_group(group, buckets)) <= GROUP_BUCKETS
         assert {bucket * groups // buckets for bucket in buckets_of_group(group, buckets)} == {group}
-
-
-def test_keys_decide_buckets() -> None:
-    keys = np.array([0, (1 << 63) - 1, 1 << 63], np.uint64)
-    assert bucket_of(keys, 2).tolist() == [0, 0, 1]

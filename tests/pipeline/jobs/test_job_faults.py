@@ -37,21 +37,13 @@ def ends(done: subprocess.CompletedProcess[str], code: int, *messages: str) -> N
     assert [message for message in messages if message not in last] == [], last
 
 
-BEAM_FLAGS = {
+ENGINES = {
     "dry-run-with-a-wrong-value": (["--dry_run=maybe"], "'maybe' is neither True nor False"),
     "workers-not-a-number": (["--direct_num_workers", "x"], "invalid int value: 'x'"),
-}
-
-
-@pytest.mark.parametrize(("flags", "message"), BEAM_FLAGS.values(), ids=BEAM_FLAGS)
-def test_a_wrong_value_of_a_flag_of_beam_is_one_line(command, corpus, tmp_path, flags, message) -> None:
-    done = command("shard", "--input", corpus, "--output", tmp_path / "out", *flags)
-    ends(done, 2, message)
-    assert done.stderr.count("\n") == 1
-    assert not (tmp_path / "out").exists()
-
-
-ENGINES = {
+    "address-without-a-port": (
+        ["--runner=flink", "--flink_master=flink-head", "--environment_type=LOOPBACK"],
+        "--flink_master flink-head has no port. Give HOST:PORT.",
+    ),
     "flink-without-jar": (
         ["--runner=FlinkRunner", "--flink_job_server_jar=/nonexistent.jar"],
         "There is no file at --flink_job_server_jar /nonexistent.jar",
@@ -90,9 +82,10 @@ ENGINES = {
 
 
 @pytest.mark.parametrize(("flags", "message"), ENGINES.values(), ids=ENGINES)
-def test_an_engine_that_cannot_be_reached_is_one_line(command, corpus, tmp_path, flags, message) -> None:
+def test_a_wrong_flag_or_an_engine_out_of_reach_is_one_line(command, corpus, tmp_path, flags, message) -> None:
     done = command("shard", "--input", corpus, "--output", tmp_path / "out", *flags)
     ends(done, 2, message)
+    assert done.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists(), "nothing was started"
 
 
@@ -104,12 +97,6 @@ def test_what_is_found_missing_at_the_end_leaves_no_staging(command, corpus, tmp
     done = command(*shard, f"--flink_job_server_jar={missing}", "--job_server_java_launcher=/bin/true")
     ends(done, 2, f"The engine could not be downloaded from {missing}")
     assert not list(tmp_path.glob("out/*"))
-
-
-def test_an_address_without_a_port_is_a_wrong_flag(command, corpus, tmp_path) -> None:
-    flags = ("--runner=flink", "--flink_master=flink-head", "--environment_type=LOOPBACK")
-    done = command("shard", "--input", corpus, "--output", tmp_path / "out", *flags)
-    ends(done, 2, "--flink_master flink-head has no port. Give HOST:PORT.")
 
 
 class FailedJob:

@@ -1,11 +1,8 @@
 """The jobs as a user runs them: same bytes however they run, nothing lost when they are killed or refused."""
 
-import bz2
 import contextlib
-import gzip
 import hashlib
 import json
-import lzma
 import os
 import re
 import shutil
@@ -15,10 +12,10 @@ import time
 from pathlib import Path
 
 import pytest
-import zstandard
 
 from schemas.manifest import read_manifest
 from tests.forked import Command
+from tests.pipeline.readers.input_files import COMPRESS
 
 
 def hashes(folder: Path) -> dict[str, str]:
@@ -31,26 +28,12 @@ def chain(
     command, out: Path, source: str, *flags: object, model: str = "wordpiece", objective: str = "nsp"
 ) -> dict[str, str]:
     """Hashes of text, vocabulary and pairs made from `source` with Beam's `flags`."""
-    text, vocab, pairs = (out / name for name in ("text", "vocab", "pairs"))
-    size = 160 if model == "wordpiece" else 400
+    text, vocab = out / "text", out / "vocab"
+    shape = ("--objective", objective, "--dupe_factor", 2, "--max_length", 48)
     for arguments in (
         ("shard", "--input", source, "--output", text, "--num_shards", 3),
-        ("vocab", "--text", text, "--output", vocab, "--model", model, "--size", size),
-        (
-            "pairs",
-            "--text",
-            text,
-            "--vocab",
-            vocab,
-            "--output",
-            pairs,
-            "--objective",
-            objective,
-            "--dupe_factor",
-            2,
-            "--max_length",
-            48,
-        ),
+        ("vocab", "--text", text, "--output", vocab, "--model", model, "--size", 160 if model == "wordpiece" else 400),
+        ("pairs", "--text", text, "--vocab", vocab, "--output", out / "pairs", *shape),
     ):
         done = command(*arguments, *flags)
         assert done.returncode == 0, done.stderr
@@ -82,9 +65,6 @@ def test_same_bytes_with_any_number_of_workers_and_replayed_bundles(
     for way in ways:
         assert chain(command, tmp_path / way, source, *WAYS[way], model=model, objective=objective) == one
     assert len([name for name in one if name.endswith(".arrow")]) == 3 + 1 + 6
-
-
-COMPRESS = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
 
 
 @pytest.mark.parametrize(
@@ -158,23 +138,6 @@ def test_a_full_disk_names_what_it_needs_and_loses_nothing(run, corpus, tmp_path
         subprocess.run(["umount", disk], check=True)
 
 
-def test_a_finished_result_is_kept_unless_overwrite(command, corpus, text, tmp_path) -> None:
-    before = hashes(text)
-    copied = shutil.copytree(text, tmp_path / "kept")
-    (copied / "_unfinished-0123").mkdir()  # as a killed job with other options leaves it
-    shard, copy = ("shard", "--input", corpus, "--output"), tmp_path / "text"
-    refused = command(*shard, copied, "--num_shards", 2)
-    assert refused.returncode == 2
-    assert "holds a finished result" in refused.stderr and "--overwrite" in refused.stderr
-    assert hashes(copied) == before
-    assert (copied / "_unfinished-0123").exists(), "another job may still need it"
-    assert command(*shard, copied, "--num_shards", 2, "--overwrite").returncode == 0
-    assert not (copied / "_unfinished-0123").exists()
-    assert command(*shard, copy, "--num_shards", 3).returncode == 0
-    assert command(*shard, copy, "--num_shards", 2, "--overwrite").returncode == 0
-    assert sorted(hashes(copy)) == ["text-00000-of-00002.arrow", "text-00001-of-00002.arrow"]
-
-
 def test_a_failed_overwrite_loses_nothing(run, corpus, tmp_path) -> None:
     out, bad = tmp_path / "text", tmp_path / "bad.jsonl"
     bad.write_text("{\n" * 9)
@@ -218,13 +181,11 @@ def test_a_killed_job_run_again_ends_with_the_same_bytes(command, corpus, text, 
     ("arguments", "code", "told"),
     [
         ("shard --input {tmp}/none*.txt {out}", 2, "matches no file"),
-        ("shard --input {corpus} {out} --num_shard 3", 2, "Unknown flag --num_shard. Did you mean --num_shards?"),
+        ("shard --input {corpus} {out} --holdout 1", 2, "--holdout"),
         ("shard --input {corpus} {out} --direct_num_worker=3", 2, "Did you mean --direct_num_workers?"),
         ("shard --input {corpus} {out} --max_bad_ratio 2", 2, "'2' is not a number from 0 to 1"),
         ("shard --input {corpus} {out} --dedup all", 2, "invalid choice: 'all'"),
         ("shard --input {corpus} --output {pairs}", 2, "holds finished pairs; text needs a separate folder"),
-        ("shard --input {empty} {out}", 3, "no document with any text"),
-        ("shard --input {corpus} {out} --text_key body", 3, "no text under 'body'"),
         ("vocab --text {tmp}/none {out} --model wordpiece --size 99", 3, "holds no finished text"),
         ("vocab --text {text} {out} --model wordpiece --size 9", 3, "cannot hold"),
         ("vocab --text {text} {out} --model bytebpe --size 300 --lowercase", 2, "--lowercase changes nothing"),
@@ -249,22 +210,14 @@ def test_a_killed_job_run_again_ends_with_the_same_bytes(command, corpus, text, 
 def test_bad_input_is_a_clear_error(
     command, corpus, text, vocab, byte_vocab, pairs, tmp_path, arguments, code, told
 ) -> None:
-    empty = tmp_path / "empty.txt"
-    empty.write_text(" \n")
     texts = {"short": "One sentence.\n\nAnother one.\n", "long": "A" * 101 + "\n" + "C" * 150 + "\n"}
     for name in [name for name in texts if f"{{{name}}}" in arguments]:
         (tmp_path / f"{name}.txt").write_text(texts[name])
         shard = ("shard", "--input", tmp_path / f"{name}.txt", "--output", tmp_path / name)
         assert command(*shard, "--sentence_splitter", "newline").returncode == 0
-    names = {"tmp": tmp_path, "out": f"--output {tmp_path}/x", "corpus": corpus, "empty": empty}
+    names = {"tmp": tmp_path, "out": f"--output {tmp_path}/x", "corpus": corpus, "text": text, "vocab": vocab}
+    names |= {"byte": byte_vocab, "pairs": pairs, "unmasked": without_mask(vocab, tmp_path)}
     names |= {name: tmp_path / name for name in texts}
-    names |= {
-        "text": text,
-        "vocab": vocab,
-        "byte": byte_vocab,
-        "pairs": pairs,
-        "unmasked": without_mask(vocab, tmp_path),
-    }
     done = command(*arguments.format(**names).split())
     assert (done.returncode, told in done.stderr, "Traceback" in done.stderr) == (code, True, False), done.stderr
     assert not (tmp_path / "x" / "manifest.json").exists()

@@ -14,7 +14,6 @@ from pipeline.jobs.pairs import PairsPlan, pair_shards
 from pipeline.jobs.text_folder import TextFolder
 from pipeline.options import PairsJob
 from schemas import manifest as manifests
-from schemas.errors import DataError
 from schemas.manifest import PART_ENTRIES, Manifest, read_manifest
 from schemas.shards import shard_name
 from tests.large_folders import many_shards, write_parts
@@ -67,17 +66,6 @@ def test_pairs_are_published_in_parts(command, text, vocab, tmp_path, monkeypatc
     assert folder == parts | {path.name for path in (tmp_path / "whole").iterdir()}
 
 
-def test_a_result_in_parts_is_replaced_without_a_trace(command, text, vocab, tmp_path, monkeypatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(manifest_parts, "PART_ENTRIES", 4)
-        patch.setattr(manifests, "PART_ENTRIES", 4)
-        make(command, text, vocab, tmp_path / "out")
-    flags = ("--text", text, "--vocab", vocab, "--output", tmp_path / "out", "--objective", "sop", "--overwrite")
-    assert command("pairs", *flags).returncode == 0
-    assert not list((tmp_path / "out").glob("manifest-*"))
-    assert command("verify", tmp_path / "out").returncode == 0
-
-
 def plan_of(text: Path, manifest: Manifest, passes: int = 1) -> PairsPlan:
     job = PairsJob(text=str(text), vocab="vocab", output="out", objective="nsp", dupe_factor=passes)
     return PairsPlan(job, b"", "wordpiece", TextFolder.of(str(text), manifest), Staging("out", "job"))
@@ -92,12 +80,6 @@ def test_each_text_shard_and_pass_is_one_pair_shard(text: Path, text_in_parts: P
         assert [target.name for target in targets] == [shard_name("pairs", number, 9) for number in range(9)]
         assert [target.text_shard for target in targets] == manifest.shards * 3
         assert [target.pass_number for target in targets] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-
-
-def test_text_that_was_replaced_while_the_job_began_is_refused(text: Path, text_in_parts: Path) -> None:
-    manifest = read_manifest(str(text), "text").model_copy(update={"fingerprint": "ab"})
-    with pytest.raises(DataError, match="had ab when this job began"):
-        list(pair_shards(0, plan_of(text_in_parts, manifest)))
 
 
 def test_what_the_graph_holds_does_not_grow_with_the_text(text: Path, tmp_path: Path) -> None:

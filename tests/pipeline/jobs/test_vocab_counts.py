@@ -19,14 +19,6 @@ KINDS = {
 }
 
 
-@pytest.fixture(scope="module")
-def counts(command, text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("counted") / "counts"
-    done = command("vocab", "--text", text, "--counts", folder, "--output", folder.parent / "first", *KINDS["uncased"])
-    assert done.returncode == 0, done.stderr
-    return folder
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_vocabulary_from_counts_has_the_bytes_of_one_from_text(
     command, text: Path, counts: Path, tmp_path: Path, kind: str

@@ -150,14 +150,6 @@ def test_many_counts_are_listed_in_parts(tmp_path: Path, monkeypatch: pytest.Mon
     assert manifest.shards == expected
 
 
-@pytest.fixture(scope="module")
-def counts(command, text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("counted") / "counts"
-    made = ("--output", folder.parent / "vocab", "--model", "wordpiece", "--size", 150)
-    assert command("vocab", "--text", text, "--counts", folder, *made).returncode == 0
-    return folder
-
-
 @pytest.mark.parametrize("fault", ["swapped", "missing"])
 def test_a_partition_that_is_not_the_manifests_is_an_error_with_its_path(
     command, counts: Path, tmp_path: Path, fault: str

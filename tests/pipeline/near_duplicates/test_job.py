@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,8 +12,8 @@ from pipeline.jobs import near_duplicates as steps
 from pipeline.jobs.near_duplicates import NearDuplicatePlan
 from pipeline.near_duplicates.bands import BAND_SCHEMA, band_rows
 from pipeline.near_duplicates.components import EDGE_SCHEMA
-from pipeline.near_duplicates.signatures import SIGNATURE_SCHEMA, minhash_signatures, signature_rows
-from pipeline.near_duplicates.similarity import DELIVERY_SCHEMA, MIN_EQUAL, REQUEST_SCHEMA
+from pipeline.near_duplicates.signatures import SIGNATURE_SCHEMA, signature_rows
+from pipeline.near_duplicates.similarity import DELIVERY_SCHEMA, REQUEST_SCHEMA
 from pipeline.shard.partition import placements
 from pipeline.shard.plan import CorpusSurvey
 from schemas.randomness import mix
@@ -84,33 +82,6 @@ def signatures_of(families: list[tuple[int, int]]) -> dict[int, np.ndarray]:
 def test_steps_drop_what_the_reference_drops(families: list[tuple[int, int]], buckets: int, runs: int) -> None:
     minima = signatures_of(families)
     assert dropped_by_steps(minima, buckets, runs) == expected(minima)
-
-
-@pytest.mark.parametrize(("equal", "is_dropped"), [(MIN_EQUAL, True), (MIN_EQUAL - 1, False)])
-def test_the_threshold_is_90_of_128(equal: int, is_dropped: bool) -> None:
-    one = np.arange(128, dtype=np.uint32)
-    two = one.copy()
-    two[equal:] ^= np.uint32(1)
-    assert dropped_by_steps({1: one, 2: two}, 4, 1) == ({2} if is_dropped else set())
-    assert MIN_EQUAL == 90
-
-
-def test_families_of_real_signatures() -> None:
-    rng = random.Random(5)
-    words = [f"word{i}" for i in range(2000)]
-    documents = []
-    for _ in range(40):
-        text = rng.choices(words, k=200)
-        for _ in range(rng.choice([0, 0, 1, 5])):
-            text[rng.randrange(200)] = "new"
-            documents.append([" ".join(text)])
-        documents.append([" ".join(text)])
-
-    ids = [int(value) for value in mix(np.arange(1, len(documents) + 1, dtype=np.uint64))]
-    minima = dict(zip(ids, minhash_signatures(documents), strict=True))
-    dropped = expected(minima)
-    assert dropped
-    assert dropped_by_steps(minima, 8, 3) == dropped
 
 
 def test_the_plan_keeps_buckets_small() -> None:

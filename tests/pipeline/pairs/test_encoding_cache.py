@@ -1,8 +1,9 @@
-"""The caches of an encoder and how encoders are lent, with small tokenizers, against plain loops."""
+"""The caches and chunks of an encoder and how encoders are lent, with small tokenizers, against plain loops."""
 
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,21 +19,21 @@ from pipeline.pairs.encoding import Encoder, EncoderPool
 from pipeline.pairs.encoding_cache import MISSING, EncodedStrings, EncodingCache, KeyTable
 from pipeline.words.rules import normalizer, pre_tokenizer
 from schemas.ragged import offsets_of
-from schemas.vocabulary import SPECIALS, Model
+from schemas.vocabulary import SPECIALS, Model, read_vocabulary
 
 ALPHABET = sorted(ByteLevel.alphabet())
 
 
 def small_tokenizer(model: Model, *added: AddedToken) -> bytes:
-    """WordPiece of single letters, or bytes and three merges; and added tokens."""
+    """WordPiece of single letters, or bytes and four merges; and added tokens."""
     if model == "wordpiece":
         tokens = [*SPECIALS["wordpiece"].values(), *"abcd'.,", "##a", "##b", "##c", "ab", "##bc"]
         vocab = {token: i for i, token in enumerate(tokens)}
         tokenizer: Any = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]", max_input_chars_per_word=6))
         tokenizer.normalizer = normalizer(lowercase=True)
     else:
-        merges = [("a", "b"), ("\u0120", "ab"), ("c", "c")]
-        letters = [*SPECIALS["bytebpe"].values(), *ALPHABET, "ab", "\u0120ab", "cc"]
+        merges = [("a", "b"), ("\u0120", "ab"), ("c", "c"), ("\u0120", "\u0120")]
+        letters = [*SPECIALS["bytebpe"].values(), *ALPHABET, "ab", "\u0120ab", "cc", "\u0120\u0120"]
         tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(letters)}, merges))
     tokenizer.pre_tokenizer = pre_tokenizer(model)
     tokenizer.add_special_tokens(list(SPECIALS[model].values()))
@@ -41,7 +42,7 @@ def small_tokenizer(model: Model, *added: AddedToken) -> bytes:
 
 
 SENTENCES = st.lists(
-    st.lists(st.sampled_from(["a", "b", "c", "ab", "abc", "'", ".", " ", "  ", "\t", "\u00e9", "Abcabcab"])).map(
+    st.lists(st.sampled_from(["a", "b", "c", "ab", "abc", "'", ".", " ", "   ", "\t", "\u00e9", "Abcabcab"])).map(
         "".join
     ),
     max_size=6,
@@ -129,21 +130,6 @@ def test_a_cache_of_long_pieces_is_cleared_by_their_bytes(monkeypatch: pytest.Mo
         assert len(encoder._pieces) == 1
 
 
-def test_each_word_goes_to_the_model_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = Encoder(small_tokenizer("wordpiece"), "wordpiece")
-    asked: list[list[str]] = []
-    original = encoder._tokenize
-
-    def tokenize(words: list[str]) -> EncodedStrings:
-        asked.extend([list(words)] if words else [])
-        return original(words)
-
-    monkeypatch.setattr(encoder, "_tokenize", tokenize)
-    encoder.encode(pa.array(["ab. ab, ab.", "c ab."]))
-    encoder.encode(pa.array(["ab, b ab"]))
-    assert asked == [["ab", ".", ",", "c"], ["b"]]
-
-
 STRINGS = st.one_of(
     st.text("ab", max_size=3),
     st.sampled_from(
@@ -219,3 +205,28 @@ def test_an_encoder_that_was_interrupted_is_not_lent_again() -> None:
         raise KeyError
     with pool.lend() as fresh:
         assert fresh is not broken
+
+
+@pytest.mark.parametrize("folder", ["vocab", "byte_vocab"])
+def test_chunks_leave_no_trace(
+    request: pytest.FixtureRequest, folder: str, monkeypatch: pytest.MonkeyPatch, documents: list[str]
+) -> None:
+    path: Path = request.getfixturevalue(folder)
+    data = (path / "tokenizer.json").read_bytes()
+    model = read_vocabulary(str(path)).model
+    expected = Encoder(data, model).encode(pa.array(documents))
+
+    monkeypatch.setattr("pipeline.pairs.encoding.CHUNK_BYTES", 100)
+    encoder = Encoder(data, model)
+    assert len(list(encoder.encode_chunks(pa.array(documents)))) > 3
+    found = encoder.encode(pa.array(documents))
+    assert found.ids_T.tolist() == expected.ids_T.tolist()
+    assert found.offsets_N1.tolist() == expected.offsets_N1.tolist()
+
+
+def test_a_slice_of_sentences(vocab: Path, documents: list[str]) -> None:
+    encoder = Encoder((vocab / "tokenizer.json").read_bytes(), "wordpiece")
+    ids, offsets, _ = encoder.encode(pa.array(documents))
+    cut, cut_offsets, _ = encoder.encode(pa.array(documents).slice(3, 4))
+    assert cut.tolist() == ids[offsets[3] : offsets[7]].tolist()
+    assert cut_offsets.tolist() == (offsets[3:8] - offsets[3]).tolist()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import accumulate
 
 import pytest
 from hypothesis import given, settings
@@ -23,14 +22,11 @@ from pipeline.pairs.nsp_sop import (
     Objective,
     PairingOptions,
     PairRow,
-    chunk,
     fair_coins,
-    other_document,
-    sentences_until,
-    truncate,
 )
 from pipeline.pairs.pairs_in_step import pair_sentences
 from schemas.randomness import Draws, key
+from tests.pipeline.pairs.encoded_corpus import corpus_of
 
 Sentence = list[int]
 """Numbers of tokens in the shard."""
@@ -39,14 +35,6 @@ PlainRow = tuple[list[int], list[int], int, int, int]
 
 SENTENCE_LENGTHS = st.one_of(st.integers(1, 12), st.integers(1, 60), st.integers(150, 300))
 DOCUMENTS = st.lists(st.lists(SENTENCE_LENGTHS, min_size=1, max_size=12), min_size=1, max_size=6)
-
-
-def corpus_of(documents: list[list[int]], ids: list[int]) -> EncodedCorpus:
-    """A corpus of documents that are given by the lengths of their sentences."""
-    lengths = [length for document in documents for length in document]
-    sentence_offsets = [0, *accumulate(lengths)]
-    document_offsets = [0, *accumulate(len(document) for document in documents)]
-    return EncodedCorpus.of(sentence_offsets, document_offsets, ids)
 
 
 def sentences_of(corpus: EncodedCorpus) -> list[list[Sentence]]:
@@ -235,18 +223,6 @@ def test_rows_equal_the_plain_algorithm(
     assert pairs.ledger == ledger
 
 
-@given(a=st.integers(1, 300), b=st.integers(1, 300), max_tokens=st.integers(2, 400), seed=st.integers(0, 99))
-@settings(deadline=None)
-def test_truncation_throws_a_coin_for_each_token(a: int, b: int, max_tokens: int, seed: int) -> None:
-    row = PairRow(7, 7 + a, 1000, 1000 + b, 1, 2, 3)
-    tokens_a, tokens_b, *rest = plain(row)
-
-    truncated = truncate(row, max(0, a + b - max_tokens), Draws(seed))
-
-    kept_a, kept_b = plain_truncate(tokens_a, tokens_b, max_tokens, Draws(seed))
-    assert plain(truncated) == (kept_a, kept_b, *rest)
-
-
 @pytest.mark.parametrize("coins", [0, 1, 2, 63, 64, 65, 127, 128, 129, 200])
 def test_coins_are_the_lowest_bits_of_as_few_draws_as_hold_them(coins: int) -> None:
     draws = Draws(coins)
@@ -254,26 +230,3 @@ def test_coins_are_the_lowest_bits_of_as_few_draws_as_hold_them(coins: int) -> N
 
     assert fair_coins(coins, draws) == plain_coins(coins, plain_draws)
     assert draws.number() == plain_draws.number()  # as many were drawn
-
-
-def test_sentences_are_taken_until_the_target() -> None:
-    tokens = [0, 4, 8, 12, 16]
-
-    assert [sentences_until(tokens, 0, 4, target) for target in (1, 4, 5, 8, 9, 99)] == [1, 1, 2, 2, 3, 4]
-    assert sentences_until(tokens, 1, 2, 99) == 2
-
-
-def test_a_chunk_has_two_sentences() -> None:
-    tokens = [0, 9, 18, 27]
-
-    assert chunk(tokens, 0, 3, 10) == (0, 2)
-    assert chunk(tokens, 0, 3, 5) == (0, 2)  # the next one is taken along
-    assert chunk(tokens, 2, 3, 99) == (1, 3)  # at the end, the one before
-
-
-def test_the_other_document_is_drawn_until_its_id_differs() -> None:
-    ids = [5, 5, 6, 5, 7]
-    drawn = [other_document(ids, 0, Draws(seed)) for seed in range(200)]
-
-    assert set(drawn) == {2, 4}
-    assert abs(drawn.count(2) - 100) < 40

@@ -1,4 +1,4 @@
-"""Published tokenizers encode here as they do in `tokenizers`, whatever their files hold, or are refused by name."""
+"""Tokenizers, published ones too, encode here as in `tokenizers`, whatever their files hold, or are refused by name."""
 
 import itertools
 import json
@@ -120,12 +120,15 @@ def cut_off(content: dict) -> None:
 
 
 VARIANTS: dict[str, tuple[str, Edit | None, list[AddedToken]]] = {
+    "wordpiece": ("vocab", None, []),
     "wordpiece, added tokens": ("vocab", None, ADDED),
     "wordpiece, added tokens, truncation": ("vocab", cut_off, ADDED),
     "wordpiece, published rules": ("vocab", published_rules, []),
     "wordpiece, clean_text false": ("vocab", keep_control_characters, []),
+    "bytebpe": ("byte_vocab", None, []),
     "bytebpe, added tokens": ("byte_vocab", None, ADDED),
     "bytebpe, added tokens, no prefix space": ("byte_vocab", no_prefix_space, ADDED),
+    "unigram": ("albert_vocab", None, []),
     "unigram, added tokens": ("albert_vocab", None, ADDED),
     "unigram, learned here": ("unigram_vocab", None, []),
     "unigram, learned here, XLNet's": ("xlnet_vocab", None, ADDED),
@@ -133,22 +136,13 @@ VARIANTS: dict[str, tuple[str, Edit | None, list[AddedToken]]] = {
 
 
 @pytest.fixture(scope="module")
-def variant(
-    vocab: Path, byte_vocab: Path, albert_vocab: Path, unigram_vocab: Path, xlnet_vocab: Path
-) -> Callable[[str], tuple[Tokenizer, Encoder]]:
+def variant(request: pytest.FixtureRequest) -> Callable[[str], tuple[Tokenizer, Encoder]]:
     """A function from a variant's name to (the library's tokenizer, our encoder)."""
-    folders = {
-        "vocab": vocab,
-        "byte_vocab": byte_vocab,
-        "albert_vocab": albert_vocab,
-        "unigram_vocab": unigram_vocab,
-        "xlnet_vocab": xlnet_vocab,
-    }
 
     @cache
     def make(name: str) -> tuple[Tokenizer, Encoder]:
         folder, edit, added = VARIANTS[name]
-        data = published(folders[folder], edit, added)
+        data = published(request.getfixturevalue(folder), edit, added)
         return literal_tokenizer(data), Encoder(data, parse_vocabulary(data, name).model)
 
     return make

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from pipeline.pairs.layout import RowBatch
 from pipeline.pairs.static_masks import StaticMaskDrawer, StaticMasks, interleave_variants
 from schemas import shards
-from schemas.errors import DataError
 from schemas.manifest import read_manifest
 from schemas.masking import KINDS, Kind, Masking, RowsToMask, draw_masks
 from schemas.ragged import offsets_of
@@ -83,32 +82,6 @@ def test_lots_leave_no_trace(rows: pa.Table, vocabulary: Vocabulary) -> None:
     cut, counts_of_cut = with_masks(rows, stored, vocabulary, at_once=7)
     assert whole.to_pylist() == cut.to_pylist()
     assert counts == counts_of_cut
-
-
-@pytest.mark.parametrize(
-    ("column", "value", "told"),
-    [
-        ("mask_positions", 999, "a mask position outside of the row"),
-        ("mask_tokens", 60_000, "a mask token of"),
-    ],
-)
-def test_masks_out_of_range_are_found(rows: pa.Table, vocabulary: Vocabulary, column, value, told) -> None:
-    table, _ = with_masks(rows, StaticMasks(2, Masking(), (0,)), vocabulary)
-    values = table[column].to_pylist()
-    values[5][1][-1] = value
-    place = table.column_names.index(column)
-    bad = table.set_column(place, table.schema.field(place), pa.array(values, table.schema.types[place]))
-    with pytest.raises(DataError, match=f"row 5, has {told}"):
-        check_pairs(bad, "x", PairLimits(vocabulary.size, 32, static_masks=2))
-
-
-def test_masks_of_unequal_lengths_are_found(rows: pa.Table, vocabulary: Vocabulary) -> None:
-    table, _ = with_masks(rows, StaticMasks(1, Masking(), (0,)), vocabulary)
-    values = table["mask_tokens"].to_pylist()
-    values[3][0].append(7)
-    bad = table.set_column(7, table.schema.field(7), pa.array(values, table.schema.types[7]))
-    with pytest.raises(DataError, match="mask_tokens of another length"):
-        check_pairs(bad, "x", PairLimits(vocabulary.size, 32, static_masks=1))
 
 
 @given(

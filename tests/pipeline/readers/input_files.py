@@ -21,7 +21,7 @@ JAPANESE = "東京は日本の首都です。昨日、私たちは自然につ�
 KOREAN = "서울은 대한민국의 수도이다. 어제 우리는 자연에 관한 책을 읽었고 아주 재미있었다.\n" * 30
 POLISH = "Zażółć gęślą jaźń. Wczoraj był piękny dzień, a dziś jest później niż myśleliśmy.\n" * 30
 
-COMPRESS = {".gz": gzip.compress, ".zst": zstandard.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+COMPRESS = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
 Make = Callable[[Path], list[object]]
 
 

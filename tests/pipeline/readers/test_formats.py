@@ -173,13 +173,6 @@ def test_binary_data_is_not_taken_for_another_encoding(tmp_path: Path, data: byt
         detect_format(tmp_path / "x")
 
 
-@pytest.mark.parametrize("name", ["x.txt.gz", "x.txt.bz2", "x.txt.xz", "x.txt.zst"])
-def test_a_plain_file_with_the_suffix_of_a_compression_is_refused(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_bytes(PROSE)
-    with pytest.raises(DataError, match=rf"{name} is not \w+, although its name says so"):
-        detect_format(tmp_path / name)
-
-
 CAFE = "Café crème. Très bon.\n\n" * 20
 
 

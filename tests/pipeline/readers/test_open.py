@@ -1,6 +1,3 @@
-import bz2
-import gzip
-import lzma
 import re
 import resource
 from pathlib import Path
@@ -15,8 +12,7 @@ from pipeline.readers.record import RecordOptions
 from pipeline.readers.table import READERS, open_piece
 from pipeline.readers.text import all_lines
 from schemas.errors import DataError
-
-COMPRESS = {".gz": gzip.compress, ".zst": zstandard.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+from tests.pipeline.readers.input_files import COMPRESS
 
 
 def lines(path: Path, start: int = 0) -> list[tuple[int, bytes | None]]:
@@ -48,7 +44,7 @@ def test_lines_begin_where_they_are_asked_for(tmp_path: Path) -> None:
 def test_a_line_of_200_mb_is_passed_over_in_bounded_memory(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"x{suffix}"
     whole = b"before\n" + b"ab" * (100 << 20) + b"\nafter\n"
-    path.write_bytes(COMPRESS.get(suffix, bytes)(whole))
+    path.write_bytes(COMPRESS[suffix](whole))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     del whole
     # 200 MB are below ALWAYS_ALLOWED, so that a line which shrinks 1,000 times makes no bomb

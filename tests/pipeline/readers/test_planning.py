@@ -5,10 +5,8 @@ from __future__ import annotations
 import gzip
 import os
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
-import fsspec
 import orjson
 import pytest
 import zstandard
@@ -28,16 +26,11 @@ CSV = b"id,title,text\n" + b'1,"One, two",Some words.\n2,B,More words.\n' * 5
 
 
 @pytest.fixture
-def bucket(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Iterator:
+def bucket(s3: ObjectStore):
     """An empty bucket `plans` that s3:// leads to."""
-    for name, value in store.environment.items():
-        monkeypatch.setenv(name, value)
-    fsspec.get_filesystem_class("s3").clear_instance_cache()
-    store.reset()
-    made = store.bucket("plans")
-    store.requests.clear()
-    yield made
-    fsspec.get_filesystem_class("s3").clear_instance_cache()
+    made = s3.bucket("plans")
+    s3.requests.clear()
+    return made
 
 
 def records(piece: Piece) -> list[Record]:

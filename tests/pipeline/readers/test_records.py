@@ -19,6 +19,7 @@ from pipeline.readers.record import MAX_RECORD, Record, RecordOptions, Rejected,
 from pipeline.readers.table import read_records
 from pipeline.shard.cleaning import clean
 from schemas.errors import DataError
+from tests.pipeline.readers.input_files import COMPRESS
 
 TOO_LONG = too_long_reason(MAX_RECORD)
 READ = {"jsonl": ("jsonl", "blank_line"), "wiki": ("wikiextractor", "blank_line")}
@@ -154,15 +155,8 @@ def test_a_document_of_a_million_short_lines_is_linear(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst", ".bz2", ".xz"])
 def test_a_damaged_file_is_named(tmp_path: Path, suffix: str) -> None:
-    import bz2
-    import gzip
-    import lzma
-
-    import zstandard
-
-    compress = {".gz": gzip.compress, ".zst": zstandard.compress, ".bz2": bz2.compress, ".xz": lzma.compress}[suffix]
     path = tmp_path / f"x.jsonl{suffix}"
-    path.write_bytes(compress(WRITE["jsonl"]([f"line {i} {i * i}" for i in range(5000)]).encode()))
+    path.write_bytes(COMPRESS[suffix](WRITE["jsonl"]([f"line {i} {i * i}" for i in range(5000)]).encode()))
     assert len(records(path, "jsonl")) == 5000
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(DataError, match=r"x\.jsonl.* cannot be read to its end"):

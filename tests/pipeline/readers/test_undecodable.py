@@ -130,11 +130,3 @@ def test_lines_that_may_be_documents_are_noted(tmp_path: Path, lines: int, line:
         assert isinstance(record, Record)
         documents.note_unbroken(record, piece)
     assert bool(documents.unbroken) == warned
-
-
-@pytest.mark.parametrize("data", [b'[{"text": "A b."},\n{"text": "C d."}]\n', b'{\n "text": "A b."\n}\n'])
-def test_json_that_is_no_json_lines_says_how_to_convert_it(command, tmp_path: Path, data: bytes) -> None:
-    (tmp_path / "x.json").write_bytes(data)
-    done = command("shard", "--input", tmp_path / "x.json", "--output", tmp_path / "out")
-    assert done.returncode == 3
-    assert "jq -c '.[]'" in done.stderr

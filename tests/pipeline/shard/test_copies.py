@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
-from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,76 +14,13 @@ from pipeline.exchange import blocks
 from pipeline.exchange.runs import RunIndex, read_buckets
 from pipeline.readers.inputs import plan_splits
 from pipeline.readers.listing import matching_files
-from pipeline.shard import documents as documents_module
 from pipeline.shard import plan
 from pipeline.shard.copies import Dedup
 from pipeline.shard.documents import ReadOptions
 from pipeline.shard.merge import MergeOptions, write_shard
 from pipeline.shard.partition import documents_stream, write_runs
 from schemas.errors import DataError
-from schemas.manifest import read_manifest
 from schemas.shards import TEXT_SCHEMA
-
-SOURCES = ["web", "wiki", "\u00fcbersicht"]
-PAGES = 12  # with many copies
-FILES = 5
-
-
-def write_corpus(folder: Path) -> Counter[str]:
-    """Write texts that occur once, and pages that occur in every file, source and way to cut them into sentences.
-
-    Returns how many records each source has.
-    """
-    rng = random.Random(3)
-    texts = [" ".join(f"Word{rng.randrange(50)} number {number}." for _ in range(6)) for number in range(60)]
-    pages = [[f"Page {number} line {line} of many." for line in range(30)] for number in range(PAGES)]
-
-    records = [{"text": text, "source": rng.choice(SOURCES)} for text in texts]
-    for page in pages:
-        for _ in range(60):
-            joined = "".join(sentence + rng.choice([" ", "\n"]) for sentence in page)
-            records.append({"text": joined, "source": rng.choice(SOURCES)})
-        records.append({"text": " ".join(page) + " One more word.", "source": "wiki"})  # a near-duplicate
-    rng.shuffle(records)
-
-    folder.mkdir()
-    for number in range(FILES):
-        lines = (json.dumps(record) + "\n" for record in records[number::FILES])
-        (folder / f"{number}.jsonl").write_text("".join(lines))
-    return Counter(record["source"] for record in records)
-
-
-DUPLICATES = [("duplicate document", "web", 228), ("duplicate document", "wiki", 240)]
-DUPLICATES.append(("duplicate document", SOURCES[2], 240))
-EXPECTED = {
-    "exact": ("dcee3565fed35aca156ba3e3c6616b33", DUPLICATES),
-    "minhash": (
-        "1d9bc95e6f94508f55c2b65c4baebd41",
-        [*DUPLICATES, ("near-duplicate document", "web", 5), ("near-duplicate document", "wiki", 7)],
-    ),
-}
-
-
-@pytest.mark.parametrize(
-    ("dedup", "shuffle"),
-    [("exact", "service"), ("exact", "merged"), ("minhash", "files")],
-)
-def test_where_copies_meet_changes_neither_the_shards_nor_the_ledger(
-    command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dedup: str, shuffle: str
-) -> None:
-    """The expected values were made when all copies were dropped in their shard."""
-    monkeypatch.setattr(documents_module, "RUN_CHARACTERS", 30_000)
-    records = write_corpus(tmp_path / "corpus")
-
-    flags = ("--num_shards", 3, "--dedup", dedup, "--shuffle", shuffle, "--sentence_splitter", "newline")
-    done = command("shard", "--input", f"{tmp_path}/corpus/*.jsonl", "--output", tmp_path / "out", *flags)
-    assert done.returncode == 0, done.stderr
-
-    manifest = read_manifest(str(tmp_path / "out"), "text")
-    ledger = [(entry.reason, entry.source, entry.count) for entry in manifest.ledger]
-    assert (manifest.fingerprint, ledger) == EXPECTED[dedup]
-    assert manifest.totals["documents"] + sum(count for _, _, count in ledger) == records.total()
-
 
 PAGE = " ".join(f"Line {line} of a page that is on every site." for line in range(70))  # 3 KB
 

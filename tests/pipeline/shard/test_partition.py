@@ -1,12 +1,10 @@
-"""partition, plan and merge without Beam: what goes in comes out once, in an order that nothing else decides."""
+"""partition, plan and merge without Beam: what goes in comes out once, wherever it lies in the input."""
 
-import itertools
 import json
 import random
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow.compute as pc
 import pytest
@@ -18,56 +16,36 @@ from pipeline.readers.listing import matching_files
 from pipeline.shard import documents as documents_module
 from pipeline.shard.documents import STEPS, Document, Drop, ReadOptions, document_id
 from pipeline.shard.merge import MergeOptions, write_shard
-from pipeline.shard.partition import documents_stream, placements, write_runs
+from pipeline.shard.partition import documents_stream, write_runs
 from pipeline.shard.plan import InputLimits, Sharding, add_runs, plan_shards
-from pipeline.shard.sentences import Splitter
 from schemas import shards
 from schemas.errors import DataError
-from schemas.randomness import key
+
+READING = ReadOptions("text", "blank_line", "en", "sentencex", "none", seed=0)
 
 
-@dataclass(frozen=True)
-class Options:
-    """What a shuffle does besides its defaults. `more` are further files, each a split of its own."""
-
-    dedup: Any = "none"
-    max_bad_ratio: float = 0.5
-    splitter: Splitter = "sentencex"
-    more: tuple[Path, ...] = ()
-
-
-DEFAULTS = Options()
-
-
-def shuffle(folder: Path, lines: list[str], num_shards: int | None, options: Options = DEFAULTS):
+def shuffle(folder: Path, lines: list[str], num_shards: int | None, max_bad_ratio: float = 0.5):
     """Return the reports and tables of all shards that a file of these lines makes."""
     folder.mkdir()
     (folder / "x.jsonl").write_text("".join(lines))
+    (split,) = plan_splits(matching_files(str(folder / "x.jsonl")), "auto")
 
-    splits = []
-    for path in (folder / "x.jsonl", *options.more):
-        (split,) = plan_splits(matching_files(str(path)), "auto")
-        splits.append(replace(split, index=len(splits)))
-
-    reading = ReadOptions("text", "blank_line", "en", options.splitter, options.dedup, seed=0)
     staging = Staging(str(folder / "out"), "job")
-    runs = [run for split in splits for run in write_runs(split, reading, num_shards, staging)]
+    runs = list(write_runs(split, READING, num_shards, staging))
     sharding = Sharding(num_shards, shard_bytes=64 << 20)
-    survey = plan_shards(add_runs(runs), sharding, InputLimits(options.max_bad_ratio))
+    survey = plan_shards(add_runs(runs), sharding, InputLimits(max_bad_ratio))
 
-    streams = [documents_stream(options.dedup, 0)]
+    streams = [documents_stream("none", 0)]
     indexes = indexes_by_name((0, run["index"]) for run in runs)
-    merging = MergeOptions(options.dedup, 0)
     reports = []
     for index in range(survey.num_shards):
         name = shards.shard_name("text", index, survey.num_shards)
         contents = partial(parts_of_runs, indexes, index, survey.num_shards)
-        reports.append(write_shard(name, partial(read_tables, contents, streams, staging), merging, staging))
+        tables = partial(read_tables, contents, streams, staging)
+        reports.append(write_shard(name, tables, MergeOptions("none", 0), staging))
 
-    tables = [
-        shards.decode_table(staging.piece(report["shard"]["path"]), "x", shards.TEXT_SCHEMA) for report in reports
-    ]
-    return reports, tables
+    paths = [report["shard"]["path"] for report in reports]
+    return reports, [shards.decode_table(staging.piece(path), path, shards.TEXT_SCHEMA) for path in paths]
 
 
 def lines_of(texts: list[str]) -> list[str]:
@@ -91,50 +69,6 @@ def test_order_and_runs_leave_no_trace(tmp_path: Path, documents: list[str], mon
     assert [r["shard"]["sha256"] for r in one] == [r["shard"]["sha256"] for r in two]
 
 
-TIED = [
-    {"text": "A b. C d.\nE f.", "source": "x"},
-    {"text": "A b.\nC d. E f.", "source": "x"},
-    {"text": "A b.\nC d.\nE f.", "source": "x"},
-    {"text": "A b. C d. E f.", "source": "x"},
-    {"text": "A b. C d. E f.", "source": "w"},
-    {"text": "A b.\nC d.\nE f.", "source": "x"},
-]
-"""Documents of one text, and so of one id and placement, cut into other sentences or from another source."""
-
-
-@pytest.mark.parametrize("dedup", ["none", "exact"])
-def test_documents_that_differ_in_their_sentences_alone_have_an_order(tmp_path: Path, dedup: str) -> None:
-    lines = [json.dumps(record) + "\n" for record in TIED if record["source"] == "x"]
-    found = set()
-    for i, order in enumerate(itertools.permutations(lines)):
-        if i % 8 == 0:  # 15 of the 120 orders
-            reports, _ = shuffle(tmp_path / str(i), list(order), 1, Options(dedup, splitter="newline"))
-            found.add(reports[0]["shard"]["sha256"])
-    assert len(found) == 1
-
-
-def test_the_order_in_a_shard_is_placement_then_source_then_content(tmp_path: Path, documents: list[str]) -> None:
-    lines = [json.dumps(record) + "\n" for record in TIED] + lines_of(documents)
-    _, (table,) = shuffle(tmp_path / "a", lines, 1, Options(splitter="newline"))
-    placed = placements(table["document"].to_numpy(), 0).tolist()
-    assert placed == sorted(placed)
-
-    tied = [row for row in table.to_pylist() if " ".join(row["sentences"]) == "A b. C d. E f."]
-    assert [row["source"] for row in tied] == ["w", *["x"] * 5]
-    contents = [key("content", *row["sentences"]) for row in tied[1:]]
-    assert contents == sorted(contents) and len(set(contents)) == 4
-
-
-def test_exact_duplicates_keep_one(tmp_path: Path, documents: list[str]) -> None:
-    reports, tables = shuffle(
-        tmp_path / "a", lines_of([*documents, *documents[:7], "  " + documents[3]]), 3, Options("exact")
-    )
-    assert sum(table.num_rows for table in tables) == len(set(documents))
-    dropped = [entry for report in reports for entry in report["ledger"]]
-    assert sum(count for _, _, count in dropped) == 8 + len(documents) - len(set(documents))
-    assert {reason for reason, _, _ in dropped} == {"duplicate document"}
-
-
 def test_shards_are_near_equal(tmp_path: Path) -> None:
     _, tables = shuffle(tmp_path / "a", lines_of([f"Document number {i}." for i in range(4000)]), 4)
     rows = [table.num_rows for table in tables]
@@ -149,8 +83,8 @@ def test_bad_records_are_counted_and_too_many_stop_the_job(tmp_path: Path) -> No
         DataError,
         match=r"25\.00% of .* are bad.*The first: line is not JSON \(it ends early\), at byte 198 of .*x\.jsonl",
     ):
-        shuffle(tmp_path / "a", [*good, *bad], 1, Options(max_bad_ratio=0.1))
-    shuffle(tmp_path / "b", [*good, *bad], 1, Options(max_bad_ratio=0.25))
+        shuffle(tmp_path / "a", [*good, *bad], 1, max_bad_ratio=0.1)
+    shuffle(tmp_path / "b", [*good, *bad], 1, max_bad_ratio=0.25)
 
 
 def test_excerpts_of_a_run_are_bounded_and_counts_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +93,7 @@ def test_excerpts_of_a_run_are_bounded_and_counts_are_not(tmp_path: Path, monkey
     (split,) = plan_splits(matching_files(str(tmp_path / "x.jsonl")), "auto")
     staging = Staging(str(tmp_path / "out"), "job")
 
-    (run,) = write_runs(split, ReadOptions("text", "blank_line", "en", "sentencex", "none", seed=0), 1, staging)
+    (run,) = write_runs(split, READING, 1, staging)
     assert run["rejected"] == 50
     assert run["ledger"] == [["no text under 'text'", "jsonl", 50]]
 
@@ -178,7 +112,7 @@ def test_what_a_new_step_drops_is_in_the_ledger_and_no_bad_record(tmp_path: Path
     (split,) = plan_splits(matching_files(str(tmp_path / "x.jsonl")), "auto")
     steps = (*STEPS, without_short_ones)
 
-    reading = ReadOptions("text", "blank_line", "en", "sentencex", "none", seed=0, steps=steps)
+    reading = replace(READING, steps=steps)
     (run,) = write_runs(split, reading, 1, Staging(str(tmp_path / "out"), "job"))
     assert run["documents"] == 1 and run["rejected"] == 0
     assert run["ledger"] == [

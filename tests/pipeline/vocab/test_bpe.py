@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pipeline.vocab import bpe, symbol_array
 from pipeline.vocab.bpe import MAX_PAIRS, BPETrainer, Join, join_bytes, join_wordpieces
-from pipeline.vocab.symbol_array import WordSymbols, every_other, positions_by_symbol, sum_by_key
+from pipeline.vocab.symbol_array import WordSymbols, positions_by_symbol
 from pipeline.words.rules import library_cutter
 
 
@@ -92,29 +92,11 @@ def test_merging_ends_where_the_plain_algorithm_does(
     assert (trainer.merges, trainer.tokens) == naive_merges(split, size, join_bytes, min_frequency)
 
 
-def test_ties_go_to_the_lower_ids() -> None:
-    trainer = trainer_of({("a", "b"): 5, ("c", "d"): 5})
-    trainer.train(6, 1)
-    assert trainer.merges == [("a", "b"), ("c", "d")]
-
-
 def test_counts_above_32_bits_decide() -> None:
     """In 32 bits 2**32 + 1 would be 1 and lose to 2; the second merge needs the exact count of what the first left."""
     trainer = trainer_of({("c", "d"): 2, ("a", "b", "c"): 2**32 + 1, ("b", "c"): 2**33})
     trainer.train(6, 1)
     assert trainer.merges == [("b", "c"), ("a", "bc")]
-
-
-def test_rare_pairs_are_not_merged() -> None:
-    trainer = trainer_of({("a", "b"): 2, ("c", "d"): 1})
-    trainer.train(100, 2)
-    assert trainer.tokens == ["a", "b", "c", "d", "ab"]
-
-
-def test_words_of_one_letter_repeated() -> None:
-    trainer = trainer_of({("a",) * 5: 3})
-    trainer.train(10, 1)
-    assert trainer.tokens == ["a", "aa", "aaa", "aaaaa"]  # (aa, a) before (aa, aa)
 
 
 def test_a_number_sign_is_a_word_of_its_own() -> None:
@@ -134,57 +116,6 @@ def test_joining_wordpieces() -> None:
     assert join_wordpieces("##a", "##b") == "##ab"
 
 
-@given(
-    words=st.dictionaries(st.text("abc", min_size=1, max_size=12), st.integers(1, 9), min_size=1, max_size=12),
-    size=st.integers(3, 20),
-    max_pairs=st.sampled_from([2, 4, MAX_PAIRS]),
-)
-@settings(max_examples=60, deadline=None)
-def test_the_kept_counts_are_exact(words: dict[str, int], size: int, max_pairs: int) -> None:
-    """After any number of merges: every pair that occurs as often as the floor, with its count, and no other."""
-    trainer = trainer_of({tuple(word): count for word, count in words.items()}, join_bytes, max_pairs)
-    trainer.train(size, 1)
-
-    split = {word: list(word) for word in words}
-    for pair in trainer.merges:
-        split = {word: replace_pair(parts, pair, "".join(pair)) for word, parts in split.items()}
-
-    counts: Counter[tuple[str, str]] = Counter()
-    for word, parts in split.items():
-        for pair in itertools.pairwise(parts):
-            counts[pair] += words[word]
-
-    kept = {}
-    for number, count in trainer._pairs.counts.items():
-        left, right = divmod(number, 1 << 25)
-        kept[trainer.tokens[left], trainer.tokens[right]] = count
-    assert kept == {pair: count for pair, count in counts.items() if count >= trainer._pairs.floor}
-
-
-def test_as_many_pairs_are_kept_as_there_is_room_for() -> None:
-    """Half of the room is left for new pairs; only pairs that are equally common may exceed it."""
-    different = trainer_of({(letter, letter.upper()): 10 + i for i, letter in enumerate("abcdefgh")}, max_pairs=6)
-    different.train(17, 1)
-    assert sorted(different._pairs.counts.values()) == [15, 16]
-    assert different._pairs.floor == 15
-
-    equal = trainer_of({(letter, letter.upper()): 3 for letter in "abcdefgh"}, max_pairs=6)
-    equal.train(17, 1)
-    assert len(equal._pairs.counts) == 7
-    assert equal._pairs.max_pairs == 16
-
-
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(-9, 2**40)), max_size=30))
-def test_sums_by_key(pairs: list[tuple[int, int]]) -> None:
-    keys_N = np.array([key for key, _ in pairs], dtype=np.int64)
-    amounts_N = np.array([amount for _, amount in pairs], dtype=np.int64)
-    keys_K, sums_K = sum_by_key(keys_N, amounts_N)
-    expected: Counter[int] = Counter()
-    for key, amount in pairs:
-        expected[key] += amount
-    assert list(zip(keys_K.tolist(), sums_K.tolist(), strict=True)) == sorted(expected.items())
-
-
 @pytest.mark.parametrize(
     ("symbols", "at_once"),
     [(1, 1), (3, 2), (255, 7), (256, 7), (257, 7), (300, 1 << 20), (70_000, 11), (70_000, 1 << 20)],
@@ -202,13 +133,6 @@ def test_the_positions_of_each_symbol(monkeypatch: pytest.MonkeyPatch, symbols: 
         assert positions[symbol].tolist() == np.flatnonzero(symbol_P == symbol).tolist()
         assert positions[symbol].dtype == np.int32
     assert sum(len(position) for position in positions) == (symbol_P >= 0).sum()
-
-
-def test_every_other_of_neighbors() -> None:
-    places_M = np.array([0, 1, 2, 5, 6, 7, 8, 10, 12], dtype=np.int32)
-
-    assert every_other(places_M, 1).tolist() == [0, 2, 5, 7, 10, 12]
-    assert every_other(np.array([3, 5, 7, 8, 10], dtype=np.int32), 2).tolist() == [3, 7, 8]
 
 
 def test_symbols_with_large_ids_are_merged() -> None:

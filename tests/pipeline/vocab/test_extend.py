@@ -239,23 +239,3 @@ def test_a_vocabulary_is_not_extended_in_place(command, domain: Path, vocab: Pat
         refused = command(*words, "--output", output, *flag)
         assert refused.returncode == 2 and "is the folder that --extend names" in refused.stderr, refused.stderr
     assert {path.name: path.read_bytes() for path in copy.iterdir()} == before
-
-
-def test_overwriting_an_extended_vocabulary_leaves_nothing_of_it(
-    command, extended, domain: Path, tmp_path: Path
-) -> None:
-    """An extension.json of the old result would make the new one an extension, and refuse it in another size."""
-    base, _ = extended("vocab")
-    copy = Path(shutil.copytree(base, tmp_path / "base"))
-    (copy / "special_tokens_map.json").write_text("{}")
-    output = tmp_path / "vocab"
-    text = ("vocab", "--text", domain / "text", "--output", output)
-    assert command(*text, "--extend", copy, "--add", 3).returncode == 0
-    assert {"extension.json", "special_tokens_map.json"} <= {path.name for path in output.iterdir()}
-
-    fresh = ("--model", "wordpiece", "--size", 90)
-    assert command(*text, *fresh, "--overwrite").returncode == 0
-    clean = tmp_path / "clean"
-    assert command("vocab", "--text", domain / "text", "--output", clean, *fresh).returncode == 0
-    assert {path.name for path in output.iterdir()} == {path.name for path in clean.iterdir()}
-    assert command("verify", output).returncode == 0

@@ -11,8 +11,8 @@ from pipeline.jobs import counts
 from pipeline.jobs.counts import CountPlan, text_lots
 from pipeline.jobs.text_folder import TextFolder
 from pipeline.words.rules import ALL_RULES
-from schemas.manifest import PART_ENTRIES, Part, encode_entries, fingerprint, part_name, read_root
-from schemas.storage import sha256
+from schemas.manifest import PART_ENTRIES, fingerprint, read_root
+from tests.large_folders import write_parts
 
 TEXT = TextFolder("", "", num_shards=1, num_parts=1, text_bytes=1)
 PLAN = CountPlan(TEXT, sources=[], rules=ALL_RULES, is_result=True)
@@ -43,13 +43,7 @@ def test_lots_of_parts_have_the_numbers_of_lots_of_the_whole(
 
     cut = tmp_path / "cut"
     cut.mkdir()
-    parts = []
-    for number, start in enumerate([0, 4, 8]):
-        data = encode_entries(entries[start : start + 4])
-        name = part_name("shards", number, 3)
-        (cut / name).write_bytes(data)
-        count = len(entries[start : start + 4])
-        parts.append(Part(path=name, holds="shards", count=count, bytes=len(data), sha256=sha256(data)))
+    parts = write_parts(cut, "shards", entries, size=4)
     in_parts = listed.model_copy(update={"shards": [], "parts": parts})
     (cut / "manifest.json").write_bytes(in_parts.to_json())
 

@@ -1,0 +1,79 @@
+"""Servers that tests send jobs to: Beam's job service, and pools, which engines start workers from."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.pipeline.beam.waiting import wait_for
+from tests.ports import free_port
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+@contextlib.contextmanager
+def running_job_service(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """Start Beam's portable job service in a session of its own, and yield it and its address."""
+    port_file, log = folder / "port", folder / "log"
+    module = "apache_beam.runners.portability.local_job_service_main"
+    files = ["--port_file", str(port_file), "--staging_dir", str(folder / "staging")]
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, *files],
+            cwd=folder,
+            env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+        )
+    try:
+        wait_for(lambda: process.poll() is not None or port_file.exists(), "no job service")
+        assert process.poll() is None, log.read_text()
+        yield process, f"localhost:{port_file.read_text()}"
+    finally:
+        process.kill()  # when it is asked to stop, it waits for its jobs, also for one that will never end
+        process.wait()
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A running pool. folder: its current folder, which has nothing in it."""
+
+    process: subprocess.Popen[bytes]
+    address: str
+    folder: Path
+    log: Path
+
+    @property
+    def flags(self) -> list[str]:
+        """The flags that have a job use this pool."""
+        return ["--environment_type=EXTERNAL", f"--environment_config={self.address}"]
+
+
+@contextlib.contextmanager
+def running_pool(folder: Path) -> Iterator[Pool]:
+    """Start a pool in a session of its own, which outlives any launcher, and stop it at the end of the block."""
+    port = free_port()
+    log, empty = folder / "log", folder / "empty"
+    empty.mkdir(parents=True)
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pipeline.beam.workers", "--pool", "--port", str(port)],
+            cwd=empty,
+            env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+        )
+    try:
+        wait_for(lambda: process.poll() is not None or "workers wait at" in log.read_text(), "no pool")
+        assert process.poll() is None, log.read_text()
+        yield Pool(process, f"localhost:{port}", empty, log)
+    finally:
+        process.terminate()
+        process.wait()

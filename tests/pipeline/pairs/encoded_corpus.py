@@ -1,0 +1,14 @@
+"""Corpora whose documents are given by the lengths of their sentences."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+from pipeline.pairs.nsp_sop import EncodedCorpus
+
+
+def corpus_of(documents: list[list[int]], ids: list[int] | None = None) -> EncodedCorpus:
+    """Return a corpus of these documents, with ids of 100 and more where none are given."""
+    sentence_offsets = [0, *accumulate(length for document in documents for length in document)]
+    document_offsets = [0, *accumulate(map(len, documents))]
+    return EncodedCorpus.of(sentence_offsets, document_offsets, ids or [100 + i for i in range(len(documents))])
