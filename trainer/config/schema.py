@@ -120,7 +120,8 @@ class RunSection(Section):
     log_every: int = Field(
         default=10,
         gt=0,
-        description="Steps between two lines of metrics.jsonl. Each holds means since the line before.",
+        description="Steps between two lines of metrics.jsonl, which hold means since the line before. The first and "
+        "the last step have one, too.",
     )
 
     @property
