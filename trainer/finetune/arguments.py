@@ -30,10 +30,10 @@ FIXED = {
     "logging_nan_inf_filter": False,
     # As one array, the rows of tokens would all be as long as the longest.
     "eval_do_concat_batches": False,
-    # fit.py takes the weights of the best epoch, and ends in an error without them.
+    # fit.py takes the weights of the best epoch, and checkpoints.py decides which checkpoints stay.
     "eval_strategy": "epoch",
     "save_strategy": "epoch",
-    "save_total_limit": 2,
+    "save_total_limit": None,
     "greater_is_better": True,
 }
 """What differs from Trainer's defaults for all tasks."""

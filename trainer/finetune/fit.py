@@ -5,9 +5,8 @@ transformers 5.23 (tests/trainer/finetune/test_trainer_alone.py), so pyproject.t
 
 - Batches of similar length are drawn from torch's global state, so a run that resumes after its first epoch sees other
   batches than one that was never stopped. `SeededBatches` depends on the seed and the epoch alone.
-- A kill while a checkpoint is written leaves a folder that Trainer takes for the newest checkpoint. It writes
-  trainer_state.json last, so only a folder with that file is complete (`newest_checkpoint`). Trainer would also keep
-  the unfinished one and remove a complete one instead, so it is removed before training (`remove_incomplete`).
+- A kill while a checkpoint is written leaves a folder that Trainer takes for the newest checkpoint, and keeps while it
+  removes a complete one. A damaged one it continues from with other results. checkpoints.py seals and checks them.
 - Most models take any keyword and ignore the number of labels that Trainer passes, so with the arguments' defaults two
   ranks double their losses and gradients, and accumulated batches add up instead of being averaged.
   `model_accepts_loss_kwargs` is set to False, as it is for models without keywords.
@@ -33,8 +32,9 @@ from transformers import PrinterCallback, Trainer
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
-from schemas.errors import ClozelineError, StorageError, UsageError
+from schemas.errors import StorageError, UsageError
 from trainer.distributed.collectives import run_on_all_ranks, run_on_rank_0, succeed_on_all_ranks
+from trainer.finetune.checkpoints import fault_of, keep_newest, newest_sound, seal
 from trainer.finetune.determinism import choose_kernels
 from trainer.finetune.job import FeatureSet, Job
 from trainer.finetune.kinds.kind import TARGETS
@@ -43,10 +43,9 @@ from trainer.finetune.layer_rates import layer_groups
 from trainer.finetune.opening import first_line, quiet_transformers
 from trainer.finetune.results import write_metrics
 from trainer.finetune.scores import all_labeled, finished, score
-from trainer.finetune.seed_events import SeedEvents, diverged, newest_checkpoint, remove_incomplete
+from trainer.finetune.seed_events import SeedEvents, diverged
 from trainer.finetune.task import DEV
 from trainer.logs import logger
-from trainer.models.hf_files import weight_files
 
 
 class SeededBatches(Sampler):
@@ -120,32 +119,30 @@ class FinetuneTrainer(Trainer):
             succeed_on_all_ranks(self._take_best_weights)
 
     def _newest_checkpoint(self) -> str | None:
-        """Return the path of the checkpoint to resume from. Raises UsageError if the ranks see different ones."""
-        run_on_rank_0(lambda: remove_incomplete(self.folder))
-        found = run_on_all_ranks(lambda: newest_checkpoint(self.folder))
-        if len(set(found)) > 1:
+        """Return the path of the checkpoint to resume from. Raises UsageError if a rank does not see it."""
+        found = run_on_rank_0(lambda: newest_sound(self.folder))
+        if found is not None and not all(run_on_all_ranks(lambda: Path(found).exists())):
             raise UsageError(
                 f"the ranks do not see the same checkpoints in {self.args.output_dir}. Give an --output that all "
                 "machines share."
             )
-        return found[0]
+        return found
 
     def _take_best_weights(self) -> None:
-        """Load the weights of the best epoch. Raises StorageError if they are missing or damaged.
+        """Load the weights of the best epoch. Raises StorageError if they were damaged since they were written.
 
         Trainer would only warn, and the weights of the last epoch would count as the best ones.
         """
         # The path that Trainer has recorded is that of the output folder at the time, which may have been moved since.
         best = self.folder / f"checkpoint-{self.state.best_global_step}"
         self.state.best_model_checkpoint = str(best)
-        try:
-            weight_files(best)
-            self._load_best_model()
-        except (ClozelineError, OSError, SafetensorError) as error:
+        fault = fault_of(best)
+        if fault is not None:
             raise StorageError(
-                f"{best}, which has the weights of the best epoch, cannot be read: {first_line(error).rstrip('.')}. "
-                f"Remove {self.folder} and repeat the command, which then trains this seed again."
-            ) from error
+                f"{best} has the weights of the best epoch, and {fault}. Repeat the command, which continues from an "
+                "older checkpoint."
+            )
+        self._load_best_model()
 
     def _choose_kernels(self) -> None:
         """Compute the gradients of the two longest features, to learn whether all operations are deterministic."""
@@ -225,6 +222,9 @@ class FinetuneTrainer(Trainer):
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         try:
             super()._save_checkpoint(model, trial)
+            if self.args.should_save:
+                seal(self.folder / f"checkpoint-{self.state.global_step}")
+                keep_newest(self.folder, self.state.best_global_step)
         except (OSError, RuntimeError, SafetensorError) as error:
             # torch's writer raises RuntimeError on a full disk, and names its source file. Others are of a lost rank.
             if isinstance(error, RuntimeError) and "inline_container" not in str(error):
@@ -241,7 +241,7 @@ class FinetuneTrainer(Trainer):
 
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)
-        # Rank 0 writes the file that makes a checkpoint complete next. It waits for the files of the others.
+        # Rank 0 completes the checkpoint next. It waits for the files of the others.
         run_on_all_ranks(lambda: None)
 
     # ---- Scores ----

@@ -32,6 +32,7 @@ from trainer.distributed.process_group import device_of_rank, start_distributed
 from trainer.distributed.stop import StopAgreement, StopRequest
 from trainer.distributed.threads import Threads, cores_of_rank, kept_threads, spare_busy_cores
 from trainer.finetune.arguments import training_arguments
+from trainer.finetune.checkpoints import remove_checkpoints
 from trainer.finetune.data_facts import log_data
 from trainer.finetune.determinism import make_deterministic
 from trainer.finetune.examples import Example, TaskData
@@ -48,7 +49,6 @@ from trainer.finetune.outcome import write_outcome, write_predictions
 from trainer.finetune.output import claimed, write_model
 from trainer.finetune.results import SeedResult, read_seed_result, write_seed_result
 from trainer.finetune.scores import check_metrics_of_labels
-from trainer.finetune.seed_events import remove_checkpoints
 from trainer.finetune.task import DEV, TEST, TRAIN, Task
 from trainer.finetune.task_file import dump_task
 from trainer.logs import logger

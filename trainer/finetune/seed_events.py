@@ -1,14 +1,8 @@
-"""What happens around the steps of a seed: saves, stops and progress lines; and the checkpoints that they leave.
-
-Trainer saves a checkpoint as a folder checkpoint-STEP, of which `COMPLETE` is the last file.
-"""
+"""What happens around the steps of a seed: saves, stops and progress lines."""
 
 from __future__ import annotations
 
-import json
-import shutil
 from math import isfinite
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -21,9 +15,6 @@ from trainer.finetune.output import record_start
 from trainer.finetune.task import Task
 from trainer.logs import logger
 from trainer.metrics.presentation import duration
-
-COMPLETE = "trainer_state.json"
-"""The file that Trainer writes last into a checkpoint."""
 
 SECONDS_BETWEEN_LINES = 30.0
 """Seconds between two lines of progress within an epoch."""
@@ -114,43 +105,3 @@ class SeedEvents(TrainerCallback):
     def _restart_line(self, step: int) -> None:
         self._last_line = perf_counter()
         self._step_of_line = step
-
-
-# ---- Checkpoints ----
-
-
-def checkpoints_in(folder: Path) -> list[Path]:
-    """Return the checkpoints in the folder of a seed, the newest last. Some may be incomplete."""
-    named = [path for path in folder.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdecimal()]
-    return sorted(named, key=lambda path: int(path.name.removeprefix("checkpoint-")))
-
-
-def is_complete(checkpoint: Path) -> bool:
-    """Return whether Trainer has written all of a checkpoint."""
-    try:
-        json.loads((checkpoint / COMPLETE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return True
-
-
-def newest_checkpoint(folder: Path) -> str | None:
-    """Return the path of the newest complete checkpoint in a folder, None if there is none."""
-    complete = [path for path in checkpoints_in(folder) if is_complete(path)]
-    return str(complete[-1]) if complete else None
-
-
-def remove_incomplete(folder: Path) -> None:
-    """Remove checkpoints that a kill left incomplete: Trainer would keep the newest of them instead of a complete one.
-
-    Raises OSError.
-    """
-    for path in checkpoints_in(folder):
-        if not is_complete(path):
-            shutil.rmtree(path)
-
-
-def remove_checkpoints(folder: Path) -> None:
-    """Remove the checkpoints of a finished seed. folder: of the seed, where other files of Trainer stay."""
-    for path in checkpoints_in(folder):
-        shutil.rmtree(path, ignore_errors=True)

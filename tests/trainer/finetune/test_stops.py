@@ -7,13 +7,13 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import forked
 from tests.trainer.finetune.tasks import write_task
 
 FAMILIES = {"sentence": "bert", "pair": "modernbert", "choice": "roberta", "tags": "xlnet", "span": "electra"}
@@ -49,15 +49,9 @@ def run_commands(folder: Path, commands: list[dict[str, Any]]) -> subprocess.Com
     """Run commands as stopping.py does. folder: for the file with the commands."""
     file = folder / "commands.json"
     file.write_text(json.dumps(commands))
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.trainer.finetune.stopping", str(file)],
-        # The number of threads shows in the last bits of losses.
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=500,
-    )
+    # The number of threads shows in the last bits of losses.
+    words = ["python", "-m", "tests.trainer.finetune.stopping", str(file)]
+    done = forked.run(words, os.environ | {"OMP_NUM_THREADS": "1"}, timeout=500)
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
     return done
 
@@ -72,30 +66,52 @@ def test_the_result_is_that_of_an_unbroken_one(outputs: Path, kind: str) -> None
     assert not list(broken.glob("seed-0/checkpoint-*"))
 
 
-def test_a_best_epoch_without_weights_is_an_error(encoder: Callable[[str], Path], tmp_path: Path) -> None:
-    """Those of the last epoch would count as the best ones. A folder whose name is no step is none of ours."""
-    task = write_task(tmp_path / "task", "sentence", save_every=2)
-    words = [str(encoder("bert")), "--task", str(task), "--output", str(tmp_path / "out")]
-    stop = {"words": words, "signal": signal.SIGTERM, "moment": "step", "step": 9}
-    assert json.loads(run_commands(tmp_path, [stop]).stdout) == [75]
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
 
-    seed = tmp_path / "out/seed-0"
-    state = seed / "checkpoint-9/trainer_state.json"
-    content = json.loads(state.read_text())
-    assert content["best_global_step"] == 6
-    state.write_text(json.dumps(content | {"best_metric": 2.0}))  # the second epoch will not be better
-    shutil.rmtree(seed / "checkpoint-6")
-    shutil.copytree(seed / "checkpoint-9", seed / "checkpoint-57")
-    (seed / "checkpoint-57/trainer_state.json").unlink()
-    (seed / "checkpoint-best").mkdir()
-    (seed / "checkpoint-best/trainer_state.json").write_text("{}")
 
-    done = run_commands(tmp_path, [{"words": words}])
-    assert json.loads(done.stdout) == [5], done.stderr
-    assert f"{seed}/checkpoint-6, which has the weights of the best epoch, cannot be read" in done.stderr
-    assert f"Remove {seed} and repeat the command" in done.stderr
-    assert {path.name for path in seed.glob("checkpoint-*")} == {"checkpoint-10", "checkpoint-12"}
-    assert not (seed / "checkpoint-57").exists() and not (seed / "result.json").exists()
+DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
+    "no optimizer": (lambda seed: (seed / "checkpoint-9/optimizer.pt").unlink(), "optimizer.pt is missing"),
+    "another rate": (lambda seed: flip(seed / "checkpoint-9/scheduler.pt"), "scheduler.pt is damaged"),
+    "half of the weights": (
+        lambda seed: os.truncate(seed / "checkpoint-9/model.safetensors", 999),
+        "model.safetensors is damaged",
+    ),
+    "another best epoch": (lambda seed: flip(seed / "checkpoint-6/model.safetensors"), "the weights of checkpoint-6"),
+    "no best epoch": (lambda seed: shutil.rmtree(seed / "checkpoint-6"), "the weights of checkpoint-6"),
+}
+"""What becomes of checkpoints after a stop at step 9, whose best epoch ended with step 6; and a part of the warning."""
+
+
+@pytest.fixture(scope="module")
+def warnings(encoder: Callable[[str], Path], outputs: Path) -> str:
+    """What commands said that continued in outputs/WHAT, each with that damage."""
+    commands = []
+    for what in DAMAGE:
+        words = [str(encoder("bert")), "--task", str(outputs / "sentence/task.toml"), "--output", str(outputs / what)]
+        commands.append({"words": words, "signal": signal.SIGTERM, "moment": "step", "step": 9})
+    assert json.loads(run_commands(outputs, commands).stdout) == [75] * len(DAMAGE)
+
+    for what, (damage, _) in DAMAGE.items():
+        seed = outputs / what / "seed-0"
+        assert {path.name for path in seed.glob("checkpoint-*")} == {"checkpoint-6", "checkpoint-8", "checkpoint-9"}
+        (seed / "checkpoint-best").mkdir()  # a name that is no step is none of ours
+        damage(seed)
+
+    done = run_commands(outputs, [{"words": command["words"]} for command in commands])
+    assert json.loads(done.stdout) == [0] * len(DAMAGE), done.stderr
+    return done.stderr
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("what", DAMAGE)
+def test_a_damaged_checkpoint_is_told_and_changes_no_result(outputs: Path, warnings: str, what: str) -> None:
+    told = [line for line in warnings.splitlines() if f"{outputs / what}/seed-0/checkpoint-9 is not continued" in line]
+    assert len(told) == 1 and DAMAGE[what][1] in told[0]
+    for name in ("hf/model.safetensors", "seed-0/metrics.jsonl"):
+        assert (outputs / what / name).read_bytes() == (outputs / "sentence/straight" / name).read_bytes(), name
 
 
 def results_of(output: Path) -> str:

@@ -28,8 +28,8 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import get_last_checkpoint, rotate_checkpoints
 
 from tests.trainer.finetune.tasks import write_task
+from trainer.finetune.checkpoints import checkpoints_in, newest_sound, seal
 from trainer.finetune.fit import SeededBatches
-from trainer.finetune.seed_events import checkpoints_in, newest_checkpoint, remove_incomplete
 
 SEED = 3
 LABELS = ["first", "second"]
@@ -194,24 +194,19 @@ def test_batches_of_similar_length_after_a_resume() -> None:
 
 
 def test_a_checkpoint_that_a_kill_left_unfinished(tmp_path: Path) -> None:
-    for step in (2, 10, 4):
+    for step in (2, 10, 12):
         (tmp_path / f"checkpoint-{step}").mkdir()
-        (tmp_path / f"checkpoint-{step}/trainer_state.json").write_text("{}")
-    (tmp_path / "checkpoint-12").mkdir()
-    (tmp_path / "checkpoint-12/model.safetensors").write_bytes(b"")
-    assert newest_checkpoint(tmp_path) == str(tmp_path / "checkpoint-10")
+        (tmp_path / f"checkpoint-{step}/trainer_state.json").write_text('{"best_global_step": 2}')
+    seal(tmp_path / "checkpoint-2")
+    seal(tmp_path / "checkpoint-10")
     assert get_last_checkpoint(str(tmp_path)) == str(tmp_path / "checkpoint-12")
 
     # It would also be kept in place of a complete one.
     shutil.copytree(tmp_path, tmp_path / "theirs")
     rotate_checkpoints(str(tmp_path / "theirs"), 2, str(tmp_path / "theirs/checkpoint-2"))
     assert {path.name for path in (tmp_path / "theirs").iterdir()} == {"checkpoint-2", "checkpoint-12"}
-    remove_incomplete(tmp_path)
-    rotate_checkpoints(str(tmp_path), 2, str(tmp_path / "checkpoint-2"))
+    assert newest_sound(tmp_path) == str(tmp_path / "checkpoint-10")
     assert [path.name for path in checkpoints_in(tmp_path)] == ["checkpoint-2", "checkpoint-10"]
-
-    (tmp_path / "checkpoint-10/trainer_state.json").write_text('{"log')
-    assert newest_checkpoint(tmp_path) == str(tmp_path / "checkpoint-2")
 
 
 def test_accumulated_batches_are_averaged(encoder, tmp_path: Path) -> None:
