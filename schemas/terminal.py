@@ -183,4 +183,6 @@ def flag_hint(flag: str, known: Iterable[str]) -> str:
     """Return what was probably meant by an unknown flag, or an empty string."""
     if flag.startswith("--resume"):
         return " It is not needed: the same command continues what it began."
-    return nearest_name(flag, known)
+    # Without dashes, in which all flags are alike.
+    hint = nearest_name(flag.removeprefix("--"), [name.removeprefix("--") for name in known if name.startswith("--")])
+    return hint.replace("mean ", "mean --", 1)

@@ -248,7 +248,8 @@ def check_rows(recipe: Recipe, manifest: Manifest, folder: str) -> None:
     if longest > recipe.model.max_position_embeddings:
         raise DataError(
             f"{folder} has rows of up to {longest} tokens, but model.max_position_embeddings is "
-            f"{recipe.model.max_position_embeddings}. Raise it, or rebuild the pairs with a smaller --max_length."
+            f"{recipe.model.max_position_embeddings}. Rebuild the pairs with a smaller --max_length"
+            f"{'' if recipe.model.init_from else ', or raise it'}."
         )
 
     if recipe.masking.stored and not manifest.options.get("static_masks"):

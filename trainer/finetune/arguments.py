@@ -57,6 +57,9 @@ ELSEWHERE = {
 }
 """Arguments that have another name here, with that name."""
 
+TRIED_STEPS = 20
+"""Steps of the trial of a schedule, of which the first two are warmup."""
+
 NO_SMOOTHING = ("choice", "span")
 """Kinds whose loss is not the one that Trainer smooths the labels of."""
 
@@ -79,6 +82,12 @@ def check_trainer(task: Task, origin: Origin) -> None:
             f"{source}: trainer.label_smoothing_factor is for classes of texts and words, and this is a task {what}. "
             "Remove the key."
         )
+
+    optimizer = task.trainer.optim or "adamw_torch"
+    for key in ("adam_beta1", "adam_beta2", "adam_epsilon"):
+        if getattr(task.trainer, key) is not None and not optimizer.startswith("adamw"):
+            source = origin.of(f"trainer.{key}", "trainer.optim")
+            raise UsageError(f"{source}: trainer.{key} is AdamW's, and trainer.optim is {optimizer!r}. Remove one.")
 
 
 def training_arguments(task: Task, folder: Path, seed: int, ranks: int, on_cpu: bool) -> Any:
@@ -132,9 +141,9 @@ def batch_of_rank(task: Task, ranks: int) -> int:
 
 
 def check_schedule(task: Task) -> None:
-    """Raise UsageError if the schedule of [trainer] lacks a value or has one that it does not know.
+    """Raise UsageError if the schedule of [trainer] lacks a value, or has one that it cannot use.
 
-    Trainer would raise the error after the examples are encoded.
+    Trainer would raise the error after the examples are encoded, or train with rates above training.lr or below 0.
     """
     import torch
     from transformers import get_scheduler
@@ -145,14 +154,21 @@ def check_schedule(task: Task) -> None:
     if trainer.lr_scheduler_type is None and trainer.lr_scheduler_kwargs is None:
         return
 
-    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=task.training.lr)
-    kind = trainer.lr_scheduler_type or "linear"
+    lr = task.training.lr
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=lr)
+    kind, values = trainer.lr_scheduler_type or "linear", dict(trainer.lr_scheduler_kwargs or {})
     try:
-        get_scheduler(kind, optimizer, 1, 2, scheduler_specific_kwargs=dict(trainer.lr_scheduler_kwargs or {}))
-    except (TypeError, ValueError) as error:
+        schedule = get_scheduler(kind, optimizer, 2, TRIED_STEPS, scheduler_specific_kwargs=values)
+        for step in range(TRIED_STEPS):
+            (rate,) = schedule.get_last_lr()
+            if isinstance(rate, complex) or not 0 <= rate <= lr * (1 + 1e-6):
+                raise ValueError(f"the rate after {step} of {TRIED_STEPS} steps is {rate}, expected 0 to {lr}")
+            optimizer.step()
+            schedule.step()
+    except (TypeError, ValueError, ArithmeticError) as error:
         raise UsageError(
             f"trainer.lr_scheduler_type is {kind!r}, which does not work with trainer.lr_scheduler_kwargs = "
-            f"{trainer.lr_scheduler_kwargs or {}}: {first_line(error)}"
+            f"{values}: {first_line(error)}"
         ) from error
 
 

@@ -79,6 +79,9 @@ def check_flags(options: argparse.Namespace) -> None:
         missing = [name for name, value in given.items() if value is None]
         if missing:
             raise UsageError(f"Missing: {', '.join(missing)}. See `clozeline finetune --help`.")
+        last = (options.first_seed or 0) + (options.seeds or 1) - 1
+        if last >= 2**32:
+            raise UsageError(f"--first_seed and --seeds: the last seed is {last:,}, expected at most {2**32 - 1:,}.")
         return
 
     if options.task is None:

@@ -229,9 +229,10 @@ class FinetuneTrainer(Trainer):
             # torch's writer raises RuntimeError on a full disk, and names its source file. Others are of a lost rank.
             if isinstance(error, RuntimeError) and "inline_container" not in str(error):
                 raise
+            reason = "a file could not be written whole" if isinstance(error, RuntimeError) else first_line(error)
             raise StorageError(
-                f"{self.args.output_dir} cannot be written: {first_line(error)}. Free some space or check "
-                "permissions; the same command continues."
+                f"{self.args.output_dir} cannot be written: {reason}. Free some space or check permissions; the same "
+                "command continues."
             ) from error
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:

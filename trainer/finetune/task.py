@@ -27,9 +27,9 @@ Schedule = Literal[
     "warmup_stable_decay",
     "constant",
     "constant_with_warmup",
-    "reduce_lr_on_plateau",
-    "greedy",
 ]
+"""Trainer's schedules, but those that change the rate by a score: they would lower it when a score rises."""
+
 Optimizer = Literal["adamw_torch", "adamw_torch_fused", "adafactor", "adagrad", "rmsprop", "sgd"]
 """Those of Trainer's optimizers that need no further package."""
 
@@ -198,7 +198,10 @@ class TaskTrainerSection(Section):
 
     lr_scheduler_type: Schedule | None = Field(default=None, description="How the rate falls after the warmup.")
     lr_scheduler_kwargs: dict[str, Any] | None = Field(
-        default=None, description='What the schedule needs besides, such as {min_lr = 1e-6} for "cosine_with_min_lr".'
+        default=None,
+        description="What the schedule takes in addition: min_lr or min_lr_rate, which the two with min_lr in their "
+        "names need; num_decay_steps, which warmup_stable_decay needs; num_cycles (cosine and its kin), lr_end and "
+        "power (polynomial), timescale (inverse_sqrt).",
     )
     optim: Optimizer | None = Field(default=None, description="The optimizer.")
     adam_beta1: Beta | None = Field(default=None, description="AdamW's decay rate of the mean of gradients.")
@@ -223,7 +226,7 @@ class TaskTrainerSection(Section):
     )
     dataloader_num_workers: int | None = Field(default=None, ge=0, description="Processes that put batches together.")
     tf32: bool | None = Field(default=None, description="Whether float32 products may use TF32 on a GPU.")
-    report_to: str | tuple[str, ...] | None = Field(
+    report_to: str | list[str] | None = Field(
         default=None, description='Services to log to, such as "wandb" or "tensorboard", which must be installed.'
     )
     run_name: str | None = Field(default=None, description="The name of the fine-tuning in these services.")

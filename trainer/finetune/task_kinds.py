@@ -62,13 +62,12 @@ RULES = {
 
 def fill_defaults(content: dict[str, Any]) -> dict[str, Any]:
     """Return the content of a task file with defaults filled in. Invalid values stay, for the schema to report."""
-    data = content.get("data")
-    if not isinstance(data, dict):
-        return content
-
     # An unknown kind gets the defaults of a known one, so that the schema reports only the kind as wrong.
     kind = content.get("kind")
     kind = kind if isinstance(kind, str) and kind in RULES else "sentence"
+    data = content.get("data")
+    if not isinstance(data, dict):
+        return {"metrics": RULES[kind].metrics, **content}
 
     metrics = METRICS_OF_NUMBERS if data.get("labels") == "number" else RULES[kind].metrics
     filled = {"metrics": metrics, **content, "data": _fill_data(data, kind)}

@@ -31,6 +31,7 @@ from trainer.suite.needed_files import Missing
 from trainer.suite.suite_file import Suite, SuiteTask
 
 PROBE = "probe"
+FOLDERS = "folders"
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Plan:
 
     def place(self, encoder: Encoder, name: str) -> Path:
         """Return the folder for the results of a task, of minimal pairs or of the probe."""
-        return self.output / "folders" / encoder.label / name
+        return self.output / FOLDERS / encoder.label / name
 
     def results(self, encoder: Encoder, name: str) -> dict[str, Any]:
         """Return the results of a task, of minimal pairs or of the probe."""

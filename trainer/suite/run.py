@@ -28,7 +28,7 @@ from trainer.metrics.presentation import keep_running
 from trainer.suite.encoders import Encoder, encoders_of
 from trainer.suite.jobs import Job, Scheduler, slots
 from trainer.suite.needed_files import Missing, absent_files, files_of, matching, without_missing
-from trainer.suite.plan import Plan, ProbedTask, jobs_of, write_tasks
+from trainer.suite.plan import FOLDERS, Plan, ProbedTask, jobs_of, write_tasks
 from trainer.suite.suite_file import Suite, changes_for_all, open_suite, suite_names
 from trainer.suite.suite_results import JobStates, count_without_score, results_of
 from trainer.suite.tables import markdown, page
@@ -180,10 +180,10 @@ def run_of(options: argparse.Namespace) -> str:
 
 @contextlib.contextmanager
 def claimed(plan: Plan) -> Iterator[None]:
-    """Lock the output folder. Raises UsageError if it belongs to other inputs, StorageError if it is not writable."""
+    """Lock the output folder. Raises UsageError for results of other inputs, StorageError if it is not writable."""
     inputs = inputs_of(plan)
     # Before the lock, which is a file in the folder: nothing is written to a folder of something else.
-    check_inputs(plan.output, inputs, "Choose another folder, or remove this one.")
+    check_inputs(plan.output, with_results(plan, inputs), "Choose another folder, or remove this one.")
     with held(plan.output):
         record_inputs(plan.output, inputs)
         yield
@@ -192,7 +192,7 @@ def claimed(plan: Plan) -> Iterator[None]:
 def inputs_of(plan: Plan) -> dict[str, Any]:
     """Return everything that the results depend on: values of tasks, hashes of files and of encoders.
 
-    A later start may add tasks, encoders and seeds. Those that are already recorded must be unchanged.
+    A later start may add tasks, encoders and seeds. Those that have results must be unchanged.
     """
     # A fine-tuning records its encoder under this name, so that neither takes the other's folder.
     inputs: dict[str, Any] = {"encoder": "those of a suite"}
@@ -210,6 +210,17 @@ def inputs_of(plan: Plan) -> dict[str, Any]:
     for encoder in plan.encoders:
         inputs[f"encoder {encoder.label}"] = {"weights": weights_of(encoder)}
     return inputs
+
+
+def with_results(plan: Plan, inputs: dict[str, Any]) -> dict[str, Any]:
+    """Return the inputs that a finished job rests on, or an exported checkpoint. Those of failed jobs may be mended."""
+    places = [path.parent for path in (plan.output / FOLDERS).glob(f"*/*/{RESULTS_FILE}")]
+    done = {f"encoder {place.parent.name}" for place in places}
+    for place in places:
+        done |= {place.name, f"task {place.name}", f"minimal pairs {place.name}"}
+    if plan.run is not None:
+        done |= {f"encoder {encoder.label}" for encoder in plan.encoders}
+    return {name: values for name, values in inputs.items() if name in done or name == "encoder"}
 
 
 def inputs_of_task(task: Task, data: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -103,9 +104,15 @@ def test_a_label_that_is_a_list(tmp_path: Path) -> None:
     assert "train.jsonl line 1: the label is ['x'], expected text, a number or true/false." in message
 
 
+def test_a_compressed_file(tmp_path: Path) -> None:
+    message = sentence_error(tmp_path, gzip.compress(GOOD.encode()))
+    assert "train.tsv is compressed. Files of tasks are read as they are; decompress it with gunzip." in message
+
+
 def test_labels_that_are_all_alike_or_all_different(tmp_path: Path) -> None:
     alike = sentence_error(tmp_path, "text\tlabel\na\tx\nb\tx\n")
     assert 'expected two different labels or more, found only "x"' in alike
+    assert "train.tsv line 3: 3 fields" in sentence_error(tmp_path, "text\tlabel\na\tx\nb\ty\tz\n")
 
     lines = "".join(f"text {number}\t{number}.5\n" for number in range(300))
     different = sentence_error(tmp_path, f"text\tlabel\n{lines}")

@@ -273,6 +273,10 @@ def test_arguments_of_trainer_are_read_and_written(tmp_path: Path) -> None:
     assert task.trainer.model_dump(exclude_none=True) == values | {"report_to": "wandb"}
     assert tomllib.loads(dump_task(task))["trainer"] == values | {"report_to": "wandb"}
 
+    # Trainer takes a list, and refuses a tuple.
+    several = read_task(task_file(tmp_path, PAIR), ['trainer.report_to=["wandb", "tensorboard"]'])
+    assert several.trainer.report_to == ["wandb", "tensorboard"]
+
 
 @pytest.mark.parametrize(
     ("change", "reason"),
@@ -287,12 +291,24 @@ def test_arguments_of_trainer_are_read_and_written(tmp_path: Path) -> None:
         ("lr_sheduler_type=x", "unknown key trainer.lr_sheduler_type.* Did you mean trainer.lr_scheduler_type"),
         ("gradient_accumulation_steps=0", "trainer.gradient_accumulation_steps: .* greater than 0, found 0"),
         ("gradient_accumulation_steps=1.5", "trainer.gradient_accumulation_steps: expected a whole number"),
+        ("lr_scheduler_type=greedy", "trainer.lr_scheduler_type: expected 'linear', "),
         ("lr_scheduler_type=cosinus", "trainer.lr_scheduler_type: expected 'linear', .* Did you mean cosine"),
     ],
 )
 def test_arguments_that_are_taken_or_unknown_are_refused(tmp_path: Path, change: str, reason: str) -> None:
     with pytest.raises(UsageError, match=f"^--set trainer.{re.escape(change)}: {reason}"):
         read_task(task_file(tmp_path, PAIR), [f"trainer.{change}"])
+
+
+def test_values_of_adamw_are_not_for_other_optimizers(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"trainer.adam_beta1 is AdamW's, and trainer.optim is 'sgd'\. Remove one\."):
+        read_task(task_file(tmp_path, PAIR), ["trainer.adam_beta1=0.8", "trainer.optim=sgd"])
+
+
+def test_an_empty_task_file_lacks_what_has_no_default(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"name is missing\..* kind is missing\..* data is missing\.") as raised:
+        read_task(task_file(tmp_path, {}), [])
+    assert "metrics" not in str(raised.value)
 
 
 def test_smoothed_labels_are_not_for_spans(tmp_path: Path) -> None:

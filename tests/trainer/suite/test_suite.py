@@ -92,7 +92,9 @@ def test_a_killed_suite_ends_with_the_same_table(
 @pytest.mark.timeout(600)
 def test_failing_jobs_end_no_other(masked_lm: Callable[[int], Path], suite_file: Path, tmp_path: Path) -> None:
     """A damaged file, and an encoder without a head, which cannot judge minimal pairs."""
-    (suite_file.parent / "subjects/dev.jsonl").write_text('{"text": "The cat sees.", "label": "neither"}\n')
+    dev = suite_file.parent / "subjects/dev.jsonl"
+    sound = dev.read_text()
+    dev.write_text('{"text": "The cat sees.", "label": "neither"}\n')
     bare = tmp_path / "bare"
     transformers.AutoModel.from_pretrained(masked_lm(0)).save_pretrained(bare)
     transformers.AutoTokenizer.from_pretrained(masked_lm(0)).save_pretrained(bare)
@@ -108,6 +110,10 @@ def test_failing_jobs_end_no_other(masked_lm: Callable[[int], Path], suite_file:
     assert order.startswith(f"- first/order: {bare} cannot judge minimal pairs: it has no head")
     assert re.search(r"\| tags \| chunk_f1 \| [\d.]+( †)? \|", table)
     assert "| average | of 3 | - |" in table
+
+    dev.write_text(sound)
+    done = forked.run(words(bare, suite_file, output, "--seeds", "1"), timeout=400)
+    assert "1 of 4 jobs failed" in done.stderr, done.stderr
 
 
 @pytest.mark.timeout(300)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,8 +17,8 @@ from trainer.finetune.task_file import read_task
 from trainer.suite.checkpoints import exported
 from trainer.suite.cli import main
 from trainer.suite.encoders import Encoder
-from trainer.suite.plan import Plan, ProbedTask
-from trainer.suite.run import inputs_of
+from trainer.suite.plan import PROBE, Plan, ProbedTask
+from trainer.suite.run import inputs_of, with_results
 from trainer.suite.suite_file import open_suite
 
 
@@ -30,9 +31,27 @@ def plan(tmp_path: Path) -> Plan:
     return Plan(None, [Encoder("first", str(tmp_path / "encoder"))], None, tmp_path / "out", 1)
 
 
-def claim_with(plan: Plan) -> None:
-    check_inputs(plan.output, inputs_of(plan), "Choose another folder.")
+def claim_with(plan: Plan, finished: bool = True) -> None:
+    """As a suite does before its jobs. finished: whether all of them then write results."""
+    check_inputs(plan.output, with_results(plan, inputs_of(plan)), "Choose another folder.")
     record_inputs(plan.output, inputs_of(plan))
+    if finished:
+        parts = [PROBE] if plan.suite is None else [*plan.suite.tasks, *plan.suite.minimal_pairs]
+        for encoder, part in itertools.product(plan.encoders, parts):
+            plan.place(encoder, part).mkdir(parents=True, exist_ok=True)
+            (plan.place(encoder, part) / "results.json").write_text("{}")
+
+
+def test_what_has_no_result_may_be_mended(suite_file: Path, plan: Plan) -> None:
+    """A job that failed because of its files, or of the weights."""
+    plan = replace(plan, suite=open_suite(str(suite_file), [], []))
+    claim_with(plan, finished=False)
+    swap(suite_file.parent / "tags/dev.jsonl", "B-WHO", "B-WHAT")
+    Path(plan.encoders[0].folder, "config.json").write_text("[]")
+    claim_with(plan)
+    swap(suite_file.parent / "tags/dev.jsonl", "B-WHO", "B-WHAT")
+    with pytest.raises(UsageError, match=r"task tags\.files\.tags/dev\.jsonl"):
+        claim_with(plan)
 
 
 def test_an_edit_that_keeps_the_size_is_another_encoder(plan: Plan, tmp_path: Path) -> None:
@@ -98,7 +117,8 @@ def test_a_checkpoint_of_another_run_is_refused(plan: Plan, tmp_path: Path) -> N
         (folder / "manifest.json").write_text(content)
 
     def claim_run(run: str) -> None:
-        claim_with(replace(plan, encoders=exported(str(tmp_path / run), [10], plan.output)[0]))
+        encoders = exported(str(tmp_path / run), [10], plan.output)[0]
+        claim_with(replace(plan, encoders=encoders, run=str(tmp_path / run)), finished=False)
 
     write_checkpoint("first", '{"files": 1}')
     write_checkpoint("second", '{"files": 2}')

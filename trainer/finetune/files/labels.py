@@ -116,21 +116,25 @@ def choice_position(value: Any, count: int, names: dict[str, int], place: str, i
     return position
 
 
-def infer_names(found: Sequence[str], path: str) -> tuple[str, ...]:
+def infer_names(found: Sequence[str]) -> tuple[str, ...]:
     """Return the distinct labels of a training file, sorted as numbers if all are whole numbers, otherwise as text.
 
     found: the label of each example, or the tag of each word.
-    Raises DataError for fewer than two distinct labels, and UsageError if there are so many that the column probably
-    holds no labels.
     """
     names = sorted(set(found))
+    return tuple(sorted(names, key=int)) if all(name.isdecimal() for name in names) else tuple(names)
+
+
+def check_names(names: Sequence[str], found: int, path: str) -> None:
+    """Check the names that `infer_names` returned for `found` labels.
+
+    Raises DataError for fewer than two, and UsageError if there are so many that the column probably holds no labels.
+    """
     if len(names) < 2:
         shown = f'only "{names[0]}"' if names else "none"
         raise DataError(f"{path}: expected two different labels or more, found {shown}. Check data.columns.")
-    if len(names) > MOST_DISTINCT and len(names) > len(found) / 2:
+    if len(names) > MOST_DISTINCT and len(names) > found / 2:
         raise UsageError(
-            f"{path}: {len(names):,} different labels in {len(found):,} examples. Check data.columns; if the label is "
+            f"{path}: {len(names):,} different labels in {found:,} examples. Check data.columns; if the label is "
             'a number to predict, set data.labels = "number".'
         )
-
-    return tuple(sorted(names, key=int)) if all(name.isdecimal() for name in names) else tuple(names)

@@ -14,7 +14,7 @@ from trainer.finetune.examples import Example, TaskData, TextExample, is_labeled
 from trainer.finetune.files.conll import read_conll
 from trainer.finetune.files.example_builder import ExampleBuilder, columns_of, tags_of, value_of
 from trainer.finetune.files.json_files import read_c3, read_json_lines, read_json_list, read_questions
-from trainer.finetune.files.labels import infer_names, name_of
+from trainer.finetune.files.labels import check_names, infer_names, name_of
 from trainer.finetune.files.records import BadRowError, Record, Wanted
 from trainer.finetune.files.sets import ExampleSet, check_task_files, example_sets
 from trainer.finetune.files.tables import TableLayout, read_table
@@ -42,17 +42,21 @@ def read_task_data(task: Task, folder: str) -> TaskData:
     check_task_files(task, folder)
     sets = example_sets(task, folder)
     records = {example_set.name: _records(task, example_set) for example_set in sets}
-    labels = _labels(task, sets[0], records[TRAIN])
-
-    # For the kind choice, data.labels names positions of choices. Examples hold positions, so TaskData has no labels.
-    names = task.data.labels if task.kind == "choice" and isinstance(task.data.labels, tuple) else labels
+    found = _found_labels(task, sets[0], records[TRAIN]) if _infers_labels(task) else None
+    named = task.data.labels if isinstance(task.data.labels, tuple) else ()
+    names = named if found is None else infer_names(found)
     positions = {name: position for position, name in enumerate(names)}
 
     examples: dict[str, list[Example]] = {}
     for example_set in sets:
         builder = ExampleBuilder(task, example_set, positions)
         examples[example_set.name] = _examples(builder, example_set, records.pop(example_set.name))
+        # Afterwards, because an error in a line explains more than that the lines without one have too few labels.
+        if example_set.name == TRAIN and found is not None:
+            check_names(names, len(found), example_set.paths[0])
 
+    # For the kind choice, data.labels names positions of choices. Examples hold positions, so TaskData has no labels.
+    labels = () if task.kind == "choice" else names
     extra = {name: examples[name] for name in task.data.extra}
     return TaskData(examples[TRAIN], examples[DEV], examples.get(TEST), labels, extra)
 
@@ -103,13 +107,13 @@ def _no_examples(example_set: ExampleSet) -> DataError:
     )
 
 
-def _labels(task: Task, train: ExampleSet, records: list[Record]) -> tuple[str, ...]:
-    """Return the names of a task's labels in the order of their ids, from the task file or else the training set."""
-    if task.kind in ("choice", "span") or task.is_regression:
-        return ()
-    if isinstance(task.data.labels, tuple):
-        return task.data.labels
+def _infers_labels(task: Task) -> bool:
+    """Return whether the names of a task's labels are those of its training set."""
+    return task.kind not in ("choice", "span") and task.data.labels is None
 
+
+def _found_labels(task: Task, train: ExampleSet, records: list[Record]) -> list[str]:
+    """Return the label of each example of the training set, or the tag of each word. Lines with faults have none."""
     found: list[str] = []
     for record in records:
         if record.fault is not None:
@@ -118,7 +122,7 @@ def _labels(task: Task, train: ExampleSet, records: list[Record]) -> tuple[str, 
         values = tags_of(record, train.columns.tags) if is_tagged else [value_of(record, train.columns.label)]
         names = [name_of(value, record.place) for value in values]
         found += [name for name in names if name is not None and name not in task.data.skip_labels]
-    return infer_names(found, train.paths[0])
+    return found
 
 
 def _examples(builder: ExampleBuilder, example_set: ExampleSet, records: list[Record]) -> list[Example]:
