@@ -15,15 +15,12 @@ from pathlib import Path
 
 import fsspec
 import pytest
-from hypothesis import settings
 
 from pipeline.cli import main
 from tests import forked, memory_files
 from tests.object_store import KEYS, ObjectStore
 
 memory_files.register()
-settings.register_profile("tests", max_examples=40)  # others in each run
-settings.load_profile("tests")
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Hundreds of processes import the same modules. Without cached bytecode, each one would compile them again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -258,7 +258,7 @@ def open_task(content: SuiteFile, path: Path, name: str, entry: TaskEntry, chang
     layers.append((own, of_task))
 
     values = merged({"name": name}, *(table for _, table in layers))
-    # A change is told with the task's place, because a suite has several tasks, and --set may change all of them.
+    # The error names the task's place, because a suite has several tasks, and --set may change all of them.
     origin = LayeredOrigin(source, changes_of(name, changes), f"{source}: --set", values, layers)
     task = task_of(values, origin)
 

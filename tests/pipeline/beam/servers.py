@@ -16,21 +16,26 @@ from tests.ports import free_port
 REPOSITORY = Path(__file__).resolve().parents[3]
 
 
-@contextlib.contextmanager
-def running_job_service(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """Start Beam's portable job service in a session of its own, and yield it and its address."""
-    port_file, log = folder / "port", folder / "log"
-    module = "apache_beam.runners.portability.local_job_service_main"
-    files = ["--port_file", str(port_file), "--staging_dir", str(folder / "staging")]
+def started(arguments: list[str], folder: Path, log: Path) -> subprocess.Popen[bytes]:
+    """Start a Python program in a new session, so that no signal to a test or a launcher reaches it."""
     with log.open("w") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", module, *files],
+        return subprocess.Popen(
+            [sys.executable, *arguments],
             cwd=folder,
             env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
             stdout=file,
             stderr=file,
             start_new_session=True,
         )
+
+
+@contextlib.contextmanager
+def running_job_service(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """Start Beam's portable job service, and yield it and its address."""
+    port_file, log = folder / "port", folder / "log"
+    module = "apache_beam.runners.portability.local_job_service_main"
+    files = ["--port_file", str(port_file), "--staging_dir", str(folder / "staging")]
+    process = started(["-m", module, *files], folder, log)
     try:
         wait_for(lambda: process.poll() is not None or port_file.exists(), "no job service")
         assert process.poll() is None, log.read_text()
@@ -57,19 +62,11 @@ class Pool:
 
 @contextlib.contextmanager
 def running_pool(folder: Path) -> Iterator[Pool]:
-    """Start a pool in a session of its own, which outlives any launcher, and stop it at the end of the block."""
+    """Start a pool, which outlives any launcher, and stop it at the end of the block."""
     port = free_port()
     log, empty = folder / "log", folder / "empty"
     empty.mkdir(parents=True)
-    with log.open("w") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "pipeline.beam.workers", "--pool", "--port", str(port)],
-            cwd=empty,
-            env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
-            stdout=file,
-            stderr=file,
-            start_new_session=True,
-        )
+    process = started(["-m", "pipeline.beam.workers", "--pool", "--port", str(port)], empty, log)
     try:
         wait_for(lambda: process.poll() is not None or "workers wait at" in log.read_text(), "no pool")
         assert process.poll() is None, log.read_text()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from pipeline.beam import remote
+from pipeline.beam import internals, remote
 from pipeline.beam.engines import check_flags, leaves_job, makes_template
 from pipeline.beam.remote import JobStoppedError, RemoteJob
 from pipeline.commit import leases
@@ -248,3 +248,15 @@ def test_a_lost_connection_is_told_without_advice_for_failed_jobs() -> None:
 def test_a_negative_number_of_workers_is_refused() -> None:
     with pytest.raises(UsageError, match="--direct_num_workers -4: expected a number of processes"):
         check_flags(["--direct_num_workers=-4"])
+
+
+@pytest.mark.parametrize("counts", [(), ("--counts", "counts")], ids=["one-job", "two-jobs"])
+def test_beams_flags_are_parsed_once(command, text, tmp_path, monkeypatch, counts: tuple[str, ...]) -> None:
+    parsers: list[object] = []
+    real = internals.flag_parser
+    monkeypatch.setattr(internals, "flag_parser", lambda: parsers.append(None) or real())
+    monkeypatch.chdir(tmp_path)
+    words = ("vocab", "--text", text, "--output", "vocab", "--model", "wordpiece", "--size", 99, *counts)
+    done = command(*words, "--direct_num_workers=1")
+    assert done.returncode == 0, done.stderr
+    assert len(parsers) == 1

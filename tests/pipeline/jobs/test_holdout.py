@@ -90,6 +90,13 @@ def test_the_manifests_record_the_share_and_documents_add_up(held_out: Path, tex
         assert manifest.totals["documents"] + sum(left_out(manifest).values()) == 120
 
 
+@pytest.mark.thorough
+def test_another_runner_writes_the_same_bytes(command: Command, corpus: Path, held_out: Path, tmp_path: Path) -> None:
+    runner = "--runner=BundleBasedDirectRunner"
+    sharded(command, corpus, tmp_path / "text", "--num_shards", 3, *SHARE, runner)
+    assert bytes_of(tmp_path / "text") == bytes_of(held_out)
+
+
 def test_folders_on_an_object_store_have_the_same_shards(command: Command, corpus: Path, held_out: Path) -> None:
     output = f"memory://holdout/{uuid.uuid4().hex}/text"
     sharded(command, corpus, output, "--num_shards", 3, *SHARE)

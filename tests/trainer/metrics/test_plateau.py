@@ -91,6 +91,15 @@ def test_a_run_that_cannot_learn_is_told_why(training, held_out, tmp_path: Path)
     assert "Likely cause: learning rate low" in page and "word frequencies alone" in page
 
 
+@pytest.mark.thorough
+def test_a_run_that_cannot_learn_resumes_exactly_on_two_ranks(training, held_out, tmp_path: Path) -> None:
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    changes = STUCK | {"engine__zero_stage": 3, "evaluation__pairs": held_out, "evaluation__every": 25}
+    for run, stop in ((whole, 60), (resumed, 33), (resumed, 60)):
+        assert training.warm(2, run, **changes, run__stop_at=stop).returncode == 0
+    assert training.losses(resumed) == training.losses(whole)
+
+
 def interrupting(step: int, evaluations: int) -> str:
     """A signal in the middle of the evaluation after `step`, the first but for `evaluations`, on one rank."""
     # A step has two micro-batches. So has each of the four batches of an evaluation.
