@@ -194,3 +194,10 @@ def test_a_mistake_is_one_line(content: str, told: str, tmp_path: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ClozelineError, match=r"nothing\.toml"):
         chosen_rules(str(tmp_path / "nothing.toml"), find_language("en"))
+
+
+def test_the_page_about_filters_has_every_rule_with_its_set_and_threshold() -> None:
+    page = Path("docs/filters.md").read_text()
+    for name, rule in RULES.items():
+        threshold = "" if rule.threshold is None else f" {rule.threshold}"
+        assert f"| `{name}` |{threshold} | {rule.set} |" in page
