@@ -17,6 +17,7 @@ from schemas.masking import KINDS
 
 if TYPE_CHECKING:
     from pipeline.exchange.blocks import Shuffle
+    from pipeline.filters.selection import Thresholds
     from pipeline.pairs.nsp_sop import Objective
     from pipeline.shard.copies import Dedup
     from pipeline.shard.sentences import Splitter
@@ -79,6 +80,11 @@ class ShardJob:
         "sentencex",
         check=OneOf(("sentencex", "newline")),
         help="newline: the input has one sentence per line",
+    )
+    filters: str | Thresholds | None = option(
+        None,
+        help="rules for documents and lines: c4, gopher, fineweb, several with commas between, or a .toml file "
+        "with thresholds (default: none)",
     )
     dedup: Dedup = option(
         "none",

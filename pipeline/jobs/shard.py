@@ -32,6 +32,7 @@ from pipeline.commit.reports import Report
 from pipeline.commit.staging import Staging, plan_staging
 from pipeline.exchange.blocks import Shuffle
 from pipeline.exchange.exchange import Exchange, Plan, Written
+from pipeline.filters.selection import Thresholds, chosen_rules
 from pipeline.flags import recorded_options
 from pipeline.jobs.near_duplicates import Corpus, near_duplicates_to_drop, rounds_for
 from pipeline.jobs.publish_text import TextStagings, add_text_reports, publish_text, publish_with_held_out
@@ -81,6 +82,8 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     language = find_language(job.language)
     _note_rules_of_another_language(language, job)
     job = replace(job, encoding=canonical_encoding(job.encoding), language=language.code)
+    if job.filters is not None:
+        job = replace(job, filters=_chosen_filters(job, language))
     files = matching_files(*job.input)
     _check_inputs_are_outside(job.output, files)
     _warn_of_empty_files(files)
@@ -106,6 +109,19 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
         held_out=held_out,
     )
     return run_job("shard", wanted, staging, options, partial(_execution, graph, files, inputs, options))
+
+
+def _chosen_filters(job: ShardJob, language: Language) -> Thresholds:
+    """Return the rules of --filters with their thresholds. Prints those that do not fit the language."""
+    assert isinstance(job.filters, str)
+    chosen, unfit = chosen_rules(job.filters, language)
+    if unfit:
+        print(
+            f"Note: these rules of --filters {job.filters} do not fit {language.name} and are left out: "
+            f"{', '.join(unfit)}. A .toml file that names them applies them.",
+            file=sys.stderr,
+        )
+    return chosen
 
 
 def _note_rules_of_another_language(language: Language, job: ShardJob) -> None:
@@ -179,10 +195,11 @@ def _execution(graph: ShardCorpora, files: list[InputFile], inputs: list[Input],
 
 
 def _recorded(job: ShardJob) -> dict[str, Any]:
-    """Return the options that the manifest records: --holdout only if it was given."""
+    """Return the options that the manifest records: --holdout and --filters only if they were given."""
     options = recorded_options(job)
-    if job.holdout is None:
-        del options["holdout"]
+    for name in ("holdout", "filters"):
+        if options[name] is None:
+            del options[name]
     return options
 
 
@@ -311,6 +328,7 @@ class ShardCorpora(beam.PTransform):
             max_undecodable_ratio=self.job.max_undecodable_ratio,
             max_document_bytes=self.job.max_document_bytes,
             max_decompression_ratio=self.job.max_decompression_ratio,
+            filters=dict(self.job.filters or {}),  # type: ignore[arg-type]  # chosen, not a string any more
         )
 
     def _survey(self, pbegin: Any, runs: Any) -> PCollection:

@@ -13,17 +13,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
 
 import pyarrow as pa
 
 from pipeline.commit.reports import Report
+from pipeline.filters.measures import Measured
+from pipeline.filters.rules import RULES, without_citations
+from pipeline.filters.selection import Thresholds
 from pipeline.readers.inputs import Piece, Split, with_format
 from pipeline.readers.record import MAX_UNDECODABLE_RATIO, Record, RecordOptions, Rejected
 from pipeline.readers.table import read_records
 from pipeline.readers.undecodable import UndecodableBytes
 from pipeline.shard.cleaning import clean, drop_long_words
 from pipeline.shard.copies import Dedup
-from pipeline.shard.sentences import Splitter, split_sentences
+from pipeline.shard.sentences import Splitter, lines_of, sentences_of
 from schemas.randomness import key
 from schemas.shards import TEXT_SCHEMA
 
@@ -56,12 +60,14 @@ _ITERATED_ROWS = 256  # rows that become Python strings at once
 class Document:
     """A document on its way from its record to a run.
 
-    source: as in `Record`. changes: the run's counts of changes by their names, to which a step adds.
+    source: as in `Record`. changes: the run's counts of changes by their names, to which a step adds. lines, sentences:
+    of the text, once a step has found them.
     """
 
     text: str
     source: str
     changes: Counter[str]
+    lines: list[str] = field(default_factory=list)
     sentences: list[str] = field(default_factory=list)
 
 
@@ -82,10 +88,39 @@ def clean_text(document: Document, options: ReadOptions) -> Document:
     return document
 
 
+def find_lines(document: Document, options: ReadOptions) -> Document:
+    """Join the wrapped lines of the text."""
+    document.lines = lines_of(document.text, options.sentence_splitter, document.changes)
+    return document
+
+
+def filter_lines(document: Document, options: ReadOptions) -> Document:
+    """Remove the lines that fail a rule of --filters, and count them by the rule that they failed first."""
+    if not options.filters:
+        return document
+    if "unfinished_lines" in options.filters:
+        document.lines = list(map(without_citations, document.lines))
+    for name in _rules("line", options):
+        rule = RULES[name]
+        threshold = options.filters[name]
+        kept = [line for line in document.lines if not line.strip() or not rule.fails(rule.measure(line), threshold)]
+        if len(kept) < len(document.lines):
+            document.changes[f"lines removed ({name})"] += len(document.lines) - len(kept)
+            document.lines = kept
+    return document
+
+
+def filter_text(document: Document, options: ReadOptions) -> Document | Drop:
+    """Drop a document whose text fails a rule of --filters."""
+    if not options.filters:
+        return document
+    blocks = list(filter(None, map(str.strip, document.text.split("\n\n"))))
+    return _judged(document, Measured(list(filter(str.strip, document.lines)), blocks), "text", options)
+
+
 def split_text(document: Document, options: ReadOptions) -> Document:
-    """Split the text into sentences, without words that are encoded files."""
-    splitter = options.sentence_splitter
-    sentences = split_sentences(document.text, options.language, splitter, document.changes)
+    """Split the lines into sentences, without words that are encoded files."""
+    sentences = sentences_of(document.lines, options.language, options.sentence_splitter)
     document.sentences = drop_long_words(sentences, document.changes)
     return document
 
@@ -95,7 +130,33 @@ def without_sentences(document: Document, options: ReadOptions) -> Document | Dr
     return document if document.sentences else Drop("empty document")
 
 
-STEPS: tuple[Step, ...] = (clean_text, split_text, without_sentences)
+def filter_sentences(document: Document, options: ReadOptions) -> Document | Drop:
+    """Drop a document whose sentences fail a rule of --filters."""
+    return _judged(document, document.sentences, "sentences", options) if options.filters else document
+
+
+def _judged(document: Document, measured: Any, judges: str, options: ReadOptions) -> Document | Drop:
+    """Return the document, or the first rule that it fails. `measured`: what rules that judge `judges` measure."""
+    for name in _rules(judges, options):
+        rule = RULES[name]
+        if rule.fails(rule.measure(measured), options.filters[name]):
+            return Drop(f"{rule.set} filter: {name}")
+    return document
+
+
+def _rules(judges: str, options: ReadOptions) -> list[str]:
+    return [name for name in options.filters if RULES[name].judges == judges]
+
+
+STEPS: tuple[Step, ...] = (
+    clean_text,
+    find_lines,
+    filter_lines,
+    filter_text,
+    split_text,
+    without_sentences,
+    filter_sentences,
+)
 """What is done to each document, in this order."""
 
 
@@ -109,6 +170,7 @@ class ReadOptions(RecordOptions):
     seed: int
     _: KW_ONLY
     max_undecodable_ratio: float = MAX_UNDECODABLE_RATIO
+    filters: Thresholds = field(default_factory=dict)
     steps: tuple[Step, ...] = STEPS
 
 

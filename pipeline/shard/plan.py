@@ -197,6 +197,10 @@ def _no_document_message(added: Report) -> str:
             f"Words of more than {MAX_UNBROKEN_CHARACTERS:,} characters without a space are removed; "
             "put spaces between words."
         )
+    elif any(" filter: " in reason for reason, _, _ in added["ledger"]):
+        sentences.append(
+            "The rules of --filters are too strict for this text; docs/filters.md says how to change them."
+        )
     elif added["first_rejected"] and "keys" in added["first_rejected"]:
         sentences.append(_advice_for_rejected(added["first_rejected"]))
     else:

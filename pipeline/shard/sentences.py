@@ -109,12 +109,21 @@ def split_sentences(text: str, language: str, splitter: Splitter, counts: Counte
     counts: gets the number of lines that were joined to the line before.
     Example: `split_sentences("One. Two\nthree.", "en", "sentencex")` -> `["One.", "Two three."]`.
     """
+    return sentences_of(lines_of(text, splitter, counts), language, splitter)
+
+
+def lines_of(text: str, splitter: Splitter, counts: Counter[str] | None = None) -> list[str]:
+    """Return the lines of a clean document: its paragraphs, or with "newline" its lines as they are."""
+    return text.split("\n") if splitter == "newline" else paragraphs(text, counts)
+
+
+def sentences_of(lines: list[str], language: str, splitter: Splitter) -> list[str]:
+    """Return the sentences in lines from `lines_of`."""
     if splitter == "newline":
-        lines = [" ".join(line.split()) for line in text.split("\n")]
-        return [line for line in lines if line]
+        return list(filter(None, (" ".join(line.split()) for line in lines)))
 
     # A blank line ends a sentence in every language.
-    joined = "\n\n".join(paragraphs(text, counts))
+    joined = "\n\n".join(lines)
     if "  " in joined:
         joined = _SPACES.sub(" ", joined)
     return list(filter(None, map(str.strip, cut_into_sentences(joined, language))))

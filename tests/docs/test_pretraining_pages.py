@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
 
 import pytest
 
+from pipeline.filters.selection import chosen_rules
+from pipeline.shard.languages import find_language
 from schemas.manifest import read_manifest
 from schemas.vocabulary import read_vocabulary
 from tests.conftest import ESM2_VOCABULARY, Command, made
 from tests.docs.conftest import Sandbox, put_published_model
-from tests.docs.pages import PAGES
+from tests.docs.pages import PAGES, blocks
 from tests.object_store import ObjectStore
+from tests.pipeline.filters.test_filters import LINES
 from tests.small_models import random_model, write_hf
 from trainer.config.load import load_recipe
 
@@ -29,6 +33,15 @@ def test_a_corpus_from_a_to_z(sandbox: Sandbox) -> None:
     sandbox.run_page("docs/own_corpus.md")
     assert '"eval_mlm_loss"' in Path("out/run/metrics.jsonl").read_text()
     assert Path("out/hf/model.safetensors").exists()
+
+
+def test_text_is_filtered(sandbox: Sandbox, tmp_path: Path) -> None:
+    Path("corpus/a.jsonl").write_text(json.dumps({"text": "\n\n".join(LINES)}))  # the corpus itself is no prose
+    sandbox.run_page("docs/filters.md")
+    for number, block in enumerate(blocks("docs/filters.md", "toml")):
+        rules = tmp_path / f"{number}.toml"
+        rules.write_text(block)
+        assert chosen_rules(str(rules), find_language("en"))[0]["min_words"] == 20
 
 
 @pytest.mark.timeout(600)

@@ -1,0 +1,207 @@
+"""The table of rules. A new one is a function that measures a document or a line, and a row of RULES.
+
+The thresholds and definitions are those of three papers, and of their published code where a paper is silent:
+
+    c4         Raffel et al., arXiv:1910.10683, section 2.2, and c4_utils.py of TensorFlow Datasets
+    gopher     Rae et al., arXiv:2112.11446, appendix A.1 (quality) and table A1 (repetition)
+    fineweb    Penedo et al., arXiv:2406.17557, section 3.6: what FineWeb adds to the rules of Gopher and C4
+
+Differences from datatrove's filters of the same names are in docs/filters.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+from pipeline.filters.measures import Measured, duplicates
+
+SetName = Literal["c4", "gopher", "fineweb"]
+Needs = Literal["", "spaces", "English"]
+
+LAST_MARKS = (
+    ".", "?", "!", "\u2026", "\u3002", "\uff1f", "\uff01", "\uff0e", "\u061f", "\u06d4", "\u0964", "\u0965", "\u0589",
+    "\u1362", "\u1367", "\u104a", "\u104b", "\u17d4", "\u17d5", "\u0f0d",
+)  # fmt: skip
+"""Marks that end sentences, in the scripts of most text."""
+
+_C4_LAST_MARKS = (".", "?", "!", '"', "'", "\u201d", "\u2019")
+_STOP_WORDS = frozenset(("the", "be", "to", "of", "and", "that", "have", "with"))
+_POLICY = re.compile("terms of use|privacy policy|cookie policy|uses cookies|use of cookies|use cookies", re.IGNORECASE)
+_CITATION = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")
+_SHORT_LINE = 30  # characters
+
+
+class Rule(NamedTuple):
+    """A rule that a document or a line must keep.
+
+    judges: what `measure` gets. "line": a line as a string. "text": a `Measured`. "sentences": a list of sentences.
+    threshold: the least or most allowed value of `measure`; None: a rule without a number, whose measure must be 0.
+    is_least: whether the threshold is the least value, not the most.
+    needs: what the text must have for the rule to make sense: words with spaces between, or English words.
+    """
+
+    set: SetName
+    judges: Literal["line", "text", "sentences"]
+    measure: Callable[[Any], float]
+    threshold: float | None = None
+    is_least: bool = False
+    needs: Needs = ""
+
+    def fails(self, value: float, threshold: float | None) -> bool:
+        """Return whether a measured value breaks the rule."""
+        if threshold is None:
+            return value > 0
+        return value < threshold if self.is_least else value > threshold
+
+
+# ---- Lines, of C4 ----
+
+
+def without_citations(line: str) -> str:
+    """Return a line without the marks of Wikipedia's citations: "[12]", "[edit]", "[citation needed]"."""
+    return _CITATION.sub("", line).rstrip() if "[" in line else line
+
+
+def _longest_word(line: str) -> int:
+    return max(map(len, line.split()), default=0)
+
+
+def _has_no_end(line: str) -> bool:
+    return not line.endswith(_C4_LAST_MARKS) or line.endswith("...")
+
+
+def _word_count(line: str) -> int:
+    return len(line.split())
+
+
+def _names_javascript(line: str) -> bool:
+    return "javascript" in line.lower()
+
+
+def _names_policies(line: str) -> bool:
+    return _POLICY.search(line) is not None
+
+
+# ---- Documents ----
+
+
+def _placeholders(text: Measured) -> float:
+    return text.text.lower().count("lorem ipsum")
+
+
+def _curly_brackets(text: Measured) -> float:
+    return text.text.count("{")
+
+
+def _words(text: Measured) -> float:
+    return len(text.words)
+
+
+def _mean_word(text: Measured) -> float:
+    return text.share_of_words(sum(map(len, text.words)))
+
+
+def _hashes(text: Measured) -> float:
+    return text.share_of_words(text.text.count("#"))
+
+
+def _ellipses(text: Measured) -> float:
+    return text.share_of_words(text.text.count("...") + text.text.count("\u2026"))
+
+
+def _bullet_lines(text: Measured) -> float:
+    return text.share_of_lines(line.lstrip().startswith(("\u2022", "-")) for line in text.lines)
+
+
+def _ellipsis_lines(text: Measured) -> float:
+    return text.share_of_lines(line.rstrip().endswith(("...", "\u2026")) for line in text.lines)
+
+
+def _alphabetic_words(text: Measured) -> float:
+    return text.share_of_words(sum(word.isalpha() or any(map(str.isalpha, word)) for word in text.words))
+
+
+def _stop_words(text: Measured) -> float:
+    return len(_STOP_WORDS.intersection(text.words))
+
+
+def _duplicate_lines(text: Measured) -> float:
+    return duplicates(text.lines)[0] / max(1, len(text.lines))
+
+
+def _duplicate_line_characters(text: Measured) -> float:
+    return text.share_of_text(duplicates(text.lines)[1])
+
+
+def _duplicate_paragraphs(text: Measured) -> float:
+    return duplicates(text.blocks)[0] / max(1, len(text.blocks))
+
+
+def _duplicate_paragraph_characters(text: Measured) -> float:
+    return text.share_of_text(duplicates(text.blocks)[1])
+
+
+def _punctuated_lines(text: Measured) -> float:
+    return text.share_of_lines(line.endswith(LAST_MARKS) for line in text.lines)
+
+
+def _short_lines(text: Measured) -> float:
+    return text.share_of_lines(len(line) <= _SHORT_LINE for line in text.lines)
+
+
+def _repeated_line_characters(text: Measured) -> float:
+    return duplicates(text.lines)[1] / max(1, sum(map(len, text.lines)))
+
+
+def _line_ends(text: Measured) -> float:
+    return text.share_of_words(len(text.lines) - 1)
+
+
+# Gopher's table A1.
+_TOP_NGRAMS = {2: 0.2, 3: 0.18, 4: 0.16}
+_DUPLICATE_NGRAMS = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.1}
+
+RULES: dict[str, Rule] = {
+    # Lines that fail are removed.
+    "max_line_word_length": Rule("c4", "line", _longest_word, 1000, needs="spaces"),
+    "unfinished_lines": Rule("c4", "line", _has_no_end),
+    "min_line_words": Rule("c4", "line", _word_count, 3, is_least=True, needs="spaces"),
+    "javascript_lines": Rule("c4", "line", _names_javascript),
+    "policy_lines": Rule("c4", "line", _names_policies),
+    # Documents that fail are dropped.
+    "lorem_ipsum": Rule("c4", "text", _placeholders),
+    "curly_brackets": Rule("c4", "text", _curly_brackets),
+    "min_words": Rule("gopher", "text", _words, 50, is_least=True, needs="spaces"),
+    "max_words": Rule("gopher", "text", _words, 100_000, needs="spaces"),
+    "min_mean_word_length": Rule("gopher", "text", _mean_word, 3, is_least=True, needs="spaces"),
+    "max_mean_word_length": Rule("gopher", "text", _mean_word, 10, needs="spaces"),
+    "max_hashes_per_word": Rule("gopher", "text", _hashes, 0.1, needs="spaces"),
+    "max_ellipses_per_word": Rule("gopher", "text", _ellipses, 0.1, needs="spaces"),
+    "max_bullet_lines": Rule("gopher", "text", _bullet_lines, 0.9),
+    "max_ellipsis_lines": Rule("gopher", "text", _ellipsis_lines, 0.3),
+    "min_alphabetic_words": Rule("gopher", "text", _alphabetic_words, 0.8, is_least=True, needs="spaces"),
+    "min_stop_words": Rule("gopher", "text", _stop_words, 2, is_least=True, needs="English"),
+    "max_duplicate_paragraphs": Rule("gopher", "text", _duplicate_paragraphs, 0.3),
+    "max_duplicate_paragraph_characters": Rule("gopher", "text", _duplicate_paragraph_characters, 0.2),
+    "max_duplicate_lines": Rule("gopher", "text", _duplicate_lines, 0.3),
+    "max_duplicate_line_characters": Rule("gopher", "text", _duplicate_line_characters, 0.2),
+    **{
+        f"max_top_{n}_gram": Rule("gopher", "text", partial(Measured.top_ngram, n=n), most, needs="spaces")
+        for n, most in _TOP_NGRAMS.items()
+    },
+    **{
+        f"max_duplicate_{n}_grams": Rule(
+            "gopher", "text", partial(Measured.duplicate_ngrams, n=n), most, needs="spaces"
+        )
+        for n, most in _DUPLICATE_NGRAMS.items()
+    },
+    "min_punctuated_lines": Rule("fineweb", "text", _punctuated_lines, 0.12, is_least=True),
+    "max_short_lines": Rule("fineweb", "text", _short_lines, 0.67),
+    "max_repeated_line_characters": Rule("fineweb", "text", _repeated_line_characters, 0.01),
+    "max_line_ends_per_word": Rule("fineweb", "text", _line_ends, 0.3, needs="spaces"),
+    "min_sentences": Rule("c4", "sentences", len, 5, is_least=True),
+}
+"""The rules in the order in which they apply."""
