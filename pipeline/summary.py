@@ -6,6 +6,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from pipeline.readers.record import place_in_words
+from pipeline.readers.undecodable import OWN_ENCODING
 from pipeline.shard.sentences import LINES_JOINED
 from schemas import storage
 from schemas.errors import ClozelineError
@@ -83,7 +84,8 @@ def warning_lines(manifest: Manifest, text_layout: str) -> list[str]:
         first = undecodable["most"][0]
         place = place_in_words(first["first_place"], first)
         warning = f"{undecodable['count']:,} undecodable bytes were removed, the first at {place} of {first['path']}."
-        if "unit" not in first:  # Parquet has no other encoding
+        # Parquet has no other encoding, and pages name theirs.
+        if "unit" not in first and first["encoding"] != OWN_ENCODING:
             warning += " If it is in another encoding, name it with --encoding."
         warnings.append(warning)
 

@@ -95,9 +95,10 @@ CAUSES = (
         "TaskManagers.",
     ),
     Cause(
-        r"No module named '(pipeline|schemas|apache_beam|tqdm|tokenizers|orjson|sentencex|zstandard|jieba)[\w.]*'",
+        r"No module named '(pipeline|schemas|apache_beam|tqdm|tokenizers|orjson|sentencex|zstandard|jieba|trafilatura)"
+        r"[\w.]*'",
         "The workers' Python has no {0}. Install `clozeline[pipeline]`, of the launcher's version, where they run, and "
-        "`clozeline[chinese]` for jieba.",
+        "`clozeline[chinese]` for jieba or `clozeline[corpora]` for trafilatura.",
     ),
     Cause(
         r"(Cannot run program \"[^\"]+\"|(?i:cannot connect to the docker daemon)|docker: (?:command )?not found"

@@ -102,12 +102,6 @@ TEXT_KINDS = (
     Kind("CSV", _CONVERT_TABLE, ".csv"),
     Kind("TSV", _CONVERT_TABLE, ".tsv"),
     Kind(
-        "HTML",
-        "Extract its text first, for instance with trafilatura",
-        ".html .htm .xhtml",
-        rb"(?s:" + _COMMENTS + rb")<(?:!doctype html|html|head|body)[\s>]",
-    ),
-    Kind(
         "XML",
         "Extract its text first, for instance with WikiExtractor if it is a Wikipedia dump",
         ".xml .rss .svg",
@@ -120,10 +114,9 @@ TEXT_KINDS = (
         rb"\s*<(?:!doctype|doc|text|corpus|refset|srcset|tstset)(?:\s.*)?>|\s*<s>\s*\n",
     ),
     Kind(
-        "a WARC file",
-        "Write its texts as JSON lines first (the Python package warcio reads records, trafilatura HTML)",
-        ".warc .wet .wat",
-        rb"WARC/\d\.\d\r?\n",
+        "a WAT file",
+        "It describes pages and holds no text: read the WARC or WET file of the same name",
+        ".wat",
     ),
     Kind(
         "subtitles",
@@ -244,7 +237,8 @@ def find_format(file: InputFile, wanted: Format | Literal["auto"], encoding: str
         text = text.removeprefix(BYTE_ORDER_MARK)
         found = _format_that_begins(head, text)
 
-    error = encoding_error(shown, head, encoding) if found is None or READERS[found].is_text else None
+    has_encoding = found is None or (READERS[found].is_text and not READERS[found].own_encoding)
+    error = encoding_error(shown, head, encoding) if has_encoding else None
     if error is not None:
         raise error
     if found is None:
@@ -255,7 +249,8 @@ def find_format(file: InputFile, wanted: Format | Literal["auto"], encoding: str
 def _format_that_begins(head: bytes, text: bytes) -> Format | None:
     """Return the format of a file with these first bytes, which are `text` as UTF-8, unless it is plain text."""
     for name, reader in READERS.items():
-        if reader.begins is not None and reader.begins(text if reader.is_text else head):
+        is_converted = reader.is_text and not reader.own_encoding
+        if reader.begins is not None and reader.begins(text if is_converted else head):
             return name
     return None
 

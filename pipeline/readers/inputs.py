@@ -98,6 +98,11 @@ class Piece:
         return not is_line_safe(self.encoding) or (self.compression is not None and not self.is_cut)
 
     @property
+    def has_own_encoding(self) -> bool:
+        """Whether the text says in which encoding it is."""
+        return self.format != "auto" and READERS[self.format].own_encoding
+
+    @property
     def is_text(self) -> bool:
         """Whether positions of records count bytes of text. The format must be known."""
         return self.format == "auto" or READERS[self.format].is_text
@@ -173,6 +178,8 @@ def plan_splits(files: Sequence[InputFile], wanted: Format | Literal["auto"], en
     formats: list[Format | Literal["auto"]] = [wanted] * len(files)
     if len(files) <= MAX_CHECKED_FILES:
         formats = _checked_formats(files, wanted, encoding)
+    else:
+        _check_first_pages(files, wanted, encoding)
 
     splits: list[Split] = []
     pending: list[Piece] = []
@@ -213,6 +220,16 @@ def _checked_formats(
     return [file_format for file_format in found if not isinstance(file_format, DataError)]
 
 
+def _check_first_pages(files: Sequence[InputFile], wanted: Format | Literal["auto"], encoding: str) -> None:
+    """Check the first file of each format of the web, as the others are: what reads it may not be installed."""
+    checked: set[Format] = set()
+    for file in files:
+        found = named_format(file.path) if wanted == "auto" else wanted
+        if found is not None and found not in checked and READERS[found].own_encoding:
+            checked.add(found)
+            check_file(file, wanted, encoding)
+
+
 def _by_kind(errors: dict[str, DataError]) -> str:
     """Return the first error of each kind. Errors are of one kind if they differ in the file's path alone."""
     kinds: dict[str, list[str]] = {}
@@ -235,7 +252,10 @@ def pieces_of(file: InputFile, file_format: Format | Literal["auto"], encoding: 
     growth = COMPRESSED_WEIGHT if is_compressed else 1
 
     # An empty file is one empty piece.
-    cuts = "anywhere" if file_format == "auto" else READERS[file_format].cuts
+    cuts = "anywhere"
+    if file_format != "auto":
+        cuts = READERS[file_format].cuts
+        encoding = UTF8 if READERS[file_format].own_encoding else encoding
     piece_bytes = max(1, _piece_bytes(size, compression, cuts if is_line_safe(encoding) else "whole"))
     for start in range(0, max(size, 1), piece_bytes):
         end = min(start + piece_bytes, size)
@@ -262,7 +282,7 @@ def with_format(piece: Piece) -> Piece:
         return piece
 
     found = find_format(piece.file, piece.format, piece.encoding, piece.display_path)
-    return replace(piece, format=found)
+    return replace(piece, format=found, encoding=UTF8 if READERS[found].own_encoding else piece.encoding)
 
 
 # ---- Files in staging ----

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
-Format = Literal["text", "jsonl", "parquet", "wikiextractor"]
+Format = Literal["text", "jsonl", "parquet", "wikiextractor", "warc", "html"]
 """The names of input formats; pipeline/readers/table.py has their readers."""
 
 TextLayout = Literal["blank_line", "line", "file"]
@@ -66,7 +66,7 @@ class Undecodable:
 class Record:
     """One document as it is in the input.
 
-    source: kind of origin ("wiki", "jsonl"), never a path, because paths change.
+    source: kind of origin ("wiki", "jsonl", "web"), never a path, because paths change.
     position: byte offset at which the record begins; in Parquet, the row number in the file. See Piece.place.
     size: bytes of the record.
     line_count: number of lines; set for plain text only.

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Literal, NamedTuple
 
 from pipeline.readers.cut_files import open_cut
+from pipeline.readers.html_pages import begins_html, check_extractor, html_records
 from pipeline.readers.jsonl import begins_json_lines, json_records
 from pipeline.readers.listing import is_unchanged
 from pipeline.readers.open import DECOMPRESSION_ERRORS, Stream, open_text
@@ -17,6 +18,7 @@ from pipeline.readers.parquet import begins_parquet, open_parquet, parquet_recor
 from pipeline.readers.ranges import open_range
 from pipeline.readers.record import Format, Record, RecordOptions, Rejected
 from pipeline.readers.text import text_records
+from pipeline.readers.warc import begins_warc, check_warc, warc_records
 from pipeline.readers.wikiextractor import begins_articles, wiki_records
 from schemas.errors import DataError
 
@@ -35,8 +37,11 @@ class Reader(NamedTuple):
     begins: whether a file without such a name is of this format, given its first bytes, for text as UTF-8.
     is_text: whether `records` gets plain bytes in UTF-8, and positions of records count bytes. If not, it gets the file
         as it is, and positions count rows.
+    own_encoding: whether the text says in which encoding it is. Then `records` and `begins` get plain bytes that are
+        not converted, whatever --encoding is.
     flags: the names of the flags of `shard` that only some formats use, this one among them.
-    check: raises DataError if an open file with this name is damaged.
+    check: raises DataError if an open file with this name is damaged, and ModuleNotFoundError if a package that reads
+        it is missing.
     """
 
     records: Callable[[Stream, Piece, RecordOptions], Iterator[Record | Rejected]]
@@ -44,6 +49,7 @@ class Reader(NamedTuple):
     suffixes: tuple[str, ...] = ()
     begins: Callable[[bytes], bool] | None = None
     is_text: bool = True
+    own_encoding: bool = False
     flags: tuple[str, ...] = ()
     check: Callable[[IO[bytes], str], object] | None = None
 
@@ -64,6 +70,22 @@ READERS: dict[Format, Reader] = {
         check=open_parquet,
     ),
     "wikiextractor": Reader(wiki_records, begins=begins_articles, flags=("encoding",)),
+    "warc": Reader(
+        warc_records,
+        cuts="frames",
+        suffixes=(".warc", ".wet"),
+        begins=begins_warc,
+        own_encoding=True,
+        check=check_warc,
+    ),
+    "html": Reader(
+        html_records,
+        cuts="whole",
+        suffixes=(".html", ".htm", ".xhtml"),
+        begins=begins_html,
+        own_encoding=True,
+        check=check_extractor,
+    ),
     # The last: whatever is none of the others.
     "text": Reader(text_records, flags=("text_layout", "encoding")),
 }

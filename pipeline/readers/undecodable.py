@@ -24,6 +24,9 @@ RATIO_OF_OTHER = MAX_UNDECODABLE_RATIO / 20
 """Undecodable share from which a file is refused if its bytes are letters in another encoding, of which books in
 English have few."""
 
+OWN_ENCODING = "as each page says"
+"""Written for files of pages in several encodings."""
+
 LISTED_FILES = 100  # in the manifest
 _SAMPLE_BYTES = 1 << 14  # the encoding is guessed from this many bytes
 
@@ -81,11 +84,11 @@ class UndecodableBytes:
         """Return what `plan_shards` needs to add up the pieces of a file."""
         piece = self.piece
         encoding = piece.encoding if piece.is_text else UTF8
-        is_guessed = self.count >= MIN_PLACES and piece.is_text and encoding == UTF8
+        is_guessed = self.count >= MIN_PLACES and piece.is_text and encoding == UTF8 and not piece.has_own_encoding
 
         report: Report = {
             "path": piece.display_path,
-            "encoding": encoding,
+            "encoding": OWN_ENCODING if piece.has_own_encoding else encoding,
             "is_other": is_guessed and is_in_other_encoding(self.sample),
             "likely": likely_encoding(self.sample) if is_guessed else "",
             "count": self.count,
@@ -168,17 +171,20 @@ def undecodable_statistics(reports: Iterable[Report]) -> Report | None:
 
 def _too_many_error(file: Report, max_ratio: float) -> DataError:
     likely = file["likely"]
-    if file.get("unit") == "row":
+    if file["encoding"] == OWN_ENCODING:
+        advice = "Leave it out, or raise --max_undecodable_ratio"
+    elif file.get("unit") == "row":
         advice = "The texts of Parquet must be UTF-8: repair the file"
     elif likely:
         advice = f"It may be {likely}: give --encoding {likely} to read it, and look at the result with `inspect`"
     else:
         advice = "Its encoding is unknown: name it with --encoding, or repair the file"
 
+    name = "in the encodings that its pages name" if file["encoding"] == OWN_ENCODING else file["encoding"].upper()
     place = place_in_words(file["first_place"], file)
     # "At least", because reading stops as soon as there are too many.
     return DataError(
-        f"{file['path']} is not {file['encoding'].upper()}: at least {file['count']:,} of about {file['size']:,} bytes "
+        f"{file['path']} is not {name}: at least {file['count']:,} of about {file['size']:,} bytes "
         f"cannot be decoded, the first at {place}; --max_undecodable_ratio is {max_ratio:.2%}. "
         f"{advice}."
     )

@@ -25,6 +25,7 @@ from pipeline.readers.inputs import Piece, Split, with_format
 from pipeline.readers.record import MAX_UNDECODABLE_RATIO, Record, RecordOptions, Rejected
 from pipeline.readers.table import read_records
 from pipeline.readers.undecodable import UndecodableBytes
+from pipeline.readers.warc import WEB_RULES
 from pipeline.shard.cleaning import clean, drop_long_words
 from pipeline.shard.copies import Dedup
 from pipeline.shard.sentences import Splitter, lines_of, sentences_of
@@ -38,8 +39,8 @@ MAX_EXCERPTS = 10_000
 """Maximum rejected records per run with an excerpt, of about 1 KB each; all are counted. With a wrong --text_key every
 record of a large file is rejected, and no document ever fills the run."""
 
-HARMLESS_REASONS = ("blank line",)
-"""Reasons of rejected records that do not count as bad."""
+HARMLESS_REASONS = ("blank line", *WEB_RULES)
+"""Reasons of rejected records that do not count as bad: nothing is wrong with them."""
 
 # A document of MANY_LINES lines without a blank line may be that many documents. More than MANY_LONG_LINES suffice if
 # every line has LONG_LINE characters or more, because wrapped text has shorter lines.

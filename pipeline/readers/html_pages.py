@@ -1,0 +1,172 @@
+"""Reads HTML: the main text of a page, without menus, advertisements and footers, by trafilatura (Barbaresi, ACL 2021).
+
+A page's text depends on the page alone: no option reads a clock, and of what trafilatura remembers between pages only
+`deduplicate` would change a text. Pages made to exhaust a parser are left out by their numbers of tags and attributes,
+never by time, so that the same ones are left out on each machine.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import IO, TYPE_CHECKING, Any
+
+from pipeline.readers.http_responses import PageError
+from pipeline.readers.open import Stream
+from pipeline.readers.page_encodings import decode_page
+from pipeline.readers.record import BYTE_ORDER_MARK, Record, RecordOptions, Rejected, Undecodable, too_long_reason
+
+if TYPE_CHECKING:
+    from pipeline.readers.inputs import Piece
+
+SOURCE = "web"
+NO_MAIN_TEXT = "page without main text"
+UNPARSABLE = "HTML that cannot be parsed"
+TOO_LARGE = "HTML with too many or too deep tags"
+
+HTML_RULES = (NO_MAIN_TEXT,)
+"""Reasons that say what a page is, not that it is damaged."""
+
+MAX_ELEMENTS = 100_000
+"""Elements of a page. trafilatura takes up to 4 s for so many, and 20 s if all are nested as deep as the parser takes.
+The longest pages that people read have about 50,000."""
+
+MAX_ATTRIBUTES = 5000
+"""Attributes of one element: the parser compares each with all others."""
+
+# As trafilatura and RefinedWeb (Penedo et al., 2023) set them for text to train on: less, but surely main text.
+_OPTIONS: dict[str, Any] = {
+    "output_format": "txt",
+    "favor_precision": True,
+    "fast": False,
+    "include_comments": False,
+    "include_formatting": False,
+    "include_images": False,
+    "include_links": False,
+    "include_tables": True,
+    "deduplicate": False,
+    "with_metadata": False,
+}
+
+_BEGINNING = re.compile(
+    rb"(?is:(?:<\?xml[^>]*>)?(?:\s|<!--.*?-->)*+<(?:!doctype\s+html|html|head|body)[\s>])",
+)
+_NOT_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")  # the parser stops at some of them
+
+# Comments, scripts, and tags with up to MAX_ATTRIBUTES attributes. Possessive, so that each byte is read once: a tag
+# that has more of them matches without its end.
+_ATTRIBUTE = r"""[^\s/>][^\s/>=]*+(?:\s*+=\s*+(?:"[^"]*+"|'[^']*+'|[^\s>"'][^\s>]*+)?+)?+"""
+_TAG = re.compile(
+    r"<!--(?s:.*?)(?:-->|\Z)"
+    r"|<(script|style)\b(?s:.*?)(?:</\1|\Z)"
+    rf"|<[a-z][^\s/>]*+(?:[\s/]*+{_ATTRIBUTE}){{0,{MAX_ATTRIBUTES}}}+[\s/]*+(?P<unended>[^>])?",
+    re.IGNORECASE,
+)
+
+
+def begins_html(head: bytes) -> bool:
+    """Return whether a file that begins with these bytes is HTML, not XML of another kind."""
+    return _BEGINNING.match(head.removeprefix(BYTE_ORDER_MARK).lstrip()) is not None
+
+
+def check_extractor(opened: IO[bytes], shown: str) -> None:
+    """Raise ModuleNotFoundError if trafilatura is not installed, before the job begins."""
+    _trafilatura()
+
+
+def html_records(stream: Stream, piece: Piece, options: RecordOptions) -> Iterator[Record | Rejected]:
+    """Yield the main text of the file."""
+    body = stream.file.read(options.max_document_bytes + 1)
+    if not body:
+        return
+    if len(body) > options.max_document_bytes:
+        yield Rejected(too_long_reason(options.max_document_bytes), SOURCE, 0)
+        return
+
+    try:
+        text, undecodable = page_text(body, "")
+        yield page_record(text, undecodable, 0, len(body))
+    except PageError as error:
+        yield Rejected(error.reason, SOURCE, 0, size=len(body))
+
+
+def page_record(text: str, undecodable: int, offset: int, size: int) -> Record:
+    """Return the record of a page with so many undecodable places, or fewer if its text has fewer."""
+    remaining = min(undecodable, text.count("\ufffd"))
+    found = Undecodable(remaining, offset) if remaining else None
+    return Record(text, SOURCE, found, position=offset, size=size)
+
+
+def page_text(body: bytes, charset: str) -> tuple[str, int]:
+    """Return the main text of an HTML page, and the number of places in the page that could not be decoded.
+
+    charset: that of the response's header, or empty. Raises PageError if there is no text.
+    """
+    html, undecodable = decode_page(body, charset)
+    return main_text(html), undecodable
+
+
+def main_text(html: str) -> str:
+    """Return the main text of an HTML page. Raises PageError for any page that has none or that cannot be parsed."""
+    html = _NOT_IN_XML.sub("", html)
+    if not html or html.isspace():
+        raise PageError(NO_MAIN_TEXT)
+    if any(tag["unended"] for tag in _TAG.finditer(html)):
+        raise PageError(TOO_LARGE)
+
+    try:
+        text = _trafilatura().extract(_parsed(html), **_OPTIONS)
+    except (PageError, MemoryError, ModuleNotFoundError):
+        raise
+    except Exception as error:  # both packages raise exceptions of many kinds for junk
+        raise PageError(UNPARSABLE) from error
+    if not text or text.isspace():
+        raise PageError(NO_MAIN_TEXT)
+    return text
+
+
+def _parsed(html: str) -> Any:
+    """Return the tree of a page. Raises PageError if the parser gave up before its end, or for too many elements."""
+    from lxml.html import HTMLParser, document_fromstring
+
+    # As trafilatura's own parser. The bytes are UTF-8, whatever the page says.
+    parser = HTMLParser(
+        collect_ids=False, default_doctype=False, encoding="utf-8", remove_comments=True, remove_pis=True
+    )
+    try:
+        tree = document_fromstring(html.encode(errors="replace"), parser=parser)
+    except Exception as error:
+        if str(error) == "Document is empty":
+            raise PageError(NO_MAIN_TEXT) from error
+        raise
+
+    # Tags in more than 256 tags, and 10 MB without a tag, are beyond limits of libxml2, which then drops the rest.
+    if parser.error_log.filter_from_fatals():
+        raise PageError(TOO_LARGE)
+    if sum(1 for _ in tree.iter()) > MAX_ELEMENTS:
+        raise PageError(TOO_LARGE)
+    _join_wrapped_lines(tree)
+    return tree
+
+
+def _join_wrapped_lines(tree: Any) -> None:
+    """Replace line ends by spaces, as browsers show them; else some of trafilatura's ways would keep them in a text."""
+    as_written = {element for parent in tree.iter("pre", "textarea", "listing") for element in parent.iter()}
+    for element in tree.iter():
+        if element.text and "\n" in element.text and element not in as_written:
+            element.text = element.text.replace("\n", " ")
+        if element.tail and "\n" in element.tail and element.getparent() not in as_written:
+            element.tail = element.tail.replace("\n", " ")
+
+
+@cache
+def _trafilatura() -> Any:
+    """Return the package. Imported here, because few jobs need it and it takes half a second."""
+    import trafilatura
+
+    # They tell of single pages, and the ledger does too.
+    for package in ("trafilatura", "htmldate", "justext", "courlan"):
+        logging.getLogger(package).setLevel(logging.CRITICAL + 1)
+    return trafilatura
