@@ -69,10 +69,14 @@ class ShardJob:
         check=OneOf(get_args(TextLayout)),
         help="what separates documents in plain text",
     )
-    text_key: str = option("text", help="the JSON key or the Parquet column that holds the text")
+    text_key: str = option(
+        "text",
+        help="the JSON key or the column of a table that holds the text; of a comma-separated list, all are joined as "
+        "paragraphs",
+    )
     encoding: str = option(
         "utf-8",
-        help="character encoding of text and JSON files, such as cp1252, gb18030 or utf-16",
+        help="character encoding of text, JSON and CSV files, such as cp1252, gb18030 or utf-16",
     )
     language: str = option("en", help="ISO 639 code or English name, for the sentence splitter")
     sentence_splitter: Splitter = option(

@@ -83,7 +83,7 @@ def warning_lines(manifest: Manifest, text_layout: str) -> list[str]:
         first = undecodable["most"][0]
         place = place_in_words(first["first_place"], first)
         warning = f"{undecodable['count']:,} undecodable bytes were removed, the first at {place} of {first['path']}."
-        if "unit" not in first:  # Parquet has no other encoding
+        if "unit" not in first:  # Parquet and Arrow have no other encoding
             warning += " If it is in another encoding, name it with --encoding."
         warnings.append(warning)
 

@@ -150,7 +150,7 @@ def _warn_of_flags_without_effect(job: ShardJob, splits: list[Split]) -> None:
         value = getattr(job, name)
         used_by = [known for known, reader in READERS.items() if name in reader.flags]
         if value != defaults[name] and formats.isdisjoint(used_by):
-            what = " or ".join(used_by)
+            what = " or ".join([*filter(None, [", ".join(used_by[:-1])]), used_by[-1]])
             print(f"clozeline: warning: --{name} {value} changes nothing: no input is {what}.", file=sys.stderr)
 
 

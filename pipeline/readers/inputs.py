@@ -56,7 +56,7 @@ _INPUTS = "inputs.json"
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The records that begin in bytes [start, end) of one file: lines, row groups of Parquet, or compressed frames.
+    """The records that begin in bytes [start, end) of one file: lines, row groups of Parquet, or compressed frames. See `Reader.cuts`.
 
     size: bytes of the whole file.
     weight: estimated bytes of text in the piece.
@@ -105,7 +105,7 @@ class Piece:
     def place(self, position: int) -> dict[str, Any]:
         """Return where a record begins, for errors and OUTPUT/rejected/: its file, and its offset as `place`.
 
-        In Parquet, `place` is the number of the row, and `unit` is "row". In an encoding that is not line-safe, `place`
+        In Parquet and Arrow, `place` is the number of the row, and `unit` is "row". In an encoding that is not line-safe, `place`
         counts bytes of the file's UTF-8 form, and `unit` is "utf-8 byte".
         In later pieces of a cut compressed file, `place` counts plain bytes from the first frame that begins at or
         after byte `compressed_start` of the compressed file.
@@ -168,7 +168,7 @@ def plan_splits(files: Sequence[InputFile], wanted: Format | Literal["auto"], en
     """Return the splits of a job: large files in pieces, and small files together.
 
     If there are up to MAX_CHECKED_FILES files, they are opened concurrently; otherwise the workers detect formats.
-    Raises DataError if opened files are known not to be text, cannot be read as Parquet, or are in another encoding.
+    Raises DataError if opened files are known not to be text, cannot be read as Parquet or Arrow, or are in another encoding.
     """
     formats: list[Format | Literal["auto"]] = [wanted] * len(files)
     if len(files) <= MAX_CHECKED_FILES:

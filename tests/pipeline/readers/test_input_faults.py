@@ -101,7 +101,7 @@ TRIES: list[tuple[str, Make, int, list[str]]] = [
         "D-strings-not-utf-8",
         parquet({"a": pa.array([b"caf\xe9 " * 20] * 9).view(pa.string())}, ["text"]),
         3,
-        ["x.parquet is not UTF-8", "the first at row 0;", "The texts of Parquet must be UTF-8"],
+        ["x.parquet is not UTF-8", "the first at row 0;", "The texts of Parquet and Arrow files must be UTF-8"],
     ),
     ("D-compressed", renamed(parquet({"a": ["A b."]}, ["text"]), "x.parquet.gz"), 3, ["Decompress it first"]),
     ("D-row-in-capitals", renamed(parquet({"a": [None]}, ["text"]), "x.PARQUET"), 3, ["at row 0 of"]),
@@ -213,7 +213,27 @@ TRIES: list[tuple[str, Make, int, list[str]]] = [
     ),
     ("language-code", file_of("x.txt", b"A b.", "--language", "xx"), 2, ["--language 'xx'", "code of ISO 639"]),
     ("language-fallback", file_of("x.txt", b"A b.", "--language", "swe"), 0, ["Swedish (sv)", "those of English (en)"]),
-    ("format-csv", file_of("x.csv", CSV), 3, ["x.csv looks like CSV", "--text_key", "--format text"]),
+    ("format-html", file_of("x.html", b"<p>Hello."), 3, ["x.html looks like HTML", "--format text"]),
+    (
+        "csv-other-column",
+        file_of("x.csv", CSV, "--text_key", "title,body"),
+        3,
+        ["x.csv has no text column 'body'; give --text_key one of id, title, text"],
+    ),
+    ("csv-empty-header", file_of("x.csv", b'"a\n\n'), 3, ["x.csv has no readable row of column names"]),
+    (
+        "csv-rows",
+        file_of("x.csv", CSV + b'3,A\n4,"A" b,c\n5,a\rb,c\n', "--max_bad_ratio", 0.5),
+        0,
+        [
+            "1 x row with a line end (CR) outside of quotes (csv)",
+            "1 x row with a quote that is not closed or not doubled (csv)",
+            "1 x row with another number of fields than the header (csv)",
+        ],
+    ),
+    ("feather-v1", file_of("x.feather", b"FEA1\0\0\0\0"), 3, ["x.feather is a Feather V1 file", "write_feather"]),
+    ("arrow-other", file_of("x.arrow", PROSE.encode()), 3, ["x.arrow is not a readable Arrow file"]),
+    ("json-array", file_of("x", b'[{"text": "A b."}]'), 3, ["looks like a JSON array", "jq -c '.[]'"]),
     ("format-given", file_of("x.csv", CSV, "--format", "text"), 0, ["1 documents"]),
     (
         "layout-one-document",
@@ -310,7 +330,7 @@ def test_an_output_that_is_the_folder_of_an_input_is_refused(command, tmp_path: 
 @pytest.mark.parametrize(
     ("name", "flags", "warning"),
     [
-        ("x.txt", ("--text_key", "body"), "--text_key body changes nothing: no input is jsonl or parquet."),
+        ("x.txt", ("--text_key", "body"), "--text_key body changes nothing: no input is jsonl, parquet, arrow or csv."),
         ("x.jsonl", ("--text_layout", "line"), "--text_layout line changes nothing: no input is text."),
         ("x.txt", ("--text_layout", "line", "--text_key", "text"), ""),
     ],
