@@ -53,7 +53,7 @@ class ShardJob:
     """Options of `shard`: corpora to text shards."""
 
     input: list[str] = option(
-        help="files or patterns, with spaces or commas between them; may be repeated; .gz .bz2 .xz .zst are "
+        help="files, patterns or folders, with spaces or commas between them; may be repeated; .gz .bz2 .xz .zst are "
         "decompressed",
         many=True,
         recorded=False,

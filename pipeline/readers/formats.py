@@ -24,6 +24,14 @@ from schemas.errors import DataError
 _BZ2_HEAD_BYTES = 1 << 20  # nothing decompresses before the end of a bzip2 file's first block
 
 
+class ForeignFile(DataError):
+    """A file is known not to be text, or not text alone. kind: what it is, as messages write it."""
+
+    def __init__(self, message: str, kind: str = "binary data"):
+        super().__init__(message)
+        self.kind = kind
+
+
 class Kind(NamedTuple):
     """A kind of files that are not read.
 
@@ -206,7 +214,7 @@ def find_format(file: InputFile, wanted: Format | Literal["auto"], encoding: str
 
     shown: the file's name in errors, if it is not its path.
 
-    Raises DataError if the file is known not to be text, if its first bytes show another encoding than `encoding`, or
+    Raises ForeignFile if the file is known not to be text, and DataError if its first bytes show another encoding than `encoding`, or
     if they are needed and not compressed as the file's name says. Other damage is left to the worker that reads it.
     """
     shown = shown or file.path
@@ -214,7 +222,7 @@ def find_format(file: InputFile, wanted: Format | Literal["auto"], encoding: str
     if found is not None and not READERS[found].is_text:
         return found
     if found is None:
-        _refuse_suffix(shown, file.path)
+        _refuse_suffix(shown, file.path, (*BINARY_KINDS, *TEXT_KINDS))
 
     try:
         head = _first_bytes(file, shown)
@@ -239,6 +247,13 @@ def find_format(file: InputFile, wanted: Format | Literal["auto"], encoding: str
     return found
 
 
+def refuse_binary(file: InputFile, shown: str = "") -> None:
+    """Raise ForeignFile if the file is of BINARY_KINDS, whatever format is wanted."""
+    shown = shown or file.path
+    _refuse_suffix(shown, file.path, BINARY_KINDS)
+    _refuse_beginning(shown, _first_bytes(file, shown), BINARY_KINDS)
+
+
 def _format_that_begins(head: bytes, text: bytes) -> Format | None:
     """Return the format of a file with these first bytes, which are `text` as UTF-8, unless it is plain text."""
     for name, reader in READERS.items():
@@ -259,17 +274,17 @@ def _plain_name(path: str) -> str:
     return name.lower()
 
 
-def _refuse_suffix(shown: str, path: str) -> None:
+def _refuse_suffix(shown: str, path: str, kinds: tuple[Kind, ...]) -> None:
     # Not .so, .fa and .eml, which also end the names of Somali, Farsi and Emilian texts.
     suffix = os.path.splitext(_plain_name(path))[1]
-    for kind in (*BINARY_KINDS, *TEXT_KINDS):
+    for kind in kinds:
         if suffix in kind.suffixes.split():
             raise _refusal(shown, kind)
 
 
-def _refusal(shown: str, kind: Kind) -> DataError:
+def _refusal(shown: str, kind: Kind) -> ForeignFile:
     as_text = "; or give --format text to read it as it is" if kind in TEXT_KINDS else ""
-    return DataError(f"{shown} looks like {kind.name}, not like text. {kind.advice}{as_text}.")
+    return ForeignFile(f"{shown} looks like {kind.name}, not like text. {kind.advice}{as_text}.", kind.name)
 
 
 def _first_bytes(file: InputFile, shown: str) -> bytes:
@@ -286,7 +301,7 @@ def _first_bytes(file: InputFile, shown: str) -> bytes:
 def _refuse_other_than_prose(shown: str, text: bytes) -> None:
     """Raise DataError for binary data, markup and columns."""
     if len(_CONTROL.findall(text)) > _MANY_CONTROL_BYTES * len(text):
-        raise DataError(
+        raise ForeignFile(
             f"{shown} holds control bytes, so it is not text. Leave it out, or name its encoding with --encoding if it "
             "is text in UTF-16."
         )

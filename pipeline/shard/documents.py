@@ -17,6 +17,7 @@ from dataclasses import KW_ONLY, dataclass, field
 import pyarrow as pa
 
 from pipeline.commit.reports import Report
+from pipeline.readers.formats import ForeignFile
 from pipeline.readers.inputs import Piece, Split, with_format
 from pipeline.readers.record import MAX_UNDECODABLE_RATIO, Record, RecordOptions, Rejected
 from pipeline.readers.table import read_records
@@ -36,6 +37,9 @@ record of a large file is rejected, and no document ever fills the run."""
 
 HARMLESS_REASONS = ("blank line",)
 """Reasons of rejected records that do not count as bad."""
+
+FOLDER = "folder"
+"""Source, in the ledger, of files that a folder holds and that are not text."""
 
 # A document of MANY_LINES lines without a blank line may be that many documents. More than MANY_LONG_LINES suffice if
 # every line has LONG_LINE characters or more, because wrapped text has shorter lines.
@@ -160,6 +164,7 @@ class RunBuffer:
     cleaning: number of changes by each cleaning rule.
     rejected: number of rejected records, without harmless ones.
     excerpts: entries of OUTPUT/rejected/, for the first MAX_EXCERPTS of them.
+    files: entries of OUTPUT/rejected/ for the first MAX_EXCERPTS files of folders that are not text.
     undecodable: one report for each piece with undecodable bytes.
     unbroken: documents with many lines and no blank line; see `note_unbroken`.
     """
@@ -173,6 +178,7 @@ class RunBuffer:
     cleaning: Counter[str] = field(default_factory=Counter)
     rejected: int = 0
     excerpts: list[Report] = field(default_factory=list)
+    files: list[Report] = field(default_factory=list)
     undecodable: list[Report] = field(default_factory=list)
     unbroken: list[Report] = field(default_factory=list)
 
@@ -225,6 +231,14 @@ class RunBuffer:
         self.excerpts.append(entry)
 
 
+    def leave_out(self, piece: Piece, error: ForeignFile) -> None:
+        """Count a file of a folder that is not text in the ledger, and keep why. It is no bad record."""
+        reason = f"file that looks like {error.kind}"
+        self.ledger[reason, FOLDER] += 1
+        if len(self.files) < MAX_EXCERPTS:
+            self.files.append({"reason": reason, "source": FOLDER, **piece.place(0), "shown": str(error)})
+
+
 def _may_be_many_documents(record: Record) -> bool:
     if record.line_count >= MANY_LINES:
         return True
@@ -246,7 +260,14 @@ def read_documents(split: Split, reading: ReadOptions) -> Iterator[RunBuffer]:
     """
     documents = RunBuffer()
     for piece in split.pieces:
-        piece = with_format(piece)
+        try:
+            piece = with_format(piece)
+        except ForeignFile as error:
+            if not piece.in_folder:
+                raise
+            if piece.start == 0:
+                documents.leave_out(piece, error)
+            continue
         undecodable = UndecodableBytes(piece, reading.max_undecodable_ratio, reading.max_decompression_ratio)
 
         for record in read_records(piece, reading):

@@ -342,6 +342,46 @@ def test_a_flag_that_changes_nothing_is_told(command, tmp_path: Path, name: str,
     assert done.stderr == (f"clozeline: warning: {warning}\n" if warning else "")
 
 
+def test_a_folder_is_read_without_what_is_not_text(command, tmp_path: Path, monkeypatch) -> None:
+    """On which side the formats are found does not matter."""
+    files = {
+        "a.txt": b"Some words.\n",
+        "deep/b.csv": b"text\nOther words.\n",
+        "deep/c.jpg": b"",
+        "deep/d": b"\x89PNG\r\n\x1a\n",
+        "deep/e.html": b"<p>Hello.",
+        "f.bin": b"\0" * 99,
+        ".hidden": b"\0",
+    }
+    for name, data in files.items():
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_bytes(data)
+    shard = ("shard", "--input", tmp_path / "in", "--max_bad_ratio", 0, "--output")
+    done = command(*shard, tmp_path / "out")
+    assert done.returncode == 0 and "2 documents" in done.stdout, done.stderr
+    assert done.stdout.splitlines()[1:] == [
+        "  left out: 1 x file that looks like HTML (folder)",
+        "  left out: 2 x file that looks like an image (folder)",
+        "  left out: 1 x file that looks like binary data (folder)",
+    ]
+    (rejected,) = (tmp_path / "out" / "rejected").iterdir()
+    lines = list(map(json.loads, rejected.read_text().splitlines()))
+    assert [Path(line["path"]).name for line in lines] == ["c.jpg", "d", "e.html", "f.bin"]
+    assert "trafilatura" in lines[2]["shown"]
+
+    monkeypatch.setattr(inputs, "MAX_CHECKED_FILES", 0)
+    assert command(*shard, tmp_path / "again").returncode == 0
+    names = ("manifest.json", f"rejected/{rejected.name}")
+    assert all((tmp_path / "out" / name).read_bytes() == (tmp_path / "again" / name).read_bytes() for name in names)
+
+    # A format that is given is that of all files but those that hold no characters. What is named must be readable.
+    as_text = command(*shard, tmp_path / "text", "--format", "text", "--max_bad_ratio", 1)
+    assert "4 documents" in as_text.stdout and "2 x file that looks like an image (folder)" in as_text.stdout
+    named = command("shard", "--input", tmp_path / "in" / "**", "--output", tmp_path / "named")
+    assert named.returncode == 3 and "4 of 6 input files are refused" in named.stderr
+    assert command("shard", "--input", tmp_path / "in", "--output", tmp_path / "in" / "out").returncode == 2
+
+
 def test_patterns_that_the_shell_expanded_are_read(command, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("Some words.\n")
     (tmp_path / "b, c.txt").write_text("Other words.\n")
