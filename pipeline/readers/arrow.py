@@ -46,8 +46,8 @@ def open_arrow(opened: IO[bytes], shown: str, columns: list[int] | None = None) 
     opened.seek(0)
     if head.startswith(_FEATHER_V1):
         raise DataError(
-            f"{shown} is a Feather V1 file, which cannot be read. Write it again as Parquet or Feather V2, for instance "
-            "with read_table and write_feather of pyarrow.feather."
+            f"{shown} is a Feather V1 file, which cannot be read. Write it again as Parquet or Feather V2, for "
+            "instance with read_table and write_feather of pyarrow.feather."
         )
 
     options = pa.ipc.IpcReadOptions(included_fields=columns or [])

@@ -1,4 +1,4 @@
-"""Reads CSV and TSV: one document per row, the text in the columns of --text_key, the source in "source" if there is one.
+"""Reads CSV and TSV: one document per row, text in the columns of --text_key, the source in "source" if it is there.
 
 The first row names the columns. Quoting is that of RFC 4180, read by Python's csv in its strict mode: a field in quotes
 may hold line ends and, doubled, quotes. So a line does not say whether a row begins with it, and a file is not cut.
@@ -46,7 +46,7 @@ DELIMITERS = (",", ";", "\t")
 TAB_SUFFIXES = (".tsv", ".tab")
 
 MAX_REREADS = 8
-"""How often a file is read at most because of quotes that are not closed: such a file can be made to need any number."""
+"""How often a file is read at most because of quotes that are not closed. Some files would need thousands of times."""
 
 _SOURCE = "csv"
 _SKIP_BYTES = 1 << 20  # read at once from a row that is not kept
@@ -88,7 +88,7 @@ def csv_records(stream: Stream, piece: Piece, options: RecordOptions) -> Iterato
 
 
 def _read_header(lines: _Lines, piece: Piece) -> tuple[dict[str, Any], list[str]]:
-    """Read the first row that is not blank. Return the layout of the file, as csv takes it, and the names of columns."""
+    """Read the first row that is not blank. Return the layout of the file, as csv takes it, and the columns' names."""
     name = piece.path.lower()
     if piece.compression is not None:
         name = name.rpartition(".")[0]
@@ -119,7 +119,7 @@ def _first_row(lines: _Lines, layout: dict[str, Any], keeps: bool = True) -> lis
     lines.begin_row()
     try:
         return next(filter(None, csv.reader(lines, **layout)), [])
-    except (csv.Error, _RowTooLong):
+    except (csv.Error, _RowTooLongError):
         return []
     finally:
         if keeps:
@@ -135,7 +135,7 @@ def _rows(lines: _Lines, layout: dict[str, Any], options: RecordOptions) -> Iter
             yield next(reader) or Rejected("blank line", _SOURCE, lines.offset)
         except StopIteration:
             return
-        except _RowTooLong:
+        except _RowTooLongError:
             yield Rejected(too_long_reason(options.max_document_bytes), _SOURCE, lines.offset)
             lines.skip_row(layout)
         except csv.Error as error:
@@ -143,7 +143,7 @@ def _rows(lines: _Lines, layout: dict[str, Any], options: RecordOptions) -> Iter
             yield lines.rejected(LINE_END if str(error).startswith("new-line") else UNCLOSED)
 
 
-class _RowTooLong(Exception):
+class _RowTooLongError(Exception):
     pass
 
 
@@ -185,7 +185,7 @@ class _Lines:
         self.row += line
         self._first_line = self._first_line or len(line)
         if len(self.row) > self._max_bytes:
-            raise _RowTooLong
+            raise _RowTooLongError
 
         encoded = to_utf8(line, self._encoding)
         if is_beginning:

@@ -1,8 +1,7 @@
 """Detects what kind of file an input is, by its name and its first bytes.
 
-Files that are known not to be text are refused, with advice on what to do, so that markup and archives are
-never read as documents by mistake. Anything unrecognized passes as text, source code and notes in Markdown or LaTeX
-too.
+Files that are known not to be text are refused, with advice on what to do, so that markup and archives are never
+read as documents by mistake. Anything unrecognized passes as text, source code and notes in Markdown or LaTeX too.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from pipeline.readers.csv_rows import begins_table
 from pipeline.readers.encodings import encoding_error, is_line_safe
 from pipeline.readers.listing import InputFile
 from pipeline.readers.open import DECOMPRESSION_ERRORS, compression_of, open_plain
-from pipeline.readers.ranges import HEAD_BYTES, fills_head, open_head, open_range
+from pipeline.readers.ranges import HEAD_BYTES, open_head, open_range
 from pipeline.readers.record import BYTE_ORDER_MARK, Format
 from pipeline.readers.table import READERS
 from schemas.errors import DataError
@@ -24,7 +23,7 @@ from schemas.errors import DataError
 _BZ2_HEAD_BYTES = 1 << 20  # nothing decompresses before the end of a bzip2 file's first block
 
 
-class ForeignFile(DataError):
+class ForeignFileError(DataError):
     """A file is known not to be text, or not text alone. kind: what it is, as messages write it."""
 
     def __init__(self, message: str, kind: str = "binary data"):
@@ -214,8 +213,9 @@ def find_format(file: InputFile, wanted: Format | Literal["auto"], encoding: str
 
     shown: the file's name in errors, if it is not its path.
 
-    Raises ForeignFile if the file is known not to be text, and DataError if its first bytes show another encoding than `encoding`, or
-    if they are needed and not compressed as the file's name says. Other damage is left to the worker that reads it.
+    Raises ForeignFileError if the file is known not to be text, and DataError if its first bytes show another encoding
+    than `encoding`, or if they are needed and not compressed as the file's name says. Other damage is left to the
+    worker that reads it.
     """
     shown = shown or file.path
     found = named_format(file.path) if wanted == "auto" else wanted
@@ -248,7 +248,7 @@ def find_format(file: InputFile, wanted: Format | Literal["auto"], encoding: str
 
 
 def refuse_binary(file: InputFile, shown: str = "") -> None:
-    """Raise ForeignFile if the file is of BINARY_KINDS, whatever format is wanted."""
+    """Raise ForeignFileError if the file is of BINARY_KINDS, whatever format is wanted."""
     shown = shown or file.path
     _refuse_suffix(shown, file.path, BINARY_KINDS)
     _refuse_beginning(shown, _first_bytes(file, shown), BINARY_KINDS)
@@ -282,9 +282,9 @@ def _refuse_suffix(shown: str, path: str, kinds: tuple[Kind, ...]) -> None:
             raise _refusal(shown, kind)
 
 
-def _refusal(shown: str, kind: Kind) -> ForeignFile:
+def _refusal(shown: str, kind: Kind) -> ForeignFileError:
     as_text = "; or give --format text to read it as it is" if kind in TEXT_KINDS else ""
-    return ForeignFile(f"{shown} looks like {kind.name}, not like text. {kind.advice}{as_text}.", kind.name)
+    return ForeignFileError(f"{shown} looks like {kind.name}, not like text. {kind.advice}{as_text}.", kind.name)
 
 
 def _first_bytes(file: InputFile, shown: str) -> bytes:
@@ -301,7 +301,7 @@ def _first_bytes(file: InputFile, shown: str) -> bytes:
 def _refuse_other_than_prose(shown: str, text: bytes) -> None:
     """Raise DataError for binary data, markup and columns."""
     if len(_CONTROL.findall(text)) > _MANY_CONTROL_BYTES * len(text):
-        raise ForeignFile(
+        raise ForeignFileError(
             f"{shown} holds control bytes, so it is not text. Leave it out, or name its encoding with --encoding if it "
             "is text in UTF-16."
         )

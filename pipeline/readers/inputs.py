@@ -23,7 +23,7 @@ from typing import Any, Literal
 from pipeline.commit.staging import Staging
 from pipeline.readers.cut_files import CELL_BYTES, FRAME_FORMATS
 from pipeline.readers.encodings import UTF8, is_line_safe
-from pipeline.readers.formats import ForeignFile, check_file, find_format, named_format, refuse_binary
+from pipeline.readers.formats import ForeignFileError, check_file, find_format, named_format, refuse_binary
 from pipeline.readers.listing import InputFile
 from pipeline.readers.open import compression_of
 from pipeline.readers.record import Format
@@ -56,7 +56,7 @@ _INPUTS = "inputs.json"
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The records that begin in bytes [start, end) of one file: lines, row groups of Parquet, or compressed frames. See `Reader.cuts`.
+    """The records that begin in bytes [start, end) of one file: lines, row groups of Parquet, or compressed frames.
 
     size: bytes of the whole file.
     weight: estimated bytes of text in the piece.
@@ -107,8 +107,8 @@ class Piece:
     def place(self, position: int) -> dict[str, Any]:
         """Return where a record begins, for errors and OUTPUT/rejected/: its file, and its offset as `place`.
 
-        In Parquet and Arrow, `place` is the number of the row, and `unit` is "row". In an encoding that is not line-safe, `place`
-        counts bytes of the file's UTF-8 form, and `unit` is "utf-8 byte".
+        In Parquet and Arrow, `place` is the number of the row, and `unit` is "row". In an encoding that is not
+        line-safe, `place` counts bytes of the file's UTF-8 form, and `unit` is "utf-8 byte".
         In later pieces of a cut compressed file, `place` counts plain bytes from the first frame that begins at or
         after byte `compressed_start` of the compressed file.
         """
@@ -177,7 +177,8 @@ def plan_splits(
     in_folders: paths of files that workers leave out if they are not text (see `Listing`).
 
     If there are up to MAX_CHECKED_FILES files, they are opened concurrently; otherwise the workers detect formats.
-    Raises DataError if opened files are known not to be text, cannot be read as Parquet or Arrow, or are in another encoding.
+    Raises DataError if opened files are known not to be text, cannot be read as Parquet or Arrow, or are in another
+    encoding.
     """
     formats: list[Format | Literal["auto"]] = [wanted] * len(files)
     if len(files) <= MAX_CHECKED_FILES:
@@ -214,7 +215,7 @@ def _checked_formats(
             if not is_named:
                 refuse_binary(file)
             return check_file(file, wanted, encoding)
-        except ForeignFile as error:
+        except ForeignFileError as error:
             return error if is_named else wanted
         except DataError as error:
             return error
@@ -270,8 +271,9 @@ def _piece_bytes(size: int, compression: str | None, cuts: Literal["anywhere", "
 def with_format(piece: Piece) -> Piece:
     """Return the piece with its format set, which is detected from the file's head unless it is known.
 
-    Raises DataError as `plan_splits` does, ForeignFile for a file that is not text. The head is remembered, so a worker that reads pieces of one file in a row
-    makes one request for it, and none for a piece at the beginning of the file.
+    Raises DataError as `plan_splits` does, and ForeignFileError for a file that is not text.
+    The head is remembered, so a worker that reads pieces of one file in a row makes one request for it, and none for a
+    piece at the beginning of the file.
     """
     if piece.in_folder:
         refuse_binary(piece.file, piece.display_path)

@@ -263,7 +263,7 @@ def _leading_dots(names: list[str]) -> int:
 
 
 def _inside(fs: Any, folder: str) -> dict[str, dict[str, Any]]:
-    """Return {name: facts} for the files in a folder and in its subfolders; on a local disk, facts that need a lookup."""
+    """Return {name: facts} for the files in a folder and in its subfolders. On a local disk, they need a lookup."""
     if isinstance(fs, LocalFileSystem):
         return {name: {"type": "other", "islink": True} for name in _walk_disk(folder)}
 

@@ -1,4 +1,4 @@
-"""Reads Parquet: one document per row, the text in the columns of --text_key, the source in column "source" if there is one.
+"""Reads Parquet: one document per row, text in the columns of --text_key, the source in "source" if it is there.
 
 Memory is bounded by --max_document_bytes, not by the size of the file.
 """

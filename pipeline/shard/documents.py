@@ -17,7 +17,7 @@ from dataclasses import KW_ONLY, dataclass, field
 import pyarrow as pa
 
 from pipeline.commit.reports import Report
-from pipeline.readers.formats import ForeignFile
+from pipeline.readers.formats import ForeignFileError
 from pipeline.readers.inputs import Piece, Split, with_format
 from pipeline.readers.record import MAX_UNDECODABLE_RATIO, Record, RecordOptions, Rejected
 from pipeline.readers.table import read_records
@@ -230,8 +230,7 @@ class RunBuffer:
             entry["keys"] = list(record.keys)
         self.excerpts.append(entry)
 
-
-    def leave_out(self, piece: Piece, error: ForeignFile) -> None:
+    def leave_out(self, piece: Piece, error: ForeignFileError) -> None:
         """Count a file of a folder that is not text in the ledger, and keep why. It is no bad record."""
         reason = f"file that looks like {error.kind}"
         self.ledger[reason, FOLDER] += 1
@@ -262,7 +261,7 @@ def read_documents(split: Split, reading: ReadOptions) -> Iterator[RunBuffer]:
     for piece in split.pieces:
         try:
             piece = with_format(piece)
-        except ForeignFile as error:
+        except ForeignFileError as error:
             if not piece.in_folder:
                 raise
             if piece.start == 0:

@@ -375,8 +375,8 @@ def test_a_folder_is_read_without_what_is_not_text(command, tmp_path: Path, monk
     assert all((tmp_path / "out" / name).read_bytes() == (tmp_path / "again" / name).read_bytes() for name in names)
 
     # A format that is given is that of all files but those that hold no characters. What is named must be readable.
-    as_text = command(*shard, tmp_path / "text", "--format", "text", "--max_bad_ratio", 1)
-    assert "4 documents" in as_text.stdout and "2 x file that looks like an image (folder)" in as_text.stdout
+    as_text = command(*shard, tmp_path / "text", "--format", "text")
+    assert "3 documents" in as_text.stdout and "2 x file that looks like an image (folder)" in as_text.stdout
     named = command("shard", "--input", tmp_path / "in" / "**", "--output", tmp_path / "named")
     assert named.returncode == 3 and "4 of 6 input files are refused" in named.stderr
     assert command("shard", "--input", tmp_path / "in", "--output", tmp_path / "in" / "out").returncode == 2

@@ -50,7 +50,8 @@ def test_a_folder_stands_for_the_files_in_it(tmp_path: Path, store: str) -> None
     names = ("b.txt", "a [1]/z.txt", "a [1]/deep/c.txt", ".git/x.txt", "a [1]/.hidden", "._a.txt")
     root = f"{tmp_path}/texts" if store == "disk" else f"memory://folder{tmp_path}"
     for name in names:
-        fsspec.open(f"{root}/{name}", "wb", auto_mkdir=True).open().close()
+        with fsspec.open(f"{root}/{name}", "wb", auto_mkdir=True):
+            pass
 
     for written in (root, f"{root}/"):
         listing = list_inputs(written, f"{root}/b.txt")
@@ -68,7 +69,8 @@ def test_a_folder_of_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     for name, target in (("linked", "elsewhere"), ("loop", "texts"), ("b.txt", "elsewhere/a.txt")):
         (tmp_path / "texts" / name).symlink_to(tmp_path / target)
     monkeypatch.chdir(tmp_path)
-    assert [(file.path, file.size) for file in matching_files("texts")] == [("texts/b.txt", 1), ("texts/linked/a.txt", 1)]
+    found = matching_files("texts")
+    assert [(file.path, file.size) for file in found] == [("texts/b.txt", 1), ("texts/linked/a.txt", 1)]
 
     (tmp_path / "texts" / "dead").symlink_to("nothing")
     with pytest.raises(DataError, match="dead, a link to nothing"):

@@ -28,7 +28,8 @@ from schemas.errors import DataError
 def read(path: Path, text_key: str = "text", encoding: str = "utf-8", **limits: int) -> list[Record | Rejected]:
     splits = plan_splits(matching_files(str(path)), "auto", encoding)
     options = RecordOptions(text_key, "line", **limits)
-    return [record for split in splits for piece in split.pieces for record in read_records(with_format(piece), options)]
+    pieces = [with_format(piece) for split in splits for piece in split.pieces]
+    return [record for piece in pieces for record in read_records(piece, options)]
 
 
 def shown(records: list[Record | Rejected]) -> list[str]:
@@ -84,9 +85,9 @@ def test_lines_after_an_unclosed_quote_are_rows_again(tmp_path: Path) -> None:
     expected += [f"- {OTHER_WIDTH}", f"- {LINE_END}", 'n"o', f"- {UNCLOSED}", "q"]
     found = read(written(tmp_path / "x.csv", rows))
     assert shown(found) == expected
-    assert [rows[record.position :].split(",")[0] for record in found if isinstance(record, Record)] == list(
-        ["1", "3", "4", "5", "6", "10", "12"]
-    )
+    assert [rows[record.position :].split(",")[0] for record in found if isinstance(record, Record)] == [
+        *("1", "3", "4", "5", "6", "10", "12")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -163,7 +164,8 @@ def test_arrow_files_and_streams_are_read_as_parquet(tmp_path: Path, texts: Any,
     table = pa.table(columns, names)
     pq.write_table(table, tmp_path / "x.parquet", row_group_size=2)
     options = pa.ipc.IpcWriteOptions(compression=compression)
-    for name, new in (("file.arrow", pa.ipc.new_file), ("stream.arrow", pa.ipc.new_stream), ("data", pa.ipc.new_stream)):
+    for name in ("file.arrow", "stream.arrow", "data"):
+        new = pa.ipc.new_file if name.startswith("file") else pa.ipc.new_stream
         with new(tmp_path / name, table.schema, options=options) as writer:
             writer.write_table(table, max_chunksize=2)
 
@@ -181,7 +183,8 @@ def _without_form(record: Record | Rejected) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("new", [pa.ipc.new_file, pa.ipc.new_stream])
 def test_damaged_arrow_files_are_named_and_end_no_process(tmp_path: Path, new: Any) -> None:
-    table = pa.table({"text": [f"text {i}" for i in range(100)], "source": pa.array(["a", "b"] * 50).dictionary_encode()})
+    sources = pa.array(["a", "b"] * 50).dictionary_encode()
+    table = pa.table({"text": [f"text {i}" for i in range(100)], "source": sources})
     path = tmp_path / "x.arrow"
     with new(path, table.schema) as writer:
         writer.write_table(table, max_chunksize=30)
@@ -248,8 +251,8 @@ def test_several_columns_are_joined_as_paragraphs(tmp_path: Path, suffix: str) -
     assert shown(read(path, "title, text")) == expected
     assert shown(read(path, "a,b")) == ["whole"] * len(ROWS)
     if suffix == "jsonl":
-        (missing,) = {record.keys for record in read(path, "x,y") if isinstance(record, Rejected) and record.position == 0}
-        assert missing == ("a,b", "title", "text")
+        first, *_ = read(path, "x,y")
+        assert isinstance(first, Rejected) and first.keys == ("a,b", "title", "text")
     else:
         with pytest.raises(DataError, match=r"has no text column 'titel'; give --text_key one of title, text, a,b"):
             read(path, "titel,text")
