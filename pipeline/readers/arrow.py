@@ -26,14 +26,17 @@ MAX_BATCH_BYTES = 512 << 20
 
 _FILE = b"ARROW1\0\0"
 _FEATHER_V1 = b"FEA1"
+_HEAD_BYTES = 16
 
-# A message of a stream: a mark, the length of its metadata, a multiple of eight, and where its root table begins.
-_STREAM = re.compile(rb"\xff{4}[\x00-\xf8][\x00-\xff]{2}\x00[\x04-\xff]\x00{3}", re.DOTALL)
+# A message of a stream: a mark, which streams before Arrow 0.15 lack, the length of its metadata, and where its root
+# table begins.
+_STREAM = re.compile(rb"(\xff{4})?[\x00-\xf8][\x00-\xff]{2}\x00[\x04-\xff]\x00{3}", re.DOTALL)
 
 
 def begins_arrow(head: bytes) -> bool:
     """Return whether a file that begins with these bytes is an Arrow file, or of Feather's first version."""
-    return head.startswith((_FILE, _FEATHER_V1 + b"\0")) or _STREAM.match(head) is not None
+    message = _STREAM.match(head)
+    return head.startswith((_FILE, _FEATHER_V1 + b"\0")) or (message is not None and message[1] is not None)
 
 
 def open_arrow(opened: IO[bytes], shown: str, columns: list[int] | None = None) -> Any:
@@ -42,7 +45,7 @@ def open_arrow(opened: IO[bytes], shown: str, columns: list[int] | None = None) 
     Returns pyarrow's reader of a file or of a stream. Raises DataError if the file is not Arrow.
     """
     opened.seek(0)
-    head = opened.read(len(_FILE))
+    head = opened.read(_HEAD_BYTES)
     opened.seek(0)
     if head.startswith(_FEATHER_V1):
         raise DataError(
@@ -50,14 +53,21 @@ def open_arrow(opened: IO[bytes], shown: str, columns: list[int] | None = None) 
             "instance with read_table and write_feather of pyarrow.feather."
         )
 
+    if not head.startswith(_FILE) and not _STREAM.match(head):
+        raise _unreadable(shown, "it begins as none does")
+
     options = pa.ipc.IpcReadOptions(included_fields=columns or [])
     source = pa.PythonFile(_BoundedReads(opened, shown), mode="r")
     try:
-        if head == _FILE:
+        if head.startswith(_FILE):
             return pa.ipc.open_file(source, options=options)
         return pa.ipc.open_stream(source, options=options)
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise DataError(f"{shown} is not a readable Arrow file ({error}). Copy it again, or leave it out.") from error
+        raise _unreadable(shown, error) from error
+
+
+def _unreadable(shown: str, cause: object) -> DataError:
+    return DataError(f"{shown} is not a readable Arrow file ({cause}). Copy it again, or leave it out.")
 
 
 def arrow_records(stream: Stream, piece: Piece, options: RecordOptions) -> Iterator[Record | Rejected]:

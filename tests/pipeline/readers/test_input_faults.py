@@ -369,7 +369,13 @@ def test_a_folder_is_read_without_what_is_not_text(command, tmp_path: Path, monk
     assert [Path(line["path"]).name for line in lines] == ["c.jpg", "d", "e.html", "f.bin"]
     assert "trafilatura" in lines[2]["shown"]
 
+    named = ("shard", "--input", tmp_path / "in" / "**", "--output", tmp_path / "named")
+    refused = command(*named)
+    assert refused.returncode == 3 and "4 of 6 input files are refused" in refused.stderr
+
     monkeypatch.setattr(inputs, "MAX_CHECKED_FILES", 0)
+    refused = command(*named)
+    assert refused.returncode == 3 and "c.jpg looks like an image" in refused.stderr
     assert command(*shard, tmp_path / "again").returncode == 0
     names = ("manifest.json", f"rejected/{rejected.name}")
     assert all((tmp_path / "out" / name).read_bytes() == (tmp_path / "again" / name).read_bytes() for name in names)
@@ -377,8 +383,6 @@ def test_a_folder_is_read_without_what_is_not_text(command, tmp_path: Path, monk
     # A format that is given is that of all files but those that hold no characters. What is named must be readable.
     as_text = command(*shard, tmp_path / "text", "--format", "text")
     assert "3 documents" in as_text.stdout and "2 x file that looks like an image (folder)" in as_text.stdout
-    named = command("shard", "--input", tmp_path / "in" / "**", "--output", tmp_path / "named")
-    assert named.returncode == 3 and "4 of 6 input files are refused" in named.stderr
     assert command("shard", "--input", tmp_path / "in", "--output", tmp_path / "in" / "out").returncode == 2
 
 
