@@ -54,7 +54,7 @@ class ShardJob:
     """Options of `shard`: corpora to text shards."""
 
     input: list[str] = option(
-        help="files or patterns, with spaces or commas between them; may be repeated; .gz .bz2 .xz .zst are "
+        help="files, patterns or folders, with spaces or commas between them; may be repeated; .gz .bz2 .xz .zst are "
         "decompressed",
         many=True,
         recorded=False,
@@ -70,10 +70,14 @@ class ShardJob:
         check=OneOf(get_args(TextLayout)),
         help="what separates documents in plain text",
     )
-    text_key: str = option("text", help="the JSON key or the Parquet column that holds the text")
+    text_key: str = option(
+        "text",
+        help="the JSON key or the column of a table that holds the text; of a comma-separated list, all are joined as "
+        "paragraphs",
+    )
     encoding: str = option(
         "utf-8",
-        help="character encoding of text and JSON files, such as cp1252, gb18030 or utf-16",
+        help="character encoding of text, JSON and CSV files, such as cp1252, gb18030 or utf-16",
     )
     language: str = option("en", help="ISO 639 code or English name, for the sentence splitter")
     sentence_splitter: Splitter = option(

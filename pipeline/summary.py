@@ -84,7 +84,7 @@ def warning_lines(manifest: Manifest, text_layout: str) -> list[str]:
         first = undecodable["most"][0]
         place = place_in_words(first["first_place"], first)
         warning = f"{undecodable['count']:,} undecodable bytes were removed, the first at {place} of {first['path']}."
-        # Parquet has no other encoding, and pages name theirs.
+        # Parquet and Arrow have no other encoding, and pages name theirs.
         if "unit" not in first and first["encoding"] != OWN_ENCODING:
             warning += " If it is in another encoding, name it with --encoding."
         warnings.append(warning)

@@ -34,7 +34,7 @@ REGEX_OF_TEXT = {
     "encoding": "[A-Za-z0-9][A-Za-z0-9_.-]*",
     "input": f"{_PATTERN_OF_INPUT}(,{_PATTERN_OF_INPUT})*",
     "language": "[A-Za-z][A-Za-z -]{1,40}",
-    "text_key": r"[^\s,=]+",
+    "text_key": r"[^\s,=]+(,[^\s,=]+)*",
 }
 """Patterns of the flags that take any text."""
 

@@ -157,7 +157,8 @@ def full_name(runner: str) -> str:
 
 def carried(error: ClozelineError) -> RuntimeError:
     """Return what to raise in a worker, so that `carried_error` can restore the error in the launcher."""
-    content = json.dumps([type(error).__name__, str(error)])
+    known = next(kind.__name__ for kind in type(error).__mro__ if hasattr(errors, kind.__name__))
+    content = json.dumps([known, str(error)])
     return RuntimeError(f"<{_MARK}>{content}</{_MARK}>")
 
 

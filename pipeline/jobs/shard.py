@@ -39,7 +39,7 @@ from pipeline.jobs.publish_text import TextStagings, add_text_reports, publish_t
 from pipeline.options import ShardJob
 from pipeline.readers.encodings import canonical_encoding
 from pipeline.readers.inputs import Split, files_for, plan_splits, read_splits, write_inputs, write_splits
-from pipeline.readers.listing import InputFile, matching_files
+from pipeline.readers.listing import InputFile, Listing, list_inputs
 from pipeline.readers.table import READERS
 from pipeline.shard.documents import ReadOptions
 from pipeline.shard.holdout import (
@@ -84,19 +84,20 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     job = replace(job, encoding=canonical_encoding(job.encoding), language=language.code)
     if job.filters is not None:
         job = replace(job, filters=_chosen_filters(job, language))
-    files = matching_files(*job.input)
-    _check_inputs_are_outside(job.output, files)
+    listing = list_inputs(*job.input)
+    files = listing.files
+    _check_inputs_are_outside(job.output, listing)
     _warn_of_empty_files(files)
     options = beam_options(checked, beam_arguments, sum(file.size for file in files))
 
     output = path_for_workers("--output", job.output, options)
-    staging = plan_staging(output, "text", _identity(job, files))
+    staging = plan_staging(output, "text", _identity(job, listing))
     inputs = [Input(path=storage.printable(file.path), bytes=file.size) for file in files]
     provenance = Provenance(_recorded(job), inputs, job.seed)
     wanted = Wanted("text", provenance, job.overwrite)
     held_out = None
     if job.holdout is not None:
-        held_out = plan_staging(held_out_folder(output), "text", _identity(job, files) | SIDE)
+        held_out = plan_staging(held_out_folder(output), "text", _identity(job, listing) | SIDE)
     _check_held_out(wanted, staging, held_out, is_dry_run(options))
 
     graph = ShardCorpora(
@@ -108,7 +109,7 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
         staging=staging,
         held_out=held_out,
     )
-    return run_job("shard", wanted, staging, options, partial(_execution, graph, files, inputs, options))
+    return run_job("shard", wanted, staging, options, partial(_execution, graph, listing, inputs, options))
 
 
 def _chosen_filters(job: ShardJob, language: Language) -> Thresholds:
@@ -130,18 +131,35 @@ def _note_rules_of_another_language(language: Language, job: ShardJob) -> None:
         print(note, file=sys.stderr)
 
 
-def _check_inputs_are_outside(output: str, files: list[InputFile]) -> None:
-    """Raise UsageError if an input file is directly in the output folder, because a pattern may match shards next."""
+def _check_inputs_are_outside(output: str, listing: Listing) -> None:
+    """Raise UsageError if a pattern or a folder of the input may have shards of this job next.
+
+    That is if an input file is directly in the output folder, or if that is in a folder of the input.
+    """
+    for folder in listing.folders:
+        if _is_inside(output, folder):
+            raise UsageError(
+                f"--output {storage.printable(output)} is in the folder {storage.printable(folder)} of --input, whose "
+                "files are all read. Give --output another folder."
+            )
     if not storage.is_local(output):
         return
 
     folder = os.path.realpath(storage.filesystem(output)[1])
-    for file in files:
+    for file in listing.files:
         if "://" not in file.path and os.path.dirname(os.path.realpath(file.path)) == folder:
             raise UsageError(
                 f"--output {storage.printable(output)} is the folder of the input {storage.printable(file.path)}. Give "
                 "--output another folder."
             )
+
+
+def _is_inside(output: str, folder: str) -> bool:
+    if storage.is_local(output) and storage.is_local(folder):
+        paths = [os.path.realpath(storage.filesystem(url)[1]) for url in (output, folder)]
+    else:
+        paths = [url.rstrip("/") for url in (output, folder)]
+    return f"{paths[0]}/".startswith(f"{paths[1].rstrip('/')}/")
 
 
 def _warn_of_empty_files(files: list[InputFile]) -> None:
@@ -166,15 +184,16 @@ def _warn_of_flags_without_effect(job: ShardJob, splits: list[Split]) -> None:
         value = getattr(job, name)
         used_by = [known for known, reader in READERS.items() if name in reader.flags]
         if value != defaults[name] and formats.isdisjoint(used_by):
-            what = " or ".join(used_by)
+            what = " or ".join([*filter(None, [", ".join(used_by[:-1])]), used_by[-1]])
             print(f"clozeline: warning: --{name} {value} changes nothing: no input is {what}.", file=sys.stderr)
 
 
-def _execution(graph: ShardCorpora, files: list[InputFile], inputs: list[Input], options: PipelineOptions) -> Execution:
+def _execution(graph: ShardCorpora, listing: Listing, inputs: list[Input], options: PipelineOptions) -> Execution:
     """Plan the splits. They and the list of inputs are written just before the graph runs."""
     job = graph.job
     staging = graph.staging
-    splits = [_for_workers(split, options) for split in plan_splits(files, job.format, job.encoding)]
+    planned = plan_splits(listing.files, job.format, job.encoding, listing.in_folders)
+    splits = [_for_workers(split, options) for split in planned]
     _warn_of_flags_without_effect(job, splits)
 
     def prepare() -> None:
@@ -188,7 +207,7 @@ def _execution(graph: ShardCorpora, files: list[InputFile], inputs: list[Input],
         options=options,
         staging=staging,
         work=Work("split-", len(splits), graph.input_bytes),
-        estimate=lambda: _estimate(job, files, len(splits)),
+        estimate=lambda: _estimate(job, listing.files, len(splits)),
         prepare=prepare,
         published_first=() if graph.held_out is None else (graph.held_out,),
     )
@@ -255,7 +274,7 @@ def _estimate(job: ShardJob, files: list[InputFile], splits: int) -> estimate.Es
     )
 
 
-def _identity(job: ShardJob, files: list[InputFile]) -> dict[str, Any]:
+def _identity(job: ShardJob, listing: Listing) -> dict[str, Any]:
     """Return what the pieces of the job depend on. Jobs with the same identity share their staging."""
     options = recorded_options(job)
     for name in LIMITS:
@@ -264,7 +283,8 @@ def _identity(job: ShardJob, files: list[InputFile]) -> dict[str, Any]:
     return {
         "options": options,
         "seed": job.seed,
-        "files": [list(file) for file in files],
+        "files": [list(file) for file in listing.files],
+        **({"in_folders": sorted(listing.in_folders)} if listing.in_folders else {}),
     }
 
 

@@ -1,28 +1,34 @@
 """Detects what kind of file an input is, by its name and its first bytes.
 
-Files that are known not to be text are refused, with advice on what to do, so that markup, tables and archives are
-never read as documents by mistake. Anything unrecognized passes as text, source code and notes in Markdown or LaTeX
-too.
+Files that are known not to be text are refused, with advice on what to do, so that markup and archives are never
+read as documents by mistake. Anything unrecognized passes as text, source code and notes in Markdown or LaTeX too.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import re
 from typing import Literal, NamedTuple
 
 from pipeline.readers import jsonl
+from pipeline.readers.csv_rows import begins_table
 from pipeline.readers.encodings import encoding_error, is_line_safe
 from pipeline.readers.listing import InputFile
 from pipeline.readers.open import DECOMPRESSION_ERRORS, compression_of, open_plain
-from pipeline.readers.ranges import HEAD_BYTES, fills_head, open_head, open_range
+from pipeline.readers.ranges import HEAD_BYTES, open_head, open_range
 from pipeline.readers.record import BYTE_ORDER_MARK, Format
 from pipeline.readers.table import READERS
 from schemas.errors import DataError
 
 _BZ2_HEAD_BYTES = 1 << 20  # nothing decompresses before the end of a bzip2 file's first block
+
+
+class ForeignFileError(DataError):
+    """A file is known not to be text, or not text alone. kind: what it is, as messages write it."""
+
+    def __init__(self, message: str, kind: str = "binary data"):
+        super().__init__(message)
+        self.kind = kind
 
 
 class Kind(NamedTuple):
@@ -68,8 +74,8 @@ BINARY_KINDS = (
     Kind(
         "a file of data",
         "Convert it to JSON lines or Parquet (pyarrow, DuckDB, polars and pandas read most of them)",
-        ".arrow .feather .orc .avro .npy .npz .pkl .pickle .h5 .hdf5 .sqlite",
-        rb"ARROW1\0\0|SQLite format 3\0|\x89HDF\r\n\x1a\n|\x93NUMPY|\x80[\x02-\x05](?:\x95|\}|\]|c)",
+        ".orc .avro .npy .npz .pkl .pickle .h5 .hdf5 .sqlite",
+        rb"SQLite format 3\0|\x89HDF\r\n\x1a\n|\x93NUMPY|\x80[\x02-\x05](?:\x95|\}|\]|c)",
     ),
     Kind(
         "a compressed file",
@@ -86,10 +92,6 @@ BINARY_KINDS = (
 )
 """Kinds that hold no text, or hold it in a form that must be extracted. Others are known by their control bytes."""
 
-_CONVERT_TABLE = (
-    "Convert it to JSON lines or Parquet (DuckDB, polars and pandas do) and name the column with --text_key"
-)
-
 # White space and comments, as they may stand before the first tag. Possessive: with many comments, trying all ways to
 # divide them would take minutes.
 _COMMENTS = rb"(?:\s|<!--.*?-->)*+"
@@ -99,8 +101,6 @@ _FIELD_OF_MAIL = (
 )
 
 TEXT_KINDS = (
-    Kind("CSV", _CONVERT_TABLE, ".csv"),
-    Kind("TSV", _CONVERT_TABLE, ".tsv"),
     Kind(
         "XML",
         "Extract its text first, for instance with WikiExtractor if it is a Wikipedia dump",
@@ -186,13 +186,6 @@ _CONTROL = re.compile(rb"[\x00-\x08\x10-\x1a\x1c-\x1f]")
 _MANY_CONTROL_BYTES = 0.05
 """Minimum share of control bytes in binary data: 0.09 in compressed data, more elsewhere, and less in damaged text."""
 
-# A name of a column: it begins with a letter, digit or underscore and has at most 41 characters.
-_COLUMN_NAME = re.compile(r"\w[\w .:-]{0,40}")
-_USUAL_COLUMNS = frozenset({"id", "text", "label", "title", "content", "body", "url", "name", "date", "source", "lang"})
-
-_TABLE_ROWS = 5
-"""Rows of equal length that make a table. Prose does not have five lines with as many commas as the first one."""
-
 
 def check_file(file: InputFile, wanted: Format | Literal["auto"], encoding: str) -> Format:
     """Return the format of a file as `find_format` does. Also raises DataError if its reader could not open it."""
@@ -213,15 +206,16 @@ def find_format(file: InputFile, wanted: Format | Literal["auto"], encoding: str
 
     shown: the file's name in errors, if it is not its path.
 
-    Raises DataError if the file is known not to be text, if its first bytes show another encoding than `encoding`, or
-    if they are needed and not compressed as the file's name says. Other damage is left to the worker that reads it.
+    Raises ForeignFileError if the file is known not to be text, and DataError if its first bytes show another encoding
+    than `encoding`, or if they are needed and not compressed as the file's name says. Other damage is left to the
+    worker that reads it.
     """
     shown = shown or file.path
     found = named_format(file.path) if wanted == "auto" else wanted
     if found is not None and not READERS[found].is_text:
         return found
     if found is None:
-        _refuse_suffix(shown, file.path)
+        _refuse_suffix(shown, file.path, (*BINARY_KINDS, *TEXT_KINDS))
 
     try:
         head = _first_bytes(file, shown)
@@ -243,7 +237,15 @@ def find_format(file: InputFile, wanted: Format | Literal["auto"], encoding: str
         raise error
     if found is None:
         _refuse_other_than_prose(shown, text)
-    return found or "text"
+        found = "csv" if begins_table(text) else "text"
+    return found
+
+
+def refuse_binary(file: InputFile, shown: str = "") -> None:
+    """Raise ForeignFileError if the file is of BINARY_KINDS, whatever format is wanted."""
+    shown = shown or file.path
+    _refuse_suffix(shown, file.path, BINARY_KINDS)
+    _refuse_beginning(shown, _first_bytes(file, shown), BINARY_KINDS)
 
 
 def _format_that_begins(head: bytes, text: bytes) -> Format | None:
@@ -267,17 +269,17 @@ def _plain_name(path: str) -> str:
     return name.lower()
 
 
-def _refuse_suffix(shown: str, path: str) -> None:
+def _refuse_suffix(shown: str, path: str, kinds: tuple[Kind, ...]) -> None:
     # Not .so, .fa and .eml, which also end the names of Somali, Farsi and Emilian texts.
     suffix = os.path.splitext(_plain_name(path))[1]
-    for kind in (*BINARY_KINDS, *TEXT_KINDS):
+    for kind in kinds:
         if suffix in kind.suffixes.split():
             raise _refusal(shown, kind)
 
 
-def _refusal(shown: str, kind: Kind) -> DataError:
+def _refusal(shown: str, kind: Kind) -> ForeignFileError:
     as_text = "; or give --format text to read it as it is" if kind in TEXT_KINDS else ""
-    return DataError(f"{shown} looks like {kind.name}, not like text. {kind.advice}{as_text}.")
+    return ForeignFileError(f"{shown} looks like {kind.name}, not like text. {kind.advice}{as_text}.", kind.name)
 
 
 def _first_bytes(file: InputFile, shown: str) -> bytes:
@@ -292,59 +294,16 @@ def _first_bytes(file: InputFile, shown: str) -> bytes:
 
 
 def _refuse_other_than_prose(shown: str, text: bytes) -> None:
-    """Raise DataError for binary data, markup, columns and tables."""
+    """Raise DataError for binary data, markup and columns."""
     if len(_CONTROL.findall(text)) > _MANY_CONTROL_BYTES * len(text):
-        raise DataError(
+        raise ForeignFileError(
             f"{shown} holds control bytes, so it is not text. Leave it out, or name its encoding with --encoding if it "
             "is text in UTF-16."
         )
     _refuse_beginning(shown, text, TEXT_KINDS)
-    table = _kind_of_table(text)
-    if table is not None:
-        raise _refusal(shown, table)
 
 
 def _refuse_beginning(shown: str, head: bytes, kinds: tuple[Kind, ...]) -> None:
     for kind in kinds:
         if re.match(kind.beginning, head, re.IGNORECASE):
             raise _refusal(shown, kind)
-
-
-def _kind_of_table(text: bytes) -> Kind | None:
-    """Return CSV or TSV if rows of equal length follow a row of column names.
-
-    Tables without a header pass as text, because nothing distinguishes them from lists and poems.
-    """
-    lines = text.decode(errors="replace")
-    header = lines.partition("\n")[0]
-
-    comma_kind, tab_kind = TEXT_KINDS[:2]
-    for kind, delimiter in ((tab_kind, "\t"), (comma_kind, ","), (comma_kind, ";")):
-        names = header.split(delimiter)
-        if len(names) < 2 or not _are_column_names(names):
-            continue
-
-        reader = csv.reader(io.StringIO(lines), delimiter=delimiter, skipinitialspace=True)
-        try:
-            rows = [row for row in reader if row]
-        except csv.Error:
-            continue
-
-        # The last row of a longer file may be cut off.
-        whole_rows = rows[:-1] if fills_head(lines) else rows
-        if len(whole_rows) >= _TABLE_ROWS and all(len(row) == len(names) for row in whole_rows):
-            return kind
-    return None
-
-
-def _are_column_names(fields: list[str]) -> bool:
-    """Return whether the fields of the first line are names of columns.
-
-    Prose too has spaces after commas. If fields begin with a space, at least one name must be a usual one.
-    """
-    names = [field.strip(' "\r') for field in fields]
-    if not all(map(_COLUMN_NAME.fullmatch, names)):
-        return False
-
-    has_spaces = any(field.startswith(" ") for field in fields)
-    return not has_spaces or not _USUAL_COLUMNS.isdisjoint(name.lower() for name in names)

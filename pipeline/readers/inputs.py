@@ -23,7 +23,7 @@ from typing import Any, Literal
 from pipeline.commit.staging import Staging
 from pipeline.readers.cut_files import CELL_BYTES, FRAME_FORMATS
 from pipeline.readers.encodings import UTF8, is_line_safe
-from pipeline.readers.formats import check_file, find_format, named_format
+from pipeline.readers.formats import ForeignFileError, check_file, find_format, named_format, refuse_binary
 from pipeline.readers.listing import InputFile
 from pipeline.readers.open import compression_of
 from pipeline.readers.record import Format
@@ -63,6 +63,7 @@ class Piece:
     version: changes when the file does. A reader that finds a different version fails.
     format: "auto" if the worker must detect it, which `with_format` does.
     path_as_written: the path as the user wrote it, if workers need a different one.
+    in_folder: whether the file was not named, only its folder, so that it is left out if it is not text.
     """
 
     path: str
@@ -76,6 +77,7 @@ class Piece:
     _: KW_ONLY
     path_as_written: str = ""
     encoding: str = UTF8
+    in_folder: bool = False
 
     @property
     def file(self) -> InputFile:
@@ -110,8 +112,8 @@ class Piece:
     def place(self, position: int) -> dict[str, Any]:
         """Return where a record begins, for errors and OUTPUT/rejected/: its file, and its offset as `place`.
 
-        In Parquet, `place` is the number of the row, and `unit` is "row". In an encoding that is not line-safe, `place`
-        counts bytes of the file's UTF-8 form, and `unit` is "utf-8 byte".
+        In Parquet and Arrow, `place` is the number of the row, and `unit` is "row". In an encoding that is not
+        line-safe, `place` counts bytes of the file's UTF-8 form, and `unit` is "utf-8 byte".
         In later pieces of a cut compressed file, `place` counts plain bytes from the first frame that begins at or
         after byte `compressed_start` of the compressed file.
         """
@@ -133,8 +135,8 @@ class Piece:
     def from_row(cls, row: Sequence[Any]) -> Piece:
         """Return the piece that `to_row` described."""
         values: list[Any] = [_path_of(value) if isinstance(value, list) else value for value in row]
-        *first, path_as_written, encoding = values
-        return cls(*first, path_as_written=path_as_written, encoding=encoding)
+        *first, path_as_written, encoding, in_folder = values
+        return cls(*first, path_as_written=path_as_written, encoding=encoding, in_folder=in_folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,15 +171,23 @@ def _path_of(text: Sequence[str]) -> str:
     return os.fsdecode(text[0].encode("latin-1"))
 
 
-def plan_splits(files: Sequence[InputFile], wanted: Format | Literal["auto"], encoding: str = UTF8) -> list[Split]:
+def plan_splits(
+    files: Sequence[InputFile],
+    wanted: Format | Literal["auto"],
+    encoding: str = UTF8,
+    in_folders: frozenset[str] = frozenset(),
+) -> list[Split]:
     """Return the splits of a job: large files in pieces, and small files together.
 
+    in_folders: paths of files that workers leave out if they are not text (see `Listing`).
+
     If there are up to MAX_CHECKED_FILES files, they are opened concurrently; otherwise the workers detect formats.
-    Raises DataError if opened files are known not to be text, cannot be read as Parquet, or are in another encoding.
+    Raises DataError if opened files are known not to be text, cannot be read as Parquet or Arrow, or are in another
+    encoding.
     """
     formats: list[Format | Literal["auto"]] = [wanted] * len(files)
     if len(files) <= MAX_CHECKED_FILES:
-        formats = _checked_formats(files, wanted, encoding)
+        formats = _checked_formats(files, wanted, encoding, in_folders)
     else:
         _check_first_pages(files, wanted, encoding)
 
@@ -187,6 +197,7 @@ def plan_splits(files: Sequence[InputFile], wanted: Format | Literal["auto"], en
 
     for file, file_format in zip(files, formats, strict=True):
         for piece in pieces_of(file, file_format, encoding):
+            piece = replace(piece, in_folder=file.path in in_folders)
             is_full = pending_weight + piece.weight > SPLIT_BYTES or len(pending) == MAX_PIECES
             if pending and is_full:
                 splits.append(Split(len(splits), tuple(pending)))
@@ -201,13 +212,18 @@ def plan_splits(files: Sequence[InputFile], wanted: Format | Literal["auto"], en
 
 
 def _checked_formats(
-    files: Sequence[InputFile], wanted: Format | Literal["auto"], encoding: str
+    files: Sequence[InputFile], wanted: Format | Literal["auto"], encoding: str, in_folders: frozenset[str]
 ) -> list[Format | Literal["auto"]]:
     """Return the formats of files. Raises a DataError that names the first file of each kind that is refused."""
 
-    def format_or_error(file: InputFile) -> Format | DataError:
+    def format_or_error(file: InputFile) -> Format | Literal["auto"] | DataError:
+        is_named = file.path not in in_folders
         try:
+            if not is_named:
+                refuse_binary(file)
             return check_file(file, wanted, encoding)
+        except ForeignFileError as error:
+            return error if is_named else wanted
         except DataError as error:
             return error
 
@@ -275,9 +291,12 @@ def _piece_bytes(size: int, compression: str | None, cuts: Literal["anywhere", "
 def with_format(piece: Piece) -> Piece:
     """Return the piece with its format set, which is detected from the file's head unless it is known.
 
-    Raises DataError as `plan_splits` does. The head is remembered, so a worker that reads pieces of one file in a row
-    makes one request for it, and none for a piece at the beginning of the file.
+    Raises DataError as `plan_splits` does, and ForeignFileError for a file that is not text.
+    The head is remembered, so a worker that reads pieces of one file in a row makes one request for it, and none for a
+    piece at the beginning of the file.
     """
+    if piece.in_folder:
+        refuse_binary(piece.file, piece.display_path)
     if piece.format != "auto" and piece.start > 0:
         return piece
 

@@ -1,4 +1,7 @@
-"""Reads JSON lines: one object per line, the text under --text_key, the source under "source" if it is there."""
+"""Reads JSON lines: one object per line, the text under --text_key, the source under "source" if it is there.
+
+A file that is one JSON array is refused by formats.py: jq makes lines of it, which can be read from any place.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,13 @@ from pipeline.readers.record import (
     BYTE_ORDER_MARK,
     EXCERPT_CHARACTERS,
     MAX_RECORD,
+    PARAGRAPH_BREAK,
     Record,
     RecordOptions,
     Rejected,
     decode_utf8,
     excerpt_of,
+    split_keys,
     too_long_reason,
 )
 from pipeline.readers.text import lines_of_piece
@@ -99,12 +104,21 @@ def parse_json_line(line: bytes | None, text_key: str, offset: int, max_bytes: i
         source = "jsonl"
     source = source.encode(errors="replace").decode()  # without lone surrogates, which Arrow cannot store
 
-    text = fields.get(text_key)
-    if not isinstance(text, str):
+    wanted = (text_key,) if text_key in fields else split_keys(text_key)
+    text = _text_under(wanted, fields)
+    if text is None:
         reason = f"no text under {text_key!r}"
-        keys = () if text_key in fields else _keys_of_strings(fields)
+        keys = _keys_of_strings(fields) if fields.keys().isdisjoint(wanted) else ()
         return Rejected(reason, source, offset, excerpt_of(line), undecodable=undecodable, size=len(line), keys=keys)
     return Record(text, source, undecodable, position=offset, size=len(line))
+
+
+def _text_under(keys: tuple[str, ...], fields: dict[str, Any]) -> str | None:
+    """Return the strings under the keys as paragraphs, without empty ones; None if there are no strings."""
+    texts = [text for text in map(fields.get, keys) if isinstance(text, str)]
+    if len(texts) < 2:
+        return texts[0] if texts else None
+    return PARAGRAPH_BREAK.join(filter(None, texts))
 
 
 def _keys_of_strings(fields: dict[str, Any]) -> tuple[str, ...]:

@@ -1,13 +1,15 @@
 """Finds the files that the patterns of `--input` name, with the size and the version of each.
 
 Both come from the listing that resolves a pattern, so planning needs no request per file. A path without wildcards is
-looked up with one request. The patterns of a comma-separated list are listed concurrently.
+looked up with one request; if it is a folder, it stands for the files in it and in its subfolders. The patterns of a
+comma-separated list are listed concurrently.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from glob import glob
 from typing import Any, NamedTuple
 
@@ -46,11 +48,28 @@ class InputFile(NamedTuple):
     version: str
 
 
-def matching_files(*patterns: str) -> list[InputFile]:
-    """Return every file that patterns, or comma-separated lists of them, name: each file once, sorted by path.
+class Listing(NamedTuple):
+    """The files of the input, sorted by path.
 
-    A path that exists exactly as written means that file, even if its name contains commas or brackets. As in a shell,
-    wildcards match no name that begins with a dot.
+    in_folders: paths of those that no pattern names, only a folder.
+    folders: the folders, as the user wrote them.
+    """
+
+    files: list[InputFile]
+    in_folders: frozenset[str]
+    folders: list[str]
+
+
+def matching_files(*patterns: str) -> list[InputFile]:
+    """Return the files of `list_inputs`."""
+    return list_inputs(*patterns).files
+
+
+def list_inputs(*patterns: str) -> Listing:
+    """Return every file that patterns, or comma-separated lists of them, name: each file once.
+
+    A path that exists exactly as written means that file, even if its name contains commas or brackets, or the files
+    of that folder. As in a shell, wildcards match no name that begins with a dot; in a folder, such names are skipped.
 
     Raises UsageError for a pattern that matches no file or cannot be opened, DataError for a link to nothing, and
     StorageError if the disk or the store fails or has no such bucket.
@@ -61,8 +80,16 @@ def matching_files(*patterns: str) -> list[InputFile]:
 
     # In this thread if there is one, so that Ctrl-C ends a store's slow listing.
     listed = concurrently(_files_of_pattern, members) if len(members) > 1 else map(_files_of_pattern, members)
-    by_path = {file.path: file for files in listed for file in files}
-    return [by_path[path] for path in sorted(by_path)]
+    by_path: dict[str, InputFile] = {}
+    named: set[str] = set()
+    folders: list[str] = []
+    for member, (files, is_folder) in zip(members, listed, strict=True):
+        by_path |= {file.path: file for file in files}
+        if is_folder:
+            folders.append(member)
+        else:
+            named.update(file.path for file in files)
+    return Listing([by_path[path] for path in sorted(by_path)], frozenset(by_path.keys() - named), folders)
 
 
 def is_unchanged(path: str, version: str) -> bool:
@@ -90,9 +117,10 @@ def _versions(entry: dict[str, Any]) -> list[str]:
     return [*versions, str(entry["size"])]
 
 
-def _files_of_pattern(pattern: str) -> list[InputFile]:
+def _files_of_pattern(pattern: str) -> tuple[list[InputFile], bool]:
+    """Return the files that a pattern names, and whether it is a folder."""
     fs, path = storage.filesystem(pattern)
-    entries = _matches(fs, path, pattern)
+    entries, is_folder = _matches(fs, path, pattern)
 
     # Listings of web servers have no sizes, and those of local disks do not follow symbolic links.
     unknown = [name for name, entry in entries.items() if entry.get("islink") or _has_no_size(entry)]
@@ -101,6 +129,8 @@ def _files_of_pattern(pattern: str) -> list[InputFile]:
     _refuse_unreadable(entries, pattern)
 
     files = [(name, entry) for name, entry in entries.items() if entry["type"] == "file"]
+    if not files and is_folder:
+        raise UsageError(f"--input {pattern} is a folder without files. Those that begin with a dot are skipped.")
     if not files:
         _check_bucket(fs, path, pattern)
         raise _no_file_error(pattern, entries)
@@ -109,7 +139,7 @@ def _files_of_pattern(pattern: str) -> list[InputFile]:
     for name, entry in files:
         path = _as_written(fs.unstrip_protocol(name), pattern)
         found.append(InputFile(path, int(entry["size"]), _versions(entry)[0]))
-    return found
+    return found, is_folder
 
 
 def _refuse_unreadable(entries: dict[str, dict[str, Any]], pattern: str) -> None:
@@ -232,17 +262,50 @@ def _leading_dots(names: list[str]) -> int:
     return sum(name.startswith(".") for name in names)
 
 
-def _matches(fs: Any, path: str, pattern: str) -> dict[str, dict[str, Any]]:
-    """Return {name: facts} for every file and folder that a pattern names."""
+def _inside(fs: Any, folder: str) -> dict[str, dict[str, Any]]:
+    """Return {name: facts} for the files in a folder and in its subfolders. On a local disk, they need a lookup."""
+    if isinstance(fs, LocalFileSystem):
+        return {name: {"type": "other", "islink": True} for name in _walk_disk(folder)}
+
+    found = fs.find(folder, detail=True)
+    depth = len(folder.strip("/").split("/"))
+    return {name: entry for name, entry in found.items() if not _leading_dots(name.strip("/").split("/")[depth:])}
+
+
+def _walk_disk(folder: str) -> Iterator[str]:
+    """Yield the files of a folder. Folders that are links are entered, each folder once."""
+
+    def stop(error: OSError) -> None:
+        raise error
+
+    entered: set[str] = set()
+    for parent, folders, names in os.walk(folder, onerror=stop, followlinks=True):
+        real = os.path.realpath(parent)
+        if real in entered:
+            folders.clear()
+            continue
+
+        entered.add(real)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (os.path.join(parent, name) for name in sorted(names) if not name.startswith("."))
+
+
+def _matches(fs: Any, path: str, pattern: str) -> tuple[dict[str, dict[str, Any]], bool]:
+    """Return {name: facts} for every file and folder that a pattern names, or that is in the folder that it is.
+
+    Also returns whether the pattern is a folder.
+    """
     try:
         with storage.storage_errors_of(pattern, OSError):
             is_pattern = _WILDCARD.search(path) and not _is_local_file(pattern)
             if is_pattern:
-                return _glob(fs, path)
-            return {path: fs.info(path)}
+                return _glob(fs, path), False
+            entry = fs.info(path)
+            is_folder = entry["type"] == "directory"
+            return (_inside(fs, path) if is_folder else {path: entry}), is_folder
     except (FileNotFoundError, NotADirectoryError):
         is_dead_link = storage.is_local(pattern) and os.path.islink(path)
-        return {path: {"type": "other"}} if is_dead_link else {}
+        return ({path: {"type": "other"}} if is_dead_link else {}), False
     except ValueError as error:
         cause = str(error).removeprefix("Invalid pattern: ")
         raise UsageError(

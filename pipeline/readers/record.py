@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
-Format = Literal["text", "jsonl", "parquet", "wikiextractor", "warc", "html"]
+Format = Literal["text", "jsonl", "parquet", "arrow", "csv", "wikiextractor", "warc", "html"]
 """The names of input formats; pipeline/readers/table.py has their readers."""
 
 TextLayout = Literal["blank_line", "line", "file"]
@@ -32,6 +32,9 @@ EXCERPT_CHARACTERS = 500  # of a rejected record, kept for a person to look at
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _MAX_UTF8_BYTES = 4  # of one character
 
+PARAGRAPH_BREAK = "\n\n"
+"""What joins the texts of several keys."""
+
 # Bytes around the first undecodable one that are kept to guess the encoding.
 _SAMPLE_BEFORE = 256
 _SAMPLE_BYTES = 4096
@@ -39,7 +42,10 @@ _SAMPLE_BYTES = 4096
 
 @dataclass(frozen=True)
 class RecordOptions:
-    """How readers find the documents in a file, and the limits that they apply."""
+    """How readers find the documents in a file, and the limits that they apply.
+
+    text_key: one key or column, or several with commas between them; see `split_keys`.
+    """
 
     text_key: str
     text_layout: TextLayout
@@ -67,7 +73,7 @@ class Record:
     """One document as it is in the input.
 
     source: kind of origin ("wiki", "jsonl", "web"), never a path, because paths change.
-    position: byte offset at which the record begins; in Parquet, the row number in the file. See Piece.place.
+    position: byte offset at which the record begins; in Parquet and Arrow, the row number in the file. See Piece.place.
     size: bytes of the record.
     line_count: number of lines; set for plain text only.
     """
@@ -98,6 +104,17 @@ class Rejected:
     undecodable: Undecodable | None = field(default=None, compare=False)
     size: int = field(default=0, compare=False)
     keys: tuple[str, ...] = field(default=(), compare=False)
+
+
+def split_keys(text_key: str) -> tuple[str, ...]:
+    """Return the keys that --text_key names: it is one, or a comma-separated list, each read once.
+
+    Where a record or a file has a key that is exactly the whole of --text_key, commas and all, its readers take that.
+    """
+    if "," not in text_key:
+        return (text_key,)
+    keys = filter(None, map(str.strip, text_key.split(",")))
+    return tuple(dict.fromkeys(keys)) or (text_key,)
 
 
 def too_long_reason(max_document_bytes: int) -> str:

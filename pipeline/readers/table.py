@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Literal, NamedTuple
 
+from pipeline.readers.arrow import arrow_records, begins_arrow, open_arrow
+from pipeline.readers.csv_rows import csv_records
 from pipeline.readers.cut_files import open_cut
 from pipeline.readers.html_pages import begins_html, check_extractor, html_records
 from pipeline.readers.jsonl import begins_json_lines, json_records
@@ -69,6 +71,17 @@ READERS: dict[Format, Reader] = {
         flags=("text_key",),
         check=open_parquet,
     ),
+    "arrow": Reader(
+        arrow_records,
+        cuts="whole",
+        suffixes=(".arrow", ".feather"),
+        begins=begins_arrow,
+        is_text=False,
+        flags=("text_key",),
+        check=open_arrow,
+    ),
+    # Recognized last of all, in formats.py: other kinds of files have lines of as many fields too.
+    "csv": Reader(csv_records, cuts="whole", suffixes=(".csv", ".tsv", ".tab"), flags=("text_key", "encoding")),
     "wikiextractor": Reader(wiki_records, begins=begins_articles, flags=("encoding",)),
     "warc": Reader(
         warc_records,

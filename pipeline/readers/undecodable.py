@@ -103,7 +103,7 @@ class UndecodableBytes:
         return self.piece.is_whole_file or self.piece.is_cut or not self.piece.is_text
 
     def _file_bytes(self) -> int:
-        """Return the plain bytes of the whole file; an estimate for Parquet and cut compressed files."""
+        """Return the plain bytes of the whole file; an estimate for Parquet, Arrow and cut compressed files."""
         if self.piece.is_cut or not self.piece.is_text:
             return max(self.size, COMPRESSED_WEIGHT * self.piece.size)
         return self.size if self.piece.is_whole_file else self.piece.size
@@ -174,7 +174,7 @@ def _too_many_error(file: Report, max_ratio: float) -> DataError:
     if file["encoding"] == OWN_ENCODING:
         advice = "Leave it out, or raise --max_undecodable_ratio"
     elif file.get("unit") == "row":
-        advice = "The texts of Parquet must be UTF-8: repair the file"
+        advice = "The texts of Parquet and Arrow files must be UTF-8: repair the file"
     elif likely:
         advice = f"It may be {likely}: give --encoding {likely} to read it, and look at the result with `inspect`"
     else:

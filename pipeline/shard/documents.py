@@ -21,6 +21,7 @@ from pipeline.commit.reports import Report
 from pipeline.filters.measures import Measured
 from pipeline.filters.rules import RULES, without_citations
 from pipeline.filters.selection import Thresholds
+from pipeline.readers.formats import ForeignFileError
 from pipeline.readers.inputs import Piece, Split, with_format
 from pipeline.readers.record import MAX_UNDECODABLE_RATIO, Record, RecordOptions, Rejected
 from pipeline.readers.table import read_records
@@ -41,6 +42,9 @@ record of a large file is rejected, and no document ever fills the run."""
 
 HARMLESS_REASONS = ("blank line", *WEB_RULES)
 """Reasons of rejected records that do not count as bad: nothing is wrong with them."""
+
+FOLDER = "folder"
+"""Source, in the ledger, of files that a folder holds and that are not text."""
 
 # A document of MANY_LINES lines without a blank line may be that many documents. More than MANY_LONG_LINES suffice if
 # every line has LONG_LINE characters or more, because wrapped text has shorter lines.
@@ -223,6 +227,7 @@ class RunBuffer:
     cleaning: number of changes by each cleaning rule.
     rejected: number of rejected records, without harmless ones.
     excerpts: entries of OUTPUT/rejected/, for the first MAX_EXCERPTS of them.
+    files: entries of OUTPUT/rejected/ for the first MAX_EXCERPTS files of folders that are not text.
     undecodable: one report for each piece with undecodable bytes.
     unbroken: documents with many lines and no blank line; see `note_unbroken`.
     """
@@ -236,6 +241,7 @@ class RunBuffer:
     cleaning: Counter[str] = field(default_factory=Counter)
     rejected: int = 0
     excerpts: list[Report] = field(default_factory=list)
+    files: list[Report] = field(default_factory=list)
     undecodable: list[Report] = field(default_factory=list)
     unbroken: list[Report] = field(default_factory=list)
 
@@ -287,6 +293,13 @@ class RunBuffer:
             entry["keys"] = list(record.keys)
         self.excerpts.append(entry)
 
+    def leave_out(self, piece: Piece, error: ForeignFileError) -> None:
+        """Count a file of a folder that is not text in the ledger, and keep why. It is no bad record."""
+        reason = f"file that looks like {error.kind}"
+        self.ledger[reason, FOLDER] += 1
+        if len(self.files) < MAX_EXCERPTS:
+            self.files.append({"reason": reason, "source": FOLDER, **piece.place(0), "shown": str(error)})
+
 
 def _may_be_many_documents(record: Record) -> bool:
     if record.line_count >= MANY_LINES:
@@ -309,7 +322,14 @@ def read_documents(split: Split, reading: ReadOptions) -> Iterator[RunBuffer]:
     """
     documents = RunBuffer()
     for piece in split.pieces:
-        piece = with_format(piece)
+        try:
+            piece = with_format(piece)
+        except ForeignFileError as error:
+            if not piece.in_folder:
+                raise
+            if piece.start == 0:
+                documents.leave_out(piece, error)
+            continue
         undecodable = UndecodableBytes(piece, reading.max_undecodable_ratio, reading.max_decompression_ratio)
 
         for record in read_records(piece, reading):

@@ -92,13 +92,14 @@ def write_runs(split: Split, reading: ReadOptions, num_shards: int | None, stagi
 
 
 def _write_run(name: str, documents: RunBuffer, reading: ReadOptions, buckets: int, staging: Staging) -> RunIndex:
-    """Write the files of one run: its documents, and excerpts of its rejected records."""
+    """Write the files of one run: its documents, and excerpts of its rejected records and files."""
     rows = rows_of(documents, reading.dedup)
     data, index = encode_run(rows, placements_of(rows, reading.seed), buckets, f"{name}.run")
     staging.put(index.name, data)
 
-    if documents.excerpts:
-        json_lines = b"".join(orjson.dumps(entry) + b"\n" for entry in documents.excerpts)
+    entries = [*documents.excerpts, *documents.files]
+    if entries:
+        json_lines = b"".join(orjson.dumps(entry) + b"\n" for entry in entries)
         staging.put(f"{name}.rejected.jsonl", json_lines)
     return index
 
@@ -139,6 +140,7 @@ def run_report(name: str, documents: RunBuffer) -> Report:
         "ledger": [[*entry, count] for entry, count in sorted(documents.ledger.items())],
         "cleaning": dict(sorted(documents.cleaning.items())),
         "rejected": documents.rejected,
+        "files": len(documents.files),
         "first_rejected": _first(name, documents.excerpts),
         "undecodable": documents.undecodable,
         "unbroken": len(documents.unbroken),

@@ -45,7 +45,7 @@ GOOD = {
     "max_bad_ratio": ["0", "0.01", "1", "1.0"],
     "seed": ["0", "-3", "123456789012345678"],
     "language": ["en", "Swiss German"],
-    "text_key": ["text", "body.text"],
+    "text_key": ["text", "body.text", "title,text"],
     "encoding": ["utf-8", "cp1252", "gb18030", "ISO8859_1"],
     "holdout": ["0.05"],
     "max_document_bytes": ["16777216"],
@@ -75,7 +75,7 @@ BAD = {
     "model": ["bpe", "charbpe"],
     "objective": ["mlm", "nsp,sop"],
     "language": ["e", "en;rm"],
-    "text_key": ["a b", "a,b"],
+    "text_key": ["a b", "a,"],
 }
 
 

@@ -82,7 +82,7 @@ def test_a_broken_pipe_inside_a_job_is_not_success(command, corpus, tmp_path, mo
     def broken(*_: object) -> None:
         raise BrokenPipeError
 
-    monkeypatch.setattr("pipeline.jobs.shard.matching_files", broken)
+    monkeypatch.setattr("pipeline.jobs.shard.list_inputs", broken)
     with pytest.raises(BrokenPipeError):
         command("shard", "--input", corpus, "--output", tmp_path / "out")
 

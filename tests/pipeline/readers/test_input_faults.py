@@ -101,7 +101,7 @@ TRIES: list[tuple[str, Make, int, list[str]]] = [
         "D-strings-not-utf-8",
         parquet({"a": pa.array([b"caf\xe9 " * 20] * 9).view(pa.string())}, ["text"]),
         3,
-        ["x.parquet is not UTF-8", "the first at row 0;", "The texts of Parquet must be UTF-8"],
+        ["x.parquet is not UTF-8", "the first at row 0;", "The texts of Parquet and Arrow files must be UTF-8"],
     ),
     ("D-compressed", renamed(parquet({"a": ["A b."]}, ["text"]), "x.parquet.gz"), 3, ["Decompress it first"]),
     ("D-row-in-capitals", renamed(parquet({"a": [None]}, ["text"]), "x.PARQUET"), 3, ["at row 0 of"]),
@@ -213,7 +213,27 @@ TRIES: list[tuple[str, Make, int, list[str]]] = [
     ),
     ("language-code", file_of("x.txt", b"A b.", "--language", "xx"), 2, ["--language 'xx'", "code of ISO 639"]),
     ("language-fallback", file_of("x.txt", b"A b.", "--language", "swe"), 0, ["Swedish (sv)", "those of English (en)"]),
-    ("format-csv", file_of("x.csv", CSV), 3, ["x.csv looks like CSV", "--text_key", "--format text"]),
+    ("format-html", file_of("x.html", b"<p>Hello."), 3, ["x.html looks like HTML", "--format text"]),
+    (
+        "csv-other-column",
+        file_of("x.csv", CSV, "--text_key", "title,body"),
+        3,
+        ["x.csv has no text column 'body'; give --text_key one of id, title, text"],
+    ),
+    ("csv-empty-header", file_of("x.csv", b'"a\n\n'), 3, ["x.csv has no readable row of column names"]),
+    (
+        "csv-rows",
+        file_of("x.csv", CSV + b'3,A\n4,"A" b,c\n5,a\rb,c\n', "--max_bad_ratio", 0.5),
+        0,
+        [
+            "1 x row with a line end (CR) outside of quotes (csv)",
+            "1 x row with a quote that is not closed or not doubled (csv)",
+            "1 x row with another number of fields than the header (csv)",
+        ],
+    ),
+    ("feather-v1", file_of("x.feather", b"FEA1\0\0\0\0"), 3, ["x.feather is a Feather V1 file", "write_feather"]),
+    ("arrow-other", file_of("x.arrow", PROSE.encode()), 3, ["x.arrow is not a readable Arrow file"]),
+    ("json-array", file_of("x", b'[{"text": "A b."}]'), 3, ["looks like a JSON array", "jq -c '.[]'"]),
     ("format-given", file_of("x.csv", CSV, "--format", "text"), 0, ["1 documents"]),
     (
         "layout-one-document",
@@ -310,7 +330,7 @@ def test_an_output_that_is_the_folder_of_an_input_is_refused(command, tmp_path: 
 @pytest.mark.parametrize(
     ("name", "flags", "warning"),
     [
-        ("x.txt", ("--text_key", "body"), "--text_key body changes nothing: no input is jsonl or parquet."),
+        ("x.txt", ("--text_key", "body"), "--text_key body changes nothing: no input is jsonl, parquet, arrow or csv."),
         ("x.jsonl", ("--text_layout", "line"), "--text_layout line changes nothing: no input is text."),
         ("x.txt", ("--text_layout", "line", "--text_key", "text"), ""),
     ],
@@ -320,6 +340,50 @@ def test_a_flag_that_changes_nothing_is_told(command, tmp_path: Path, name: str,
     done = command("shard", "--input", tmp_path / name, "--output", tmp_path / "out", *flags)
     assert done.returncode == 0
     assert done.stderr == (f"clozeline: warning: {warning}\n" if warning else "")
+
+
+def test_a_folder_is_read_without_what_is_not_text(command, tmp_path: Path, monkeypatch) -> None:
+    """On which side the formats are found does not matter."""
+    files = {
+        "a.txt": b"Some words.\n",
+        "deep/b.csv": b"text\nOther words.\n",
+        "deep/c.jpg": b"",
+        "deep/d": b"\x89PNG\r\n\x1a\n",
+        "deep/e.html": b"<p>Hello.",
+        "f.bin": b"\0" * 99,
+        ".hidden": b"\0",
+    }
+    for name, data in files.items():
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_bytes(data)
+    shard = ("shard", "--input", tmp_path / "in", "--max_bad_ratio", 0, "--output")
+    done = command(*shard, tmp_path / "out")
+    assert done.returncode == 0 and "2 documents" in done.stdout, done.stderr
+    assert done.stdout.splitlines()[1:] == [
+        "  left out: 1 x file that looks like HTML (folder)",
+        "  left out: 2 x file that looks like an image (folder)",
+        "  left out: 1 x file that looks like binary data (folder)",
+    ]
+    (rejected,) = (tmp_path / "out" / "rejected").iterdir()
+    lines = list(map(json.loads, rejected.read_text().splitlines()))
+    assert [Path(line["path"]).name for line in lines] == ["c.jpg", "d", "e.html", "f.bin"]
+    assert "trafilatura" in lines[2]["shown"]
+
+    named = ("shard", "--input", tmp_path / "in" / "**", "--output", tmp_path / "named")
+    refused = command(*named)
+    assert refused.returncode == 3 and "4 of 6 input files are refused" in refused.stderr
+
+    monkeypatch.setattr(inputs, "MAX_CHECKED_FILES", 0)
+    refused = command(*named)
+    assert refused.returncode == 3 and "c.jpg looks like an image" in refused.stderr
+    assert command(*shard, tmp_path / "again").returncode == 0
+    names = ("manifest.json", f"rejected/{rejected.name}")
+    assert all((tmp_path / "out" / name).read_bytes() == (tmp_path / "again" / name).read_bytes() for name in names)
+
+    # A format that is given is that of all files but those that hold no characters. What is named must be readable.
+    as_text = command(*shard, tmp_path / "text", "--format", "text")
+    assert "3 documents" in as_text.stdout and "2 x file that looks like an image (folder)" in as_text.stdout
+    assert command("shard", "--input", tmp_path / "in", "--output", tmp_path / "in" / "out").returncode == 2
 
 
 def test_patterns_that_the_shell_expanded_are_read(command, tmp_path: Path) -> None:

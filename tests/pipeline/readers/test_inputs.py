@@ -1,4 +1,3 @@
-import re
 from pathlib import Path
 
 import fsspec
@@ -8,7 +7,7 @@ import pytest
 
 from pipeline.readers import inputs
 from pipeline.readers.inputs import Piece, plan_splits, with_format
-from pipeline.readers.listing import matching_files
+from pipeline.readers.listing import list_inputs, matching_files
 from pipeline.readers.record import Record, RecordOptions
 from pipeline.readers.table import read_records
 from schemas.errors import DataError, UsageError
@@ -37,22 +36,48 @@ def test_a_pattern_that_matches_nothing_stops_the_job(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("x")
     with pytest.raises(UsageError, match=r"nothing/\*\.txt matches no file"):
         matching_files(f"{tmp_path}/a.txt,{tmp_path}/nothing/*.txt")
+    (tmp_path / "folder").mkdir()
     with pytest.raises(UsageError, match=r"is a folder\. Name its files"):
-        matching_files(str(tmp_path))
+        matching_files(f"{tmp_path}/fold*")
     with pytest.raises(UsageError, match=r"as in corpus/\*\*/\*\.txt"):
         matching_files(f"{tmp_path}/**.txt")
     with pytest.raises(UsageError, match="--input is empty"):
         matching_files(" , ")
 
 
-def test_a_folder_says_how_to_name_its_files(tmp_path: Path) -> None:
-    (tmp_path / "my texts" / "deep").mkdir(parents=True)
-    (tmp_path / "my texts" / "a.txt").write_text("x")
-    (tmp_path / "my texts" / "deep" / "b.txt").write_text("x")
-    with pytest.raises(UsageError) as refusal:
-        matching_files(f"{tmp_path}/my texts")
-    advised = re.findall(r"'([^']+\*[^']*)'", str(refusal.value))
-    assert [len(matching_files(pattern.replace(".jsonl", ".txt"))) for pattern in advised] == [1, 2]
+@pytest.mark.parametrize("store", ["disk", "memory"])
+def test_a_folder_stands_for_the_files_in_it(tmp_path: Path, store: str) -> None:
+    names = ("b.txt", "a [1]/z.txt", "a [1]/deep/c.txt", ".git/x.txt", "a [1]/.hidden", "._a.txt")
+    root = f"{tmp_path}/texts" if store == "disk" else f"memory://folder{tmp_path}"
+    for name in names:
+        with fsspec.open(f"{root}/{name}", "wb", auto_mkdir=True):
+            pass
+
+    for written in (root, f"{root}/"):
+        listing = list_inputs(written, f"{root}/b.txt")
+        paths = [file.path.removeprefix(f"{root}/").split(f"{tmp_path.name}/")[-1] for file in listing.files]
+        assert paths == ["a [1]/deep/c.txt", "a [1]/z.txt", "b.txt"]
+        # A file that is named too is not left out if it is not text.
+        assert listing.in_folders == {file.path for file in listing.files[:2]}
+        assert listing.folders == [written]
+
+
+def test_a_folder_of_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "a.txt").write_text("x")
+    (tmp_path / "texts").mkdir()
+    for name, target in (("linked", "elsewhere"), ("loop", "texts"), ("b.txt", "elsewhere/a.txt")):
+        (tmp_path / "texts" / name).symlink_to(tmp_path / target)
+    monkeypatch.chdir(tmp_path)
+    found = matching_files("texts")
+    assert [(file.path, file.size) for file in found] == [("texts/b.txt", 1), ("texts/linked/a.txt", 1)]
+
+    (tmp_path / "texts" / "dead").symlink_to("nothing")
+    with pytest.raises(DataError, match="dead, a link to nothing"):
+        matching_files("texts")
+    (tmp_path / "empty" / ".git").mkdir(parents=True)
+    with pytest.raises(UsageError, match=r"empty is a folder without files\. Those that begin with a dot"):
+        matching_files("empty")
 
 
 @pytest.mark.parametrize(
@@ -130,7 +155,7 @@ def test_chained_addresses_are_refused(pattern: str) -> None:
 
 
 def test_all_kinds_of_refused_files_are_told_at_once(tmp_path: Path) -> None:
-    names = {"a.png": b"", "b.png": b"", "c.csv": b"", "d.txt": b"Text.", "e.parquet": b"no", "f.bin": b"\0" * 9}
+    names = {"a.png": b"", "b.png": b"", "c.html": b"", "d.txt": b"Text.", "e.parquet": b"no", "f.bin": b"\0" * 9}
     for name, data in names.items():
         (tmp_path / name).write_bytes(data)
     with pytest.raises(DataError) as refusal:
@@ -138,7 +163,7 @@ def test_all_kinds_of_refused_files_are_told_at_once(tmp_path: Path) -> None:
     told = str(refusal.value)
     assert told.startswith("5 of 6 input files are refused.")
     assert [
-        told.count(part) for part in ("a.png looks like an image", "b.png", "c.csv looks", "f.bin holds control bytes")
+        told.count(part) for part in ("a.png looks like an image", "b.png", "c.html looks", "f.bin holds control bytes")
     ] == [
         1,
         0,

@@ -22,7 +22,7 @@ from schemas.errors import DataError
 from tests.object_store import ObjectStore
 
 TEXT = b"The cat sat on the mat. It was happy there.\n"
-CSV = b"id,title,text\n" + b'1,"One, two",Some words.\n2,B,More words.\n' * 5
+PAGE = b"<html><p>Some words.</p></html>"
 
 
 @pytest.fixture
@@ -63,9 +63,9 @@ def test_many_files_are_planned_from_the_listing_and_cost_a_worker_two_requests(
 def test_few_files_are_opened_before_the_job_starts(store: ObjectStore, bucket) -> None:
     for number in range(20):
         bucket.put_object(Key=f"{number}.txt", Body=TEXT)
-    bucket.put_object(Key="17.txt", Body=CSV)
+    bucket.put_object(Key="17.txt", Body=PAGE)
     store.requests.clear()
-    with pytest.raises(DataError, match=r"17\.txt looks like CSV"):
+    with pytest.raises(DataError, match=r"17\.txt looks like HTML"):
         plan_splits(matching_files("s3://plans/*.txt"), "auto")
     assert sum("list-type" not in path for _, path in store.requests) == 20
 
@@ -83,10 +83,10 @@ def test_a_file_that_changes_after_the_listing_is_named(bucket) -> None:
 
 def test_a_file_of_the_wrong_kind_is_refused_by_the_worker_too(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(inputs, "MAX_CHECKED_FILES", 0)
-    (tmp_path / "x.txt").write_bytes(CSV)
+    (tmp_path / "x.txt").write_bytes(PAGE)
     (tmp_path / "y.txt").write_bytes("Café crème. Très bon.\n".encode() * 20)
     (split,) = plan_splits(matching_files(f"{tmp_path}/x.txt"), "auto")
-    with pytest.raises(DataError, match=r"x\.txt looks like CSV"):
+    with pytest.raises(DataError, match=r"x\.txt looks like HTML"):
         records(split.pieces[0])
     for wanted in ("auto", "text"):
         (split,) = plan_splits(matching_files(f"{tmp_path}/y.txt"), wanted, "cp1252")  # type: ignore[arg-type]

@@ -1,0 +1,314 @@
+"""Reads CSV and TSV: one document per row, text in the columns of --text_key, the source in "source" if it is there.
+
+The first row names the columns. Quoting is that of RFC 4180, read by Python's csv in its strict mode: a field in quotes
+may hold line ends and, doubled, quotes. So a line does not say whether a row begins with it, and a file is not cut.
+
+A quote that is never closed would swallow the rows up to the next one. Of such a row only the first line is rejected;
+the lines after it are read again as rows. Memory is bounded by --max_document_bytes, which a row may have.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import sys
+from collections.abc import Iterator
+from typing import IO, TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from pipeline.readers.columns import check_columns
+from pipeline.readers.encodings import UTF8, is_line_safe, to_utf8
+from pipeline.readers.open import Stream
+from pipeline.readers.ranges import fills_head
+from pipeline.readers.record import (
+    BYTE_ORDER_MARK,
+    PARAGRAPH_BREAK,
+    Record,
+    RecordOptions,
+    Rejected,
+    Undecodable,
+    decode_utf8,
+    excerpt_of,
+    too_long_reason,
+)
+from schemas.errors import DataError
+
+if TYPE_CHECKING:
+    from pipeline.readers.inputs import Piece
+
+OTHER_WIDTH = "row with another number of fields than the header"
+UNCLOSED = "row with a quote that is not closed or not doubled"
+LINE_END = "row with a line end (CR) outside of quotes"
+
+DELIMITERS = (",", ";", "\t")
+TAB_SUFFIXES = (".tsv", ".tab")
+
+MAX_REREADS = 8
+"""How often a file is read at most because of quotes that are not closed. Some files would need thousands of times."""
+
+_SOURCE = "csv"
+_SKIP_BYTES = 1 << 20  # read at once from a row that is not kept
+_QUOTE = b'"'
+
+# A name of a column: it begins with a letter, digit or underscore and has at most 41 characters.
+_COLUMN_NAME = re.compile(r"\w[\w .:-]{0,40}")
+_USUAL_COLUMNS = frozenset({"id", "text", "label", "title", "content", "body", "url", "name", "date", "source", "lang"})
+
+_TABLE_ROWS = 5
+"""Rows of equal length that make a table. Prose does not have five lines with as many commas as the first one."""
+
+
+def csv_records(stream: Stream, piece: Piece, options: RecordOptions) -> Iterator[Record | Rejected]:
+    """Yield one record for each row of the file after the first one.
+
+    Raises DataError if the first row does not name the columns, and if quotes make it unknown where rows begin.
+    """
+    csv.field_size_limit(sys.maxsize)  # rows are bounded here
+    lines = _Lines(stream.file, piece, options.max_document_bytes)
+    layout, header = _read_header(lines, piece)
+    if not header:
+        return
+
+    schema = pa.schema([pa.field(name, pa.string()) for name in header])
+    wanted = [header.index(name) for name in check_columns(piece.display_path, schema, options.text_key)]
+    source = header.index("source") if "source" in header and header.index("source") not in wanted else None
+
+    for row in _rows(lines, layout, options):
+        if isinstance(row, Rejected):
+            yield row
+        elif len(row) != len(header):
+            yield lines.rejected(OTHER_WIDTH)
+        else:
+            texts = [row[position] for position in wanted]
+            text = texts[0] if len(texts) == 1 else PARAGRAPH_BREAK.join(filter(None, texts))
+            name = row[source] if source is not None else ""
+            yield Record(text, name or _SOURCE, lines.undecodable(), position=lines.offset, size=len(lines.row))
+
+
+def _read_header(lines: _Lines, piece: Piece) -> tuple[dict[str, Any], list[str]]:
+    """Read the first row that is not blank. Return the layout of the file, as csv takes it, and the columns' names."""
+    name = piece.path.lower()
+    if piece.compression is not None:
+        name = name.rpartition(".")[0]
+
+    found: tuple[dict[str, Any], list[str]] = ({}, [])
+    for delimiter in ("\t",) if name.endswith(TAB_SUFFIXES) else DELIMITERS:
+        layout = {"delimiter": delimiter, "strict": True}
+        header = _first_row(lines, layout)
+        if len(header) > 1 and all(field.startswith(" ") for field in header[1:]):
+            layout["skipinitialspace"] = True
+            header = _first_row(lines, layout)
+        if len(header) > len(found[1]):
+            found = layout, header
+
+    layout, header = found
+    if header:
+        _first_row(lines, layout, keeps=False)
+    elif lines.is_not_blank():
+        raise DataError(
+            f"{piece.display_path} has no readable row of column names at its beginning, as CSV needs it. Check its "
+            "quotes and line ends, or give --format text to read it as it is."
+        )
+    return layout, header
+
+
+def _first_row(lines: _Lines, layout: dict[str, Any], keeps: bool = True) -> list[str]:
+    """Return the first row that is not blank; [] if there is none that can be read. keeps: it can be read again."""
+    lines.begin_row()
+    try:
+        return next(filter(None, csv.reader(lines, **layout)), [])
+    except (csv.Error, _RowTooLongError):
+        return []
+    finally:
+        if keeps:
+            lines.give_back()
+
+
+def _rows(lines: _Lines, layout: dict[str, Any], options: RecordOptions) -> Iterator[list[str] | Rejected]:
+    """Yield the fields of each row, or its rejection. `lines` has the bytes of the row until the next one is read."""
+    reader = csv.reader(lines, **layout)
+    while True:
+        lines.begin_row()
+        try:
+            yield next(reader) or Rejected("blank line", _SOURCE, lines.offset)
+        except StopIteration:
+            return
+        except _RowTooLongError:
+            yield Rejected(too_long_reason(options.max_document_bytes), _SOURCE, lines.offset)
+            lines.skip_row(layout)
+        except csv.Error as error:
+            lines.give_back(of_first_line=True)
+            yield lines.rejected(LINE_END if str(error).startswith("new-line") else UNCLOSED)
+
+
+class _RowTooLongError(Exception):
+    pass
+
+
+class _Lines:
+    """The lines of a file for csv, with the bytes of the row that is being read. They can be given back.
+
+    offset: where the row begins. row: its bytes so far, in the encoding of the file.
+    """
+
+    def __init__(self, file: IO[bytes], piece: Piece, max_bytes: int):
+        self.offset = 0
+        self.row = bytearray()
+        self._file = file
+        self._path = piece.display_path
+        self._encoding = piece.encoding if is_line_safe(piece.encoding) else UTF8  # of what `file` has
+        self._max_bytes = max_bytes
+        self._again: IO[bytes] = io.BytesIO()
+        self._first_line = 0  # its bytes
+        self._skipped = 0  # bytes of the row that were not kept
+        self._is_damaged = False
+        self._read_bytes = 0
+        self._given_back = 0
+
+    def begin_row(self) -> None:
+        self.offset += len(self.row) + self._skipped
+        self.row.clear()
+        self._first_line = self._skipped = 0
+        self._is_damaged = False
+
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> str:
+        line = self._read_line(self._max_bytes + 1 - len(self.row))
+        if not line:
+            raise StopIteration
+
+        is_beginning = self.offset == 0 and not self.row
+        self.row += line
+        self._first_line = self._first_line or len(line)
+        if len(self.row) > self._max_bytes:
+            raise _RowTooLongError
+
+        encoded = to_utf8(line, self._encoding)
+        if is_beginning:
+            encoded = encoded.removeprefix(BYTE_ORDER_MARK)
+        try:
+            return encoded.decode()
+        except UnicodeDecodeError:
+            self._is_damaged = True
+            return encoded.decode(errors="replace")
+
+    def _read_line(self, limit: int) -> bytes:
+        line = self._again.readline(limit)
+        if line.endswith(b"\n") or len(line) == limit:
+            return line
+
+        # The last line that was given back may be the first part of one.
+        rest = self._file.readline(limit - len(line))
+        self._read_bytes += len(rest)
+        return line + rest
+
+    def give_back(self, of_first_line: bool = False) -> None:
+        """Let the lines of the row be read again; with `of_first_line`, all lines but the first.
+
+        Raises DataError if that has happened too often.
+        """
+        kept = self._first_line if of_first_line else 0
+        lines = bytes(self.row[kept:])
+        del self.row[kept:]
+
+        # If some of what was given back before is unread, the row is from there. To copy it would take long for many
+        # short rows.
+        if self._again.read(1):
+            self._again.seek(-1 - len(lines), io.SEEK_CUR)
+        else:
+            self._again = io.BytesIO(lines)
+
+        self._given_back += len(lines) if of_first_line else 0
+        if self._given_back > MAX_REREADS * self._read_bytes:
+            raise self._unclosed()
+
+    def skip_row(self, layout: dict[str, Any]) -> None:
+        """Read to the end of a row without keeping it: the line end after an even number of quotes.
+
+        Raises DataError if the quote that ends there is not one that ends a field, or if there is no such end.
+        """
+        quotes = self.row.count(_QUOTE)
+        part = bytes(self.row[-1:])
+        while quotes % 2 or not part.endswith(b"\n"):
+            was_open = quotes % 2 == 1 and part.endswith(b"\n")
+            part = self._read_line(_SKIP_BYTES)
+            if not part:
+                break
+
+            quotes += part.count(_QUOTE)
+            self._skipped += len(part)
+            if was_open and quotes % 2 == 0 and part.endswith(b"\n"):
+                self._check_end(part, layout)
+        if quotes % 2:
+            raise self._unclosed()
+
+    def _check_end(self, line: bytes, layout: dict[str, Any]) -> None:
+        try:
+            next(csv.reader(['"' + to_utf8(line, self._encoding).decode(errors="replace")], **layout))
+        except csv.Error as error:
+            raise self._unclosed() from error
+
+    def _unclosed(self) -> DataError:
+        return DataError(
+            f"{self._path} has a quote in the row at byte {self.offset:,} that is not closed, so it is "
+            "unknown where the next rows begin. Double the quotes within fields, as RFC 4180 has them, or write the "
+            "table as JSON lines or Parquet."
+        )
+
+    def rejected(self, reason: str) -> Rejected:
+        """Return a rejection of the row."""
+        shown = excerpt_of(to_utf8(bytes(self.row), self._encoding))
+        return Rejected(reason, _SOURCE, self.offset, shown, undecodable=self.undecodable(), size=len(self.row))
+
+    def undecodable(self) -> Undecodable | None:
+        """Return what of the row is not in the file's encoding."""
+        if not self._is_damaged:
+            return None
+        return decode_utf8(to_utf8(bytes(self.row), self._encoding), self.offset)[1]
+
+    def is_not_blank(self) -> bool:
+        """Return whether the next lines, of which a part is looked at, are not blank."""
+        return bool(self._again.read(_SKIP_BYTES).strip())
+
+
+def begins_table(text: bytes) -> bool:
+    """Return whether rows of equal length follow a row of column names.
+
+    Tables without a header pass as text, because nothing distinguishes them from lists and poems.
+    """
+    lines = text.decode(errors="replace")
+    header = lines.partition("\n")[0]
+
+    for delimiter in ("\t", ",", ";"):
+        names = header.split(delimiter)
+        if len(names) < 2 or not _are_column_names(names):
+            continue
+
+        reader = csv.reader(io.StringIO(lines), delimiter=delimiter, skipinitialspace=True)
+        try:
+            rows = [row for row in reader if row]
+        except csv.Error:
+            continue
+
+        # The last row of a longer file may be cut off.
+        whole_rows = rows[:-1] if fills_head(lines) else rows
+        if len(whole_rows) >= _TABLE_ROWS and all(len(row) == len(names) for row in whole_rows):
+            return True
+    return False
+
+
+def _are_column_names(fields: list[str]) -> bool:
+    """Return whether the fields of the first line are names of columns.
+
+    Prose too has spaces after commas. If fields begin with a space, at least one name must be a usual one.
+    """
+    names = [field.strip(' "\r') for field in fields]
+    if not all(map(_COLUMN_NAME.fullmatch, names)):
+        return False
+
+    has_spaces = any(field.startswith(" ") for field in fields)
+    return not has_spaces or not _USUAL_COLUMNS.isdisjoint(name.lower() for name in names)
