@@ -4,8 +4,9 @@ listing        patterns become a list of files, with the size and version of eac
 inputs         files become splits, one worker's task each
 formats        which format is a file of? Recognized by name or by the first bytes; what is not text is refused
 table          the formats, and the reading of one piece of a file
-text, jsonl, wikiextractor, parquet
+text, jsonl, wikiextractor, mediawiki, parquet
                the format's records: the text of one document, or the reason why there is none
+wikitext       the markup of MediaWiki becomes paragraphs
 ranges         byte ranges of files in a store
 open           .gz, .bz2, .xz and .zst become plain bytes in bounded memory; bombs are refused
 frames, bzip2_blocks, cut_files

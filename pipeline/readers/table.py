@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Literal, NamedTuple
 from pipeline.readers.cut_files import open_cut
 from pipeline.readers.jsonl import begins_json_lines, json_records
 from pipeline.readers.listing import is_unchanged
+from pipeline.readers.mediawiki import begins_dump, page_records
 from pipeline.readers.open import DECOMPRESSION_ERRORS, Stream, open_text
 from pipeline.readers.parquet import begins_parquet, open_parquet, parquet_records
 from pipeline.readers.ranges import open_range
@@ -64,6 +65,7 @@ READERS: dict[Format, Reader] = {
         check=open_parquet,
     ),
     "wikiextractor": Reader(wiki_records, begins=begins_articles, flags=("encoding",)),
+    "mediawiki": Reader(page_records, begins=begins_dump, flags=("encoding",)),
     # The last: whatever is none of the others.
     "text": Reader(text_records, flags=("text_layout", "encoding")),
 }

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from pipeline.commit.reports import Report
 from pipeline.readers.inputs import Piece, Split, with_format
+from pipeline.readers.mediawiki import LEFT_OUT
 from pipeline.readers.record import MAX_UNDECODABLE_RATIO, Record, RecordOptions, Rejected
 from pipeline.readers.table import read_records
 from pipeline.readers.undecodable import UndecodableBytes
@@ -34,8 +35,8 @@ MAX_EXCERPTS = 10_000
 """Maximum rejected records per run with an excerpt, of about 1 KB each; all are counted. With a wrong --text_key every
 record of a large file is rejected, and no document ever fills the run."""
 
-HARMLESS_REASONS = ("blank line",)
-"""Reasons of rejected records that do not count as bad."""
+HARMLESS_REASONS = ("blank line", *LEFT_OUT)
+"""Reasons of rejected records that do not count as bad: nothing is wrong with them."""
 
 # A document of MANY_LINES lines without a blank line may be that many documents. More than MANY_LONG_LINES suffice if
 # every line has LONG_LINE characters or more, because wrapped text has shorter lines.
