@@ -69,7 +69,7 @@ _DISAMBIGUATION_TEMPLATES = (
     r"|消歧[义義][页頁]?|동음이의(?:어)?|동명이인|แก้กำกวม"
 )
 _IS_DISAMBIGUATION = re.compile(
-    rf"\{{\{{\s*(?:{_DISAMBIGUATION_TEMPLATES})\s*(?:\||\}}\}})|__DISAMBIG__", re.IGNORECASE
+    rf"\{{\{{\s*+(?:{_DISAMBIGUATION_TEMPLATES})\s*(?:\||\}}\}})|__DISAMBIG__", re.IGNORECASE
 )
 
 

@@ -186,7 +186,8 @@ def _shown_of_link(link: str) -> str:
 
 # ---- Inline ----
 
-_SITE_LINK = re.compile(r"\[(?:(?:https?|ftps?|news|ircs?)://|//|mailto:)[^\s\[\]<>\"]*([^\[\]\n]*)\]", re.IGNORECASE)
+# Possessive, because a long address without its bracket would be divided in all ways.
+_SITE_LINK = re.compile(r"\[(?:(?:https?|ftps?|news|ircs?)://|//|mailto:)[^\s\[\]<>\"]*+([^\[\]\n]*+)\]", re.IGNORECASE)
 _QUOTES = re.compile("''+")
 _SWITCH = re.compile(r"__([^\W\d_]{2,40})__")
 _BLOCK_TAGS = "blockquote|br|caption|center|dd|div|dl|dt|h[1-6]|hr|li|ol|p|poem|table|td|th|tr|ul"

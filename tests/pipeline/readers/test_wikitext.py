@@ -152,18 +152,23 @@ MARKS = [
 ]
 
 
-@pytest.mark.parametrize("mark", [*MARKS, "[[" * 99 + "a" + "]]" * 99, "{|\n= a =", "; a : b", "({{a}} ; "])
-@pytest.mark.parametrize("between", ["", " ", "\n"])
-def test_time_grows_with_the_length_alone(mark: str, between: str) -> None:
-    def seconds(size: int) -> float:
-        text = (mark + between) * (size // len(mark + between))
-        start = time.process_time()
-        with contextlib.suppress(NestingError):
-            plain_text(text)
-        return time.process_time() - start
+def seconds(text: str) -> float:
+    start = time.process_time()
+    with contextlib.suppress(NestingError):
+        plain_text(text)
+    return time.process_time() - start
 
+
+@pytest.mark.parametrize("mark", [*MARKS, "[[" * 99 + "a" + "]]" * 99, "{|\n= a =", "; a : b", "({{a}} ; "])
+def test_time_grows_with_the_length_alone(mark: str) -> None:
+    repeated = [mark, mark + " ", mark + "\n"]
     # Of quadratic time, ten times the text would take a hundred times as long.
-    assert seconds(200_000) < 30 * max(0.01, seconds(20_000))
+    for unit in repeated:
+        few = 10_000 // len(unit)
+        assert seconds(unit * few * 10) < 30 * max(0.01, seconds(unit * few)), unit
+    for run in ("a", " ", "a ", ".", ",", "\n"):
+        few = 10_000 // len(run)
+        assert seconds(mark + run * few * 10) < 30 * max(0.01, seconds(mark + run * few)), (mark, run)
 
 
 @given(st.lists(st.sampled_from([*MARKS, "\n", "\n\n", " ", "é"]), max_size=60).map("".join))
