@@ -103,9 +103,15 @@ _FIELD_OF_MAIL = (
 TEXT_KINDS = (
     Kind(
         "XML",
-        "Extract its text first, for instance with WikiExtractor if it is a Wikipedia dump",
+        "Extract its text first, for instance with the Python package beautifulsoup4",
         ".xml .rss .svg",
-        rb"(?s:" + _COMMENTS + rb")<(?:\?xml|mediawiki|rss|tei|tmx|xliff|tt)[\s>]",
+        rb"(?s:" + _COMMENTS + rb")<(?:\?xml|rss|tei|tmx|xliff|tt)[\s>]",
+    ),
+    Kind(
+        "the index of a MediaWiki dump",
+        "Leave it out, and read the dump itself",
+        "",
+        rb"(?:\d+:\d+:.+\n){3}",
     ),
     Kind(
         "SGML or vertical text",
@@ -179,6 +185,8 @@ TEXT_KINDS = (
 )
 """Kinds of characters, which can be read as plain text too."""
 
+KINDS = (*BINARY_KINDS, *TEXT_KINDS)
+
 # Control bytes that no text contains: all but tab, line ends, vertical tab, form feed, and the shifts and the escape of
 # ISO 2022.
 _CONTROL = re.compile(rb"[\x00-\x08\x10-\x1a\x1c-\x1f]")
@@ -214,8 +222,8 @@ def find_format(file: InputFile, wanted: Format | Literal["auto"], encoding: str
     found = named_format(file.path) if wanted == "auto" else wanted
     if found is not None and not READERS[found].is_text:
         return found
-    if found is None:
-        _refuse_suffix(shown, file.path, (*BINARY_KINDS, *TEXT_KINDS))
+    if found is None and not _may_be_dump(file.path):
+        _refuse_suffix(shown, file.path, KINDS)
 
     try:
         head = _first_bytes(file, shown)
@@ -230,6 +238,8 @@ def find_format(file: InputFile, wanted: Format | Literal["auto"], encoding: str
             text = head.decode(encoding, errors="replace").encode()
         text = text.removeprefix(BYTE_ORDER_MARK)
         found = _format_that_begins(head, text)
+        if found is None:
+            _refuse_suffix(shown, file.path, KINDS)
 
     has_encoding = found is None or (READERS[found].is_text and not READERS[found].own_encoding)
     error = encoding_error(shown, head, encoding) if has_encoding else None
@@ -267,6 +277,11 @@ def _plain_name(path: str) -> str:
     """Return a path in lower case, without a compression suffix."""
     name = path.rpartition(".")[0] if compression_of(path) else path
     return name.lower()
+
+
+def _may_be_dump(path: str) -> bool:
+    """Return whether a file has the name of XML, of which only dumps of MediaWiki are read, known by their content."""
+    return _plain_name(path).endswith(".xml")
 
 
 def _refuse_suffix(shown: str, path: str, kinds: tuple[Kind, ...]) -> None:

@@ -15,6 +15,7 @@ from pipeline.readers.cut_files import open_cut
 from pipeline.readers.html_pages import begins_html, check_extractor, html_records
 from pipeline.readers.jsonl import begins_json_lines, json_records
 from pipeline.readers.listing import is_unchanged
+from pipeline.readers.mediawiki import begins_dump, page_records
 from pipeline.readers.open import DECOMPRESSION_ERRORS, Stream, open_text
 from pipeline.readers.parquet import begins_parquet, open_parquet, parquet_records
 from pipeline.readers.ranges import open_range
@@ -83,6 +84,7 @@ READERS: dict[Format, Reader] = {
     # Recognized last of all, in formats.py: other kinds of files have lines of as many fields too.
     "csv": Reader(csv_records, cuts="whole", suffixes=(".csv", ".tsv", ".tab"), flags=("text_key", "encoding")),
     "wikiextractor": Reader(wiki_records, begins=begins_articles, flags=("encoding",)),
+    "mediawiki": Reader(page_records, begins=begins_dump, flags=("encoding",)),
     "warc": Reader(
         warc_records,
         cuts="frames",

@@ -23,6 +23,7 @@ from pipeline.filters.rules import RULES, without_citations
 from pipeline.filters.selection import Thresholds
 from pipeline.readers.formats import ForeignFileError
 from pipeline.readers.inputs import Piece, Split, with_format
+from pipeline.readers.mediawiki import LEFT_OUT
 from pipeline.readers.record import MAX_UNDECODABLE_RATIO, Record, RecordOptions, Rejected
 from pipeline.readers.table import read_records
 from pipeline.readers.undecodable import UndecodableBytes
@@ -40,7 +41,7 @@ MAX_EXCERPTS = 10_000
 """Maximum rejected records per run with an excerpt, of about 1 KB each; all are counted. With a wrong --text_key every
 record of a large file is rejected, and no document ever fills the run."""
 
-HARMLESS_REASONS = ("blank line", *WEB_RULES)
+HARMLESS_REASONS = ("blank line", *LEFT_OUT, *WEB_RULES)
 """Reasons of rejected records that do not count as bad: nothing is wrong with them."""
 
 FOLDER = "folder"

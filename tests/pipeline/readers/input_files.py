@@ -8,6 +8,7 @@ import lzma
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.sax.saxutils import escape, quoteattr
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -59,6 +60,42 @@ def renamed(make: Make, name: str) -> Make:
         return [Path(str(path)).rename(folder / name), *flags]
 
     return make_renamed
+
+
+HEADER = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/" version="0.11" xml:lang="en">
+  <siteinfo>
+    <sitename>Wikipedia</sitename>
+    <namespaces>
+      <namespace key="1" case="first-letter">Talk</namespace>
+    </namespaces>
+  </siteinfo>
+"""
+
+
+def page(number: int, title: str, text: str, namespace: int = 0, model: str = "wikitext", redirect: str = "") -> str:
+    """A page of a dump as mediawiki.org/wiki/Help:Export describes it."""
+    target = f"    <redirect title={quoteattr(redirect)} />\n" if redirect else ""
+    return f"""  <page>
+    <title>{escape(title)}</title>
+    <ns>{namespace}</ns>
+    <id>{number}</id>
+{target}    <revision>
+      <id>{number}</id>
+      <contributor>
+        <username>text</username>
+      </contributor>
+      <model>{model}</model>
+      <format>text/x-wiki</format>
+      <text bytes="{len(text.encode())}" xml:space="preserve">{escape(text)}</text>
+      <sha1>x</sha1>
+    </revision>
+  </page>
+"""
+
+
+def dump(*pages: str) -> str:
+    """A dump of MediaWiki."""
+    return HEADER + "".join(pages) + "</mediawiki>\n"
 
 
 def parquet(columns: dict[str, Any], names: list[str], *flags: object, **options) -> Make:

@@ -71,6 +71,7 @@ LAYOUTS = {
     "blank_line": ("text", "blank_line"),
     "file": ("text", "file"),
     "wiki": ("wikiextractor", "blank_line"),
+    "dump": ("mediawiki", "blank_line"),
 }
 Found = list[Record | Rejected]
 
@@ -114,7 +115,7 @@ LINE = st.text('ab {}"<>é', max_size=60)
 PIECE_OF_TEXT = st.one_of(
     LINE,
     LINE.map(lambda text: json.dumps({"text": text})),
-    st.sampled_from(["", " ", "\t", '<doc id="1">', "</doc>", "x" * 300, "\x1f\x8b\x08\x00"]),
+    st.sampled_from(["", " ", "\t", '<doc id="1">', "</doc>", "<page>", "</page>", "x" * 300, "\x1f\x8b\x08\x00"]),
 )
 TEXT = st.lists(st.tuples(PIECE_OF_TEXT, st.sampled_from(["\n", "\n", "\r\n", "\n\n"])), max_size=40).map(
     lambda lines: "".join(itertools.chain(*lines)).encode()

@@ -19,6 +19,7 @@ from pipeline.readers.listing import matching_files
 from pipeline.readers.record import Record, RecordOptions
 from pipeline.readers.table import read_records
 from schemas.errors import DataError
+from tests.pipeline.readers.input_files import dump
 
 PROSE = b"The river is long. It runs to the sea.\nAnother line here.\n\n" * 20
 LONG_RECORD = json.dumps({"text": "word " * 20_000}).encode() + b"\n" + json.dumps({"text": "A b."}).encode() + b"\n"
@@ -55,6 +56,8 @@ TAKEN = [
     ("jsonl-first-record-longer-than-the-head-gz", "part-00000.gz", gzip.compress(LONG_RECORD), "jsonl"),
     ("jsonl-as-python-writes-it", "part-00000", b'{"text": "A b.", "score": NaN}\n' * 3, "jsonl"),
     ("wikiextractor-after-a-mark", "wiki_00", b"\xef\xbb\xbf" + WIKI, "wikiextractor"),
+    ("mediawiki", "dump.xml.bz2", bz2.compress(dump().encode()), "mediawiki"),
+    ("mediawiki-after-a-declaration", "dump", b"\xef\xbb\xbf<?xml version='1.0'?>\n" + dump().encode(), "mediawiki"),
     ("prose-quoted", "x.txt", b">From the old letters\nHE WROTE: I am well.\n" + PROSE, "text"),
     ("prose-of-a-play", "x.txt", b"From: the hill.\nTo be or not to be.\n" + PROSE, "text"),
     ("prose-with-plus-signs", "x.txt", b"C+A+B- and x+y-z, +ABC- too, a+b = c+d.\n" + PROSE, "text"),
@@ -87,7 +90,9 @@ TAKEN = [
 ]
 
 REFUSED = [
-    ("xml", "dump.xml.bz2", bz2.compress(b"<mediawiki>..."), "looks like XML", "WikiExtractor"),
+    ("xml", "x.xml.bz2", bz2.compress(b"<a>Text.</a>"), "looks like XML", "beautifulsoup4"),
+    ("xml-by-content", "x", b"<?xml version='1.0'?>\n<wiki>\n</wiki>", "looks like XML", "beautifulsoup4"),
+    ("index-of-a-dump", "x.txt", b"600:10:A\n600:12:B:c\n600:13:D\n", "looks like the index", "Leave it out"),
     ("pdf", "x.txt", b"%PDF-1.4\n%\xe2\xe3", "x.txt looks like PDF", "pdftotext"),
     ("png", "x", b"\x89PNG\r\n\x1a\n\x00\x00", "looks like an image", "Leave it out"),
     ("mp3", "x", b"ID3\x04\x00\x00\x00", "holds control bytes", "Leave it out"),

@@ -19,10 +19,12 @@ from pipeline.readers.record import MAX_RECORD, Record, RecordOptions, Rejected,
 from pipeline.readers.table import read_records
 from pipeline.shard.cleaning import clean
 from schemas.errors import DataError
-from tests.pipeline.readers.input_files import COMPRESS
+from tests.pipeline.readers.input_files import COMPRESS, dump
+from tests.pipeline.readers.input_files import page as page_of_dump
 
 TOO_LONG = too_long_reason(MAX_RECORD)
 READ = {"jsonl": ("jsonl", "blank_line"), "wiki": ("wikiextractor", "blank_line")}
+READ |= {"dump": ("mediawiki", "blank_line")}
 READ |= {layout: ("text", layout) for layout in ("blank_line", "line", "file")}
 
 
@@ -42,6 +44,7 @@ WRITE: dict[str, Callable[[list[str]], str]] = {
     "blank_line": lambda texts: "\n\n" + "\n \n\n".join(texts),
     "file": lambda texts: "\n".join(texts),
     "wiki": lambda texts: "".join(f'<doc id="1" url="" title="Title">\nTitle\n\n{text}\n</doc>\n' for text in texts),
+    "dump": lambda texts: dump(*(page_of_dump(number, f"T{number}", text) for number, text in enumerate(texts))),
 }
 TEXT = st.text("ab\n", min_size=1, max_size=40).map(lambda text: "x" + "\n".join(filter(None, text.split("\n"))) + "y")
 
@@ -138,7 +141,7 @@ def test_wikiextractor(tmp_path: Path, written: str, read: list[str]) -> None:
         assert [*records(path, "wiki", 0, cut), *records(path, "wiki", cut, size)] == whole
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "line", "blank_line", "file", "wiki"])
+@pytest.mark.parametrize("kind", ["jsonl", "line", "blank_line", "file", "wiki", "dump"])
 def test_a_record_that_is_too_long_is_rejected_alone(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "x"
     long = "word " * (MAX_RECORD // 5) + "end."
