@@ -213,7 +213,7 @@ TRIES: list[tuple[str, Make, int, list[str]]] = [
     ),
     ("language-code", file_of("x.txt", b"A b.", "--language", "xx"), 2, ["--language 'xx'", "code of ISO 639"]),
     ("language-fallback", file_of("x.txt", b"A b.", "--language", "swe"), 0, ["Swedish (sv)", "those of English (en)"]),
-    ("format-html", file_of("x.html", b"<p>Hello."), 3, ["x.html looks like HTML", "--format text"]),
+    ("format-rss", file_of("x.rss", b"<p>Hello."), 3, ["x.rss looks like XML", "--format text"]),
     (
         "csv-other-column",
         file_of("x.csv", CSV, "--text_key", "title,body"),
@@ -349,7 +349,7 @@ def test_a_folder_is_read_without_what_is_not_text(command, tmp_path: Path, monk
         "deep/b.csv": b"text\nOther words.\n",
         "deep/c.jpg": b"",
         "deep/d": b"\x89PNG\r\n\x1a\n",
-        "deep/e.html": b"<p>Hello.",
+        "deep/e.rss": b"<p>Hello.",
         "f.bin": b"\0" * 99,
         ".hidden": b"\0",
     }
@@ -360,14 +360,14 @@ def test_a_folder_is_read_without_what_is_not_text(command, tmp_path: Path, monk
     done = command(*shard, tmp_path / "out")
     assert done.returncode == 0 and "2 documents" in done.stdout, done.stderr
     assert done.stdout.splitlines()[1:] == [
-        "  left out: 1 x file that looks like HTML (folder)",
+        "  left out: 1 x file that looks like XML (folder)",
         "  left out: 2 x file that looks like an image (folder)",
         "  left out: 1 x file that looks like binary data (folder)",
     ]
     (rejected,) = (tmp_path / "out" / "rejected").iterdir()
     lines = list(map(json.loads, rejected.read_text().splitlines()))
-    assert [Path(line["path"]).name for line in lines] == ["c.jpg", "d", "e.html", "f.bin"]
-    assert "trafilatura" in lines[2]["shown"]
+    assert [Path(line["path"]).name for line in lines] == ["c.jpg", "d", "e.rss", "f.bin"]
+    assert "beautifulsoup4" in lines[2]["shown"]
 
     named = ("shard", "--input", tmp_path / "in" / "**", "--output", tmp_path / "named")
     refused = command(*named)

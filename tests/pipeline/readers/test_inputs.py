@@ -155,7 +155,7 @@ def test_chained_addresses_are_refused(pattern: str) -> None:
 
 
 def test_all_kinds_of_refused_files_are_told_at_once(tmp_path: Path) -> None:
-    names = {"a.png": b"", "b.png": b"", "c.html": b"", "d.txt": b"Text.", "e.parquet": b"no", "f.bin": b"\0" * 9}
+    names = {"a.png": b"", "b.png": b"", "c.rss": b"", "d.txt": b"Text.", "e.parquet": b"no", "f.bin": b"\0" * 9}
     for name, data in names.items():
         (tmp_path / name).write_bytes(data)
     with pytest.raises(DataError) as refusal:
@@ -163,7 +163,7 @@ def test_all_kinds_of_refused_files_are_told_at_once(tmp_path: Path) -> None:
     told = str(refusal.value)
     assert told.startswith("5 of 6 input files are refused.")
     assert [
-        told.count(part) for part in ("a.png looks like an image", "b.png", "c.html looks", "f.bin holds control bytes")
+        told.count(part) for part in ("a.png looks like an image", "b.png", "c.rss looks", "f.bin holds control bytes")
     ] == [
         1,
         0,

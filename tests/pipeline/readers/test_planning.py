@@ -22,7 +22,7 @@ from schemas.errors import DataError
 from tests.object_store import ObjectStore
 
 TEXT = b"The cat sat on the mat. It was happy there.\n"
-PAGE = b"<html><p>Some words.</p></html>"
+PAGE = b"<rss><p>Some words.</p></rss>"
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_few_files_are_opened_before_the_job_starts(store: ObjectStore, bucket) 
         bucket.put_object(Key=f"{number}.txt", Body=TEXT)
     bucket.put_object(Key="17.txt", Body=PAGE)
     store.requests.clear()
-    with pytest.raises(DataError, match=r"17\.txt looks like HTML"):
+    with pytest.raises(DataError, match=r"17\.txt looks like XML"):
         plan_splits(matching_files("s3://plans/*.txt"), "auto")
     assert sum("list-type" not in path for _, path in store.requests) == 20
 
@@ -86,7 +86,7 @@ def test_a_file_of_the_wrong_kind_is_refused_by_the_worker_too(tmp_path: Path, m
     (tmp_path / "x.txt").write_bytes(PAGE)
     (tmp_path / "y.txt").write_bytes("Café crème. Très bon.\n".encode() * 20)
     (split,) = plan_splits(matching_files(f"{tmp_path}/x.txt"), "auto")
-    with pytest.raises(DataError, match=r"x\.txt looks like HTML"):
+    with pytest.raises(DataError, match=r"x\.txt looks like XML"):
         records(split.pieces[0])
     for wanted in ("auto", "text"):
         (split,) = plan_splits(matching_files(f"{tmp_path}/y.txt"), wanted, "cp1252")  # type: ignore[arg-type]
