@@ -298,17 +298,18 @@ def _lines_without_tables(text: str) -> Iterator[str]:
 
 
 def _blocks(lines: Iterator[str]) -> Iterator[tuple[int, str]]:
-    """Yield paragraphs, items of lists and headings, with the level of a heading or 0."""
+    """Yield paragraphs, items of lists and headings, with the level of a heading or 0.
+
+    A row of a table without a beginning, which begins with |, is left out.
+    """
     paragraph: list[str] = []
     for line in lines:
         if line.startswith(_LINE_OF_LINK) and _ONLY_LINKS.fullmatch(line):
             continue
 
         first = line[:1]
-        if first and first not in "*#:;=|{-":  # as most lines
-            paragraph.append(line)
-            continue
-        if first in ("-", "{") and not line.startswith((_RULE, _TABLE)):
+        is_special = not first or first in "*#:;=|" or line.startswith(_RULE)
+        if not is_special:
             paragraph.append(line)
             continue
 
