@@ -102,8 +102,11 @@ class Training:
     @staticmethod
     def ranks(process: Command) -> list[psutil.Process]:
         """The processes that train, by rank: all of a command that have started no others."""
-        command = psutil.Process(process.pid)
-        return [found for found in (command, *command.children(recursive=True)) if not found.children()]
+        try:
+            command = psutil.Process(process.pid)
+            return [found for found in (command, *command.children(recursive=True)) if not found.children()]
+        except psutil.NoSuchProcess:  # one of them ended in between
+            return Training.ranks(process) if process.poll() is None else []
 
     @staticmethod
     def losses(out: Path) -> dict[int, tuple]:
