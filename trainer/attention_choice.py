@@ -95,8 +95,8 @@ def outcome_of(trials: list[Trial], recorded: str | None) -> Trial:
     return Trial(fault, speedup)
 
 
-def attention_of(model: PretrainingModel) -> str:
-    """Return what checkpoints record of a model on a GPU with attention in 16 bits."""
+def attention_of(model: torch.nn.Module) -> str:
+    """Return what checkpoints record of a model, or of an engine with one, on a GPU."""
     modules = [module for module in model.modules() if isinstance(module, Attention)]
     return TRITON if any(module.triton for module in modules) else FLASH
 

@@ -250,7 +250,7 @@ def run_phase(
         state = resume(engine, context.run_recipe, phase, data.folders, checkpoint)
         state = begun(state, context, skipped_batches)
         if device.type == "cuda":
-            state = state.model_copy(update={"attention": attention_of(engine.module)})
+            state = state.model_copy(update={"attention": attention_of(engine)})
         if checkpoint is not None:
             if state.step >= context.last_step:
                 state = untrained(state, checkpoint.state, context)

@@ -23,9 +23,9 @@ from torch import Tensor
 from tests.small_models import SMALL_VOCABULARY, random_model, section
 from tests.trainer.models.test_attention import LENGTHS, batch_of
 from trainer.attention_choice import attention_of, set_triton
-from trainer.models import attention
+from trainer.models import attention, attention_trial
 from trainer.models.attention import AttentionRule
-from trainer.models.attention_trial import kept_weights
+from trainer.models.attention_trial import fault_of_kernel, kept_weights, random_rows
 from trainer.models.batch import SequenceOffsets
 
 if importlib.util.find_spec("triton") is None:
@@ -112,6 +112,16 @@ def test_the_trial_draws_the_same_masks() -> None:
     for dropout in (0.1, 0.5, 0.9):
         rule = AttentionRule(16, dropout)
         assert torch.equal(kept_weights(seed, 70_000, 200, rule), kept(seed, 70_000, 200, rule))
+
+
+@interpreted
+def test_the_trial_passes_the_kernel_and_finds_another_mask(monkeypatch) -> None:
+    rows = random_rows([90, 1, 40], 128, 2, torch.empty(64, dtype=torch.float16))
+    rule = AttentionRule(2, 0.1)
+    assert fault_of_kernel(rows, rule) is None
+    monkeypatch.setattr(attention_trial, "threshold_of", lambda dropout: int(dropout * 1.1 * 2**32))
+    found = fault_of_kernel(rows, rule)
+    assert found is not None and found.startswith("its outputs are ")
 
 
 @interpreted
