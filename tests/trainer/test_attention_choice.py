@@ -17,6 +17,7 @@ from trainer.config.load import load_recipe
 from trainer.config.phases import Phase
 from trainer.models.attention import AttentionRule
 from trainer.models.attention_trial import kept_weights, random_rows
+from trainer.models.encoder import Attention
 from trainer.models.pretraining import PretrainingModel
 from trainer.models.starting_weights import empty_model
 from trainer.train import recorded_attention
@@ -68,8 +69,9 @@ def test_a_checkpoint_records_what_the_layers_use() -> None:
     assert attention_of(model) == FLASH
     set_triton(model)
     assert attention_of(model) == TRITON
-    layer = model.encoder.layers[0]
-    assert layer.train().attention.rule().triton and layer.eval().attention.rule().dropout == 0.0
+    attentions = [module for module in model.modules() if isinstance(module, Attention)]
+    assert all(attention.train().rule().triton for attention in attentions)
+    assert all(attention.eval().rule().dropout == 0.0 for attention in attentions), "evaluations use flash attention"
 
 
 def test_a_phase_keeps_the_kernel_of_its_steps_and_the_next_one_chooses() -> None:
@@ -77,14 +79,14 @@ def test_a_phase_keeps_the_kernel_of_its_steps_and_the_next_one_chooses() -> Non
     recipe = load_recipe("bert_base", ["data.pairs=pairs", "run.output=run"])
     phases = [Phase(recipe, steps_before, steps_before + 10, 0, 20) for steps_before in (0, 10)]
 
-    def recorded(phase: Phase, step: int, **attention: str) -> str | None:
-        state = TrainingState(step=step, tokens=0, seconds=0.0, identity={}, **attention)
+    def recorded(phase: Phase, step: int, attention: str) -> str | None:
+        state = TrainingState(step=step, tokens=0, seconds=0.0, identity={}, attention=attention)
         return recorded_attention(phase, FoundCheckpoint(Path("checkpoint"), state, []))
 
     assert recorded_attention(phases[0], None) is None
-    assert recorded(phases[0], 5, attention=TRITON) == TRITON
-    assert recorded(phases[0], 5) == FLASH
-    assert recorded(phases[1], 10, attention=TRITON) is None
+    assert recorded(phases[0], 5, TRITON) == TRITON
+    assert recorded(phases[0], 5, "") == FLASH
+    assert recorded(phases[1], 10, TRITON) is None
 
 
 class Folder(NamedTuple):

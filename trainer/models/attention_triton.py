@@ -305,10 +305,9 @@ def attend_short(qkv_TNd: Tensor, ends_S1: Tensor, longest: int, dropout: float,
 
     size = forward_blocks(longest)
     blocks = triton.cdiv(longest, size.queries)
-    _short_attention_forward[(blocks * (len(ends_S1) - 1), heads)](
-        qkv_TNd, ends_S1, seed, out_THd, sums_HT, tokens, blocks, **constants_of(heads, head_size, dropout),
-        **size.options(),
-    )  # fmt: skip
+    inputs = (qkv_TNd, ends_S1, seed, out_THd, sums_HT, tokens, blocks)
+    options = constants_of(heads, head_size, dropout) | size.options()
+    _launch(_short_attention_forward, (blocks * (len(ends_S1) - 1), heads), inputs, options)
     return out_THd, sums_HT
 
 
@@ -324,17 +323,23 @@ def attend_short_backward(dout_THd: Tensor, saved: list[Tensor], longest: int, d
 
     constants = constants_of(heads, head_size, dropout)
     sequences = len(ends_S1) - 1
-    shared = (qkv_TNd, ends_S1, seed, out_THd, sums_HT, dout_THd, dqkv_TNd, deltas_HT, tokens)
+    inputs = (qkv_TNd, ends_S1, seed, out_THd, sums_HT, dout_THd, dqkv_TNd, deltas_HT, tokens)
     if longest > ONE_BLOCK:
         size = query_blocks(head_size)
         blocks = triton.cdiv(longest, size.queries)
-        _short_attention_backward_q[(blocks * sequences, heads)](*shared, blocks, **constants, **size.options())
+        options = constants | size.options()
+        _launch(_short_attention_backward_q, (blocks * sequences, heads), (*inputs, blocks), options)
 
     size = key_blocks(longest, head_size)
     blocks = triton.cdiv(longest, size.keys)
-    constants["WITH_DQ"] = longest <= ONE_BLOCK
-    _short_attention_backward_kv[(blocks * sequences, heads)](*shared, blocks, **constants, **size.options())
+    options = constants | size.options() | {"WITH_DQ": longest <= ONE_BLOCK}
+    _launch(_short_attention_backward_kv, (blocks * sequences, heads), (*inputs, blocks), options)
     return dqkv_TNd
+
+
+def _launch(kernel: Any, grid: tuple[int, int], inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
+    """Start a kernel. grid: its programs, as (blocks of all sequences, heads)."""
+    kernel[grid](*inputs, **options)
 
 
 # What torch.compile and autograd need to know of the operators
