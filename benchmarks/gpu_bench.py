@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -71,6 +72,7 @@ class Figures:
     step_tokens: mean tokens of the timed optimizer steps, without padding. micro_batch_tokens: with padding.
     gigabytes: peak memory of its tensors on the GPU; on a CPU, of its process.
     busy, host_ms: of gpu_profile.Profile.
+    attention: the kernel that the trainer chose, as it said itself.
     """
 
     recipe: str
@@ -90,6 +92,7 @@ class Figures:
     gigabytes: float | None = None
     busy: float | None = None
     host_ms: float | None = None
+    attention: str = ""
     note: str = ""
 
 
@@ -205,12 +208,19 @@ def run_ours(bench: Bench, item: Item, pairs: Path) -> Figures:
     figures.step_tokens = tokens / bench.timed_steps
     (figures.micro_batch_tokens,) = json.loads((run / "micro_batches.json").read_text()).values()
     figures.gigabytes = last["peak_memory_bytes"] / 1e9
+    figures.attention = attention_in((bench.output / log_of(item)).read_text())
     add_speed(figures, bench, pairs, tokens / (last["seconds"] - first["seconds"]))
 
     (trace,) = tables("rank-00000-*.json.gz")
     profile = summarize(trace, f"{item.name}, GPUs: {item.gpus}", bench.output / f"profile_{item.slug}")
     figures.busy, figures.host_ms = profile.busy, profile.host_ms
     return figures
+
+
+def attention_in(log: str) -> str:
+    """Return the kernel that the last line on attention in the log of a run names, empty without one."""
+    lines = re.findall(r"Attention(?: with dropout)?: (.+)\.$", log, re.MULTILINE)
+    return lines[-1] if lines else ""
 
 
 def values_of(bench: Bench, item: Item, pairs: Path, run: Path) -> dict[str, Any]:

@@ -105,7 +105,7 @@ def _both(*names: str) -> list[Item]:
 ITEMS = (
     *_both("bert_large 128", "bert_large packed", "bert_large 512", "modernbert_base 1024", "modernbert_base 8192"),
     Item("gpu_day", "128", "ours"),
-    *(Item(TESTS, file, "ours") for file in ("test_model", "test_training", "test_finetune")),
+    *(Item(TESTS, file, "ours") for file in ("test_attention", "test_model", "test_training", "test_finetune")),
     *_both("bert_base 128", "bert_base 512", "bert_base packed"),
     Item("electra_base", "128", "ours"),
     *_both("roberta_base 512", "albert_base 512"),

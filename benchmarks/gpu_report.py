@@ -29,6 +29,7 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "peak GB": ("gigabytes", ".1f"),
     "busy": ("busy", ".1%"),
     "host ms": ("host_ms", ".1f"),
+    "attention": ("attention", ""),
     "item s": ("seconds", ".0f"),
     "outcome": ("outcome", ""),
     "note": ("note", ""),

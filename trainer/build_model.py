@@ -21,6 +21,7 @@ from torch import Tensor
 
 from schemas.errors import UsageError
 from schemas.vocabulary import Vocabulary
+from trainer.attention_choice import choose_attention
 from trainer.config.schema import Recipe
 from trainer.data.counts import WordFrequencies, statistics_for, unigram_counts
 from trainer.data.folder import PairFolder, check_model_vocabulary
@@ -45,8 +46,10 @@ from trainer.models.tiling import tile_model
 from trainer.models.xlnet import TwoStreamEncoder
 
 
-def build_initial_model(recipe: Recipe, folders: list[PairFolder]) -> PretrainingModel:
-    """Build the model of a phase's recipe without weights, on the meta device.
+def build_initial_model(recipe: Recipe, folders: list[PairFolder], attention: str | None = None) -> PretrainingModel:
+    """Build the model of a phase's recipe without weights, on the meta device. A collective call.
+
+    attention: what the steps before used, which is used again (attention_choice.py); None if there are none.
 
     Raises DataError if the pairs' vocabulary does not fit.
     """
@@ -61,6 +64,8 @@ def build_initial_model(recipe: Recipe, folders: list[PairFolder]) -> Pretrainin
         encoder.recompute = recipe.engine.recompute
         if device_name() == "cuda":
             log_attention(encoder, recipe.engine.precision)
+    if device_name() == "cuda":
+        choose_attention(model, recipe, folders, attention)
     if compiles(recipe, device_name()):
         check_compiler(device_name())
         model.compile_parts()

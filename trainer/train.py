@@ -18,6 +18,7 @@ from deepspeed import DeepSpeedEngine
 from schemas.errors import ClozelineError
 from schemas.manifest import read_manifest
 from trainer.anomaly import AnomalyGuard
+from trainer.attention_choice import FLASH, attention_of
 from trainer.build_model import build_initial_model, fill_in_initial_weights, warn_of_vocabulary
 from trainer.checkpoint.format import FoundCheckpoint
 from trainer.checkpoint.resume import announce, resume, write_history
@@ -242,12 +243,14 @@ def run_phase(
         data = open_data(phase, folders, resources, begins=checkpoint is None)
 
         context.watchdog.at("building the engine")
-        engine = open_engine(context, phase, data, begins=checkpoint is None)
+        engine = open_engine(context, phase, data, checkpoint)
         resources.callback(engine.destroy)
 
         context.watchdog.at("loading the checkpoint")
         state = resume(engine, context.run_recipe, phase, data.folders, checkpoint)
         state = begun(state, context, skipped_batches)
+        if device.type == "cuda":
+            state = state.model_copy(update={"attention": attention_of(engine)})
         if checkpoint is not None:
             if state.step >= context.last_step:
                 state = untrained(state, checkpoint.state, context)
@@ -297,17 +300,20 @@ def open_data(phase: Phase, folders: list[PairFolder], resources: contextlib.Exi
     return PhaseData(folders, share, stream, evaluation, None if frequencies is None else frequencies.loss)
 
 
-def open_engine(context: RunContext, phase: Phase, data: PhaseData, begins: bool) -> DeepSpeedEngine:
+def open_engine(
+    context: RunContext, phase: Phase, data: PhaseData, checkpoint: FoundCheckpoint | None
+) -> DeepSpeedEngine:
     """Build the run's model and an engine that trains it by the phase's recipe. A collective call.
 
-    begins: the run has no checkpoint, so it needs initial weights. Otherwise the weights are zeros until the checkpoint
-    is loaded.
+    checkpoint: None if the run begins, so that it needs initial weights. Otherwise the weights are zeros until the
+    checkpoint is loaded.
     """
+    begins = checkpoint is None
     run_recipe = context.run_recipe
 
     # W&B reads the run's name from the environment while DeepSpeed builds the engine.
     run_on_rank_0(lambda: name_run(run_recipe.run.folder, run_recipe.deepspeed.settings))
-    model = build_initial_model(phase.recipe, data.folders)
+    model = build_initial_model(phase.recipe, data.folders, recorded_attention(phase, checkpoint))
     if begins:
         first = data.folders[0]
         run_on_rank_0(lambda: check_exportable(first.folder, first.vocabulary, model.shape))
@@ -318,6 +324,16 @@ def open_engine(context: RunContext, phase: Phase, data: PhaseData, begins: bool
         context.watchdog.at("drawing initial weights")
         fill_in_initial_weights(engine, run_recipe, data.folders)
     return engine
+
+
+def recorded_attention(phase: Phase, checkpoint: FoundCheckpoint | None) -> str | None:
+    """Return the attention kernel of the steps that this phase has made, None if it begins.
+
+    Checkpoints without one were trained with FlashAttention-2.
+    """
+    if checkpoint is None or checkpoint.state.step == phase.steps_before:
+        return None
+    return checkpoint.state.attention or FLASH
 
 
 def open_metrics(

@@ -191,6 +191,7 @@ def test_items_are_chosen_by_recipe_and_by_name(capsys) -> None:
     ]
     assert {name for name, _, _ in names(None, [], dry=True)} == {
         "bert_large 128",
+        "tests test_attention",
         "tests test_model",
         "tests test_training",
         "tests test_finetune",

@@ -3,7 +3,8 @@
 There are four kernels. They give the same result up to rounding, and all support dropout of attention weights:
 
     packed      Flash attention runs on the whole batch, given the offsets at which sequences end. CUDA and 16-bit
-                floats only.
+                floats only. Short rows with dropout have a Triton kernel instead (attention_triton.py) where a trial
+                shows that it is right and faster (trainer/attention_choice.py).
     padded      The sequences are copied into a grid, padded to the longest, and computed in one call with a mask.
                 For CUDA where flash attention does not work: float32, GPUs older than Ampere, large heads. Copies
                 nothing to the host, and needs one call per layer.
@@ -67,6 +68,9 @@ In blocks of 2 * window, half of the computed scores are needed. Shorter blocks 
 in smaller, less efficient matrix products.
 """
 
+SEED_RANGE = 2**31 - 1
+"""Each of the two numbers of a dropout mask's seed is in [0, SEED_RANGE)."""
+
 PADDING = -1
 """The sequence number of the zeros before the first token and after the last one."""
 
@@ -78,12 +82,15 @@ class AttentionRule(NamedTuple):
     dropout: the probability of dropping an attention weight.
     window: how many tokens on each side a token attends to; None: all of its sequence.
     causal: a token attends only to itself and to earlier tokens.
+    triton: use the Triton kernel where there is dropout. Only for heads that share no keys, without causal attention
+        and windows; trainer/attention_choice.py sets it.
     """
 
     heads: int
     dropout: float = 0.0
     window: int | None = None
     causal: bool = False
+    triton: bool = False
 
 
 def attend(qkv_TNd: Tensor, offsets: SequenceOffsets, rule: AttentionRule) -> Tensor:
@@ -146,12 +153,22 @@ def choose_flash(dropout: float) -> str:
 
 
 def attend_packed(qkv_TNd: Tensor, offsets: SequenceOffsets, rule: AttentionRule) -> Tensor:
+    """Compute (T, N, d) -> (T, D) with torch's flash attention, or with the Triton kernel if the rule asks for it.
+
+    The dropout mask of both comes from the device's generator, so recomputed layers draw the same one again.
+    """
+    if rule.triton and rule.dropout > 0:
+        seed = torch.randint(SEED_RANGE, (2,), device=qkv_TNd.device)
+        y_THd, _ = torch.ops.clozeline.attend_short(qkv_TNd, offsets.ends_S1, offsets.longest, rule.dropout, seed)
+        return y_THd.flatten(1)
+    return attend_flash(qkv_TNd, offsets.ends_S1, offsets.longest, rule)
+
+
+def attend_flash(qkv_TNd: Tensor, ends_S1: Tensor, longest: int, rule: AttentionRule) -> Tensor:
     """Compute (T, N, d) -> (T, D) with torch's flash attention.
 
-    This calls the ATen operator because torch.nn.attention.varlen.varlen_attn has no dropout. The dropout mask comes
-    from the device's generator, so recomputed layers draw the same one again.
+    This calls the ATen operator because torch.nn.attention.varlen.varlen_attn has no dropout.
     """
-    ends_S1 = offsets.ends_S1
     q_THd, k_THd, v_THd = split_projections(qkv_TNd, rule.heads)
     y_THd, *_ = torch.ops.aten._flash_attention_forward(
         q_THd,
@@ -159,8 +176,8 @@ def attend_packed(qkv_TNd: Tensor, offsets: SequenceOffsets, rule: AttentionRule
         v_THd,
         ends_S1,  # of the queries
         ends_S1,  # of the keys
-        offsets.longest,
-        offsets.longest,
+        longest,
+        longest,
         rule.dropout,
         rule.causal,
         False,  # no debug mask

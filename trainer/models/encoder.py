@@ -119,13 +119,14 @@ class Attention(nn.Module):
         super().__init__()
         self.shape = shape
         self.window = window
+        self.triton = False
         self.qkv = nn.Linear(shape.hidden_size, shape.projected_heads * shape.head_size, bias=shape.attention_bias)
         self.out = nn.Linear(shape.hidden_size, shape.hidden_size, bias=shape.attention_bias)
 
     def rule(self, causal: bool = False) -> AttentionRule:
         """Return which tokens attend to which in this layer, with dropout in training only."""
         dropout = self.shape.attention_probs_dropout_prob if self.training else 0.0
-        return AttentionRule(self.shape.num_attention_heads, dropout, self.window, causal)
+        return AttentionRule(self.shape.num_attention_heads, dropout, self.window, causal, self.triton)
 
     def forward(
         self, x_TD: Tensor, offsets: SequenceOffsets, rotation: Rotation | None, rows_R: Tensor | None

@@ -1,0 +1,140 @@
+"""Which kernel of attention with dropout a run uses, and that a resume keeps it. tests/gpu has the trial itself."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from tests.small_models import SMALL_VOCABULARY, section
+from trainer.attention_choice import FLASH, TRITON, Trial, attention_of, outcome_of, row_lengths, rules_of, set_triton
+from trainer.checkpoint.format import FoundCheckpoint
+from trainer.checkpoint.state import TrainingState
+from trainer.config.load import load_recipe
+from trainer.config.phases import Phase
+from trainer.models.attention import AttentionRule
+from trainer.models.attention_trial import kept_weights, random_rows
+from trainer.models.encoder import Attention
+from trainer.models.pretraining import PretrainingModel
+from trainer.models.starting_weights import empty_model
+from trainer.train import recorded_attention
+
+FAST = Trial(None, 1.3)
+
+
+def model_of(family: str, *changes: str) -> PretrainingModel:
+    sizes = ["hidden_size=64", "num_attention_heads=2", "attention_probs_dropout_prob=0.1"]
+    return empty_model(section(family, *sizes, *changes), SMALL_VOCABULARY.size, SMALL_VOCABULARY.special_id("mask"))
+
+
+def test_all_ranks_must_find_the_kernel_right_and_the_first_one_fast() -> None:
+    assert outcome_of([FAST, FAST], None) == FAST
+    assert outcome_of([FAST, Trial("it is wrong")], None).fault == "it is wrong"
+    assert outcome_of([Trial(None, 1.04), FAST], None).fault == "it is 1.04 times as fast here"
+
+
+def test_a_resume_asks_only_whether_the_kernel_is_right() -> None:
+    """A trial may find another speed than the first one did."""
+    assert outcome_of([Trial(None, 0.9)], TRITON).fault is None
+    assert outcome_of([FAST, Trial("the package triton is not installed")], TRITON).fault is not None
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "albert", "megatron-bert", "electra"])
+def test_families_with_dropout_in_whole_rows_are_offered_the_kernel(family: str) -> None:
+    electra = ["embedding_size=32", "generator_size=0.5"] if family == "electra" else []
+    rules = rules_of(model_of(family, *electra))
+    assert rules[AttentionRule(2, 0.1, triton=True)] == 32
+    assert len(rules) == (2 if family == "electra" else 1), "the generator has one head"
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("bert", ["attention_probs_dropout_prob=0.0"]),
+        ("bert", ["num_attention_heads=4"]),  # of 16 values
+        ("modernbert", []),  # windows
+        ("eurobert", []),  # shared keys
+        ("xlnet", []),
+    ],
+)
+def test_others_are_not(family: str, changes: list[str]) -> None:
+    assert rules_of(model_of(family, *changes)) == {}
+
+
+def test_a_checkpoint_records_what_the_layers_use() -> None:
+    model = model_of("bert")
+    assert attention_of(model) == FLASH
+    set_triton(model)
+    assert attention_of(model) == TRITON
+    attentions = [module for module in model.modules() if isinstance(module, Attention)]
+    assert all(attention.train().rule().triton for attention in attentions)
+    assert all(attention.eval().rule().dropout == 0.0 for attention in attentions), "evaluations use flash attention"
+
+
+def test_a_phase_keeps_the_kernel_of_its_steps_and_the_next_one_chooses() -> None:
+    """Checkpoints that record none were trained with FlashAttention-2."""
+    recipe = load_recipe("bert_base", ["data.pairs=pairs", "run.output=run"])
+    phases = [Phase(recipe, steps_before, steps_before + 10, 0, 20) for steps_before in (0, 10)]
+
+    def recorded(phase: Phase, step: int, attention: str) -> str | None:
+        state = TrainingState(step=step, tokens=0, seconds=0.0, identity={}, attention=attention)
+        return recorded_attention(phase, FoundCheckpoint(Path("checkpoint"), state, []))
+
+    assert recorded_attention(phases[0], None) is None
+    assert recorded(phases[0], 5, TRITON) == TRITON
+    assert recorded(phases[0], 5, "") == FLASH
+    assert recorded(phases[1], 10, TRITON) is None
+
+
+class Folder(NamedTuple):
+    manifest: Any
+
+
+class Manifest(NamedTuple):
+    statistics: dict[str, list[int]]
+
+
+def test_trial_rows_are_as_long_as_those_of_the_run() -> None:
+    """A quarter of all rows has 3 tokens, three quarters have 7."""
+    folders: list[Any] = [Folder(Manifest({"lengths": [0, 0, 0, count, 0, 0, 0, 900 - count]})) for count in (450, 0)]
+    lengths = row_lengths(folders, 6000)
+    assert abs(sum(lengths) - 6000) <= 7 and lengths[0] == 7
+    assert lengths.count(3) == 250 and lengths.count(7) == 750
+    assert row_lengths(folders, 6000) == lengths
+    assert lengths[1:] != sorted(lengths[1:], reverse=True)
+
+    rows = random_rows(lengths, 8, 2, torch.empty(4)).up_to(100)
+    assert 93 < len(rows.qkv_TNd) == int(rows.ends_S1[-1]) <= 100
+
+
+def test_dropout_masks_look_random() -> None:
+    """Shares of kept weights, and of equal neighbors in each direction, as independent draws have them."""
+    rule = AttentionRule(16, 0.1)
+    masks = [kept_weights(torch.tensor(seed), 640, 256, rule) for seed in ([5, 6], [6, 6], [5, 7])]
+    first = masks[0]
+    pairs = {
+        "heads": (first[1:], first[:-1]),
+        "queries": (first[:, 1:], first[:, :-1]),
+        "keys": (first[:, :, 1:], first[:, :, :-1]),
+        "a query and a key": (first, first.transpose(1, 2)),
+        "one seed and the next": (first, masks[1]),
+        "two second numbers": (first, masks[2]),
+    }
+    for name, (one, other) in pairs.items():
+        equal = float((one == other).float().mean())
+        assert abs(equal - 0.82) < 0.005, name  # 0.9 ** 2 + 0.1 ** 2
+
+    # Each mean within 4.5 standard deviations of a mean of so many draws.
+    for axes in ((0, 1, 2), (1, 2), (0, 2), (0, 1)):
+        shares = first.float().mean(axes)
+        draws = first.numel() / shares.numel()
+        assert float((shares - 0.9).abs().max()) < 4.5 * (0.09 / draws) ** 0.5, axes
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is not None, reason="triton is installed")
+def test_nothing_needs_triton() -> None:
+    with pytest.raises(ModuleNotFoundError, match="triton"):
+        importlib.import_module("trainer.models.attention_triton")

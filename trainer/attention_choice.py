@@ -1,0 +1,174 @@
+"""Chooses the kernel of attention with dropout on GPUs: the Triton kernel, or FlashAttention-2.
+
+The Triton kernel (models/attention_triton.py) is for short rows: BERT's, RoBERTa's, ALBERT's or ELECTRA's. Each rank
+compares it with plain attention in float32 on rows as long as the run's own, and it is used only if all ranks find it
+right and rank 0 also finds it at least MIN_SPEEDUP times as fast as FlashAttention-2.
+
+The two drop other weights. So checkpoints record the kernel, a resume uses the recorded one, and the next choice is
+made where the next phase begins. A run that starts again without a checkpoint chooses again.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import random
+from typing import NamedTuple
+
+import torch
+
+from trainer.config.schema import Recipe
+from trainer.data.folder import PairFolder
+from trainer.distributed.collectives import run_on_all_ranks
+from trainer.distributed.process_group import device_of_rank
+from trainer.engine import DTYPES
+from trainer.logs import logger
+from trainer.models.attention import AMPERE, AttentionRule
+from trainer.models.attention_trial import compare
+from trainer.models.encoder import Attention, Encoder
+from trainer.models.pretraining import PretrainingModel
+
+FLASH = "FlashAttention-2"
+TRITON = "Triton"
+"""What a checkpoint records."""
+
+MAX_LENGTH = 512
+"""Tokens of the longest row. With longer ones, FlashAttention-2 was not compared."""
+
+HEAD_SIZES = (32, 64, 128)
+
+MIN_SPEEDUP = 1.05
+"""Less is not worth another kernel, and would be chosen in one trial and not in the next."""
+
+TRIAL_TOKENS = 32_768
+"""Tokens of the timed rows, half of what a large GPU computes at once. Their projections take 1.5 GB in BERT-large."""
+
+OTHER_WEIGHTS = (
+    "The steps before used the Triton kernel for attention with dropout, and %s. FlashAttention-2 drops other weights, "
+    "so the losses to come are not those of a run that was not interrupted."
+)
+
+
+class Trial(NamedTuple):
+    """What a rank found. fault: why the Triton kernel cannot be used here, None if it can. speedup: over flash."""
+
+    fault: str | None
+    speedup: float = 0.0
+
+
+def choose_attention(model: PretrainingModel, recipe: Recipe, folders: list[PairFolder], recorded: str | None) -> None:
+    """Let the model use the Triton kernel if it is right and faster, and log what is used. A collective call.
+
+    recorded: what the checkpoint that the run resumes from was trained with, which is used again; None for a choice.
+    """
+    rules = rules_of(model)
+    longest = max(folder.max_length for folder in folders)
+    is_offered = bool(rules) and longest <= MAX_LENGTH and recipe.engine.precision != "fp32"
+    if not is_offered or recipe.objective.kind == "clm":
+        if recorded == TRITON:
+            logger.warning(OTHER_WEIGHTS, "the recipe has changed since")
+        return
+    if recorded == FLASH:
+        logger.info("Attention with dropout: %s, as in the steps before.", FLASH)
+        return
+
+    lengths = row_lengths(folders, TRIAL_TOKENS)
+    dtype = DTYPES[recipe.engine.precision]
+    fault, speedup = outcome_of(run_on_all_ranks(lambda: try_kernel(rules, lengths, longest, dtype)), recorded)
+    if fault is not None:
+        logger.info("Attention with dropout: %s; not the Triton kernel: %s.", FLASH, fault)
+        if recorded == TRITON:
+            logger.warning(OTHER_WEIGHTS, "it cannot be used here")
+        return
+
+    set_triton(model)
+    reason = "as in the steps before" if recorded else f"{speedup:.2f} times as fast as {FLASH} here"
+    logger.info("Attention with dropout: a Triton kernel for short rows, %s.", reason)
+
+
+def outcome_of(trials: list[Trial], recorded: str | None) -> Trial:
+    """Return what all ranks act on, from what each of them found: the first fault, and the speed on rank 0."""
+    fault = next((trial.fault for trial in trials if trial.fault is not None), None)
+    speedup = trials[0].speedup
+    if fault is None and recorded is None and speedup < MIN_SPEEDUP:
+        fault = f"it is {speedup:.2f} times as fast here"
+    return Trial(fault, speedup)
+
+
+def attention_of(model: torch.nn.Module) -> str:
+    """Return what checkpoints record of a model, or of an engine with one, on a GPU."""
+    modules = [module for module in model.modules() if isinstance(module, Attention)]
+    return TRITON if any(module.triton for module in modules) else FLASH
+
+
+def set_triton(model: PretrainingModel) -> None:
+    """Let every layer use the Triton kernel."""
+    for module in model.modules():
+        if isinstance(module, Attention):
+            module.triton = True
+
+
+def rules_of(model: PretrainingModel) -> dict[AttentionRule, int]:
+    """Return the rules of the model's encoders in training and their head sizes.
+
+    Empty if the Triton kernel cannot compute one of them.
+    """
+    rules = {}
+    for encoder in model.encoders():
+        if not isinstance(encoder, Encoder):
+            return {}
+        shape = encoder.shape
+        has_windows = any(shape.window_of(layer) is not None for layer in range(shape.num_hidden_layers))
+        shares_keys = shape.num_key_value_heads != shape.num_attention_heads
+        if has_windows or shares_keys or shape.head_size not in HEAD_SIZES or not shape.attention_probs_dropout_prob:
+            return {}
+        rule = AttentionRule(shape.num_attention_heads, shape.attention_probs_dropout_prob, triton=True)
+        rules[rule] = shape.head_size
+    return rules
+
+
+def row_lengths(folders: list[PairFolder], tokens: int) -> list[int]:
+    """Return lengths with the distribution of all folders' rows, some `tokens` together, in a random order.
+
+    The longest is the first, so that a part of them has a row of several blocks.
+    """
+    counts: dict[int, int] = {}
+    for folder in folders:
+        for length, rows in enumerate(folder.manifest.statistics["lengths"]):
+            counts[length] = counts.get(length, 0) + rows
+    rows = sum(counts.values())
+    mean = sum(length * count for length, count in counts.items()) / rows
+    wanted = max(1, round(tokens / mean))
+
+    # The quantiles of all rows at equal distances.
+    lengths: list[int] = []
+    seen = 0
+    for length in sorted(counts, reverse=True):
+        seen += counts[length]
+        lengths += [length] * (round(wanted * seen / rows) - len(lengths))
+
+    others = lengths[1:]
+    random.Random(0).shuffle(others)
+    return [*lengths[:1], *others]
+
+
+def try_kernel(rules: dict[AttentionRule, int], lengths: list[int], longest: int, dtype: torch.dtype) -> Trial:
+    """Compare the Triton kernel with plain attention and FlashAttention-2 on this rank's GPU. Leaves no trace.
+
+    Any exception is a fault, since compilers and drivers have many of their own.
+    """
+    device = device_of_rank()
+    capability = torch.cuda.get_device_capability(device)
+    if capability < AMPERE:
+        return Trial("it needs a GPU of compute capability 8.0 or higher")
+    try:
+        importlib.import_module("trainer.models.attention_triton")
+        with torch.random.fork_rng([device]):
+            return Trial(*compare(rules, lengths, longest, torch.empty(0, dtype=dtype, device=device)))
+    except ModuleNotFoundError as error:
+        return Trial(f"the package {error.name} is not installed")
+    except Exception as error:
+        return Trial(f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
+    finally:
+        gc.collect()
+        torch.cuda.empty_cache()
