@@ -54,8 +54,8 @@ _PARTS = {
 }
 _PARSED_AT_ONCE = 1 << 16  # characters of text that the parser hands over together
 
-# Templates of disambiguation pages, as [[MediaWiki:Disambiguationspage]] of the larger Wikipedias lists them. The
-# extension Disambiguator has __DISAMBIG__ in them, which a dump does not expand. Hatnotes, as in {{for|x|y
+# Usual templates of disambiguation pages in the larger Wikipedias. The list is not complete: a wiki may have others.
+# The extension Disambiguator has __DISAMBIG__ in them, which a dump does not expand. Hatnotes, as in {{for|x|y
 # (disambiguation)}}, and {{disambiguation needed}} have other names.
 _DISAMBIGUATION_TEMPLATES = (
     r"(?:[\w -]{1,40}[ _])?disambig(?:uation)?(?:[ _-](?:page|cleanup))?|dab|disamb|hndis|geodis|airport[ _]dis"
