@@ -11,8 +11,9 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import MISSING
-from typing import Any
+from typing import Any, get_args
 
+from pipeline.filters.rules import SetName
 from pipeline.flags import Flag, OneOf, Switch, flags_of, folder, fraction, help_with_default, positive, share
 from pipeline.options import PairsJob, ShardJob, VocabJob
 
@@ -30,8 +31,11 @@ REGEX_OF_CHECK: dict[Callable[[str], Any], str] = {
     share: rf"({_SHARE}|1(\.0+)?)",
 }
 
+_SETS = f"({'|'.join(get_args(SetName))})"
+
 REGEX_OF_TEXT = {
     "encoding": "[A-Za-z0-9][A-Za-z0-9_.-]*",
+    "filters": rf"({_SETS}(,{_SETS})*|{_PATTERN_OF_INPUT}\.toml)",
     "input": f"{_PATTERN_OF_INPUT}(,{_PATTERN_OF_INPUT})*",
     "language": "[A-Za-z][A-Za-z -]{1,40}",
     "text_key": r"[^\s,=]+(,[^\s,=]+)*",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pipeline.readers.record import too_long_reason
 
@@ -144,7 +144,7 @@ def _inflated(data: bytes, max_bytes: int) -> bytes:
     return _decompressed(zlib.decompressobj(window), data, max_bytes + 1)
 
 
-def _decompressed(decoder: zlib._Decompress, data: bytes, max_bytes: int) -> bytes:
+def _decompressed(decoder: Any, data: bytes, max_bytes: int) -> bytes:
     try:
         return decoder.decompress(data, max_bytes)
     except zlib.error as error:

@@ -47,6 +47,7 @@ GOOD = {
     "language": ["en", "Swiss German"],
     "text_key": ["text", "body.text", "title,text"],
     "encoding": ["utf-8", "cp1252", "gb18030", "ISO8859_1"],
+    "filters": ["c4", "gopher,fineweb", "gs://bucket/rules.toml"],
     "holdout": ["0.05"],
     "max_document_bytes": ["16777216"],
 }
@@ -57,6 +58,7 @@ BAD = {
     "extend": ["bert-base-uncased"],
     "counts": ["gs://bucket"],
     "encoding": ["utf 8", ""],
+    "filters": ["c5", "c4, gopher", "rules.toml", ""],
     "holdout": ["1", "5%"],
     "shuffle": ["engine"],
     "input": ["/data/x.jsonl", "gs://", "gs://bucket", "gs://corpus/a, gs://corpus/b", "hdfs://a/b", "gs://corpus/a,"],
