@@ -1,4 +1,4 @@
-"""The rules of `shard --filters` beside datatrove's filters: agreement for each rule, and documents a second.
+"""Compares the rules of `shard --filters` with datatrove's filters: agreement for each rule, and documents per second.
 
     python deploy/demo/corpus.py out/filters.jsonl --megabytes 24
     pip install "datatrove==0.10.1" spacy loguru

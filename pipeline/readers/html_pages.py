@@ -30,7 +30,7 @@ HTML_RULES = (NO_MAIN_TEXT,)
 """Reasons that say what a page is, not that it is damaged."""
 
 MAX_ELEMENTS = 100_000
-"""Elements of a page. trafilatura takes up to 4 s for so many, and 20 s if all are nested as deep as the parser takes.
+"""Maximum elements of a page. trafilatura takes up to 4 s for this many, and 20 s at the parser's maximum depth.
 The longest pages that people read have about 50,000."""
 
 MAX_ATTRIBUTES = 5000
@@ -93,7 +93,7 @@ def html_records(stream: Stream, piece: Piece, options: RecordOptions) -> Iterat
 
 
 def page_record(text: str, undecodable: int, offset: int, size: int) -> Record:
-    """Return the record of a page with so many undecodable places, or fewer if its text has fewer."""
+    """Return the record of a page with at most this many undecodable places, those that its text has."""
     remaining = min(undecodable, text.count("\ufffd"))
     found = Undecodable(remaining, offset) if remaining else None
     return Record(text, SOURCE, found, position=offset, size=size)

@@ -85,7 +85,7 @@ def check_warc(opened: IO[bytes], shown: str) -> None:
     """Raise ModuleNotFoundError if a file has pages, not texts alone, and trafilatura is not installed."""
     try:
         head = open_plain(opened, shown, compression_of(shown)).read(HEAD_BYTES)
-    except Exception:  # damage is told of where the file is read
+    except Exception:  # damage is reported where the file is read
         return
     if not re.search(rb"^WARC-Type:\s*conversion\b", head, re.IGNORECASE | re.MULTILINE):
         check_extractor(opened, shown)

@@ -127,7 +127,7 @@ def test_dropout_masks_look_random() -> None:
         equal = float((one == other).float().mean())
         assert abs(equal - 0.82) < 0.005, name  # 0.9 ** 2 + 0.1 ** 2
 
-    # Each mean within 4.5 standard deviations of a mean of so many draws.
+    # Each mean is within 4.5 standard deviations of its expectation.
     for axes in ((0, 1, 2), (1, 2), (0, 2), (0, 1)):
         shares = first.float().mean(axes)
         draws = first.numel() / shares.numel()

@@ -250,7 +250,7 @@ class Blocks(NamedTuple):
     registers: int | None = None
 
     def options(self) -> dict[str, Any]:
-        """Return what a launch is given besides tensors and constants."""
+        """Return the keyword arguments of a launch that are not the kernel's data."""
         limit = {} if self.registers is None else {"maxnreg": self.registers}
         return {"M": self.queries, "N": self.keys, "num_warps": self.warps, "num_stages": 2, **limit}
 

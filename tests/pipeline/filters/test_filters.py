@@ -1,4 +1,4 @@
-"""`shard --filters`: which documents and lines the rules drop, and what a user is told of it."""
+"""`shard --filters`: which documents and lines the rules drop, and what the command prints about it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ LINES = [
     "Its wheel turned for ninety years, until a factory upstream took all the water.",
     "Then came a baker with new ovens and with plans that his wife had drawn.",
     "They sold bread to every village between here and those hills.",
-    "A war ended that, as it ended so many things.",
+    "A war ended that, and many other things too.",
     "Nowadays you find a museum inside, open on Sundays from ten o'clock.",
     "Children may grind some corn themselves and take home what they made.",
 ]
