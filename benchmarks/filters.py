@@ -23,7 +23,6 @@ from typing import Any
 from pipeline.filters.measures import Measured
 from pipeline.filters.rules import RULES
 from pipeline.filters.selection import chosen_rules
-from pipeline.shard.languages import find_language
 
 OFF = {
     "gopher_quality": dict.fromkeys(
@@ -138,24 +137,28 @@ def print_speed(name: str, texts: list[str], keeps_all: Callable[[str], bool]) -
 
 @functools.lru_cache(None)
 def measured(text: str, words_of: Callable[[str, str], list[str]] | None = None) -> Measured:
-    """Return what our rules measure. Lines are those of the text, so that both sides see the same.
+    """Return what our rules measure.
 
     words_of: splits a text of a language into words in place of our rule.
     """
-    lines = [line for line in text.split("\n") if line.strip()]
-    judged = Measured(lines, text.split("\n\n"))
+    judged = Measured(blocks_of(text))
     if words_of is not None:
         judged.words = words_of(text, "eng")
     return judged
 
 
-CHOSEN, _ = chosen_rules("gopher,fineweb", find_language("en"))
+def blocks_of(text: str) -> list[list[str]]:
+    """Return the lines of each block, not unwrapped, so that both sides see the same."""
+    blocks = [list(filter(str.strip, block.split("\n"))) for block in text.split("\n\n")]
+    return list(filter(None, blocks))
+
+
+CHOSEN, _ = chosen_rules("gopher,fineweb", "en")
 
 
 def ours_keep_all(text: str) -> bool:
     """Return whether a text keeps all our rules of Gopher and FineWeb."""
-    lines = [line for line in text.split("\n") if line.strip()]
-    judged = Measured(lines, text.split("\n\n"))
+    judged = Measured(blocks_of(text))
     return not any(RULES[name].fails(RULES[name].measure(judged), threshold) for name, threshold in CHOSEN.items())
 
 

@@ -1,7 +1,7 @@
 """Chooses the kernel of attention with dropout on GPUs: the Triton kernel, or FlashAttention-2.
 
 The Triton kernel is tried only if the environment variable CLOZELINE_TRITON_ATTENTION is 1: it has run in Triton's
-interpreter and was compiled for GPUs, but was not measured on one yet.
+interpreter and was compiled for GPUs, but has not been measured on one.
 
 The Triton kernel (models/attention_triton.py) is for short rows: BERT's, RoBERTa's, ALBERT's or ELECTRA's. Each rank
 compares it with plain attention in float32 on rows as long as the run's own, and it is used only if all ranks find it
@@ -134,7 +134,7 @@ def rules_of(model: PretrainingModel) -> dict[AttentionRule, int]:
 
 
 def row_lengths(folders: list[PairFolder], tokens: int) -> list[int]:
-    """Return lengths with the distribution of all folders' rows, some `tokens` together, in a random order.
+    """Return lengths with the distribution of all folders' rows, about `tokens` tokens in total, in a random order.
 
     The longest is the first, so that a part of them has a row of several blocks.
     """
@@ -161,7 +161,7 @@ def row_lengths(folders: list[PairFolder], tokens: int) -> list[int]:
 def try_kernel(rules: dict[AttentionRule, int], lengths: list[int], longest: int, dtype: torch.dtype) -> Trial:
     """Compare the Triton kernel with plain attention and FlashAttention-2 on this rank's GPU. Leaves no trace.
 
-    Any exception is a fault, since compilers and drivers have many of their own.
+    Any exception is a fault, since compilers and drivers raise many kinds.
     """
     device = device_of_rank()
     capability = torch.cuda.get_device_capability(device)

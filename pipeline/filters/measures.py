@@ -1,13 +1,14 @@
 """What rules measure about a document. Each value is computed once, when a rule first asks for it.
 
-A word is what stands between spaces, as in C4 and in Gopher's paper; datatrove counts punctuation marks as words of
-their own. A line is a paragraph, whose wrapped lines are joined already. A block is what stands between blank lines.
+A word is what stands between spaces, as in C4 and in Gopher's paper; datatrove also counts each punctuation mark as a
+word. A line is a paragraph, whose wrapped lines are joined already. A block is what stands between blank lines.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +17,11 @@ _ODD = np.uint64(0x9E3779B97F4A7C15)  # of the polynomial that hashes n-grams; a
 
 
 class Measured:
-    """A document's text and what was measured about it. lines, blocks: without empty ones."""
+    """A document's text and what was measured about it. blocks: the lines of each; none of both is empty."""
 
-    def __init__(self, lines: list[str], blocks: list[str]) -> None:
-        self.lines = lines
-        self.blocks = blocks
+    def __init__(self, blocks: list[list[str]]) -> None:
+        self.lines = list(chain.from_iterable(blocks))
+        self.blocks = list(map("\n".join, blocks))
 
     @cached_property
     def text(self) -> str:

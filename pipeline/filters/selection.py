@@ -17,7 +17,6 @@ import tomllib
 from typing import Any, get_args
 
 from pipeline.filters.rules import RULES, SetName
-from pipeline.shard.languages import Language
 from schemas import storage
 from schemas.errors import UsageError, nearest_name
 
@@ -28,14 +27,16 @@ _SETS = get_args(SetName)
 _WITHOUT_SPACES = ("bo", "dz", "ja", "km", "lo", "my", "th", "zh")  # codes of languages
 
 
-def chosen_rules(given: str, language: Language) -> tuple[Thresholds, list[str]]:
+def chosen_rules(given: str, language: str, sentence_rules: str = "") -> tuple[Thresholds, list[str]]:
     """Return the rules that `--filters` names, and the names of those in its sets that do not fit the language.
 
+    language: its code. sentence_rules: the code of the language whose rules split its sentences, if it is another one.
     Rules that a file names itself apply to every language. Raises UsageError for an unknown set or rule, a threshold of
     the wrong type, or a file that cannot be read as TOML.
     """
     is_file = given.lower().endswith(".toml")
-    sets, rules = _read(given) if is_file else (_sets(given.split(","), "--filters"), {})
+    names = list(filter(None, map(str.strip, given.split(","))))
+    sets, rules = _read(given) if is_file else (_sets(names, "--filters"), {})
 
     chosen: Thresholds = {}
     unfit: list[str] = []
@@ -44,19 +45,19 @@ def chosen_rules(given: str, language: Language) -> tuple[Thresholds, list[str]]
             if rules[name] is not False:
                 chosen[name] = rule.threshold if rules[name] is True else rules[name]
         elif rule.set in sets:
-            if _fits(rule.needs, language):
+            if _fits(rule.needs, language, sentence_rules):
                 chosen[name] = rule.threshold
             else:
                 unfit.append(name)
     if not chosen:
-        raise UsageError(f"--filters {given} leaves no rule for --language {language.code}. Leave it out.")
+        raise UsageError(f"--filters {given} leaves no rule for --language {language}. Leave it out.")
     return chosen, unfit
 
 
-def _fits(needs: str, language: Language) -> bool:
+def _fits(needs: str, language: str, sentence_rules: str) -> bool:
     if needs == "English":
-        return language.code == "en"
-    return not needs or not {language.code, language.rules} & set(_WITHOUT_SPACES)
+        return language == "en"
+    return not needs or not {language, sentence_rules} & set(_WITHOUT_SPACES)
 
 
 def _sets(names: list[Any], where: str) -> list[str]:

@@ -115,7 +115,7 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
 def _chosen_filters(job: ShardJob, language: Language) -> Thresholds:
     """Return the rules of --filters with their thresholds. Prints those that do not fit the language."""
     assert isinstance(job.filters, str)
-    chosen, unfit = chosen_rules(job.filters, language)
+    chosen, unfit = chosen_rules(job.filters, language.code, language.rules)
     if unfit:
         print(
             f"Note: these rules of --filters {job.filters} do not fit {language.name} and are left out: "

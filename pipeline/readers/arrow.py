@@ -1,7 +1,7 @@
 """Reads Arrow files, of the IPC file format (also called Feather V2) and the streaming format, as Parquet is read.
 
-`datasets` and this project's own shards are such files. Memory is bounded by the size of a record batch, which is
-refused above MAX_BATCH_BYTES. Formats: https://arrow.apache.org/docs/format/Columnar.html#serialization-and-ipc.
+`datasets` and this project's own shards are such files. A record batch is refused if it is stored in more than
+MAX_BATCH_BYTES; what of it is compressed grows to the size that it states. Formats: https://arrow.apache.org/docs/format/Columnar.html#serialization-and-ipc.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def open_arrow(opened: IO[bytes], shown: str, columns: list[int] | None = None) 
         )
 
     if not head.startswith(_FILE) and not _STREAM.match(head):
-        raise _unreadable(shown, "it begins as none does")
+        raise _unreadable(shown, "no Arrow file begins like this")
 
     options = pa.ipc.IpcReadOptions(included_fields=columns or [])
     source = pa.PythonFile(_BoundedReads(opened, shown), mode="r")
@@ -73,7 +73,7 @@ def _unreadable(shown: str, cause: object) -> DataError:
 def arrow_records(stream: Stream, piece: Piece, options: RecordOptions) -> Iterator[Record | Rejected]:
     """Yield one record for each row.
 
-    Raises DataError unless the file is Arrow, its columns are as `check_columns` wants them, and its batches are sound
+    Raises DataError unless the file is Arrow, its columns are as `check_columns` requires, and its batches are sound
     and within MAX_BATCH_BYTES. Errors of pyarrow for a file that ends early pass.
     """
     path = piece.display_path

@@ -3,8 +3,9 @@
 The first row names the columns. Quoting is that of RFC 4180, read by Python's csv in its strict mode: a field in quotes
 may hold line ends and, doubled, quotes. So a line does not say whether a row begins with it, and a file is not cut.
 
-A quote that is never closed would swallow the rows up to the next one. Of such a row only the first line is rejected;
-the lines after it are read again as rows. Memory is bounded by --max_document_bytes, which a row may have.
+A quote that is never closed would swallow the rows up to the next one. If what follows that one shows it, only the
+first line is rejected, and the lines after it are read again as rows; if not, the lines are one row, most likely of
+another width, and are rejected together. Memory is bounded by --max_document_bytes, which a row may have.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from pipeline.readers.open import Stream
 from pipeline.readers.ranges import fills_head
 from pipeline.readers.record import (
     BYTE_ORDER_MARK,
-    PARAGRAPH_BREAK,
     Record,
     RecordOptions,
     Rejected,
     Undecodable,
     decode_utf8,
     excerpt_of,
+    joined,
     too_long_reason,
 )
 from schemas.errors import DataError
@@ -46,7 +47,7 @@ DELIMITERS = (",", ";", "\t")
 TAB_SUFFIXES = (".tsv", ".tab")
 
 MAX_REREADS = 8
-"""How often a file is read at most because of quotes that are not closed. Some files would need thousands of times."""
+"""Maximum times that a file's bytes are read again because of quotes that are not closed. Some would need thousands."""
 
 _SOURCE = "csv"
 _SKIP_BYTES = 1 << 20  # read at once from a row that is not kept
@@ -81,8 +82,7 @@ def csv_records(stream: Stream, piece: Piece, options: RecordOptions) -> Iterato
         elif len(row) != len(header):
             yield lines.rejected(OTHER_WIDTH)
         else:
-            texts = [row[position] for position in wanted]
-            text = texts[0] if len(texts) == 1 else PARAGRAPH_BREAK.join(filter(None, texts))
+            text = joined([row[position] for position in wanted])
             name = row[source] if source is not None else ""
             yield Record(text, name or _SOURCE, lines.undecodable(), position=lines.offset, size=len(lines.row))
 

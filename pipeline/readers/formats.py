@@ -186,6 +186,7 @@ TEXT_KINDS = (
 """Kinds of characters, which can be read as plain text too."""
 
 KINDS = (*BINARY_KINDS, *TEXT_KINDS)
+JSON_KINDS = TEXT_KINDS[-2:]
 
 # Control bytes that no text contains: all but tab, line ends, vertical tab, form feed, and the shifts and the escape of
 # ISO 2022.
@@ -240,6 +241,9 @@ def find_format(file: InputFile, wanted: Format | Literal["auto"], encoding: str
         found = _format_that_begins(head, text)
         if found is None:
             _refuse_suffix(shown, file.path, KINDS)
+
+    if wanted == "auto" and found == "jsonl" and not jsonl.begins_json_lines(text):
+        _refuse_beginning(shown, text, JSON_KINDS)
 
     has_encoding = found is None or (READERS[found].is_text and not READERS[found].own_encoding)
     error = encoding_error(shown, head, encoding) if has_encoding else None

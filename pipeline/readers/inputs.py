@@ -237,7 +237,7 @@ def _checked_formats(
 
 
 def _check_first_pages(files: Sequence[InputFile], wanted: Format | Literal["auto"], encoding: str) -> None:
-    """Check the first file of each format of the web, as the others are: what reads it may not be installed."""
+    """Check the first file of each format of the web, because the package that reads it may be missing."""
     checked: set[Format] = set()
     for file in files:
         found = named_format(file.path) if wanted == "auto" else wanted

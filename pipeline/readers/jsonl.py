@@ -18,12 +18,12 @@ from pipeline.readers.record import (
     BYTE_ORDER_MARK,
     EXCERPT_CHARACTERS,
     MAX_RECORD,
-    PARAGRAPH_BREAK,
     Record,
     RecordOptions,
     Rejected,
     decode_utf8,
     excerpt_of,
+    joined,
     split_keys,
     too_long_reason,
 )
@@ -116,9 +116,7 @@ def parse_json_line(line: bytes | None, text_key: str, offset: int, max_bytes: i
 def _text_under(keys: tuple[str, ...], fields: dict[str, Any]) -> str | None:
     """Return the strings under the keys as paragraphs, without empty ones; None if there are no strings."""
     texts = [text for text in map(fields.get, keys) if isinstance(text, str)]
-    if len(texts) < 2:
-        return texts[0] if texts else None
-    return PARAGRAPH_BREAK.join(filter(None, texts))
+    return joined(texts) if texts else None
 
 
 def _keys_of_strings(fields: dict[str, Any]) -> tuple[str, ...]:

@@ -190,15 +190,15 @@ def _no_file_error(pattern: str, matches: dict[str, dict[str, Any]]) -> UsageErr
     if any(info["type"] == "directory" for info in matches.values()):
         folder = pattern.rstrip("/")
         return UsageError(
-            f"--input {pattern} is a folder. Name its files with a pattern, as in '{folder}/*.jsonl', or with "
-            f"'{folder}/**/*.jsonl' those in its subfolders too."
+            f"--input {pattern} matches only folders. Name a folder without wildcards to read all that it holds, or "
+            f"its files, as in '{folder}/*.jsonl'."
         )
     return UsageError(f"--input {pattern} matches no file. Check the path; nothing was read or written.")
 
 
 def _split_comma_list(patterns: str) -> list[str]:
     """Return the members of a comma-separated list, without empty ones, or the name of a local file with commas."""
-    if _is_local_file(patterns):
+    if _is_local(patterns):
         return [patterns]
     if _BRACES.search(patterns):
         raise UsageError(
@@ -209,8 +209,8 @@ def _split_comma_list(patterns: str) -> list[str]:
     return list(filter(None, map(str.strip, patterns.split(","))))
 
 
-def _is_local_file(path: str) -> bool:
-    return bool(path) and "://" not in path and os.path.isfile(storage.filesystem(path)[1])
+def _is_local(path: str) -> bool:
+    return bool(path) and "://" not in path and os.path.exists(storage.filesystem(path)[1])
 
 
 def _as_written(url: str, pattern: str) -> str:
@@ -297,7 +297,7 @@ def _matches(fs: Any, path: str, pattern: str) -> tuple[dict[str, dict[str, Any]
     """
     try:
         with storage.storage_errors_of(pattern, OSError):
-            is_pattern = _WILDCARD.search(path) and not _is_local_file(pattern)
+            is_pattern = _WILDCARD.search(path) and not _is_local(pattern)
             if is_pattern:
                 return _glob(fs, path), False
             entry = fs.info(path)

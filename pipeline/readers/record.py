@@ -159,3 +159,8 @@ def excerpt_of(line: bytes) -> str:
     """Return the first characters of a record, for a person to look at."""
     first_bytes = line[: _MAX_UTF8_BYTES * EXCERPT_CHARACTERS]
     return first_bytes.decode(errors="replace")[:EXCERPT_CHARACTERS].rstrip("\n")
+
+
+def joined(texts: list[str]) -> str:
+    """Return the texts of several keys as paragraphs, without empty ones. A single text stays as it is."""
+    return texts[0] if len(texts) == 1 else PARAGRAPH_BREAK.join(filter(None, texts))

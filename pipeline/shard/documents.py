@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, field
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -66,14 +67,14 @@ _ITERATED_ROWS = 256  # rows that become Python strings at once
 class Document:
     """A document on its way from its record to a run.
 
-    source: as in `Record`. changes: the run's counts of changes by their names, to which a step adds. lines, sentences:
-    of the text, once a step has found them.
+    source: as in `Record`. changes: the run's counts of changes by their names, to which a step adds.
+    blocks: the lines of each part of the text between blank lines, once a step has found them. sentences: likewise.
     """
 
     text: str
     source: str
     changes: Counter[str]
-    lines: list[str] = field(default_factory=list)
+    blocks: list[list[str]] = field(default_factory=list)
     sentences: list[str] = field(default_factory=list)
 
 
@@ -95,8 +96,9 @@ def clean_text(document: Document, options: ReadOptions) -> Document:
 
 
 def find_lines(document: Document, options: ReadOptions) -> Document:
-    """Join the wrapped lines of the text."""
-    document.lines = lines_of(document.text, options.sentence_splitter, document.changes)
+    """Join the wrapped lines of the text. Without --filters, which judge its blocks, the whole text is one block."""
+    blocks = document.text.split("\n\n") if options.filters else [document.text]
+    document.blocks = [lines_of(block, options.sentence_splitter, document.changes) for block in blocks]
     return document
 
 
@@ -104,15 +106,18 @@ def filter_lines(document: Document, options: ReadOptions) -> Document:
     """Remove the lines that fail a rule of --filters, and count them by the rule that they failed first."""
     if not options.filters:
         return document
-    if "unfinished_lines" in options.filters:
-        document.lines = list(map(without_citations, document.lines))
-    for name in _rules("line", options):
-        rule = RULES[name]
-        threshold = options.filters[name]
-        kept = [line for line in document.lines if not line.strip() or not rule.fails(rule.measure(line), threshold)]
-        if len(kept) < len(document.lines):
-            document.changes[f"lines removed ({name})"] += len(document.lines) - len(kept)
-            document.lines = kept
+    removes_citations = "unfinished_lines" in options.filters
+    rules = [(name, RULES[name], options.filters[name]) for name in _rules("line", options)]
+    for block in document.blocks:
+        kept = []
+        for line in map(without_citations, block) if removes_citations else block:
+            broken = (name for name, rule, threshold in rules if rule.fails(rule.measure(line), threshold))
+            failed = next(broken, None) if line.strip() else None
+            if failed is None:
+                kept.append(line)
+            else:
+                document.changes[f"lines removed ({failed})"] += 1
+        block[:] = kept
     return document
 
 
@@ -120,13 +125,14 @@ def filter_text(document: Document, options: ReadOptions) -> Document | Drop:
     """Drop a document whose text fails a rule of --filters."""
     if not options.filters:
         return document
-    blocks = list(filter(None, map(str.strip, document.text.split("\n\n"))))
-    return _judged(document, Measured(list(filter(str.strip, document.lines)), blocks), "text", options)
+    blocks = [list(filter(str.strip, block)) for block in document.blocks]
+    return _judged(document, Measured(list(filter(None, blocks))), "text", options)
 
 
 def split_text(document: Document, options: ReadOptions) -> Document:
     """Split the lines into sentences, without words that are encoded files."""
-    sentences = sentences_of(document.lines, options.language, options.sentence_splitter)
+    lines = list(chain.from_iterable(document.blocks))
+    sentences = sentences_of(lines, options.language, options.sentence_splitter)
     document.sentences = drop_long_words(sentences, document.changes)
     return document
 
@@ -142,7 +148,10 @@ def filter_sentences(document: Document, options: ReadOptions) -> Document | Dro
 
 
 def _judged(document: Document, measured: Any, judges: str, options: ReadOptions) -> Document | Drop:
-    """Return the document, or the first rule that it fails. `measured`: what rules that judge `judges` measure."""
+    """Return the document, or a Drop that names the first rule that it fails.
+
+    measured: what rules that judge `judges` measure.
+    """
     for name in _rules(judges, options):
         rule = RULES[name]
         if rule.fails(rule.measure(measured), options.filters[name]):

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from pipeline.filters.selection import chosen_rules
-from pipeline.shard.languages import find_language
 from schemas.manifest import read_manifest
 from schemas.vocabulary import read_vocabulary
 from tests.conftest import ESM2_VOCABULARY, Command, made
@@ -41,7 +40,7 @@ def test_text_is_filtered(sandbox: Sandbox, tmp_path: Path) -> None:
     for number, block in enumerate(blocks("docs/filters.md", "toml")):
         rules = tmp_path / f"{number}.toml"
         rules.write_text(block)
-        assert chosen_rules(str(rules), find_language("en"))[0]["min_words"] == 20
+        assert chosen_rules(str(rules), "en")[0]["min_words"] == 20
 
 
 @pytest.mark.timeout(600)

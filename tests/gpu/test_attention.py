@@ -1,4 +1,4 @@
-"""The Triton attention kernel on a card: compared with plain attention, twice, compiled, and timed against FlashAttention-2."""
+"""The Triton attention kernel on a card: compared with plain attention, twice, compiled, and timed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Attention over a packed batch: every token attends to all tokens of the same sequence, or to those near it.
 
-There are four kernels. They give the same result up to rounding, and all support dropout of attention weights:
+There are five kernels. They give the same result up to rounding, and all support dropout of attention weights:
 
     packed      Flash attention runs on the whole batch, given the offsets at which sequences end. CUDA and 16-bit
                 floats only. Short rows with dropout have a Triton kernel instead (attention_triton.py) where a trial
@@ -75,8 +75,13 @@ PADDING = -1
 """The sequence number of the zeros before the first token and after the last one."""
 
 
+def threshold_of(dropout: float) -> int:
+    """Return the number below which a drawn uint32 drops its weight in the Triton kernel."""
+    return int(dropout * 2**32)
+
+
 class AttentionRule(NamedTuple):
-    """What every attention kernel needs to know, besides where the sequences end.
+    """What every attention kernel needs to know, apart from where the sequences end.
 
     heads: H, the heads of queries. Of the other heads of a (T, N, d) tensor, half are keys and half are values.
     dropout: the probability of dropping an attention weight.

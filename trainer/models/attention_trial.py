@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from trainer.models.attention import SEED_RANGE, AttentionRule, attend_flash
+from trainer.models.attention import SEED_RANGE, AttentionRule, attend_flash, threshold_of
 
 ALLOWED_ERROR = 2
 """The largest relative error of an output or gradient, in units of the dtype's precision: 0.016 in bf16."""
@@ -143,11 +143,6 @@ def kept_weights(seed: Tensor, start: int, length: int, rule: AttentionRule) -> 
     drawn_HLL = drawn_HLL ^ (drawn_HLL >> 15)
     drawn_HLL = drawn_HLL * 0x85EBCA77 & MASK_32
     return drawn_HLL >= threshold_of(rule.dropout)
-
-
-def threshold_of(dropout: float) -> int:
-    """Return the number below which a drawn uint32 drops its weight."""
-    return int(dropout * 2**32)
 
 
 def _mixed(numbers: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ import triton  # type: ignore[import-not-found]
 import triton.language as tl  # type: ignore[import-not-found]
 from torch import Tensor
 
-from trainer.models.attention_trial import threshold_of
+from trainer.models.attention import threshold_of
 
 ONE_BLOCK = 128
 """The longest sequence, in tokens, whose gradients one program computes."""

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from pipeline.filters.measures import Measured, NGrams
 from pipeline.filters.rules import RULES
 from pipeline.filters.selection import chosen_rules
-from pipeline.shard.languages import find_language
 from schemas.errors import ClozelineError, UsageError
 from schemas.manifest import read_manifest
 from tests.conftest import Command
@@ -56,13 +55,18 @@ LINES = [
     "Children may grind some corn themselves and take home what they made.",
 ]
 
-JUST = {
-    # rule: (lines or sentences that keep it, those that do not)
+JUST: dict[str, tuple[list[str], list[str]]] = {
+    # rule: (lines or sentences that keep it, those that do not). Each line is a paragraph.
+    "max_line_word_length": (["a " + "x" * 1000], ["a " + "x" * 1001]),
+    "unfinished_lines": (['"It ends."'], ["It ends..."]),
+    "min_line_words": (["a b c"], ["a b"]),
+    "javascript_lines": (["Java"], ["Enable JavaScript."]),
+    "policy_lines": (["Cookies for all"], ["Our Privacy Policy"]),
     "lorem_ipsum": (["Lorem is a town."], ["Then Lorem Ipsum follows."]),
     "curly_brackets": (["f(x) = [x]"], ["int main() {"]),
     "min_words": (["word " * 50], ["word " * 49]),
     "max_words": (["word " * 100_000], ["word " * 100_001]),
-    "min_mean_word_length": (["abc abc"], ["abc ab"]),
+    "min_mean_word_length": (["abc abc abcd ab"], ["abc abc abc ab"]),
     "max_mean_word_length": (["abcdefghij abcdefghij"], ["abcdefghij abcdefghijk"]),
     "max_hashes_per_word": (["# a b c d e f g h i"], ["# a b c d e f g h"]),
     "max_ellipses_per_word": (["a... b c d e f g h i j"], ["a... b\u2026 c d e f g h i j"]),
@@ -71,13 +75,15 @@ JUST = {
     "min_alphabetic_words": (["a b c d 1"], ["a b c 1"]),
     "min_stop_words": (["the end of it"], ["the the end"]),
     "max_duplicate_lines": ([*"abcdefg", "a", "b", "c"], [*"abcdef", "a", "b", "c"]),
-    "max_duplicate_line_characters": ([*LINES, LINES[0]], [*LINES[:3], LINES[0]]),
+    "max_duplicate_line_characters": (["a" * 20] * 2 + ["b" * 58], ["a" * 20] * 2 + ["b" * 57]),
+    "max_duplicate_paragraphs": ([*"abcdefg", "a", "b", "c"], [*"abcdef", "a", "b", "c"]),
+    "max_duplicate_paragraph_characters": (["a" * 20] * 2 + ["b" * 58], ["a" * 20] * 2 + ["b" * 57]),
     "max_top_2_gram": (LINES, ["so it was so it was so it was so it was"]),
     "max_top_3_gram": (LINES, ["so it was so it was so it was so it was"]),
     "max_top_4_gram": (LINES, ["so it was all, " * 3]),
     **{f"max_duplicate_{n}_grams": ([PROSE], [PROSE, PROSE]) for n in range(5, 11)},
     "min_punctuated_lines": ([*"abcdefg", "h."], [*"abcdefgh", "i."]),
-    "max_short_lines": ([LINES[0], "a", "b"], [LINES[0], "a", "b", "c"][-3:]),
+    "max_short_lines": ([*"abcdef", "x" * 31, "y" * 31, "z" * 31], ["a" * 30, *"bcdef", "g", "x" * 31, "y" * 31]),
     "max_repeated_line_characters": (LINES, [*LINES, LINES[0]]),
     "max_line_ends_per_word": (["a b c d", "e f", "g h i j"], ["a", "b c"]),
     "min_sentences": (["S."] * 5, ["S."] * 4),
@@ -88,13 +94,12 @@ JUST = {
 def test_a_rule_keeps_what_is_at_its_threshold_and_drops_what_is_beyond(name: str) -> None:
     rule = RULES[name]
     for lines, fails in zip(JUST[name], (False, True), strict=True):
-        given = lines if rule.judges == "sentences" else Measured(lines, lines)
-        assert rule.fails(rule.measure(given), rule.threshold) is fails
+        judged = {"line": lines[0], "text": Measured([[line] for line in lines]), "sentences": lines}[rule.judges]
+        assert rule.fails(rule.measure(judged), rule.threshold) is fails
 
 
-def test_every_rule_for_documents_is_tried() -> None:
-    tried = {name for name in RULES if "paragraph" not in name and RULES[name].judges != "line"}
-    assert set(JUST) == tried
+def test_every_rule_is_tried() -> None:
+    assert set(JUST) == set(RULES)
 
 
 # ---- As a user runs it ----
@@ -137,6 +142,12 @@ def test_dropped_documents_are_in_the_ledger_and_removed_lines_are_counted(comma
         assert told in done.stdout + done.stderr
 
 
+def test_removed_lines_are_no_duplicate_paragraphs(command: Command, tmp_path: Path) -> None:
+    text = "\n\nHome menu\n\n".join(LINES)
+    done = shard(command, tmp_path, [text], "--filters", "c4, gopher,")
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_file_changes_thresholds_and_another_threshold_is_another_job(command: Command, tmp_path: Path) -> None:
     rules = tmp_path / "rules.toml"
     rules.write_text('sets = ["gopher"]\n[rules]\nmin_words = 2\nmin_stop_words = false\nmax_short_lines = true\n')
@@ -160,7 +171,7 @@ def test_rules_about_spaces_and_english_words_are_left_out_of_other_languages(co
     assert "min_words" in done.stderr
     assert read_manifest(str(tmp_path / "text"), "text").totals["documents"] == 2
 
-    chosen, unfit = chosen_rules("gopher", find_language("de"))
+    chosen, unfit = chosen_rules("gopher", "de")
     assert unfit == ["min_stop_words"]
     assert "min_words" in chosen
 
@@ -186,14 +197,14 @@ def test_a_mistake_is_one_line(content: str, told: str, tmp_path: Path) -> None:
         path.write_text(content)
         given = str(path)
     with pytest.raises(UsageError) as raised:
-        chosen_rules(given, find_language("en"))
+        chosen_rules(given, "en")
     assert told in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ClozelineError, match=r"nothing\.toml"):
-        chosen_rules(str(tmp_path / "nothing.toml"), find_language("en"))
+        chosen_rules(str(tmp_path / "nothing.toml"), "en")
 
 
 def test_the_page_about_filters_has_every_rule_with_its_set_and_threshold() -> None:

@@ -386,6 +386,20 @@ def test_a_folder_is_read_without_what_is_not_text(command, tmp_path: Path, monk
     assert command("shard", "--input", tmp_path / "in", "--output", tmp_path / "in" / "out").returncode == 2
 
 
+@pytest.mark.parametrize("name", ["a,b", "a[1]", "a b"])
+def test_a_folder_of_any_name_is_read_and_descriptions_in_it_are_left_out(command, tmp_path: Path, name: str) -> None:
+    """As `datasets` saves them: Arrow files next to JSON over several lines."""
+    folder = tmp_path / name
+    folder.mkdir()
+    (folder / "a.jsonl").write_text('{"text": "Some words."}\n')
+    (folder / "dataset_info.json").write_text(json.dumps({"features": {"text": "string"}}, indent=2))
+    (folder / "list.json").write_text('[{"text": "One."}, {"text": "Two."}]')
+    done = command("shard", "--input", folder, "--output", tmp_path / "out", "--max_bad_ratio", 0)
+    assert done.returncode == 0 and "1 documents" in done.stdout, done.stderr
+    assert "1 x file that looks like JSON over several lines (folder)" in done.stdout
+    assert "1 x file that looks like a JSON array (folder)" in done.stdout
+
+
 def test_patterns_that_the_shell_expanded_are_read(command, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("Some words.\n")
     (tmp_path / "b, c.txt").write_text("Other words.\n")

@@ -37,7 +37,7 @@ def test_a_pattern_that_matches_nothing_stops_the_job(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"nothing/\*\.txt matches no file"):
         matching_files(f"{tmp_path}/a.txt,{tmp_path}/nothing/*.txt")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(UsageError, match=r"is a folder\. Name its files"):
+    with pytest.raises(UsageError, match=r"matches only folders"):
         matching_files(f"{tmp_path}/fold*")
     with pytest.raises(UsageError, match=r"as in corpus/\*\*/\*\.txt"):
         matching_files(f"{tmp_path}/**.txt")
