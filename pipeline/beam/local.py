@@ -115,6 +115,10 @@ def supervised() -> Iterator[str]:
         with stop_signals.preceded_by(watch.stop):
             yield attempt
     except (KeyboardInterrupt, RuntimeError) as error:
+        # Where work is done in this process, Beam makes a RuntimeError of the interrupt that the signal raised in it.
+        if isinstance(error, RuntimeError) and watch.is_stopped:
+            raise KeyboardInterrupt from error
+
         # One of our own errors is the cause, however the remaining workers end. And a user who stops the command does
         # not want another attempt, even if a worker was lost too.
         is_of_user = isinstance(error, KeyboardInterrupt) and not watch.interrupts

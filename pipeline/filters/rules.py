@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 from pipeline.filters.measures import Measured, duplicates
 
 SetName = Literal["c4", "gopher", "fineweb"]
-Needs = Literal["", "spaces", "English"]
+Needs = Literal["", "spaces", "marks", "English"]
 
 LAST_MARKS = (
     ".", "?", "!", "\u2026", "\u3002", "\uff1f", "\uff01", "\uff0e", "\u061f", "\u06d4", "\u0964", "\u0965", "\u0589",
@@ -27,7 +27,7 @@ LAST_MARKS = (
 )  # fmt: skip
 """Marks that end sentences, in the scripts of most text."""
 
-_C4_LAST_MARKS = (".", "?", "!", '"', "'", "\u201d", "\u2019")
+_QUOTES = ('"', "'", "\u201c", "\u201d", "\u2018", "\u2019", "\u00bb", "\u203a", "\u300d", "\u300f", "\uff02")
 _STOP_WORDS = frozenset(("the", "be", "to", "of", "and", "that", "have", "with"))
 _POLICY = re.compile("terms of use|privacy policy|cookie policy|uses cookies|use of cookies|use cookies", re.IGNORECASE)
 _CITATION = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")
@@ -40,7 +40,8 @@ class Rule(NamedTuple):
     judges: what `measure` gets. "line": a line as a string. "text": a `Measured`. "sentences": a list of sentences.
     threshold: the least or most allowed value of `measure`; None: a rule without a number, whose measure must be 0.
     is_least: whether the threshold is the least value, not the most.
-    needs: what the text must have for the rule to make sense: words with spaces between, or English words.
+    needs: what the text must have for the rule to make sense: words with spaces between, sentences with a mark at the
+        end, or English words.
     """
 
     set: SetName
@@ -70,7 +71,7 @@ def _longest_word(line: str) -> int:
 
 
 def _has_no_end(line: str) -> bool:
-    return not line.endswith(_C4_LAST_MARKS) or line.endswith("...")
+    return not line.endswith((*LAST_MARKS, *_QUOTES)) or line.endswith(("...", "\u2026"))
 
 
 def _word_count(line: str) -> int:
@@ -167,7 +168,7 @@ _DUPLICATE_NGRAMS = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.1}
 RULES: dict[str, Rule] = {
     # Lines that fail are removed.
     "max_line_word_length": Rule("c4", "line", _longest_word, 1000, needs="spaces"),
-    "unfinished_lines": Rule("c4", "line", _has_no_end),
+    "unfinished_lines": Rule("c4", "line", _has_no_end, needs="marks"),
     "min_line_words": Rule("c4", "line", _word_count, 3, is_least=True, needs="spaces"),
     "javascript_lines": Rule("c4", "line", _names_javascript),
     "policy_lines": Rule("c4", "line", _names_policies),
@@ -198,7 +199,7 @@ RULES: dict[str, Rule] = {
         )
         for n, most in _DUPLICATE_NGRAMS.items()
     },
-    "min_punctuated_lines": Rule("fineweb", "text", _punctuated_lines, 0.12, is_least=True),
+    "min_punctuated_lines": Rule("fineweb", "text", _punctuated_lines, 0.12, is_least=True, needs="marks"),
     "max_short_lines": Rule("fineweb", "text", _short_lines, 0.67),
     "max_repeated_line_characters": Rule("fineweb", "text", _repeated_line_characters, 0.01),
     "max_line_ends_per_word": Rule("fineweb", "text", _line_ends, 0.3, needs="spaces"),

@@ -24,7 +24,9 @@ Thresholds = dict[str, float | None]
 """The rules of a job by their names, in the order of RULES, with the threshold of each; None for one without."""
 
 _SETS = get_args(SetName)
-_WITHOUT_SPACES = ("bo", "dz", "ja", "km", "lo", "my", "th", "zh")  # codes of languages
+# Codes of languages that put no spaces between words, and no mark at the end of sentences.
+_WITHOUT_SPACES = ("bo", "dz", "ja", "km", "lo", "my", "th", "zh")
+_WITHOUT_MARKS = ("lo", "th")
 
 
 def chosen_rules(given: str, language: str, sentence_rules: str = "") -> tuple[Thresholds, list[str]]:
@@ -35,7 +37,7 @@ def chosen_rules(given: str, language: str, sentence_rules: str = "") -> tuple[T
     the wrong type, or a file that cannot be read as TOML.
     """
     is_file = given.lower().endswith(".toml")
-    names = list(filter(None, map(str.strip, given.split(","))))
+    names = list(filter(None, map(str.strip, given.lower().split(","))))
     sets, rules = _read(given) if is_file else (_sets(names, "--filters"), {})
 
     chosen: Thresholds = {}
@@ -57,7 +59,8 @@ def chosen_rules(given: str, language: str, sentence_rules: str = "") -> tuple[T
 def _fits(needs: str, language: str, sentence_rules: str) -> bool:
     if needs == "English":
         return language == "en"
-    return not needs or not {language, sentence_rules} & set(_WITHOUT_SPACES)
+    without = {"spaces": _WITHOUT_SPACES, "marks": _WITHOUT_MARKS}.get(needs, ())
+    return not {language, sentence_rules} & set(without)
 
 
 def _sets(names: list[Any], where: str) -> list[str]:
@@ -76,7 +79,7 @@ def _read(path: str) -> tuple[list[str], dict[str, Any]]:
     """Return the sets of a file, and the values of its [rules]."""
     shown = storage.printable(path)
     try:
-        content = tomllib.loads(storage.read(path).decode())
+        content = tomllib.loads(storage.read(path).decode("utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{shown} is not TOML: {error}. docs/filters.md has an example.") from error
 
@@ -97,7 +100,10 @@ def _check(shown: str, name: str, value: Any) -> None:
         raise UsageError(f"{shown}: there is no rule {name!r}.{nearest_name(name, RULES)} docs/filters.md lists them.")
     if isinstance(value, bool):
         return
-    if RULES[name].threshold is None:
+    usual = RULES[name].threshold
+    if usual is None:
         raise UsageError(f"{shown}: {name} = {value!r}: this rule has no threshold. Give true or false.")
-    if not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise UsageError(f"{shown}: {name} = {value!r}: expected a number from 0 up, or false for no such rule.")
+    most = 1 if usual < 1 else float("inf")
+    if not isinstance(value, int | float) or not 0 <= value <= most or value == float("inf"):
+        expected = "a share from 0 to 1" if most == 1 else "a number from 0 up"
+        raise UsageError(f"{shown}: {name} = {value!r}: expected {expected}, or false for no such rule.")

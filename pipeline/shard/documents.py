@@ -99,12 +99,17 @@ def find_lines(document: Document, options: ReadOptions) -> Document:
     """Join the wrapped lines of the text. Without --filters, which judge its blocks, the whole text is one block."""
     blocks = document.text.split("\n\n") if options.filters else [document.text]
     document.blocks = [lines_of(block, options.sentence_splitter, document.changes) for block in blocks]
+    if options.filters:
+        document.blocks = [list(filter(None, map(str.strip, block))) for block in document.blocks]
     return document
 
 
-def filter_lines(document: Document, options: ReadOptions) -> Document:
-    """Remove the lines that fail a rule of --filters, and count them by the rule that they failed first."""
-    if not options.filters:
+def filter_lines(document: Document, options: ReadOptions) -> Document | Drop:
+    """Remove the lines that fail a rule of --filters, and count them by the rule that they failed first.
+
+    Drops a document of which no line is left. One that was empty before stays for a later step.
+    """
+    if not any(document.blocks) or not options.filters:
         return document
     removes_citations = "unfinished_lines" in options.filters
     rules = [(name, RULES[name], options.filters[name]) for name in _rules("line", options)]
@@ -112,21 +117,19 @@ def filter_lines(document: Document, options: ReadOptions) -> Document:
         kept = []
         for line in map(without_citations, block) if removes_citations else block:
             broken = (name for name, rule, threshold in rules if rule.fails(rule.measure(line), threshold))
-            failed = next(broken, None) if line.strip() else None
+            failed = next(broken, None)
             if failed is None:
                 kept.append(line)
             else:
                 document.changes[f"lines removed ({failed})"] += 1
         block[:] = kept
-    return document
+    return document if any(document.blocks) else Drop("c4 filter: no line left")
 
 
 def filter_text(document: Document, options: ReadOptions) -> Document | Drop:
     """Drop a document whose text fails a rule of --filters."""
-    if not options.filters:
-        return document
-    blocks = [list(filter(str.strip, block)) for block in document.blocks]
-    return _judged(document, Measured(list(filter(None, blocks))), "text", options)
+    blocks = list(filter(None, document.blocks))
+    return _judged(document, Measured(blocks), "text", options) if options.filters and blocks else document
 
 
 def split_text(document: Document, options: ReadOptions) -> Document:

@@ -58,7 +58,7 @@ LINES = [
 JUST: dict[str, tuple[list[str], list[str]]] = {
     # rule: (lines or sentences that keep it, those that do not). Each line is a paragraph.
     "max_line_word_length": (["a " + "x" * 1000], ["a " + "x" * 1001]),
-    "unfinished_lines": (['"It ends."'], ["It ends..."]),
+    "unfinished_lines": (['"It ends."'], ["It ends..."]),  # more of them below
     "min_line_words": (["a b c"], ["a b"]),
     "javascript_lines": (["Java"], ["Enable JavaScript."]),
     "policy_lines": (["Cookies for all"], ["Our Privacy Policy"]),
@@ -98,6 +98,14 @@ def test_a_rule_keeps_what_is_at_its_threshold_and_drops_what_is_beyond(name: st
         assert rule.fails(rule.measure(judged), rule.threshold) is fails
 
 
+@pytest.mark.parametrize("end", [".", "?", "!", '."', ".\u201d", ".\u201c", "。", "؟", "।", " »"])
+def test_a_line_that_ends_is_finished(end: str) -> None:
+    rule = RULES["unfinished_lines"]
+    assert not rule.fails(rule.measure("It ends" + end), None)
+    assert rule.fails(rule.measure(f"It ends{end} not"), None)
+    assert rule.fails(rule.measure("It ends\u2026"), None)
+
+
 def test_every_rule_is_tried() -> None:
     assert set(JUST) == set(RULES)
 
@@ -118,7 +126,7 @@ def test_dropped_documents_are_in_the_ledger_and_removed_lines_are_counted(comma
         good + "\n\nHome | About | Contact\n\nThis page uses cookies to remember you.\n\nEnable JavaScript to read on.",
         good + "\n\nvoid main() { return; } is code that nearly nothing but a compiler reads.",
         "\n\n".join([*LINES, *LINES]),
-        "Too short.",
+        "Go home.\n\nThis is too short to stay.",
     ]
     done = shard(command, tmp_path, texts, "--filters", "c4,gopher")
     assert done.returncode == 0, done.stderr
@@ -146,6 +154,16 @@ def test_removed_lines_are_no_duplicate_paragraphs(command: Command, tmp_path: P
     text = "\n\nHome menu\n\n".join(LINES)
     done = shard(command, tmp_path, [text], "--filters", "c4, gopher,")
     assert done.returncode == 0, done.stderr
+
+
+def test_spaces_at_the_ends_of_lines_change_nothing_and_lost_documents_are_told_apart(command, tmp_path) -> None:
+    texts = ["\n\n".join(LINES), " \n\n".join(LINES) + " ", "\t\r\n\r\n".join(LINES), "Menu\n\nHome", " \n"]
+    done = shard(command, tmp_path, texts, "--filters", "c4,gopher,fineweb")
+    assert done.returncode == 0, done.stderr
+    manifest = read_manifest(str(tmp_path / "text"), "text")
+    assert manifest.totals["documents"] == 3
+    ledger = {entry.reason: entry.count for entry in manifest.ledger}
+    assert ledger == {"c4 filter: no line left": 1, "empty document": 1}
 
 
 def test_a_file_changes_thresholds_and_another_threshold_is_another_job(command: Command, tmp_path: Path) -> None:
@@ -184,6 +202,7 @@ def test_rules_about_spaces_and_english_words_are_left_out_of_other_languages(co
         ("[rules]\nmin_word = 3", "there is no rule 'min_word'. Did you mean min_words?"),
         ('[rules]\nmin_words = "3"', "min_words = '3': expected a number from 0 up"),
         ("[rules]\nmin_words = -1", "min_words = -1: expected a number"),
+        ("[rules]\nmax_bullet_lines = 90", "max_bullet_lines = 90: expected a share from 0 to 1"),
         ("[rules]\nlorem_ipsum = 2", "this rule has no threshold. Give true or false"),
         ("[rule]\nmin_words = 3", "has rule. Expected: sets"),
         ("[rules", "is not TOML"),

@@ -37,9 +37,9 @@ def large_corpus(documents: list[str], tmp_path_factory: pytest.TempPathFactory)
     return folder
 
 
-def start(corpus: Path, output: Path, cwd: Path | None = None) -> subprocess.Popen[str]:
-    """`shard` with two worker processes, in a process group of its own."""
-    words = ["shard", "--input", f"{corpus}/*.jsonl", "--output", str(output), "--direct_num_workers", "2"]
+def start(corpus: Path, output: Path, cwd: Path | None = None, workers: int = 2) -> subprocess.Popen[str]:
+    """`shard` with worker processes, or with one worker in the command itself, in a new process group."""
+    words = ["shard", "--input", f"{corpus}/*.jsonl", "--output", str(output), "--direct_num_workers", str(workers)]
     return Command(["clozeline", *words], folder=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
@@ -134,6 +134,16 @@ def test_a_signal_to_the_process_group_stops_the_command(
     assert "was killed" not in told and "Traceback" not in told
     assert ended(workers, within=10)
     assert not (output / NAME).exists() and not list(output.glob("_lease-*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
+def test_a_signal_stops_work_in_the_command_itself(number: signal.Signals, large_corpus: Path, tmp_path: Path) -> None:
+    """Beam catches the interrupt wherever the work is, and raises another error."""
+    process = start(large_corpus, tmp_path / "text", workers=1)
+    wait_for_workers(process, tmp_path / "text")
+    told = stopped(process, number)
+    assert told.strip().splitlines()[-1].startswith("clozeline: stopped. Run the same command again"), told
+    assert "Traceback" not in told
 
 
 @pytest.mark.parametrize("victims", ["one worker", pytest.param("all workers", marks=THOROUGH)])
