@@ -1,8 +1,8 @@
 """Reads HTML: the main text of a page, without menus, advertisements and footers, by trafilatura (Barbaresi, ACL 2021).
 
 A page's text depends on the page alone: no option reads a clock, and of what trafilatura remembers between pages only
-`deduplicate`, which is off by default, would change a text. Pages made to exhaust a parser are left out by their numbers of tags and attributes,
-never by time, so that the same ones are left out on each machine.
+`deduplicate`, which is off by default, would change a text. Pages made to exhaust a parser are left out by their numbers
+of tags and attributes, never by time, so that the same ones are left out on each machine.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _parsed(html: str) -> Any:
 
 
 def _join_wrapped_lines(tree: Any) -> None:
-    """Replace line ends by spaces, as browsers show them; else some of trafilatura's methods would keep them in a text."""
+    """Replace line ends by spaces, as browsers show them; some of trafilatura's methods would keep them in a text."""
     as_written = {element for parent in tree.iter("pre", "textarea", "listing") for element in parent.iter()}
     for element in tree.iter():
         if element.text and "\n" in element.text and element not in as_written:
