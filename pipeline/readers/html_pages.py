@@ -1,7 +1,7 @@
 """Reads HTML: the main text of a page, without menus, advertisements and footers, by trafilatura (Barbaresi, ACL 2021).
 
 A page's text depends on the page alone: no option reads a clock, and of what trafilatura remembers between pages only
-`deduplicate`, which is off by default, would change a text. Pages made to exhaust a parser are left out by their numbers
+`deduplicate`, off by default, would change a text. Pages made to exhaust a parser are left out by their numbers
 of tags and attributes, never by time, so that the same ones are left out on each machine.
 """
 

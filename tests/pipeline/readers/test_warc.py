@@ -116,11 +116,8 @@ def test_a_record_becomes_a_document_or_a_reason(tmp_path: Path, name: str, data
 
 LONG = [
     ("charset", lambda size: http(HTML, content_type=f"text/html; charset={' ' * size}!")),
-    ("charset-on-the-page", lambda size: http(f"<meta charset={' ' * (size // 32)}!>".encode() * 32)),
     ("folded-field", lambda size: http(HTML, "X: y" + "\r\n z" * size * 8)),
-    ("many-fields", lambda size: http(HTML, *[f"X{number}: y" for number in range(size)])),
     ("gzip-members", lambda size: http(gzip.compress(b"") * size * 8, "Content-Encoding: gzip")),
-    ("codings", lambda size: http(b" " * (1 << 20) + b"<p>", "Content-Encoding: " + "deflate," * size)),
     ("chunks", lambda size: http(b"1\r\nx\r\n" * size, "Transfer-Encoding: chunked")),
 ]
 
