@@ -22,7 +22,7 @@ _REPLACEMENT = "\ufffd".encode()
 _UNDECODABLE = b"\xff"  # not in any UTF-8 text
 _READ_BYTES = 1 << 16
 
-# Python encodings that are not for files, or depend on the machine.
+# Python encodings that are not for files, or depend on the machine. Python's own names of some have "-" for "_".
 _NOT_FOR_FILES = ("idna", "punycode", "undefined", "unicode_escape", "raw_unicode_escape", "mbcs", "oem")
 
 # Minimum evidence before a file counts as UTF-8 although another encoding was named.
@@ -86,7 +86,7 @@ def canonical_encoding(name: str) -> str:
             f"--encoding {name!r} is not an encoding that Python knows.{hint} Examples: utf-8, cp1252, gb18030."
         ) from error
 
-    if codec.name in _NOT_FOR_FILES:
+    if codec.name.replace("-", "_") in _NOT_FOR_FILES:
         raise UsageError(f"--encoding {name!r} is not an encoding of text files. Examples: utf-8, cp1252, gb18030.")
     return UTF8 if codec.name == "utf-8-sig" else codec.name
 

@@ -1,8 +1,8 @@
 """Reads HTML: the main text of a page, without menus, advertisements and footers, by trafilatura (Barbaresi, ACL 2021).
 
 A page's text depends on the page alone: no option reads a clock, and of what trafilatura remembers between pages only
-`deduplicate` would change a text. Pages made to exhaust a parser are left out by their numbers of tags and attributes,
-never by time, so that the same ones are left out on each machine.
+`deduplicate`, off by default, would change a text. Pages made to exhaust a parser are left out by their numbers
+of tags and attributes, never by time, so that the same ones are left out on each machine.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import IO, TYPE_CHECKING, Any
 
@@ -37,18 +38,7 @@ MAX_ATTRIBUTES = 5000
 """Attributes of one element: the parser compares each with all others."""
 
 # As trafilatura and RefinedWeb (Penedo et al., 2023) set them for text to train on: less, but surely main text.
-_OPTIONS: dict[str, Any] = {
-    "output_format": "txt",
-    "favor_precision": True,
-    "fast": False,
-    "include_comments": False,
-    "include_formatting": False,
-    "include_images": False,
-    "include_links": False,
-    "include_tables": True,
-    "deduplicate": False,
-    "with_metadata": False,
-}
+_OPTIONS: dict[str, Any] = {"favor_precision": True, "include_comments": False}
 
 _BEGINNING = re.compile(
     rb"(?is:(?:<\?xml[^>]*>)?(?:\s|<!--.*?-->)*+<(?:!doctype\s+html|html|head|body)[\s>])",
@@ -116,8 +106,12 @@ def main_text(html: str) -> str:
     if any(tag["unended"] for tag in _TAG.finditer(html)):
         raise PageError(TOO_LARGE)
 
+    # Both packages call themselves once or twice for each level of tags. A new thread has the same room for that below
+    # every caller: the deepest page that is parsed takes 520 frames, and Python allows 1,000 by default.
+    _trafilatura()
     try:
-        text = _trafilatura().extract(_parsed(html), **_OPTIONS)
+        with ThreadPoolExecutor(1, "html") as thread:
+            text = thread.submit(_extracted, html).result()
     except (PageError, MemoryError, ModuleNotFoundError):
         raise
     except Exception as error:  # both packages raise exceptions of many kinds for junk
@@ -125,6 +119,10 @@ def main_text(html: str) -> str:
     if not text or text.isspace():
         raise PageError(NO_MAIN_TEXT)
     return text
+
+
+def _extracted(html: str) -> str | None:
+    return _trafilatura().extract(_parsed(html), **_OPTIONS)
 
 
 def _parsed(html: str) -> Any:
@@ -152,7 +150,7 @@ def _parsed(html: str) -> Any:
 
 
 def _join_wrapped_lines(tree: Any) -> None:
-    """Replace line ends by spaces, as browsers show them; else some of trafilatura's ways would keep them in a text."""
+    """Replace line ends by spaces, as browsers show them; some of trafilatura's methods would keep them in a text."""
     as_written = {element for parent in tree.iter("pre", "textarea", "listing") for element in parent.iter()}
     for element in tree.iter():
         if element.text and "\n" in element.text and element not in as_written:
@@ -166,7 +164,7 @@ def _trafilatura() -> Any:
     """Return the package. Imported here, because few jobs need it and it takes half a second."""
     import trafilatura
 
-    # They tell of single pages, and the ledger does too.
+    # They log every page, and the ledger counts them.
     for package in ("trafilatura", "htmldate", "justext", "courlan"):
         logging.getLogger(package).setLevel(logging.CRITICAL + 1)
     return trafilatura

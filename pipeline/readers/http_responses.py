@@ -15,11 +15,16 @@ UNREADABLE_HEADER = "HTTP header that cannot be parsed"
 UNKNOWN_CODING = "content encoding other than gzip and deflate"
 DAMAGED_CODING = "content encoding that is damaged"
 
-_STATUS_LINE = re.compile(rb"HTTP/\d(?:\.\d)?[ \t]+(\d{3})\b")
-_END_OF_HEADER = re.compile(rb"\r?\n\r?\n")
-_CHUNK_SIZE = re.compile(rb"[ \t]*([0-9A-Fa-f]{1,8})[ \t]*(?:;[^\n]*)?\r?\n")
-_CHARSET = re.compile(r"charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.IGNORECASE)
+END_OF_HEADER = re.compile(rb"\r?\n\r?\n")
+MAX_HEADER_BYTES = 1 << 20
+"""Maximum bytes of a header, of WARC or of HTTP. Browsers take 256 KB."""
 
+_STATUS_LINE = re.compile(rb"HTTP/\d(?:\.\d)?[ \t]+(\d{3})\b")
+_CHUNK_SIZE = re.compile(rb"[ \t]*([0-9A-Fa-f]{1,8})[ \t]*(?:;[^\n]*)?\r?\n")
+_CHARSET = re.compile(r"charset\s*+=\s*+[\"']?\s*+([\w.:-]{1,40})", re.IGNORECASE)
+
+_MAX_CODINGS = 8  # of one body; a header has room for very many, and each takes time
+_SLICE_BYTES = 1 << 12  # given to zlib at once: it copies what follows a gzip member, and there may be very many
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_WINDOW = 31
 _RAW_WINDOW = -15  # some servers leave out the header of zlib that RFC 9110 asks for
@@ -49,32 +54,38 @@ class MediaType(NamedTuple):
 
 
 def parse_response(block: bytes) -> Response:
-    """Return the response that a block of bytes contains. Raises PageError if it does not begin as one."""
+    """Return the response that a block of bytes contains.
+
+    Raises PageError if it does not begin as one, or if its header has more than MAX_HEADER_BYTES.
+    """
     status = _STATUS_LINE.match(block)
     if status is None:
         raise PageError(UNREADABLE_HEADER)
 
-    end = _END_OF_HEADER.search(block)
+    end = END_OF_HEADER.search(block, 0, MAX_HEADER_BYTES)
+    if end is None and len(block) > MAX_HEADER_BYTES:
+        raise PageError(UNREADABLE_HEADER)
     header, body = (block, b"") if end is None else (block[: end.start()], block[end.end() :])
     return Response(int(status[1]), parse_fields(header), body)
 
 
 def parse_fields(header: bytes) -> dict[str, str]:
     """Return the named fields of an HTTP or WARC header, whose first line has no name."""
-    fields: dict[str, str] = {}
+    fields: dict[str, list[str]] = {}
     last = ""
     for line in header.split(b"\n")[1:]:
         text = line.decode(errors="replace").rstrip()
         if text[:1] in (" ", "\t"):  # a long value that goes on, as older writers fold it
             if last:
-                fields[last] += " " + text.strip()
+                fields[last].append(text.strip())
             continue
 
         name, colon, value = text.partition(":")
-        last = name.strip().lower() if colon and name.strip().lower() not in fields else ""
+        name = name.strip().lower()
+        last = name if colon and name not in fields else ""
         if last:
-            fields[last] = value.strip()
-    return fields
+            fields[last] = [value.strip()]
+    return {name: " ".join(parts) for name, parts in fields.items()}
 
 
 def media_type(value: str) -> MediaType:
@@ -87,14 +98,16 @@ def media_type(value: str) -> MediaType:
 def decoded_body(response: Response, max_bytes: int) -> bytes:
     """Return the body of a response without transfer and content codings.
 
-    A body that ends early, as where a crawler stopped, is returned as far as it is there. Raises PageError for other
-    codings than gzip and deflate, for damaged ones, and for more than `max_bytes`.
+    A body that ends early, as where a crawler stopped, is returned as far as it goes. Raises PageError for other
+    codings than gzip and deflate, for damaged or too many ones, and for more than `max_bytes`.
     """
     body = response.body
     if "chunked" in response.fields.get("transfer-encoding", "").lower():
         body = _joined_chunks(body)
 
     codings = response.fields.get("content-encoding", "").lower().split(",")
+    if len(codings) > _MAX_CODINGS:
+        raise PageError(DAMAGED_CODING)
     for coding in reversed([name.strip() for name in codings]):
         if coding in ("gzip", "x-gzip"):
             body = _gunzipped(body, max_bytes) if body.startswith(_GZIP_MAGIC) else body
@@ -130,12 +143,17 @@ def _joined_chunks(data: bytes) -> bytes:
 
 def _gunzipped(data: bytes, max_bytes: int) -> bytes:
     """Return the plain bytes of all gzip members, at most one more than `max_bytes`."""
-    plain = b""
-    while data.startswith(_GZIP_MAGIC) and len(plain) <= max_bytes:
+    view = memoryview(data)
+    parts: list[bytes] = []
+    length = place = 0
+    while data.startswith(_GZIP_MAGIC, place) and length <= max_bytes:
         decoder = zlib.decompressobj(_GZIP_WINDOW)
-        plain += _decompressed(decoder, data, max_bytes + 1 - len(plain))
-        data = decoder.unused_data
-    return plain
+        while not decoder.eof and place < len(data) and length <= max_bytes:
+            compressed = view[place : place + _SLICE_BYTES]
+            parts.append(_decompressed(decoder, compressed, max_bytes + 1 - length))
+            length += len(parts[-1])
+            place += len(compressed) - len(decoder.unused_data)
+    return b"".join(parts)
 
 
 def _inflated(data: bytes, max_bytes: int) -> bytes:
@@ -144,7 +162,7 @@ def _inflated(data: bytes, max_bytes: int) -> bytes:
     return _decompressed(zlib.decompressobj(window), data, max_bytes + 1)
 
 
-def _decompressed(decoder: Any, data: bytes, max_bytes: int) -> bytes:
+def _decompressed(decoder: Any, data: bytes | memoryview, max_bytes: int) -> bytes:
     try:
         return decoder.decompress(data, max_bytes)
     except zlib.error as error:

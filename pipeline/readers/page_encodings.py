@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from pipeline.readers.encodings import UTF8, canonical_encoding, likely_encoding
 from pipeline.readers.http_responses import PageError
-from pipeline.readers.record import MAX_UNDECODABLE_RATIO
+from pipeline.readers.record import MAX_UNDECODABLE_RATIO, decode_utf8
 from schemas.errors import UsageError
 
 UNKNOWN_ENCODING = "page in an unknown encoding"
@@ -39,8 +39,8 @@ _NOT_IN_PAGES = ("utf-7",)  # browsers refuse it
 
 _NAMED_WITHIN = 4096  # bytes in which a page names its encoding
 _NAME = re.compile(
-    rb"<meta\b[^>]{0,300}?charset\s*=\s*[\"']?\s*([\w.:-]{1,40})"
-    rb"|<\?xml\b[^>]{0,300}?encoding\s*=\s*[\"']([\w.:-]{1,40})",
+    rb"<meta\b[^>]{0,300}?charset\s*+=\s*+[\"']?\s*+([\w.:-]{1,40})"
+    rb"|<\?xml\b[^>]{0,300}?encoding\s*+=\s*+[\"']([\w.:-]{1,40})",
     re.IGNORECASE,
 )
 _TAG_MARKS = re.compile(rb"[<>]")
@@ -102,11 +102,12 @@ def _decoded_in_one_of(body: bytes, encodings: Iterator[str] | list[str]) -> tup
 
 
 def _decoded(body: bytes, encoding: str) -> tuple[str, int]:
+    if encoding == UTF8:
+        text, undecodable = decode_utf8(body, 0)
+        return text, undecodable.count if undecodable else 0
+
     try:
         return body.decode(encoding), 0
     except UnicodeDecodeError:
         text = body.decode(encoding, errors="replace")
-
-    # The page may contain U+FFFD itself, correctly encoded.
-    own = body.count("\ufffd".encode()) if encoding == UTF8 else 0
-    return text, text.count("\ufffd") - own
+        return text, text.count("\ufffd")

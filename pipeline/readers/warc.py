@@ -4,7 +4,7 @@ A record is a line `WARC/1.x`, named fields, an empty line, a block of Content-L
 
     conversion    text that was extracted from a page, as in WET files: a document
     response      a page as the server sent it: the main text of its HTML is a document, if its status is 200
-    resource      a file without a server's header: likewise if it is HTML, and plain text as it is
+    resource      a file without a server's header: a document if it is HTML, and plain text as it is
     others        what was requested and with which program; they hold no page, and are not counted
 
 Crawlers compress each record by itself, so a large file is cut at gzip members. A file with other frames, such as one
@@ -14,7 +14,6 @@ FastWARC), because their readers decompress by themselves: pieces, limits and me
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterator
 from functools import lru_cache
@@ -23,7 +22,15 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 from pipeline.readers.cut_files import FRAME_FORMATS
 from pipeline.readers.frames import CompressedBytes
 from pipeline.readers.html_pages import HTML_RULES, SOURCE, check_extractor, page_record, page_text
-from pipeline.readers.http_responses import PageError, decoded_body, media_type, parse_fields, parse_response
+from pipeline.readers.http_responses import (
+    END_OF_HEADER,
+    MAX_HEADER_BYTES,
+    PageError,
+    decoded_body,
+    media_type,
+    parse_fields,
+    parse_response,
+)
 from pipeline.readers.listing import InputFile
 from pipeline.readers.open import Stream, compression_of, open_plain
 from pipeline.readers.page_encodings import decode_page
@@ -54,7 +61,6 @@ _HTML_TYPES = ("text/html", "application/xhtml+xml")
 _VERSION_LINE = re.compile(rb"WARC/\d\.\d{1,2}[ \t]*\r?\n")
 _LINE_ENDS = (b"\r\n", b"\n", b"\r")  # the last one only where the file ends
 
-_MAX_HEADER_BYTES = 1 << 20  # of WARC or of HTTP
 _READ_BYTES = 1 << 20  # read at once from a block that is not kept
 _AFTER_BLOCK_BYTES = 8  # at most; the standard asks for four
 
@@ -163,7 +169,7 @@ def _entries(stream: Stream, piece: Piece, options: RecordOptions) -> Iterator[E
         return
 
     offset = stream.offset
-    while line := file.readline(_MAX_HEADER_BYTES):
+    while line := file.readline(MAX_HEADER_BYTES):
         if line in _LINE_ENDS:
             offset += len(line)
             continue
@@ -176,8 +182,10 @@ def _entries(stream: Stream, piece: Piece, options: RecordOptions) -> Iterator[E
             raise _no_record(piece, offset)
         header = line + _rest_of_header(file, piece, offset)
         fields = parse_fields(header)
-        size = _size_of_block(fields, piece, offset)
-        block = _read_block(file, size, options.max_document_bytes + _MAX_HEADER_BYTES)
+        size = _size_of_block(fields)
+        if size is None:
+            raise _no_record(piece, offset)
+        block = _read_block(file, size, options.max_document_bytes + MAX_HEADER_BYTES)
         if block is None:
             raise _no_end(piece, offset)
         yield Entry(offset, fields, block, size)
@@ -191,21 +199,19 @@ def _rest_of_header(file: IO[bytes], piece: Piece, offset: int) -> bytes:
     """Read the fields up to the empty line after them."""
     lines: list[bytes] = []
     length = 0
-    while (line := file.readline(_MAX_HEADER_BYTES)) not in _LINE_ENDS:
+    while (line := file.readline(MAX_HEADER_BYTES)) not in _LINE_ENDS:
         if not line:
             raise _no_end(piece, offset)
         lines.append(line)
         length += len(line)
-        if length > _MAX_HEADER_BYTES:
+        if length > MAX_HEADER_BYTES:
             raise _no_record(piece, offset)
     return b"".join([*lines, line])
 
 
-def _size_of_block(fields: dict[str, str], piece: Piece, offset: int) -> int:
+def _size_of_block(fields: dict[str, str]) -> int | None:
     size = fields.get("content-length", "")
-    if not (size.isascii() and size.isdigit() and len(size) < 16):
-        raise _no_record(piece, offset)
-    return int(size)
+    return int(size) if size.isascii() and size.isdigit() and len(size) < 16 else None
 
 
 def _read_block(file: IO[bytes], size: int, max_bytes: int) -> bytes | None:
@@ -235,7 +241,7 @@ def begins_with_one_record(file: InputFile, shown: str, compression: str) -> boo
 
     If it is, a piece raises an error where another frame is not.
     """
-    head = b""
+    head = bytearray()
     length = 0
     expected = None
     with open_range(file) as opened:
@@ -248,23 +254,16 @@ def begins_with_one_record(file: InputFile, shown: str, compression: str) -> boo
             length += len(data)
             if expected is None:
                 head += data
-                expected = _length_of_record(head)
-            too_long = expected is not None and length > expected + _AFTER_BLOCK_BYTES
-            if too_long or len(head) > _MAX_HEADER_BYTES:
+                end = END_OF_HEADER.search(head, max(0, len(head) - len(data) - len(b"\r\n\r")))
+                expected = _length_of_record(bytes(head[: end.end()])) if end else None
+                if (end and expected is None) or len(head) > MAX_HEADER_BYTES:
+                    return False
+            if expected is not None and length > expected + _AFTER_BLOCK_BYTES:
                 return False
     return expected is not None and length >= expected
 
 
-def _length_of_record(head: bytes) -> int | None:
-    """Return the length of the record that begins here, without the line ends after it; None if it is not known."""
-    if not begins_warc(head):
-        return None
-
-    lines = io.BytesIO(head)
-    header = b""
-    while (line := lines.readline()) not in _LINE_ENDS:
-        if not line.endswith(b"\n"):
-            return None
-        header += line
-    size = parse_fields(header).get("content-length", "")
-    return len(header) + len(line) + int(size) if size.isascii() and size.isdigit() and len(size) < 16 else None
+def _length_of_record(header: bytes) -> int | None:
+    """Return the length of a record with this header, without the line ends after it; None if it has no length."""
+    size = _size_of_block(parse_fields(header)) if begins_warc(header) else None
+    return None if size is None else len(header) + size
