@@ -118,7 +118,15 @@ def main_text(html: str) -> str:
         raise PageError(UNPARSABLE) from error
     if not text or text.isspace():
         raise PageError(NO_MAIN_TEXT)
-    return text
+    return as_paragraphs(text)
+
+
+def as_paragraphs(text: str) -> str:
+    """Return the text of a page, which has a line for each of its blocks, with a blank line between them.
+
+    Otherwise blocks of similar width would look like the wrapped lines of one.
+    """
+    return text.replace("\n", "\n\n")
 
 
 def _extracted(html: str) -> str | None:

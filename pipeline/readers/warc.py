@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 
 from pipeline.readers.cut_files import FRAME_FORMATS
 from pipeline.readers.frames import CompressedBytes
-from pipeline.readers.html_pages import HTML_RULES, SOURCE, check_extractor, page_record, page_text
+from pipeline.readers.html_pages import HTML_RULES, SOURCE, as_paragraphs, check_extractor, page_record, page_text
 from pipeline.readers.http_responses import (
     END_OF_HEADER,
     MAX_HEADER_BYTES,
@@ -138,7 +138,7 @@ def _document(entry: Entry, options: RecordOptions) -> Record | None:
     if kind == "resource":
         return page_record(*decode_page(entry.block, charset), entry.offset, entry.size)
     text, undecodable = decode_utf8(entry.block, entry.offset)
-    return Record(text, SOURCE, undecodable, position=entry.offset, size=entry.size)
+    return Record(as_paragraphs(text), SOURCE, undecodable, position=entry.offset, size=entry.size)
 
 
 def _page_of_response(entry: Entry, options: RecordOptions) -> Record:

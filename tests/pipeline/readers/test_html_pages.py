@@ -37,12 +37,12 @@ def outcome(html: str) -> str:
 
 
 def test_the_main_text_is_kept_in_paragraphs_without_menu_and_footer() -> None:
-    assert main_text(page(3)) == "\n".join(paragraphs(3))
+    assert main_text(page(3)) == "\n\n".join(paragraphs(3))
 
 
 def test_lines_end_where_a_browser_ends_them() -> None:
     html = page(1).replace(" had a ", "\r\n   had\na ").replace("<p>", "\n<p>\n").replace("</p>", "</p>\n")
-    assert main_text(html) == "\n".join(paragraphs(1))
+    assert main_text(html) == "\n\n".join(paragraphs(1))
 
 
 def test_a_text_does_not_depend_on_the_pages_before_it() -> None:
@@ -175,8 +175,8 @@ def test_large_pages_below_the_limits_are_read() -> None:
         "<script>if (a<b) {" + "x = 1; " * 3 * MAX_ATTRIBUTES + "}</script><!-- <p " + "a " * 3 * MAX_ATTRIBUTES + "-->"
     )
     html = page(1).replace("<article>", f"<article {attributes}>{script}")
-    assert main_text(html) == "\n".join(paragraphs(1))
-    assert len(main_text(page(2, count=MAX_ELEMENTS // 4)).split("\n")) == MAX_ELEMENTS // 4
+    assert main_text(html) == "\n\n".join(paragraphs(1))
+    assert len(main_text(page(2, count=MAX_ELEMENTS // 4)).split("\n\n")) == MAX_ELEMENTS // 4
 
 
 JUNK = st.one_of(

@@ -17,6 +17,8 @@ from pipeline.readers.record import MAX_RECORD, Record, RecordOptions, Rejected,
 from pipeline.readers.table import read_records
 from pipeline.readers.warc import IN_SEGMENTS, OTHER_STATUS, OTHER_TYPE, REVISIT, begins_with_one_record
 from schemas.errors import DataError
+from schemas.manifest import read_manifest
+from tests.conftest import Command
 from tests.pipeline.readers.test_cut_files import all_of, bgzf, in_pieces, whole_piece, without_places
 from tests.pipeline.readers.web_files import (
     REQUEST,
@@ -49,7 +51,7 @@ def outcome(found: Record | Rejected) -> str:
 # ---- What becomes a document ----
 
 HTML = page(1).encode()
-TEXT = "\n".join(paragraphs(1))
+TEXT = "\n\n".join(paragraphs(1))
 CHUNKED = b"".join(b"%x;a=b\r\n%b\r\n" % (len(HTML[at : at + 700]), HTML[at : at + 700]) for at in range(0, 9999, 700))
 RAW_DEFLATE = zlib.compress(HTML)[2:-4]
 RESOURCE = record("resource", "text/html; charset=utf-8", HTML)
@@ -67,7 +69,7 @@ PAGES = [
     ("chunked-already-removed", response(http(HTML, "Transfer-Encoding: chunked")), TEXT),
     ("resource", RESOURCE, TEXT),
     ("resource-of-text", record("resource", "text/plain; charset=cp1252", "Café.".encode("cp1252")), "Café."),
-    ("conversion", wet("One line.\nAnother."), "One line.\nAnother."),
+    ("conversion", wet("One line.\nAnother."), "One line.\n\nAnother."),
     ("folded-field", RESOURCE.replace(b"WARC-Target", b"X: y\r\n z\r\nWARC-Target"), TEXT),
     ("not-found", response(http(HTML, status="404 Not Found")), OTHER_STATUS),
     ("image", response(http(b"\x89PNG", content_type="image/png")), OTHER_TYPE),
@@ -295,3 +297,15 @@ def test_texts_with_many_undecodable_bytes_are_refused_without_advice_to_name_an
 
     done = command("shard", "--input", path, "--output", tmp_path / "text", "--max_undecodable_ratio", 1)
     assert done.returncode == 0 and "--encoding" not in done.stderr
+
+
+def test_blocks_of_similar_width_are_not_wrapped_lines(command: Command, tmp_path: Path) -> None:
+    """Three lines of advertisements without full stops."""
+    ads = [
+        "big summer sale of garden chairs for men",
+        "cheap flights to london in the new year",
+        "how to bake a cake at home in an hour",
+    ]
+    (tmp_path / "x.warc.wet").write_bytes(wet("\n".join(ads)))
+    assert command("shard", "--input", tmp_path / "x.warc.wet", "--output", tmp_path / "text").returncode == 0
+    assert read_manifest(str(tmp_path / "text"), "text").totals["sentences"] == 3
