@@ -1,8 +1,8 @@
 """Reads the pages of MediaWiki's XML dumps (mediawiki.org/wiki/Help:Export), such as pages-articles of Wikipedia.
 
-A page is the lines from <page> to </page>, which have a line each; within text, < is escaped. Pages are parsed one by
-one, so that a dump can be cut like any file of lines. They have no entity declarations, which stand before a document's
-first tag only. Of several revisions, the last one is read.
+A page is the lines from <page> to </page>, each tag alone on its line; within text, < is escaped. Pages are parsed one
+by one, so that a dump can be cut like any file of lines. They have no entity declarations, which stand before a
+document's first tag only. Of several revisions, the last one is read.
 
 Pages that are no articles are left out and counted: redirects, talk and other namespaces, lists of meanings.
 """
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from xml.parsers import expat
 
 from pipeline.readers.open import Stream
-from pipeline.readers.record import Record, RecordOptions, Rejected, excerpt_of
+from pipeline.readers.record import BYTE_ORDER_MARK, Record, RecordOptions, Rejected, excerpt_of
 from pipeline.readers.text import DocumentLines, all_lines
-from pipeline.readers.wikitext import NestingError, plain_text
+from pipeline.readers.wikitext import NestingError, plain_text, without_opaque
 
 if TYPE_CHECKING:
     from pipeline.readers.inputs import Piece
@@ -33,16 +33,18 @@ OTHER_NAMESPACE = "page that is no article"
 OTHER_MODEL = "page that is not wikitext"
 DISAMBIGUATION = "disambiguation page"
 NO_TEXT = "page without text"
+NO_END = "end of a dump: </mediawiki> is missing, so pages may be"
 
-LEFT_OUT = (REDIRECT, OTHER_NAMESPACE, OTHER_MODEL, DISAMBIGUATION, NO_TEXT)
-"""Reasons of pages that are left out by rule. Nothing is wrong with them."""
+LEFT_OUT = (REDIRECT, OTHER_NAMESPACE, OTHER_MODEL, DISAMBIGUATION, NO_TEXT, NO_END)
+"""Reasons of pages that are left out by rule, and of a dump that may be cut short. None is a bad record."""
 
 _SOURCE = "mediawiki"
 _DUMP = re.compile(rb"\s*(?:<\?xml[^>]*>\s*)?<mediawiki[\s>]")
 
 _PAGE, _END_OF_PAGE = b"<page>", b"</page>"
 _HEADER, _END_OF_HEADER = (b"<mediawiki", b"<siteinfo"), b"</siteinfo>"
-_AROUND = (b"<?xml", b"</mediawiki>")
+_END = b"</mediawiki>"
+_AROUND = (b"<?xml", _END)
 
 _ARTICLES = "0"
 _WIKITEXT = "wikitext"
@@ -87,6 +89,7 @@ def page_records(stream: Stream, piece: Piece, options: RecordOptions) -> Iterat
     page: DocumentLines | None = None
     around = _Around() if piece.start == 0 else None
 
+    offset = 0
     for offset, line, is_later in all_lines(stream, piece, options):
         tag = line.strip() if line is not None and b"page>" in line else b""
         if tag == _PAGE:
@@ -109,26 +112,31 @@ def page_records(stream: Stream, piece: Piece, options: RecordOptions) -> Iterat
 
     if page is not None:
         yield page.to_rejected(UNCLOSED, _SOURCE)
+    elif around is not None and not around.has_end and piece.size > 0:
+        yield Rejected(NO_END, _SOURCE, offset)
 
 
 class _Around:
     """The lines between two pages, or before the first: nothing but the dump's header and end, unless it is damaged."""
 
     def __init__(self) -> None:
+        self.has_end = False
         self._in_header = False
         self._is_rejected = False
 
     def rejected(self, line: bytes | None, offset: int) -> Iterator[Rejected]:
         """Yield a rejection of the first line that does not belong there."""
-        text = b"" if line is None else line.strip().removeprefix(b"\xef\xbb\xbf")
+        text = b"" if line is None else line.strip().removeprefix(BYTE_ORDER_MARK)
         if text.startswith(_HEADER):
             self._in_header = True
-        if self._in_header:
+        self.has_end = self.has_end or text.startswith(_END)
+        is_page = b"<page" in text  # its tag is not alone on its line
+        if self._in_header and not is_page:
             self._in_header = _END_OF_HEADER not in text
             return
 
-        is_expected = line is not None and (not text or text.startswith(_AROUND))
-        if not is_expected and not self._is_rejected:
+        is_expected = line is not None and (not text or text.startswith(_AROUND)) and not is_page
+        if is_page or (not is_expected and not self._is_rejected):
             self._is_rejected = True
             yield Rejected(OUTSIDE, _SOURCE, offset, excerpt_of(line or b""))
 
@@ -158,14 +166,15 @@ def _reason_to_leave_out(parts: dict[str, str]) -> str | None:
     text = parts.get("text", "")
     if "redirect" in parts:
         return REDIRECT
-    # Dumps of before 2012 have neither namespaces nor models.
+    # Dumps from before 2012 have neither namespaces nor models.
     if parts.get("namespace", _ARTICLES) != _ARTICLES:
         return OTHER_NAMESPACE
     if parts.get("model", _WIKITEXT) != _WIKITEXT:
         return OTHER_MODEL
     if not text or text.isspace():
         return NO_TEXT
-    return DISAMBIGUATION if _IS_DISAMBIGUATION.search(text) else None
+    is_named = _IS_DISAMBIGUATION.search(text) and _IS_DISAMBIGUATION.search(without_opaque(text))
+    return DISAMBIGUATION if is_named else None
 
 
 def _parse(xml: str) -> dict[str, str]:

@@ -9,7 +9,8 @@ Help:Links), applied in five steps:
     lines       tables go, items of lists stay as lines, lines of a paragraph are joined
     sections    headings stay if text follows
 
-Templates are not expanded: their text is in other pages. What is never closed stays, without its opening mark.
+Templates are not expanded: their text is in other pages. Text after a mark that is never closed stays, without the
+mark; an unclosed comment is dropped, and an unclosed table up to the next heading.
 
 Every step takes linear time whatever the text is; only links within links are read once for each level, up to
 MAX_DEPTH. Parsers that try several readings of unclosed marks, as mwparserfromhell does, take quadratic time.
@@ -40,7 +41,7 @@ def plain_text(wikitext: str) -> str:
 
     Raises NestingError.
     """
-    text = _without_opaque(wikitext)
+    text = without_opaque(wikitext)
     text = _without_templates(text)
     text = _inline(text)
     return "\n\n".join(_with_used_headings(_blocks(_lines_without_tables(text))))
@@ -57,7 +58,7 @@ _CLOSED_BY = {name: re.compile(rf"</{name}\s*>", re.IGNORECASE) for name in ("no
 _AS_ENTITIES = {ord(mark): f"&#{ord(mark)};" for mark in "[]{}<>'|=*:_-"}
 
 
-def _without_opaque(text: str) -> str:
+def without_opaque(text: str) -> str:
     """Return the text without comments and tags whose content is dropped, and with <nowiki> as character references."""
     parts: list[str] = []
     unclosed: set[str] = set()
@@ -188,7 +189,7 @@ def _shown_of_link(link: str) -> str:
 
 # Possessive, because a long address without its bracket would be divided in all ways.
 _SITE_LINK = re.compile(r"\[(?:(?:https?|ftps?|news|ircs?)://|//|mailto:)[^\s\[\]<>\"]*+([^\[\]\n]*+)\]", re.IGNORECASE)
-_QUOTES = re.compile("''+")
+_QUOTES = re.compile("(''+)")
 _SWITCH = re.compile(r"__([^\W\d_]{2,40})__")
 _BLOCK_TAGS = "blockquote|br|caption|center|dd|div|dl|dt|h[1-6]|hr|li|ol|p|poem|table|td|th|tr|ul"
 _INLINE_TAGS = (
@@ -206,7 +207,8 @@ def _inline(text: str) -> str:
         text = _VARIANTS.sub(lambda found: _first_variant(found[1]), text)
     if "<" in text:
         text = _TAG.sub(lambda found: "\n\n" if found[1] else "", text)
-    text = _QUOTES.sub(lambda found: _apostrophes(len(found[0])), text)
+    if "''" in text:
+        text = "\n".join(_without_quotes(line) if "''" in line else line for line in text.split("\n"))
     text = _SITE_LINK.sub(lambda found: found[1].strip() or _GAP, text)
     if "__" in text:
         text = _SWITCH.sub(lambda found: "" if found[1] == found[1].upper() else found[0], text)
@@ -215,11 +217,32 @@ def _inline(text: str) -> str:
     return _without_gaps(text) if _GAP in text else text
 
 
-def _apostrophes(count: int) -> str:
-    """Return those of `count` apostrophes that are text: two, three and five are italic, bold and both."""
-    if count in (2, 3, 5):
-        return ""
-    return "'" * (count - 3 if count == 4 else count - 5)
+def _without_quotes(line: str) -> str:
+    """Return a line without the marks of italic (two apostrophes), bold (three) and both (five).
+
+    As in MediaWiki's Parser::doQuotes, more apostrophes than that are text before the mark. So is one of three if a
+    line would end both in italic and in bold: the French "l'''Iliade''" has an italic title after an elision.
+    """
+    parts = _QUOTES.split(line)
+    marks: list[int] = []
+    for place in range(1, len(parts), 2):
+        count = len(parts[place])
+        mark = 3 if count == 4 else min(count, 5)
+        parts[place - 1] += "'" * (count - mark)
+        marks.append(mark)
+
+    bold, italic = (sum(mark in (count, 5) for mark in marks) for count in (3, 2))
+    before_bold = [2 * number for number, mark in enumerate(marks) if mark == 3]
+    if bold % 2 and italic % 2 and before_bold:
+        parts[min(before_bold, key=lambda place: _rank_of_elision(parts[place]))] += "'"
+    return "".join(parts[::2])
+
+
+def _rank_of_elision(before: str) -> int:
+    """Return how unlikely an apostrophe follows: least after a word of one letter, most after a space."""
+    if before.endswith(" "):
+        return 2
+    return 0 if before[-2:-1] in ("", " ") else 1
 
 
 def _first_variant(rules: str) -> str:
@@ -237,9 +260,9 @@ def _without_gaps(text: str) -> str:
     """Return the text with the spaces, commas and brackets removed that belonged to what was left out."""
     first, *others = text.split(_GAP)
     kept = [first]
+    before = first.rstrip(" ")  # what was kept last; not computed again as long as nothing is added
 
     for part in others:
-        before = kept[-1].rstrip(" ")
         after = part.lstrip(" ")
         if before.endswith("("):
             after = after.lstrip(" ,;:")
@@ -256,6 +279,7 @@ def _without_gaps(text: str) -> str:
 
         kept[-1] = before
         kept.append(after)
+        before = after.rstrip(" ")
     return "".join(kept)
 
 
@@ -271,9 +295,9 @@ _WORD = re.compile(r"[^\W_]")
 
 
 def _lines_without_tables(text: str) -> Iterator[str]:
-    """Yield the lines, as blank ones those that belong to a table.
+    """Yield the lines, with lines of tables as blank ones. Text behind the end of a table stays.
 
-    A table without an end, as one whose end a template makes, ends at the next heading.
+    A table without an end, such as one that a template closes, ends at the next heading.
     """
     lines = [line.strip() for line in text.split("\n")]
     if _TABLE not in text:
@@ -294,7 +318,10 @@ def _lines_without_tables(text: str) -> Iterator[str]:
     for number, line in enumerate(lines):
         is_unclosed = (is_unclosed and not line.startswith("=")) or number in starts
         end = max(end, end_of_table.get(number, -1))
-        yield line if number > end and not is_unclosed else ""
+        if number == end and not is_unclosed:
+            yield line.removeprefix(_END_OF_TABLE).lstrip()
+        else:
+            yield line if number > end and not is_unclosed else ""
 
 
 def _blocks(lines: Iterator[str]) -> Iterator[tuple[int, str]]:

@@ -14,6 +14,7 @@ from pipeline.readers.inputs import Piece
 from pipeline.readers.listing import matching_files
 from pipeline.readers.mediawiki import (
     DISAMBIGUATION,
+    NO_END,
     NO_TEXT,
     NOT_XML,
     OTHER_MODEL,
@@ -44,6 +45,7 @@ PAGES = [
     (page(9, "A", "A.\n{{曖昧さ回避}}"), DISAMBIGUATION),
     (page(10, "A", "A. __DISAMBIG__"), DISAMBIGUATION),
     (page(11, "A", "{{for|b|C (disambiguation)}}\nA [[b]].{{disambiguation needed|x=y}}"), "A b."),
+    (page(26, "A", "A <!-- {{disambig}} --> <nowiki>{{disambig}}</nowiki> b."), "A  {{disambig}} b."),
     (page(12, "A", ""), NO_TEXT),
     (page(13, "A", "{{x}}\n== See ==\n[[Category:A]]"), NO_TEXT),
     (page(14, "A", "[[" * 500), TOO_DEEP),
@@ -111,6 +113,14 @@ def test_streams_of_bzip2_are_cut_anywhere(tmp_path: Path, monkeypatch, pages_in
     assert told(whole) == [text for _, *texts in PAGES for text in texts]
     for cut in range(1, path.stat().st_size, 37):
         assert without_places(records(path, cut, cut + 500)) == without_places(whole), cut
+
+
+def test_a_page_in_one_line_is_rejected_and_an_end_that_is_missing_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "dump.xml"
+    lines = ["<mediawiki>", *(page(number, "A", "Text.").replace("\n", "") for number in (1, 2))]
+    path.write_text("\n".join([*lines, page(3, "A", "Text.")]))
+    for cut in (0, 20, 400, path.stat().st_size - 5):
+        assert told(records(path, cut)) == [OUTSIDE, OUTSIDE, "Text.", NO_END], cut
 
 
 def test_pages_have_a_limit_and_may_be_long(tmp_path: Path) -> None:

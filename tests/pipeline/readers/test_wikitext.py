@@ -14,6 +14,12 @@ from pipeline.readers.wikitext import MAX_DEPTH, NestingError, plain_text
 TABLE = '{| class="wikitable"\n! A\n|-\n| cell || [[link]]\n{|\n| inner\n|}\n|}'
 
 SHOWN = [
+    ("italic-after-an-elision", "Dans l'''Iliade'' il lit.", "Dans l'Iliade il lit."),
+    ("italic-after-an-elision-at-the-start", "L'''Odyssée'' et '''gras'''.", "L'Odyssée et gras."),
+    ("bold-and-italic-that-end", "'''''Both''' italic'' none '''bold'''.", "Both italic none bold."),
+    ("four-and-six-apostrophes", "a ''''b''' c ''''''d'''''.", "a 'b c 'd."),
+    ("text-behind-a-table", "{|\n| a\n|}Text on the same line.", "Text on the same line."),
+    ("text-behind-a-nested-table", "{|\n|\n{|\n| a\n|}in\n|}out", "out"),
     ("quotes", "'''Bold''' and ''italic'' and '''''both'''''.", "Bold and italic and both."),
     ("quotes-of-words", "It's the dogs' ''l'''''homme''' and ''''x''''.", "It's the dogs' lhomme and 'x'."),
     ("link", "[[Cat]]s and [[Dog|dogs]] and [[Fish#Eggs|eggs]].", "Cats and dogs and eggs."),
@@ -166,6 +172,10 @@ def test_time_grows_with_the_length_alone(mark: str) -> None:
     for unit in repeated:
         few = 10_000 // len(unit)
         assert seconds(unit * few * 10) < 30 * max(0.01, seconds(unit * few)), unit
+    # A long text before the marks.
+    assert seconds("a" * 400_000 + repeated[1] * 10_000) < 30 * max(
+        0.01, seconds("a" * 40_000 + repeated[1] * 1_000)
+    ), mark
     for run in ("a", " ", "a ", ".", ",", "\n"):
         few = 10_000 // len(run)
         assert seconds(mark + run * few * 10) < 30 * max(0.01, seconds(mark + run * few)), (mark, run)
