@@ -97,7 +97,7 @@ def usage_parser() -> argparse.ArgumentParser:
 
 def start_pipeline(words: list[str]) -> int:
     """Run `python -m pipeline`."""
-    from pipeline.beam.internals import look_for_cycles_seldom
+    from pipeline.environment import look_for_cycles_seldom
 
     look_for_cycles_seldom()
     from pipeline.cli import main as pipeline_main

@@ -15,7 +15,7 @@ from pipeline.beam import display, stop_signals
 from pipeline.flags import add_flags, folder, given_flags, positive, unknown_flags, yes_or_no
 from pipeline.options import PairsJob, ShardJob, StatisticsJob, VocabJob
 from schemas import storage
-from schemas.errors import ClozelineError, UsageError, nearest_name
+from schemas.errors import INTERRUPTED, ClozelineError, UsageError, nearest_name
 from schemas.manifest import Manifest, read_manifest
 from schemas.terminal import OneLineParser, one_line, print_lines
 
@@ -29,8 +29,6 @@ Raw text to sentence pairs, as Apache Beam jobs:
 """
 BEAM_FLAGS = "Any other flag goes to Beam: --direct_num_workers (worker processes on this machine), --runner ..."
 STOPPED = "stopped. Run the same command again to continue; finished pieces are reused."
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells report it: 128 + SIGINT."""
 
 
 @dataclass(frozen=True)

@@ -36,9 +36,10 @@ from apache_beam.options.pipeline_options import (
 )
 
 from pipeline.beam import internals
-from pipeline.beam.internals import DEFAULT_RUNNER, LOCAL_RUNNERS, PORTABLE_RUNNERS, full_name, short_name
+from pipeline.beam.runners import DEFAULT_RUNNER, LOCAL_RUNNERS, PORTABLE_RUNNERS, full_name, short_name
 from pipeline.exchange.blocks import Shuffle
 from pipeline.flags import unknown_flags
+from pipeline.processes import WORTH_A_PROCESS
 from schemas import storage
 from schemas.errors import UsageError
 from schemas.host_limits import usable_cores
@@ -46,8 +47,6 @@ from schemas.host_limits import usable_cores
 WorkerLocation = Literal["here", "shared", "elsewhere"]
 
 LOGGER = logging.getLogger("clozeline.engines")
-
-WORTH_A_PROCESS = 4 << 20  # bytes of input; with less, starting worker processes takes longer than the work
 
 KEEP_WORKERS_MILLIS = 30_000
 """How long an engine keeps an idle worker for the job's next step.
@@ -79,7 +78,7 @@ _JARS = {
 class LauncherOptions(PipelineOptions):
     """Options of the launcher itself, kept among Beam's so that any code with the job's options can read them."""
 
-    @classmethod
+    @classmethod  # a hook that Beam documents
     def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--no_wait", action="store_true", help="submit the job and exit")
 

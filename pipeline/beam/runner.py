@@ -34,6 +34,7 @@ from pipeline.commit.finished import Wanted, finished_manifest
 from pipeline.commit.leases import Lease, LeaseGroup, all_held
 from pipeline.commit.publish import clean_up, published_at
 from pipeline.commit.staging import Staging
+from pipeline.environment import set_in_environment
 from schemas import storage
 from schemas.errors import ClozelineError, UsageError
 from schemas.manifest import FolderKind, Manifest, read_manifest
@@ -87,7 +88,7 @@ class Execution:
 
         Raises UsageError if the runner cannot be used. Errors in the graph itself surface here as well.
         """
-        internals.set_in_environment(os.environ)  # local workers inherit it
+        set_in_environment(os.environ)  # local workers inherit it
         options = copy.deepcopy(self.options)  # Beam changes them when it submits the job
         with _flags_explained(self.options):
             pipeline = beam.Pipeline(options=options)
@@ -275,7 +276,7 @@ def run_once(execution: Execution, pipeline: beam.Pipeline, submitted: Callable[
     except ClozelineError:
         raise
     except Exception as error:
-        carried = internals.carried_error(str(error))
+        carried = failures.carried_error(str(error))
         if carried is None:
             raise
         raise carried from None

@@ -26,9 +26,9 @@ import apache_beam as beam
 from apache_beam.metrics.metric import Metrics, MetricsFilter
 from apache_beam.pvalue import PCollection
 
-from pipeline.beam.internals import carried, current_metrics
+from pipeline.beam.internals import current_metrics
 from pipeline.commit import failures
-from pipeline.commit.failures import Failures, Stopped
+from pipeline.commit.failures import Failures, Stopped, carried
 from pipeline.commit.parts import AddUp, part_of_report, summarize_part
 from pipeline.commit.reports import Report
 from pipeline.commit.staging import Staging
