@@ -107,7 +107,6 @@ def explain_usage(words: list[str]) -> int:
 
 
 def usage_parser() -> argparse.ArgumentParser:
-    """Return the parser for the options before a command, whose help lists all commands."""
     import argparse  # loads more slowly than this whole module
 
     width = max(len(name) for name in COMMANDS)

@@ -254,7 +254,6 @@ def _result_line(manifest: Manifest, output: str) -> str:
 
 
 def _result_lines(manifest: Manifest, output: str) -> list[str]:
-    """Return lines that describe what a job published, and what it left out or cut and why."""
     from pipeline.summary import ledger_lines
 
     left_out = [f"  left out or cut: {line}" for line in ledger_lines(manifest)]

@@ -320,7 +320,6 @@ def _faults(error: ValidationError) -> str:
 
 
 def _with_parts(root: Manifest, folder: str) -> Manifest:
-    """Return the manifest with the entries of its parts, which are read concurrently. Raises DataError."""
     if not root.parts:
         return root
 

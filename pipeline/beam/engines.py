@@ -99,7 +99,6 @@ def runs_locally(options: PipelineOptions) -> bool:
 
 
 def is_dataflow(options: PipelineOptions) -> bool:
-    """Whether the job goes to Dataflow."""
     return "dataflow" in short_runner_name(options)
 
 
@@ -232,7 +231,6 @@ def _check_dataflow(options: PipelineOptions) -> None:
 
 
 def _check_leaving(options: PipelineOptions) -> None:
-    """Raise UsageError if a job that is not waited for would end with the launcher."""
     if worker_location(options) != "here":
         return
 
@@ -279,7 +277,6 @@ def _is_this_machine(address: str) -> bool:
 
 
 def worker_location(options: PipelineOptions) -> WorkerLocation:
-    """Return where the workers of the chosen runner run."""
     runner = short_runner_name(options)
     if runner in LOCAL_RUNNERS:
         return "here"
@@ -359,7 +356,6 @@ def check_engine(options: PipelineOptions) -> None:
 
 
 def _check_worker_command(configuration: str | None) -> None:
-    """Raise UsageError if the command that starts workers does not exist on this machine."""
     try:
         command = json.loads(configuration or "{}").get("command")
     except (ValueError, AttributeError):  # Beam itself reports a malformed value

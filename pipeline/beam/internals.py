@@ -158,7 +158,6 @@ def flag_parser() -> argparse.ArgumentParser:
 
 
 def flag_names(parser: argparse.ArgumentParser) -> list[str]:
-    """Return every flag of a parser."""
     return [flag for action in parser._actions for flag in action.option_strings]
 
 

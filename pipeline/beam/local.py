@@ -233,7 +233,6 @@ def main() -> None:
 
 
 def _end_with_launcher() -> None:
-    """End this process as soon as the launcher that started it, or its attempt, is gone."""
     launcher = int(os.environ[LAUNCHER])
     # An orphan gets another parent, so this is correct even if the launcher's process id is reused.
     while os.getppid() == launcher and os.path.exists(os.environ[ATTEMPT]):

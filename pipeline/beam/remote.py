@@ -300,7 +300,6 @@ class RemoteJob:
         return JobStoppedError(message, still_runs=True)
 
     def _has_ended(self, failures: Failures) -> bool:
-        """Wait until a canceled job has ended, for CONFIRM_SECONDS at most, and return whether it has."""
         stopped = UsageError(f"{self} was stopped by its user.")
         if worker_location(self.options) == "here":  # it ends with this process, or before
             failures.report(stopped)
@@ -352,7 +351,6 @@ def _tell(message: str) -> None:
 
 
 def _comes_true(condition: Callable[[], bool]) -> bool:
-    """Wait until a condition is true, for CONFIRM_SECONDS at most, and return whether it is."""
     deadline = monotonic() + CONFIRM_SECONDS
     while not condition():
         if monotonic() > deadline:

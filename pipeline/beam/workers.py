@@ -137,7 +137,6 @@ def _worker_variables(given: Endpoints) -> dict[str, str]:
 
 
 def _provision_info(given: Endpoints) -> Any:
-    """Return the engine's ProvisionInfo message."""
     import grpc
     from apache_beam.portability.api import beam_provision_api_pb2, beam_provision_api_pb2_grpc
 
@@ -198,7 +197,6 @@ def preloaded() -> list[str]:
 
 
 def _listen(host: str, port: int, pool: WorkerPool) -> Any:
-    """Return a gRPC server that has started."""
     import grpc
     from apache_beam.portability.api import beam_fn_api_pb2_grpc
 

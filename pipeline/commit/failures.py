@@ -119,7 +119,6 @@ class Failures:
         return False
 
     def remove(self) -> None:
-        """Remove the reported errors."""
         storage.remove(self.staging.url(self._name("")).rstrip("/"))
 
     def _name(self, file: str) -> str:

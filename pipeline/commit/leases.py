@@ -106,7 +106,6 @@ def _start_of(process: int) -> str:
 
 
 def lease_url(output: str, token: str) -> str:
-    """Return the URL of the lease that belongs to `token`."""
     return storage.join(output, f"{_PREFIX}{token}.json")
 
 
@@ -360,7 +359,6 @@ def _list_others(output: str, token: str) -> _Others | None:
 
 
 def _give_way(output: str, owners: dict[str, Owner]) -> None:
-    """Raise UsageError for the first of these owners of other leases, if there is any."""
     for token, owner in owners.items():
         url = lease_url(output, token)
         if owner.kept:

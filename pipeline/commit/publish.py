@@ -141,7 +141,6 @@ def _for_each(function: Callable[[Item], None], items: Iterable[Item]) -> None:
 
 
 def _staged_pieces(staging: Staging, manifest: Manifest, staged: set[str]) -> Iterator[Shard | Part]:
-    """Yield all pieces that must be put into place."""
     for entries in part_entries(staging, manifest):
         for shard in entries:
             if shard.path in staged:

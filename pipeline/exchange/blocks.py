@@ -131,7 +131,6 @@ class Way:
         return self.shuffle == "service"
 
     def groups(self, buckets: int) -> int:
-        """Return the number of groups of an exchange."""
         return buckets if self.by_service else groups_for(buckets)
 
 

@@ -6,8 +6,7 @@
 What was written as run files already, as the documents of `shard` are, is merged on its way by `merged` (blocks.py) and
 read back for the blocks of `service`.
 
-All give the same rows of each bucket to the same function, in any order. So a function that does not depend on the
-order makes equal bytes. What it makes is either the result of the exchange, or rows for the next exchanges (`relay`).
+What a step makes of a bucket's rows is either the result of the exchange, or rows for the next exchanges (`relay`).
 """
 
 from __future__ import annotations
