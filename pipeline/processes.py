@@ -14,8 +14,6 @@ from concurrent.futures.process import BrokenProcessPool
 from time import monotonic
 from typing import TypeVar
 
-from tqdm import tqdm
-
 from pipeline.beam.stop_signals import SIGNALS
 from schemas.errors import ClozelineError
 
@@ -82,6 +80,8 @@ def end_with_parent() -> None:
 
 def with_progress(results: Iterator[Result], total: int, what: str) -> Iterator[Result]:
     """Yield the results while a bar shows on a terminal how many there are, or a line every PRINT_EVERY seconds."""
+    from tqdm import tqdm  # not in the jobs that only import this module
+
     printed = monotonic()
     with tqdm(total=total, desc=what, disable=not sys.stderr.isatty(), leave=False) as bar:
         for number, result in enumerate(results, 1):
