@@ -31,10 +31,10 @@ from pipeline.commit.finished import Provenance, Wanted, is_finished
 from pipeline.commit.reports import Report
 from pipeline.commit.staging import Staging, plan_staging
 from pipeline.exchange.blocks import Shuffle
-from pipeline.exchange.exchange import Exchange, Plan, Written
+from pipeline.exchange.exchange import Exchange, Plan, Plans, Step, Written
 from pipeline.filters.selection import Thresholds, chosen_rules
 from pipeline.flags import recorded_options
-from pipeline.jobs.near_duplicates import Corpus, near_duplicates_to_drop, rounds_for
+from pipeline.jobs.near_duplicates import SHARDS, Corpus, near_duplicates_to_drop, rounds_for
 from pipeline.jobs.publish_text import TextStagings, add_text_reports, publish_text, publish_with_held_out
 from pipeline.options import ShardJob
 from pipeline.readers.encodings import canonical_encoding
@@ -323,11 +323,11 @@ class ShardCorpora(beam.PTransform):
             | "Spread" >> generate(write_runs, self._reading(), self.job.num_shards, self.staging, counted="run")
         )
         survey = AsSingleton(self._survey(pbegin, runs))
-        plan = AsSingleton(pbegin | "Plan shards" >> call_once(_plan_of_shards, survey))
+        plans = AsSingleton(pbegin | "Plan shards" >> call_once(_plan_of_shards, survey))
 
         options = MergeOptions(self.job.dedup, self.job.seed, self.job.holdout)
-        merge = partial(_write_shard, options=options, staging=self.staging)
-        shards = pbegin | "Gather" >> Exchange(self._streams(runs, survey), merge, plan, self.shuffle, self.staging)
+        write = Step("write", partial(_write_shard, options=options, staging=self.staging), SHARDS)
+        shards = pbegin | "Gather" >> Exchange(self._streams(runs, survey), write, plans, self.shuffle, self.staging)
         summaries = AsList(shards | "Summarize parts" >> SummarizeParts(add_text_reports, self.staging))
         if self.held_out is None:
             finish = call_last(publish_text, survey, summaries, self.provenance, self.staging)
@@ -360,7 +360,7 @@ class ShardCorpora(beam.PTransform):
 
     def sharding(self) -> Sharding:
         """Return the user's choices about shards."""
-        return Sharding(self.job.num_shards, self.job.shard_megabytes << 20, merges_runs=self.shuffle == "merged")
+        return Sharding(self.job.num_shards, self.job.shard_megabytes << 20)
 
     def _streams(self, runs: Any, survey: AsSingleton) -> list[Any]:
         """Return the streams of the exchange: the documents, then the ids of the documents to drop."""
@@ -390,14 +390,16 @@ class GatherHeldOut(beam.PTransform):
     def expand(self, pbegin: Any) -> PCollection:
         job = self.corpora.job
         added = self.shards | "Counts" >> beam.Map(counts_of) | "Add up" >> beam.CombineGlobally(add_counts)
-        plan = pbegin | "Plan" >> call_once(_plan_of_held_out, AsSingleton(added), job.holdout, self.corpora.sharding())
+        plan = call_once(_plan_of_held_out, AsSingleton(added), job.holdout, self.corpora.sharding())
+        plans = AsSingleton(pbegin | "Plan" >> plan)
 
         runs = self.shards | "Runs" >> beam.FlatMap(numbered_runs)
-        merge = partial(_write_shard, options=MergeOptions("none", job.seed), staging=self.folders.held_out)
+        write = partial(_write_shard, options=MergeOptions("none", job.seed), staging=self.folders.held_out)
+        step = Step("write", write, SHARDS)
         streams = [Written(held_out_stream(job.seed), runs)]
         return (
             pbegin
-            | "Gather" >> Exchange(streams, merge, AsSingleton(plan), self.corpora.shuffle, self.folders.text)
+            | "Gather" >> Exchange(streams, step, plans, self.corpora.shuffle, self.folders.text)
             | "Summarize parts" >> SummarizeParts(add_text_reports, self.folders.held_out)
         )
 
@@ -405,13 +407,13 @@ class GatherHeldOut(beam.PTransform):
 # What workers do
 
 
-def _plan_of_held_out(added: Report, share: float, sharding: Sharding) -> Plan:
+def _plan_of_held_out(added: Report, share: float, sharding: Sharding) -> Plans:
     plan = plan_held_out(added, share, sharding)
-    return Plan(plan.num_shards, plan.merges_runs, details=plan.num_shards)
+    return {SHARDS: Plan(plan.num_shards, plan.merges_runs, details=plan.num_shards)}
 
 
-def _plan_of_shards(survey: CorpusSurvey) -> Plan:
-    return Plan(survey.num_shards, survey.merges_runs, details=survey.num_shards)
+def _plan_of_shards(survey: CorpusSurvey) -> Plans:
+    return {SHARDS: Plan(survey.num_shards, survey.merges_runs, details=survey.num_shards)}
 
 
 _INDEXES = ("index", "bands", "signatures")
