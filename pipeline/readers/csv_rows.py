@@ -24,6 +24,7 @@ from pipeline.readers.encodings import UTF8, is_line_safe, to_utf8
 from pipeline.readers.open import Stream
 from pipeline.readers.ranges import fills_head
 from pipeline.readers.record import (
+    BLANK_LINE,
     BYTE_ORDER_MARK,
     Record,
     RecordOptions,
@@ -132,7 +133,7 @@ def _rows(lines: _Lines, layout: dict[str, Any], options: RecordOptions) -> Iter
     while True:
         lines.begin_row()
         try:
-            yield next(reader) or Rejected("blank line", _SOURCE, lines.offset)
+            yield next(reader) or Rejected(BLANK_LINE, _SOURCE, lines.offset)
         except StopIteration:
             return
         except _RowTooLongError:

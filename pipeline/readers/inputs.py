@@ -27,7 +27,7 @@ from pipeline.readers.formats import ForeignFileError, check_file, find_format, 
 from pipeline.readers.listing import InputFile
 from pipeline.readers.open import compression_of
 from pipeline.readers.record import Format
-from pipeline.readers.table import READERS
+from pipeline.readers.table import READERS, Reader
 from schemas import storage
 from schemas.errors import DataError
 from schemas.manifest import Input, decode_entries, encode_entries
@@ -100,14 +100,9 @@ class Piece:
         return not is_line_safe(self.encoding) or (self.compression is not None and not self.is_cut)
 
     @property
-    def has_own_encoding(self) -> bool:
-        """Whether the text says in which encoding it is."""
-        return self.format != "auto" and READERS[self.format].own_encoding
-
-    @property
-    def is_text(self) -> bool:
-        """Whether positions of records count bytes of text. The format must be known."""
-        return self.format == "auto" or READERS[self.format].is_text
+    def reader(self) -> Reader:
+        """The row of its format; that of plain text while the format is not known."""
+        return READERS["text" if self.format == "auto" else self.format]
 
     def place(self, position: int) -> dict[str, Any]:
         """Return where a record begins, for errors and OUTPUT/rejected/: its file, and its offset as `place`.
@@ -118,7 +113,7 @@ class Piece:
         after byte `compressed_start` of the compressed file.
         """
         found: dict[str, Any] = {"path": self.display_path, "place": position}
-        if not self.is_text:
+        if self.reader.gets == "stored":
             found["unit"] = "row"
         elif not is_line_safe(self.encoding):
             found["unit"] = "utf-8 byte"
@@ -189,7 +184,7 @@ def plan_splits(
     if len(files) <= MAX_CHECKED_FILES:
         formats = _checked_formats(files, wanted, encoding, in_folders)
     else:
-        _check_first_pages(files, wanted, encoding)
+        _check_first_files(files, wanted, encoding)
 
     splits: list[Split] = []
     pending: list[Piece] = []
@@ -236,12 +231,12 @@ def _checked_formats(
     return [file_format for file_format in found if not isinstance(file_format, DataError)]
 
 
-def _check_first_pages(files: Sequence[InputFile], wanted: Format | Literal["auto"], encoding: str) -> None:
-    """Check the first file of each format of the web, because the package that reads it may be missing."""
+def _check_first_files(files: Sequence[InputFile], wanted: Format | Literal["auto"], encoding: str) -> None:
+    """Check the first file of each format with a `check`, because the package that reads it may be missing."""
     checked: set[Format] = set()
     for file in files:
         found = named_format(file.path) if wanted == "auto" else wanted
-        if found is not None and found not in checked and READERS[found].own_encoding:
+        if found is not None and found not in checked and READERS[found].check is not None:
             checked.add(found)
             check_file(file, wanted, encoding)
 
@@ -264,14 +259,14 @@ def pieces_of(file: InputFile, file_format: Format | Literal["auto"], encoding: 
     path, size, version = file
     compression = compression_of(path)
     named = named_format(path)
-    is_compressed = compression is not None or (named is not None and not READERS[named].is_text)
+    is_compressed = compression is not None or (named is not None and READERS[named].gets == "stored")
     growth = COMPRESSED_WEIGHT if is_compressed else 1
 
     # An empty file is one empty piece.
     cuts = "anywhere"
     if file_format != "auto":
         cuts = READERS[file_format].cuts
-        encoding = UTF8 if READERS[file_format].own_encoding else encoding
+        encoding = encoding if READERS[file_format].gets == "text" else UTF8
     piece_bytes = max(1, _piece_bytes(size, compression, cuts if is_line_safe(encoding) else "whole"))
     for start in range(0, max(size, 1), piece_bytes):
         end = min(start + piece_bytes, size)
@@ -301,7 +296,7 @@ def with_format(piece: Piece) -> Piece:
         return piece
 
     found = find_format(piece.file, piece.format, piece.encoding, piece.display_path)
-    return replace(piece, format=found, encoding=UTF8 if READERS[found].own_encoding else piece.encoding)
+    return replace(piece, format=found, encoding=piece.encoding if READERS[found].gets == "text" else UTF8)
 
 
 # ---- Files in staging ----

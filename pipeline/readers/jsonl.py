@@ -15,6 +15,7 @@ import orjson
 from pipeline.readers.open import Stream
 from pipeline.readers.ranges import fills_head
 from pipeline.readers.record import (
+    BLANK_LINE,
     BYTE_ORDER_MARK,
     EXCERPT_CHARACTERS,
     MAX_RECORD,
@@ -83,7 +84,7 @@ def parse_json_line(line: bytes | None, text_key: str, offset: int, max_bytes: i
     if line is None:
         return Rejected(too_long_reason(max_bytes), "jsonl", offset)
     if line.isspace():
-        return Rejected("blank line", "jsonl", offset, count=max(1, line.count(b"\n")))
+        return Rejected(BLANK_LINE, "jsonl", offset, count=max(1, line.count(b"\n")))
 
     undecodable = None
     try:

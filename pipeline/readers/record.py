@@ -29,6 +29,7 @@ Damage is rare. In a text with a different encoding, a few percent of the bytes 
 """
 
 EXCERPT_CHARACTERS = 500  # of a rejected record, kept for a person to look at
+BLANK_LINE = "blank line"  # reason of the ledger
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _MAX_UTF8_BYTES = 4  # of one character
 

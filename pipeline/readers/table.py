@@ -1,6 +1,15 @@
 """The table of input formats, and the reading of one piece of a file.
 
-A new format is a function in a module of this folder, a row of READERS, and a name in `record.Format`.
+A new format takes three steps:
+
+    1. A function in a module of this folder, like `json_records`, from an open stream to the records of a piece.
+    2. A row of READERS: what the function gets, how files are cut and recognized. What a row claims by a suffix or by
+       `begins` is not refused as another kind of file. So if files of the format begin like one of
+       `formats.BINARY_KINDS`, as office documents do like zip, `begins` has to tell them apart.
+    3. Its name in `record.Format`, which makes it a value of --format.
+
+If files that were read before now make other records, raise PIECES_VERSION in pipeline/commit/staging.py, so that no
+job continues with runs that were made without the change.
 """
 
 from __future__ import annotations
@@ -12,16 +21,16 @@ from typing import IO, TYPE_CHECKING, Literal, NamedTuple
 from pipeline.readers.arrow import arrow_records, begins_arrow, open_arrow
 from pipeline.readers.csv_rows import csv_records
 from pipeline.readers.cut_files import open_cut
-from pipeline.readers.html_pages import begins_html, check_extractor, html_records
+from pipeline.readers.html_pages import HTML_RULES, begins_html, check_extractor, html_records
 from pipeline.readers.jsonl import begins_json_lines, json_records
 from pipeline.readers.listing import is_unchanged
-from pipeline.readers.mediawiki import begins_dump, page_records
+from pipeline.readers.mediawiki import LEFT_OUT, begins_dump, page_records
 from pipeline.readers.open import DECOMPRESSION_ERRORS, Stream, open_text
 from pipeline.readers.parquet import begins_parquet, open_parquet, parquet_records
 from pipeline.readers.ranges import open_range
-from pipeline.readers.record import Format, Record, RecordOptions, Rejected
+from pipeline.readers.record import BLANK_LINE, Format, Record, RecordOptions, Rejected
 from pipeline.readers.text import text_records
-from pipeline.readers.warc import begins_warc, check_warc, warc_records
+from pipeline.readers.warc import WEB_RULES, begins_warc, check_warc, warc_records
 from pipeline.readers.wikiextractor import begins_articles, wiki_records
 from schemas.errors import DataError
 
@@ -38,10 +47,12 @@ class Reader(NamedTuple):
         one, or at row groups. "frames": only at frames, because a record begins with one. "whole": nowhere.
     suffixes: of names that stand for the format.
     begins: whether a file without such a name is of this format, given its first bytes, for text as UTF-8.
-    is_text: whether `records` gets plain bytes in UTF-8, and positions of records count bytes. If not, it gets the file
-        as it is, and positions count rows.
-    own_encoding: whether the text says in which encoding it is. Then `records` and `begins` get plain bytes that are
-        not converted, whatever --encoding is.
+    gets: what `records` reads.
+        "text": plain bytes in --encoding, whose lines come as UTF-8 from `lines_of_piece`. `begins` gets UTF-8.
+        "plain": plain bytes as they are, whatever --encoding is, of text that says in which encoding it is, or of no
+        text at all.
+        "stored": the file as it is, which must not be compressed. Positions of records count rows, and not bytes.
+    harmless: reasons of rejected records that do not count as bad: they say what a record is, not that it is damaged.
     flags: the names of the flags of `shard` that only some formats use, this one among them.
     check: raises DataError if an open file with this name is damaged, and ModuleNotFoundError if a package that reads
         it is missing.
@@ -51,8 +62,8 @@ class Reader(NamedTuple):
     cuts: Literal["anywhere", "frames", "whole"] = "anywhere"
     suffixes: tuple[str, ...] = ()
     begins: Callable[[bytes], bool] | None = None
-    is_text: bool = True
-    own_encoding: bool = False
+    gets: Literal["text", "plain", "stored"] = "text"
+    harmless: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     check: Callable[[IO[bytes], str], object] | None = None
 
@@ -62,13 +73,14 @@ READERS: dict[Format, Reader] = {
         json_records,
         suffixes=(".jsonl", ".json", ".ndjson"),
         begins=begins_json_lines,
+        harmless=(BLANK_LINE,),
         flags=("text_key", "encoding"),
     ),
     "parquet": Reader(
         parquet_records,
         suffixes=(".parquet", ".pq"),
         begins=begins_parquet,
-        is_text=False,
+        gets="stored",
         flags=("text_key",),
         check=open_parquet,
     ),
@@ -77,20 +89,27 @@ READERS: dict[Format, Reader] = {
         cuts="whole",
         suffixes=(".arrow", ".feather"),
         begins=begins_arrow,
-        is_text=False,
+        gets="stored",
         flags=("text_key",),
         check=open_arrow,
     ),
     # Recognized last of all, in formats.py: other kinds of files have lines of as many fields too.
-    "csv": Reader(csv_records, cuts="whole", suffixes=(".csv", ".tsv", ".tab"), flags=("text_key", "encoding")),
+    "csv": Reader(
+        csv_records,
+        cuts="whole",
+        suffixes=(".csv", ".tsv", ".tab"),
+        harmless=(BLANK_LINE,),
+        flags=("text_key", "encoding"),
+    ),
     "wikiextractor": Reader(wiki_records, begins=begins_articles, flags=("encoding",)),
-    "mediawiki": Reader(page_records, begins=begins_dump, flags=("encoding",)),
+    "mediawiki": Reader(page_records, begins=begins_dump, harmless=LEFT_OUT, flags=("encoding",)),
     "warc": Reader(
         warc_records,
         cuts="frames",
         suffixes=(".warc", ".wet"),
         begins=begins_warc,
-        own_encoding=True,
+        gets="plain",
+        harmless=WEB_RULES,
         check=check_warc,
     ),
     "html": Reader(
@@ -98,7 +117,8 @@ READERS: dict[Format, Reader] = {
         cuts="whole",
         suffixes=(".html", ".htm", ".xhtml"),
         begins=begins_html,
-        own_encoding=True,
+        gets="plain",
+        harmless=HTML_RULES,
         check=check_extractor,
     ),
     # The last: whatever is none of the others.
@@ -112,7 +132,7 @@ def read_records(piece: Piece, options: RecordOptions) -> Iterator[Record | Reje
     Raises DataError if the file cannot be read to its end, or has changed since the job began.
     """
     assert piece.format != "auto"
-    reader = READERS[piece.format]
+    reader = piece.reader
     if reader.cuts == "whole" or (reader.cuts == "frames" and not piece.is_cut):
         # The file may have been cut before its format was known.
         if piece.start > 0:
@@ -136,7 +156,7 @@ def read_records(piece: Piece, options: RecordOptions) -> Iterator[Record | Reje
 
 def open_piece(piece: Piece, reader: Reader, options: RecordOptions) -> Stream:
     """Open a piece for its reader. Reading raises the exceptions in DECOMPRESSION_ERRORS for a damaged file."""
-    if not reader.is_text:
+    if reader.gets == "stored":
         return Stream(open_range(piece.file))
     if piece.is_cut:
         return open_cut(piece, options.max_decompression_ratio)

@@ -83,12 +83,12 @@ class UndecodableBytes:
     def report(self) -> Report:
         """Return what `plan_shards` needs to add up the pieces of a file."""
         piece = self.piece
-        encoding = piece.encoding if piece.is_text else UTF8
-        is_guessed = self.count >= MIN_PLACES and piece.is_text and encoding == UTF8 and not piece.has_own_encoding
+        encoding = piece.encoding if piece.reader.gets == "text" else UTF8
+        is_guessed = self.count >= MIN_PLACES and piece.reader.gets == "text" and encoding == UTF8
 
         report: Report = {
             "path": piece.display_path,
-            "encoding": OWN_ENCODING if piece.has_own_encoding else encoding,
+            "encoding": OWN_ENCODING if piece.reader.gets == "plain" else encoding,
             "is_other": is_guessed and is_in_other_encoding(self.sample),
             "likely": likely_encoding(self.sample) if is_guessed else "",
             "count": self.count,
@@ -100,11 +100,11 @@ class UndecodableBytes:
         return report | {name: place[name] for name in ("unit", "compressed_start") if name in place}
 
     def _is_size_unknown(self) -> bool:
-        return self.piece.is_whole_file or self.piece.is_cut or not self.piece.is_text
+        return self.piece.is_whole_file or self.piece.is_cut or self.piece.reader.gets == "stored"
 
     def _file_bytes(self) -> int:
         """Return the plain bytes of the whole file; an estimate for Parquet, Arrow and cut compressed files."""
-        if self.piece.is_cut or not self.piece.is_text:
+        if self.piece.is_cut or self.piece.reader.gets == "stored":
             return max(self.size, COMPRESSED_WEIGHT * self.piece.size)
         return self.size if self.piece.is_whole_file else self.piece.size
 

@@ -24,11 +24,9 @@ from pipeline.filters.rules import RULES, without_citations
 from pipeline.filters.selection import Thresholds
 from pipeline.readers.formats import ForeignFileError
 from pipeline.readers.inputs import Piece, Split, with_format
-from pipeline.readers.mediawiki import LEFT_OUT
 from pipeline.readers.record import MAX_UNDECODABLE_RATIO, Record, RecordOptions, Rejected
 from pipeline.readers.table import read_records
 from pipeline.readers.undecodable import UndecodableBytes
-from pipeline.readers.warc import WEB_RULES
 from pipeline.shard.cleaning import clean, drop_long_words
 from pipeline.shard.copies import Dedup
 from pipeline.shard.sentences import Splitter, lines_of, sentences_of
@@ -41,9 +39,6 @@ RUN_CHARACTERS = 32 << 20
 MAX_EXCERPTS = 10_000
 """Maximum rejected records per run with an excerpt, of about 1 KB each; all are counted. With a wrong --text_key every
 record of a large file is rejected, and no document ever fills the run."""
-
-HARMLESS_REASONS = ("blank line", *LEFT_OUT, *WEB_RULES)
-"""Reasons of rejected records that do not count as bad: nothing is wrong with them."""
 
 FOLDER = "folder"
 """Source, in the ledger, of files that a folder holds and that are not text."""
@@ -289,7 +284,7 @@ class RunBuffer:
     def reject(self, record: Rejected, piece: Piece) -> None:
         """Count a rejected record in the ledger, and keep an excerpt unless it is harmless or there are too many."""
         self.ledger[record.reason, record.source] += record.count
-        if record.reason in HARMLESS_REASONS:
+        if record.reason in piece.reader.harmless:
             return
 
         self.rejected += 1

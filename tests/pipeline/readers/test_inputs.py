@@ -216,11 +216,12 @@ def test_a_damaged_parquet_file_is_named_before_the_job_starts_and_by_workers(
 ) -> None:
     path = tmp_path / "x.parquet"
     pq.write_table(pa.table({"text": ["A b."]}), path)
+    (tmp_path / "first.parquet").write_bytes(path.read_bytes())
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(DataError, match="not a readable Parquet file"):
         plan_splits(matching_files(str(path)), "auto")
 
     monkeypatch.setattr(inputs, "MAX_CHECKED_FILES", 0)
-    (split,) = plan_splits(matching_files(str(path)), "auto")
+    (split,) = plan_splits(matching_files(str(tmp_path / "*.parquet")), "auto")
     with pytest.raises(DataError, match="not a readable Parquet file"):
-        records_of(split.pieces[0])
+        records_of(split.pieces[1])
