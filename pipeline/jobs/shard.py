@@ -32,7 +32,7 @@ from pipeline.commit.reports import Report
 from pipeline.commit.staging import Staging, plan_staging
 from pipeline.exchange.blocks import Shuffle
 from pipeline.exchange.exchange import Exchange, Plan, Written
-from pipeline.filters.selection import Thresholds, chosen_rules
+from pipeline.filters.rules import Thresholds, chosen_rules
 from pipeline.flags import recorded_options
 from pipeline.jobs.near_duplicates import Corpus, near_duplicates_to_drop, rounds_for
 from pipeline.jobs.publish_text import TextStagings, add_text_reports, publish_text, publish_with_held_out

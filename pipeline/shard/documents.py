@@ -20,8 +20,7 @@ import pyarrow as pa
 
 from pipeline.commit.reports import Report
 from pipeline.filters.measures import Measured
-from pipeline.filters.rules import RULES, without_citations
-from pipeline.filters.selection import Thresholds
+from pipeline.filters.rules import RULES, Thresholds
 from pipeline.readers.formats import ForeignFileError
 from pipeline.readers.inputs import Piece, Split, with_format
 from pipeline.readers.record import MAX_UNDECODABLE_RATIO, Record, RecordOptions, Rejected
@@ -102,23 +101,29 @@ def find_lines(document: Document, options: ReadOptions) -> Document:
 def filter_lines(document: Document, options: ReadOptions) -> Document | Drop:
     """Remove the lines that fail a rule of --filters, and count them by the rule that they failed first.
 
-    Drops a document of which no line is left. One that was empty before stays for a later step.
+    Drops a document of which no line is left, by the set whose rule removed the last one. A document that was empty
+    before stays for a later step.
     """
     if not any(document.blocks) or not options.filters:
         return document
-    removes_citations = "unfinished_lines" in options.filters
     rules = [(name, RULES[name], options.filters[name]) for name in _rules("line", options)]
+    edits = [rule.edit for _, rule, _ in rules if rule.edit]
+    last_set = ""
     for block in document.blocks:
+        for edit in edits:
+            block[:] = map(edit, block)
+
         kept = []
-        for line in map(without_citations, block) if removes_citations else block:
+        for line in block:
             broken = (name for name, rule, threshold in rules if rule.fails(rule.measure(line), threshold))
             failed = next(broken, None)
             if failed is None:
                 kept.append(line)
             else:
                 document.changes[f"lines removed ({failed})"] += 1
+                last_set = RULES[failed].set
         block[:] = kept
-    return document if any(document.blocks) else Drop("c4 filter: no line left")
+    return document if any(document.blocks) else Drop(f"{last_set} filter: no line left")
 
 
 def filter_text(document: Document, options: ReadOptions) -> Document | Drop:
