@@ -175,7 +175,7 @@ def _warn_of_empty_files(files: list[InputFile]) -> None:
 
 def _warn_of_flags_without_effect(job: ShardJob, splits: list[Split]) -> None:
     """Print a warning for each flag that has an effect on other formats than those of the input."""
-    formats = {piece.format for split in splits for piece in split.pieces}
+    formats = {file_range.format for split in splits for file_range in split.ranges}
     if "auto" in formats:  # the workers detect them
         return
 
@@ -290,11 +290,15 @@ def _identity(job: ShardJob, listing: Listing) -> dict[str, Any]:
 
 def _for_workers(split: Split, options: PipelineOptions) -> Split:
     """Return the split with paths that workers can open. The path as the user wrote it is kept for the result."""
-    pieces = [
-        replace(piece, path=path_for_workers("--input", piece.path, options), path_as_written=piece.path)
-        for piece in split.pieces
+    ranges = [
+        replace(
+            file_range,
+            path=path_for_workers("--input", file_range.path, options),
+            path_as_written=file_range.path,
+        )
+        for file_range in split.ranges
     ]
-    return replace(split, pieces=tuple(pieces))
+    return replace(split, ranges=tuple(ranges))
 
 
 @dataclass

@@ -19,7 +19,7 @@ from pipeline.readers.record import Record, RecordOptions, Rejected
 from schemas.errors import DataError
 
 if TYPE_CHECKING:
-    from pipeline.readers.inputs import Piece
+    from pipeline.readers.inputs import FileRange
 
 MAX_BATCH_BYTES = 512 << 20
 """Maximum bytes of a record batch in a stream, and of a column of one in a file, as they are stored."""
@@ -70,13 +70,13 @@ def _unreadable(shown: str, cause: object) -> DataError:
     return DataError(f"{shown} is not a readable Arrow file ({cause}). Copy it again, or leave it out.")
 
 
-def arrow_records(stream: Stream, piece: Piece, options: RecordOptions) -> Iterator[Record | Rejected]:
+def arrow_records(stream: Stream, file_range: FileRange, options: RecordOptions) -> Iterator[Record | Rejected]:
     """Yield one record for each row.
 
     Raises DataError unless the file is Arrow, its columns are as `check_columns` requires, and its batches are sound
     and within MAX_BATCH_BYTES. Errors of pyarrow for a file that ends early pass.
     """
-    path = piece.display_path
+    path = file_range.display_path
     schema = open_arrow(stream.file, path).schema
     wanted = check_columns(path, schema, options.text_key)
     columns = [schema.get_field_index(name) for name in read_columns(schema, wanted)]

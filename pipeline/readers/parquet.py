@@ -16,7 +16,7 @@ from pipeline.readers.record import Record, RecordOptions, Rejected
 from schemas.errors import DataError
 
 if TYPE_CHECKING:
-    from pipeline.readers.inputs import Piece
+    from pipeline.readers.inputs import FileRange
 
 BATCH_BYTES = 16 << 20
 """Bytes of a batch, which ends earlier if it has MAX_ROWS."""
@@ -35,18 +35,18 @@ def open_parquet(opened: IO[bytes], shown: str) -> pq.ParquetFile:
         raise DataError(f"{shown} is not a readable Parquet file ({error}). Copy it again, or leave it out.") from error
 
 
-def parquet_records(stream: Stream, piece: Piece, options: RecordOptions) -> Iterator[Record | Rejected]:
-    """Yield one record for each row of the row groups whose first byte is in the piece.
+def parquet_records(stream: Stream, file_range: FileRange, options: RecordOptions) -> Iterator[Record | Rejected]:
+    """Yield one record for each row of the row groups whose first byte is in the range.
 
     Raises DataError unless the file is Parquet and its columns are as `check_columns` wants them.
     """
-    metadata = open_parquet(stream.file, piece.display_path).metadata
-    first_rows = _first_rows(metadata, piece)
+    metadata = open_parquet(stream.file, file_range.display_path).metadata
+    first_rows = _first_rows(metadata, file_range)
     if not first_rows:
         return
 
     schema = metadata.schema.to_arrow_schema()
-    wanted = check_columns(piece.display_path, schema, options.text_key)
+    wanted = check_columns(file_range.display_path, schema, options.text_key)
     columns = read_columns(schema, wanted)
 
     # Read as a dictionary: a text that many rows share is then in memory once, however long it is. Otherwise a small
@@ -61,21 +61,21 @@ def parquet_records(stream: Stream, piece: Piece, options: RecordOptions) -> Ite
             row += batch.num_rows
 
 
-def _first_rows(metadata: pq.FileMetaData, piece: Piece) -> dict[int, int]:
-    """Return {row group: number of its first row in the file} for the row groups that begin in the piece."""
+def _first_rows(metadata: pq.FileMetaData, file_range: FileRange) -> dict[int, int]:
+    """Return {row group: number of its first row in the file} for the row groups that begin in the range."""
     first_rows: dict[int, int] = {}
     row = 0
 
     for group in range(metadata.num_row_groups):
         row_group = metadata.row_group(group)
-        if piece.start <= _first_byte(row_group, piece.size) < piece.end:
+        if file_range.start <= _first_byte(row_group, file_range.size) < file_range.end:
             first_rows[group] = row
         row += row_group.num_rows
     return first_rows
 
 
 def _first_byte(row_group: pq.RowGroupMetaData, file_size: int) -> int:
-    """Return where a row group begins. The offset is clamped to the file, so that some piece owns a wrong one."""
+    """Return where a row group begins. The offset is clamped to the file, so that some range owns a wrong one."""
     column = row_group.column(0)
     offset = column.data_page_offset
     if column.has_dictionary_page and column.dictionary_page_offset is not None:

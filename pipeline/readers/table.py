@@ -1,8 +1,8 @@
-"""The table of input formats, and the reading of one piece of a file.
+"""The table of input formats, and the reading of one range of a file.
 
 A new format takes three steps:
 
-    1. A function in a module of this folder, like `json_records`, from an open stream to the records of a piece.
+    1. A function in a module of this folder, like `json_records`, from an open stream to the records of a range.
     2. A row of READERS: what the function gets, how files are cut and recognized. What a row claims by a suffix or by
        `begins` is not refused as another kind of file. So if files of the format begin like one of
        `formats.BINARY_KINDS`, as office documents do like zip, `begins` has to tell them apart.
@@ -35,20 +35,20 @@ from pipeline.readers.wikiextractor import begins_articles, wiki_records
 from schemas.errors import DataError
 
 if TYPE_CHECKING:
-    from pipeline.readers.inputs import Piece
+    from pipeline.readers.inputs import FileRange
 
 
 class Reader(NamedTuple):
     """How files of one format are recognized, cut and read.
 
-    records: yields the records that begin in the piece, from its stream (see `Stream`), which is open already. It gets
-        the piece to say where something is, and to know whether it begins the file.
-    cuts: where large files are cut into pieces. "anywhere": at any byte of a plain file, and at frames of a compressed
+    records: yields the records that begin in the range, from its stream (see `Stream`), which is open already. It gets
+        the range to say where something is, and to know whether it begins the file.
+    cuts: where large files are cut into ranges. "anywhere": at any byte of a plain file, and at frames of a compressed
         one, or at row groups. "frames": only at frames, because a record begins with one. "whole": nowhere.
     suffixes: of names that stand for the format.
     begins: whether a file without such a name is of this format, given its first bytes, for text as UTF-8.
     gets: what `records` reads.
-        "text": plain bytes in --encoding, whose lines come as UTF-8 from `lines_of_piece`. `begins` gets UTF-8.
+        "text": plain bytes in --encoding, whose lines come as UTF-8 from `lines_of_range`. `begins` gets UTF-8.
         "plain": plain bytes as they are, whatever --encoding is, of text that says in which encoding it is, or of no
         text at all.
         "stored": the file as it is, which must not be compressed. Positions of records count rows, and not bytes.
@@ -58,7 +58,7 @@ class Reader(NamedTuple):
         it is missing.
     """
 
-    records: Callable[[Stream, Piece, RecordOptions], Iterator[Record | Rejected]]
+    records: Callable[[Stream, FileRange, RecordOptions], Iterator[Record | Rejected]]
     cuts: Literal["anywhere", "frames", "whole"] = "anywhere"
     suffixes: tuple[str, ...] = ()
     begins: Callable[[bytes], bool] | None = None
@@ -126,45 +126,47 @@ READERS: dict[Format, Reader] = {
 }
 
 
-def read_records(piece: Piece, options: RecordOptions) -> Iterator[Record | Rejected]:
-    """Yield the records that begin in the piece, whose format must be known (see `inputs.with_format`).
+def read_records(file_range: FileRange, options: RecordOptions) -> Iterator[Record | Rejected]:
+    """Yield the records that begin in the range, whose format must be known (see `inputs.with_format`).
 
     Raises DataError if the file cannot be read to its end, or has changed since the job began.
     """
-    assert piece.format != "auto"
-    reader = piece.reader
-    if reader.cuts == "whole" or (reader.cuts == "frames" and not piece.is_cut):
+    assert file_range.format != "auto"
+    reader = file_range.reader
+    if reader.cuts == "whole" or (reader.cuts == "frames" and not file_range.is_cut):
         # The file may have been cut before its format was known.
-        if piece.start > 0:
+        if file_range.start > 0:
             return
-        piece = replace(piece, end=piece.size)
+        file_range = replace(file_range, end=file_range.size)
 
     try:
-        with open_piece(piece, reader, options) as stream:
-            yield from reader.records(stream, piece, options)
+        with open_stream(file_range, reader, options) as stream:
+            yield from reader.records(stream, file_range, options)
     except DECOMPRESSION_ERRORS as error:
         raise DataError(
-            f"{piece.display_path} cannot be read to its end ({error}). "
+            f"{file_range.display_path} cannot be read to its end ({error}). "
             "It may be truncated or damaged: copy it again, or leave it out."
         ) from error
 
-    if not is_unchanged(piece.path, piece.version):
+    if not is_unchanged(file_range.path, file_range.version):
         raise DataError(
-            f"{piece.display_path} changed while it was read. Run the job again once nothing writes to its inputs."
+            f"{file_range.display_path} changed while it was read. Run the job again once nothing writes to its inputs."
         )
 
 
-def open_piece(piece: Piece, reader: Reader, options: RecordOptions) -> Stream:
-    """Open a piece for its reader. Reading raises the exceptions in DECOMPRESSION_ERRORS for a damaged file."""
+def open_stream(file_range: FileRange, reader: Reader, options: RecordOptions) -> Stream:
+    """Open a range for its reader. Reading raises the exceptions in DECOMPRESSION_ERRORS for a damaged file."""
     if reader.gets == "stored":
-        return Stream(open_range(piece.file))
-    if piece.is_cut:
-        return open_cut(piece, options.max_decompression_ratio)
+        return Stream(open_range(file_range.file))
+    if file_range.is_cut:
+        return open_cut(file_range, options.max_decompression_ratio)
 
-    start = max(0, piece.start - 1)
-    file = open_range(piece.file, start, piece.end)
-    if not piece.is_whole_file:
-        return Stream(file, start, piece.end - 1)
+    start = max(0, file_range.start - 1)
+    file = open_range(file_range.file, start, file_range.end)
+    if not file_range.is_whole_file:
+        return Stream(file, start, file_range.end - 1)
     return Stream(
-        open_text(file, piece.display_path, piece.compression, piece.encoding, options.max_decompression_ratio)
+        open_text(
+            file, file_range.display_path, file_range.compression, file_range.encoding, options.max_decompression_ratio
+        )
     )

@@ -22,7 +22,7 @@ from pipeline.commit.reports import Report
 from pipeline.filters.measures import Measured
 from pipeline.filters.rules import RULES, Thresholds
 from pipeline.readers.formats import ForeignFileError
-from pipeline.readers.inputs import Piece, Split, with_format
+from pipeline.readers.inputs import FileRange, Split, with_format
 from pipeline.readers.record import MAX_UNDECODABLE_RATIO, Record, RecordOptions, Rejected
 from pipeline.readers.table import read_records
 from pipeline.readers.undecodable import UndecodableBytes
@@ -241,7 +241,7 @@ class RunBuffer:
     rejected: number of rejected records, without harmless ones.
     excerpts: entries of OUTPUT/rejected/, for the first MAX_EXCERPTS of them.
     files: entries of OUTPUT/rejected/ for the first MAX_EXCERPTS files of folders that are not text.
-    undecodable: one report for each piece with undecodable bytes.
+    undecodable: one report for each range with undecodable bytes.
     unbroken: documents with many lines and no blank line; see `note_unbroken`.
     """
 
@@ -281,15 +281,15 @@ class RunBuffer:
         self.characters += len(joined) - spaces
         self.text_bytes += text_bytes
 
-    def note_unbroken(self, record: Record, piece: Piece) -> None:
+    def note_unbroken(self, record: Record, file_range: FileRange) -> None:
         """Record a plain-text document with many lines but no blank one: its lines may be documents themselves."""
-        if piece.format == "text" and _may_be_many_documents(record):
-            self.unbroken.append(piece.place(record.position) | {"lines": record.line_count})
+        if file_range.format == "text" and _may_be_many_documents(record):
+            self.unbroken.append(file_range.place(record.position) | {"lines": record.line_count})
 
-    def reject(self, record: Rejected, piece: Piece) -> None:
+    def reject(self, record: Rejected, file_range: FileRange) -> None:
         """Count a rejected record in the ledger, and keep an excerpt unless it is harmless or there are too many."""
         self.ledger[record.reason, record.source] += record.count
-        if record.reason in piece.reader.harmless:
+        if record.reason in file_range.reader.harmless:
             return
 
         self.rejected += 1
@@ -299,19 +299,19 @@ class RunBuffer:
         entry = {
             "reason": record.reason,
             "source": record.source,
-            **piece.place(record.position),
+            **file_range.place(record.position),
             "shown": record.excerpt,
         }
         if record.keys:
             entry["keys"] = list(record.keys)
         self.excerpts.append(entry)
 
-    def leave_out(self, piece: Piece, error: ForeignFileError) -> None:
+    def leave_out(self, file_range: FileRange, error: ForeignFileError) -> None:
         """Count a file of a folder that is not text in the ledger, and keep why. It is no bad record."""
         reason = f"file that looks like {error.kind}"
         self.ledger[reason, FOLDER] += 1
         if len(self.files) < MAX_EXCERPTS:
-            self.files.append({"reason": reason, "source": FOLDER, **piece.place(0), "shown": str(error)})
+            self.files.append({"reason": reason, "source": FOLDER, **file_range.place(0), "shown": str(error)})
 
 
 def _may_be_many_documents(record: Record) -> bool:
@@ -334,33 +334,33 @@ def read_documents(split: Split, reading: ReadOptions) -> Iterator[RunBuffer]:
     There is always a last buffer, even without documents, because its ledger counts too.
     """
     documents = RunBuffer()
-    for piece in split.pieces:
+    for file_range in split.ranges:
         try:
-            piece = with_format(piece)
+            file_range = with_format(file_range)
         except ForeignFileError as error:
-            if not piece.in_folder:
+            if not file_range.in_folder:
                 raise
-            if piece.start == 0:
-                documents.leave_out(piece, error)
+            if file_range.start == 0:
+                documents.leave_out(file_range, error)
             continue
-        undecodable = UndecodableBytes(piece, reading.max_undecodable_ratio, reading.max_decompression_ratio)
+        undecodable = UndecodableBytes(file_range, reading.max_undecodable_ratio, reading.max_decompression_ratio)
 
-        for record in read_records(piece, reading):
+        for record in read_records(file_range, reading):
             undecodable.add(record)
 
             if isinstance(record, Rejected):
-                documents.reject(record, piece)
+                documents.reject(record, file_range)
             else:
                 documents.add(record, reading)
                 if reading.text_layout == "blank_line":
-                    documents.note_unbroken(record, piece)
+                    documents.note_unbroken(record, file_range)
 
             # Checked after a document is added, so a run exceeds the limit by at most one document.
             if documents.characters >= RUN_CHARACTERS:
                 yield documents
                 documents = RunBuffer()
 
-        # A piece's report goes to the run that contains the end of the piece.
+        # A range's report goes to the run that contains the end of the range.
         if undecodable.count:
             documents.undecodable.append(undecodable.check())
 

@@ -15,7 +15,7 @@ import pytest
 
 from pipeline.beam.estimate import text_bytes_of
 from pipeline.readers.formats import ForeignFileError, find_format, refuse_binary
-from pipeline.readers.inputs import Piece, plan_splits, with_format
+from pipeline.readers.inputs import FileRange, plan_splits, with_format
 from pipeline.readers.listing import matching_files
 from pipeline.readers.open import Stream
 from pipeline.readers.record import Record, RecordOptions
@@ -222,7 +222,7 @@ def test_text_in_the_encoding_that_was_named_is_read(tmp_path: Path, text: str, 
     path = tmp_path / "x.txt"
     path.write_bytes(text.encode(encoding))
     (split,) = plan_splits(matching_files(str(path)), "auto", encoding)
-    assert len(split.pieces) == 1
+    assert len(split.ranges) == 1
 
 
 @pytest.mark.parametrize(
@@ -250,10 +250,10 @@ def test_letters_hidden_in_ascii_are_refused_with_their_encoding(
     monkeypatch.setattr("pipeline.readers.inputs.MAX_CHECKED_FILES", 0)
     (split,) = plan_splits(matching_files(str(path)), wanted)
     with pytest.raises(DataError, match=f"--encoding {encoding}"):
-        with_format(split.pieces[0])
+        with_format(split.ranges[0])
 
     (split,) = plan_splits(matching_files(str(path)), wanted, encoding)
-    (record, *_) = read_records(with_format(split.pieces[0]), RecordOptions("text", "file"))
+    (record, *_) = read_records(with_format(split.ranges[0]), RecordOptions("text", "file"))
     assert isinstance(record, Record) and text in record.text
 
 
@@ -282,7 +282,7 @@ def test_a_suffix_of_a_format_is_not_refused(tmp_path: Path, suffix: str) -> Non
 
 @pytest.mark.parametrize("name", ["x.docx", "x.DOCX", "x", "x.bin"])
 def test_a_row_takes_a_kind_of_files_that_is_refused_without_it(tmp_path: Path, monkeypatch, name: str) -> None:
-    def office_records(stream: Stream, piece: Piece, options: RecordOptions) -> Iterator[Record]:
+    def office_records(stream: Stream, file_range: FileRange, options: RecordOptions) -> Iterator[Record]:
         yield Record(stream.file.read().decode(errors="replace"), "office")
 
     def begins_office(head: bytes) -> bool:
@@ -298,8 +298,8 @@ def test_a_row_takes_a_kind_of_files_that_is_refused_without_it(tmp_path: Path, 
     reader = Reader(office_records, "whole", (".docx",), begins_office, gets="plain")
     monkeypatch.setitem(READERS, "office", reader)  # type: ignore[misc]
     (split,) = plan_splits([file], "auto", in_folders=frozenset([file.path]))
-    (record,) = read_records(with_format(split.pieces[0]), RecordOptions("text", "file"))
-    assert (record.source, len(split.pieces)) == ("office", 1)
+    (record,) = read_records(with_format(split.ranges[0]), RecordOptions("text", "file"))
+    assert (record.source, len(split.ranges)) == ("office", 1)
 
 
 def test_a_dry_run_knows_compressed_files_and_parquet_by_every_suffix() -> None:

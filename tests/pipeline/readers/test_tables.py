@@ -28,8 +28,8 @@ from schemas.errors import DataError
 def read(path: Path, text_key: str = "text", encoding: str = "utf-8", **limits: int) -> list[Record | Rejected]:
     splits = plan_splits(matching_files(str(path)), "auto", encoding)
     options = RecordOptions(text_key, "line", **limits)
-    pieces = [with_format(piece) for split in splits for piece in split.pieces]
-    return [record for piece in pieces for record in read_records(piece, options)]
+    ranges = [with_format(file_range) for split in splits for file_range in split.ranges]
+    return [record for file_range in ranges for record in read_records(file_range, options)]
 
 
 def shown(records: list[Record | Rejected]) -> list[str]:
