@@ -2,7 +2,7 @@
 
     splits of the input -> sorted runs in staging -> survey of all runs -> text shards -> a finished folder
 
-This contains the pipeline's shuffle. Each split becomes runs, sorted by the documents' placements (partition.py); the
+This contains the pipeline's shuffle. Each split becomes runs, sorted by the documents' placements (write_runs.py); the
 survey of all runs decides the number of shards; an exchange brings the documents of each shard together.
 publish_text.py has the last step.
 """
@@ -44,17 +44,18 @@ from pipeline.readers.table import READERS
 from pipeline.shard.documents import ReadOptions
 from pipeline.shard.holdout import (
     SIDE,
-    add_counts,
-    counts_of,
+    HoldoutPlan,
+    add_held_out_counts,
+    held_out_counts,
     held_out_folder,
     held_out_stream,
     numbered_runs,
     plan_held_out,
 )
 from pipeline.shard.languages import Language, fallback_note, find_language
-from pipeline.shard.merge import MergeOptions, write_shard
-from pipeline.shard.partition import documents_stream, write_runs
-from pipeline.shard.plan import CorpusSurvey, InputLimits, Sharding, add_runs, plan_shards, shards_for
+from pipeline.shard.survey import CorpusSurvey, InputLimits, Sharding, add_runs, shards_for, survey_corpus
+from pipeline.shard.write_runs import documents_stream, write_runs
+from pipeline.shard.write_shard import ShardOptions, write_shard
 from schemas import manifest as manifests
 from schemas import storage
 from schemas.errors import ClozelineError, UsageError
@@ -260,7 +261,7 @@ def _check_no_held_out(output: str) -> None:
 
 def _estimate(job: ShardJob, files: list[InputFile], splits: int) -> estimate.Estimate:
     text_bytes = int(sum(estimate.text_bytes_of(file.path, file.size) for file in files))
-    seconds = text_bytes / estimate.SPREAD_BYTES_PER_SECOND + text_bytes / estimate.GATHER_BYTES_PER_SECOND
+    seconds = text_bytes / estimate.WRITE_RUNS_BYTES_PER_SECOND + text_bytes / estimate.WRITE_SHARDS_BYTES_PER_SECOND
     if job.dedup == "minhash":
         seconds += text_bytes / estimate.MINHASH_BYTES_PER_SECOND
 
@@ -324,20 +325,21 @@ class ShardCorpora(beam.PTransform):
             | "Split files" >> beam.Create(range(files_for(self.splits)))
             | "Splits" >> generate(read_splits, self.staging)
             | "Distribute splits" >> Distribute()
-            | "Spread" >> generate(write_runs, self._reading(), self.job.num_shards, self.staging, counted="run")
+            | "Write runs" >> generate(write_runs, self._reading(), self.job.num_shards, self.staging, counted="run")
         )
         survey = AsSingleton(self._survey(pbegin, runs))
-        plan = AsSingleton(pbegin | "Plan shards" >> call_once(_plan_of_shards, survey))
+        plan = AsSingleton(pbegin | "Plan shards" >> call_once(_plan, survey))
 
-        options = MergeOptions(self.job.dedup, self.job.seed, self.job.holdout)
-        merge = partial(_write_shard, options=options, staging=self.staging)
-        shards = pbegin | "Gather" >> Exchange(self._streams(runs, survey), merge, plan, self.shuffle, self.staging)
+        options = ShardOptions(self.job.dedup, self.job.seed, self.job.holdout)
+        write = partial(_write_shard, options=options, staging=self.staging)
+        streams = self._streams(runs, survey)
+        shards = pbegin | "Write shards" >> Exchange(streams, write, plan, self.shuffle, self.staging)
         summaries = AsList(shards | "Summarize parts" >> SummarizeParts(add_text_reports, self.staging))
         if self.held_out is None:
             finish = call_last(publish_text, survey, summaries, self.provenance, self.staging)
         else:
             folders = TextStagings(self.staging, self.held_out)
-            held_out = AsList(pbegin | "Hold out" >> GatherHeldOut(shards, self, folders))
+            held_out = AsList(pbegin | "Hold out" >> WriteHeldOut(shards, self, folders))
             finish = call_last(publish_with_held_out, survey, summaries, held_out, self.provenance, folders)
         return pbegin | "Finish" >> finish
 
@@ -360,7 +362,7 @@ class ShardCorpora(beam.PTransform):
         limits = InputLimits(self.job.max_bad_ratio, self.job.max_undecodable_ratio)
 
         added = runs | "Facts" >> beam.Map(_without_index) | "Add up" >> beam.CombineGlobally(add_runs)
-        return pbegin | "Survey" >> call_once(plan_shards, AsSingleton(added), self.sharding(), limits)
+        return pbegin | "Survey" >> call_once(survey_corpus, AsSingleton(added), self.sharding(), limits)
 
     def sharding(self) -> Sharding:
         """Return the user's choices about shards."""
@@ -381,7 +383,7 @@ class ShardCorpora(beam.PTransform):
 
 
 @dataclass
-class GatherHeldOut(beam.PTransform):
+class WriteHeldOut(beam.PTransform):
     """Reports of text shards -> PartSummaries of the held-out shards. A second exchange, of held-out documents only.
 
     Their runs are in the staging of the text folder, and the held-out shards go to the held-out folder's staging.
@@ -393,15 +395,16 @@ class GatherHeldOut(beam.PTransform):
 
     def expand(self, pbegin: Any) -> PCollection:
         job = self.corpora.job
-        added = self.shards | "Counts" >> beam.Map(counts_of) | "Add up" >> beam.CombineGlobally(add_counts)
+        counts = self.shards | "Counts" >> beam.Map(held_out_counts)
+        added = counts | "Add up" >> beam.CombineGlobally(add_held_out_counts)
         plan = pbegin | "Plan" >> call_once(_plan_of_held_out, AsSingleton(added), job.holdout, self.corpora.sharding())
 
         runs = self.shards | "Runs" >> beam.FlatMap(numbered_runs)
-        merge = partial(_write_shard, options=MergeOptions("none", job.seed), staging=self.folders.held_out)
+        write = partial(_write_shard, options=ShardOptions("none", job.seed), staging=self.folders.held_out)
         streams = [Written(held_out_stream(job.seed), runs)]
         return (
             pbegin
-            | "Gather" >> Exchange(streams, merge, AsSingleton(plan), self.corpora.shuffle, self.folders.text)
+            | "Write shards" >> Exchange(streams, write, AsSingleton(plan), self.corpora.shuffle, self.folders.text)
             | "Summarize parts" >> SummarizeParts(add_text_reports, self.folders.held_out)
         )
 
@@ -409,13 +412,12 @@ class GatherHeldOut(beam.PTransform):
 # What workers do
 
 
+def _plan(decided: CorpusSurvey | HoldoutPlan) -> Plan:
+    return Plan(decided.num_shards, decided.merges_runs, details=decided.num_shards)
+
+
 def _plan_of_held_out(added: Report, share: float, sharding: Sharding) -> Plan:
-    plan = plan_held_out(added, share, sharding)
-    return Plan(plan.num_shards, plan.merges_runs, details=plan.num_shards)
-
-
-def _plan_of_shards(survey: CorpusSurvey) -> Plan:
-    return Plan(survey.num_shards, survey.merges_runs, details=survey.num_shards)
+    return _plan(plan_held_out(added, share, sharding))
 
 
 _INDEXES = ("index", "bands", "signatures")
@@ -434,7 +436,7 @@ def _write_shard(
     index: int,
     read_tables: Callable[[], list[pa.Table]],
     num_shards: int,
-    options: MergeOptions,
+    options: ShardOptions,
     staging: Staging,
 ) -> Report:
     report = write_shard(shard_name("text", index, num_shards), read_tables, options, staging)

@@ -81,7 +81,7 @@ class UndecodableBytes:
         return report
 
     def report(self) -> Report:
-        """Return what `plan_shards` needs to add up the ranges of a file."""
+        """Return what `survey_corpus` needs to add up the ranges of a file."""
         file_range = self.file_range
         encoding = file_range.encoding if file_range.reader.gets == "text" else UTF8
         is_guessed = self.count >= MIN_PLACES and file_range.reader.gets == "text" and encoding == UTF8

@@ -5,7 +5,8 @@ its reason. If it has a flag, that is a field of ShardJob and of ReadOptions, ha
 that a job with another value is another job (ShardJob is in pipeline/options.py). If not, raise PIECES_VERSION in
 pipeline/commit/staging.py, so that no job continues with runs that were made without it.
 
-Copies within a run are dropped next, in partition.py; all others, near-duplicates and held-out documents in merge.py.
+Copies within a run are dropped next, in write_runs.py; all others, near-duplicates and held-out documents in
+write_shard.py.
 """
 
 from __future__ import annotations
@@ -328,7 +329,7 @@ def document_id(text: bytes) -> int:
     return key("document", text)  # BLAKE2b; expect one collision in 6 billion documents
 
 
-def read_documents(split: Split, reading: ReadOptions) -> Iterator[RunBuffer]:
+def read_split(split: Split, reading: ReadOptions) -> Iterator[RunBuffer]:
     """Yield the documents of a split in buffers of about RUN_CHARACTERS.
 
     There is always a last buffer, even without documents, because its ledger counts too.

@@ -15,9 +15,9 @@ from pipeline.readers.inputs import plan_splits
 from pipeline.readers.listing import matching_files
 from pipeline.shard import documents as documents_module
 from pipeline.shard.documents import STEPS, Document, Drop, ReadOptions, document_id
-from pipeline.shard.merge import MergeOptions, write_shard
-from pipeline.shard.partition import documents_stream, write_runs
-from pipeline.shard.plan import InputLimits, Sharding, add_runs, plan_shards
+from pipeline.shard.survey import InputLimits, Sharding, add_runs, survey_corpus
+from pipeline.shard.write_runs import documents_stream, write_runs
+from pipeline.shard.write_shard import ShardOptions, write_shard
 from schemas import shards
 from schemas.errors import DataError
 
@@ -33,7 +33,7 @@ def shuffle(folder: Path, lines: list[str], num_shards: int | None, max_bad_rati
     staging = Staging(str(folder / "out"), "job")
     runs = list(write_runs(split, READING, num_shards, staging))
     sharding = Sharding(num_shards, shard_bytes=64 << 20)
-    survey = plan_shards(add_runs(runs), sharding, InputLimits(max_bad_ratio))
+    survey = survey_corpus(add_runs(runs), sharding, InputLimits(max_bad_ratio))
 
     streams = [documents_stream("none", 0)]
     indexes = indexes_by_name((0, run["index"]) for run in runs)
@@ -42,7 +42,7 @@ def shuffle(folder: Path, lines: list[str], num_shards: int | None, max_bad_rati
         name = shards.shard_name("text", index, survey.num_shards)
         contents = partial(parts_of_runs, indexes, index, survey.num_shards)
         tables = partial(read_tables, contents, streams, staging)
-        reports.append(write_shard(name, tables, MergeOptions("none", 0), staging))
+        reports.append(write_shard(name, tables, ShardOptions("none", 0), staging))
 
     paths = [report["shard"]["path"] for report in reports]
     return reports, [shards.decode_table(staging.piece(path), path, shards.TEXT_SCHEMA) for path in paths]
