@@ -4,9 +4,8 @@ listing        patterns and folders become a list of files, with the size and ve
 inputs         files become splits, one worker's task each
 formats        which format is a file of? Recognized by name or by the first bytes; what is not text is refused
 table          the formats, and the reading of one range of a file
-text, jsonl, csv_rows, wikiextractor, mediawiki, parquet, arrow, warc, html_pages
+text, jsonl, csv_rows, columnar, wikiextractor, mediawiki, warc, html_pages
                the format's records: the text of one document, or the reason why there is none
-columns        rows of Arrow batches become records, for parquet and arrow
 wikitext       the markup of MediaWiki becomes paragraphs
 http_responses, page_encodings
                a stored response of a server becomes a page, and its bytes characters

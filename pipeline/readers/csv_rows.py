@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from pipeline.readers.columns import check_columns
+from pipeline.readers.columnar import check_columns
 from pipeline.readers.encodings import UTF8, is_line_safe, to_utf8
 from pipeline.readers.open import Stream
 from pipeline.readers.ranges import fills_head

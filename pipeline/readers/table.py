@@ -18,7 +18,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Literal, NamedTuple
 
-from pipeline.readers.arrow import arrow_records, begins_arrow, open_arrow
+from pipeline.readers.columnar import (
+    arrow_records,
+    begins_arrow,
+    begins_parquet,
+    open_arrow,
+    open_parquet,
+    parquet_records,
+)
 from pipeline.readers.csv_rows import csv_records
 from pipeline.readers.cut_files import open_cut
 from pipeline.readers.html_pages import HTML_RULES, begins_html, check_extractor, html_records
@@ -26,7 +33,6 @@ from pipeline.readers.jsonl import begins_json_lines, json_records
 from pipeline.readers.listing import is_unchanged
 from pipeline.readers.mediawiki import LEFT_OUT, begins_dump, page_records
 from pipeline.readers.open import DECOMPRESSION_ERRORS, Stream, open_text
-from pipeline.readers.parquet import begins_parquet, open_parquet, parquet_records
 from pipeline.readers.ranges import open_range
 from pipeline.readers.record import BLANK_LINE, Format, Record, RecordOptions, Rejected
 from pipeline.readers.text import text_records

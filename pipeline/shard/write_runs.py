@@ -35,7 +35,8 @@ from pipeline.near_duplicates.bands import band_rows
 from pipeline.near_duplicates.signatures import SIGNATURE_BUCKETS, distinct_signatures, signature_rows
 from pipeline.readers.inputs import Split
 from pipeline.shard.copies import COUNTED_SCHEMA, Dedup, drop_copies, run_schema
-from pipeline.shard.documents import ReadOptions, RunBuffer, read_split
+from pipeline.shard.documents import ReadOptions
+from pipeline.shard.run_buffer import RunBuffer, read_split
 from schemas.randomness import key, mix
 from schemas.shards import TEXT_SCHEMA
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.readers import arrow
+from pipeline.readers import columnar
 from pipeline.readers.csv_rows import LINE_END, OTHER_WIDTH, UNCLOSED
 from pipeline.readers.inputs import plan_splits, with_format
 from pipeline.readers.listing import matching_files
@@ -212,7 +212,7 @@ def test_a_huge_batch_is_refused_before_it_fills_memory(tmp_path: Path, monkeypa
             writer.write_table(table)
 
     # Of a file, only the columns that are used are read.
-    monkeypatch.setattr(arrow, "MAX_BATCH_BYTES", 1_000_000)
+    monkeypatch.setattr(columnar, "MAX_BATCH_BYTES", 1_000_000)
     assert len(read(tmp_path / "file.arrow")) == 100
     with pytest.raises(DataError, match=r"stream\.arrow has a record batch of 2,\d+,\d+ bytes.*max_chunksize"):
         read(tmp_path / "stream.arrow")

@@ -17,7 +17,7 @@ from pipeline.readers.listing import matching_files
 from pipeline.readers.record import Record, RecordOptions
 from pipeline.readers.table import read_records
 from pipeline.readers.undecodable import UndecodableBytes, refuse_undecodable
-from pipeline.shard.documents import RunBuffer
+from pipeline.shard.run_buffer import RunBuffer
 from schemas.errors import DataError
 
 PROSE = "The cat sat on the mat. It was happy there. The dog was not.\n"
