@@ -211,14 +211,12 @@ class _Graph:
         return edges
 
     def _rounds(self, edges: Relayed) -> Relayed:
-        """Return the edges that remain after all rounds of stars."""
         left = edges
         for number in range(self._corpus.rounds):
             left = self._round(left, number)
         return left
 
     def _round(self, edges: Relayed, number: int) -> Relayed:
-        """Return the edges that remain after one round of large and small stars."""
         at_larger_ends = Output(Stream(0, "large-stars", EDGE_SCHEMA), STARS)
         name = f"near-large-{number}"
         step = Step(name, make_large_stars, STARS, [at_larger_ends], in_pieces=True)

@@ -164,7 +164,6 @@ def _is_inside(output: str, folder: str) -> bool:
 
 
 def _warn_of_empty_files(files: list[InputFile]) -> None:
-    """Print a warning if some of the files are empty, as after a failed download."""
     empty = [file.path for file in files if file.size == 0]
     if not empty or len(empty) == len(files):
         return
@@ -358,7 +357,6 @@ class ShardCorpora(beam.PTransform):
         )
 
     def _survey(self, pbegin: Any, runs: Any) -> PCollection:
-        """Add up the reports of all runs, and decide the number of shards."""
         limits = InputLimits(self.job.max_bad_ratio, self.job.max_undecodable_ratio)
 
         added = runs | "Facts" >> beam.Map(_without_index) | "Add up" >> beam.CombineGlobally(add_runs)

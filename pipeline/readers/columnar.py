@@ -171,7 +171,6 @@ def _decoded(data: bytes, row: int) -> tuple[str, Undecodable | None]:
 
 
 def _source_names(column: Any, default: str) -> list[str]:
-    """Return the source of each row: the string in column `source`, else `default`."""
     values = [_as_string(value) for value in column.to_pylist()]
     return [value if isinstance(value, str) and value else default for value in values]
 

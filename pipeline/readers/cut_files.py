@@ -163,7 +163,6 @@ def check_next_cut_point(file: InputFile, name: str, compression: str, end: int,
 
 
 def _is_frame(file: InputFile, frame_format: FrameFormat, start: int, known: KnownBytes) -> bool:
-    """Return whether a frame really begins at a place that looks like one."""
     plain_bytes = 0
     try:
         with open_range(file, start, known=known) as opened:

@@ -239,7 +239,6 @@ def ranges_of(file: InputFile, file_format: Format | Literal["auto"], encoding: 
 
 
 def _range_bytes(size: int, compression: str | None, cuts: Literal["anywhere", "frames", "whole"]) -> int:
-    """Return the size of a file's ranges in bytes."""
     if compression is None and cuts == "anywhere":
         return SPLIT_BYTES
 

@@ -142,7 +142,6 @@ class _Around:
 
 
 def _article(page: DocumentLines) -> Record | Rejected:
-    """Return the text of a page, or why there is none."""
     record = page.to_record(_SOURCE)
     if isinstance(record, Rejected):
         return record

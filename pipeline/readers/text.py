@@ -155,7 +155,6 @@ def text_records(stream: Stream, file_range: FileRange, options: RecordOptions) 
 
 
 def _line_records(lines: Lines, options: RecordOptions) -> Iterator[Record | Rejected]:
-    """Yield every line that is not blank as a document."""
     for offset, line, _ in lines:
         if line is None:
             yield Rejected(too_long_reason(options.max_document_bytes), "text", offset)
@@ -187,7 +186,6 @@ def _blank_line_records(lines: Lines, is_file_start: bool, options: RecordOption
 
 
 def _whole_file_record(lines: Lines, options: RecordOptions) -> Iterator[Record | Rejected]:
-    """Yield the file as one document."""
     document = DocumentLines(options.max_document_bytes)
     for offset, line, _ in lines:
         document.add(line, offset)

@@ -198,7 +198,6 @@ def _entries(stream: Stream, file_range: FileRange, options: RecordOptions) -> I
 
 
 def _rest_of_header(file: IO[bytes], file_range: FileRange, offset: int) -> bytes:
-    """Read the fields up to the empty line after them."""
     lines: list[bytes] = []
     length = 0
     while (line := file.readline(MAX_HEADER_BYTES)) not in _LINE_ENDS:

@@ -94,7 +94,6 @@ def _cut_at_tags(offset: int, line: bytes | None) -> list[tuple[int, bytes | Non
 
 
 def _title_of(tag: bytes) -> str:
-    """Return the title in a <doc> tag; empty if it has none."""
     title = _TITLE.search(tag)
     return html.unescape(title[1].decode(errors="replace")).strip() if title else ""
 

@@ -182,7 +182,6 @@ def unbroken_documents(added: Report) -> Report | None:
 
 
 def _no_document_message(added: Report) -> str:
-    """Return the error message for a corpus without documents, which says what became of its records."""
     cleaned = added["cleaning"]
 
     sentences = ["The input holds no document with any text in it."]

@@ -93,7 +93,6 @@ def write_runs(split: Split, reading: ReadOptions, num_shards: int | None, stagi
 
 
 def _write_run(name: str, documents: RunBuffer, reading: ReadOptions, buckets: int, staging: Staging) -> RunIndex:
-    """Write the files of one run: its documents, and excerpts of its rejected records and files."""
     rows = rows_of(documents, reading.dedup)
     data, index = encode_run(rows, placements_of(rows, reading.seed), buckets, f"{name}.run")
     staging.put(index.name, data)
