@@ -7,7 +7,7 @@ A program is imported only when its command is given, so that `clozeline --help`
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 from clozeline import __version__
@@ -29,12 +29,23 @@ exit codes:
 """
 
 
+PIPELINE = "pipeline.cli:main"
+"""The program of several commands, which are its own commands, too."""
+
+
 class Command(NamedTuple):
-    """One command: its line in --help, the extra that it needs, and the program that gets its arguments."""
+    """One command.
+
+    help: its line in --help.
+    program: "module:function", called with the arguments and `prog`, its name in help and errors.
+    extra: the extra that the program needs.
+    takes_stop: whether it also gets a StopRequest, which has listened since before the program's imports.
+    """
 
     help: str
+    program: str
     extra: str
-    program: Callable[[list[str]], int]
+    takes_stop: bool = False
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -45,14 +56,32 @@ def main(arguments: list[str] | None = None) -> int:
     if not words or words[0] not in COMMANDS:
         return explain_usage(words)
 
-    name, *rest = words
-    command = COMMANDS[name]
-    if command.program is start_pipeline:
-        rest = words  # the pipeline's own command line has the same commands
-    code = run_explained(lambda: command.program(rest), command.extra)
-    if command.program is start_pipeline:
+    command = COMMANDS[words[0]]
+    code = run_explained(lambda: _start(command, words), command.extra)
+    if command.program == PIPELINE:
         end(code)  # after Ctrl-C, the process must end without waiting for the threads of a remote engine
     return code
+
+
+def _start(command: Command, words: list[str]) -> int:
+    """Import the program of a command and run it. words: the command's name and its arguments."""
+    name, *arguments = words
+    prog = f"clozeline {name}"
+    if command.program == PIPELINE:
+        from pipeline.environment import look_for_cycles_seldom
+
+        look_for_cycles_seldom()
+        arguments = words
+        prog = "clozeline"
+
+    stop = []
+    if command.takes_stop:  # the imports take seconds, and a signal during them must not be lost
+        from trainer.distributed.stop import StopRequest
+
+        stop = [StopRequest().listen()]
+
+    module, _, function = command.program.partition(":")
+    return getattr(import_module(module), function)(arguments, *stop, prog=prog)
 
 
 def explain_usage(words: list[str]) -> int:
@@ -78,7 +107,6 @@ def explain_usage(words: list[str]) -> int:
 
 
 def usage_parser() -> argparse.ArgumentParser:
-    """Return the parser for the options before a command, whose help lists all commands."""
     import argparse  # loads more slowly than this whole module
 
     width = max(len(name) for name in COMMANDS)
@@ -95,74 +123,12 @@ def usage_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def start_pipeline(words: list[str]) -> int:
-    """Run `python -m pipeline`."""
-    from pipeline.beam.internals import look_for_cycles_seldom
-
-    look_for_cycles_seldom()
-    from pipeline.cli import main as pipeline_main
-
-    return pipeline_main(words, prog="clozeline")
-
-
-def start_worker(words: list[str]) -> int:
-    """Run a worker of an engine, or a pool of workers."""
-    from pipeline.beam.workers import main as worker_main
-
-    return worker_main(words, prog="clozeline worker")
-
-
-def start_trainer(arguments: list[str]) -> int:
-    """Run `python -m trainer`."""
-    from trainer.distributed.stop import StopRequest
-
-    # The imports below take seconds, and a signal during them must not be lost.
-    stop = StopRequest().listen()
-
-    from trainer.cli import main as trainer_main
-
-    return trainer_main(arguments, stop, prog="clozeline train")
-
-
-def start_export(arguments: list[str]) -> int:
-    """Run `python -m trainer.export`."""
-    from trainer.export.cli import main as export_main
-
-    return export_main(arguments, prog="clozeline export")
-
-
-def start_finetune(arguments: list[str]) -> int:
-    """Run `python -m trainer.finetune`."""
-    from trainer.distributed.stop import StopRequest
-
-    # The imports below take seconds, and a signal during them must not be lost.
-    stop = StopRequest().listen()
-
-    from trainer.finetune.cli import main as finetune_main
-
-    return finetune_main(arguments, stop, prog="clozeline finetune")
-
-
-def start_suite(arguments: list[str]) -> int:
-    """Run `python -m trainer.suite`."""
-    from trainer.suite.cli import main as suite_main
-
-    return suite_main(arguments, prog="clozeline suite")
-
-
-def start_doctor(arguments: list[str]) -> int:
-    """Run `python -m trainer.doctor`."""
-    from trainer.doctor import main as doctor_main
-
-    return doctor_main(arguments, prog="clozeline doctor")
-
-
-def run_recipes(arguments: list[str]) -> int:
+def run_recipes(arguments: list[str], prog: str) -> int:
     """List the recipes that ship with Clozeline, or print one of them."""
     import argparse
 
     parser = argparse.ArgumentParser(
-        prog="clozeline recipes",
+        prog=prog,
         description="List the recipes that ship with Clozeline with their size, objective, data and hardware, or "
         "print one of them, to copy and change.",
     )
@@ -185,17 +151,30 @@ def run_recipes(arguments: list[str]) -> int:
 
 
 COMMANDS = {
-    "shard": Command("corpora -> text shards", "pipeline", start_pipeline),
-    "vocab": Command("text shards -> vocabulary", "pipeline", start_pipeline),
-    "pairs": Command("text shards -> pair shards", "pipeline", start_pipeline),
-    "statistics": Command("pair shards -> counts of tokens and co-occurrences", "pipeline", start_pipeline),
-    "inspect": Command("show what is in a shard or a folder, decoded and readable", "pipeline", start_pipeline),
-    "verify": Command("check every shard of a folder against its manifest", "pipeline", start_pipeline),
-    "worker": Command("a worker, or a pool of workers, of an engine such as Flink", "pipeline", start_worker),
-    "train": Command("pair shards -> checkpoints; resumes automatically", "trainer", start_trainer),
-    "export": Command("checkpoint -> Hugging Face folder", "export", start_export),
-    "finetune": Command("encoder and task -> scores, predictions and a fine-tuned folder", "finetune", start_finetune),
-    "suite": Command("encoders and many tasks -> one table with intervals", "finetune", start_suite),
-    "doctor": Command("check this machine for training, and say how to fix what is wrong", "trainer", start_doctor),
-    "recipes": Command("list the training recipes that `--config` takes by name", "trainer", run_recipes),
+    "shard": Command("corpora -> text shards", PIPELINE, "pipeline"),
+    "vocab": Command("text shards -> vocabulary", PIPELINE, "pipeline"),
+    "pairs": Command("text shards -> pair shards", PIPELINE, "pipeline"),
+    "statistics": Command("pair shards -> counts of tokens and co-occurrences", PIPELINE, "pipeline"),
+    "inspect": Command("show what is in a shard or a folder, decoded and readable", PIPELINE, "pipeline"),
+    "verify": Command("check every shard of a folder against its manifest", PIPELINE, "pipeline"),
+    "worker": Command(
+        "a worker, or a pool of workers, of an engine such as Flink", "pipeline.beam.workers:main", "pipeline"
+    ),
+    "train": Command(
+        "pair shards -> checkpoints; resumes automatically", "trainer.cli:main", "trainer", takes_stop=True
+    ),
+    "export": Command("checkpoint -> Hugging Face folder", "trainer.export.cli:main", "export"),
+    "finetune": Command(
+        "encoder and task -> scores, predictions and a fine-tuned folder",
+        "trainer.finetune.cli:main",
+        "finetune",
+        takes_stop=True,
+    ),
+    "suite": Command("encoders and many tasks -> one table with intervals", "trainer.suite.cli:main", "finetune"),
+    "doctor": Command(
+        "check this machine for training, and say how to fix what is wrong", "trainer.doctor:main", "trainer"
+    ),
+    "recipes": Command(
+        "list the training recipes that `--config` takes by name", "clozeline.cli:run_recipes", "trainer"
+    ),
 }

@@ -25,7 +25,7 @@ USAGE_ERROR = 2
 """Exit code of schemas.errors.UsageError, which cannot be imported where `schemas` is another project's module."""
 
 INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells report it: 128 + SIGINT."""
+"""That of schemas.errors.INTERRUPTED."""
 
 ROOT = Path(__file__).resolve().parent.parent
 """The folder of all our packages: a clone or site-packages."""

@@ -4,7 +4,7 @@ Nothing else is defined here: Beam's workers could not import what a `__main__` 
 """
 
 from clozeline.installation import end, run_explained
-from pipeline.beam.internals import look_for_cycles_seldom
+from pipeline.environment import look_for_cycles_seldom
 
 
 def run() -> int:

@@ -15,22 +15,12 @@ from pipeline.beam import display, stop_signals
 from pipeline.flags import add_flags, folder, given_flags, positive, unknown_flags, yes_or_no
 from pipeline.options import PairsJob, ShardJob, StatisticsJob, VocabJob
 from schemas import storage
-from schemas.errors import ClozelineError, UsageError, nearest_name
+from schemas.errors import INTERRUPTED, ClozelineError, UsageError, nearest_name
 from schemas.manifest import Manifest, read_manifest
 from schemas.terminal import OneLineParser, one_line, print_lines
 
-DESCRIPTION = """\
-Raw text to sentence pairs, as Apache Beam jobs:
-
-    shard        corpora -> text shards
-    vocab        text shards -> vocabulary
-    pairs        text shards + vocabulary -> pair shards
-    statistics   pair shards -> counts of tokens and co-occurrences
-"""
 BEAM_FLAGS = "Any other flag goes to Beam: --direct_num_workers (worker processes on this machine), --runner ..."
 STOPPED = "stopped. Run the same command again to continue; finished pieces are reused."
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells report it: 128 + SIGINT."""
 
 
 @dataclass(frozen=True)
@@ -104,22 +94,12 @@ def _stopped(arguments: list[str] | None) -> str:
 
 def parser(prog: str = "python -m pipeline") -> OneLineParser:
     """Return the parser of all commands. Its result also has the chosen `command` and its `known_flags`."""
-    top = OneLineParser(
-        prog=prog,
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    top = OneLineParser(prog=prog, description="Raw text to sentence pairs, as Apache Beam jobs.", allow_abbrev=False)
     names = "|".join(command.name for command in COMMANDS)
     subparsers = top.add_subparsers(required=True, metavar=names, parser_class=OneLineParser)
 
     for command in COMMANDS:
-        sub = subparsers.add_parser(
-            command.name,
-            help=command.help,
-            description=command.help,
-            allow_abbrev=False,
-        )
+        sub = subparsers.add_parser(command.name, help=command.help, description=command.help, allow_abbrev=False)
         command.add_arguments(sub)
         sub.set_defaults(command=command, known_flags=sub.known_flags, verbose=False)
     return top
@@ -274,7 +254,6 @@ def _result_line(manifest: Manifest, output: str) -> str:
 
 
 def _result_lines(manifest: Manifest, output: str) -> list[str]:
-    """Return lines that describe what a job published, and what it left out or cut and why."""
     from pipeline.summary import ledger_lines
 
     left_out = [f"  left out or cut: {line}" for line in ledger_lines(manifest)]
@@ -284,7 +263,7 @@ def _result_lines(manifest: Manifest, output: str) -> list[str]:
 COMMANDS = (
     Command("shard", "corpora -> text shards", _add_beam_job_flags(ShardJob), _run_shard),
     Command("vocab", "text shards -> vocabulary", _add_beam_job_flags(VocabJob), _run_vocab),
-    Command("pairs", "text shards -> pair shards", _add_beam_job_flags(PairsJob), _run_pairs),
+    Command("pairs", "text shards + vocabulary -> pair shards", _add_beam_job_flags(PairsJob), _run_pairs),
     Command(
         "statistics",
         "pair shards -> counts of tokens and co-occurrences, which training can start from",

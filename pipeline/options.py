@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 
 def output_flag() -> Any:
-    """Return the field of --output."""
     return option(help="folder to write, local or a URL (s3://, gs://)", check=folder, recorded=False)
 
 
@@ -42,7 +41,6 @@ def shuffle_flag(what: str) -> Any:
 
 
 def overwrite_flag() -> Any:
-    """Return the field of --overwrite."""
     return switch(
         help="replace a finished result, which is kept until the new one is ready",
         recorded=False,

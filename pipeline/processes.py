@@ -14,10 +14,10 @@ from concurrent.futures.process import BrokenProcessPool
 from time import monotonic
 from typing import TypeVar
 
-from tqdm import tqdm
-
+from pipeline.beam.stop_signals import SIGNALS
 from schemas.errors import ClozelineError
 
+WORTH_A_PROCESS = 4 << 20  # bytes of input; with less, starting processes takes longer than the work
 PRINT_EVERY = 30.0  # seconds between lines of progress where there is no terminal
 
 Item = TypeVar("Item")
@@ -58,20 +58,30 @@ def in_processes(function: Callable[[Item], Result], items: Iterable[Item], proc
 
 def _begin_process() -> None:
     """Leave signals to the launcher, and end with it, however it ends."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_end_with_launcher, daemon=True).start()
+    end_with_parent()
 
 
-def _end_with_launcher() -> None:
-    launcher = multiprocessing.parent_process()
-    if launcher is not None:
-        launcher.join()
-        os._exit(1)
+def end_with_parent() -> None:
+    """End this process as soon as the one that started it with multiprocessing has ended, in whatever way.
+
+    A fork server, which may have forked it, lives as long as any of its children, so it is not what is watched.
+    """
+
+    def watch() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, name="parent watch", daemon=True).start()
 
 
 def with_progress(results: Iterator[Result], total: int, what: str) -> Iterator[Result]:
     """Yield the results while a bar shows on a terminal how many there are, or a line every PRINT_EVERY seconds."""
+    from tqdm import tqdm  # not in the jobs that only import this module
+
     printed = monotonic()
     with tqdm(total=total, desc=what, disable=not sys.stderr.isatty(), leave=False) as bar:
         for number, result in enumerate(results, 1):

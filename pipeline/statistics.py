@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.beam import internals, stop_signals
+from pipeline.beam import stop_signals
 from pipeline.beam.estimate import in_words
 from pipeline.commit import leases
 from pipeline.commit.finished import NO_SEED, Provenance, Wanted, finished_manifest, folder_as_input
@@ -32,10 +32,11 @@ from pipeline.commit.parts import list_shards
 from pipeline.commit.publish import clean_up, publish_output
 from pipeline.commit.reports import Report, total
 from pipeline.commit.staging import Staging, plan_staging
+from pipeline.environment import set_in_environment
 from pipeline.exchange.runs import RunIndex, encode_run, read_buckets
 from pipeline.flags import recorded_options
 from pipeline.options import StatisticsJob
-from pipeline.processes import in_processes, with_progress
+from pipeline.processes import WORTH_A_PROCESS, in_processes, with_progress
 from schemas import FORMAT_VERSION, shards, storage
 from schemas.cooccurrences import MAX_WINDOW, Counting, add_up, count_blocks, count_contexts, counting_of, sampled_rows
 from schemas.errors import DataError, UsageError
@@ -71,7 +72,6 @@ LEAST_SHARDS = 64
 """A sample is drawn from at least this many shards, if the folder has them. Chosen by hand: all rows of a document are
 in one shard, so a sample of few shards would have few documents, and a long one would weigh too much in it."""
 
-WORTH_A_PROCESS = 4 << 20  # bytes of input; with less, starting processes takes longer than the work
 TOKENS_PER_SECOND = 0.45e6  # of one core; docs/measurements.md ("Statistics of pairs")
 BYTES_PER_TOKEN = 2  # of the result of a large text; a small one has more distinct co-occurrences per token
 PROCESS_BYTES = 3 << 29  # of memory that a process takes; docs/measurements.md ("Statistics of pairs")
@@ -104,7 +104,7 @@ def run(job: StatisticsJob, dry_run: bool) -> Manifest | None:
         print("clozeline: dry run. The statistics job can run; nothing was written or removed.", file=sys.stderr)
         return None
 
-    internals.set_in_environment(os.environ)  # processes inherit it
+    set_in_environment(os.environ)  # processes inherit it
     with leases.held(staging.output, staging.token):
         staging.decide_destination()
         counts = _count(lots, plan, staging, processes)

@@ -13,6 +13,9 @@ import difflib
 import unicodedata
 from collections.abc import Iterable
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells report it: 128 + SIGINT."""
+
 
 class ClozelineError(Exception):
     """Base of the errors a user can act on. `exit_code` is the process's exit status.

@@ -66,7 +66,10 @@ class Input:
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class Shard:
-    """One file of the folder. `tokens` is 0 if there are only words; `fingerprint` is that of the rows alone."""
+    """One file of the folder. `tokens` is 0 if there are only words.
+
+    fingerprint: of the rows alone; in a vocabulary, of the file's bytes.
+    """
 
     path: PlainName
     rows: Count
@@ -317,7 +320,6 @@ def _faults(error: ValidationError) -> str:
 
 
 def _with_parts(root: Manifest, folder: str) -> Manifest:
-    """Return the manifest with the entries of its parts, which are read concurrently. Raises DataError."""
     if not root.parts:
         return root
 

@@ -61,12 +61,10 @@ class Output:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write like a file does."""
         self._attempt(lambda: self._stream.write(text))
         return len(text)
 
     def flush(self) -> None:
-        """Flush like a file does."""
         self._attempt(self._stream.flush)
 
     def __getattr__(self, name: str) -> Any:

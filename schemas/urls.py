@@ -84,7 +84,6 @@ def _missing_package(url: str, error: ImportError) -> UsageError:
 
 
 def _absolute(path: str) -> str:
-    """Return a local path as an absolute path, without a trailing slash."""
     path = normal(path)
     if not path.startswith("/"):
         try:
@@ -182,7 +181,6 @@ def unwritable(url: str, path: str, error: OSError, needed: int) -> StorageError
 
 
 def existing_folder(path: str) -> str:
-    """Return the path, or the nearest folder above it that exists."""
     while not os.path.isdir(path):
         path = os.path.dirname(path)
     return path

@@ -1,7 +1,7 @@
 """Checks that private parts of DeepSpeed, torch and Beam are used only in one adapter file each, to localize upgrades.
 
 These count as private: attributes with one leading underscore on anything but `self` or our own modules, known internal
-names of DeepSpeed's optimizers and parameters, and modules that are documented as internal.
+names of DeepSpeed's optimizers and parameters, and modules that are documented as internal, also as strings.
 """
 
 from __future__ import annotations
@@ -145,6 +145,9 @@ def violations(path: Path) -> Iterator[str]:
             if node.attr in DEEPSPEED_NAMES or (is_private(node.attr) and not is_known):
                 yield f"{place}: {ast.unparse(node)}"
 
+        if isinstance(node, ast.Constant) and text_of(node).startswith("apache_beam.runners"):
+            yield f"{place}: {text_of(node)}"
+
         if isinstance(node, ast.Call) and ast.unparse(node.func) in LOOK_UPS and len(node.args) > 1:
             name = text_of(node.args[1])
             if name in DEEPSPEED_NAMES or is_private(name):
@@ -171,6 +174,7 @@ EXAMPLES = {
     "an-internal-module": "from deepspeed.runtime.base_optimizer import ZeROOptimizer",
     "an-internal-package": "from apache_beam import runners",
     "by-import-module": 'import_module("deepspeed.comm.torch")',
+    "the-name-of-an-internal-module": 'x = "apache_beam.runners.worker"',
     "a-private-name": "from torch.distributed.distributed_c10d import _set_pg_timeout",
 }
 

@@ -28,8 +28,8 @@ from torch.distributed import DistNetworkError
 from torch.distributed import run as torchrun
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
-from schemas.errors import PreemptedError
-from trainer.distributed.stop import INTERRUPTED, LISTENED
+from schemas.errors import INTERRUPTED, PreemptedError
+from trainer.distributed.stop import LISTENED
 
 SIGNALS_OF_TORCHRUN = "SIGHUP,SIGQUIT"
 """Signals that are left to torchrun, which ends its ranks. All others that the ranks listen to are handled here."""

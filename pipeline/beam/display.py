@@ -29,7 +29,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from time import monotonic
 
-from pipeline.beam.internals import LOCAL_RUNNERS, PORTABLE_RUNNERS, RUNNERS_LOGGER, short_name
+from pipeline.beam.internals import RUNNERS_LOGGER
+from pipeline.beam.runners import LOCAL_RUNNERS, PORTABLE_RUNNERS, short_name
 from pipeline.commit.staging import Staging
 from schemas import storage
 from schemas.errors import StorageError

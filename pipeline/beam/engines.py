@@ -36,9 +36,10 @@ from apache_beam.options.pipeline_options import (
 )
 
 from pipeline.beam import internals
-from pipeline.beam.internals import DEFAULT_RUNNER, LOCAL_RUNNERS, PORTABLE_RUNNERS, full_name, short_name
+from pipeline.beam.runners import DEFAULT_RUNNER, LOCAL_RUNNERS, PORTABLE_RUNNERS, full_name, short_name
 from pipeline.exchange.blocks import Shuffle
 from pipeline.flags import unknown_flags
+from pipeline.processes import WORTH_A_PROCESS
 from schemas import storage
 from schemas.errors import UsageError
 from schemas.host_limits import usable_cores
@@ -46,8 +47,6 @@ from schemas.host_limits import usable_cores
 WorkerLocation = Literal["here", "shared", "elsewhere"]
 
 LOGGER = logging.getLogger("clozeline.engines")
-
-WORTH_A_PROCESS = 4 << 20  # bytes of input; with less, starting worker processes takes longer than the work
 
 KEEP_WORKERS_MILLIS = 30_000
 """How long an engine keeps an idle worker for the job's next step.
@@ -79,7 +78,7 @@ _JARS = {
 class LauncherOptions(PipelineOptions):
     """Options of the launcher itself, kept among Beam's so that any code with the job's options can read them."""
 
-    @classmethod
+    @classmethod  # a hook that Beam documents
     def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--no_wait", action="store_true", help="submit the job and exit")
 
@@ -100,7 +99,6 @@ def runs_locally(options: PipelineOptions) -> bool:
 
 
 def is_dataflow(options: PipelineOptions) -> bool:
-    """Whether the job goes to Dataflow."""
     return "dataflow" in short_runner_name(options)
 
 
@@ -233,7 +231,6 @@ def _check_dataflow(options: PipelineOptions) -> None:
 
 
 def _check_leaving(options: PipelineOptions) -> None:
-    """Raise UsageError if a job that is not waited for would end with the launcher."""
     if worker_location(options) != "here":
         return
 
@@ -280,7 +277,6 @@ def _is_this_machine(address: str) -> bool:
 
 
 def worker_location(options: PipelineOptions) -> WorkerLocation:
-    """Return where the workers of the chosen runner run."""
     runner = short_runner_name(options)
     if runner in LOCAL_RUNNERS:
         return "here"
@@ -360,7 +356,6 @@ def check_engine(options: PipelineOptions) -> None:
 
 
 def _check_worker_command(configuration: str | None) -> None:
-    """Raise UsageError if the command that starts workers does not exist on this machine."""
     try:
         command = json.loads(configuration or "{}").get("command")
     except (ValueError, AttributeError):  # Beam itself reports a malformed value

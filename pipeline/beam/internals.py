@@ -1,8 +1,8 @@
-"""How a process is set up for Beam, and what the pipeline relies on in Beam beyond its documented interface.
+"""What the pipeline relies on in Beam beyond its documented interface.
 
 Beam promises nothing about the modules under `apache_beam.runners`, about names that begin with an underscore, or
 about the names of its threads and the texts of its errors. When a new version of Beam breaks something, look here
-first. Checked with Beam 2.77.
+first, and at CAUSES and LOST_WORKER in remote.py for what engines and their clients report. Checked with Beam 2.77.
 
 Functions import Beam when they are called: `--help` needs no Beam, and a worker sets up its process first.
 """
@@ -13,48 +13,19 @@ import argparse
 import atexit
 import contextlib
 import functools
-import gc
-import json
 import logging
 import re
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from schemas import errors
-from schemas.errors import ClozelineError, UsageError, nearest_name
+from schemas.errors import UsageError
 
 if TYPE_CHECKING:
     from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
-
-DEFAULT_RUNNER = "FnApiRunner"
-"""Beam's own local runner. Not DirectRunner: which runner that selects depends on the graph, and it may download a
-binary."""
-
-LOCAL_RUNNERS = ("fnapi", "direct", "switchingdirect", "bundlebaseddirect", "interactive")
-"""Runners that work in the launcher's process, or in worker processes that it starts."""
-
-PORTABLE_RUNNERS = ("portable", "flink", "spark", "prism")
-"""Runners of a job service, whose workers run where --environment_type says."""
-
-RUNNERS = (
-    *("FlinkRunner", "SparkRunner", "PrismRunner", "DataflowRunner", "PortableRunner", "FnApiRunner"),
-    *("DirectRunner", "SwitchingDirectRunner", "BundleBasedDirectRunner", "InteractiveRunner"),
-)
-"""Beam's names of the runners that --runner takes by their short names."""
-
-WORKER_ENVIRONMENT = {
-    "TOKENIZERS_PARALLELISM": "false",  # each worker encodes on its own core
-    # Memory goes back to the system once a shard is done: a third less at the peak, at no cost in time.
-    "ARROW_DEFAULT_MEMORY_POOL": "system",
-    "MALLOC_ARENA_MAX": "2",
-    "MALLOC_TRIM_THRESHOLD_": "4000000",
-    "MALLOC_MMAP_THRESHOLD_": "4000000",
-}
-"""Set in every process that does a job's work, unless the user has set them. Local workers inherit them."""
 
 UNUSED = (
     "boto3",
@@ -68,6 +39,9 @@ UNUSED = (
 fsspec's), of Dataflow, and of MongoDB. Beam works without them, and they take a third of its import time in every
 worker. Without BigQuery, Beam also skips every other Google Cloud client. The Dataflow runner later imports what it
 needs."""
+
+WORKER_MODULE = "apache_beam.runners.worker.sdk_worker_main"
+"""What `run_worker` imports, which a pool of workers does beforehand."""
 
 WORKER_THREADS = ("run_worker", "read_grpc_client_inputs", "beam_control_read")
 """Names of the launcher's threads that wait for a worker process or read from it; they raise when it is gone."""
@@ -87,30 +61,14 @@ FINISHED_STATES = ("DONE", "UPDATED", "DRAINED")
 ENDED_STATES = (*FINISHED_STATES, "FAILED", "CANCELLED")
 """Terminal states: a job never leaves them."""
 
+CHANNEL_CLOSED = "Channel closed prematurely"
+"""In the error of a job when the connection to a worker broke."""
+
 CLOSING_SECONDS = 1.0
 """How long a worker waits after an error to see whether its launcher is closing the connection, which explains the
 error."""
 
-_LOST_WORKER = "Channel closed prematurely"
 _EXITED_WORKER = re.compile(r"Worker subprocess exited with return code (-?\d+)")
-
-_MARK = "clozeline-error"
-
-
-def set_in_environment(environment: MutableMapping[str, str]) -> bool:
-    """Set the variables that are not set, and return whether there were any."""
-    missing = {name: value for name, value in WORKER_ENVIRONMENT.items() if name not in environment}
-    environment.update(missing)
-    return bool(missing)
-
-
-def look_for_cycles_seldom() -> None:
-    """Make Python look for reference cycles once per 100,000 new objects instead of once per 700.
-
-    Importing Beam and building a graph make many objects that stay, and a run of documents is millions of strings; none
-    of them are in cycles. Looking through them takes a tenth of a small job's time and 5% of a large one's.
-    """
-    gc.set_threshold(100_000, 50, 50)
 
 
 def import_beam() -> None:
@@ -129,57 +87,9 @@ def import_beam() -> None:
             sys.modules.pop(name, None)
 
 
-def short_name(runner: str) -> str:
-    """Return a runner's short name. Example: `short_name("some.module.FlinkRunner")` -> `"flink"`."""
-    return runner.rpartition(".")[2].lower().removesuffix("runner")
-
-
-def full_name(runner: str) -> str:
-    """Return Beam's name of a runner. Examples: "flink" -> "FlinkRunner"; a dotted path stays as it is.
-
-    Raises UsageError for a name without a dot that is not a runner's.
-    """
-    if "." in runner:
-        return runner
-
-    name = next((known for known in RUNNERS if short_name(known) == short_name(runner)), None)
-    if name is None:
-        raise UsageError(
-            f"--runner {runner} is unknown.{nearest_name(runner, RUNNERS)} Give one of {', '.join(RUNNERS[:6])}, or "
-            "the path of a runner's class, such as package.module.SomeRunner."
-        )
-    return name
-
-
-# Errors that a user can act on travel from a worker to the launcher as JSON inside the text of a traceback, because
-# Beam passes on an exception as that text.
-
-
-def carried(error: ClozelineError) -> RuntimeError:
-    """Return what to raise in a worker, so that `carried_error` can restore the error in the launcher."""
-    known = next(kind.__name__ for kind in type(error).__mro__ if hasattr(errors, kind.__name__))
-    content = json.dumps([known, str(error)])
-    return RuntimeError(f"<{_MARK}>{content}</{_MARK}>")
-
-
-def is_carried(text: str) -> bool:
-    """Whether a traceback's text contains one of our errors."""
-    return f"<{_MARK}>" in text
-
-
-def carried_error(text: str) -> ClozelineError | None:
-    """Return the error that `carried` put into a traceback's text, or None when there is none."""
-    match = re.search(rf"<{_MARK}>(.*?)</{_MARK}>", text, re.DOTALL)
-    if match is None:
-        return None
-
-    name, message = json.loads(match[1])
-    return getattr(errors, name)(message)
-
-
 def says_worker_is_lost(error: BaseException) -> bool:
     """Whether an error of a local job means that the connection to a worker process broke."""
-    return _LOST_WORKER in str(error)
+    return CHANNEL_CLOSED in str(error)
 
 
 def exit_code_of_worker(error: BaseException | None) -> int | None:
@@ -248,7 +158,6 @@ def flag_parser() -> argparse.ArgumentParser:
 
 
 def flag_names(parser: argparse.ArgumentParser) -> list[str]:
-    """Return every flag of a parser."""
     return [flag for action in parser._actions for flag in action.option_strings]
 
 

@@ -25,7 +25,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pipeline.beam import internals, stop_signals
-from pipeline.beam.internals import is_carried
+from pipeline.beam.runners import DEFAULT_RUNNER
+from pipeline.commit.failures import is_carried
+from pipeline.environment import look_for_cycles_seldom
 from schemas.errors import ClozelineError, StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -84,7 +86,7 @@ def _use_own_workers(pipeline: beam.Pipeline, attempt: str) -> None:
     direct = pipeline.options.view_as(DirectOptions)
     runner = pipeline.options.view_as(StandardOptions).runner
     in_processes = direct.direct_num_workers != 1 and direct.direct_running_mode != "multi_threading"
-    if runner == internals.DEFAULT_RUNNER and in_processes:
+    if runner == DEFAULT_RUNNER and in_processes:
         # In this mode Beam starts the runner's own environment once per worker.
         direct.direct_running_mode = "in_memory"
         pipeline.runner = internals.runner_with_workers(worker_command(attempt))
@@ -219,7 +221,7 @@ def main() -> None:
         raise SystemExit(UsageError.exit_code)
 
     threading.Thread(target=_end_with_launcher, name="launcher watch", daemon=True).start()
-    internals.look_for_cycles_seldom()
+    look_for_cycles_seldom()
     sys.stderr = QuietErrors(sys.stderr.buffer, encoding="utf-8", errors="backslashreplace", line_buffering=True)
     threading.excepthook = _report_thread_error
     logging.getLogger().addHandler(logging.NullHandler())  # until Beam's handler takes the log to the launcher
@@ -231,7 +233,6 @@ def main() -> None:
 
 
 def _end_with_launcher() -> None:
-    """End this process as soon as the launcher that started it, or its attempt, is gone."""
     launcher = int(os.environ[LAUNCHER])
     # An orphan gets another parent, so this is correct even if the launcher's process id is reused.
     while os.getppid() == launcher and os.path.exists(os.environ[ATTEMPT]):

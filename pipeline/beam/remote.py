@@ -22,9 +22,9 @@ from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOpt
 
 from pipeline.beam import stop_signals
 from pipeline.beam.engines import is_dataflow, makes_template, runner_as_written, short_runner_name, worker_location
-from pipeline.beam.internals import ENDED_STATES, FINISHED_STATES, MESSAGE_THREAD, is_carried, job_identifier
+from pipeline.beam.internals import CHANNEL_CLOSED, ENDED_STATES, FINISHED_STATES, MESSAGE_THREAD, job_identifier
 from pipeline.beam.local import FINISHED_PIECES
-from pipeline.commit.failures import Failures
+from pipeline.commit.failures import Failures, is_carried
 from schemas.errors import ClozelineError, StorageError, UsageError
 
 POLL_SECONDS = 0.5  # how often the launcher checks whether a remote job has ended; costs nothing
@@ -130,7 +130,7 @@ CAUSES = (
 """Known causes, in the order in which they are tried."""
 
 LOST_WORKER = (
-    r"call already cancelled|Multiplexer hanging up|Channel closed prematurely"
+    rf"call already cancelled|Multiplexer hanging up|{CHANNEL_CLOSED}"
     r"|Process died with exit code|SDK harness (?:died|exited|was lost|disconnected)|worker.*?disconnected"
     r"|Heartbeat of TaskManager|TaskManager with id .* (?:timed out|is no longer reachable)"
     r"|Connection unexpectedly closed by remote task manager"
@@ -300,7 +300,6 @@ class RemoteJob:
         return JobStoppedError(message, still_runs=True)
 
     def _has_ended(self, failures: Failures) -> bool:
-        """Wait until a canceled job has ended, for CONFIRM_SECONDS at most, and return whether it has."""
         stopped = UsageError(f"{self} was stopped by its user.")
         if worker_location(self.options) == "here":  # it ends with this process, or before
             failures.report(stopped)
@@ -352,7 +351,6 @@ def _tell(message: str) -> None:
 
 
 def _comes_true(condition: Callable[[], bool]) -> bool:
-    """Wait until a condition is true, for CONFIRM_SECONDS at most, and return whether it is."""
     deadline = monotonic() + CONFIRM_SECONDS
     while not condition():
         if monotonic() > deadline:

@@ -31,9 +31,10 @@ from pipeline.beam.steps import finished_pieces
 from pipeline.commit import failures, leases
 from pipeline.commit.failures import Failures
 from pipeline.commit.finished import Wanted, finished_manifest
-from pipeline.commit.leases import Lease, LeaseGroup, all_held
+from pipeline.commit.leases import Lease, all_held
 from pipeline.commit.publish import clean_up, published_at
 from pipeline.commit.staging import Staging
+from pipeline.environment import set_in_environment
 from schemas import storage
 from schemas.errors import ClozelineError, UsageError
 from schemas.manifest import FolderKind, Manifest, read_manifest
@@ -87,7 +88,7 @@ class Execution:
 
         Raises UsageError if the runner cannot be used. Errors in the graph itself surface here as well.
         """
-        internals.set_in_environment(os.environ)  # local workers inherit it
+        set_in_environment(os.environ)  # local workers inherit it
         options = copy.deepcopy(self.options)  # Beam changes them when it submits the job
         with _flags_explained(self.options):
             pipeline = beam.Pipeline(options=options)
@@ -170,8 +171,8 @@ def _run(execution: Execution, command: str) -> Manifest | None:
             except (JobStoppedError, EngineError) as error:
                 # A job that may still run keeps its lease: it needs it to publish, and other jobs must stay out of the
                 # folder.
-                held.keep(error.still_runs)
-                if not _is_lost_after_publication(error, held.last):
+                _keep(held, error.still_runs)
+                if not _is_lost_after_publication(error, held[-1]):
                     raise
 
         manifest = read_manifest(staging.output, execution.kind)
@@ -206,27 +207,38 @@ def _staging_of_refused_jobs_removed(staging: Staging) -> Iterator[None]:
         raise
 
 
-def _submit_and_leave(execution: Execution, pipeline: beam.Pipeline, held: LeaseGroup) -> None:
+def _submit_and_leave(execution: Execution, pipeline: beam.Pipeline, held: list[Lease]) -> None:
     """Submit a job whose last step cleans up, because no launcher waits for it."""
-    held.leave()  # before the job can reach its last step
+    for lease in held:
+        lease.leave()  # before the job can reach its last step
     try:
-        run_once(execution, pipeline, lambda result: held.keep_if_killed())
-        held.keep(True)
+        run_once(execution, pipeline, lambda result: _keep_if_killed(held))
+        _keep(held, True)
     except JobStoppedError as error:
-        held.keep(error.still_runs)
+        _keep(held, error.still_runs)
         raise
 
 
-def _submitted(execution: Execution, held: LeaseGroup, shown: display.JobProgress, result: Any) -> None:
+def _keep(held: list[Lease], keep: bool) -> None:
+    for lease in held:
+        lease.keep = keep
+
+
+def _keep_if_killed(held: list[Lease]) -> None:
+    for lease in held:
+        lease.keep_if_killed()
+
+
+def _submitted(execution: Execution, held: list[Lease], shown: display.JobProgress, result: Any) -> None:
     """Called with Beam's result of each attempt that an engine has accepted."""
     # Workers inside the launcher end with it, and so does the job: its lease must not outlive them.
     if worker_location(execution.options) != "here":
-        held.keep_if_killed()
+        _keep_if_killed(held)
     shown.counted = partial(finished_pieces, result)
 
 
 def _is_lost_after_publication(error: BaseException, lease: Lease) -> bool:
-    """Whether only the connection to the job was lost, and its result is in place."""
+    """Whether only the connection to the job was lost, and its result is in place. lease: of the last folder."""
     is_lost = isinstance(error, EngineError) and error.still_runs
     owner = leases.read(lease.output, lease.token) if is_lost else None
     return owner is not None and owner.published
@@ -275,7 +287,7 @@ def run_once(execution: Execution, pipeline: beam.Pipeline, submitted: Callable[
     except ClozelineError:
         raise
     except Exception as error:
-        carried = internals.carried_error(str(error))
+        carried = failures.carried_error(str(error))
         if carried is None:
             raise
         raise carried from None

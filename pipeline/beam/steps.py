@@ -10,10 +10,10 @@ commit/failures.py), and from then on no step of the job does anything:
 No function is ever called with a `Stopped`. Other transforms (GroupByKey, Map, CombineGlobally) must come after `call`
 or `generate`, whose output merely lacks elements then, and not after `call_once`.
 
-Engines show counters while a job runs. At the end they equal the manifest's ledger and totals, with --holdout those of
-both folders together. They are incremented from the reports that steps return. The report of a piece that an earlier
-attempt finished is counted too, and an engine drops the counts of a failed attempt, so each piece counts once. No
-output depends on the counters: manifests are made from the reports themselves.
+Engines show counters while a job runs. At the end they equal the manifest's ledger and its totals of the same names,
+with --holdout those of both folders together. They are incremented from the reports that steps return. The report of a
+piece that an earlier attempt finished is counted too, and an engine drops the counts of a failed attempt, so each piece
+counts once. No output depends on the counters: manifests are made from the reports themselves.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ import apache_beam as beam
 from apache_beam.metrics.metric import Metrics, MetricsFilter
 from apache_beam.pvalue import PCollection
 
-from pipeline.beam.internals import carried, current_metrics
+from pipeline.beam.internals import current_metrics
 from pipeline.commit import failures
-from pipeline.commit.failures import Failures, Stopped
+from pipeline.commit.failures import Failures, Stopped, carried
 from pipeline.commit.parts import AddUp, part_of_report, summarize_part
 from pipeline.commit.reports import Report
 from pipeline.commit.staging import Staging

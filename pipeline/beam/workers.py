@@ -23,7 +23,6 @@ import pkgutil
 import signal
 import socket
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerContext
@@ -32,14 +31,15 @@ from typing import Any
 
 from pipeline.beam import internals
 from pipeline.beam.stop_signals import SIGNALS
+from pipeline.environment import look_for_cycles_seldom, set_in_environment
 from pipeline.flags import positive
-from schemas.errors import ClozelineError, UsageError
+from pipeline.processes import end_with_parent
+from schemas.errors import INTERRUPTED, ClozelineError, UsageError
 from schemas.terminal import OneLineParser
 
 DEFAULT_PORT = 50000  # as in the examples of Beam and Flink
 PROVISION_SECONDS = 60.0
 REQUESTS = 8  # that a pool handles at a time
-INTERRUPTED = 130
 
 
 def main(arguments: list[str] | None = None, prog: str = "clozeline-worker") -> int:
@@ -49,10 +49,10 @@ def main(arguments: list[str] | None = None, prog: str = "clozeline-worker") -> 
         parsed, _ = _parser(prog).parse_known_args(words)  # engines may pass flags that are unknown here
 
         # C libraries read these variables when a process starts, so start the process again with them.
-        if internals.set_in_environment(os.environ):
+        if set_in_environment(os.environ):
             os.execv(sys.executable, [sys.executable, "-m", "pipeline.beam.workers", *words])
 
-        internals.look_for_cycles_seldom()
+        look_for_cycles_seldom()
         internals.import_beam()
         if parsed.pool:
             return serve(parsed.host, parsed.port)
@@ -107,7 +107,7 @@ def work(given: Endpoints) -> None:
             "that an engine can use, give --pool."
         )
     os.environ.update(_worker_variables(given))
-    internals.look_for_cycles_seldom()
+    look_for_cycles_seldom()
     internals.run_worker([])
 
     # All results have been sent. Tearing down the interpreter would keep the engine waiting for half a second.
@@ -137,7 +137,6 @@ def _worker_variables(given: Endpoints) -> dict[str, str]:
 
 
 def _provision_info(given: Endpoints) -> Any:
-    """Return the engine's ProvisionInfo message."""
     import grpc
     from apache_beam.portability.api import beam_provision_api_pb2, beam_provision_api_pb2_grpc
 
@@ -194,11 +193,10 @@ def preloaded() -> list[str]:
     from pipeline import jobs
 
     graphs = [module.name for module in pkgutil.iter_modules(jobs.__path__, "pipeline.jobs.")]
-    return ["apache_beam.runners.worker.sdk_worker_main", *graphs]
+    return [internals.WORKER_MODULE, *graphs]
 
 
 def _listen(host: str, port: int, pool: WorkerPool) -> Any:
-    """Return a gRPC server that has started."""
     import grpc
     from apache_beam.portability.api import beam_fn_api_pb2_grpc
 
@@ -262,17 +260,9 @@ def _do_nothing() -> None:
 def _run_worker(endpoints: Endpoints) -> None:
     """Run a worker in the forked process, and end when the pool does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the pool, which ends its workers
-    threading.Thread(target=_end_with_pool, name="pool watch", daemon=True).start()
+    end_with_parent()
     with contextlib.suppress(UsageError):  # the engine was gone before it could be asked for the job
         work(endpoints)
-
-
-def _end_with_pool() -> None:
-    # The fork server, which forked this process, lives as long as any of its children. `parent_process` is the pool.
-    pool = multiprocessing.parent_process()
-    if pool is not None:
-        pool.join()
-        os._exit(1)
 
 
 if __name__ == "__main__":

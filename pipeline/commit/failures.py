@@ -1,4 +1,4 @@
-"""Permanent errors of jobs that run on an engine, which are passed on as data instead of as exceptions.
+"""How errors reach the launcher: as the text of an exception (`carried`), or permanent ones of engines as data (below).
 
 Engines do not know permanent errors: they retry any step that raises, even ten times for a missing file. So a step that
 hits a permanent error writes it to staging and ends as if it had nothing to emit. Other steps check for errors before
@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import re
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ from schemas.errors import ClozelineError, DataError, StorageError
 from schemas.randomness import key
 
 _FLAG = "failed.json"
+_MARK = "clozeline-error"
 
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)
 """Errors that another attempt would get again: no permission, or no such file."""
@@ -117,11 +119,35 @@ class Failures:
         return False
 
     def remove(self) -> None:
-        """Remove the reported errors."""
         storage.remove(self.staging.url(self._name("")).rstrip("/"))
 
     def _name(self, file: str) -> str:
         return f"failed-{self.staging.token}/{file}"
+
+
+# Beam passes on an exception as the text of its traceback, so errors that a user can act on travel in it as JSON.
+
+
+def carried(error: ClozelineError) -> RuntimeError:
+    """Return what to raise in a worker, so that `carried_error` can restore the error in the launcher."""
+    known = next(kind.__name__ for kind in type(error).__mro__ if hasattr(errors, kind.__name__))
+    content = json.dumps([known, str(error)])
+    return RuntimeError(f"<{_MARK}>{content}</{_MARK}>")
+
+
+def is_carried(text: str) -> bool:
+    """Whether a traceback's text contains one of our errors."""
+    return f"<{_MARK}>" in text
+
+
+def carried_error(text: str) -> ClozelineError | None:
+    """Return the error that `carried` put into a traceback's text, or None when there is none."""
+    match = re.search(rf"<{_MARK}>(.*?)</{_MARK}>", text, re.DOTALL)
+    if match is None:
+        return None
+
+    name, message = json.loads(match[1])
+    return getattr(errors, name)(message)
 
 
 class Stopped:

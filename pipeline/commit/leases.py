@@ -106,7 +106,6 @@ def _start_of(process: int) -> str:
 
 
 def lease_url(output: str, token: str) -> str:
-    """Return the URL of the lease that belongs to `token`."""
     return storage.join(output, f"{_PREFIX}{token}.json")
 
 
@@ -213,43 +212,16 @@ class Lease:
             remove(self.output, self.token)
 
 
-@dataclass(frozen=True)
-class LeaseGroup:
-    """The leases that one job holds: one for each folder that it publishes, in the order of publication."""
-
-    all: tuple[Lease, ...]
-
-    @property
-    def last(self) -> Lease:
-        """The lease of the folder that is published last: once it is marked as published, all folders are."""
-        return self.all[-1]
-
-    def keep(self, keep: bool) -> None:
-        """Set whether the leases outlive the process."""
-        for lease in self.all:
-            lease.keep = keep
-
-    def keep_if_killed(self) -> None:
-        """Do what `Lease.keep_if_killed` does for each folder."""
-        for lease in self.all:
-            lease.keep_if_killed()
-
-    def leave(self) -> None:
-        """Do what `Lease.leave` does for each folder."""
-        for lease in self.all:
-            lease.leave()
-
-
 @contextlib.contextmanager
-def all_held(stagings: Sequence[Staging]) -> Iterator[LeaseGroup]:
+def all_held(stagings: Sequence[Staging]) -> Iterator[list[Lease]]:
     """Hold the output folders of all stagings while the block runs. If `held` raises, none stays held.
 
-    stagings: in the order of publication. The last folder is taken first: two jobs that want the same folders meet at
-    the one that the user named.
+    stagings: in the order of publication, as the leases are. The last folder is taken first: two jobs that want the
+    same folders meet at the one that the user named.
     """
     with contextlib.ExitStack() as stack:
         taken = [stack.enter_context(held(staging.output, staging.token)) for staging in reversed(stagings)]
-        yield LeaseGroup(tuple(reversed(taken)))
+        yield taken[::-1]
 
 
 @contextlib.contextmanager
@@ -387,7 +359,6 @@ def _list_others(output: str, token: str) -> _Others | None:
 
 
 def _give_way(output: str, owners: dict[str, Owner]) -> None:
-    """Raise UsageError for the first of these owners of other leases, if there is any."""
     for token, owner in owners.items():
         url = lease_url(output, token)
         if owner.kept:

@@ -165,7 +165,6 @@ def _in_parts(holds: Listed, entries: list[Any], staging: Staging) -> tuple[list
 
 
 def _write_part(name: str, holds: Listed, entries: list[Any], staging: Staging) -> Part:
-    """Write a part's file into staging, and return the part's entry in the manifest."""
     data = encode_entries(entries)
     staging.put(name, data)
     return Part(name, holds, len(entries), len(data), storage.sha256(data))

@@ -4,22 +4,28 @@ What an output folder holds, what a kill at that moment leaves, and what the nex
 
     moment                       in addition to _lease-<token>.json     after a kill, the next start
     ---------------------------  -------------------------------------  ------------------------------------------------
-    it plans                     an older result, if any                begins
-    pieces are made              + _unfinished-<job>; on stores also    makes the missing pieces
-                                 _unfinished-owner.json and, without
-                                 an older result, shards
-    the last step checks them    the same                               makes pieces that were damaged again
+    it plans, builds its graph   an older result, if any; no lease yet  begins
+    it holds the folder          + _unfinished-<job>; on stores also    begins
+                                 _unfinished-owner.json
+    pieces are made              + on stores without an older result,   makes the missing pieces
+                                 shards
+    the last step checks them    the same                               makes shards that were damaged again
     it removes the old manifest  old and new files, no manifest         makes no piece, and publishes from the start
     it moves pieces into place   the same                               the same
     it writes the manifest       the result and _unfinished-<job>       finds its result, and removes what is unfinished
     the launcher cleans up       the result and some of the rest        the same
+
+With --holdout a job holds two folders. Once both are checked, it removes the old manifest of TEXT, then TEXT_heldout
+passes all further moments up to its manifest, and then TEXT. The clean-up is that of both.
+
+Of pieces other than shards, run files have checksums, and an error at one asks the user to delete the staging folder.
 
 A lease that a killed process leaves ends with the process or when it expires; that of a job on an engine is kept, and
 such a job may also finish by itself. The lease says that the job has published (`note_published`): a step that the
 engine repeats then has nothing to do. Another job of the folder has a separate staging. Once a new result is in place,
 the clean-up removes the unfinished work of all jobs.
 
-No reader ever finds a manifest next to files that are not its own. Every shard is checked before any file outside of
+No reader ever finds a manifest next to files of another result. Every shard is checked before any file outside of
 staging changes: its size always, its bytes where they may have changed since they were written (`_must_be_read`).
 
 Engines run a step again when they lose its result, and some run two copies of it (twins) at the same time. So the last
@@ -135,7 +141,6 @@ def _for_each(function: Callable[[Item], None], items: Iterable[Item]) -> None:
 
 
 def _staged_pieces(staging: Staging, manifest: Manifest, staged: set[str]) -> Iterator[Shard | Part]:
-    """Yield all pieces that must be put into place."""
     for entries in part_entries(staging, manifest):
         for shard in entries:
             if shard.path in staged:

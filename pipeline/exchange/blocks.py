@@ -2,20 +2,20 @@
 
 A worker makes *keyed batches*: record batches with a 64-bit key for each row. A *bucket* is one of N equal ranges of
 keys, and one worker gets all rows of a bucket, from all workers. A *block* has rows of one stream for one *group* of
-neighboring buckets. There are two ways to bring blocks together (`--shuffle merged` is the first one,
-always with the merge that is described below):
+neighboring buckets. Blocks come together in one of these ways:
 
     files     Each worker writes its batches as run files into staging. A block is a reference: the part of a run's
               index that belongs to the group. The reader of a group fetches exact ranges of bytes, bucket by bucket.
               For local runners, which keep every element in memory.
+    merged    The same, and runs that were written before the exchange are merged first, as described below.
     service   A block is bytes, at most BLOCK_BYTES, and each bucket is a group. The engine's own shuffle brings all
               blocks of a bucket together. For engines whose shuffle spills to disk.
 
-The two deliver a bucket's rows in different orders, so processing must not depend on the order. Rows of different kinds
+They deliver a bucket's rows in different orders, so processing must not depend on the order. Rows of different kinds
 (documents, and ids of documents to drop) can meet in one exchange, each kind as a *stream*.
 
-With many runs, each reader would fetch many small ranges. Then runs are *merged* once: MERGED_RUNS neighbors become
-one, for each of MERGE_RANGES ranges of keys.
+With many runs, each reader would fetch many small ranges. Then runs of neighboring sources are *merged* once: up to
+MERGED_RUNS become one, for each of MERGE_RANGES ranges of keys. `Plan.merges` asks for that with `files`, too.
 
 A run file's bytes must depend on its rows alone, because an engine may make the file twice: a worker that was given up
 may still write its file after its twin has reported the checksums. So references are sorted by name wherever runs are
@@ -60,6 +60,9 @@ BLOCK_BYTES = 1 << 20
 
 PIECE_BYTES = 16 << 20
 """Compressed bytes of a bucket that are read at a time by a step that processes rows in pieces."""
+
+MERGED_SOURCES = 64
+"""Neighboring sources (input splits; for held-out documents, text shards) whose runs are merged by one worker."""
 
 MERGED_RUNS = 64
 """Maximum runs that are merged into one. One of MERGE_RANGES key ranges of each is in memory at the same time."""
@@ -117,13 +120,17 @@ Outputs = list[tuple[Stream, int]]
 
 @dataclass(frozen=True)
 class Way:
-    """How rows travel. by_service: as bytes through the engine's shuffle, instead of in run files in `staging`."""
+    """How rows travel, and the staging that run files are in."""
 
-    by_service: bool
+    shuffle: Shuffle
     staging: Staging
 
+    @property
+    def by_service(self) -> bool:
+        """Whether rows travel as bytes through the engine's shuffle, instead of in run files."""
+        return self.shuffle == "service"
+
     def groups(self, buckets: int) -> int:
-        """Return the number of groups of an exchange."""
         return buckets if self.by_service else groups_for(buckets)
 
 
@@ -318,14 +325,13 @@ def rows_of_runs(indexes: list[RunIndex], stream: Stream, staging: Staging) -> K
         yield stream.keys_of(batch), batch
 
 
-def references_to_merge(split: int, index: RunIndex, stream: Stream) -> Iterator[tuple[str, Block]]:
+def references_to_merge(source: int, index: RunIndex, stream: Stream) -> Iterator[tuple[str, Block]]:
     """Yield (name of a merge, block) for each range of keys of a run.
 
-    split: number of the input split that the run comes from. Neighboring splits are merged together, because most are a
-    single run.
+    source: number of what the run was made from. Neighbors are merged together, because most have a single run.
     """
     for key_range, block in _cut(index, index.buckets_among(MERGE_RANGES), stream):
-        yield f"{split // MERGED_RUNS:06d}-{key_range:02d}", block
+        yield f"{source // MERGED_SOURCES:06d}-{key_range:02d}", block
 
 
 def merge_runs(

@@ -3,11 +3,10 @@
     files      batches -> run files in staging | references by group -> GroupByKey -> exact reads -> each bucket
     service    batches -> blocks by bucket                           -> GroupByKey -> decode      -> each bucket
 
-With `merged`, the runs of `files` are merged on their way (blocks.py). What was written as run files already, as the
-documents of `shard` are, is read back for the blocks of `service`.
+What was written as run files already, as the documents of `shard` are, is merged on its way by `merged` (blocks.py) and
+read back for the blocks of `service`.
 
-All give the same rows of each bucket to the same function, in any order. So a function that does not depend on the
-order makes equal bytes. What it makes is either the result of the exchange, or rows for the next exchanges (`relay`).
+What a step makes of a bucket's rows is either the result of the exchange, or rows for the next exchanges (`relay`).
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ Elements = Any
 class Plan:
     """What is decided about an exchange while the job runs.
 
-    buckets: the number of buckets. merges: whether runs are merged before they are read.
+    buckets: the number of buckets. merges: whether there are so many runs that they are merged before they are read.
     details: passed to the functions that make batches and consume buckets.
     """
 
@@ -63,7 +62,7 @@ class Plan:
 
 
 Plans = dict[str, Plan]
-"""The plans of several exchanges by name. They share one side input, since each one delays a step's start."""
+"""The plans of exchanges by name. They share one side input, since each one delays a step's start."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ class Sent:
 class Written:
     """A stream whose rows are in run files already. Runs with fewer buckets than the exchange must be merged first.
 
-    elements: (number of the input split, its runs' indexes as `RunIndex.to_row` returns them).
+    elements: (number of what a run was made from, such as a split; its index as `RunIndex.to_row` returns it).
     """
 
     stream: Stream
@@ -126,7 +125,7 @@ class Step:
     name: unique within the job.
     make: called with the number of a bucket, a function that returns one table per stream, and the plan's details. The
     rows come in any order. Returns a result; with outputs, it yields batches, each with the number of its output.
-    plan: the name of the exchange's plan; empty if there is only one.
+    plan: the name of the exchange's plan.
     outputs: the streams of rows for other exchanges. Buckets without rows may be left out then.
     in_pieces: the function yields the rows of the only stream as several tables instead, of a few MB each. For rows
     that are small, but may be too many in one bucket to fit into memory.
@@ -141,22 +140,21 @@ class Step:
 
 @dataclass
 class Exchange(beam.PTransform):
-    """Streams of rows -> the results of `consume` for each bucket, also for buckets without rows.
+    """Streams of rows -> the results of a step for each bucket, also for buckets without rows.
 
-    consume: as `Step.make`. If the bucket is already finished, it need not call the function for its rows.
-    plan: a single `Plan`.
+    step: without outputs. If a bucket is already finished, it need not call the function for its rows.
+    plans: a single `Plans`.
     """
 
-    streams: Sequence[Source]
-    consume: Callable[[int, Callable[[], Any], Any], Any]
-    plan: AsSingleton
+    sources: Sequence[Source]
+    step: Step
+    plans: AsSingleton
     shuffle: Shuffle
     staging: Staging
-    in_pieces: bool = False
 
     def expand(self, pbegin: Any) -> PCollection:
-        step = Step("consume", self.consume, plan="", in_pieces=self.in_pieces)
-        return pbegin | "Buckets" >> _Buckets(self.streams, step, self.plan, _way(self.shuffle, self.staging))
+        way = Way(self.shuffle, self.staging)
+        return pbegin | "Buckets" >> _Buckets(self.sources, self.step, self.plans, way)
 
 
 def relay(
@@ -167,12 +165,8 @@ def relay(
     plans: a single `Plans`.
     """
     pbegin = sources[0].elements.pipeline
-    made = pbegin | step.name.capitalize() >> _Buckets(sources, step, plans, _way(shuffle, staging))
+    made = pbegin | step.name.capitalize() >> _Buckets(sources, step, plans, Way(shuffle, staging))
     return [Relayed(output.stream, made[_tag(number)]) for number, output in enumerate(step.outputs)]
-
-
-def _way(shuffle: Shuffle, staging: Staging) -> Way:
-    return Way(shuffle == "service", staging)
 
 
 def _tag(number: int) -> str:
@@ -243,51 +237,43 @@ class _Worker:
     streams: list[Stream]
     way: Way
 
-    def every_group(self, _: None, plans: Plan | Plans) -> Iterator[tuple[int, None]]:
+    def every_group(self, _: None, plans: Plans) -> Iterator[tuple[int, None]]:
         """Yield each group without a block, so that groups without rows are consumed too."""
-        for group in range(self.way.groups(self._plan(plans).buckets)):
+        for group in range(self.way.groups(plans[self.step.plan].buckets)):
             yield group, None
 
-    def send_made(
-        self, element: Any, plans: Plan | Plans, stream: Stream, source: BatchSource
-    ) -> Iterator[tuple[int, Block]]:
+    def send_made(self, element: Any, plans: Plans, stream: Stream, source: BatchSource) -> Iterator[tuple[int, Block]]:
         """Make the batches of an element and send their rows."""
-        plan = self._plan(plans)
+        plan = plans[self.step.plan]
         name = f"{stream.name}-{source.name_of(element)}"
         make_batches = partial(source.batches_of, element, plan.details)
         yield from send_to(stream, plan.buckets, name, make_batches, self.way)
         source.made(element)
 
-    def send_written(
-        self, numbered: tuple[int, list], plans: Plan | Plans, stream: Stream
-    ) -> Iterator[tuple[int, Block]]:
+    def send_written(self, numbered: tuple[int, list], plans: Plans, stream: Stream) -> Iterator[tuple[int, Block]]:
         """Send the rows of a run that was written before the exchange, unless runs are merged."""
-        plan = self._plan(plans)
+        plan = plans[self.step.plan]
         index = RunIndex.from_row(numbered[1])
         if self.way.by_service:
             read = partial(rows_of_runs, [index], stream, self.way.staging)
             yield from send_to(stream, plan.buckets, index.name, read, self.way)
-        elif not plan.merges:
+        elif not self._merges(plan):
             yield from references(index, stream, plan.buckets)
 
-    def send_to_merge(
-        self, numbered: tuple[int, list], plans: Plan | Plans, stream: Stream
-    ) -> Iterator[tuple[str, Block]]:
+    def send_to_merge(self, numbered: tuple[int, list], plans: Plans, stream: Stream) -> Iterator[tuple[str, Block]]:
         """Refer to a run by ranges of keys, if runs are merged."""
-        if self._plan(plans).merges:
-            split, row = numbered
-            yield from references_to_merge(split, RunIndex.from_row(row), stream)
+        if self._merges(plans[self.step.plan]):
+            source, row = numbered
+            yield from references_to_merge(source, RunIndex.from_row(row), stream)
 
-    def merge(
-        self, grouped: tuple[str, Iterable[Block]], plans: Plan | Plans, stream: Stream
-    ) -> Iterator[tuple[int, Block]]:
+    def merge(self, grouped: tuple[str, Iterable[Block]], plans: Plans, stream: Stream) -> Iterator[tuple[int, Block]]:
         """Merge one range of keys of neighboring runs, and refer to what comes of it."""
         name, blocks = grouped
-        yield from merge_runs(name, blocks, stream, self._plan(plans).buckets, self.way)
+        yield from merge_runs(name, blocks, stream, plans[self.step.plan].buckets, self.way)
 
-    def consume(self, grouped: tuple[int, Iterable[Block | None]], plans: Plan | Plans) -> Iterator[Any]:
+    def consume(self, grouped: tuple[int, Iterable[Block | None]], plans: Plans) -> Iterator[Any]:
         """Yield what the step makes of each bucket of a group."""
-        plan = self._plan(plans)
+        plan = plans[self.step.plan]
         for bucket, read_rows in self._rows_of_buckets(grouped, plan.buckets):
             yield self.step.make(bucket, read_rows, plan.details)
 
@@ -297,15 +283,15 @@ class _Worker:
         They are made and cut in one function, so that a table is never an element: an engine may break the graph
         between any two functions with side inputs, and would then have to store the table.
         """
-        plan = self._plan(plans)
+        plan = plans[self.step.plan]
         outputs = [(output.stream, plans[output.plan].buckets) for output in self.step.outputs]
         for bucket, read_rows in self._rows_of_buckets(grouped, plan.buckets):
             make_batches = partial(self.step.make, bucket, read_rows, plan.details)
             for number, group, block in send(f"{self.step.name}-{bucket:06d}", make_batches, outputs, self.way):
                 yield TaggedOutput(_tag(number), (group, block))
 
-    def _plan(self, plans: Plan | Plans) -> Plan:
-        return plans if isinstance(plans, Plan) else plans[self.step.plan]
+    def _merges(self, plan: Plan) -> bool:
+        return plan.merges or self.way.shuffle == "merged"
 
     def _rows_of_buckets(
         self, grouped: tuple[int, Iterable[Block | None]], buckets: int

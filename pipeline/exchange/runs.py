@@ -54,7 +54,6 @@ class RunIndex:
     checksums: NDArray[np.uint32]
 
     def size(self) -> int:
-        """Return the bytes of all listed buckets."""
         return int(self.lengths.sum())
 
     def buckets_among(self, buckets: int) -> NDArray[np.int64]:

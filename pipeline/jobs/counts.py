@@ -32,7 +32,7 @@ from pipeline.commit.publish import publish_output
 from pipeline.commit.reports import Report
 from pipeline.commit.staging import Staging, plan_staging
 from pipeline.exchange.blocks import KeyedBatch, Shuffle, Stream
-from pipeline.exchange.exchange import BatchSource, Exchange, Plan, Sent
+from pipeline.exchange.exchange import BatchSource, Exchange, Plan, Sent, Step
 from pipeline.jobs.text_folder import DivideText, TextFolder
 from pipeline.options import VocabJob
 from pipeline.vocab.counting import BY_RULES, add_partition, count_texts, reported_sources, sum_counts
@@ -46,6 +46,9 @@ from schemas.manifest import PART_ENTRIES, FolderKind, Manifest, Shard, fingerpr
 from schemas.shards import shard_name
 
 COUNT_VERSION = 3  # of the rules by which text is counted; version 2 had no zero width joiners in Unigram's words
+
+PARTITIONS = "partitions"
+"""Name of the exchange's plan."""
 
 COUNTS_STREAM = Stream(0, "counts", BY_RULES)
 
@@ -222,13 +225,13 @@ class CountWords(beam.PTransform):
 
     def expand(self, pbegin: Any) -> PCollection:
         lots = pbegin | "Lots" >> DivideText(self.plan.text, text_lots, self.plan)
-        exchange_plan = pbegin | "Plan partitions" >> beam.Create([Plan(self.plan.partitions)])
+        plans = AsSingleton(pbegin | "Plan partitions" >> beam.Create([{PARTITIONS: Plan(self.plan.partitions)}]))
 
         made = partial(_lot_made, shuffle=self.shuffle, staging=self.staging)
         source = BatchSource(name_of_lot, partial(count_lot, plan=self.plan), made)
         counted = Sent(COUNTS_STREAM, lots, source)
-        add = partial(add_counts, plan=self.plan, staging=self.staging)
-        return pbegin | "Add counts" >> Exchange([counted], add, AsSingleton(exchange_plan), self.shuffle, self.staging)
+        add = Step("add", partial(add_counts, plan=self.plan, staging=self.staging), PARTITIONS)
+        return pbegin | "Add counts" >> Exchange([counted], add, plans, self.shuffle, self.staging)
 
     def work(self) -> Work:
         """Return what progress is measured by: the lots of text that are counted."""

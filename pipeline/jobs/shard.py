@@ -31,10 +31,10 @@ from pipeline.commit.finished import Provenance, Wanted, is_finished
 from pipeline.commit.reports import Report
 from pipeline.commit.staging import Staging, plan_staging
 from pipeline.exchange.blocks import Shuffle
-from pipeline.exchange.exchange import Exchange, Plan, Written
+from pipeline.exchange.exchange import Exchange, Plan, Plans, Step, Written
 from pipeline.filters.rules import Thresholds, chosen_rules
 from pipeline.flags import recorded_options
-from pipeline.jobs.near_duplicates import Corpus, near_duplicates_to_drop, rounds_for
+from pipeline.jobs.near_duplicates import SHARDS, Corpus, near_duplicates_to_drop, rounds_for
 from pipeline.jobs.publish_text import TextStagings, add_text_reports, publish_text, publish_with_held_out
 from pipeline.options import ShardJob
 from pipeline.readers.encodings import canonical_encoding
@@ -327,12 +327,12 @@ class ShardCorpora(beam.PTransform):
             | "Write runs" >> generate(write_runs, self._reading(), self.job.num_shards, self.staging, counted="run")
         )
         survey = AsSingleton(self._survey(pbegin, runs))
-        plan = AsSingleton(pbegin | "Plan shards" >> call_once(_plan, survey))
+        plans = AsSingleton(pbegin | "Plan shards" >> call_once(_plans, survey))
 
         options = ShardOptions(self.job.dedup, self.job.seed, self.job.holdout)
-        write = partial(_write_shard, options=options, staging=self.staging)
+        write = Step("write", partial(_write_shard, options=options, staging=self.staging), SHARDS)
         streams = self._streams(runs, survey)
-        shards = pbegin | "Write shards" >> Exchange(streams, write, plan, self.shuffle, self.staging)
+        shards = pbegin | "Write shards" >> Exchange(streams, write, plans, self.shuffle, self.staging)
         summaries = AsList(shards | "Summarize parts" >> SummarizeParts(add_text_reports, self.staging))
         if self.held_out is None:
             finish = call_last(publish_text, survey, summaries, self.provenance, self.staging)
@@ -364,7 +364,7 @@ class ShardCorpora(beam.PTransform):
 
     def sharding(self) -> Sharding:
         """Return the user's choices about shards."""
-        return Sharding(self.job.num_shards, self.job.shard_megabytes << 20, merges_runs=self.shuffle == "merged")
+        return Sharding(self.job.num_shards, self.job.shard_megabytes << 20)
 
     def _streams(self, runs: Any, survey: AsSingleton) -> list[Any]:
         """Return the streams of the exchange: the documents, then the ids of the documents to drop."""
@@ -395,14 +395,16 @@ class WriteHeldOut(beam.PTransform):
         job = self.corpora.job
         counts = self.shards | "Counts" >> beam.Map(held_out_counts)
         added = counts | "Add up" >> beam.CombineGlobally(add_held_out_counts)
-        plan = pbegin | "Plan" >> call_once(_plan_of_held_out, AsSingleton(added), job.holdout, self.corpora.sharding())
+        plan = call_once(_plans_of_held_out, AsSingleton(added), job.holdout, self.corpora.sharding())
+        plans = AsSingleton(pbegin | "Plan" >> plan)
 
         runs = self.shards | "Runs" >> beam.FlatMap(numbered_runs)
         write = partial(_write_shard, options=ShardOptions("none", job.seed), staging=self.folders.held_out)
+        step = Step("write", write, SHARDS)
         streams = [Written(held_out_stream(job.seed), runs)]
         return (
             pbegin
-            | "Write shards" >> Exchange(streams, write, AsSingleton(plan), self.corpora.shuffle, self.folders.text)
+            | "Write shards" >> Exchange(streams, step, plans, self.corpora.shuffle, self.folders.text)
             | "Summarize parts" >> SummarizeParts(add_text_reports, self.folders.held_out)
         )
 
@@ -410,12 +412,12 @@ class WriteHeldOut(beam.PTransform):
 # What workers do
 
 
-def _plan(decided: CorpusSurvey | HoldoutPlan) -> Plan:
-    return Plan(decided.num_shards, decided.merges_runs, details=decided.num_shards)
+def _plans(decided: CorpusSurvey | HoldoutPlan) -> Plans:
+    return {SHARDS: Plan(decided.num_shards, decided.merges_runs, details=decided.num_shards)}
 
 
-def _plan_of_held_out(added: Report, share: float, sharding: Sharding) -> Plan:
-    return _plan(plan_held_out(added, share, sharding))
+def _plans_of_held_out(added: Report, share: float, sharding: Sharding) -> Plans:
+    return _plans(plan_held_out(added, share, sharding))
 
 
 _INDEXES = ("index", "bands", "signatures")

@@ -133,4 +133,4 @@ def plan_held_out(added: Report, share: float, sharding: Sharding) -> HoldoutPla
     num_shards = shards_for(added["text_bytes"], sharding.shard_bytes)
     too_fine = num_shards > RUN_BUCKETS
     too_many_reads = added["shards"] * num_shards > MAX_READS
-    return HoldoutPlan(num_shards, sharding.merges_runs or too_fine or too_many_reads)
+    return HoldoutPlan(num_shards, too_fine or too_many_reads)

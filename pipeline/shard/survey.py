@@ -35,7 +35,7 @@ _EXCERPT_CHARACTERS = 80
 class CorpusSurvey:
     """What all runs contain together.
 
-    documents: their number. merges_runs: whether runs are merged before shards read them.
+    documents: their number. merges_runs: whether there are so many runs or shards that runs are merged first.
     rejected_runs: names of the runs that have rejected records.
     undecodable: statistics of the files with undecodable bytes.
     unbroken: number and first of the documents with many lines but no blank line.
@@ -57,12 +57,10 @@ class Sharding:
 
     num_shards: the exact number of shards, or None.
     shard_bytes: maximum mean size of a shard, in bytes of text.
-    merges_runs: always merge runs.
     """
 
     num_shards: int | None
     shard_bytes: int
-    merges_runs: bool = False
 
 
 @dataclass(frozen=True)
@@ -130,7 +128,7 @@ def survey_corpus(added: Report, sharding: Sharding, limits: InputLimits) -> Cor
     return CorpusSurvey(
         documents=added["documents"],
         num_shards=num_shards,
-        merges_runs=sharding.merges_runs or too_fine or too_many_reads,
+        merges_runs=too_fine or too_many_reads,
         rejected_runs=tuple(added["rejected_runs"]),
         ledger=add_ledgers([added["ledger"]]),
         cleaning=added["cleaning"],

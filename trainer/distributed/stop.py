@@ -38,10 +38,8 @@ from threading import Thread
 from time import monotonic
 from typing import Any, NoReturn
 
-from schemas.errors import PreemptedError
+from schemas.errors import INTERRUPTED, PreemptedError
 
-INTERRUPTED = 130
-"""Exit code of an interrupted command: 128 + SIGINT."""
 STOPPING = (signal.SIGTERM, signal.SIGUSR1)
 LISTENED = (*STOPPING, signal.SIGINT)
 SAME_REQUEST = 0.5

@@ -6,10 +6,9 @@ import argparse
 import signal
 import sys
 
-from schemas.errors import UsageError
+from schemas.errors import INTERRUPTED, UsageError
 from schemas.urls import normal
 from trainer.command_line import command_parser, exit_code_of, whole_number_from
-from trainer.distributed.stop import INTERRUPTED
 from trainer.logs import logger
 
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, sleep
 
-from schemas.errors import PreemptedError
+from schemas.errors import INTERRUPTED, PreemptedError
 from schemas.host_limits import usable_cores
-from trainer.distributed.stop import INTERRUPTED, StopRequest
+from trainer.distributed.stop import StopRequest
 from trainer.logs import logger
 from trainer.metrics.presentation import duration
 

@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from pipeline.beam.internals import WORKER_THREADS, carried
+from pipeline.beam.internals import WORKER_THREADS
 from pipeline.beam.local import WorkerLostError, supervised
+from pipeline.commit.failures import carried
 from schemas.errors import StorageError
 
 

@@ -11,8 +11,8 @@ import psutil
 import pytest
 from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc, endpoints_pb2
 
-from pipeline.beam.internals import WORKER_ENVIRONMENT
 from pipeline.beam.workers import preloaded
+from pipeline.environment import WORKER_ENVIRONMENT
 from tests.pipeline.beam.servers import Pool, running_pool
 from tests.pipeline.beam.waiting import SECONDS, wait_for
 from tests.ports import free_port

@@ -13,10 +13,9 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import AsList, AsSingleton
 
-from pipeline.beam.internals import is_carried
 from pipeline.beam.steps import DistributeList, call, call_once, generate
 from pipeline.commit import failures, leases
-from pipeline.commit.failures import Failures
+from pipeline.commit.failures import Failures, is_carried
 from pipeline.commit.staging import Staging
 from schemas.errors import ClozelineError, DataError, StorageError, UsageError
 

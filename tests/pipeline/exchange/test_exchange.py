@@ -29,7 +29,7 @@ from pipeline.exchange.blocks import (
     send_to,
     whole_blocks,
 )
-from pipeline.exchange.exchange import BatchSource, Exchange, Plan, Sent, Written
+from pipeline.exchange.exchange import BatchSource, Exchange, Plan, Sent, Step, Written
 from pipeline.exchange.runs import encode_run
 
 SCHEMA = pa.schema([("key", pa.uint64()), ("words", pa.list_(pa.string()))])
@@ -76,14 +76,14 @@ def exchanged(folder: Path, shuffle: Shuffle, buckets: int) -> list[Any]:
         staging.put(index.name, data)
         written.append((number, index.to_row()))
 
-    plan = Plan(buckets, merges=shuffle == "merged", details="d")
+    plan = Plan(buckets, details="d")
     with beam.Pipeline(runner="FnApiRunner") as pipeline:
         made = Sent(
             Stream(0, "made", SCHEMA), pipeline | "Elements" >> beam.Create([1, 3, 8]), BatchSource(_name, batches_of)
         )
         runs = Written(Stream(1, "runs", SCHEMA, keys_of), pipeline | "Runs" >> beam.Create(written))
-        decided = AsSingleton(pipeline | "Plan" >> beam.Create([plan]))
-        consumed = pipeline | Exchange([made, runs], consume, decided, shuffle, staging)
+        decided = AsSingleton(pipeline | "Plan" >> beam.Create([{"all": plan}]))
+        consumed = pipeline | Exchange([made, runs], Step("consume", consume, "all"), decided, shuffle, staging)
         _ = consumed | "Write" >> WriteToText(str(folder / "out"), shard_name_template="")
     return sorted(json.loads(line) for line in (folder / "out").read_text().splitlines())
 
@@ -136,9 +136,10 @@ def test_a_bucket_can_be_read_in_pieces(tmp_path: Path, monkeypatch: pytest.Monk
     with beam.Pipeline(runner="FnApiRunner") as pipeline:
         source = BatchSource(_name, keys_alone)
         sent = Sent(Stream(0, "keys", PIECES_SCHEMA), pipeline | beam.Create(elements), source)
-        decided = AsSingleton(pipeline | "Plan" >> beam.Create([Plan(buckets)]))
+        decided = AsSingleton(pipeline | "Plan" >> beam.Create([{"all": Plan(buckets)}]))
         staging = Staging(str(tmp_path), "job")
-        consumed = pipeline | Exchange([sent], consume_pieces, decided, shuffle, staging, in_pieces=True)
+        step = Step("consume", consume_pieces, "all", in_pieces=True)
+        consumed = pipeline | Exchange([sent], step, decided, shuffle, staging)
         _ = consumed | "Write" >> WriteToText(str(tmp_path / "out"), shard_name_template="")
 
     found = sorted(json.loads(line) for line in (tmp_path / "out").read_text().splitlines())
@@ -151,7 +152,7 @@ def test_a_bucket_can_be_read_in_pieces(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_no_block_is_larger_than_the_limit_and_equal_long_rows_stay_two(tmp_path: Path) -> None:
     stream = Stream(0, "made", SCHEMA)
-    way = Way(by_service=True, staging=Staging(str(tmp_path), "job"))
+    way = Way("service", Staging(str(tmp_path), "job"))
     sent = []
     for element in (3, 4):
         sent += send_to(stream, 1, str(element), lambda element=element: [batch(element, 50)], way)

@@ -40,7 +40,7 @@ def write_runs(staging: Staging, runs: int) -> list[Block]:
 
 def merged(references: list[Block], staging: Staging) -> dict[str, list[int]]:
     """The runs whose rows each merged file has, by its name."""
-    way = Way(by_service=False, staging=staging)
+    way = Way("merged", staging)
     found: dict[str, set[int]] = {}
     for _, block in merge_runs("000000-00", references, STREAM, BUCKETS, way):
         ((_, index),) = indexes_by_name([block])

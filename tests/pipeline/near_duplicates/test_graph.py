@@ -16,7 +16,7 @@ from apache_beam.pvalue import AsSingleton
 
 from pipeline.commit.staging import Staging
 from pipeline.exchange.blocks import Shuffle
-from pipeline.exchange.exchange import Exchange, Plan
+from pipeline.exchange.exchange import Exchange, Plan, Step
 from pipeline.exchange.runs import encode_run
 from pipeline.jobs.near_duplicates import Corpus, near_duplicates_to_drop
 from pipeline.near_duplicates.bands import band_rows
@@ -74,12 +74,12 @@ def dropped(folder: Path, documents: dict[int, list[str]], survey: CorpusSurvey,
     reports = write_runs(documents, staging)
     with beam.Pipeline(runner="FnApiRunner") as pipeline:
         surveyed = AsSingleton(pipeline | "Survey" >> beam.Create([survey]))
-        plan = AsSingleton(pipeline | "Plan" >> beam.Create([Plan(SHARDS)]))
+        plan = AsSingleton(pipeline | "Plan" >> beam.Create([{"shards": Plan(SHARDS)}]))
         runs = pipeline | "Runs" >> beam.Create(reports)
         streams: list[Any] = list(near_duplicates_to_drop(runs, Corpus(surveyed, 0, 3, shuffle, staging)))
         for place, stream in enumerate(streams):
             assert stream.stream.number == place + 1
-        consumed = pipeline | Exchange(streams, consume, plan, shuffle, staging)
+        consumed = pipeline | Exchange(streams, Step("consume", consume, "shards"), plan, shuffle, staging)
         _ = consumed | "Write" >> WriteToText(str(folder / "out"), shard_name_template="")
 
     by_step: list[set[int]] = [set() for _ in streams]

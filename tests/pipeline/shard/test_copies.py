@@ -59,7 +59,7 @@ def test_merged_runs_hold_one_copy_of_a_page(tmp_path: Path) -> None:
         staging.put(name, staging.piece(RunIndex.from_row(run["index"]).name))
         entries.append((0, [name, *run["index"][1:]]))
 
-    ((_, block),) = blocks.merge_runs("000000-00", entries, stream, 1, blocks.Way(by_service=False, staging=staging))
+    ((_, block),) = blocks.merge_runs("000000-00", entries, stream, 1, blocks.Way("merged", staging))
     ((_, index),) = blocks.indexes_by_name([block])
     (batch,) = read_buckets([index], stream.schema, staging)
     assert batch["copies"].to_pylist() == ['{"web":29}']

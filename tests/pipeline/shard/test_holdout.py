@@ -97,7 +97,6 @@ def test_held_out_shards_follow_from_their_text() -> None:
     plan = plan_held_out(added, 0.01, Sharding(1000, 64 << 20))
     assert plan.num_shards == 8  # five times 8 MB, rounded up to a power of two
     assert not plan.merges_runs
-    assert plan_held_out(added, 0.01, Sharding(None, 64 << 20, merges_runs=True)).merges_runs
 
 
 @pytest.mark.parametrize(("documents", "held_out", "advice"), [(10, 0, "larger"), (0, 10, "smaller")])

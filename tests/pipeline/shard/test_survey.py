@@ -94,7 +94,6 @@ def test_no_shard_is_larger_than_the_user_wants(text_bytes: int, megabytes: int)
     ("runs", "sharding", "merges"),
     [
         (10, Sharding(None, 64 * MB), False),
-        (10, Sharding(None, 64 * MB, merges_runs=True), True),
         (10**6, Sharding(64, 64 * MB), True),
         (10, Sharding(2 * RUN_BUCKETS, 64 * MB), False),  # runs are cut into exactly these shards
     ],
