@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.filters.measures import Measured
-from pipeline.filters.rules import RULES
-from pipeline.filters.selection import chosen_rules
+from pipeline.filters.rules import RULES, chosen_rules
 
 OFF = {
     "gopher_quality": dict.fromkeys(

@@ -17,7 +17,7 @@ from schemas.masking import KINDS
 
 if TYPE_CHECKING:
     from pipeline.exchange.blocks import Shuffle
-    from pipeline.filters.selection import Thresholds
+    from pipeline.filters.rules import Thresholds
     from pipeline.pairs.nsp_sop import Objective
     from pipeline.shard.copies import Dedup
     from pipeline.shard.sentences import Splitter

@@ -11,9 +11,9 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import MISSING
-from typing import Any, get_args
+from typing import Any
 
-from pipeline.filters.rules import SetName
+from pipeline.filters.rules import SETS
 from pipeline.flags import Flag, OneOf, Switch, flags_of, folder, fraction, help_with_default, positive, share
 from pipeline.options import PairsJob, ShardJob, VocabJob
 
@@ -31,7 +31,7 @@ REGEX_OF_CHECK: dict[Callable[[str], Any], str] = {
     share: rf"({_SHARE}|1(\.0+)?)",
 }
 
-_SETS = f"({'|'.join(get_args(SetName))})"
+_SETS = f"({'|'.join(SETS)})"
 
 REGEX_OF_TEXT = {
     "encoding": "[A-Za-z0-9][A-Za-z0-9_.-]*",

@@ -19,8 +19,8 @@ GROWTH_OF_PARQUET = 2.0
 
 # Bytes of text that one core processes per second. The first three are also those of the table of worker-hours
 # in docs/measurements.md ("At 16 GB to 10 TB").
-SPREAD_BYTES_PER_SECOND = 14e6  # reading, cleaning, splitting into sentences, writing runs
-GATHER_BYTES_PER_SECOND = 34e6  # reading runs, writing shards
+WRITE_RUNS_BYTES_PER_SECOND = 14e6  # reading, cleaning, splitting into sentences, writing runs
+WRITE_SHARDS_BYTES_PER_SECOND = 34e6  # reading runs, writing shards
 MINHASH_BYTES_PER_SECOND = 35e6  # signatures alone
 # docs/measurements.md ("Pipeline speed"), 209 MB on two cores in a quiet hour: 7.6 s for `vocab`, 9.5 s for `pairs`.
 COUNT_BYTES_PER_SECOND = 14e6

@@ -143,7 +143,7 @@ def _is_the_default(name: str, here: Any, root: Manifest) -> bool:
     if name != "num_shards" or here is not None or not {"num_shards", "shard_megabytes", "dedup"} <= set(root.options):
         return False
 
-    from pipeline.shard.plan import shards_for  # `shard` has loaded it, and other jobs need none of its modules
+    from pipeline.shard.survey import shards_for  # `shard` has loaded it, and other jobs need none of its modules
 
     recorded = root.options["num_shards"]
     of_what_is_left = shards_for(root.totals["text_bytes"], root.options["shard_megabytes"] << 20)

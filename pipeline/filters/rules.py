@@ -1,4 +1,19 @@
-"""The table of rules. A new one is a function that measures a document or a line, and a row of RULES.
+"""The table of rules, and --filters: which of them a job applies, with which thresholds.
+
+--filters gopher,fineweb          sets of rules, as their papers have them
+--filters rules.toml              sets, and single rules with other thresholds:
+
+    sets = ["gopher", "c4"]
+
+    [rules]
+    min_words = 20                another threshold
+    unfinished_lines = false      not this rule of the set
+    max_short_lines = true        a rule of another set, with its own threshold
+
+A new rule is a function that measures a document or a line, a row of RULES, and a row in docs/filters.md. It belongs to
+no published set: its `set` is another name, such as "own", and only a file that names the rule turns it on. Names and
+thresholds are options of a job, so a new rule needs nothing else. After a change of what an older rule measures, raise
+PIECES_VERSION in pipeline/commit/staging.py, so that no job continues with runs that were made without the change.
 
 The thresholds and definitions are those of three papers, and of their published code where a paper is silent:
 
@@ -12,13 +27,21 @@ Differences from datatrove's filters of the same names are in docs/filters.md.
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from pipeline.filters.measures import Measured, duplicates
+from schemas import storage
+from schemas.errors import UsageError, nearest_name
 
-SetName = Literal["c4", "gopher", "fineweb"]
+SETS = ("c4", "gopher", "fineweb")
+"""The published sets, which --filters takes by their names."""
+
+Thresholds = dict[str, float | None]
+"""The rules of a job by their names, in the order of RULES, with the threshold of each; None for one without."""
+
 Needs = Literal["", "spaces", "marks", "English"]
 
 LAST_MARKS = (
@@ -37,19 +60,22 @@ _SHORT_LINE = 30  # characters
 class Rule(NamedTuple):
     """A rule that a document or a line must keep.
 
+    set: a name of SETS, or another one. The ledger has it.
     judges: what `measure` gets. "line": a line as a string. "text": a `Measured`. "sentences": a list of sentences.
     threshold: the least or most allowed value of `measure`; None: a rule without a number, whose measure must be 0.
     is_least: whether the threshold is the least value, not the most.
     needs: what the text must have for the rule to make sense: words with spaces between, sentences with a mark at the
         end, or English words.
+    edit: of a rule for lines, what is done to every line before any rule judges it.
     """
 
-    set: SetName
+    set: str
     judges: Literal["line", "text", "sentences"]
     measure: Callable[[Any], float]
     threshold: float | None = None
     is_least: bool = False
     needs: Needs = ""
+    edit: Callable[[str], str] | None = None
 
     def fails(self, value: float, threshold: float | None) -> bool:
         """Return whether a measured value breaks the rule."""
@@ -61,7 +87,7 @@ class Rule(NamedTuple):
 # ---- Lines, of C4 ----
 
 
-def without_citations(line: str) -> str:
+def _without_citations(line: str) -> str:
     """Return a line without the marks of Wikipedia's citations: "[12]", "[edit]", "[citation needed]"."""
     return _CITATION.sub("", line).rstrip() if "[" in line else line
 
@@ -168,7 +194,7 @@ _DUPLICATE_NGRAMS = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.1}
 RULES: dict[str, Rule] = {
     # Lines that fail are removed.
     "max_line_word_length": Rule("c4", "line", _longest_word, 1000, needs="spaces"),
-    "unfinished_lines": Rule("c4", "line", _has_no_end, needs="marks"),
+    "unfinished_lines": Rule("c4", "line", _has_no_end, needs="marks", edit=_without_citations),
     "min_line_words": Rule("c4", "line", _word_count, 3, is_least=True, needs="spaces"),
     "javascript_lines": Rule("c4", "line", _names_javascript),
     "policy_lines": Rule("c4", "line", _names_policies),
@@ -206,3 +232,90 @@ RULES: dict[str, Rule] = {
     "min_sentences": Rule("c4", "sentences", len, 5, is_least=True),
 }
 """The rules in the order in which they apply."""
+
+
+# ---- --filters ----
+
+# Codes of languages that put no spaces between words, and no mark at the end of sentences.
+_WITHOUT_SPACES = ("bo", "dz", "ja", "km", "lo", "my", "th", "zh")
+_WITHOUT_MARKS = ("lo", "th")
+
+
+def chosen_rules(given: str, language: str, sentence_rules: str = "") -> tuple[Thresholds, list[str]]:
+    """Return the rules that `--filters` names, and the names of those in its sets that do not fit the language.
+
+    language: its code. sentence_rules: the code of the language whose rules split its sentences, if it is another one.
+    Rules that a file names itself apply to every language. Raises UsageError for an unknown set or rule, a threshold of
+    the wrong type, or a file that cannot be read as TOML.
+    """
+    is_file = given.lower().endswith(".toml")
+    names = list(filter(None, map(str.strip, given.lower().split(","))))
+    sets, rules = _read(given) if is_file else (_sets(names, "--filters"), {})
+
+    chosen: Thresholds = {}
+    unfit: list[str] = []
+    for name, rule in RULES.items():
+        if name in rules:
+            if rules[name] is not False:
+                chosen[name] = rule.threshold if rules[name] is True else rules[name]
+        elif rule.set in sets:
+            if _fits(rule.needs, language, sentence_rules):
+                chosen[name] = rule.threshold
+            else:
+                unfit.append(name)
+    if not chosen:
+        raise UsageError(f"--filters {given} leaves no rule for --language {language}. Leave it out.")
+    return chosen, unfit
+
+
+def _fits(needs: str, language: str, sentence_rules: str) -> bool:
+    if needs == "English":
+        return language == "en"
+    without = {"spaces": _WITHOUT_SPACES, "marks": _WITHOUT_MARKS}.get(needs, ())
+    return not {language, sentence_rules} & set(without)
+
+
+def _sets(names: list[Any], where: str) -> list[str]:
+    """Return names of sets, which `where` has. Raises UsageError for an unknown one."""
+    for name in names:
+        if name not in SETS:
+            hint = nearest_name(str(name), SETS)
+            raise UsageError(
+                f"{where}: {name!r} is not a set of rules.{hint} Give some of {', '.join(SETS)}, with commas between "
+                "them, or a .toml file that names rules (docs/filters.md)."
+            )
+    return names
+
+
+def _read(path: str) -> tuple[list[str], dict[str, Any]]:
+    """Return the sets of a file, and the values of its [rules]."""
+    shown = storage.printable(path)
+    try:
+        content = tomllib.loads(storage.read(path).decode("utf-8-sig"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{shown} is not TOML: {error}. docs/filters.md has an example.") from error
+
+    sets = content.pop("sets", [])
+    rules = content.pop("rules", {})
+    if content or not isinstance(sets, list) or not isinstance(rules, dict):
+        names = ", ".join(content) or "a value of another type"
+        raise UsageError(f"{shown} has {names}. Expected: sets = [...], and a table [rules] of names and thresholds.")
+
+    for name, value in rules.items():
+        _check(shown, name, value)
+    return _sets(sets, shown), rules
+
+
+def _check(shown: str, name: str, value: Any) -> None:
+    """Raise UsageError unless a rule exists and may have this value."""
+    if name not in RULES:
+        raise UsageError(f"{shown}: there is no rule {name!r}.{nearest_name(name, RULES)} docs/filters.md lists them.")
+    if isinstance(value, bool):
+        return
+    usual = RULES[name].threshold
+    if usual is None:
+        raise UsageError(f"{shown}: {name} = {value!r}: this rule has no threshold. Give true or false.")
+    most = 1 if usual < 1 else float("inf")
+    if not isinstance(value, int | float) or not 0 <= value <= most or value == float("inf"):
+        expected = "a share from 0 to 1" if most == 1 else "a number from 0 up"
+        raise UsageError(f"{shown}: {name} = {value!r}: expected {expected}, or false for no such rule.")

@@ -41,16 +41,16 @@ from pipeline.near_duplicates.bands import BAND_SCHEMA, Columns, Ids, Pieces, Re
 from pipeline.near_duplicates.components import EDGE_SCHEMA, Edges, SmallStars
 from pipeline.near_duplicates.signatures import SIGNATURE_BUCKETS, SIGNATURE_SCHEMA
 from pipeline.near_duplicates.similarity import DELIVERY_SCHEMA, REQUEST_SCHEMA
-from pipeline.shard.merge import DROPPED_SCHEMA
-from pipeline.shard.partition import placements
-from pipeline.shard.plan import CorpusSurvey
+from pipeline.shard.survey import CorpusSurvey
+from pipeline.shard.write_runs import placements
+from pipeline.shard.write_shard import DROPPED_SCHEMA
 
 BUCKET_DOCUMENTS = 250_000
 """Maximum mean number of documents per bucket. They have 64 MB of bands and 34 MB of signatures."""
 
 UNION_FIND_DOCUMENTS = 4_000_000
 """Up to this many documents, a single worker connects all similar ones. It needs about 60 bytes for each edge that
-`check_pairs` leaves; documents that share a single band leave no edges."""
+`check_candidates` leaves; documents that share a single band leave no edges."""
 
 LAST_EDGES = 10_000_000
 """Target for the edges left to one worker after the rounds of stars, about 0.6 GB. It is not a hard limit."""
@@ -204,21 +204,19 @@ class _Graph:
         if self._corpus.rounds:
             outputs.append(Output(Stream(0, "edges", EDGE_SCHEMA), STARS))
 
-        check = partial(check_pairs, seed=self._corpus.seed, rounds=self._corpus.rounds)
+        check = partial(check_candidates, seed=self._corpus.seed, rounds=self._corpus.rounds)
         step = Step("near-check", check, DOCUMENTS, outputs)
         dropped, *edges = self._relay([delivered], step)
         self._dropped.append(dropped)
         return edges
 
     def _rounds(self, edges: Relayed) -> Relayed:
-        """Return the edges that remain after all rounds of stars."""
         left = edges
         for number in range(self._corpus.rounds):
             left = self._round(left, number)
         return left
 
     def _round(self, edges: Relayed, number: int) -> Relayed:
-        """Return the edges that remain after one round of large and small stars."""
         at_larger_ends = Output(Stream(0, "large-stars", EDGE_SCHEMA), STARS)
         name = f"near-large-{number}"
         step = Step(name, make_large_stars, STARS, [at_larger_ends], in_pieces=True)
@@ -288,7 +286,7 @@ def send_signatures(bucket: int, read_tables: ReadTables, details: Any) -> Itera
         yield 0, (rows["to"].to_numpy(), rows)
 
 
-def check_pairs(
+def check_candidates(
     bucket: int, read_tables: ReadTables, plan: NearDuplicatePlan, seed: int, rounds: int
 ) -> Iterator[Addressed]:
     """Connect similar documents. Outputs: 0 documents to drop, 1 edges for the last step, 2 edges for large stars."""

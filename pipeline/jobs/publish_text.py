@@ -11,7 +11,7 @@ from pipeline.commit.reports import Report, add_by_name, add_histograms, add_led
 from pipeline.commit.staging import Staging
 from pipeline.readers.inputs import read_inputs
 from pipeline.shard.holdout import HELD_OUT, NOT_HELD_OUT, SIDE
-from pipeline.shard.plan import CorpusSurvey
+from pipeline.shard.survey import CorpusSurvey
 from schemas import FORMAT_VERSION, storage
 from schemas import manifest as manifests
 from schemas.errors import StorageError
@@ -106,7 +106,7 @@ def _with_other_side(held_out: FolderSummary, text: FolderSummary) -> FolderSumm
 
 def _rejected(survey: CorpusSurvey) -> dict[str, str]:
     """Return the names of the staged excerpts of rejected records, each with its path in the text folder."""
-    return {f"{run}.rejected.jsonl": f"rejected/{run}.jsonl" for run in survey.rejected}
+    return {f"{run}.rejected.jsonl": f"rejected/{run}.jsonl" for run in survey.rejected_runs}
 
 
 def _check_published(staging: Staging, fingerprint: str) -> None:

@@ -2,7 +2,7 @@
 
     splits of the input -> sorted runs in staging -> survey of all runs -> text shards -> a finished folder
 
-This contains the pipeline's shuffle. Each split becomes runs, sorted by the documents' placements (partition.py); the
+This contains the pipeline's shuffle. Each split becomes runs, sorted by the documents' placements (write_runs.py); the
 survey of all runs decides the number of shards; an exchange brings the documents of each shard together.
 publish_text.py has the last step.
 """
@@ -32,7 +32,7 @@ from pipeline.commit.reports import Report
 from pipeline.commit.staging import Staging, plan_staging
 from pipeline.exchange.blocks import Shuffle
 from pipeline.exchange.exchange import Exchange, Plan, Plans, Step, Written
-from pipeline.filters.selection import Thresholds, chosen_rules
+from pipeline.filters.rules import Thresholds, chosen_rules
 from pipeline.flags import recorded_options
 from pipeline.jobs.near_duplicates import SHARDS, Corpus, near_duplicates_to_drop, rounds_for
 from pipeline.jobs.publish_text import TextStagings, add_text_reports, publish_text, publish_with_held_out
@@ -44,17 +44,18 @@ from pipeline.readers.table import READERS
 from pipeline.shard.documents import ReadOptions
 from pipeline.shard.holdout import (
     SIDE,
-    add_counts,
-    counts_of,
+    HoldoutPlan,
+    add_held_out_counts,
+    held_out_counts,
     held_out_folder,
     held_out_stream,
     numbered_runs,
     plan_held_out,
 )
 from pipeline.shard.languages import Language, fallback_note, find_language
-from pipeline.shard.merge import MergeOptions, write_shard
-from pipeline.shard.partition import documents_stream, write_runs
-from pipeline.shard.plan import CorpusSurvey, InputLimits, Sharding, add_runs, plan_shards, shards_for
+from pipeline.shard.survey import CorpusSurvey, InputLimits, Sharding, add_runs, shards_for, survey_corpus
+from pipeline.shard.write_runs import documents_stream, write_runs
+from pipeline.shard.write_shard import ShardOptions, write_shard
 from schemas import manifest as manifests
 from schemas import storage
 from schemas.errors import ClozelineError, UsageError
@@ -163,7 +164,6 @@ def _is_inside(output: str, folder: str) -> bool:
 
 
 def _warn_of_empty_files(files: list[InputFile]) -> None:
-    """Print a warning if some of the files are empty, as after a failed download."""
     empty = [file.path for file in files if file.size == 0]
     if not empty or len(empty) == len(files):
         return
@@ -175,7 +175,7 @@ def _warn_of_empty_files(files: list[InputFile]) -> None:
 
 def _warn_of_flags_without_effect(job: ShardJob, splits: list[Split]) -> None:
     """Print a warning for each flag that has an effect on other formats than those of the input."""
-    formats = {piece.format for split in splits for piece in split.pieces}
+    formats = {file_range.format for split in splits for file_range in split.ranges}
     if "auto" in formats:  # the workers detect them
         return
 
@@ -260,7 +260,7 @@ def _check_no_held_out(output: str) -> None:
 
 def _estimate(job: ShardJob, files: list[InputFile], splits: int) -> estimate.Estimate:
     text_bytes = int(sum(estimate.text_bytes_of(file.path, file.size) for file in files))
-    seconds = text_bytes / estimate.SPREAD_BYTES_PER_SECOND + text_bytes / estimate.GATHER_BYTES_PER_SECOND
+    seconds = text_bytes / estimate.WRITE_RUNS_BYTES_PER_SECOND + text_bytes / estimate.WRITE_SHARDS_BYTES_PER_SECOND
     if job.dedup == "minhash":
         seconds += text_bytes / estimate.MINHASH_BYTES_PER_SECOND
 
@@ -290,11 +290,15 @@ def _identity(job: ShardJob, listing: Listing) -> dict[str, Any]:
 
 def _for_workers(split: Split, options: PipelineOptions) -> Split:
     """Return the split with paths that workers can open. The path as the user wrote it is kept for the result."""
-    pieces = [
-        replace(piece, path=path_for_workers("--input", piece.path, options), path_as_written=piece.path)
-        for piece in split.pieces
+    ranges = [
+        replace(
+            file_range,
+            path=path_for_workers("--input", file_range.path, options),
+            path_as_written=file_range.path,
+        )
+        for file_range in split.ranges
     ]
-    return replace(split, pieces=tuple(pieces))
+    return replace(split, ranges=tuple(ranges))
 
 
 @dataclass
@@ -320,20 +324,21 @@ class ShardCorpora(beam.PTransform):
             | "Split files" >> beam.Create(range(files_for(self.splits)))
             | "Splits" >> generate(read_splits, self.staging)
             | "Distribute splits" >> Distribute()
-            | "Spread" >> generate(write_runs, self._reading(), self.job.num_shards, self.staging, counted="run")
+            | "Write runs" >> generate(write_runs, self._reading(), self.job.num_shards, self.staging, counted="run")
         )
         survey = AsSingleton(self._survey(pbegin, runs))
-        plans = AsSingleton(pbegin | "Plan shards" >> call_once(_plan_of_shards, survey))
+        plans = AsSingleton(pbegin | "Plan shards" >> call_once(_plans, survey))
 
-        options = MergeOptions(self.job.dedup, self.job.seed, self.job.holdout)
+        options = ShardOptions(self.job.dedup, self.job.seed, self.job.holdout)
         write = Step("write", partial(_write_shard, options=options, staging=self.staging), SHARDS)
-        shards = pbegin | "Gather" >> Exchange(self._streams(runs, survey), write, plans, self.shuffle, self.staging)
+        streams = self._streams(runs, survey)
+        shards = pbegin | "Write shards" >> Exchange(streams, write, plans, self.shuffle, self.staging)
         summaries = AsList(shards | "Summarize parts" >> SummarizeParts(add_text_reports, self.staging))
         if self.held_out is None:
             finish = call_last(publish_text, survey, summaries, self.provenance, self.staging)
         else:
             folders = TextStagings(self.staging, self.held_out)
-            held_out = AsList(pbegin | "Hold out" >> GatherHeldOut(shards, self, folders))
+            held_out = AsList(pbegin | "Hold out" >> WriteHeldOut(shards, self, folders))
             finish = call_last(publish_with_held_out, survey, summaries, held_out, self.provenance, folders)
         return pbegin | "Finish" >> finish
 
@@ -352,11 +357,10 @@ class ShardCorpora(beam.PTransform):
         )
 
     def _survey(self, pbegin: Any, runs: Any) -> PCollection:
-        """Add up the reports of all runs, and decide the number of shards."""
         limits = InputLimits(self.job.max_bad_ratio, self.job.max_undecodable_ratio)
 
         added = runs | "Facts" >> beam.Map(_without_index) | "Add up" >> beam.CombineGlobally(add_runs)
-        return pbegin | "Survey" >> call_once(plan_shards, AsSingleton(added), self.sharding(), limits)
+        return pbegin | "Survey" >> call_once(survey_corpus, AsSingleton(added), self.sharding(), limits)
 
     def sharding(self) -> Sharding:
         """Return the user's choices about shards."""
@@ -377,7 +381,7 @@ class ShardCorpora(beam.PTransform):
 
 
 @dataclass
-class GatherHeldOut(beam.PTransform):
+class WriteHeldOut(beam.PTransform):
     """Reports of text shards -> PartSummaries of the held-out shards. A second exchange, of held-out documents only.
 
     Their runs are in the staging of the text folder, and the held-out shards go to the held-out folder's staging.
@@ -389,17 +393,18 @@ class GatherHeldOut(beam.PTransform):
 
     def expand(self, pbegin: Any) -> PCollection:
         job = self.corpora.job
-        added = self.shards | "Counts" >> beam.Map(counts_of) | "Add up" >> beam.CombineGlobally(add_counts)
-        plan = call_once(_plan_of_held_out, AsSingleton(added), job.holdout, self.corpora.sharding())
+        counts = self.shards | "Counts" >> beam.Map(held_out_counts)
+        added = counts | "Add up" >> beam.CombineGlobally(add_held_out_counts)
+        plan = call_once(_plans_of_held_out, AsSingleton(added), job.holdout, self.corpora.sharding())
         plans = AsSingleton(pbegin | "Plan" >> plan)
 
         runs = self.shards | "Runs" >> beam.FlatMap(numbered_runs)
-        write = partial(_write_shard, options=MergeOptions("none", job.seed), staging=self.folders.held_out)
+        write = partial(_write_shard, options=ShardOptions("none", job.seed), staging=self.folders.held_out)
         step = Step("write", write, SHARDS)
         streams = [Written(held_out_stream(job.seed), runs)]
         return (
             pbegin
-            | "Gather" >> Exchange(streams, step, plans, self.corpora.shuffle, self.folders.text)
+            | "Write shards" >> Exchange(streams, step, plans, self.corpora.shuffle, self.folders.text)
             | "Summarize parts" >> SummarizeParts(add_text_reports, self.folders.held_out)
         )
 
@@ -407,13 +412,12 @@ class GatherHeldOut(beam.PTransform):
 # What workers do
 
 
-def _plan_of_held_out(added: Report, share: float, sharding: Sharding) -> Plans:
-    plan = plan_held_out(added, share, sharding)
-    return {SHARDS: Plan(plan.num_shards, plan.merges_runs, details=plan.num_shards)}
+def _plans(decided: CorpusSurvey | HoldoutPlan) -> Plans:
+    return {SHARDS: Plan(decided.num_shards, decided.merges_runs, details=decided.num_shards)}
 
 
-def _plan_of_shards(survey: CorpusSurvey) -> Plans:
-    return {SHARDS: Plan(survey.num_shards, survey.merges_runs, details=survey.num_shards)}
+def _plans_of_held_out(added: Report, share: float, sharding: Sharding) -> Plans:
+    return _plans(plan_held_out(added, share, sharding))
 
 
 _INDEXES = ("index", "bands", "signatures")
@@ -432,7 +436,7 @@ def _write_shard(
     index: int,
     read_tables: Callable[[], list[pa.Table]],
     num_shards: int,
-    options: MergeOptions,
+    options: ShardOptions,
     staging: Staging,
 ) -> Report:
     report = write_shard(shard_name("text", index, num_shards), read_tables, options, staging)

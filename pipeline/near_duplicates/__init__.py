@@ -12,5 +12,5 @@ follows from the ids, and so from the texts alone.
 
 Cost, in bytes that are written and read once: 256 for bands and 136 for signatures, for each document of the corpus; 32
 and 144 for each candidate pair, and another 16 and 144 for each document that is the larger one of a pair; 8 for each
-document to drop; and, in each round of stars, 48 for each edge that `check_pairs` leaves.
+document to drop; and, in each round of stars, 48 for each edge that `check_candidates` leaves.
 """

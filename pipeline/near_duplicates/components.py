@@ -146,7 +146,6 @@ def neighborhoods(pieces: Iterable[Columns]) -> Neighborhoods:
 
 
 def _smallest_by_node(nodes: Ids, candidates: Ids) -> Neighborhoods:
-    """Return each distinct node with its smallest candidate."""
     order = np.argsort(nodes)
     sorted_nodes = nodes[order]
     starts_N = group_starts(sorted_nodes)

@@ -3,17 +3,16 @@
 listing        patterns and folders become a list of files, with the size and version of each
 inputs         files become splits, one worker's task each
 formats        which format is a file of? Recognized by name or by the first bytes; what is not text is refused
-table          the formats, and the reading of one piece of a file
-text, jsonl, csv_rows, wikiextractor, mediawiki, parquet, arrow, warc, html_pages
+table          the formats, and the reading of one range of a file
+text, jsonl, csv_rows, columnar, wikiextractor, mediawiki, warc, html_pages
                the format's records: the text of one document, or the reason why there is none
-columns        rows of Arrow batches become records, for parquet and arrow
 wikitext       the markup of MediaWiki becomes paragraphs
 http_responses, page_encodings
                a stored response of a server becomes a page, and its bytes characters
 ranges         byte ranges of files in a store
 open           .gz, .bz2, .xz and .zst become plain bytes in bounded memory; bombs are refused
 frames, bzip2_blocks, cut_files
-               a piece of a large compressed file becomes the plain bytes of its frames
+               a range of a large compressed file becomes the plain bytes of its frames
 encodings      text in another encoding (--encoding) becomes UTF-8
 undecodable    counts bytes outside the encoding, and refuses files that have too many
 record         what all of them share

@@ -19,11 +19,12 @@ from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from pipeline.readers.columns import check_columns
+from pipeline.readers.columnar import check_columns
 from pipeline.readers.encodings import UTF8, is_line_safe, to_utf8
 from pipeline.readers.open import Stream
 from pipeline.readers.ranges import fills_head
 from pipeline.readers.record import (
+    BLANK_LINE,
     BYTE_ORDER_MARK,
     Record,
     RecordOptions,
@@ -37,7 +38,7 @@ from pipeline.readers.record import (
 from schemas.errors import DataError
 
 if TYPE_CHECKING:
-    from pipeline.readers.inputs import Piece
+    from pipeline.readers.inputs import FileRange
 
 OTHER_WIDTH = "row with another number of fields than the header"
 UNCLOSED = "row with a quote that is not closed or not doubled"
@@ -61,19 +62,19 @@ _TABLE_ROWS = 5
 """Rows of equal length that make a table. Prose does not have five lines with as many commas as the first one."""
 
 
-def csv_records(stream: Stream, piece: Piece, options: RecordOptions) -> Iterator[Record | Rejected]:
+def csv_records(stream: Stream, file_range: FileRange, options: RecordOptions) -> Iterator[Record | Rejected]:
     """Yield one record for each row of the file after the first one.
 
     Raises DataError if the first row does not name the columns, and if quotes make it unknown where rows begin.
     """
     csv.field_size_limit(sys.maxsize)  # rows are bounded here
-    lines = _Lines(stream.file, piece, options.max_document_bytes)
-    layout, header = _read_header(lines, piece)
+    lines = _Lines(stream.file, file_range, options.max_document_bytes)
+    layout, header = _read_header(lines, file_range)
     if not header:
         return
 
     schema = pa.schema([pa.field(name, pa.string()) for name in header])
-    wanted = [header.index(name) for name in check_columns(piece.display_path, schema, options.text_key)]
+    wanted = [header.index(name) for name in check_columns(file_range.display_path, schema, options.text_key)]
     source = header.index("source") if "source" in header and header.index("source") not in wanted else None
 
     for row in _rows(lines, layout, options):
@@ -87,10 +88,10 @@ def csv_records(stream: Stream, piece: Piece, options: RecordOptions) -> Iterato
             yield Record(text, name or _SOURCE, lines.undecodable(), position=lines.offset, size=len(lines.row))
 
 
-def _read_header(lines: _Lines, piece: Piece) -> tuple[dict[str, Any], list[str]]:
+def _read_header(lines: _Lines, file_range: FileRange) -> tuple[dict[str, Any], list[str]]:
     """Read the first row that is not blank. Return the layout of the file, as csv takes it, and the columns' names."""
-    name = piece.path.lower()
-    if piece.compression is not None:
+    name = file_range.path.lower()
+    if file_range.compression is not None:
         name = name.rpartition(".")[0]
 
     found: tuple[dict[str, Any], list[str]] = ({}, [])
@@ -108,8 +109,8 @@ def _read_header(lines: _Lines, piece: Piece) -> tuple[dict[str, Any], list[str]
         _first_row(lines, layout, keeps=False)
     elif lines.is_not_blank():
         raise DataError(
-            f"{piece.display_path} has no readable row of column names at its beginning, as CSV needs it. Check its "
-            "quotes and line ends, or give --format text to read it as it is."
+            f"{file_range.display_path} has no readable row of column names at its beginning, as CSV needs it. Check "
+            "its quotes and line ends, or give --format text to read it as it is."
         )
     return layout, header
 
@@ -132,7 +133,7 @@ def _rows(lines: _Lines, layout: dict[str, Any], options: RecordOptions) -> Iter
     while True:
         lines.begin_row()
         try:
-            yield next(reader) or Rejected("blank line", _SOURCE, lines.offset)
+            yield next(reader) or Rejected(BLANK_LINE, _SOURCE, lines.offset)
         except StopIteration:
             return
         except _RowTooLongError:
@@ -153,12 +154,12 @@ class _Lines:
     offset: where the row begins. row: its bytes so far, in the encoding of the file.
     """
 
-    def __init__(self, file: IO[bytes], piece: Piece, max_bytes: int):
+    def __init__(self, file: IO[bytes], file_range: FileRange, max_bytes: int):
         self.offset = 0
         self.row = bytearray()
         self._file = file
-        self._path = piece.display_path
-        self._encoding = piece.encoding if is_line_safe(piece.encoding) else UTF8  # of what `file` has
+        self._path = file_range.display_path
+        self._encoding = file_range.encoding if is_line_safe(file_range.encoding) else UTF8  # of what `file` has
         self._max_bytes = max_bytes
         self._again: IO[bytes] = io.BytesIO()
         self._first_line = 0  # its bytes

@@ -1,4 +1,4 @@
-"""Reads large compressed files in pieces, which are cut at the frames that begin early in one of a file's cells.
+"""Reads large compressed files in ranges, which are cut at the frames that begin early in one of a file's cells.
 
 The launcher does not know where frames begin, so it cuts large compressed files into ranges of CELL_BYTES of the
 compressed file and leaves it to the workers to find frames. Cut points are those frames that begin in the first
@@ -42,7 +42,7 @@ from pipeline.readers.ranges import NOTHING_KNOWN, KnownBytes, open_range
 from schemas.errors import DataError
 
 if TYPE_CHECKING:
-    from pipeline.readers.inputs import Piece
+    from pipeline.readers.inputs import FileRange
 
 CELL_BYTES = 4 << 20
 """Compressed bytes between places where a file may be cut. They contain about as much text as one plain split."""
@@ -91,7 +91,7 @@ def is_cut_point(frame_start: int) -> bool:
     return frame_start % CELL_BYTES < SEARCH_BYTES
 
 
-@lru_cache(1024)  # one bit for each file that this process reads a piece of
+@lru_cache(1024)  # one bit for each file that this process reads a range of
 def is_one_frame(file: InputFile, compression: str) -> bool:
     """Return whether the first or last bytes of a file say that it is a single frame, so that no search is needed.
 
@@ -163,7 +163,6 @@ def check_next_cut_point(file: InputFile, name: str, compression: str, end: int,
 
 
 def _is_frame(file: InputFile, frame_format: FrameFormat, start: int, known: KnownBytes) -> bool:
-    """Return whether a frame really begins at a place that looks like one."""
     plain_bytes = 0
     try:
         with open_range(file, start, known=known) as opened:
@@ -176,47 +175,47 @@ def _is_frame(file: InputFile, frame_format: FrameFormat, start: int, known: Kno
     return True
 
 
-def open_cut(piece: Piece, max_ratio: int) -> Stream:
-    """Open a piece of a large compressed file.
+def open_cut(file_range: FileRange, max_ratio: int) -> Stream:
+    """Open a range of a large compressed file.
 
     Reading raises DataError for a decompression bomb or damage, and the exceptions in DECOMPRESSION_ERRORS.
     """
-    frames = _CutFile(piece, max_ratio)
+    frames = _CutFile(file_range, max_ratio)
     frames.stream = Stream(io.BufferedReader(frames, BLOCK_BYTES))
     return frames.stream
 
 
 class _CutFile(PlainBytes):
-    """The plain bytes from the first frame of a piece to the end of the file; none if no frame belongs to the piece.
+    """The plain bytes from the first frame of a range to the end of the file; none if no frame belongs to the range.
 
-    stream: what is read from here. Its `end` is set where the frames of the next piece begin.
+    stream: what is read from here. Its `end` is set where the frames of the next range begin.
     """
 
     stream: Stream
 
-    def __init__(self, piece: Piece, max_ratio: int):
-        assert piece.compression is not None
-        self._piece = piece
-        self._compression: str = piece.compression
+    def __init__(self, file_range: FileRange, max_ratio: int):
+        assert file_range.compression is not None
+        self._range = file_range
+        self._compression: str = file_range.compression
         self._source: CompressedBytes | None = None
         self._first_frame = 0
-        super().__init__(piece.display_path, max_ratio)
+        super().__init__(file_range.display_path, max_ratio)
 
     def chunks(self) -> Generator[bytes, None, None]:
-        piece = self._piece
-        one_frame = is_one_frame(piece.file, self._compression)
-        if one_frame and piece.start > 0:
+        file_range = self._range
+        one_frame = is_one_frame(file_range.file, self._compression)
+        if one_frame and file_range.start > 0:
             return
 
         known = NOTHING_KNOWN
-        if piece.start > 0:
-            cut_point = first_cut_point(piece.file, self._compression, piece.start, piece.end)
+        if file_range.start > 0:
+            cut_point = first_cut_point(file_range.file, self._compression, file_range.start, file_range.end)
             if cut_point is None:
                 return
             self._first_frame, known = cut_point
 
-        expected_end = piece.size if one_frame else piece.end
-        with open_range(piece.file, self._first_frame, expected_end, known) as file:
+        expected_end = file_range.size if one_frame else file_range.end
+        with open_range(file_range.file, self._first_frame, expected_end, known) as file:
             self._source = CompressedBytes(self._path, file, self._first_frame)
             frames = FRAME_FORMATS[self._compression].read(self._source)
             yield from self._noting_end(frames, one_frame)
@@ -225,15 +224,15 @@ class _CutFile(PlainBytes):
         return self._source.offset - self._first_frame if self._source else 0
 
     def _noting_end(self, frames: Frames, one_frame: bool) -> Iterator[bytes]:
-        """Yield the bytes of frames, and note where the next piece begins."""
-        piece = self._piece
+        """Yield the bytes of frames, and note where the next range begins."""
+        file_range = self._range
         plain_bytes = 0
         found_end = False
 
         for frame_start, data in frames:
-            is_next = frame_start >= piece.end and not one_frame and is_cut_point(frame_start)
+            is_next = frame_start >= file_range.end and not one_frame and is_cut_point(frame_start)
             if is_next and not found_end:
-                check_next_cut_point(piece.file, self._path, self._compression, piece.end, frame_start)
+                check_next_cut_point(file_range.file, self._path, self._compression, file_range.end, frame_start)
                 self.stream.end = plain_bytes
                 found_end = True
 
@@ -242,4 +241,4 @@ class _CutFile(PlainBytes):
                 yield data
 
         if not found_end and not one_frame:
-            check_next_cut_point(piece.file, self._path, self._compression, piece.end, None)
+            check_next_cut_point(file_range.file, self._path, self._compression, file_range.end, None)

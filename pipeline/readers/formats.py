@@ -200,7 +200,7 @@ def check_file(file: InputFile, wanted: Format | Literal["auto"], encoding: str)
     """Return the format of a file as `find_format` does. Also raises DataError if its reader could not open it."""
     found = find_format(file, wanted, encoding)
     reader = READERS[found]
-    if not reader.is_text and compression_of(file.path) is not None:
+    if reader.gets == "stored" and compression_of(file.path) is not None:
         raise DataError(
             f"{file.path} is a compressed {found.capitalize()} file, which cannot be read. Decompress it first."
         )
@@ -221,7 +221,7 @@ def find_format(file: InputFile, wanted: Format | Literal["auto"], encoding: str
     """
     shown = shown or file.path
     found = named_format(file.path) if wanted == "auto" else wanted
-    if found is not None and not READERS[found].is_text:
+    if found is not None and READERS[found].gets == "stored":
         return found
     if found is None and not _may_be_dump(file.path):
         _refuse_suffix(shown, file.path, KINDS)
@@ -234,18 +234,18 @@ def find_format(file: InputFile, wanted: Format | Literal["auto"], encoding: str
         head = b""
     text = head
     if found is None:
-        _refuse_beginning(shown, head, BINARY_KINDS)
         if not is_line_safe(encoding):
             text = head.decode(encoding, errors="replace").encode()
         text = text.removeprefix(BYTE_ORDER_MARK)
         found = _format_that_begins(head, text)
         if found is None:
+            _refuse_beginning(shown, head, BINARY_KINDS)
             _refuse_suffix(shown, file.path, KINDS)
 
     if wanted == "auto" and found == "jsonl" and not jsonl.begins_json_lines(text):
         _refuse_beginning(shown, text, JSON_KINDS)
 
-    has_encoding = found is None or (READERS[found].is_text and not READERS[found].own_encoding)
+    has_encoding = found is None or READERS[found].gets == "text"
     error = encoding_error(shown, head, encoding) if has_encoding else None
     if error is not None:
         raise error
@@ -256,17 +256,19 @@ def find_format(file: InputFile, wanted: Format | Literal["auto"], encoding: str
 
 
 def refuse_binary(file: InputFile, shown: str = "") -> None:
-    """Raise ForeignFileError if the file is of BINARY_KINDS, whatever format is wanted."""
+    """Raise ForeignFileError if the file is of BINARY_KINDS and of none of READERS, whatever format is wanted."""
     shown = shown or file.path
-    _refuse_suffix(shown, file.path, BINARY_KINDS)
-    _refuse_beginning(shown, _first_bytes(file, shown), BINARY_KINDS)
+    if named_format(file.path) is None:
+        _refuse_suffix(shown, file.path, BINARY_KINDS)
+    head = _first_bytes(file, shown)
+    if _format_that_begins(head, head) is None:
+        _refuse_beginning(shown, head, BINARY_KINDS)
 
 
 def _format_that_begins(head: bytes, text: bytes) -> Format | None:
     """Return the format of a file with these first bytes, which are `text` as UTF-8, unless it is plain text."""
     for name, reader in READERS.items():
-        is_converted = reader.is_text and not reader.own_encoding
-        if reader.begins is not None and reader.begins(text if is_converted else head):
+        if reader.begins is not None and reader.begins(text if reader.gets == "text" else head):
             return name
     return None
 

@@ -20,7 +20,7 @@ from pipeline.readers.page_encodings import decode_page
 from pipeline.readers.record import BYTE_ORDER_MARK, Record, RecordOptions, Rejected, Undecodable, too_long_reason
 
 if TYPE_CHECKING:
-    from pipeline.readers.inputs import Piece
+    from pipeline.readers.inputs import FileRange
 
 SOURCE = "web"
 NO_MAIN_TEXT = "page without main text"
@@ -66,7 +66,7 @@ def check_extractor(opened: IO[bytes], shown: str) -> None:
     _trafilatura()
 
 
-def html_records(stream: Stream, piece: Piece, options: RecordOptions) -> Iterator[Record | Rejected]:
+def html_records(stream: Stream, file_range: FileRange, options: RecordOptions) -> Iterator[Record | Rejected]:
     """Yield the main text of the file."""
     body = stream.file.read(options.max_document_bytes + 1)
     if not body:

@@ -1,8 +1,9 @@
 """Divides the input files into splits for workers: which bytes of which files, in which format.
 
-The division depends on the paths, sizes and suffixes of the files and on the options, not on the contents, unless a
-format cannot be cut. So the launcher needs no request per file, however many there are. Workers find the lines, row
-groups or frames that begin in their bytes.
+The division depends on the paths, sizes and suffixes of the files and on the options. Up to MAX_CHECKED_FILES files are
+opened as well, to refuse unreadable ones early; their contents matter if a format that they show cannot be cut. Of more
+files the launcher opens at most one for each format. Workers find the lines, row groups or frames that begin in their
+bytes.
 
 The splits are in files of the job's staging, because the job's graph must not grow with the number of inputs:
 
@@ -15,9 +16,9 @@ The launcher writes them before the graph runs, and workers read them.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from typing import Any, Literal
 
 from pipeline.commit.staging import Staging
@@ -27,7 +28,7 @@ from pipeline.readers.formats import ForeignFileError, check_file, find_format, 
 from pipeline.readers.listing import InputFile
 from pipeline.readers.open import compression_of
 from pipeline.readers.record import Format
-from pipeline.readers.table import READERS
+from pipeline.readers.table import READERS, Reader
 from schemas import storage
 from schemas.errors import DataError
 from schemas.manifest import Input, decode_entries, encode_entries
@@ -37,14 +38,14 @@ SPLIT_BYTES = 16 << 20
 """Bytes of text in one split: about a second of work, so that other workers do not wait long for the last one to
 finish."""
 
-MAX_PIECES = 256
-"""Maximum pieces in one split. For small files, two requests each cost more than reading their bytes."""
+MAX_RANGES = 256
+"""Maximum ranges in one split. For small files, two requests each cost more than reading their bytes."""
 
 COMPRESSED_WEIGHT = 4
 """A compressed byte counts as this many bytes of text."""
 
 CUT_ABOVE = 64 << 20
-"""Compressed files up to this size are one piece. A worker reads such a file in less than a minute."""
+"""Compressed files up to this size are one range. A worker reads such a file in less than a minute."""
 
 MAX_CHECKED_FILES = 256
 """Up to this many files are opened before the job starts, to refuse unreadable ones. More are left to the workers."""
@@ -55,11 +56,11 @@ _INPUTS = "inputs.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class FileRange:
     """The records that begin in bytes [start, end) of one file: lines, row groups of Parquet, or compressed frames.
 
     size: bytes of the whole file.
-    weight: estimated bytes of text in the piece.
+    weight: estimated bytes of text in the range.
     version: changes when the file does. A reader that finds a different version fails.
     format: "auto" if the worker must detect it, which `with_format` does.
     path_as_written: the path as the user wrote it, if workers need a different one.
@@ -74,7 +75,6 @@ class Piece:
     version: str
     format: Format | Literal["auto"]
     compression: str | None
-    _: KW_ONLY
     path_as_written: str = ""
     encoding: str = UTF8
     in_folder: bool = False
@@ -96,29 +96,24 @@ class Piece:
 
     @property
     def is_whole_file(self) -> bool:
-        """Whether the piece is a whole file, read from beginning to end."""
+        """Whether the range is a whole file, read from beginning to end."""
         return not is_line_safe(self.encoding) or (self.compression is not None and not self.is_cut)
 
     @property
-    def has_own_encoding(self) -> bool:
-        """Whether the text says in which encoding it is."""
-        return self.format != "auto" and READERS[self.format].own_encoding
-
-    @property
-    def is_text(self) -> bool:
-        """Whether positions of records count bytes of text. The format must be known."""
-        return self.format == "auto" or READERS[self.format].is_text
+    def reader(self) -> Reader:
+        """The row of its format; that of plain text while the format is not known."""
+        return READERS["text" if self.format == "auto" else self.format]
 
     def place(self, position: int) -> dict[str, Any]:
         """Return where a record begins, for errors and OUTPUT/rejected/: its file, and its offset as `place`.
 
         In Parquet and Arrow, `place` is the number of the row, and `unit` is "row". In an encoding that is not
         line-safe, `place` counts bytes of the file's UTF-8 form, and `unit` is "utf-8 byte".
-        In later pieces of a cut compressed file, `place` counts plain bytes from the first frame that begins at or
+        In later ranges of a cut compressed file, `place` counts plain bytes from the first frame that begins at or
         after byte `compressed_start` of the compressed file.
         """
         found: dict[str, Any] = {"path": self.display_path, "place": position}
-        if not self.is_text:
+        if self.reader.gets == "stored":
             found["unit"] = "row"
         elif not is_line_safe(self.encoding):
             found["unit"] = "utf-8 byte"
@@ -126,49 +121,13 @@ class Piece:
             found["compressed_start"] = self.start
         return found
 
-    def to_row(self) -> list[Any]:
-        """Return the fields in order, as strings and numbers that any JSON encoder accepts."""
-        row = [getattr(self, field.name) for field in fields(self)]
-        return [_text_of(value) if isinstance(value, str) else value for value in row]
-
-    @classmethod
-    def from_row(cls, row: Sequence[Any]) -> Piece:
-        """Return the piece that `to_row` described."""
-        values: list[Any] = [_path_of(value) if isinstance(value, list) else value for value in row]
-        *first, path_as_written, encoding, in_folder = values
-        return cls(*first, path_as_written=path_as_written, encoding=encoding, in_folder=in_folder)
-
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """One worker's task: a piece of a large file, or many small files. `index` numbers the splits of a job."""
+    """One worker's task: a range of a large file, or many small files. `index` numbers the splits of a job."""
 
     index: int
-    pieces: tuple[Piece, ...]
-
-    def to_row(self) -> list[Any]:
-        """Return the split as nested lists that any JSON encoder accepts, for `from_row`."""
-        return [self.index, [piece.to_row() for piece in self.pieces]]
-
-    @classmethod
-    def from_row(cls, row: Sequence[Any]) -> Split:
-        """Return the split that `to_row` described."""
-        index, pieces = row
-        return cls(index, tuple(map(Piece.from_row, pieces)))
-
-
-def _text_of(path: str) -> str | list[str]:
-    """Return a path in a form for JSON; if it is not UTF-8, a list of one string with one character per byte."""
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return [os.fsencode(path).decode("latin-1")]
-    return path
-
-
-def _path_of(text: Sequence[str]) -> str:
-    """Return the path that `_text_of` has put into a list."""
-    return os.fsdecode(text[0].encode("latin-1"))
+    ranges: tuple[FileRange, ...]
 
 
 def plan_splits(
@@ -177,7 +136,7 @@ def plan_splits(
     encoding: str = UTF8,
     in_folders: frozenset[str] = frozenset(),
 ) -> list[Split]:
-    """Return the splits of a job: large files in pieces, and small files together.
+    """Return the splits of a job: large files in ranges, and small files together.
 
     in_folders: paths of files that workers leave out if they are not text (see `Listing`).
 
@@ -189,23 +148,23 @@ def plan_splits(
     if len(files) <= MAX_CHECKED_FILES:
         formats = _checked_formats(files, wanted, encoding, in_folders)
     else:
-        _check_first_pages(files, wanted, encoding)
+        _check_first_files(files, wanted, encoding)
 
     splits: list[Split] = []
-    pending: list[Piece] = []
+    pending: list[FileRange] = []
     pending_weight = 0
 
     for file, file_format in zip(files, formats, strict=True):
-        for piece in pieces_of(file, file_format, encoding):
-            piece = replace(piece, in_folder=file.path in in_folders)
-            is_full = pending_weight + piece.weight > SPLIT_BYTES or len(pending) == MAX_PIECES
+        for file_range in ranges_of(file, file_format, encoding):
+            file_range = replace(file_range, in_folder=file.path in in_folders)
+            is_full = pending_weight + file_range.weight > SPLIT_BYTES or len(pending) == MAX_RANGES
             if pending and is_full:
                 splits.append(Split(len(splits), tuple(pending)))
                 pending = []
                 pending_weight = 0
 
-            pending.append(piece)
-            pending_weight += piece.weight
+            pending.append(file_range)
+            pending_weight += file_range.weight
 
     splits.append(Split(len(splits), tuple(pending)))
     return splits
@@ -236,12 +195,12 @@ def _checked_formats(
     return [file_format for file_format in found if not isinstance(file_format, DataError)]
 
 
-def _check_first_pages(files: Sequence[InputFile], wanted: Format | Literal["auto"], encoding: str) -> None:
-    """Check the first file of each format of the web, because the package that reads it may be missing."""
+def _check_first_files(files: Sequence[InputFile], wanted: Format | Literal["auto"], encoding: str) -> None:
+    """Check the first file of each format with a `check`, because the package that reads it may be missing."""
     checked: set[Format] = set()
     for file in files:
         found = named_format(file.path) if wanted == "auto" else wanted
-        if found is not None and found not in checked and READERS[found].own_encoding:
+        if found is not None and found not in checked and READERS[found].check is not None:
             checked.add(found)
             check_file(file, wanted, encoding)
 
@@ -256,31 +215,30 @@ def _by_kind(errors: dict[str, DataError]) -> str:
     return " ".join(sentences)
 
 
-def pieces_of(file: InputFile, file_format: Format | Literal["auto"], encoding: str = UTF8) -> Iterator[Piece]:
-    """Yield the pieces of one file, in order.
+def ranges_of(file: InputFile, file_format: Format | Literal["auto"], encoding: str = UTF8) -> Iterator[FileRange]:
+    """Yield the ranges of one file, in order.
 
     The cut is the same whether or not the format is known, unless it can be cut less freely than most (`Reader.cuts`).
     """
     path, size, version = file
     compression = compression_of(path)
     named = named_format(path)
-    is_compressed = compression is not None or (named is not None and not READERS[named].is_text)
+    is_compressed = compression is not None or (named is not None and READERS[named].gets == "stored")
     growth = COMPRESSED_WEIGHT if is_compressed else 1
 
-    # An empty file is one empty piece.
+    # An empty file is one empty range.
     cuts = "anywhere"
     if file_format != "auto":
         cuts = READERS[file_format].cuts
-        encoding = UTF8 if READERS[file_format].own_encoding else encoding
-    piece_bytes = max(1, _piece_bytes(size, compression, cuts if is_line_safe(encoding) else "whole"))
-    for start in range(0, max(size, 1), piece_bytes):
-        end = min(start + piece_bytes, size)
+        encoding = encoding if READERS[file_format].gets == "text" else UTF8
+    range_bytes = max(1, _range_bytes(size, compression, cuts if is_line_safe(encoding) else "whole"))
+    for start in range(0, max(size, 1), range_bytes):
+        end = min(start + range_bytes, size)
         weight = growth * (end - start)
-        yield Piece(path, start, end, size, weight, version, file_format, compression, encoding=encoding)
+        yield FileRange(path, start, end, size, weight, version, file_format, compression, encoding=encoding)
 
 
-def _piece_bytes(size: int, compression: str | None, cuts: Literal["anywhere", "frames", "whole"]) -> int:
-    """Return the size of a file's pieces in bytes."""
+def _range_bytes(size: int, compression: str | None, cuts: Literal["anywhere", "frames", "whole"]) -> int:
     if compression is None and cuts == "anywhere":
         return SPLIT_BYTES
 
@@ -288,23 +246,26 @@ def _piece_bytes(size: int, compression: str | None, cuts: Literal["anywhere", "
     return CELL_BYTES if has_frames and cuts != "whole" else size
 
 
-def with_format(piece: Piece) -> Piece:
-    """Return the piece with its format set, which is detected from the file's head unless it is known.
+def with_format(file_range: FileRange) -> FileRange:
+    """Return the range with its format set, which is detected from the file's head unless it is known.
 
     Raises DataError as `plan_splits` does, and ForeignFileError for a file that is not text.
-    The head is remembered, so a worker that reads pieces of one file in a row makes one request for it, and none for a
-    piece at the beginning of the file.
+    The head is remembered, so a worker that reads ranges of one file in a row makes one request for it, and none for a
+    range at the beginning of the file.
     """
-    if piece.in_folder:
-        refuse_binary(piece.file, piece.display_path)
-    if piece.format != "auto" and piece.start > 0:
-        return piece
+    if file_range.in_folder:
+        refuse_binary(file_range.file, file_range.display_path)
+    if file_range.format != "auto" and file_range.start > 0:
+        return file_range
 
-    found = find_format(piece.file, piece.format, piece.encoding, piece.display_path)
-    return replace(piece, format=found, encoding=UTF8 if READERS[found].own_encoding else piece.encoding)
+    found = find_format(file_range.file, file_range.format, file_range.encoding, file_range.display_path)
+    return replace(file_range, format=found, encoding=file_range.encoding if READERS[found].gets == "text" else UTF8)
 
 
 # ---- Files in staging ----
+
+
+_values_of = attrgetter(*(field.name for field in fields(FileRange)))  # dataclasses.astuple is slower
 
 
 def _splits_name(number: int) -> str:
@@ -320,15 +281,14 @@ def write_splits(splits: list[Split], staging: Staging) -> None:
     """Write all splits into staging, in order."""
     for number in range(files_for(len(splits))):
         part = splits[number * SPLITS_PER_FILE : (number + 1) * SPLITS_PER_FILE]
-        rows = [split.to_row() for split in part]
-        staging.put(_splits_name(number), json.dumps(rows).encode())
+        rows = [[split.index, *map(_values_of, split.ranges)] for split in part]
+        staging.put(_splits_name(number), json.dumps(rows).encode())  # also paths that are not UTF-8, as escapes
 
 
 def read_splits(number: int, staging: Staging) -> Iterator[tuple[int, Split]]:
     """Yield (index, split) for each split of one file."""
-    for row in json.loads(storage.read(staging.url(_splits_name(number)))):
-        split = Split.from_row(row)
-        yield split.index, split
+    for index, *ranges in json.loads(storage.read(staging.url(_splits_name(number)))):
+        yield index, Split(index, tuple(FileRange(*values) for values in ranges))
 
 
 def write_inputs(inputs: list[Input], staging: Staging) -> None:

@@ -15,6 +15,7 @@ import orjson
 from pipeline.readers.open import Stream
 from pipeline.readers.ranges import fills_head
 from pipeline.readers.record import (
+    BLANK_LINE,
     BYTE_ORDER_MARK,
     EXCERPT_CHARACTERS,
     MAX_RECORD,
@@ -27,10 +28,10 @@ from pipeline.readers.record import (
     split_keys,
     too_long_reason,
 )
-from pipeline.readers.text import lines_of_piece
+from pipeline.readers.text import lines_of_range
 
 if TYPE_CHECKING:
-    from pipeline.readers.inputs import Piece
+    from pipeline.readers.inputs import FileRange
 
 MAX_KEYS = 10
 NO_OBJECT = "line is not a JSON object"
@@ -72,9 +73,9 @@ def load_json(text: str) -> Any:
         raise ValueError("too many brackets in brackets") from error
 
 
-def json_records(stream: Stream, piece: Piece, options: RecordOptions) -> Iterator[Record | Rejected]:
-    """Yield the records of the lines that begin in the piece."""
-    for line in lines_of_piece(stream, piece, options):
+def json_records(stream: Stream, file_range: FileRange, options: RecordOptions) -> Iterator[Record | Rejected]:
+    """Yield the records of the lines that begin in the range."""
+    for line in lines_of_range(stream, file_range, options):
         yield parse_json_line(line.data, options.text_key, line.offset, options.max_document_bytes)
 
 
@@ -83,7 +84,7 @@ def parse_json_line(line: bytes | None, text_key: str, offset: int, max_bytes: i
     if line is None:
         return Rejected(too_long_reason(max_bytes), "jsonl", offset)
     if line.isspace():
-        return Rejected("blank line", "jsonl", offset, count=max(1, line.count(b"\n")))
+        return Rejected(BLANK_LINE, "jsonl", offset, count=max(1, line.count(b"\n")))
 
     undecodable = None
     try:

@@ -21,7 +21,7 @@ from pipeline.readers.text import DocumentLines, all_lines
 from pipeline.readers.wikitext import NestingError, plain_text, without_opaque
 
 if TYPE_CHECKING:
-    from pipeline.readers.inputs import Piece
+    from pipeline.readers.inputs import FileRange
 
 OUTSIDE = "text outside of <page>"
 UNCLOSED = "<page> without </page>"
@@ -80,17 +80,17 @@ def begins_dump(head: bytes) -> bool:
     return _DUMP.match(head) is not None
 
 
-def page_records(stream: Stream, piece: Piece, options: RecordOptions) -> Iterator[Record | Rejected]:
-    """Yield the articles that begin in the piece, and rejections of other pages and of text outside of pages.
+def page_records(stream: Stream, file_range: FileRange, options: RecordOptions) -> Iterator[Record | Rejected]:
+    """Yield the articles that begin in the range, and rejections of other pages and of text outside of pages.
 
-    Lines outside of pages belong to the piece that contains the page before them, or the start of the file. So a reader
+    Lines outside of pages belong to the range that contains the page before them, or the start of the file. So a reader
     that begins in the middle of a file skips to the first page.
     """
     page: DocumentLines | None = None
-    around = _Around() if piece.start == 0 else None
+    around = _Around() if file_range.start == 0 else None
 
     offset = 0
-    for offset, line, is_later in all_lines(stream, piece, options):
+    for offset, line, is_later in all_lines(stream, file_range, options):
         tag = line.strip() if line is not None and b"page>" in line else b""
         if tag == _PAGE:
             if page is not None:
@@ -112,7 +112,7 @@ def page_records(stream: Stream, piece: Piece, options: RecordOptions) -> Iterat
 
     if page is not None:
         yield page.to_rejected(UNCLOSED, _SOURCE)
-    elif around is not None and not around.has_end and piece.size > 0:
+    elif around is not None and not around.has_end and file_range.size > 0:
         yield Rejected(NO_END, _SOURCE, offset)
 
 
@@ -142,7 +142,6 @@ class _Around:
 
 
 def _article(page: DocumentLines) -> Record | Rejected:
-    """Return the text of a page, or why there is none."""
     record = page.to_record(_SOURCE)
     if isinstance(record, Rejected):
         return record

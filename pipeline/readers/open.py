@@ -65,17 +65,17 @@ def open_plain(file: IO[bytes], shown: str, compression: str | None, max_ratio: 
 
 @dataclass
 class Stream:
-    """The open plain bytes of a piece, and of what follows the piece in its file.
+    """The open plain bytes of a range, and of what follows the range in its file.
 
     offset: that of the next byte of `file` when it is opened.
-    end: the offset at which the next piece begins; NO_END for the last one, and as long as the end is not known. It is
+    end: the offset at which the next range begins; NO_END for the last one, and as long as the end is not known. It is
     set before any byte after it is read.
 
     Offsets count plain bytes of the whole file, or of its UTF-8 form if the encoding is not line-safe. In a part of a
     compressed file they count from its first frame.
 
     A line that begins exactly with a frame belongs to the part before, because the line feed before it is in a frame
-    that its reader does not read. In other words, a line belongs to the piece that has the byte before it. So that the
+    that its reader does not read. In other words, a line belongs to the range that has the byte before it. So that the
     same holds where a plain file is cut, its streams begin and end one byte early.
     """
 

@@ -62,7 +62,6 @@ def decode_page(body: bytes, charset: str) -> tuple[str, int]:
 
 
 def _candidates(body: bytes, charset: str) -> Iterator[str]:
-    """Yield encodings in the order in which they are tried."""
     if charset:
         yield _encoding_named(charset)
 

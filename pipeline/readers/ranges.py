@@ -1,6 +1,6 @@
 """Reads byte ranges of input files from a store: only what a reader needs, without requesting the size first.
 
-fsspec's own file objects request the size, and some read 50 MB ahead for a reader that needs a piece of 16 MB. Files on
+fsspec's own file objects request the size, and some read 50 MB ahead for a reader that needs a range of 16 MB. Files on
 a local disk are opened as usual.
 """
 

@@ -29,6 +29,7 @@ Damage is rare. In a text with a different encoding, a few percent of the bytes 
 """
 
 EXCERPT_CHARACTERS = 500  # of a rejected record, kept for a person to look at
+BLANK_LINE = "blank line"  # reason of the ledger
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _MAX_UTF8_BYTES = 4  # of one character
 
@@ -72,8 +73,9 @@ class Undecodable:
 class Record:
     """One document as it is in the input.
 
-    source: kind of origin ("wiki", "jsonl", "web"), never a path, because paths change.
-    position: byte offset at which the record begins; in Parquet and Arrow, the row number in the file. See Piece.place.
+    source: what the record itself names as its source, else the kind of its origin ("web", "jsonl"); never a path,
+        because paths change.
+    position: byte offset at which the record begins; in Parquet and Arrow, the row number. See `FileRange.place`.
     size: bytes of the record.
     line_count: number of lines; set for plain text only.
     """
@@ -145,7 +147,7 @@ def decode_utf8(data: bytes, offset: int) -> tuple[str, Undecodable | None]:
 
 
 def place_in_words(offset: int, entry: dict[str, Any]) -> str:
-    """Return an offset as messages write it. `entry` is a report on the record, made from `Piece.place`."""
+    """Return an offset as messages write it. `entry` is a report on the record, made from `FileRange.place`."""
     if entry.get("unit") == "row":
         return f"row {offset:,}"
     if entry.get("unit") == "utf-8 byte":

@@ -1,6 +1,15 @@
-"""The table of input formats, and the reading of one piece of a file.
+"""The table of input formats, and the reading of one range of a file.
 
-A new format is a function in a module of this folder, a row of READERS, and a name in `record.Format`.
+A new format takes three steps:
+
+    1. A function in a module of this folder, like `json_records`, from an open stream to the records of a range.
+    2. A row of READERS: what the function gets, how files are cut and recognized. What a row claims by a suffix or by
+       `begins` is not refused as another kind of file. So if files of the format begin like one of
+       `formats.BINARY_KINDS`, as office documents do like zip, `begins` has to tell them apart.
+    3. Its name in `record.Format`, which makes it a value of --format.
+
+If files that were read before now make other records, raise PIECES_VERSION in pipeline/commit/staging.py, so that no
+job continues with runs that were made without the change.
 """
 
 from __future__ import annotations
@@ -9,50 +18,58 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Literal, NamedTuple
 
-from pipeline.readers.arrow import arrow_records, begins_arrow, open_arrow
+from pipeline.readers.columnar import (
+    arrow_records,
+    begins_arrow,
+    begins_parquet,
+    open_arrow,
+    open_parquet,
+    parquet_records,
+)
 from pipeline.readers.csv_rows import csv_records
 from pipeline.readers.cut_files import open_cut
-from pipeline.readers.html_pages import begins_html, check_extractor, html_records
+from pipeline.readers.html_pages import HTML_RULES, begins_html, check_extractor, html_records
 from pipeline.readers.jsonl import begins_json_lines, json_records
 from pipeline.readers.listing import is_unchanged
-from pipeline.readers.mediawiki import begins_dump, page_records
+from pipeline.readers.mediawiki import LEFT_OUT, begins_dump, page_records
 from pipeline.readers.open import DECOMPRESSION_ERRORS, Stream, open_text
-from pipeline.readers.parquet import begins_parquet, open_parquet, parquet_records
 from pipeline.readers.ranges import open_range
-from pipeline.readers.record import Format, Record, RecordOptions, Rejected
+from pipeline.readers.record import BLANK_LINE, Format, Record, RecordOptions, Rejected
 from pipeline.readers.text import text_records
-from pipeline.readers.warc import begins_warc, check_warc, warc_records
+from pipeline.readers.warc import WEB_RULES, begins_warc, check_warc, warc_records
 from pipeline.readers.wikiextractor import begins_articles, wiki_records
 from schemas.errors import DataError
 
 if TYPE_CHECKING:
-    from pipeline.readers.inputs import Piece
+    from pipeline.readers.inputs import FileRange
 
 
 class Reader(NamedTuple):
     """How files of one format are recognized, cut and read.
 
-    records: yields the records that begin in the piece, from its stream (see `Stream`), which is open already. It gets
-        the piece to say where something is, and to know whether it begins the file.
-    cuts: where large files are cut into pieces. "anywhere": at any byte of a plain file, and at frames of a compressed
+    records: yields the records that begin in the range, from its stream (see `Stream`), which is open already. It gets
+        the range to say where something is, and to know whether it begins the file.
+    cuts: where large files are cut into ranges. "anywhere": at any byte of a plain file, and at frames of a compressed
         one, or at row groups. "frames": only at frames, because a record begins with one. "whole": nowhere.
     suffixes: of names that stand for the format.
     begins: whether a file without such a name is of this format, given its first bytes, for text as UTF-8.
-    is_text: whether `records` gets plain bytes in UTF-8, and positions of records count bytes. If not, it gets the file
-        as it is, and positions count rows.
-    own_encoding: whether the text says in which encoding it is. Then `records` and `begins` get plain bytes that are
-        not converted, whatever --encoding is.
+    gets: what `records` reads.
+        "text": plain bytes in --encoding, whose lines come as UTF-8 from `lines_of_range`. `begins` gets UTF-8.
+        "plain": plain bytes as they are, whatever --encoding is, of text that says in which encoding it is, or of no
+        text at all.
+        "stored": the file as it is, which must not be compressed. Positions of records count rows, and not bytes.
+    harmless: reasons of rejected records that do not count as bad: they say what a record is, not that it is damaged.
     flags: the names of the flags of `shard` that only some formats use, this one among them.
     check: raises DataError if an open file with this name is damaged, and ModuleNotFoundError if a package that reads
         it is missing.
     """
 
-    records: Callable[[Stream, Piece, RecordOptions], Iterator[Record | Rejected]]
+    records: Callable[[Stream, FileRange, RecordOptions], Iterator[Record | Rejected]]
     cuts: Literal["anywhere", "frames", "whole"] = "anywhere"
     suffixes: tuple[str, ...] = ()
     begins: Callable[[bytes], bool] | None = None
-    is_text: bool = True
-    own_encoding: bool = False
+    gets: Literal["text", "plain", "stored"] = "text"
+    harmless: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     check: Callable[[IO[bytes], str], object] | None = None
 
@@ -62,13 +79,14 @@ READERS: dict[Format, Reader] = {
         json_records,
         suffixes=(".jsonl", ".json", ".ndjson"),
         begins=begins_json_lines,
+        harmless=(BLANK_LINE,),
         flags=("text_key", "encoding"),
     ),
     "parquet": Reader(
         parquet_records,
         suffixes=(".parquet", ".pq"),
         begins=begins_parquet,
-        is_text=False,
+        gets="stored",
         flags=("text_key",),
         check=open_parquet,
     ),
@@ -77,20 +95,27 @@ READERS: dict[Format, Reader] = {
         cuts="whole",
         suffixes=(".arrow", ".feather"),
         begins=begins_arrow,
-        is_text=False,
+        gets="stored",
         flags=("text_key",),
         check=open_arrow,
     ),
     # Recognized last of all, in formats.py: other kinds of files have lines of as many fields too.
-    "csv": Reader(csv_records, cuts="whole", suffixes=(".csv", ".tsv", ".tab"), flags=("text_key", "encoding")),
+    "csv": Reader(
+        csv_records,
+        cuts="whole",
+        suffixes=(".csv", ".tsv", ".tab"),
+        harmless=(BLANK_LINE,),
+        flags=("text_key", "encoding"),
+    ),
     "wikiextractor": Reader(wiki_records, begins=begins_articles, flags=("encoding",)),
-    "mediawiki": Reader(page_records, begins=begins_dump, flags=("encoding",)),
+    "mediawiki": Reader(page_records, begins=begins_dump, harmless=LEFT_OUT, flags=("encoding",)),
     "warc": Reader(
         warc_records,
         cuts="frames",
         suffixes=(".warc", ".wet"),
         begins=begins_warc,
-        own_encoding=True,
+        gets="plain",
+        harmless=WEB_RULES,
         check=check_warc,
     ),
     "html": Reader(
@@ -98,7 +123,8 @@ READERS: dict[Format, Reader] = {
         cuts="whole",
         suffixes=(".html", ".htm", ".xhtml"),
         begins=begins_html,
-        own_encoding=True,
+        gets="plain",
+        harmless=HTML_RULES,
         check=check_extractor,
     ),
     # The last: whatever is none of the others.
@@ -106,45 +132,47 @@ READERS: dict[Format, Reader] = {
 }
 
 
-def read_records(piece: Piece, options: RecordOptions) -> Iterator[Record | Rejected]:
-    """Yield the records that begin in the piece, whose format must be known (see `inputs.with_format`).
+def read_records(file_range: FileRange, options: RecordOptions) -> Iterator[Record | Rejected]:
+    """Yield the records that begin in the range, whose format must be known (see `inputs.with_format`).
 
     Raises DataError if the file cannot be read to its end, or has changed since the job began.
     """
-    assert piece.format != "auto"
-    reader = READERS[piece.format]
-    if reader.cuts == "whole" or (reader.cuts == "frames" and not piece.is_cut):
+    assert file_range.format != "auto"
+    reader = file_range.reader
+    if reader.cuts == "whole" or (reader.cuts == "frames" and not file_range.is_cut):
         # The file may have been cut before its format was known.
-        if piece.start > 0:
+        if file_range.start > 0:
             return
-        piece = replace(piece, end=piece.size)
+        file_range = replace(file_range, end=file_range.size)
 
     try:
-        with open_piece(piece, reader, options) as stream:
-            yield from reader.records(stream, piece, options)
+        with open_stream(file_range, reader, options) as stream:
+            yield from reader.records(stream, file_range, options)
     except DECOMPRESSION_ERRORS as error:
         raise DataError(
-            f"{piece.display_path} cannot be read to its end ({error}). "
+            f"{file_range.display_path} cannot be read to its end ({error}). "
             "It may be truncated or damaged: copy it again, or leave it out."
         ) from error
 
-    if not is_unchanged(piece.path, piece.version):
+    if not is_unchanged(file_range.path, file_range.version):
         raise DataError(
-            f"{piece.display_path} changed while it was read. Run the job again once nothing writes to its inputs."
+            f"{file_range.display_path} changed while it was read. Run the job again once nothing writes to its inputs."
         )
 
 
-def open_piece(piece: Piece, reader: Reader, options: RecordOptions) -> Stream:
-    """Open a piece for its reader. Reading raises the exceptions in DECOMPRESSION_ERRORS for a damaged file."""
-    if not reader.is_text:
-        return Stream(open_range(piece.file))
-    if piece.is_cut:
-        return open_cut(piece, options.max_decompression_ratio)
+def open_stream(file_range: FileRange, reader: Reader, options: RecordOptions) -> Stream:
+    """Open a range for its reader. Reading raises the exceptions in DECOMPRESSION_ERRORS for a damaged file."""
+    if reader.gets == "stored":
+        return Stream(open_range(file_range.file))
+    if file_range.is_cut:
+        return open_cut(file_range, options.max_decompression_ratio)
 
-    start = max(0, piece.start - 1)
-    file = open_range(piece.file, start, piece.end)
-    if not piece.is_whole_file:
-        return Stream(file, start, piece.end - 1)
+    start = max(0, file_range.start - 1)
+    file = open_range(file_range.file, start, file_range.end)
+    if not file_range.is_whole_file:
+        return Stream(file, start, file_range.end - 1)
     return Stream(
-        open_text(file, piece.display_path, piece.compression, piece.encoding, options.max_decompression_ratio)
+        open_text(
+            file, file_range.display_path, file_range.compression, file_range.encoding, options.max_decompression_ratio
+        )
     )

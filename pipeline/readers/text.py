@@ -2,8 +2,8 @@
 
 A blank line ends a document (--text_layout blank_line), every line is one (line), or the file is one (file).
 
-A record belongs to the piece in which it begins. So a file can be cut anywhere: a reader skips what began before its
-piece, and reads past the end of its piece until its last record ends.
+A record belongs to the range in which it begins. So a file can be cut anywhere: a reader skips what began before its
+range, and reads past the end of its range until its last record ends.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pipeline.readers.open import Stream
 from pipeline.readers.record import Record, RecordOptions, Rejected, decode_utf8, excerpt_of, too_long_reason
 
 if TYPE_CHECKING:
-    from pipeline.readers.inputs import Piece
+    from pipeline.readers.inputs import FileRange
 
 _BLANKS = b" \t\r\n\v\f"
 _RETURN = ord("\r")
@@ -36,11 +36,11 @@ _EXCERPT_LINES = 3
 
 
 class Line(NamedTuple):
-    """One line of a piece, or of a later one.
+    """One line of a range, or of a later one.
 
     offset: where it begins; see `Stream`.
     data: as UTF-8; None for a line above --max_document_bytes, which is not kept.
-    is_later: whether the line belongs to a later piece.
+    is_later: whether the line belongs to a later range.
     """
 
     offset: int
@@ -51,19 +51,19 @@ class Line(NamedTuple):
 Lines = Iterable[Line]
 
 
-def all_lines(stream: Stream, piece: Piece, options: RecordOptions) -> Iterator[Line]:
-    """Yield every line that begins in the piece or after it.
+def all_lines(stream: Stream, file_range: FileRange, options: RecordOptions) -> Iterator[Line]:
+    """Yield every line that begins in the range or after it.
 
     Consecutive blank lines come as one item, so that millions of them cost little; such an item never crosses the end
-    of the piece.
+    of the range.
     """
     file = stream.file
-    line_safe = is_line_safe(piece.encoding)
+    line_safe = is_line_safe(file_range.encoding)
     max_bytes = options.max_document_bytes
 
-    # A line that crosses the cut belongs to the piece before.
+    # A line that crosses the cut belongs to the range before.
     offset = stream.offset
-    if piece.start > 0:
+    if file_range.start > 0:
         offset += _skip_line(file)
 
     while line := file.readline(max_bytes + 1):
@@ -81,7 +81,7 @@ def all_lines(stream: Stream, piece: Piece, options: RecordOptions) -> Iterator[
 
         # Encodings that are not line-safe have been converted to UTF-8 already.
         if line_safe and kept is not None:
-            kept = to_utf8(kept, piece.encoding)
+            kept = to_utf8(kept, file_range.encoding)
 
         # As nearly all lines. To search for a number takes a fifth of the time that it takes to search for b"\r".
         if kept is None or (_RETURN not in kept and (kept.isascii() or kept[0] not in _STARTS_OF_BLANKS)):
@@ -91,9 +91,9 @@ def all_lines(stream: Stream, piece: Piece, options: RecordOptions) -> Iterator[
         offset += length
 
 
-def lines_of_piece(stream: Stream, piece: Piece, options: RecordOptions) -> Iterator[Line]:
-    """Yield the lines that begin in the piece."""
-    for line in all_lines(stream, piece, options):
+def lines_of_range(stream: Stream, file_range: FileRange, options: RecordOptions) -> Iterator[Line]:
+    """Yield the lines that begin in the range."""
+    for line in all_lines(stream, file_range, options):
         if line.is_later:
             return
         yield line
@@ -110,7 +110,7 @@ def _skip_line(file: IO[bytes]) -> int:
 
 
 def _read_blank_lines(stream: Stream, offset: int) -> bytes:
-    """Read the blank lines at `offset`, as far as they are buffered and begin in the piece."""
+    """Read the blank lines at `offset`, as far as they are buffered and begin in the range."""
     # In a part of a compressed file, the end is known only once the bytes after it are buffered.
     buffer = stream.file.peek()  # type: ignore[attr-defined]
     max_bytes = stream.end + 1 - offset
@@ -141,21 +141,20 @@ def _with_plain_ends(data: bytes, offset: int, is_later: bool) -> Iterator[Line]
 # ---- Documents ----
 
 
-def text_records(stream: Stream, piece: Piece, options: RecordOptions) -> Iterator[Record | Rejected]:
-    """Yield the documents of plain text that begin in the piece."""
+def text_records(stream: Stream, file_range: FileRange, options: RecordOptions) -> Iterator[Record | Rejected]:
+    """Yield the documents of plain text that begin in the range."""
     if options.text_layout == "line":
-        yield from _line_records(lines_of_piece(stream, piece, options), options)
+        yield from _line_records(lines_of_range(stream, file_range, options), options)
         return
 
-    lines = all_lines(stream, piece, options)
+    lines = all_lines(stream, file_range, options)
     if options.text_layout == "blank_line":
-        yield from _blank_line_records(lines, piece.start == 0, options)
-    elif piece.start == 0:  # layout "file": the first piece reads the whole file
+        yield from _blank_line_records(lines, file_range.start == 0, options)
+    elif file_range.start == 0:  # layout "file": the first range reads the whole file
         yield from _whole_file_record(lines, options)
 
 
 def _line_records(lines: Lines, options: RecordOptions) -> Iterator[Record | Rejected]:
-    """Yield every line that is not blank as a document."""
     for offset, line, _ in lines:
         if line is None:
             yield Rejected(too_long_reason(options.max_document_bytes), "text", offset)
@@ -167,7 +166,7 @@ def _line_records(lines: Lines, options: RecordOptions) -> Iterator[Record | Rej
 def _blank_line_records(lines: Lines, is_file_start: bool, options: RecordOptions) -> Iterator[Record | Rejected]:
     """Yield the documents between blank lines.
 
-    A document belongs to the piece that contains the last blank line before it, or the start of the file. So a reader
+    A document belongs to the range that contains the last blank line before it, or the start of the file. So a reader
     that begins in the middle of a file skips to the first blank line, and never has to look back.
     """
     document = DocumentLines(options.max_document_bytes) if is_file_start else None
@@ -187,7 +186,6 @@ def _blank_line_records(lines: Lines, is_file_start: bool, options: RecordOption
 
 
 def _whole_file_record(lines: Lines, options: RecordOptions) -> Iterator[Record | Rejected]:
-    """Yield the file as one document."""
     document = DocumentLines(options.max_document_bytes)
     for offset, line, _ in lines:
         document.add(line, offset)

@@ -1,9 +1,9 @@
 """Counts bytes that are not in the encoding of their file, and refuses files that have too many.
 
 A few damaged bytes are removed and reported. Many of them mean that the file is in another encoding, and so do some
-that are letters in another encoding; the error says which one is likely. Files are cut into pieces, so each worker
-reports the pieces that it read, and a file's reports are added up once all are there. Workers refuse a file early if
-one piece alone has too many.
+that are letters in another encoding; the error says which one is likely. Files are cut into ranges, so each worker
+reports the ranges that it read, and a file's reports are added up once all are there. Workers refuse a file early if
+one range alone has too many.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pipeline.commit.reports import Report
 from pipeline.readers.encodings import UTF8, is_in_other_encoding, likely_encoding
-from pipeline.readers.inputs import COMPRESSED_WEIGHT, Piece
+from pipeline.readers.inputs import COMPRESSED_WEIGHT, FileRange
 from pipeline.readers.record import MAX_RATIO, MAX_UNDECODABLE_RATIO, Record, Rejected, place_in_words
 from schemas.errors import DataError
 
@@ -33,7 +33,7 @@ _SAMPLE_BYTES = 1 << 14  # the encoding is guessed from this many bytes
 
 @dataclass
 class UndecodableBytes:
-    """Counts what could not be decoded in the records of one piece.
+    """Counts what could not be decoded in the records of one range.
 
     count: undecodable places so far.
     first_offset: offset of the first one.
@@ -44,7 +44,7 @@ class UndecodableBytes:
     were read.
     """
 
-    piece: Piece
+    file_range: FileRange
     max_ratio: float
     max_growth: int = MAX_RATIO
     count: int = 0
@@ -72,41 +72,41 @@ class UndecodableBytes:
     def _max_file_bytes(self) -> int:
         """Return the maximum plain bytes of the file: a compressed one may still have a long, valid rest."""
         growth = self.max_growth if self._is_size_unknown() else 1
-        return max(self.size, self.piece.size * growth)
+        return max(self.size, self.file_range.size * growth)
 
     def check(self) -> Report:
-        """Return the report, or raise DataError if this piece alone has more than the whole file may have."""
+        """Return the report, or raise DataError if this range alone has more than the whole file may have."""
         report = self.report()
         refuse_undecodable([report], self.max_ratio)
         return report
 
     def report(self) -> Report:
-        """Return what `plan_shards` needs to add up the pieces of a file."""
-        piece = self.piece
-        encoding = piece.encoding if piece.is_text else UTF8
-        is_guessed = self.count >= MIN_PLACES and piece.is_text and encoding == UTF8 and not piece.has_own_encoding
+        """Return what `survey_corpus` needs to add up the ranges of a file."""
+        file_range = self.file_range
+        encoding = file_range.encoding if file_range.reader.gets == "text" else UTF8
+        is_guessed = self.count >= MIN_PLACES and file_range.reader.gets == "text" and encoding == UTF8
 
         report: Report = {
-            "path": piece.display_path,
-            "encoding": OWN_ENCODING if piece.has_own_encoding else encoding,
+            "path": file_range.display_path,
+            "encoding": OWN_ENCODING if file_range.reader.gets == "plain" else encoding,
             "is_other": is_guessed and is_in_other_encoding(self.sample),
             "likely": likely_encoding(self.sample) if is_guessed else "",
             "count": self.count,
-            "worst_count": self.count,  # that of the piece that was guessed from, also after pieces are added up
+            "worst_count": self.count,  # that of the range that was guessed from, also after ranges are added up
             "first_place": self.first_offset,
             "size": self._file_bytes(),
         }
-        place = piece.place(self.first_offset)
+        place = file_range.place(self.first_offset)
         return report | {name: place[name] for name in ("unit", "compressed_start") if name in place}
 
     def _is_size_unknown(self) -> bool:
-        return self.piece.is_whole_file or self.piece.is_cut or not self.piece.is_text
+        return self.file_range.is_whole_file or self.file_range.is_cut or self.file_range.reader.gets == "stored"
 
     def _file_bytes(self) -> int:
         """Return the plain bytes of the whole file; an estimate for Parquet, Arrow and cut compressed files."""
-        if self.piece.is_cut or not self.piece.is_text:
-            return max(self.size, COMPRESSED_WEIGHT * self.piece.size)
-        return self.size if self.piece.is_whole_file else self.piece.size
+        if self.file_range.is_cut or self.file_range.reader.gets == "stored":
+            return max(self.size, COMPRESSED_WEIGHT * self.file_range.size)
+        return self.size if self.file_range.is_whole_file else self.file_range.size
 
 
 def refuse_undecodable(reports: Iterable[Report], max_ratio: float, corpus_size: int | None = None) -> None:
@@ -134,22 +134,22 @@ def _has_too_many(count: int, size: int, max_ratio: float) -> bool:
 
 
 def reports_by_file(reports: Iterable[Report]) -> list[Report]:
-    """Return one report per file, sorted by path, from reports on pieces or on sums of them, in any order."""
+    """Return one report per file, sorted by path, from reports on ranges or on sums of them, in any order."""
     by_path: dict[str, list[Report]] = {}
     for report in reports:
         by_path.setdefault(report["path"], []).append(report)
-    return [_add_pieces(pieces) for _, pieces in sorted(by_path.items())]
+    return [_add_reports(listed) for _, listed in sorted(by_path.items())]
 
 
-def _add_pieces(pieces: list[Report]) -> Report:
-    """Return the report on a file; the guess is that of the piece with the most undecodable bytes."""
-    worst = max(pieces, key=lambda piece: (piece["is_other"], piece["worst_count"], piece["likely"]))
-    first = min(pieces, key=lambda piece: (piece.get("compressed_start", 0), piece["first_place"]))
+def _add_reports(reports: list[Report]) -> Report:
+    """Return the report on a file; the guess is that of the range with the most undecodable bytes."""
+    worst = max(reports, key=lambda report: (report["is_other"], report["worst_count"], report["likely"]))
+    first = min(reports, key=lambda report: (report.get("compressed_start", 0), report["first_place"]))
     file = {name: value for name, value in worst.items() if name != "compressed_start"}
     file |= {name: first[name] for name in ("first_place", "compressed_start") if name in first}
     return file | {
-        "count": sum(piece["count"] for piece in pieces),
-        "size": max(piece["size"] for piece in pieces),
+        "count": sum(report["count"] for report in reports),
+        "size": max(report["size"] for report in reports),
     }
 
 

@@ -8,8 +8,8 @@ A record is a line `WARC/1.x`, named fields, an empty line, a block of Content-L
     others        what was requested and with which program; they hold no page, and are not counted
 
 Crawlers compress each record by itself, so a large file is cut at gzip members. A file with other frames, such as one
-that was compressed as a whole, is read by its first piece. The records are parsed here and not by a package (warcio,
-FastWARC), because their readers decompress by themselves: pieces, limits and messages are those of all other formats.
+that was compressed as a whole, is read by its first range. The records are parsed here and not by a package (warcio,
+FastWARC), because their readers decompress by themselves: ranges, limits and messages are those of all other formats.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from pipeline.readers.record import (
 from schemas.errors import DataError
 
 if TYPE_CHECKING:
-    from pipeline.readers.inputs import Piece
+    from pipeline.readers.inputs import FileRange
 
 OTHER_STATUS = "HTTP status other than 200"
 OTHER_TYPE = "content that is neither HTML nor text"
@@ -97,12 +97,12 @@ def check_warc(opened: IO[bytes], shown: str) -> None:
         check_extractor(opened, shown)
 
 
-def warc_records(stream: Stream, piece: Piece, options: RecordOptions) -> Iterator[Record | Rejected]:
-    """Yield the pages and texts among the records that begin in the piece.
+def warc_records(stream: Stream, file_range: FileRange, options: RecordOptions) -> Iterator[Record | Rejected]:
+    """Yield the pages and texts among the records that begin in the range.
 
     Raises DataError where no record begins although one should, and EOFError for a record that the file's end cuts off.
     """
-    for entry in _entries(stream, piece, options):
+    for entry in _entries(stream, file_range, options):
         try:
             record = _document(entry, options)
         except PageError as error:
@@ -161,11 +161,13 @@ def _page_of_response(entry: Entry, options: RecordOptions) -> Record:
 # ---- Records ----
 
 
-def _entries(stream: Stream, piece: Piece, options: RecordOptions) -> Iterator[Entry]:
-    """Yield the records that begin in the piece; all of the file for the first piece if it is not cut at records."""
+def _entries(stream: Stream, file_range: FileRange, options: RecordOptions) -> Iterator[Entry]:
+    """Yield the records that begin in the range; all of the file for the first range if it is not cut at records."""
     file = stream.file
-    is_cut = piece.is_cut and begins_with_one_record(piece.file, piece.display_path, piece.compression or "")
-    if piece.start > 0 and not is_cut:
+    is_cut = file_range.is_cut and begins_with_one_record(
+        file_range.file, file_range.display_path, file_range.compression or ""
+    )
+    if file_range.start > 0 and not is_cut:
         return
 
     offset = stream.offset
@@ -177,35 +179,34 @@ def _entries(stream: Stream, piece: Piece, options: RecordOptions) -> Iterator[E
             return
 
         if not line.endswith(b"\n") and b"WARC/".startswith(line[:5]):
-            raise _no_end(piece, offset)
+            raise _no_end(file_range, offset)
         if not _VERSION_LINE.fullmatch(line):
-            raise _no_record(piece, offset)
-        header = line + _rest_of_header(file, piece, offset)
+            raise _no_record(file_range, offset)
+        header = line + _rest_of_header(file, file_range, offset)
         fields = parse_fields(header)
         size = _size_of_block(fields)
         if size is None:
-            raise _no_record(piece, offset)
+            raise _no_record(file_range, offset)
         block = _read_block(file, size, options.max_document_bytes + MAX_HEADER_BYTES)
         if block is None:
-            raise _no_end(piece, offset)
+            raise _no_end(file_range, offset)
         yield Entry(offset, fields, block, size)
 
         offset += len(header) + size
         if is_cut and offset > stream.end:
-            raise _no_record(piece, stream.end)
+            raise _no_record(file_range, stream.end)
 
 
-def _rest_of_header(file: IO[bytes], piece: Piece, offset: int) -> bytes:
-    """Read the fields up to the empty line after them."""
+def _rest_of_header(file: IO[bytes], file_range: FileRange, offset: int) -> bytes:
     lines: list[bytes] = []
     length = 0
     while (line := file.readline(MAX_HEADER_BYTES)) not in _LINE_ENDS:
         if not line:
-            raise _no_end(piece, offset)
+            raise _no_end(file_range, offset)
         lines.append(line)
         length += len(line)
         if length > MAX_HEADER_BYTES:
-            raise _no_record(piece, offset)
+            raise _no_record(file_range, offset)
     return b"".join([*lines, line])
 
 
@@ -223,23 +224,23 @@ def _read_block(file: IO[bytes], size: int, max_bytes: int) -> bytes | None:
     return None if remaining else block
 
 
-def _no_record(piece: Piece, offset: int) -> DataError:
-    place = place_in_words(offset, piece.place(offset))
+def _no_record(file_range: FileRange, offset: int) -> DataError:
+    place = place_in_words(offset, file_range.place(offset))
     return DataError(
-        f"{piece.display_path} is damaged: no WARC record begins at {place}, where one should. Copy the file again, or "
-        "leave it out. If it is sound otherwise, write it again with `warcio recompress`."
+        f"{file_range.display_path} is damaged: no WARC record begins at {place}, where one should. Copy the file "
+        "again, or leave it out. If it is sound otherwise, write it again with `warcio recompress`."
     )
 
 
-def _no_end(piece: Piece, offset: int) -> EOFError:
-    return EOFError(f"the WARC record that begins at {place_in_words(offset, piece.place(offset))} has no end")
+def _no_end(file_range: FileRange, offset: int) -> EOFError:
+    return EOFError(f"the WARC record that begins at {place_in_words(offset, file_range.place(offset))} has no end")
 
 
-@lru_cache(1024)  # one bit for each file that this process reads a piece of
+@lru_cache(1024)  # one bit for each file that this process reads a range of
 def begins_with_one_record(file: InputFile, shown: str, compression: str) -> bool:
     """Return whether the first frame of a compressed file is one record, as crawlers write them.
 
-    If it is, a piece raises an error where another frame is not.
+    If it is, a range raises an error where another frame is not.
     """
     head = bytearray()
     length = 0

@@ -13,7 +13,7 @@ from pipeline.readers.record import BYTE_ORDER_MARK, Record, RecordOptions, Reje
 from pipeline.readers.text import DocumentLines, all_lines
 
 if TYPE_CHECKING:
-    from pipeline.readers.inputs import Piece
+    from pipeline.readers.inputs import FileRange
 
 OUTSIDE = "text outside of <doc>"
 UNCLOSED = "<doc> without </doc>"
@@ -33,17 +33,17 @@ def begins_articles(head: bytes) -> bool:
     return _FIRST_TAG.match(head) is not None
 
 
-def wiki_records(stream: Stream, piece: Piece, options: RecordOptions) -> Iterator[Record | Rejected]:
-    """Yield the <doc> blocks that begin in the piece, and rejections of unclosed blocks and of lines outside of blocks.
+def wiki_records(stream: Stream, file_range: FileRange, options: RecordOptions) -> Iterator[Record | Rejected]:
+    """Yield the <doc> blocks that begin in the range, and rejections of unclosed blocks and of lines outside of blocks.
 
-    Lines outside of blocks belong to the piece that contains the tag before them, or the start of the file. So a reader
+    Lines outside of blocks belong to the range that contains the tag before them, or the start of the file. So a reader
     that begins in the middle of a file skips to the first tag.
     """
     document: DocumentLines | None = None
     title = ""
-    is_outside = piece.start == 0
+    is_outside = file_range.start == 0
 
-    for line_offset, line, is_later in all_lines(stream, piece, options):
+    for line_offset, line, is_later in all_lines(stream, file_range, options):
         if is_later and document is None and not is_outside:
             return
         if document is not None and (line is None or _LESS_THAN not in line):  # as nearly all lines
@@ -94,7 +94,6 @@ def _cut_at_tags(offset: int, line: bytes | None) -> list[tuple[int, bytes | Non
 
 
 def _title_of(tag: bytes) -> str:
-    """Return the title in a <doc> tag; empty if it has none."""
     title = _TITLE.search(tag)
     return html.unescape(title[1].decode(errors="replace")).strip() if title else ""
 

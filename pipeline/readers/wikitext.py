@@ -202,7 +202,6 @@ _HIDDEN_VARIANTS = frozenset("HT-")
 
 
 def _inline(text: str) -> str:
-    """Return the text without inline markup."""
     if "-{" in text:
         text = _VARIANTS.sub(lambda found: _first_variant(found[1]), text)
     if "<" in text:
@@ -369,7 +368,6 @@ def _heading_or_text(line: str) -> Iterator[tuple[int, str]]:
 
 
 def _term_and_definition(line: str) -> tuple[str, ...]:
-    """Return the parts of `; term : definition`."""
     for colon in (" : ", ": ", " :"):
         term, found, definition = line.partition(colon)
         if found:

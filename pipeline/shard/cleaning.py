@@ -208,7 +208,6 @@ def _patterns() -> _Patterns:
 
 
 def _character_set(characters: Iterable[str]) -> str:
-    """Return the characters, escaped, as the inside of a regular expression's [...]."""
     return "".join(map(re.escape, sorted(characters)))
 
 

@@ -1,66 +1,28 @@
-"""Turns records of a split into documents: each takes the steps of STEPS, and those that stay are collected into runs.
+"""What is done to each document between its record and its run: the steps of STEPS, any of which may drop it.
 
 A new filter is a function here, such as `without_sentences`, and a row of STEPS. Whatever it drops is in the ledger by
 its reason. If it has a flag, that is a field of ShardJob and of ReadOptions, handed on in pipeline/jobs/shard.py, so
 that a job with another value is another job (ShardJob is in pipeline/options.py). If not, raise PIECES_VERSION in
 pipeline/commit/staging.py, so that no job continues with runs that were made without it.
 
-Copies within a run are dropped next, in partition.py; all others, near-duplicates and held-out documents in merge.py.
+Copies within a run are dropped next, in write_runs.py; all others, near-duplicates and held-out documents in
+write_shard.py.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import chain
 from typing import Any
 
-import pyarrow as pa
-
-from pipeline.commit.reports import Report
 from pipeline.filters.measures import Measured
-from pipeline.filters.rules import RULES, without_citations
-from pipeline.filters.selection import Thresholds
-from pipeline.readers.formats import ForeignFileError
-from pipeline.readers.inputs import Piece, Split, with_format
-from pipeline.readers.mediawiki import LEFT_OUT
-from pipeline.readers.record import MAX_UNDECODABLE_RATIO, Record, RecordOptions, Rejected
-from pipeline.readers.table import read_records
-from pipeline.readers.undecodable import UndecodableBytes
-from pipeline.readers.warc import WEB_RULES
+from pipeline.filters.rules import RULES, Thresholds
+from pipeline.readers.record import MAX_UNDECODABLE_RATIO, RecordOptions
 from pipeline.shard.cleaning import clean, drop_long_words
 from pipeline.shard.copies import Dedup
 from pipeline.shard.sentences import Splitter, lines_of, sentences_of
-from schemas.randomness import key
-from schemas.shards import TEXT_SCHEMA
-
-RUN_CHARACTERS = 32 << 20
-"""Characters of text in one run. With its sorted copy and its file, a worker holds about five times as much."""
-
-MAX_EXCERPTS = 10_000
-"""Maximum rejected records per run with an excerpt, of about 1 KB each; all are counted. With a wrong --text_key every
-record of a large file is rejected, and no document ever fills the run."""
-
-HARMLESS_REASONS = ("blank line", *LEFT_OUT, *WEB_RULES)
-"""Reasons of rejected records that do not count as bad: nothing is wrong with them."""
-
-FOLDER = "folder"
-"""Source, in the ledger, of files that a folder holds and that are not text."""
-
-# A document of MANY_LINES lines without a blank line may be that many documents. More than MANY_LONG_LINES suffice if
-# every line has LONG_LINE characters or more, because wrapped text has shorter lines.
-MANY_LINES = 1000
-MANY_LONG_LINES = 100
-LONG_LINE = 100
-
-CHUNK_BYTES = 1 << 20
-"""Bytes of sentences that wait as Python strings. So few stay in the processor's cache, and their memory is reused."""
-
-_ITERATED_ROWS = 256  # rows that become Python strings at once
-
-
-# ---- Steps ----
 
 
 @dataclass(slots=True)
@@ -107,23 +69,29 @@ def find_lines(document: Document, options: ReadOptions) -> Document:
 def filter_lines(document: Document, options: ReadOptions) -> Document | Drop:
     """Remove the lines that fail a rule of --filters, and count them by the rule that they failed first.
 
-    Drops a document of which no line is left. One that was empty before stays for a later step.
+    Drops a document of which no line is left, by the set whose rule removed the last one. A document that was empty
+    before stays for a later step.
     """
     if not any(document.blocks) or not options.filters:
         return document
-    removes_citations = "unfinished_lines" in options.filters
     rules = [(name, RULES[name], options.filters[name]) for name in _rules("line", options)]
+    edits = [rule.edit for _, rule, _ in rules if rule.edit]
+    last_set = ""
     for block in document.blocks:
+        for edit in edits:
+            block[:] = map(edit, block)
+
         kept = []
-        for line in map(without_citations, block) if removes_citations else block:
+        for line in block:
             broken = (name for name, rule, threshold in rules if rule.fails(rule.measure(line), threshold))
             failed = next(broken, None)
             if failed is None:
                 kept.append(line)
             else:
                 document.changes[f"lines removed ({failed})"] += 1
+                last_set = RULES[failed].set
         block[:] = kept
-    return document if any(document.blocks) else Drop("c4 filter: no line left")
+    return document if any(document.blocks) else Drop(f"{last_set} filter: no line left")
 
 
 def filter_text(document: Document, options: ReadOptions) -> Document | Drop:
@@ -189,179 +157,3 @@ class ReadOptions(RecordOptions):
     _: KW_ONLY
     max_undecodable_ratio: float = MAX_UNDECODABLE_RATIO
     filters: Thresholds = field(default_factory=dict)
-    steps: tuple[Step, ...] = STEPS
-
-
-# ---- Runs ----
-
-
-class SentenceColumn:
-    """An append-only list of documents, each a list of sentences, in half the memory of Python strings."""
-
-    def __init__(self) -> None:
-        self._chunks: list[pa.ListArray] = []
-        self._pending: list[list[str]] = []
-        self._pending_bytes = 0
-
-    def append(self, sentences: list[str], text_bytes: int) -> None:
-        """Add a document whose sentences have `text_bytes` bytes of UTF-8."""
-        self._pending.append(sentences)
-        self._pending_bytes += text_bytes
-        if self._pending_bytes >= CHUNK_BYTES:
-            self._close_chunk()
-
-    def to_arrow(self) -> pa.ListArray:
-        """Return the column: (documents,) list<string>."""
-        self._close_chunk()
-        whole = pa.concat_arrays(self._chunks)
-        self._chunks = [whole]  # releases the parts
-        pa.default_memory_pool().release_unused()
-        return whole
-
-    def __iter__(self) -> Iterator[list[str]]:
-        """Yield the sentences of each document."""
-        for chunk in self._chunks:
-            for start in range(0, len(chunk), _ITERATED_ROWS):
-                yield from chunk.slice(start, _ITERATED_ROWS).to_pylist()
-        yield from self._pending
-
-    def _close_chunk(self) -> None:
-        self._chunks.append(pa.array(self._pending, TEXT_SCHEMA.field("sentences").type))
-        self._pending = []
-        self._pending_bytes = 0
-
-
-@dataclass
-class RunBuffer:
-    """Documents in memory that become one run, column by column, and counts of what was dropped and changed.
-
-    characters, text_bytes: of all sentences.
-    ledger: number of dropped records by (reason, source).
-    cleaning: number of changes by each cleaning rule.
-    rejected: number of rejected records, without harmless ones.
-    excerpts: entries of OUTPUT/rejected/, for the first MAX_EXCERPTS of them.
-    files: entries of OUTPUT/rejected/ for the first MAX_EXCERPTS files of folders that are not text.
-    undecodable: one report for each piece with undecodable bytes.
-    unbroken: documents with many lines and no blank line; see `note_unbroken`.
-    """
-
-    ids: list[int] = field(default_factory=list)
-    sources: list[str] = field(default_factory=list)
-    sentences: SentenceColumn = field(default_factory=SentenceColumn)
-    characters: int = 0
-    text_bytes: int = 0
-    ledger: Counter[tuple[str, str]] = field(default_factory=Counter)
-    cleaning: Counter[str] = field(default_factory=Counter)
-    rejected: int = 0
-    excerpts: list[Report] = field(default_factory=list)
-    files: list[Report] = field(default_factory=list)
-    undecodable: list[Report] = field(default_factory=list)
-    unbroken: list[Report] = field(default_factory=list)
-
-    def add(self, record: Record, reading: ReadOptions) -> None:
-        """Take a document through all steps and keep its sentences. If a step drops it, count it in the ledger."""
-        document: Document | Drop = Document(record.text, record.source, self.cleaning)
-        for step in reading.steps:
-            document = step(document, reading)
-            if isinstance(document, Drop):
-                self.ledger[document.reason, record.source] += 1
-                return
-
-        # The id is that of the cleaned text, so that copies that differ in spaces or line breaks are duplicates too.
-        sentences = document.sentences
-        joined = " ".join(sentences)
-        encoded = joined.encode()
-        self.ids.append(document_id(encoded))
-        self.sources.append(record.source)
-
-        # The spaces that join sentences belong to none of them.
-        spaces = len(sentences) - 1
-        text_bytes = len(encoded) - spaces
-        self.sentences.append(sentences, text_bytes)
-        self.characters += len(joined) - spaces
-        self.text_bytes += text_bytes
-
-    def note_unbroken(self, record: Record, piece: Piece) -> None:
-        """Record a plain-text document with many lines but no blank one: its lines may be documents themselves."""
-        if piece.format == "text" and _may_be_many_documents(record):
-            self.unbroken.append(piece.place(record.position) | {"lines": record.line_count})
-
-    def reject(self, record: Rejected, piece: Piece) -> None:
-        """Count a rejected record in the ledger, and keep an excerpt unless it is harmless or there are too many."""
-        self.ledger[record.reason, record.source] += record.count
-        if record.reason in HARMLESS_REASONS:
-            return
-
-        self.rejected += 1
-        if len(self.excerpts) == MAX_EXCERPTS:
-            return
-
-        entry = {
-            "reason": record.reason,
-            "source": record.source,
-            **piece.place(record.position),
-            "shown": record.excerpt,
-        }
-        if record.keys:
-            entry["keys"] = list(record.keys)
-        self.excerpts.append(entry)
-
-    def leave_out(self, piece: Piece, error: ForeignFileError) -> None:
-        """Count a file of a folder that is not text in the ledger, and keep why. It is no bad record."""
-        reason = f"file that looks like {error.kind}"
-        self.ledger[reason, FOLDER] += 1
-        if len(self.files) < MAX_EXCERPTS:
-            self.files.append({"reason": reason, "source": FOLDER, **piece.place(0), "shown": str(error)})
-
-
-def _may_be_many_documents(record: Record) -> bool:
-    if record.line_count >= MANY_LINES:
-        return True
-    return record.line_count > MANY_LONG_LINES and min(map(len, record.text.splitlines())) >= LONG_LINE
-
-
-def document_id(text: bytes) -> int:
-    """Return the 64-bit id of a document, a hash of the UTF-8 of its sentences with spaces between.
-
-    It does not depend on the file, the position or the split into sentences, so equal ids mean equal text.
-    """
-    return key("document", text)  # BLAKE2b; expect one collision in 6 billion documents
-
-
-def read_documents(split: Split, reading: ReadOptions) -> Iterator[RunBuffer]:
-    """Yield the documents of a split in buffers of about RUN_CHARACTERS.
-
-    There is always a last buffer, even without documents, because its ledger counts too.
-    """
-    documents = RunBuffer()
-    for piece in split.pieces:
-        try:
-            piece = with_format(piece)
-        except ForeignFileError as error:
-            if not piece.in_folder:
-                raise
-            if piece.start == 0:
-                documents.leave_out(piece, error)
-            continue
-        undecodable = UndecodableBytes(piece, reading.max_undecodable_ratio, reading.max_decompression_ratio)
-
-        for record in read_records(piece, reading):
-            undecodable.add(record)
-
-            if isinstance(record, Rejected):
-                documents.reject(record, piece)
-            else:
-                documents.add(record, reading)
-                if reading.text_layout == "blank_line":
-                    documents.note_unbroken(record, piece)
-
-            # Checked after a document is added, so a run exceeds the limit by at most one document.
-            if documents.characters >= RUN_CHARACTERS:
-                yield documents
-                documents = RunBuffer()
-
-        # A piece's report goes to the run that contains the end of the piece.
-        if undecodable.count:
-            documents.undecodable.append(undecodable.check())
-
-    yield documents

@@ -2,13 +2,13 @@
 
 A document's id and the seed alone decide its side. The id is a hash of the document's text, so copies are always on one
 side, a document stays on its side when the corpus grows, and a larger share holds out the same documents and more.
-Duplicates are dropped before the corpus is divided (merge.py). So with --dedup minhash, the one document of a group of
-near-duplicates that is kept decides, and the others are in neither folder. If the corpus grows by a near-copy, that one
-may be kept instead and be on the other side: then only the two folders of one job fit together.
+Duplicates are dropped before the corpus is divided (write_shard.py). So with --dedup minhash, the one document of a
+group of near-duplicates that is kept decides, and the others are in neither folder. If the corpus grows by a near-copy,
+that one may be kept instead and be on the other side: then only the two folders of one job fit together.
 
-    write_shard      divides the documents of each shard, and writes the held-out ones as a run file (merge.py)
+    write_shard      divides the documents of each shard, and writes the held-out ones as a run file
     plan_held_out    chooses the number of held-out shards from the size of their text
-    write_shard      an exchange brings the documents of each held-out shard together (merge.py)
+    write_shard      an exchange brings the documents of each held-out shard together
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from pipeline.commit.reports import Report, total
 from pipeline.commit.staging import Staging
 from pipeline.exchange.blocks import Stream
 from pipeline.exchange.runs import encode_run, one_batch
-from pipeline.shard.partition import RUN_BUCKETS, documents_stream, placements_of
-from pipeline.shard.plan import MAX_READS, Sharding, shards_for
+from pipeline.shard.survey import MAX_READS, Sharding, shards_for
+from pipeline.shard.write_runs import RUN_BUCKETS, documents_stream, placements_of
 from schemas import storage
 from schemas.errors import DataError, UsageError
 from schemas.randomness import key, mix
@@ -100,7 +100,7 @@ def numbered_runs(report: Report) -> Iterator[tuple[int, list[Any]]]:
         yield index, report["held_out"]["index"]
 
 
-def counts_of(report: Report) -> Report:
+def held_out_counts(report: Report) -> Report:
     """Return what `plan_held_out` needs to know about a text shard."""
     return {
         "shards": 1,
@@ -110,8 +110,8 @@ def counts_of(report: Report) -> Report:
     }
 
 
-def add_counts(counts: Iterable[Report]) -> Report:
-    """Add up results of `counts_of`, or sums of them, in any order and grouping."""
+def add_held_out_counts(counts: Iterable[Report]) -> Report:
+    """Add up results of `held_out_counts`, or sums of them, in any order and grouping."""
     listed = list(counts)
     return {name: total(listed, name) for name in ("shards", "documents", "held_out", "text_bytes")}
 

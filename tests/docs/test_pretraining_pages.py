@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.filters.selection import chosen_rules
+from pipeline.filters.rules import chosen_rules
 from schemas.manifest import read_manifest
 from schemas.vocabulary import read_vocabulary
 from tests.conftest import ESM2_VOCABULARY, Command, made

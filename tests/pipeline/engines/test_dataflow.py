@@ -158,9 +158,9 @@ def test_steps_of_shard_that_take_long_run_in_stages_of_their_own() -> None:
     """So that each is spread over all workers, and a failure repeats no other one."""
     stages = stages_of(built()[0].proto_pipeline)
     listing = carrying(stages, "Splits")
-    reading = carrying(stages, "Spread")
-    sending = carrying(stages, "Gather/Buckets/Documents blocks")
-    writing = carrying(stages, "Gather/Buckets/Consume")
+    reading = carrying(stages, "Write runs")
+    sending = carrying(stages, "Write shards/Buckets/Documents blocks")
+    writing = carrying(stages, "Write shards/Buckets/Consume")
     finishing = carrying(stages, "Finish/Call")
     assert len({id(stage) for stage in (listing, reading, sending, writing, finishing)}) == 5
     # Reports travel no further than to their part of the manifest.

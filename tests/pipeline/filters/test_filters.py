@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.filters.measures import Measured, NGrams
-from pipeline.filters.rules import RULES
-from pipeline.filters.selection import chosen_rules
+from pipeline.filters.rules import RULES, Rule, chosen_rules
 from schemas.errors import ClozelineError, UsageError
 from schemas.manifest import read_manifest
 from tests.conftest import Command
@@ -219,6 +218,25 @@ def test_a_mistake_is_one_line(content: str, told: str, tmp_path: Path) -> None:
         chosen_rules(given, "en")
     assert told in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_a_rule_of_no_published_set_is_turned_on_by_its_name_alone(command, tmp_path: Path, monkeypatch) -> None:
+    capitals = Rule("own", "text", lambda text: text.share_of_words(sum(map(str.isupper, text.words))), 0.5)
+    unordered = Rule("own", "line", lambda line: line.startswith("*"), edit=lambda line: line.replace("+", "*"))
+    monkeypatch.setitem(RULES, "max_capitals", capitals)
+    monkeypatch.setitem(RULES, "starred_lines", unordered)
+    assert not {"max_capitals", "starred_lines"} & set(chosen_rules("c4,gopher,fineweb", "en")[0])
+    with pytest.raises(UsageError, match="'own' is not a set"):
+        chosen_rules("own", "en")
+
+    rules = tmp_path / "rules.toml"
+    rules.write_text("[rules]\nmax_capitals = true\nstarred_lines = true\n")
+    texts = ["The mill is old.\n\n+ Home", "BUY NOW OR NEVER", "+ Menu\n\n* Home"]
+    assert shard(command, tmp_path, texts, "--filters", rules).returncode == 0
+    manifest = read_manifest(str(tmp_path / "text"), "text")
+    ledger = {entry.reason: entry.count for entry in manifest.ledger}
+    assert ledger == {"own filter: max_capitals": 1, "own filter: no line left": 1}
+    assert manifest.statistics["cleaning"] == {"lines removed (starred_lines)": 3}
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from pipeline.beam import runner as beam_runner
 from pipeline.beam.remote import EngineError, RemoteJob, submit
 from pipeline.commit.failures import Failures
 from pipeline.commit.staging import Staging
-from pipeline.shard import plan as survey
+from pipeline.shard import survey
 from schemas import storage
 from schemas.errors import StorageError
 from tests.conftest import after

@@ -26,7 +26,7 @@ from pipeline.near_duplicates.signatures import (
     minhash_signatures,
     signature_rows,
 )
-from pipeline.shard.plan import CorpusSurvey
+from pipeline.shard.survey import CorpusSurvey
 from schemas.randomness import key
 from tests.pipeline.near_duplicates import reference
 
@@ -100,7 +100,7 @@ def test_every_way_drops_what_the_reference_drops(tmp_path: Path, shuffle: Shuff
     expected = reference.all_but_smallest(reference.similar(minima, reference.pairs_of_bands(minima)))
     assert len(expected) > 100
 
-    survey = CorpusSurvey(documents, SHARDS, shuffle == "merged", rejected=(), ledger=(), cleaning={})
+    survey = CorpusSurvey(documents, SHARDS, shuffle == "merged", rejected_runs=(), ledger=(), cleaning={})
     by_step = dropped(tmp_path, texts, survey, shuffle)
     assert set().union(*by_step) == expected
     assert bool(by_step[1]) == (documents == 5_000_000)  # the first small stars

@@ -14,8 +14,8 @@ from pipeline.near_duplicates.bands import BAND_SCHEMA, band_rows
 from pipeline.near_duplicates.components import EDGE_SCHEMA
 from pipeline.near_duplicates.signatures import SIGNATURE_SCHEMA, signature_rows
 from pipeline.near_duplicates.similarity import DELIVERY_SCHEMA, REQUEST_SCHEMA
-from pipeline.shard.partition import placements
-from pipeline.shard.plan import CorpusSurvey
+from pipeline.shard.survey import CorpusSurvey
+from pipeline.shard.write_runs import placements
 from schemas.randomness import mix
 from tests.pipeline.near_duplicates import reference
 from tests.pipeline.near_duplicates.buckets import KeyedBatches, relayed
@@ -44,7 +44,7 @@ def dropped_by_steps(minima: dict[int, np.ndarray], buckets: int, runs: int) -> 
 
 
 def _check(bucket, read_tables, details):
-    return steps.check_pairs(bucket, read_tables, details, seed=3, rounds=0)
+    return steps.check_candidates(bucket, read_tables, details, seed=3, rounds=0)
 
 
 def _finish(bucket, read_tables, details):
@@ -100,4 +100,4 @@ def test_rounds_leave_few_edges_of_a_path_of_all_documents(input_bytes: float, r
 
 
 def _survey(documents: int) -> CorpusSurvey:
-    return CorpusSurvey(documents, num_shards=1, merges_runs=False, rejected=(), ledger=(), cleaning={})
+    return CorpusSurvey(documents, num_shards=1, merges_runs=False, rejected_runs=(), ledger=(), cleaning={})

@@ -1,4 +1,4 @@
-"""Large compressed files read in pieces: every record once, wherever the file is cut and wherever its frames begin."""
+"""Large compressed files read in ranges: every record once, wherever the file is cut and wherever its frames begin."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from pipeline.readers import cut_files, inputs
 from pipeline.readers import open as opening
-from pipeline.readers.inputs import Piece, pieces_of, plan_splits
+from pipeline.readers.inputs import FileRange, plan_splits, ranges_of
 from pipeline.readers.listing import matching_files
 from pipeline.readers.open import Stream, compression_of
 from pipeline.readers.record import Record, RecordOptions, Rejected
@@ -83,20 +83,20 @@ def small_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cut_files, "SEARCH_BYTES", 40)
 
 
-def whole_piece(path: Path, form: str) -> Piece:
+def whole_range(path: Path, form: str) -> FileRange:
     ((_, size, version),) = matching_files(str(path))
     compression = compression_of(str(path))
-    return Piece(str(path), 0, size, size, size, version, form, compression)  # type: ignore[arg-type]
+    return FileRange(str(path), 0, size, size, size, version, form, compression)  # type: ignore[arg-type]
 
 
-def records(piece: Piece, layout: str) -> Found:
-    return list(read_records(piece, RecordOptions("text", layout)))  # type: ignore[arg-type]
+def records(file_range: FileRange, layout: str) -> Found:
+    return list(read_records(file_range, RecordOptions("text", layout)))  # type: ignore[arg-type]
 
 
-def in_pieces(whole: Piece, layout: str, cuts: list[int]) -> list[Found]:
+def in_ranges(whole: FileRange, layout: str, cuts: list[int]) -> list[Found]:
     bounds = sorted({0, whole.size, *(cut for cut in cuts if cut < whole.size)})
-    pieces = [replace(whole, start=start, end=end) for start, end in itertools.pairwise(bounds)]
-    return [records(piece, layout) for piece in pieces]
+    ranges = [replace(whole, start=start, end=end) for start, end in itertools.pairwise(bounds)]
+    return [records(file_range, layout) for file_range in ranges]
 
 
 def all_of(parts: list[Found]) -> Found:
@@ -136,11 +136,11 @@ def test_every_record_comes_out_once(tmp_path_factory, maker: str, kind: str, te
     path.write_bytes(b"".join(compress(part) for part in (*parts, *[b""] * frames.count(0))))
 
     form, layout = LAYOUTS[kind]
-    whole = whole_piece(path, form)
+    whole = whole_range(path, form)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(cut_files, "CELL_BYTES", 64)
         patched.setattr(cut_files, "SEARCH_BYTES", 40)
-        found = in_pieces(whole, layout, cuts)
+        found = in_ranges(whole, layout, cuts)
     assert without_places(all_of(found)) == without_places(records(whole, layout))
 
 
@@ -154,10 +154,10 @@ def test_every_cut_of_a_file_gives_the_same_records(tmp_path: Path, small_cells,
     path.write_bytes(b"".join(compress(text[start : start + 9]) for start in range(0, len(text), 9)))
 
     form, layout = LAYOUTS[kind]
-    whole = whole_piece(path, form)
+    whole = whole_range(path, form)
     expected = without_places(records(whole, layout))
     for cut in range(1, whole.size):
-        assert without_places(all_of(in_pieces(whole, layout, [cut]))) == expected, cut
+        assert without_places(all_of(in_ranges(whole, layout, [cut]))) == expected, cut
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "blank_line"])
@@ -171,10 +171,10 @@ def test_blank_lines_on_both_sides_of_a_cut_are_read_once(tmp_path: Path, small_
     path = tmp_path / f"x{suffix}"
     path.write_bytes(b"".join(map(compress, frames)))
 
-    whole = whole_piece(path, form)
-    found = in_pieces(whole, layout, list(range(64, whole.size, 64)))
+    whole = whole_range(path, form)
+    found = in_ranges(whole, layout, list(range(64, whole.size, 64)))
     assert sum(map(bool, found)) >= 3
-    assert without_places(all_of(found)) == without_places(records(whole_piece(plain, form), layout))
+    assert without_places(all_of(found)) == without_places(records(whole_range(plain, form), layout))
 
 
 @cache
@@ -190,7 +190,7 @@ class Large:
     """A file of `frames` frames of `text`, planned as `shard` does but cut above 0 bytes."""
 
     path: Path
-    pieces: list[Piece]
+    ranges: list[FileRange]
 
 
 @pytest.fixture
@@ -204,7 +204,7 @@ def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Larg
         path = tmp_path / name
         path.write_bytes(data)
         splits = plan_splits(matching_files(str(path)), "text")
-        return Large(path, [piece for split in splits for piece in split.pieces])
+        return Large(path, [file_range for split in splits for file_range in split.ranges])
 
     return make
 
@@ -221,34 +221,34 @@ def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Larg
         ("x.bz2", bz2.compress, 60_000),
     ],
 )
-def test_planned_pieces_share_the_work_and_read_the_text_once(large, layout, name, compress, frame_bytes) -> None:
+def test_planned_ranges_share_the_work_and_read_the_text_once(large, layout, name, compress, frame_bytes) -> None:
     text = natural_text(1_500_000)
     parts = [text[start : start + frame_bytes] for start in range(0, len(text), frame_bytes)]
     made = large(name, b"".join(map(compress, parts)))
-    assert len(made.pieces) > 5
+    assert len(made.ranges) > 5
 
-    found = [records(piece, layout) for piece in made.pieces]
-    whole = records(whole_piece(made.path, "text"), layout)
+    found = [records(file_range, layout) for file_range in made.ranges]
+    whole = records(whole_range(made.path, "text"), layout)
     assert without_places(all_of(found)) == without_places(whole)
     assert sum(bool(part) for part in found) >= 3
 
 
 @pytest.mark.parametrize("name", ["x.gz", "x.zst"])
-def test_a_file_of_one_frame_is_read_by_its_first_piece_and_searched_by_none(large, monkeypatch, name: str) -> None:
+def test_a_file_of_one_frame_is_read_by_its_first_range_and_searched_by_none(large, monkeypatch, name: str) -> None:
     text = natural_text(1_500_000)
     made = large(name, {"x.gz": gzip.compress, "x.zst": zstandard.compress}[name](text))
     monkeypatch.setattr(cut_files, "FRAME_FORMATS", {})
-    first, *others = made.pieces
-    assert all(records(piece, "line") == [] for piece in others)
+    first, *others = made.ranges
+    assert all(records(file_range, "line") == [] for file_range in others)
     monkeypatch.undo()
     assert sum(record.size for record in records(first, "line") if isinstance(record, Record)) > 1_000_000
 
 
-def test_a_frame_that_does_not_say_how_long_it_is_is_read_by_one_piece(large) -> None:
+def test_a_frame_that_does_not_say_how_long_it_is_is_read_by_one_range(large) -> None:
     compressor = zstandard.ZstdCompressor(write_content_size=False)
     made = large("x.zst", compressor.compress(natural_text(1_500_000)))
-    found = [records(piece, "line") for piece in made.pieces]
-    assert len(made.pieces) > 5 and found[0] and not any(found[1:])
+    found = [records(file_range, "line") for file_range in made.ranges]
+    assert len(made.ranges) > 5 and found[0] and not any(found[1:])
 
 
 DAMAGED = {
@@ -261,7 +261,7 @@ DAMAGED = {
 @pytest.mark.parametrize("place", [0, 12, *(pytest.param(place, marks=pytest.mark.thorough) for place in (1, 500))])
 @pytest.mark.parametrize("kind", DAMAGED)
 def test_damage_anywhere_is_an_error_with_its_place(large, kind: str, place: int) -> None:
-    """Also at the beginning of the first frame of a piece, which its reader then does not find."""
+    """Also at the beginning of the first frame of a range, which its reader then does not find."""
     name, compress, frame = DAMAGED[kind]
     text = natural_text(1_500_000)
     frames = [compress(text[start : start + 60_000]) for start in range(0, len(text), 60_000)]
@@ -273,22 +273,22 @@ def test_damage_anywhere_is_an_error_with_its_place(large, kind: str, place: int
         data[starts[number] + header + place] ^= 0x55
         made = large(name, bytes(data))
         with pytest.raises(DataError, match=rf"{name}.*the {frame} that begins at byte") as raised:
-            for piece in made.pieces:
-                records(piece, "line")
+            for file_range in made.ranges:
+                records(file_range, "line")
         named = int(str(raised.value).split("at byte ")[1].split(" ")[0].replace(",", ""))
         assert starts[number - 1] <= named <= starts[number + 1]
 
 
 @pytest.mark.parametrize("kind", DAMAGED)
-def test_a_file_that_is_cut_off_is_an_error_of_its_last_piece(large, kind: str) -> None:
+def test_a_file_that_is_cut_off_is_an_error_of_its_last_range(large, kind: str) -> None:
     name, compress, frame = DAMAGED[kind]
     text = natural_text(1_500_000)
     data = b"".join(compress(text[start : start + 60_000]) for start in range(0, len(text), 60_000))
     for missing in (1, 100, 10_000):
         made = large(name, data[:-missing])
         with pytest.raises(DataError, match=rf"the {frame}.* that begins at byte"):
-            for piece in made.pieces:
-                records(piece, "line")
+            for file_range in made.ranges:
+                records(file_range, "line")
 
 
 def test_compressed_data_within_compressed_data_is_refused_rather_than_read_twice(large) -> None:
@@ -296,12 +296,12 @@ def test_compressed_data_within_compressed_data_is_refused_rather_than_read_twic
     outer = [gzip.compress(natural_text(100_000)), gzip.compress(inner * 90, 0), gzip.compress(b"End.\n" * 30)]
     made = large("x.gz", b"".join(outer))
     with pytest.raises(DataError, match=r"compressed data within compressed data"):
-        for piece in made.pieces:
-            records(piece, "line")
+        for file_range in made.ranges:
+            records(file_range, "line")
 
 
 @pytest.mark.parametrize("kind", DAMAGED)
-def test_a_bomb_in_one_piece_is_named(large, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_a_bomb_in_one_range_is_named(large, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setattr(opening, "ALWAYS_ALLOWED", 4 << 20)
     name, compress, _ = DAMAGED[kind]
     rng = random.Random(0)
@@ -309,11 +309,11 @@ def test_a_bomb_in_one_piece_is_named(large, monkeypatch: pytest.MonkeyPatch, ki
     bomb = [compress(b"\n" * (30 << 20)) for _ in range(3)]
     made = large(name, b"".join(noise[:10] + bomb + noise[10:]))
     with pytest.raises(DataError, match=rf"{name} grows beyond \d+ MB"):
-        for piece in made.pieces:
-            records(piece, "line")
+        for file_range in made.ranges:
+            records(file_range, "line")
 
 
-def test_places_in_a_later_piece_count_from_its_first_frame(large) -> None:
+def test_places_in_a_later_range_count_from_its_first_frame(large) -> None:
     text = natural_text(1_500_000).replace(b"\n\n", b"\n")
     lines = text.splitlines(keepends=True)
     lines[len(lines) // 2] = b"\xff" * 9 + b"\n"
@@ -321,19 +321,19 @@ def test_places_in_a_later_piece_count_from_its_first_frame(large) -> None:
     frames = [zstandard.compress(text[start : start + 30_000]) for start in range(0, len(text), 30_000)]
     made = large("x.zst", b"".join(frames))
 
-    ((piece, record),) = (
-        (piece, record)
-        for piece in made.pieces
-        for record in records(piece, "line")
+    ((file_range, record),) = (
+        (file_range, record)
+        for file_range in made.ranges
+        for record in records(file_range, "line")
         if isinstance(record, Record) and record.undecodable
     )
     starts = [0, *itertools.accumulate(map(len, frames))]
-    first_frame = next(number for number, start in enumerate(starts) if start >= piece.start)
+    first_frame = next(number for number, start in enumerate(starts) if start >= file_range.start)
     assert text[30_000 * first_frame + record.position :].startswith(b"\xff" * 9)
-    assert piece.place(record.position) == {
+    assert file_range.place(record.position) == {
         "path": str(made.path),
         "place": record.position,
-        "compressed_start": piece.start,
+        "compressed_start": file_range.start,
     }
 
 
@@ -341,16 +341,16 @@ def test_an_encoding_that_is_not_line_safe_is_not_cut(large, tmp_path: Path) -> 
     path = tmp_path / "x.txt.gz"
     path.write_bytes(b"".join(gzip.compress(f"Line {i}.\n".encode("utf-16-le")) for i in range(20_000)))
     (split,) = plan_splits(matching_files(str(path)), "text", "utf-16-le")
-    (piece,) = split.pieces
-    assert piece.end == path.stat().st_size > 2 * (1 << 16)
-    assert len(records(piece, "line")) == 20_000
+    (file_range,) = split.ranges
+    assert file_range.end == path.stat().st_size > 2 * (1 << 16)
+    assert len(records(file_range, "line")) == 20_000
 
 
 # ---- A new format: a function and a row ----
 
 
-def word_of_frame(stream: Stream, piece: Piece, options: RecordOptions) -> Iterator[Record]:
-    """The first word of each frame that begins in the piece, as of records that begin with frames of 6 bytes."""
+def word_of_frame(stream: Stream, file_range: FileRange, options: RecordOptions) -> Iterator[Record]:
+    """The first word of each frame that begins in the range, as of records that begin with frames of 6 bytes."""
     offset = stream.offset
     while offset < stream.end and (word := stream.file.read(6)):
         # The end is known once the bytes after it are read.
@@ -359,13 +359,13 @@ def word_of_frame(stream: Stream, piece: Piece, options: RecordOptions) -> Itera
         offset += len(word)
 
 
-def whole_text(stream: Stream, piece: Piece, options: RecordOptions) -> Iterator[Record]:
+def whole_text(stream: Stream, file_range: FileRange, options: RecordOptions) -> Iterator[Record]:
     yield Record(stream.file.read().decode(), "whole")
 
 
 @pytest.mark.parametrize("plans_with_format", [True, False])
-@pytest.mark.parametrize(("cuts", "suffix", "pieces"), [("frames", ".gz", 40), ("frames", "", 1), ("whole", ".gz", 1)])
-def test_a_format_says_where_it_may_be_cut(tmp_path, monkeypatch, small_cells, cuts, suffix, pieces, plans_with_format):
+@pytest.mark.parametrize(("cuts", "suffix", "ranges"), [("frames", ".gz", 40), ("frames", "", 1), ("whole", ".gz", 1)])
+def test_a_format_says_where_it_may_be_cut(tmp_path, monkeypatch, small_cells, cuts, suffix, ranges, plans_with_format):
     reader = Reader(word_of_frame if cuts == "frames" else whole_text, cuts)
     monkeypatch.setitem(READERS, "words", reader)  # type: ignore[misc]
     monkeypatch.setattr(inputs, "CUT_ABOVE", 0)
@@ -377,10 +377,10 @@ def test_a_format_says_where_it_may_be_cut(tmp_path, monkeypatch, small_cells, c
     path.write_bytes(b"".join(gzip.compress(word) if suffix else word for word in words))
 
     (file,) = matching_files(str(path))
-    planned = list(pieces_of(file, "words" if plans_with_format else "auto"))  # type: ignore[arg-type]
-    assert (len(planned) == 1) == (plans_with_format and pieces == 1)
-    assert len(planned) >= pieces
+    planned = list(ranges_of(file, "words" if plans_with_format else "auto"))  # type: ignore[arg-type]
+    assert (len(planned) == 1) == (plans_with_format and ranges == 1)
+    assert len(planned) >= ranges
 
-    found = [records(replace(piece, format="words"), "line") for piece in planned]  # type: ignore[arg-type]
+    found = [records(replace(file_range, format="words"), "line") for file_range in planned]  # type: ignore[arg-type]
     assert "".join(record.text for record in all_of(found) if isinstance(record, Record)).encode() == b"".join(words)
-    assert sum(map(bool, found)) >= min(pieces, 2)
+    assert sum(map(bool, found)) >= min(ranges, 2)

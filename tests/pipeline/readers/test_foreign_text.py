@@ -52,17 +52,17 @@ def test_the_encoding_that_the_error_names_reads_the_file(tmp_path: Path, text: 
 
 
 def documents(path: Path, encoding: str) -> list[str]:
-    """The lines of a file, read in pieces of 1,000 bytes where it can be cut."""
+    """The lines of a file, read in ranges of 1,000 bytes where it can be cut."""
     size = path.stat().st_size
     (split,) = plan_splits(matching_files(str(path)), "text", encoding)
-    whole = split.pieces[0]
+    whole = split.ranges[0]
     cuts = [0, size] if whole.is_whole_file else [*range(0, size, 1000), size]
-    pieces = [replace(whole, start=start, end=end) for start, end in itertools.pairwise(cuts)]
+    ranges = [replace(whole, start=start, end=end) for start, end in itertools.pairwise(cuts)]
 
     found = []
-    for piece in pieces:
-        undecodable = UndecodableBytes(piece, max_ratio=0.001)
-        for record in read_records(piece, RecordOptions("text", "line")):
+    for file_range in ranges:
+        undecodable = UndecodableBytes(file_range, max_ratio=0.001)
+        for record in read_records(file_range, RecordOptions("text", "line")):
             assert isinstance(record, Record)
             undecodable.add(record)
             found.append(record.text.rstrip("\n"))

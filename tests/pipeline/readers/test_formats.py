@@ -7,17 +7,19 @@ import gzip
 import json
 import random
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipeline.beam.estimate import text_bytes_of
-from pipeline.readers.formats import find_format
-from pipeline.readers.inputs import plan_splits, with_format
+from pipeline.readers.formats import ForeignFileError, find_format, refuse_binary
+from pipeline.readers.inputs import FileRange, plan_splits, with_format
 from pipeline.readers.listing import matching_files
+from pipeline.readers.open import Stream
 from pipeline.readers.record import Record, RecordOptions
-from pipeline.readers.table import read_records
+from pipeline.readers.table import READERS, Reader, read_records
 from schemas.errors import DataError
 from tests.pipeline.readers.input_files import dump
 
@@ -220,7 +222,7 @@ def test_text_in_the_encoding_that_was_named_is_read(tmp_path: Path, text: str, 
     path = tmp_path / "x.txt"
     path.write_bytes(text.encode(encoding))
     (split,) = plan_splits(matching_files(str(path)), "auto", encoding)
-    assert len(split.pieces) == 1
+    assert len(split.ranges) == 1
 
 
 @pytest.mark.parametrize(
@@ -248,10 +250,10 @@ def test_letters_hidden_in_ascii_are_refused_with_their_encoding(
     monkeypatch.setattr("pipeline.readers.inputs.MAX_CHECKED_FILES", 0)
     (split,) = plan_splits(matching_files(str(path)), wanted)
     with pytest.raises(DataError, match=f"--encoding {encoding}"):
-        with_format(split.pieces[0])
+        with_format(split.ranges[0])
 
     (split,) = plan_splits(matching_files(str(path)), wanted, encoding)
-    (record, *_) = read_records(with_format(split.pieces[0]), RecordOptions("text", "file"))
+    (record, *_) = read_records(with_format(split.ranges[0]), RecordOptions("text", "file"))
     assert isinstance(record, Record) and text in record.text
 
 
@@ -267,6 +269,37 @@ def test_advice_for_binary_files_is_not_to_read_them_as_text(tmp_path: Path, nam
     with pytest.raises(DataError) as refusal:
         detect_format(tmp_path / name)
     assert "--format" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("suffix", [suffix for reader in READERS.values() for suffix in reader.suffixes])
+def test_a_suffix_of_a_format_is_not_refused(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"x{suffix}"
+    path.write_bytes(b"")
+    (file,) = matching_files(str(path))
+    refuse_binary(file)
+    assert suffix in READERS[find_format(file, "auto", "utf-8")].suffixes
+
+
+@pytest.mark.parametrize("name", ["x.docx", "x.DOCX", "x", "x.bin"])
+def test_a_row_takes_a_kind_of_files_that_is_refused_without_it(tmp_path: Path, monkeypatch, name: str) -> None:
+    def office_records(stream: Stream, file_range: FileRange, options: RecordOptions) -> Iterator[Record]:
+        yield Record(stream.file.read().decode(errors="replace"), "office")
+
+    def begins_office(head: bytes) -> bool:
+        return head.startswith(b"PK\x03\x04") and b"word/" in head
+
+    path = tmp_path / name
+    path.write_bytes(b"PK\x03\x04 word/document.xml")
+    (file,) = matching_files(str(path))
+    for refusing in (refuse_binary, lambda file: find_format(file, "auto", "utf-8")):
+        with pytest.raises(ForeignFileError):
+            refusing(file)
+
+    reader = Reader(office_records, "whole", (".docx",), begins_office, gets="plain")
+    monkeypatch.setitem(READERS, "office", reader)  # type: ignore[misc]
+    (split,) = plan_splits([file], "auto", in_folders=frozenset([file.path]))
+    (record,) = read_records(with_format(split.ranges[0]), RecordOptions("text", "file"))
+    assert (record.source, len(split.ranges)) == ("office", 1)
 
 
 def test_a_dry_run_knows_compressed_files_and_parquet_by_every_suffix() -> None:

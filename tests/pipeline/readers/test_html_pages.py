@@ -20,7 +20,7 @@ from pipeline.readers.page_encodings import UNKNOWN_ENCODING, decode_page
 from pipeline.readers.record import Record, RecordOptions, Rejected, Undecodable
 from pipeline.readers.table import read_records
 from tests.clozeline.test_installation import run_without
-from tests.pipeline.readers.test_cut_files import whole_piece
+from tests.pipeline.readers.test_cut_files import whole_range
 from tests.pipeline.readers.web_files import SOME_SECONDS, min_seconds, page, paragraphs, wet
 
 pytest.importorskip("trafilatura")
@@ -123,7 +123,7 @@ def test_a_few_damaged_bytes_are_counted_where_they_remain_and_many_are_a_reason
     damaged = body.replace(b"the", b"\xffthe", 1).replace("Straße".encode(), b"Stra\xc3e", 2)
     path = tmp_path / "x.html"
     path.write_bytes(damaged)
-    (found,) = read_records(whole_piece(path, "html"), RecordOptions("text", "blank_line"))
+    (found,) = read_records(whole_range(path, "html"), RecordOptions("text", "blank_line"))
     assert isinstance(found, Record) and found.text.count("\ufffd") == 1
     assert found.undecodable == Undecodable(1, 0)
 
@@ -230,7 +230,7 @@ def test_a_page_above_the_limit_is_a_bad_record(tmp_path: Path) -> None:
     path = tmp_path / "x.html"
     path.write_text(page(1))
     options = RecordOptions("text", "blank_line", max_document_bytes=100)
-    assert list(read_records(whole_piece(path, "html"), options)) == [Rejected("record above 100 bytes", "web", 0)]
+    assert list(read_records(whole_range(path, "html"), options)) == [Rejected("record above 100 bytes", "web", 0)]
 
 
 @pytest.mark.parametrize("count", [1, 300])

@@ -308,8 +308,8 @@ def test_the_end_of_shard_says_what_was_left_out_and_cleaned(command, tmp_path: 
     assert done.stderr == ""
 
 
-def test_undecodable_bytes_are_counted_over_the_pieces_of_a_file(command, tmp_path: Path, monkeypatch) -> None:
-    """Damage in one piece of a large file is measured against the whole file, wherever the file is cut."""
+def test_undecodable_bytes_are_counted_over_the_ranges_of_a_file(command, tmp_path: Path, monkeypatch) -> None:
+    """Damage in one range of a large file is measured against the whole file, wherever the file is cut."""
     monkeypatch.setattr(inputs, "SPLIT_BYTES", 10_000)
     data = (PROSE.encode() * 20 + b"\n") * 40
     (tmp_path / "x.txt").write_bytes(data[:25_000] + b"\xff" * 60 + data[25_000:])

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.readers import inputs
-from pipeline.readers.inputs import Piece, plan_splits, with_format
+from pipeline.readers.inputs import FileRange, plan_splits, with_format
 from pipeline.readers.listing import list_inputs, matching_files
 from pipeline.readers.record import Record, RecordOptions
 from pipeline.readers.table import read_records
@@ -178,7 +178,10 @@ def test_large_files_are_cut_and_small_ones_go_together(tmp_path: Path, monkeypa
     for name, size in {"a.jsonl": 25, "b.jsonl.gz": 8, "c.txt": 3, "d.txt": 4, "e.txt": 4, "f.jsonl": 0}.items():
         (tmp_path / name).write_bytes(b"x" * size)
     splits = plan_splits(matching_files(f"{tmp_path}/*"), "auto")
-    cut = [[(Path(piece.path).name, piece.start, piece.end) for piece in split.pieces] for split in splits]
+    cut = [
+        [(Path(file_range.path).name, file_range.start, file_range.end) for file_range in split.ranges]
+        for split in splits
+    ]
     assert cut == [
         [("a.jsonl", 0, 10)],
         [("a.jsonl", 10, 20)],
@@ -191,7 +194,7 @@ def test_large_files_are_cut_and_small_ones_go_together(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("name", ["x.parquet", "known-by-its-magic"])
-def test_each_row_group_belongs_to_the_piece_that_holds_its_first_byte(
+def test_each_row_group_belongs_to_the_range_that_holds_its_first_byte(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(inputs, "SPLIT_BYTES", 500)
@@ -200,13 +203,13 @@ def test_each_row_group_belongs_to_the_piece_that_holds_its_first_byte(
     pq.write_table(pa.table({"text": texts}), path, row_group_size=50)
 
     splits = plan_splits(matching_files(str(path)), "auto")
-    pieces = [piece for split in splits for piece in split.pieces]
-    assert len(pieces) == -(-path.stat().st_size // 500)
-    assert [record.text for piece in pieces for record in records_of(piece)] == texts
+    ranges = [file_range for split in splits for file_range in split.ranges]
+    assert len(ranges) == -(-path.stat().st_size // 500)
+    assert [record.text for file_range in ranges for record in records_of(file_range)] == texts
 
 
-def records_of(piece: Piece) -> list[Record]:
-    found = list(read_records(with_format(piece), RecordOptions("text", "line")))
+def records_of(file_range: FileRange) -> list[Record]:
+    found = list(read_records(with_format(file_range), RecordOptions("text", "line")))
     assert all(isinstance(record, Record) for record in found)
     return [record for record in found if isinstance(record, Record)]
 
@@ -216,11 +219,12 @@ def test_a_damaged_parquet_file_is_named_before_the_job_starts_and_by_workers(
 ) -> None:
     path = tmp_path / "x.parquet"
     pq.write_table(pa.table({"text": ["A b."]}), path)
+    (tmp_path / "first.parquet").write_bytes(path.read_bytes())
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(DataError, match="not a readable Parquet file"):
         plan_splits(matching_files(str(path)), "auto")
 
     monkeypatch.setattr(inputs, "MAX_CHECKED_FILES", 0)
-    (split,) = plan_splits(matching_files(str(path)), "auto")
+    (split,) = plan_splits(matching_files(str(tmp_path / "*.parquet")), "auto")
     with pytest.raises(DataError, match="not a readable Parquet file"):
-        records_of(split.pieces[0])
+        records_of(split.ranges[1])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.readers import cut_files
-from pipeline.readers.inputs import Piece
+from pipeline.readers.inputs import FileRange
 from pipeline.readers.listing import matching_files
 from pipeline.readers.mediawiki import (
     DISAMBIGUATION,
@@ -65,14 +65,14 @@ PAGES = [
 
 def records(path: Path, *cuts: int) -> list[Record | Rejected]:
     ((_, size, version),) = matching_files(str(path))
-    whole = Piece(str(path), 0, size, size, size, version, "mediawiki", compression_of(str(path)))
+    whole = FileRange(str(path), 0, size, size, size, version, "mediawiki", compression_of(str(path)))
     bounds = itertools.pairwise(sorted({0, size, *cuts}))
     options = RecordOptions("text", "blank_line", max_document_bytes=30_000)
     return [found for a, b in bounds for found in read_records(replace(whole, start=a, end=b), options)]
 
 
 def without_places(found: list[Record | Rejected]) -> list[Record | Rejected]:
-    """The records. In cut files, places count from the first frame of a piece."""
+    """The records. In cut files, places count from the first frame of a range."""
     return [replace(record, position=0) for record in found]
 
 

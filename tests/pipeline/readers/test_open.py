@@ -6,10 +6,10 @@ import pytest
 import zstandard
 
 from pipeline.readers import open as opening
-from pipeline.readers.inputs import Piece
+from pipeline.readers.inputs import FileRange
 from pipeline.readers.open import compression_of, open_plain
 from pipeline.readers.record import RecordOptions
-from pipeline.readers.table import READERS, open_piece
+from pipeline.readers.table import READERS, open_stream
 from pipeline.readers.text import all_lines
 from schemas.errors import DataError
 from tests.pipeline.readers.input_files import COMPRESS
@@ -17,10 +17,10 @@ from tests.pipeline.readers.input_files import COMPRESS
 
 def lines(path: Path, start: int = 0) -> list[tuple[int, bytes | None]]:
     size = path.stat().st_size
-    piece = Piece(str(path), start, size, size, size, "", "text", compression_of(str(path)))
+    file_range = FileRange(str(path), start, size, size, size, "", "text", compression_of(str(path)))
     options = RecordOptions("text", "line")
-    with open_piece(piece, READERS["text"], options) as stream:
-        return [(line.offset, line.data) for line in all_lines(stream, piece, options)]
+    with open_stream(file_range, READERS["text"], options) as stream:
+        return [(line.offset, line.data) for line in all_lines(stream, file_range, options)]
 
 
 @pytest.mark.parametrize("suffix", COMPRESS)

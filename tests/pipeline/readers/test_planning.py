@@ -7,14 +7,14 @@ import os
 import random
 from pathlib import Path
 
-import orjson
 import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.commit.staging import Staging
 from pipeline.readers import cut_files, inputs, ranges
-from pipeline.readers.inputs import Piece, Split, plan_splits, with_format
+from pipeline.readers.inputs import FileRange, Split, plan_splits, read_splits, with_format, write_splits
 from pipeline.readers.listing import matching_files
 from pipeline.readers.record import Record, RecordOptions
 from pipeline.readers.table import read_records
@@ -33,8 +33,8 @@ def bucket(s3: ObjectStore):
     return made
 
 
-def records(piece: Piece) -> list[Record]:
-    found = list(read_records(with_format(piece), RecordOptions("text", "line")))
+def records(file_range: FileRange) -> list[Record]:
+    found = list(read_records(with_format(file_range), RecordOptions("text", "line")))
     assert all(isinstance(record, Record) for record in found)
     return [record for record in found if isinstance(record, Record)]
 
@@ -55,8 +55,8 @@ def test_many_files_are_planned_from_the_listing_and_cost_a_worker_two_requests(
     assert len(store.requests) <= 2
 
     store.requests.clear()
-    for piece in split.pieces:
-        assert len(records(with_format(piece))) == 1
+    for file_range in split.ranges:
+        assert len(records(with_format(file_range))) == 1
     assert sorted(method for method, _ in store.requests) == ["GET"] * 20 + ["HEAD"] * 20
 
 
@@ -73,12 +73,12 @@ def test_few_files_are_opened_before_the_job_starts(store: ObjectStore, bucket) 
 def test_a_file_that_changes_after_the_listing_is_named(bucket) -> None:
     bucket.put_object(Key="x.jsonl", Body=b'{"text": "a"}\n')
     (split,) = plan_splits(matching_files("s3://plans/*.jsonl"), "auto")
-    assert [split.pieces[0].file] == matching_files("s3://plans/x.jsonl")
-    assert len(records(split.pieces[0])) == 1
+    assert [split.ranges[0].file] == matching_files("s3://plans/x.jsonl")
+    assert len(records(split.ranges[0])) == 1
 
     bucket.put_object(Key="x.jsonl", Body=b'{"text": "b"}\n')
     with pytest.raises(DataError, match=r"x\.jsonl changed while it was read"):
-        records(split.pieces[0])
+        records(split.ranges[0])
 
 
 def test_a_file_of_the_wrong_kind_is_refused_by_the_worker_too(tmp_path: Path, monkeypatch) -> None:
@@ -87,11 +87,11 @@ def test_a_file_of_the_wrong_kind_is_refused_by_the_worker_too(tmp_path: Path, m
     (tmp_path / "y.txt").write_bytes("Café crème. Très bon.\n".encode() * 20)
     (split,) = plan_splits(matching_files(f"{tmp_path}/x.txt"), "auto")
     with pytest.raises(DataError, match=r"x\.txt looks like XML"):
-        records(split.pieces[0])
+        records(split.ranges[0])
     for wanted in ("auto", "text"):
         (split,) = plan_splits(matching_files(f"{tmp_path}/y.txt"), wanted, "cp1252")  # type: ignore[arg-type]
         with pytest.raises(DataError, match="--encoding utf-8"):
-            records(split.pieces[0])
+            records(split.ranges[0])
 
 
 def test_the_cut_does_not_depend_on_who_finds_out_the_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,13 +106,13 @@ def test_the_cut_does_not_depend_on_who_finds_out_the_format(tmp_path: Path, mon
     for limit in (0, 100):
         monkeypatch.setattr(inputs, "MAX_CHECKED_FILES", limit)
         splits = plan_splits(files, "auto")
-        cuts.append([[(p.path, p.start, p.end, p.weight) for p in split.pieces] for split in splits])
-        resolved = [with_format(piece).format for split in splits for piece in split.pieces]
+        cuts.append([[(p.path, p.start, p.end, p.weight) for p in split.ranges] for split in splits])
+        resolved = [with_format(file_range).format for split in splits for file_range in split.ranges]
         assert set(resolved) == {"text", "jsonl"}
     assert cuts[0] == cuts[1]
 
 
-def test_pieces_of_a_cut_file_fetch_little_more_than_their_bytes(
+def test_ranges_of_a_cut_file_fetch_little_more_than_their_bytes(
     store: ObjectStore, bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inputs, "CUT_ABOVE", 0)
@@ -128,13 +128,13 @@ def test_pieces_of_a_cut_file_fetch_little_more_than_their_bytes(
 
     for name, largest in (("many", 9), ("one", 0)):
         splits = plan_splits(matching_files(f"s3://plans/{name}.txt.gz"), "text")
-        pieces = [piece for split in splits for piece in split.pieces]
-        found = [records(piece) for piece in pieces]
+        ranges = [file_range for split in splits for file_range in split.ranges]
+        found = [records(file_range) for file_range in ranges]
         assert b"".join(record.text.encode() for part in found for record in part) == text
-        assert len(pieces) >= 3
+        assert len(ranges) >= 3
 
         store.requests.clear()
-        records(pieces[1])
+        records(ranges[1])
         gets = [path for method, path in store.requests if method == "GET"]
         assert len(gets) <= largest
 
@@ -148,11 +148,12 @@ PATHS = st.one_of(st.text(max_size=20), st.binary(max_size=20).map(os.fsdecode))
     encoding=st.sampled_from(["utf-8", "cp1252"]),
     numbers=st.tuples(*[st.integers(0, 1 << 50)] * 4),
 )
-def test_a_split_survives_its_row(path: str, written: str, encoding: str, numbers: tuple[int, int, int, int]) -> None:
-    piece = Piece(path, *numbers, "v", "auto", "gzip", path_as_written=written, encoding=encoding)
-    split = Split(7, (piece, piece))
-    row = orjson.loads(orjson.dumps(split.to_row()))
-    assert Split.from_row(row) == split
+def test_a_split_survives_its_file(path: str, written: str, encoding: str, numbers: tuple[int, int, int, int]) -> None:
+    file_range = FileRange(path, *numbers, "v", "auto", "gzip", path_as_written=written, encoding=encoding)
+    split = Split(7, (file_range, file_range))
+    staging = Staging("memory://planned", "job")
+    write_splits([split], staging)
+    assert list(read_splits(0, staging)) == [(7, split)]
 
 
 def test_symbolic_links_are_read_like_the_files_that_they_name(tmp_path: Path) -> None:
@@ -163,7 +164,7 @@ def test_symbolic_links_are_read_like_the_files_that_they_name(tmp_path: Path) -
     (file,) = matching_files(f"{tmp_path}/*.txt")
     assert file == matching_files(f"{tmp_path}/a.txt")[0]
     (split,) = plan_splits([file], "auto")
-    assert len(records(split.pieces[0])) == 2
+    assert len(records(split.ranges[0])) == 2
 
 
 def test_ranges_of_a_remote_file_are_its_bytes(bucket) -> None:

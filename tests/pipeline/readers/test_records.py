@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.readers.inputs import Piece
+from pipeline.readers.inputs import FileRange
 from pipeline.readers.jsonl import parse_json_line
 from pipeline.readers.listing import matching_files
 from pipeline.readers.open import compression_of
@@ -28,14 +28,16 @@ READ |= {"dump": ("mediawiki", "blank_line")}
 READ |= {layout: ("text", layout) for layout in ("blank_line", "line", "file")}
 
 
-def piece(path: Path, form: Any, start: int = 0, end: int | None = None) -> Piece:
+def file_range(path: Path, form: Any, start: int = 0, end: int | None = None) -> FileRange:
     ((_, size, version),) = matching_files(str(path))
-    return Piece(str(path), start, size if end is None else end, size, size, version, form, compression_of(str(path)))
+    return FileRange(
+        str(path), start, size if end is None else end, size, size, version, form, compression_of(str(path))
+    )
 
 
 def records(path: Path, kind: str, start: int = 0, end: int | None = None) -> list[Record | Rejected]:
     form, layout = READ[kind]
-    return list(read_records(piece(path, form, start, end), RecordOptions("text", layout)))  # type: ignore[arg-type]
+    return list(read_records(file_range(path, form, start, end), RecordOptions("text", layout)))  # type: ignore[arg-type]
 
 
 WRITE: dict[str, Callable[[list[str]], str]] = {
@@ -52,7 +54,7 @@ TEXT = st.text("ab\n", min_size=1, max_size=40).map(lambda text: "x" + "\n".join
 @pytest.mark.parametrize("kind", WRITE)
 @given(texts=st.lists(TEXT, min_size=1, max_size=12), data=st.data())
 @settings(max_examples=60, deadline=None)
-def test_every_record_belongs_to_exactly_one_piece(tmp_path_factory, kind: str, texts, data: st.DataObject) -> None:
+def test_every_record_belongs_to_exactly_one_range(tmp_path_factory, kind: str, texts, data: st.DataObject) -> None:
     path = tmp_path_factory.mktemp("pieces") / "x"
     path.write_text(WRITE[kind](texts))
     size = path.stat().st_size
@@ -169,7 +171,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, suffix: str) -> None:
 def test_a_file_that_changes_while_it_is_read_is_named(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text(WRITE["jsonl"](["one", "two"]))
-    reading = read_records(piece(path, "jsonl"), RecordOptions("text", "line"))
+    reading = read_records(file_range(path, "jsonl"), RecordOptions("text", "line"))
     next(reading)
     path.write_text(WRITE["jsonl"](["one", "two", "three"]))
     with pytest.raises(DataError, match=r"x\.jsonl changed while it was read"):
@@ -181,7 +183,7 @@ def test_parquet(tmp_path: Path) -> None:
     pq.write_table(pa.table({"text": ["one", None, "three"], "source": ["a", "b", None], "n": [1, 2, 3]}), path)
 
     def read(text_key: str) -> list:
-        return list(read_records(piece(path, "parquet"), RecordOptions(text_key, "line")))
+        return list(read_records(file_range(path, "parquet"), RecordOptions(text_key, "line")))
 
     assert read("text") == [Record("one", "a"), Rejected("no text under 'text'", "b", 1), Record("three", "parquet")]
     with pytest.raises(DataError, match=r"has no text column 'body'; give --text_key one of text, source"):
@@ -194,8 +196,8 @@ def test_places_of_rejected_parquet_rows_count_from_the_beginning_of_the_file(tm
     path = tmp_path / "x.parquet"
     pq.write_table(pa.table({"text": ["a", "b", None, "d", "e", None]}), path, row_group_size=3)
     second_group = pq.ParquetFile(path).metadata.row_group(1).column(0).dictionary_page_offset
-    pieces = [piece(path, "parquet", 0, second_group), piece(path, "parquet", second_group)]
-    found = [record for part in pieces for record in read_records(part, RecordOptions("text", "line"))]
+    ranges = [file_range(path, "parquet", 0, second_group), file_range(path, "parquet", second_group)]
+    found = [record for part in ranges for record in read_records(part, RecordOptions("text", "line"))]
     assert [record.position for record in found if isinstance(record, Rejected)] == [2, 5]
 
 

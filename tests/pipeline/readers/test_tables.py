@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.readers import arrow
+from pipeline.readers import columnar
 from pipeline.readers.csv_rows import LINE_END, OTHER_WIDTH, UNCLOSED
 from pipeline.readers.inputs import plan_splits, with_format
 from pipeline.readers.listing import matching_files
@@ -28,8 +28,8 @@ from schemas.errors import DataError
 def read(path: Path, text_key: str = "text", encoding: str = "utf-8", **limits: int) -> list[Record | Rejected]:
     splits = plan_splits(matching_files(str(path)), "auto", encoding)
     options = RecordOptions(text_key, "line", **limits)
-    pieces = [with_format(piece) for split in splits for piece in split.pieces]
-    return [record for piece in pieces for record in read_records(piece, options)]
+    ranges = [with_format(file_range) for split in splits for file_range in split.ranges]
+    return [record for file_range in ranges for record in read_records(file_range, options)]
 
 
 def shown(records: list[Record | Rejected]) -> list[str]:
@@ -212,7 +212,7 @@ def test_a_huge_batch_is_refused_before_it_fills_memory(tmp_path: Path, monkeypa
             writer.write_table(table)
 
     # Of a file, only the columns that are used are read.
-    monkeypatch.setattr(arrow, "MAX_BATCH_BYTES", 1_000_000)
+    monkeypatch.setattr(columnar, "MAX_BATCH_BYTES", 1_000_000)
     assert len(read(tmp_path / "file.arrow")) == 100
     with pytest.raises(DataError, match=r"stream\.arrow has a record batch of 2,\d+,\d+ bytes.*max_chunksize"):
         read(tmp_path / "stream.arrow")

@@ -12,26 +12,26 @@ from typing import Any
 
 import pytest
 
-from pipeline.readers.inputs import Piece, plan_splits
+from pipeline.readers.inputs import FileRange, plan_splits
 from pipeline.readers.listing import matching_files
 from pipeline.readers.record import Record, RecordOptions
 from pipeline.readers.table import read_records
 from pipeline.readers.undecodable import UndecodableBytes, refuse_undecodable
-from pipeline.shard.documents import RunBuffer
+from pipeline.shard.run_buffer import RunBuffer
 from schemas.errors import DataError
 
 PROSE = "The cat sat on the mat. It was happy there. The dog was not.\n"
 
 
-def piece_of(path: Path) -> Piece:
+def range_of(path: Path) -> FileRange:
     (split,) = plan_splits(matching_files(str(path)), "auto")
-    return split.pieces[0]
+    return split.ranges[0]
 
 
 def counted(path: Path) -> UndecodableBytes:
     """What is undecodable in a file of lines. Raises DataError as a worker does."""
-    undecodable = UndecodableBytes(piece_of(path), max_ratio=0.001)
-    for record in read_records(undecodable.piece, RecordOptions("text", "line")):
+    undecodable = UndecodableBytes(range_of(path), max_ratio=0.001)
+    for record in read_records(undecodable.file_range, RecordOptions("text", "line")):
         undecodable.add(record)
     undecodable.check()
     return undecodable
@@ -65,12 +65,12 @@ def test_a_file_name_that_is_not_utf8_is_reported(command, tmp_path: Path) -> No
 
 def test_reports_name_files_as_the_user_did(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_bytes(PROSE.encode() * 1000 + b"caf\xe9.\n")
-    piece = replace(piece_of(tmp_path / "x.txt"), path_as_written="data/x.txt")
+    file_range = replace(range_of(tmp_path / "x.txt"), path_as_written="data/x.txt")
 
     documents = RunBuffer()
-    documents.note_unbroken(Record(PROSE * 1000, "text", line_count=1000), piece)
+    documents.note_unbroken(Record(PROSE * 1000, "text", line_count=1000), file_range)
     assert documents.unbroken[0]["path"] == "data/x.txt"
-    assert UndecodableBytes(piece, max_ratio=0.001).report()["path"] == "data/x.txt"
+    assert UndecodableBytes(file_range, max_ratio=0.001).report()["path"] == "data/x.txt"
 
 
 def test_a_book_in_another_encoding_with_few_letters_of_it_is_refused(tmp_path: Path) -> None:
@@ -124,9 +124,9 @@ def test_the_manifest_names_a_hundred_files_once_each(command, tmp_path: Path) -
 )
 def test_lines_that_may_be_documents_are_noted(tmp_path: Path, lines: int, line: str, warned: bool) -> None:
     (tmp_path / "x.txt").write_text((line + "\n") * lines)
-    piece = piece_of(tmp_path / "x.txt")
+    file_range = range_of(tmp_path / "x.txt")
     documents = RunBuffer()
-    for record in read_records(piece, RecordOptions("text", "blank_line")):
+    for record in read_records(file_range, RecordOptions("text", "blank_line")):
         assert isinstance(record, Record)
-        documents.note_unbroken(record, piece)
+        documents.note_unbroken(record, file_range)
     assert bool(documents.unbroken) == warned

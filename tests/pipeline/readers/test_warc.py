@@ -19,7 +19,7 @@ from pipeline.readers.warc import IN_SEGMENTS, OTHER_STATUS, OTHER_TYPE, REVISIT
 from schemas.errors import DataError
 from schemas.manifest import read_manifest
 from tests.conftest import Command
-from tests.pipeline.readers.test_cut_files import all_of, bgzf, in_pieces, whole_piece, without_places
+from tests.pipeline.readers.test_cut_files import all_of, bgzf, in_ranges, whole_range, without_places
 from tests.pipeline.readers.web_files import (
     REQUEST,
     SOME_SECONDS,
@@ -41,7 +41,7 @@ OPTIONS = RecordOptions("text", "blank_line")
 
 def read(path: Path, data: bytes, options: RecordOptions = OPTIONS) -> list[Record | Rejected]:
     path.write_bytes(data)
-    return list(read_records(whole_piece(path, "warc"), options))
+    return list(read_records(whole_range(path, "warc"), options))
 
 
 def outcome(found: Record | Rejected) -> str:
@@ -136,7 +136,7 @@ def test_the_header_of_a_compressed_record_is_found_in_time_that_its_size_bounds
     def begin(lines: int) -> float:
         path = tmp_path / f"{lines}.warc.gz"
         path.write_bytes(members(record("conversion", "text/plain", b"x", *["a: b"] * lines)))
-        file = whole_piece(path, "warc").file
+        file = whole_range(path, "warc").file
         return min_seconds(lambda: begins_with_one_record.__wrapped__(file, str(path), "gzip"))
 
     assert begin(128_000) < 8 * begin(32_000) + SOME_SECONDS
@@ -188,18 +188,18 @@ PIECE_OF_WARC = st.one_of(
 )
 @settings(max_examples=60, deadline=None)
 def test_every_record_comes_out_once_wherever_the_file_is_cut(tmp_path_factory, parts, cuts, frames, one_frame) -> None:
-    """Also from a file whose frames do not begin with records, which its first piece reads."""
+    """Also from a file whose frames do not begin with records, which its first range reads."""
     suffix = ".zst" if frames is zstandard.compress else ".gz"
     path = tmp_path_factory.mktemp("cut") / f"x.warc{suffix}"
     text = b"".join(parts)
-    pieces = [text[at : at + 50] for at in range(0, len(text), 50)] if one_frame else parts
-    path.write_bytes(b"".join(map(frames, pieces)))
+    ranges = [text[at : at + 50] for at in range(0, len(text), 50)] if one_frame else parts
+    path.write_bytes(b"".join(map(frames, ranges)))
 
-    whole = whole_piece(path, "warc")
+    whole = whole_range(path, "warc")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(cut_files, "CELL_BYTES", 64)
         patched.setattr(cut_files, "SEARCH_BYTES", 40)
-        found = in_pieces(whole, "blank_line", cuts)
+        found = in_ranges(whole, "blank_line", cuts)
     expected = list(read_records(whole, OPTIONS))
     assert without_places(all_of(found)) == without_places(expected)
     documents = [each for each in parts if b"Type: conversion" in each[:40]]
@@ -208,15 +208,15 @@ def test_every_record_comes_out_once_wherever_the_file_is_cut(tmp_path_factory, 
         assert not any(found[1:])
 
 
-def test_pieces_share_the_work_and_damage_in_the_middle_is_an_error(tmp_path: Path, monkeypatch) -> None:
+def test_ranges_share_the_work_and_damage_in_the_middle_is_an_error(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(cut_files, "CELL_BYTES", 1 << 12)
     monkeypatch.setattr(cut_files, "SEARCH_BYTES", 1 << 11)
     path = tmp_path / "x.warc.gz"
     records = [wet(" ".join(paragraphs(number)), f"http://x.org/{number}") for number in range(200)]
     path.write_bytes(members(WARCINFO, *records))
-    whole = whole_piece(path, "warc")
+    whole = whole_range(path, "warc")
     cuts = list(range(1 << 12, whole.size, 1 << 12))
-    found = in_pieces(whole, "blank_line", cuts)
+    found = in_ranges(whole, "blank_line", cuts)
     assert sum(map(bool, found)) > len(found) / 2 > 3
     assert list(map(outcome, all_of(found))) == [" ".join(paragraphs(number)) for number in range(200)]
 
@@ -227,7 +227,7 @@ def test_pieces_share_the_work_and_damage_in_the_middle_is_an_error(tmp_path: Pa
     monkeypatch.setattr(cut_files, "is_cut_point", lambda start: start == second)
     monkeypatch.setattr(cut_files, "check_next_cut_point", lambda *_: None)
     with pytest.raises(DataError, match="no WARC record begins at byte"):
-        in_pieces(whole_piece(path, "warc"), "blank_line", [second - 10])
+        in_ranges(whole_range(path, "warc"), "blank_line", [second - 10])
 
 
 # ---- The command ----

@@ -14,11 +14,11 @@ from pipeline.exchange import blocks
 from pipeline.exchange.runs import RunIndex, read_buckets
 from pipeline.readers.inputs import plan_splits
 from pipeline.readers.listing import matching_files
-from pipeline.shard import plan
+from pipeline.shard import survey
 from pipeline.shard.copies import Dedup
 from pipeline.shard.documents import ReadOptions
-from pipeline.shard.merge import MergeOptions, write_shard
-from pipeline.shard.partition import documents_stream, write_runs
+from pipeline.shard.write_runs import documents_stream, write_runs
+from pipeline.shard.write_shard import ShardOptions, write_shard
 from schemas.errors import DataError
 from schemas.shards import TEXT_SCHEMA
 
@@ -74,12 +74,12 @@ def test_a_shard_that_copies_overflow(tmp_path: Path, monkeypatch: pytest.Monkey
     batches = read_buckets([RunIndex.from_row(run["index"])], stream.schema, staging)
     table = pa.Table.from_batches(batches * 4)
 
-    monkeypatch.setattr(plan, "MAX_SHARD_BYTES", 10 * len(PAGE))
+    monkeypatch.setattr(survey, "MAX_SHARD_BYTES", 10 * len(PAGE))
     if dedup == "none":
         with pytest.raises(DataError, match=r"If one text occurs very often, give --dedup exact"):
-            write_shard("text-00000-of-00001.arrow", lambda: [table], MergeOptions(dedup, 0), staging)
+            write_shard("text-00000-of-00001.arrow", lambda: [table], ShardOptions(dedup, 0), staging)
     else:
-        report = write_shard("text-00000-of-00001.arrow", lambda: [table], MergeOptions(dedup, 0), staging)
+        report = write_shard("text-00000-of-00001.arrow", lambda: [table], ShardOptions(dedup, 0), staging)
         assert report["shard"]["rows"] == 1
         assert [list(entry) for entry in report["ledger"]] == [["duplicate document", "web", 11]]
 
@@ -88,6 +88,6 @@ def test_a_shard_of_too_many_texts_needs_more_shards(tmp_path: Path, monkeypatch
     rows = [(1, "web", ["abc", "de"]), (2, "web", ["f" * 50]), (1, "web", ["abc", "de"])]
     columns = [pa.array([row[i] for row in rows], kind) for i, kind in enumerate(TEXT_SCHEMA.types)]
     table = pa.table(columns, schema=TEXT_SCHEMA)
-    monkeypatch.setattr(plan, "MAX_SHARD_BYTES", 55)
+    monkeypatch.setattr(survey, "MAX_SHARD_BYTES", 55)
     with pytest.raises(DataError, match=r"--num_shards 1 is too few: .* Give --num_shards 3 or more"):
-        write_shard("text-00000-of-00001.arrow", lambda: [table], MergeOptions("none", 0), Staging(str(tmp_path), "j"))
+        write_shard("text-00000-of-00001.arrow", lambda: [table], ShardOptions("none", 0), Staging(str(tmp_path), "j"))

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.shard.holdout import add_counts, held_out_folder, is_held_out, plan_held_out
-from pipeline.shard.partition import placements
-from pipeline.shard.plan import SMALL_SHARD_BYTES, Sharding
+from pipeline.shard.holdout import add_held_out_counts, held_out_folder, is_held_out, plan_held_out
+from pipeline.shard.survey import SMALL_SHARD_BYTES, Sharding
+from pipeline.shard.write_runs import placements
 from schemas.errors import DataError, UsageError
 
 IDS = np.random.default_rng(0).integers(0, 2**64, 100_000, dtype=np.uint64)
@@ -93,7 +93,7 @@ def counts(documents: int, held_out: int, text_bytes: int, shards: int = 1000) -
 
 def test_held_out_shards_follow_from_their_text() -> None:
     parts = [counts(990, 10, SMALL_SHARD_BYTES // 200, shards=1)] * 1000
-    added = add_counts([add_counts(parts[:300]), add_counts(parts[300:])])
+    added = add_held_out_counts([add_held_out_counts(parts[:300]), add_held_out_counts(parts[300:])])
     plan = plan_held_out(added, 0.01, Sharding(1000, 64 << 20))
     assert plan.num_shards == 8  # five times 8 MB, rounded up to a power of two
     assert not plan.merges_runs

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.shard.cleaning import clean
-from pipeline.shard.documents import SentenceColumn
+from pipeline.shard.run_buffer import SentenceColumn
 from pipeline.shard.sentences import (
     LINES_JOINED,
     MAX_QUOTED,

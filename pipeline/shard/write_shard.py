@@ -1,8 +1,8 @@
-"""The second half of the shuffle: sorts the documents of one shard and drops duplicates.
+"""Write shards, the second half of the shuffle: sorts the documents of one shard and drops duplicates.
 
-A shard is a range of placements (see partition.py), and an exchange brings its documents together from all runs. The
+A shard is a range of placements (see write_runs.py), and an exchange brings its documents together from all runs. The
 shard, about --shard_megabytes of text unless --num_shards makes it larger, is held in memory: n documents cost O(n log
-n). No worker needs another worker's shard, so all shards can be merged at once. With --holdout, held-out documents are
+n). No worker needs another worker's shard, so all shards can be written at once. With --holdout, held-out documents are
 set aside here (holdout.py).
 
 Documents with equal text have equal ids and thus equal placements, so they meet in the same shard; see copies.py.
@@ -11,7 +11,7 @@ Documents with equal text have equal ids and thus equal placements, so they meet
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 
 from pipeline.commit.reports import Report, add_histograms, total
 from pipeline.commit.staging import Staging
-from pipeline.shard import plan
+from pipeline.shard import survey
 from pipeline.shard.copies import Dedup, content_keys, drop_copies, dropped_by_source
 from pipeline.shard.holdout import HELD_OUT, is_held_out, write_held_out
-from pipeline.shard.partition import placements
+from pipeline.shard.write_runs import placements
 from schemas import shards
 from schemas.shards import TEXT_SCHEMA
 
@@ -35,7 +35,7 @@ DROPPED_SCHEMA = pa.schema([("document", pa.uint64())])
 
 
 @dataclass(frozen=True)
-class MergeOptions:
+class ShardOptions:
     """What decides the documents of a shard and their order, besides the runs.
 
     dedup: whether documents with equal text are dropped. seed: determines the order, and which documents are held out.
@@ -48,7 +48,7 @@ class MergeOptions:
 
 
 def write_shard(
-    name: str, read_tables: Callable[[], list[pa.Table]], options: MergeOptions, staging: Staging
+    name: str, read_tables: Callable[[], list[pa.Table]], options: ShardOptions, staging: Staging
 ) -> Report:
     """Write the text shard `name` into staging and return its report.
 
@@ -78,7 +78,7 @@ def write_shard(
         documents, dropped = drop_documents(documents, is_chosen, HELD_OUT)
         ledger += dropped
 
-    data, encoded = encode_documents(name, table, documents["row"].to_numpy())
+    data, encoded = encode_text_shard(name, table, documents["row"].to_numpy())
     report = {**encoded, "ledger": ledger, "sources": count_by_source(documents), **held_out}
     return staging.keep_shard(name, data, report)
 
@@ -106,7 +106,7 @@ def _drop_near_duplicates(documents: pa.Table, drops: list[pa.Table]) -> tuple[p
     return documents, ledger
 
 
-def _write_held_out(name: str, table: pa.Table, documents: pa.Table, options: MergeOptions, staging: Staging) -> Report:
+def _write_held_out(name: str, table: pa.Table, documents: pa.Table, options: ShardOptions, staging: Staging) -> Report:
     """Write documents, which are rows of `table`, as the held-out ones of the shard `name`. Return their report.
 
     The report has the `index` of their run, the number of `documents`, and their `text_bytes`.
@@ -117,8 +117,8 @@ def _write_held_out(name: str, table: pa.Table, documents: pa.Table, options: Me
 
 def _check_size(documents: pa.Table, name: str) -> None:
     size = text_bytes(documents)
-    if size > plan.MAX_SHARD_BYTES:
-        raise plan.too_large_shard(name, size)
+    if size > survey.MAX_SHARD_BYTES:
+        raise survey.too_large_shard(name, size)
 
 
 def sort_documents(table: pa.Table, seed: int) -> pa.Table:
@@ -149,23 +149,19 @@ def drop_documents(table: pa.Table, is_dropped: np.ndarray, reason: str) -> tupl
     return table.filter(pa.array(~is_dropped)), entries
 
 
-def encode_documents(name: str, table: pa.Table, rows: np.ndarray) -> tuple[bytes, Report]:
+def encode_text_shard(name: str, table: pa.Table, rows: np.ndarray) -> tuple[bytes, Report]:
     """Return these rows of a table, in this order, as a shard, and its part of the report. Copies one batch at a time.
 
     The part has the shard's entry in the manifest, and its lengths (`length_statistics`).
     """
-    content = shards.ContentHash()
+    encoder = shards.ShardEncoder(table.schema)
     lengths: list[Report] = []
+    for batch in shards.taken_batches(table, rows):
+        encoder.add(batch)
+        lengths.append(length_statistics(batch))
 
-    def batches() -> Iterator[pa.RecordBatch]:
-        for batch in shards.taken_batches(table, rows):
-            content.add(batch)
-            lengths.append(length_statistics(batch))
-            yield batch
-
-    data = shards.encode_batches(batches(), table.schema)
-    entry = shards.shard_entry(name, data, len(rows), content.hexdigest())
-    return data, {"shard": entry, **add_lengths(lengths)}
+    data, fingerprint = encoder.finish()
+    return data, {"shard": shards.shard_entry(name, data, len(rows), fingerprint), **add_lengths(lengths)}
 
 
 def count_by_source(table: pa.Table) -> dict[str, int]:

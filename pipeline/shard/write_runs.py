@@ -1,4 +1,4 @@
-"""The first half of the shuffle: turns one split of the input into sorted run files.
+"""Write runs, the first half of the shuffle: turns one split of the input into sorted run files.
 
 The shuffle puts the documents of the corpus into a random order that depends only on their texts and the seed:
 
@@ -6,9 +6,9 @@ The shuffle puts the documents of the corpus into a random order that depends on
     placement   64-bit bijection of the id that depends on the seed; documents are sorted by placement
     shard       an equal range of placements, `placement * num_shards >> 64`
 
-    partition   each worker collects documents, drops copies (copies.py) unless --dedup is none, sorts the rest by
-                placement, and writes it as a run file (pipeline/exchange/runs.py)
-    merge       all documents of a shard meet in an exchange (pipeline/exchange) and are sorted; see merge.py
+    write runs      each worker collects documents, drops copies (copies.py) unless --dedup is none, sorts the rest by
+                    placement, and writes it as a run file (pipeline/exchange/runs.py)
+    write shards    all documents of a shard meet in an exchange (pipeline/exchange) and are sorted; see write_shard.py
 
 The number of shards follows from the amount of clean text, which is known only when all runs are written. So runs are
 cut into RUN_BUCKETS buckets, or into --num_shards if that is given.
@@ -35,7 +35,8 @@ from pipeline.near_duplicates.bands import band_rows
 from pipeline.near_duplicates.signatures import SIGNATURE_BUCKETS, distinct_signatures, signature_rows
 from pipeline.readers.inputs import Split
 from pipeline.shard.copies import COUNTED_SCHEMA, Dedup, drop_copies, run_schema
-from pipeline.shard.documents import ReadOptions, RunBuffer, read_documents
+from pipeline.shard.documents import ReadOptions
+from pipeline.shard.run_buffer import RunBuffer, read_split
 from schemas.randomness import key, mix
 from schemas.shards import TEXT_SCHEMA
 
@@ -77,7 +78,7 @@ def write_runs(split: Split, reading: ReadOptions, num_shards: int | None, stagi
 
     buckets = num_shards or RUN_BUCKETS
     reports: list[Report] = []
-    for documents in read_documents(split, reading):
+    for documents in read_split(split, reading):
         name = f"run-{split.index:06d}-{len(reports):04d}"
         report = run_report(name, documents)
         report["split"] = split.index
@@ -92,7 +93,6 @@ def write_runs(split: Split, reading: ReadOptions, num_shards: int | None, stagi
 
 
 def _write_run(name: str, documents: RunBuffer, reading: ReadOptions, buckets: int, staging: Staging) -> RunIndex:
-    """Write the files of one run: its documents, and excerpts of its rejected records and files."""
     rows = rows_of(documents, reading.dedup)
     data, index = encode_run(rows, placements_of(rows, reading.seed), buckets, f"{name}.run")
     staging.put(index.name, data)
@@ -131,7 +131,7 @@ def rows_of(documents: RunBuffer, dedup: Dedup) -> pa.RecordBatch:
 
 
 def run_report(name: str, documents: RunBuffer) -> Report:
-    """Return the facts about a run that Beam carries; `plan_shards` gets the sum of these reports."""
+    """Return the facts about a run that Beam carries; `survey_corpus` gets the sum of these reports."""
     return {
         "run": name,
         "documents": len(documents.ids),

@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 
 from pipeline.commit.staging import Staging
 from pipeline.shard.copies import COUNTED_SCHEMA, Dedup, drop_copies, dropped_by_source
-from pipeline.shard.merge import (
+from pipeline.shard.write_runs import placements
+from pipeline.shard.write_shard import (
     DROPPED_SCHEMA,
-    MergeOptions,
+    ShardOptions,
     count_by_source,
-    encode_documents,
+    encode_text_shard,
     length_statistics,
     sort_documents,
     write_shard,
 )
-from pipeline.shard.partition import placements
 from schemas import shards
 from schemas.randomness import key
 
@@ -141,7 +141,7 @@ def test_a_shard_and_its_report(tmp_path: Path, dedup: Dedup) -> None:
 
     staging = Staging(str(tmp_path), "job")
     table = table_of(rows) if dedup == "none" else counted(table_of(rows))
-    report = write_shard(NAME, lambda: [table, *drops], MergeOptions(dedup, 7), staging)
+    report = write_shard(NAME, lambda: [table, *drops], ShardOptions(dedup, 7), staging)
 
     data = staging.piece(NAME)
     table = shards.decode_table(data, NAME, shards.TEXT_SCHEMA)
@@ -165,7 +165,7 @@ def test_what_was_finished_is_not_read_again(tmp_path: Path) -> None:
 
     staging = Staging(str(tmp_path), "job")
     kept = staging.keep_shard(NAME, b"", {"kept": 1})
-    assert write_shard(NAME, refuse, MergeOptions("exact", 7), staging) == kept
+    assert write_shard(NAME, refuse, ShardOptions("exact", 7), staging) == kept
 
 
 def test_a_shard_of_several_batches_is_that_of_the_whole_table() -> None:
@@ -173,7 +173,7 @@ def test_a_shard_of_several_batches_is_that_of_the_whole_table() -> None:
     order = np.arange(2500)[::-3]
     expected = table_of([rows[i] for i in order])
 
-    data, report = encode_documents(NAME, table_of(rows), order)
+    data, report = encode_text_shard(NAME, table_of(rows), order)
     assert data == shards.encode_table(expected)
     assert report["shard"]["fingerprint"] == shards.content_fingerprint(shards.equal_batches(expected))
     assert report["shard"]["rows"] == len(order)

@@ -2,7 +2,6 @@
 
 import json
 import random
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,11 +12,12 @@ from pipeline.commit.staging import Staging
 from pipeline.exchange.blocks import indexes_by_name, parts_of_runs, read_tables
 from pipeline.readers.inputs import plan_splits
 from pipeline.readers.listing import matching_files
-from pipeline.shard import documents as documents_module
-from pipeline.shard.documents import STEPS, Document, Drop, ReadOptions, document_id
-from pipeline.shard.merge import MergeOptions, write_shard
-from pipeline.shard.partition import documents_stream, write_runs
-from pipeline.shard.plan import InputLimits, Sharding, add_runs, plan_shards
+from pipeline.shard import run_buffer
+from pipeline.shard.documents import STEPS, Document, Drop, ReadOptions
+from pipeline.shard.run_buffer import document_id
+from pipeline.shard.survey import InputLimits, Sharding, add_runs, survey_corpus
+from pipeline.shard.write_runs import documents_stream, write_runs
+from pipeline.shard.write_shard import ShardOptions, write_shard
 from schemas import shards
 from schemas.errors import DataError
 
@@ -33,7 +33,7 @@ def shuffle(folder: Path, lines: list[str], num_shards: int | None, max_bad_rati
     staging = Staging(str(folder / "out"), "job")
     runs = list(write_runs(split, READING, num_shards, staging))
     sharding = Sharding(num_shards, shard_bytes=64 << 20)
-    survey = plan_shards(add_runs(runs), sharding, InputLimits(max_bad_ratio))
+    survey = survey_corpus(add_runs(runs), sharding, InputLimits(max_bad_ratio))
 
     streams = [documents_stream("none", 0)]
     indexes = indexes_by_name((0, run["index"]) for run in runs)
@@ -42,7 +42,7 @@ def shuffle(folder: Path, lines: list[str], num_shards: int | None, max_bad_rati
         name = shards.shard_name("text", index, survey.num_shards)
         contents = partial(parts_of_runs, indexes, index, survey.num_shards)
         tables = partial(read_tables, contents, streams, staging)
-        reports.append(write_shard(name, tables, MergeOptions("none", 0), staging))
+        reports.append(write_shard(name, tables, ShardOptions("none", 0), staging))
 
     paths = [report["shard"]["path"] for report in reports]
     return reports, [shards.decode_table(staging.piece(path), path, shards.TEXT_SCHEMA) for path in paths]
@@ -63,7 +63,7 @@ def test_every_document_comes_out_once(tmp_path: Path, documents: list[str], num
 
 def test_order_and_runs_leave_no_trace(tmp_path: Path, documents: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     one, _ = shuffle(tmp_path / "a", lines_of(documents), 3)
-    monkeypatch.setattr(documents_module, "RUN_CHARACTERS", 500)
+    monkeypatch.setattr(run_buffer, "RUN_CHARACTERS", 500)
     reordered = random.Random(1).sample(documents, len(documents))
     two, _ = shuffle(tmp_path / "b", lines_of(reordered), 3)
     assert [r["shard"]["sha256"] for r in one] == [r["shard"]["sha256"] for r in two]
@@ -88,7 +88,7 @@ def test_bad_records_are_counted_and_too_many_stop_the_job(tmp_path: Path) -> No
 
 
 def test_excerpts_of_a_run_are_bounded_and_counts_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documents_module, "MAX_EXCERPTS", 3)
+    monkeypatch.setattr(run_buffer, "MAX_EXCERPTS", 3)
     (tmp_path / "x.jsonl").write_text("".join(lines_of(["A sentence."])) + '{"body": "Another key."}\n' * 50)
     (split,) = plan_splits(matching_files(str(tmp_path / "x.jsonl")), "auto")
     staging = Staging(str(tmp_path / "out"), "job")
@@ -106,14 +106,13 @@ def without_short_ones(document: Document, options: ReadOptions) -> Document | D
     return document if len(document.sentences) > 1 else Drop("one sentence")
 
 
-def test_what_a_new_step_drops_is_in_the_ledger_and_no_bad_record(tmp_path: Path) -> None:
+def test_what_a_new_step_drops_is_in_the_ledger_and_no_bad_record(tmp_path: Path, monkeypatch) -> None:
     records = [{"text": "One."}, {"text": "Two. Three."}, {"text": "Four.", "source": "web"}, {"text": " "}]
     (tmp_path / "x.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     (split,) = plan_splits(matching_files(str(tmp_path / "x.jsonl")), "auto")
-    steps = (*STEPS, without_short_ones)
+    monkeypatch.setattr(run_buffer, "STEPS", (*STEPS, without_short_ones))
 
-    reading = replace(READING, steps=steps)
-    (run,) = write_runs(split, reading, 1, Staging(str(tmp_path / "out"), "job"))
+    (run,) = write_runs(split, READING, 1, Staging(str(tmp_path / "out"), "job"))
     assert run["documents"] == 1 and run["rejected"] == 0
     assert run["ledger"] == [
         ["empty document", "jsonl", 1],

@@ -13,7 +13,7 @@ from pipeline.readers.jsonl import ENDS_EARLY, NO_OBJECT
 from pipeline.readers.record import place_in_words
 from pipeline.readers.undecodable import refuse_undecodable, reports_by_file, undecodable_statistics
 from pipeline.shard.cleaning import MAX_UNBROKEN_CHARACTERS
-from pipeline.shard.partition import RUN_BUCKETS
+from pipeline.shard.write_runs import RUN_BUCKETS
 from schemas.errors import DataError
 
 SMALL_SHARD_BYTES = 8 << 20
@@ -36,7 +36,7 @@ class CorpusSurvey:
     """What all runs contain together.
 
     documents: their number. merges_runs: whether there are so many runs or shards that runs are merged first.
-    rejected: names of the runs that have rejected records.
+    rejected_runs: names of the runs that have rejected records.
     undecodable: statistics of the files with undecodable bytes.
     unbroken: number and first of the documents with many lines but no blank line.
     """
@@ -44,7 +44,7 @@ class CorpusSurvey:
     documents: int
     num_shards: int
     merges_runs: bool
-    rejected: tuple[str, ...]
+    rejected_runs: tuple[str, ...]
     ledger: Ledger
     cleaning: dict[str, int]
     undecodable: Report | None = None
@@ -104,7 +104,7 @@ def _runs_with_rejected(run: Report) -> list[str]:
     return [run["run"]] if run["rejected"] or run.get("files") else []
 
 
-def plan_shards(added: Report, sharding: Sharding, limits: InputLimits) -> CorpusSurvey:
+def survey_corpus(added: Report, sharding: Sharding, limits: InputLimits) -> CorpusSurvey:
     """Choose the number of shards from the sum of all runs (`add_runs`).
 
     The choice follows from the amount of clean text, so neither the cut into files nor their compression affects it.
@@ -129,7 +129,7 @@ def plan_shards(added: Report, sharding: Sharding, limits: InputLimits) -> Corpu
         documents=added["documents"],
         num_shards=num_shards,
         merges_runs=too_fine or too_many_reads,
-        rejected=tuple(added["rejected_runs"]),
+        rejected_runs=tuple(added["rejected_runs"]),
         ledger=add_ledgers([added["ledger"]]),
         cleaning=added["cleaning"],
         undecodable=undecodable_statistics(added["undecodable"]),
@@ -180,7 +180,6 @@ def unbroken_documents(added: Report) -> Report | None:
 
 
 def _no_document_message(added: Report) -> str:
-    """Return the error message for a corpus without documents, which says what became of its records."""
     cleaned = added["cleaning"]
 
     sentences = ["The input holds no document with any text in it."]

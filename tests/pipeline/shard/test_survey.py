@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.shard.partition import RUN_BUCKETS
-from pipeline.shard.plan import InputLimits, Sharding, add_runs, plan_shards, shards_for
+from pipeline.shard.survey import InputLimits, Sharding, add_runs, shards_for, survey_corpus
+from pipeline.shard.write_runs import RUN_BUCKETS
 from schemas.errors import DataError
 
 MB = 1 << 20
@@ -61,7 +61,7 @@ def test_the_first_run_with_a_fault_is_the_one_that_is_shown() -> None:
 
 def test_nothing_adds_up_to_nothing() -> None:
     with pytest.raises(DataError, match="no document"):
-        plan_shards(add_runs([]), Sharding(None, 64 * MB), LIMITS)
+        survey_corpus(add_runs([]), Sharding(None, 64 * MB), LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -100,16 +100,16 @@ def test_no_shard_is_larger_than_the_user_wants(text_bytes: int, megabytes: int)
 )
 def test_runs_are_merged_when_shards_would_read_too_many_ranges(runs: int, sharding: Sharding, merges: bool) -> None:
     added = add_runs([report(1)]) | {"runs": runs, "documents": 5, "text_bytes": 5}
-    assert plan_shards(added, sharding, LIMITS).merges_runs == merges
+    assert survey_corpus(added, sharding, LIMITS).merges_runs == merges
 
 
 def test_more_shards_than_a_run_has_buckets_need_merged_runs() -> None:
     added = add_runs([report(1)]) | {"text_bytes": 65537 * MB}
-    survey = plan_shards(added, Sharding(None, 64 * MB), LIMITS)
+    survey = survey_corpus(added, Sharding(None, 64 * MB), LIMITS)
     assert survey.num_shards == 2 * RUN_BUCKETS and survey.merges_runs
 
 
 def test_too_few_shards_are_refused_with_a_number_that_is_enough() -> None:
     added = add_runs([report(1)]) | {"text_bytes": 3 << 31}
     with pytest.raises(DataError, match=r"--num_shards 2 is too few: .* in 2 shards.* Give --num_shards 7 or more"):
-        plan_shards(added, Sharding(2, 64 * MB), LIMITS)
+        survey_corpus(added, Sharding(2, 64 * MB), LIMITS)

@@ -1,0 +1,384 @@
+"""Reads Parquet and Arrow files: one document per row, text in the columns of --text_key, the source in "source".
+
+Both come as record batches of Arrow. Arrow files are those of the IPC file format, also called Feather V2, and of the
+streaming format: `datasets` and this project's own shards are such files. Formats:
+https://arrow.apache.org/docs/format/Columnar.html#serialization-and-ipc. The check of the columns serves CSV too.
+
+Memory is bounded by --max_document_bytes for Parquet. A record batch of Arrow is refused if it is stored in more than
+MAX_BATCH_BYTES; what of it is compressed grows to the size that it states.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import IO, TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.readers.open import Stream
+from pipeline.readers.record import (
+    PARAGRAPH_BREAK,
+    Record,
+    RecordOptions,
+    Rejected,
+    Undecodable,
+    decode_utf8,
+    split_keys,
+    too_long_reason,
+)
+from schemas.errors import DataError
+
+if TYPE_CHECKING:
+    from pipeline.readers.inputs import FileRange
+
+MAX_ROWS = 256
+"""Rows whose lengths and sources are Python objects at once."""
+
+_LISTED_NAMES = 20  # of the columns that an error advises, each with up to this many characters:
+_NAME_CHARACTERS = 80
+
+_BREAK = PARAGRAPH_BREAK.encode()
+
+# Some writers do not mark strings as such: their columns are binary.
+_IS_TEXT = (
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_string_view,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_binary_view,
+)
+
+
+# ---- Columns and rows ----
+
+
+def check_columns(path: str, schema: pa.Schema, text_key: str) -> tuple[str, ...]:
+    """Return the names of the columns that `text_key` names (see `split_keys`).
+
+    Raises DataError unless each is the name of exactly one column of strings, bytes or nulls, and at most one column is
+    called `source`. A column of type null has no texts.
+    """
+    wanted = (text_key,) if text_key in schema.names else split_keys(text_key)
+    for name in (*wanted, "source"):
+        count = schema.names.count(name)
+        if count > 1:
+            raise DataError(
+                f"{path} has {count} columns called {name!r}, so it is not clear which one to read. "
+                "Rename all but one of them."
+            )
+
+    text_columns = [field.name for field in schema if _is_text(field.type)]
+    for name in wanted:
+        if name in text_columns or (name in schema.names and pa.types.is_null(schema.field(name).type)):
+            continue
+
+        if text_columns:
+            advice = f"give --text_key one of {_listed(text_columns)}"
+        else:
+            advice = "it has no column of strings at all"
+        raise DataError(f"{path} has no text column {name!r}; {advice}.")
+    return wanted
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+
+    return any(is_type(kind) for is_type in _IS_TEXT)
+
+
+def _listed(names: list[str]) -> str:
+    listed = ", ".join(name[:_NAME_CHARACTERS] for name in names[:_LISTED_NAMES])
+    further = len(names) - _LISTED_NAMES
+    return listed if further <= 0 else f"{listed} and {further:,} others"
+
+
+def read_columns(schema: pa.Schema, wanted: tuple[str, ...]) -> list[str]:
+    """Return the names of all columns to read: those of the text, and that of the source if there is one."""
+    has_source = "source" in schema.names and "source" not in wanted
+    return [*wanted, "source"] if has_source else list(wanted)
+
+
+def batch_records(
+    batch: pa.RecordBatch, wanted: tuple[str, ...], first_row: int, source: str, options: RecordOptions
+) -> Iterator[Record | Rejected]:
+    """Yield the rows of a batch.
+
+    wanted: names of the columns of text. first_row: the number in the file of the batch's first row.
+    source: of rows that name none.
+    """
+    columns = [_TextColumn(batch.column(name)) for name in wanted]
+    has_source = "source" in batch.schema.names and "source" not in wanted
+
+    for start in range(0, batch.num_rows, MAX_ROWS):
+        rows = batch.slice(start, MAX_ROWS)
+        sources = _source_names(rows.column("source"), source) if has_source else [source] * len(rows)
+        lengths = zip(*(column.lengths(start, len(rows)) for column in columns), strict=True)
+
+        for index, (row_lengths, row_source) in enumerate(zip(lengths, sources, strict=True), start):
+            row = first_row + index
+            # Lengths are checked before any text becomes a Python object.
+            present = [column for column, length in zip(columns, row_lengths, strict=True) if length is not None]
+            size = sum(filter(None, row_lengths))
+            if not present:
+                yield Rejected(f"no text under {options.text_key!r}", row_source, row)
+            elif size > options.max_document_bytes:
+                yield Rejected(too_long_reason(options.max_document_bytes), row_source, row)
+            else:
+                data = _joined([column.data(index) for column in present])
+                text, undecodable = _decoded(data, row)
+                yield Record(text, row_source, undecodable, position=row, size=size)
+
+
+class _TextColumn:
+    """The texts of a column as bytes. In a dictionary, a text that many rows share is in memory once."""
+
+    def __init__(self, column: Any):
+        self._indices = column.indices if pa.types.is_dictionary(column.type) else None
+        values = column if self._indices is None else column.dictionary
+        self._values = values.cast(pa.large_binary())
+        self._lengths = pc.binary_length(self._values)  # type: ignore[attr-defined]
+
+    def lengths(self, start: int, count: int) -> list[int | None]:
+        """Return the bytes of the texts of rows; None where there is none."""
+        if self._indices is None:
+            return self._lengths.slice(start, count).to_pylist()
+        return self._lengths.take(self._indices.slice(start, count)).to_pylist()
+
+    def data(self, row: int) -> bytes:
+        """Return the text of a row that has one."""
+        index = row if self._indices is None else self._indices[row].as_py()
+        return self._values[index].as_py()
+
+
+def _joined(texts: list[bytes]) -> bytes:
+    return texts[0] if len(texts) == 1 else _BREAK.join(filter(None, texts))
+
+
+def _decoded(data: bytes, row: int) -> tuple[str, Undecodable | None]:
+    """Return the text of a row, and its number and the number of places if some bytes are not UTF-8."""
+    try:
+        return data.decode(), None
+    except UnicodeDecodeError:
+        text, undecodable = decode_utf8(data, row)
+        return text, undecodable and replace(undecodable, first_offset=row)
+
+
+def _source_names(column: Any, default: str) -> list[str]:
+    values = [_as_string(value) for value in column.to_pylist()]
+    return [value if isinstance(value, str) and value else default for value in values]
+
+
+def _as_string(value: Any) -> Any:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+# ---- Parquet ----
+
+BATCH_BYTES = 16 << 20
+"""Bytes of a batch, which ends earlier if it has MAX_ROWS."""
+
+
+def begins_parquet(head: bytes) -> bool:
+    """Return whether a file that begins with these bytes is Parquet, not a text that begins with PAR1."""
+    return head.startswith(b"PAR1\x15")  # the first field of a page's header, or of the footer of a file without pages
+
+
+def open_parquet(opened: IO[bytes], shown: str) -> pq.ParquetFile:
+    """Read the footer of a Parquet file. Raises DataError if it has no readable footer."""
+    try:
+        return pq.ParquetFile(opened)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{shown} is not a readable Parquet file ({error}). Copy it again, or leave it out.") from error
+
+
+def parquet_records(stream: Stream, file_range: FileRange, options: RecordOptions) -> Iterator[Record | Rejected]:
+    """Yield one record for each row of the row groups whose first byte is in the range.
+
+    Raises DataError unless the file is Parquet and its columns are as `check_columns` wants them.
+    """
+    metadata = open_parquet(stream.file, file_range.display_path).metadata
+    first_rows = _first_rows(metadata, file_range)
+    if not first_rows:
+        return
+
+    schema = metadata.schema.to_arrow_schema()
+    wanted = check_columns(file_range.display_path, schema, options.text_key)
+    columns = read_columns(schema, wanted)
+
+    # Read as a dictionary: a text that many rows share is then in memory once, however long it is. Otherwise a small
+    # file could expand to terabytes, as with 20,000 rows that point to one string of 21 MB.
+    file = pq.ParquetFile(stream.file, metadata=metadata, read_dictionary=list(wanted))
+
+    for group, first_row in first_rows.items():
+        row = first_row
+        batch_rows = _rows_per_batch(metadata.row_group(group))
+        for batch in file.iter_batches(batch_size=batch_rows, row_groups=[group], columns=columns):
+            yield from batch_records(batch, wanted, row, "parquet", options)
+            row += batch.num_rows
+
+
+def _first_rows(metadata: pq.FileMetaData, file_range: FileRange) -> dict[int, int]:
+    """Return {row group: number of its first row in the file} for the row groups that begin in the range."""
+    first_rows: dict[int, int] = {}
+    row = 0
+
+    for group in range(metadata.num_row_groups):
+        row_group = metadata.row_group(group)
+        if file_range.start <= _first_byte(row_group, file_range.size) < file_range.end:
+            first_rows[group] = row
+        row += row_group.num_rows
+    return first_rows
+
+
+def _first_byte(row_group: pq.RowGroupMetaData, file_size: int) -> int:
+    """Return where a row group begins. The offset is clamped to the file, so that some range owns a wrong one."""
+    column = row_group.column(0)
+    offset = column.data_page_offset
+    if column.has_dictionary_page and column.dictionary_page_offset is not None:
+        offset = min(offset, column.dictionary_page_offset)
+    return max(0, min(offset, file_size - 1))
+
+
+def _rows_per_batch(row_group: Any) -> int:
+    """Return how many rows of a row group have about BATCH_BYTES, at most MAX_ROWS."""
+    bytes_per_row = row_group.total_byte_size // max(1, row_group.num_rows)
+    return max(1, min(MAX_ROWS, BATCH_BYTES // max(1, bytes_per_row)))
+
+
+# ---- Arrow ----
+
+MAX_BATCH_BYTES = 512 << 20
+"""Maximum bytes of a record batch in a stream, and of a column of one in a file, as they are stored."""
+
+_FILE = b"ARROW1\0\0"
+_FEATHER_V1 = b"FEA1"
+_HEAD_BYTES = 16
+
+# A message of a stream: a mark, which streams before Arrow 0.15 lack, the length of its metadata, and where its root
+# table begins.
+_STREAM = re.compile(rb"(\xff{4})?[\x00-\xf8][\x00-\xff]{2}\x00[\x04-\xff]\x00{3}", re.DOTALL)
+
+
+def begins_arrow(head: bytes) -> bool:
+    """Return whether a file that begins with these bytes is an Arrow file, or of Feather's first version."""
+    message = _STREAM.match(head)
+    return head.startswith((_FILE, _FEATHER_V1 + b"\0")) or (message is not None and message[1] is not None)
+
+
+def open_arrow(opened: IO[bytes], shown: str, columns: list[int] | None = None) -> Any:
+    """Open an Arrow file to read `columns` of it, by their positions; all if None.
+
+    Returns pyarrow's reader of a file or of a stream. Raises DataError if the file is not Arrow.
+    """
+    opened.seek(0)
+    head = opened.read(_HEAD_BYTES)
+    opened.seek(0)
+    if head.startswith(_FEATHER_V1):
+        raise DataError(
+            f"{shown} is a Feather V1 file, which cannot be read. Write it again as Parquet or Feather V2, for "
+            "instance with read_table and write_feather of pyarrow.feather."
+        )
+
+    if not head.startswith(_FILE) and not _STREAM.match(head):
+        raise _unreadable(shown, "no Arrow file begins like this")
+
+    options = pa.ipc.IpcReadOptions(included_fields=columns or [])
+    source = pa.PythonFile(_BoundedReads(opened, shown), mode="r")
+    try:
+        if head.startswith(_FILE):
+            return pa.ipc.open_file(source, options=options)
+        return pa.ipc.open_stream(source, options=options)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise _unreadable(shown, error) from error
+
+
+def _unreadable(shown: str, cause: object) -> DataError:
+    return DataError(f"{shown} is not a readable Arrow file ({cause}). Copy it again, or leave it out.")
+
+
+def arrow_records(stream: Stream, file_range: FileRange, options: RecordOptions) -> Iterator[Record | Rejected]:
+    """Yield one record for each row.
+
+    Raises DataError unless the file is Arrow, its columns are as `check_columns` requires, and its batches are sound
+    and within MAX_BATCH_BYTES. Errors of pyarrow for a file that ends early pass.
+    """
+    path = file_range.display_path
+    schema = open_arrow(stream.file, path).schema
+    wanted = check_columns(path, schema, options.text_key)
+    columns = [schema.get_field_index(name) for name in read_columns(schema, wanted)]
+
+    row = 0
+    for batch in _batches(open_arrow(stream.file, path, columns)):
+        yield from batch_records(_sound(batch), wanted, row, "arrow", options)
+        row += batch.num_rows
+
+
+def _batches(reader: Any) -> Iterator[pa.RecordBatch]:
+    if isinstance(reader, pa.ipc.RecordBatchStreamReader):
+        yield from reader
+    else:
+        yield from map(reader.get_batch, range(reader.num_record_batches))
+
+
+def _sound(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch with strings as bytes. Raises pa.ArrowInvalid if its offsets or indices leave its buffers.
+
+    pyarrow does not check them when it reads, so a damaged file could end the process. As bytes, because strings that
+    are not UTF-8 are counted later, and are not checked here.
+    """
+    columns = [_as_bytes(column) for column in batch.columns]
+    for column in columns:
+        column.validate(full=True)
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _as_bytes(column: Any) -> Any:
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return pa.DictionaryArray.from_arrays(column.indices, _as_bytes(column.dictionary))
+    if pa.types.is_string(kind):
+        return column.view(pa.binary())
+    if pa.types.is_large_string(kind):
+        return column.view(pa.large_binary())
+    if pa.types.is_string_view(kind):
+        return column.view(pa.binary_view())
+    return column
+
+
+class _BoundedReads(io.RawIOBase):
+    """A file of which pyarrow cannot read more than MAX_BATCH_BYTES at once, so that memory stays bounded.
+
+    pyarrow reads a message of a stream, or a buffer of a file, with a single call.
+    """
+
+    def __init__(self, file: IO[bytes], shown: str):
+        self._file = file
+        self._shown = shown
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def read(self, size: int = -1) -> bytes:
+        if size > MAX_BATCH_BYTES:
+            raise DataError(
+                f"{self._shown} has a record batch of {size:,} bytes, or is damaged; one may have up to "
+                f"{MAX_BATCH_BYTES:,}. Write it in smaller batches (max_chunksize of pyarrow's write_table), or as "
+                "Parquet."
+            )
+        return self._file.read(size)

@@ -1,0 +1,215 @@
+"""Reads a split: its records become documents, which take their steps (documents.py), and those that stay fill runs.
+
+Whatever is left out is counted, and bad records are kept as excerpts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from pipeline.commit.reports import Report
+from pipeline.readers.formats import ForeignFileError
+from pipeline.readers.inputs import FileRange, Split, with_format
+from pipeline.readers.record import Record, Rejected
+from pipeline.readers.table import read_records
+from pipeline.readers.undecodable import UndecodableBytes
+from pipeline.shard.documents import STEPS, Document, Drop, ReadOptions
+from schemas.randomness import key
+from schemas.shards import TEXT_SCHEMA
+
+RUN_CHARACTERS = 32 << 20
+"""Characters of text in one run. With its sorted copy and its file, a worker holds about five times as much."""
+
+MAX_EXCERPTS = 10_000
+"""Maximum rejected records per run with an excerpt, of about 1 KB each; all are counted. With a wrong --text_key every
+record of a large file is rejected, and no document ever fills the run."""
+
+FOLDER = "folder"
+"""Source, in the ledger, of files that a folder holds and that are not text."""
+
+# A document of MANY_LINES lines without a blank line may be that many documents. More than MANY_LONG_LINES suffice if
+# every line has LONG_LINE characters or more, because wrapped text has shorter lines.
+MANY_LINES = 1000
+MANY_LONG_LINES = 100
+LONG_LINE = 100
+
+CHUNK_BYTES = 1 << 20
+"""Bytes of sentences that wait as Python strings. So few stay in the processor's cache, and their memory is reused."""
+
+_ITERATED_ROWS = 256  # rows that become Python strings at once
+
+
+class SentenceColumn:
+    """An append-only list of documents, each a list of sentences, in half the memory of Python strings."""
+
+    def __init__(self) -> None:
+        self._chunks: list[pa.ListArray] = []
+        self._pending: list[list[str]] = []
+        self._pending_bytes = 0
+
+    def append(self, sentences: list[str], text_bytes: int) -> None:
+        """Add a document whose sentences have `text_bytes` bytes of UTF-8."""
+        self._pending.append(sentences)
+        self._pending_bytes += text_bytes
+        if self._pending_bytes >= CHUNK_BYTES:
+            self._close_chunk()
+
+    def to_arrow(self) -> pa.ListArray:
+        """Return the column: (documents,) list<string>."""
+        self._close_chunk()
+        whole = pa.concat_arrays(self._chunks)
+        self._chunks = [whole]  # releases the parts
+        pa.default_memory_pool().release_unused()
+        return whole
+
+    def __iter__(self) -> Iterator[list[str]]:
+        """Yield the sentences of each document."""
+        for chunk in self._chunks:
+            for start in range(0, len(chunk), _ITERATED_ROWS):
+                yield from chunk.slice(start, _ITERATED_ROWS).to_pylist()
+        yield from self._pending
+
+    def _close_chunk(self) -> None:
+        self._chunks.append(pa.array(self._pending, TEXT_SCHEMA.field("sentences").type))
+        self._pending = []
+        self._pending_bytes = 0
+
+
+@dataclass
+class RunBuffer:
+    """Documents in memory that become one run, column by column, and counts of what was dropped and changed.
+
+    characters, text_bytes: of all sentences.
+    ledger: number of dropped records by (reason, source).
+    cleaning: number of changes by each cleaning rule.
+    rejected: number of rejected records, without harmless ones.
+    excerpts: entries of OUTPUT/rejected/, for the first MAX_EXCERPTS of them.
+    files: entries of OUTPUT/rejected/ for the first MAX_EXCERPTS files of folders that are not text.
+    undecodable: one report for each range with undecodable bytes.
+    unbroken: documents with many lines and no blank line; see `note_unbroken`.
+    """
+
+    ids: list[int] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
+    sentences: SentenceColumn = field(default_factory=SentenceColumn)
+    characters: int = 0
+    text_bytes: int = 0
+    ledger: Counter[tuple[str, str]] = field(default_factory=Counter)
+    cleaning: Counter[str] = field(default_factory=Counter)
+    rejected: int = 0
+    excerpts: list[Report] = field(default_factory=list)
+    files: list[Report] = field(default_factory=list)
+    undecodable: list[Report] = field(default_factory=list)
+    unbroken: list[Report] = field(default_factory=list)
+
+    def add(self, record: Record, reading: ReadOptions) -> None:
+        """Take a document through all steps and keep its sentences. If a step drops it, count it in the ledger."""
+        document: Document | Drop = Document(record.text, record.source, self.cleaning)
+        for step in STEPS:
+            document = step(document, reading)
+            if isinstance(document, Drop):
+                self.ledger[document.reason, record.source] += 1
+                return
+
+        # The id is that of the cleaned text, so that copies that differ in spaces or line breaks are duplicates too.
+        sentences = document.sentences
+        joined = " ".join(sentences)
+        encoded = joined.encode()
+        self.ids.append(document_id(encoded))
+        self.sources.append(record.source)
+
+        # The spaces that join sentences belong to none of them.
+        spaces = len(sentences) - 1
+        text_bytes = len(encoded) - spaces
+        self.sentences.append(sentences, text_bytes)
+        self.characters += len(joined) - spaces
+        self.text_bytes += text_bytes
+
+    def note_unbroken(self, record: Record, file_range: FileRange) -> None:
+        """Record a plain-text document with many lines but no blank one: its lines may be documents themselves."""
+        if file_range.format == "text" and _may_be_many_documents(record):
+            self.unbroken.append(file_range.place(record.position) | {"lines": record.line_count})
+
+    def reject(self, record: Rejected, file_range: FileRange) -> None:
+        """Count a rejected record in the ledger, and keep an excerpt unless it is harmless or there are too many."""
+        self.ledger[record.reason, record.source] += record.count
+        if record.reason in file_range.reader.harmless:
+            return
+
+        self.rejected += 1
+        if len(self.excerpts) == MAX_EXCERPTS:
+            return
+
+        entry = {
+            "reason": record.reason,
+            "source": record.source,
+            **file_range.place(record.position),
+            "shown": record.excerpt,
+        }
+        if record.keys:
+            entry["keys"] = list(record.keys)
+        self.excerpts.append(entry)
+
+    def leave_out(self, file_range: FileRange, error: ForeignFileError) -> None:
+        """Count a file of a folder that is not text in the ledger, and keep why. It is no bad record."""
+        reason = f"file that looks like {error.kind}"
+        self.ledger[reason, FOLDER] += 1
+        if len(self.files) < MAX_EXCERPTS:
+            self.files.append({"reason": reason, "source": FOLDER, **file_range.place(0), "shown": str(error)})
+
+
+def _may_be_many_documents(record: Record) -> bool:
+    if record.line_count >= MANY_LINES:
+        return True
+    return record.line_count > MANY_LONG_LINES and min(map(len, record.text.splitlines())) >= LONG_LINE
+
+
+def document_id(text: bytes) -> int:
+    """Return the 64-bit id of a document, a hash of the UTF-8 of its sentences with spaces between.
+
+    It does not depend on the file, the position or the split into sentences, so equal ids mean equal text.
+    """
+    return key("document", text)  # BLAKE2b; expect one collision in 6 billion documents
+
+
+def read_split(split: Split, reading: ReadOptions) -> Iterator[RunBuffer]:
+    """Yield the documents of a split in buffers of about RUN_CHARACTERS.
+
+    There is always a last buffer, even without documents, because its ledger counts too.
+    """
+    documents = RunBuffer()
+    for file_range in split.ranges:
+        try:
+            file_range = with_format(file_range)
+        except ForeignFileError as error:
+            if not file_range.in_folder:
+                raise
+            if file_range.start == 0:
+                documents.leave_out(file_range, error)
+            continue
+        undecodable = UndecodableBytes(file_range, reading.max_undecodable_ratio, reading.max_decompression_ratio)
+
+        for record in read_records(file_range, reading):
+            undecodable.add(record)
+
+            if isinstance(record, Rejected):
+                documents.reject(record, file_range)
+            else:
+                documents.add(record, reading)
+                if reading.text_layout == "blank_line":
+                    documents.note_unbroken(record, file_range)
+
+            # Checked after a document is added, so a run exceeds the limit by at most one document.
+            if documents.characters >= RUN_CHARACTERS:
+                yield documents
+                documents = RunBuffer()
+
+        # A range's report goes to the run that contains the end of the range.
+        if undecodable.count:
+            documents.undecodable.append(undecodable.check())
+
+    yield documents
