@@ -18,7 +18,7 @@ from schemas.masking import KINDS
 if TYPE_CHECKING:
     from pipeline.exchange.blocks import Shuffle
     from pipeline.filters.selection import Thresholds
-    from pipeline.pairs.nsp_sop import Objective
+    from pipeline.pairs.corpus import Objective
     from pipeline.shard.copies import Dedup
     from pipeline.shard.sentences import Splitter
     from schemas.masking import Kind

@@ -32,8 +32,8 @@ from pipeline.flags import recorded_options
 from pipeline.jobs.text_folder import DivideText, TextFolder
 from pipeline.options import PairsJob
 from pipeline.pairs.build_shard import PairOptions, PairShard, build_shard, most_frequent_tokens
+from pipeline.pairs.corpus import PairingOptions
 from pipeline.pairs.encoding import Encoder, EncoderPool
-from pipeline.pairs.nsp_sop import PairingOptions
 from pipeline.pairs.published_tokenizer import check_encoding, without_dropout
 from pipeline.words.rules import check_rules
 from schemas import FORMAT_VERSION, shards, storage

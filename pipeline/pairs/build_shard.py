@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipeline.commit import reports
+from pipeline.pairs.corpus import DocumentLedger, EncodedCorpus, PairingOptions
 from pipeline.pairs.encoding import Encoder
 from pipeline.pairs.encoding_cache import EncodedStrings
 from pipeline.pairs.full_sentences import fill_rows
@@ -28,8 +29,7 @@ from pipeline.pairs.layout import (
     lay_sentences,
     to_columns,
 )
-from pipeline.pairs.nsp_sop import EMPTY, DocumentLedger, EncodedCorpus, PairingOptions
-from pipeline.pairs.pairs_in_step import pair_sentences
+from pipeline.pairs.nsp_sop import pair_sentences
 from pipeline.pairs.static_masks import StaticMaskDrawer, StaticMasks
 from schemas import shards, storage
 from schemas.manifest import Shard, read_shard_bytes
@@ -39,6 +39,7 @@ from schemas.randomness import U64, key, mix, permutation
 from schemas.vocabulary import Vocabulary
 
 MAX_TOKENS_LISTED = 24  # on the data card
+EMPTY = "document without a token of the vocabulary"
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.pairs.nsp_sop import DocumentLedger, EncodedCorpus, PairingOptions
+from pipeline.pairs.corpus import DocumentLedger, EncodedCorpus, PairingOptions
 from schemas.ragged import offsets_of, places_of_ranges
 from schemas.randomness import key, permutation
 

@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pipeline.pairs.corpus import EncodedCorpus
 from pipeline.pairs.full_sentences import SentenceRows
-from pipeline.pairs.nsp_sop import EncodedCorpus
 from schemas.ragged import offsets_of, places_of_ranges, take_ranges
 from schemas.vocabulary import Vocabulary
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from pipeline.pairs.build_shard import PairOptions, PairShard, build_shard
+from pipeline.pairs.corpus import PairingOptions
 from pipeline.pairs.encoding import Encoder
-from pipeline.pairs.nsp_sop import PairingOptions
 from schemas import shards
 from schemas.manifest import read_manifest
 from schemas.row_checks import PairLimits, check_pairs

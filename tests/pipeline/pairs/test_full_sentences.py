@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.pairs.corpus import EncodedCorpus, Objective, PairingOptions
 from pipeline.pairs.full_sentences import CUT_SENTENCE, SentenceRows, fill_rows
-from pipeline.pairs.nsp_sop import EncodedCorpus, Objective, PairingOptions
 from schemas.randomness import key, permutation
 from tests.pipeline.pairs.encoded_corpus import corpus_of
 
@@ -39,8 +39,8 @@ PlainRow = list[tuple[int, list[int]]]
 def plain_pieces(corpus: EncodedCorpus, document: int, room: int) -> list[list[int]]:
     """A document's sentences as lists of tokens, each cut at `room` tokens."""
     pieces = []
-    for i in range(corpus.document_offsets[document], corpus.document_offsets[document + 1]):
-        tokens = list(range(corpus.sentence_offsets[i], corpus.sentence_offsets[i + 1]))
+    for i in range(corpus.document_offsets_D1[document], corpus.document_offsets_D1[document + 1]):
+        tokens = list(range(corpus.sentence_offsets_N1[i], corpus.sentence_offsets_N1[i + 1]))
         while tokens:
             pieces.append(tokens[:room])
             tokens = tokens[room:]

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.pairs.nsp_sop import TOO_SHORT, PairingOptions, PairRow
-from pipeline.pairs.pairs_in_step import Pairs, pair_sentences
+from pipeline.pairs.corpus import PairingOptions
+from pipeline.pairs.nsp_sop import TOO_SHORT, PairRow, Pairs, pair_sentences
 from tests.pipeline.pairs.encoded_corpus import corpus_of
 
 DOCUMENTS = st.lists(st.lists(st.integers(1, 60), min_size=1, max_size=25), min_size=2, max_size=12)
@@ -23,7 +23,7 @@ def rows_of(pairs: Pairs) -> list[PairRow]:
 def test_every_label_is_true_and_every_row_fits(objective, documents, max_length: int, seed: int) -> None:
     made = corpus_of(documents)
     pairs = pair_sentences(made, PairingOptions(objective, max_length, 0.1, seed), 3, 0)
-    ends = [made.sentence_offsets[place] for place in made.document_offsets]
+    ends = made.sentence_offsets_N1[made.document_offsets_D1].tolist()
     for row in rows_of(pairs):
         assert row.a_end > row.a_start and row.b_end > row.b_start
         assert row.a_end - row.a_start + row.b_end - row.b_start + 3 <= max_length
