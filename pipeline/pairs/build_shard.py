@@ -193,13 +193,10 @@ def write_rows(
         encoder.add(pa.record_batch(columns, schema=schema))
         statistics.add(rows)
 
-    data, fingerprint = encoder.finish()
+    data, entry = encoder.finish(target.name, int(layout.range_lengths_N.sum()))
     report = statistics.describe(layout, documents)
     if drawer is not None:
         report["masks"] = drawer.counts()
-
-    tokens = int(layout.range_lengths_N.sum())
-    entry = shards.shard_entry(target.name, data, num_rows, fingerprint, tokens)
     return data, {"shard": entry, **report}
 
 

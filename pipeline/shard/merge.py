@@ -11,7 +11,7 @@ Documents with equal text have equal ids and thus equal placements, so they meet
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -154,17 +154,13 @@ def encode_documents(name: str, table: pa.Table, rows: np.ndarray) -> tuple[byte
 
     The part has the shard's entry in the manifest, and its lengths (`length_statistics`).
     """
-    content = shards.ContentHash()
+    encoder = shards.ShardEncoder(table.schema)
     lengths: list[Report] = []
+    for batch in shards.taken_batches(table, rows):
+        encoder.add(batch)
+        lengths.append(length_statistics(batch))
 
-    def batches() -> Iterator[pa.RecordBatch]:
-        for batch in shards.taken_batches(table, rows):
-            content.add(batch)
-            lengths.append(length_statistics(batch))
-            yield batch
-
-    data = shards.encode_batches(batches(), table.schema)
-    entry = shards.shard_entry(name, data, len(rows), content.hexdigest())
+    data, entry = encoder.finish(name)
     return data, {"shard": entry, **add_lengths(lengths)}
 
 
