@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from schemas.masking import Masking
 
 Objective = Literal["nsp", "sop", "full_sentences", "doc_sentences"]
 
@@ -16,13 +18,19 @@ DocumentLedger = Counter[tuple[str, int]]
 
 
 @dataclass(frozen=True)
-class PairingOptions:
-    """The options of a job that decide how sentences become rows. `max_length` counts special tokens."""
+class PairOptions:
+    """The options of a job that decide rows, besides text and vocabulary.
+
+    max_length: maximum tokens in a row, special tokens included. static_masks: the number of masks stored with each
+    row, drawn as `masking` says.
+    """
 
     objective: Objective
     max_length: int
     short_seq_prob: float
     seed: int
+    static_masks: int = 0
+    masking: Masking = field(default_factory=Masking)
 
 
 @dataclass(frozen=True)

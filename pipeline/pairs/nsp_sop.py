@@ -36,13 +36,12 @@ has the columns of PairRow; so has A7, with one row per unfinished document.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.pairs.corpus import DocumentLedger, EncodedCorpus, PairingOptions
+from pipeline.pairs.corpus import DocumentLedger, EncodedCorpus, PairOptions
 from schemas.randomness import U64, key, numbers
 
 Ints = NDArray[np.int64]
@@ -75,42 +74,37 @@ class PairRow(NamedTuple):
     document_b: int
 
 
-_COLUMNS = len(PairRow._fields)
 _A_START, _A_END, _B_START, _B_END = range(4)
 _DOCUMENT_A = PairRow._fields.index("document_a")
 
 
-@dataclass
-class Pairs:
-    """The rows of a shard in reading order, (R, 7) int64 with the columns of PairRow, and what was left out."""
-
-    rows_R7: Ints = field(default_factory=lambda: np.zeros((0, _COLUMNS), dtype=np.int64))
-    ledger: DocumentLedger = field(default_factory=Counter)
-
-
-def pair_sentences(corpus: EncodedCorpus, pairing: PairingOptions, special_tokens: int, pass_number: int) -> Pairs:
-    """Return the rows of a shard.
+def pair_sentences(
+    corpus: EncodedCorpus, options: PairOptions, special_tokens: int, pass_number: int
+) -> tuple[Ints, DocumentLedger]:
+    """Return the rows of a shard in reading order, (R, 7) int64, and what was left out or cut.
 
     `special_tokens`: how many special tokens the layout adds to a row (3 for BERT, 4 for RoBERTa). Each `pass_number`
     gives different rows.
     """
-    pairs = Pairs()
-    documents = len(corpus.document_ids_D)
-    if pairing.objective == "nsp" and len(np.unique(corpus.document_ids_D)) < 2:
-        pairs.ledger.update((ALONE, j) for j in range(documents))
-        return pairs
+    ledger: DocumentLedger = Counter()
+    if options.objective == "nsp" and len(np.unique(corpus.document_ids_D)) < 2:
+        ledger.update((ALONE, j) for j in range(len(corpus.document_ids_D)))
+        return _no_rows(), ledger
 
     is_long_D = np.diff(corpus.document_offsets_D1) >= 2
-    pairs.ledger.update((TOO_SHORT, j) for j in np.flatnonzero(~is_long_D).tolist())
+    ledger.update((TOO_SHORT, j) for j in np.flatnonzero(~is_long_D).tolist())
 
-    made = _PairsInStep(corpus, pairing, pairing.max_length - special_tokens)
+    made = _PairsInStep(corpus, options, options.max_length - special_tokens)
     made.begin(np.flatnonzero(is_long_D), pass_number)
     while len(made.document_A) > 0:
         made.make_next_rows()
 
-    pairs.rows_R7 = made.rows_in_reading_order()
-    pairs.ledger.update({(CUT, j): int(made.cut_D[j]) for j in np.flatnonzero(made.cut_D).tolist()})
-    return pairs
+    ledger.update({(CUT, j): int(made.cut_D[j]) for j in np.flatnonzero(made.cut_D).tolist()})
+    return made.rows_in_reading_order(), ledger
+
+
+def _no_rows() -> Ints:
+    return np.zeros((0, len(PairRow._fields)), dtype=np.int64)
 
 
 class _PairsInStep:
@@ -121,10 +115,10 @@ class _PairsInStep:
     cut_D: tokens cut so far from the rows of each document of the shard.
     """
 
-    def __init__(self, corpus: EncodedCorpus, pairing: PairingOptions, max_tokens: int):
+    def __init__(self, corpus: EncodedCorpus, options: PairOptions, max_tokens: int):
         self._corpus = corpus
         self._tokens = corpus.sentence_offsets_N1
-        self._pairing = pairing
+        self._options = options
         self._max_tokens = max_tokens
 
         self._rows: list[Ints] = []
@@ -133,7 +127,7 @@ class _PairsInStep:
     def begin(self, documents: Ints, pass_number: int) -> None:
         """Start with these documents, which have at least two sentences each: draw the targets of their rows."""
         corpus = self._corpus
-        purpose = (self._pairing.seed, "pairs", self._pairing.objective, pass_number)
+        purpose = (self._options.seed, "pairs", self._options.objective, pass_number)
         keys = [key(*purpose, document_id) for document_id in corpus.document_ids_D[documents].tolist()]
 
         self.document_A = documents
@@ -144,7 +138,7 @@ class _PairsInStep:
 
         # Short rows reduce the mismatch with fine-tuning, where texts are often shorter (comment in Google's code).
         uniform_A = (self._draws.numbers() >> np.uint64(11)).astype(np.float64) * 2.0**-53
-        is_short_A = uniform_A < self._pairing.short_seq_prob
+        is_short_A = uniform_A < self._options.short_seq_prob
         self._target_A[is_short_A] = 2 + self._draws.below(self._max_tokens - 1, is_short_A)
 
     def make_next_rows(self) -> None:
@@ -153,7 +147,7 @@ class _PairsInStep:
         middle_A = start_A + 1 + self._draws.below(end_A - start_A - 1)
         in_order_A = self._draws.numbers() >= _HALF
 
-        if self._pairing.objective == "nsp":
+        if self._options.objective == "nsp":
             rows_A7 = self._nsp_rows(start_A, middle_A, end_A, in_order_A)
         else:
             rows_A7 = self._sop_rows(start_A, middle_A, end_A, in_order_A)
@@ -164,7 +158,7 @@ class _PairsInStep:
 
     def rows_in_reading_order(self) -> Ints:
         """Return (R, 7) all rows, document by document."""
-        rows_R7 = np.concatenate([np.zeros((0, _COLUMNS), dtype=np.int64), *self._rows])
+        rows_R7 = np.concatenate([_no_rows(), *self._rows])
 
         # A document's rows are already in order among themselves, and a stable sort keeps that order.
         return rows_R7[np.argsort(rows_R7[:, _DOCUMENT_A], kind="stable")]

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.pairs.corpus import EncodedCorpus, Objective, PairingOptions
+from pipeline.pairs.corpus import EncodedCorpus, Objective, PairOptions
 from pipeline.pairs.nsp_sop import ALONE, CUT, TOO_SHORT, DrawsInStep, PairRow, pair_sentences
 from schemas.randomness import key
 from tests.draws import Draws
@@ -140,29 +140,29 @@ def plain_truncate(a: list[int], b: list[int], max_tokens: int, draws: Draws) ->
 
 
 def plain_pairs(
-    corpus: EncodedCorpus, pairing: PairingOptions, special_tokens: int, pass_number: int
+    corpus: EncodedCorpus, options: PairOptions, special_tokens: int, pass_number: int
 ) -> tuple[list[PlainRow], Counter[tuple[str, int]]]:
     documents = sentences_of(corpus)
     ids = corpus.document_ids_D.tolist()
     rows: list[PlainRow] = []
     ledger: Counter[tuple[str, int]] = Counter()
-    if pairing.objective == "nsp" and len(set(ids)) == 1:
+    if options.objective == "nsp" and len(set(ids)) == 1:
         return rows, Counter({(ALONE, j): 1 for j in range(len(documents))})
 
-    room = pairing.max_length - special_tokens
+    room = options.max_length - special_tokens
     for j, sentences in enumerate(documents):
         if len(sentences) == 1:
             ledger[TOO_SHORT, j] = 1
             continue
 
-        draws = Draws(key(pairing.seed, "pairs", pairing.objective, pass_number, ids[j]))
+        draws = Draws(key(options.seed, "pairs", options.objective, pass_number, ids[j]))
         target = room
-        if draws.uniform() < pairing.short_seq_prob:
+        if draws.uniform() < options.short_seq_prob:
             target = 2 + draws.below(room - 1)
 
         # A generator, because truncating one row draws random numbers before the next row does.
         made = plain_sop(sentences, j, target, draws)
-        if pairing.objective == "nsp":
+        if options.objective == "nsp":
             made = plain_nsp(documents, ids, j, target, draws)
 
         for a, b, label, document_a, document_b in made:
@@ -201,12 +201,12 @@ def test_rows_equal_the_plain_algorithm(
     """Whatever the lengths, also when documents share an id."""
     ids = data.draw(st.lists(st.integers(1, 4), min_size=len(documents), max_size=len(documents)))
     corpus = corpus_of(documents, ids)
-    pairing = PairingOptions(objective, max_length, short_seq_prob, seed)
+    options = PairOptions(objective, max_length, short_seq_prob, seed)
 
-    pairs = pair_sentences(corpus, pairing, special_tokens, seed % 3)
-    rows, ledger = plain_pairs(corpus, pairing, special_tokens, seed % 3)
-    assert [plain(PairRow(*row)) for row in pairs.rows_R7.tolist()] == rows
-    assert pairs.ledger == ledger
+    rows_R7, found_ledger = pair_sentences(corpus, options, special_tokens, seed % 3)
+    rows, ledger = plain_pairs(corpus, options, special_tokens, seed % 3)
+    assert [plain(PairRow(*row)) for row in rows_R7.tolist()] == rows
+    assert found_ledger == ledger
 
 
 def test_coins_are_the_lowest_bits_of_as_few_draws_as_hold_them() -> None:
