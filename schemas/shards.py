@@ -44,25 +44,21 @@ def token_type(vocabulary_size: int) -> pa.DataType:
 
 
 def pairs_schema(vocabulary_size: int, static_masks: bool = False) -> pa.Schema:
-    """Return the columns of a pair shard.
-
-    input_ids: the whole sequence, special tokens included, never padded. segment_b_start: position of B's first token,
-    or the sequence's length if there is one segment. pair_label: 0 = B follows A (order kept), 1 = random B (NSP) or
-    swapped order (SOP), null without a pair objective. word_starts: true where a word begins. document_a, document_b:
-    where each segment came from; with one segment, the first and the last document in the row. mask_positions,
-    mask_tokens: K masks of the row, each with the chosen positions, ascending, and the ids put there.
-    """
+    """Return the columns of a pair shard. `row_checks.check_pairs` checks their values."""
     ids = pa.list_(token_type(vocabulary_size))
-    columns = [
-        ("input_ids", ids),
-        ("segment_b_start", pa.int32()),
-        ("pair_label", pa.int8()),
-        ("word_starts", pa.list_(pa.bool_())),
-        ("document_a", pa.uint64()),
-        ("document_b", pa.uint64()),
-    ]
-    masks = [("mask_positions", pa.list_(pa.list_(pa.uint16()))), ("mask_tokens", pa.list_(ids))]
-    return pa.schema(columns + masks if static_masks else columns)
+    columns = {
+        "input_ids": ids,  # the whole sequence, special tokens included, never padded
+        "segment_b_start": pa.int32(),  # position of B's first token; the sequence's length if there is one segment
+        "pair_label": pa.int8(),  # 0 = B follows A (order kept), 1 = random B (NSP) or swapped order (SOP), or null
+        "word_starts": pa.list_(pa.bool_()),  # true where a word begins
+        "document_a": pa.uint64(),  # where A came from; with one segment, the first document in the row
+        "document_b": pa.uint64(),  # where B came from; with one segment, the last document in the row
+    }
+    masks = {
+        "mask_positions": pa.list_(pa.list_(pa.uint16())),  # K masks of the row, each with ascending positions
+        "mask_tokens": pa.list_(ids),  # the ids put there
+    }
+    return pa.schema(columns | masks if static_masks else columns)
 
 
 def schema_of_pairs(data: bytes | pa.Buffer, path: str, vocabulary_size: int) -> pa.Schema:

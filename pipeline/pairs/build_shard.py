@@ -178,7 +178,7 @@ def write_rows(
         rows = copy_rows(layout, documents, start, min(start + shards.ROWS_PER_BATCH, num_rows))
         columns = to_columns(rows, layout, documents)
         if drawer is not None:
-            columns += drawer.draw(rows)
+            columns |= drawer.draw(rows)
         encoder.add(pa.record_batch(columns, schema=schema))
         statistics.add(rows)
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from schemas.manifest import Objective
 from schemas.masking import Masking
-
-Objective = Literal["nsp", "sop", "full_sentences", "doc_sentences"]
 
 DocumentLedger = Counter[tuple[str, int]]
 """Counts of what was left out or cut: (reason, number of the document in the shard) -> count."""

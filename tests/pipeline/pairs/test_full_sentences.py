@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.pairs.corpus import EncodedCorpus, Objective, PairOptions
+from pipeline.pairs.corpus import EncodedCorpus, PairOptions
 from pipeline.pairs.full_sentences import CUT_SENTENCE, SentenceRows, fill_rows
+from schemas.manifest import Objective
 from schemas.randomness import key, permutation
 from tests.pipeline.pairs.encoded_corpus import corpus_of
 

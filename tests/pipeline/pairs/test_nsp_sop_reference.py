@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.pairs.corpus import EncodedCorpus, Objective, PairOptions
+from pipeline.pairs.corpus import EncodedCorpus, PairOptions
 from pipeline.pairs.nsp_sop import ALONE, CUT, TOO_SHORT, DrawsInStep, PairRow, pair_sentences
+from schemas.manifest import Objective
 from schemas.randomness import key
 from tests.draws import Draws
 from tests.pipeline.pairs.encoded_corpus import corpus_of

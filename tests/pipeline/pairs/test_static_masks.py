@@ -46,9 +46,10 @@ def with_masks(
     for start in range(0, len(rows), at_once):
         end = min(start + at_once, len(rows))
         masks = drawer.draw(row_batch(rows, start, end))
-        columns = [column.combine_chunks() for column in rows.slice(start, end - start).columns]
+        part = rows.slice(start, end - start)
+        columns = {name: part[name].combine_chunks() for name in part.column_names}
         schema = shards.pairs_schema(vocabulary.size, static_masks=True)
-        batches.append(pa.record_batch([*columns, *masks], schema=schema))
+        batches.append(pa.record_batch(columns | masks, schema=schema))
     return pa.Table.from_batches(batches), drawer.counts()
 
 
