@@ -19,16 +19,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipeline.pairs.corpus import DocumentLedger, EncodedCorpus, PairOptions
-from schemas.ragged import offsets_of, places_of_ranges
+from schemas.ragged import Ints, offsets_of, places_of_ranges
 from schemas.randomness import key, permutation
 
 CUT_SENTENCE = "sentence longer than a row, cut into several"
 EDGES = 2  # special tokens of every row: one before the text and one after it
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

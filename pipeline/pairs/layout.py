@@ -21,10 +21,9 @@ from numpy.typing import NDArray
 
 from pipeline.pairs.corpus import EncodedCorpus
 from pipeline.pairs.full_sentences import SentenceRows
-from schemas.ragged import offsets_of, places_of_ranges, take_ranges
+from schemas.ragged import Ints, offsets_of, places_of_ranges, take_ranges
 from schemas.vocabulary import Vocabulary
 
-Ints = NDArray[np.int64]
 NO_PAIR_LABEL = -1  # null in the shard
 
 

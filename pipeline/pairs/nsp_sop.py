@@ -39,13 +39,10 @@ from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipeline.pairs.corpus import DocumentLedger, EncodedCorpus, PairOptions
+from schemas.ragged import Bools, Ints
 from schemas.randomness import U64, key, numbers
-
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 Which = Ints | Bools | slice
 ALL = slice(None)

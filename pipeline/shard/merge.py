@@ -184,7 +184,7 @@ def length_statistics(table: pa.Table | pa.RecordBatch) -> Report:
 
 
 def add_lengths(parts: list[Report]) -> Report:
-    """Add up the `length_statistics` of a shard's batches."""
+    """Add up the `length_statistics` of batches or shards."""
     return {
         "sentences": total(parts, "sentences"),
         "text_bytes": total(parts, "text_bytes"),
