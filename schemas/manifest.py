@@ -67,7 +67,10 @@ class Input:
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class Shard:
-    """One file of the folder. `tokens` is 0 if there are only words; `fingerprint` is that of the rows alone."""
+    """One file of the folder. `tokens` is 0 if there are only words.
+
+    fingerprint: of the rows alone; in a vocabulary, the first half of `sha256`.
+    """
 
     path: PlainName
     rows: Count
