@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from schemas import FORMAT_VERSION, shards, storage
+from schemas import FORMAT_VERSION, shards
 from schemas.manifest import NAME, Input, Manifest, Shard, fingerprint
 from schemas.vocabulary import SPECIALS, TOKENIZER_FILE, VOCABULARY_FOLDER, Model, Vocabulary, read_vocabulary
 
@@ -61,14 +61,10 @@ def write_pairs(folder: Path, lengths_B: Ints, max_length: int, model: Model, vo
 
 def write_table(folder: Path, name: str, table: pa.Table) -> Shard:
     """Write a shard of pairs, and return its entry for the manifest."""
-    data = shards.encode_table(table)
-    content = shards.ContentHash()
-    for batch in shards.equal_batches(table):
-        content.add(batch)
-
-    (folder / name).write_bytes(data)
     tokens = len(table["input_ids"].combine_chunks().flatten())
-    return Shard(name, table.num_rows, tokens, len(data), storage.sha256(data), content.hexdigest())
+    data, entry = shards.encode_shard(name, table, tokens)
+    (folder / name).write_bytes(data)
+    return Shard(**entry)
 
 
 def write_vocabulary(folder: Path, model: Model, size: int) -> Vocabulary:

@@ -18,9 +18,9 @@ from schemas.masking import KINDS
 if TYPE_CHECKING:
     from pipeline.exchange.blocks import Shuffle
     from pipeline.filters.rules import Thresholds
-    from pipeline.pairs.nsp_sop import Objective
     from pipeline.shard.copies import Dedup
     from pipeline.shard.sentences import Splitter
+    from schemas.manifest import Objective
     from schemas.masking import Kind
     from schemas.vocabulary import Family, Model
 

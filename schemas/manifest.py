@@ -48,6 +48,7 @@ PlainName = Annotated[str, Field(pattern=NAME_PATTERN)]
 """The name of a file inside the folder. A path here would let a manifest name any file on the machine."""
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Hex = Annotated[str, Field(pattern=r"^[0-9a-f]*$")]
+Objective = Literal["nsp", "sop", "full_sentences", "doc_sentences"]
 FolderKind = Literal["text", "counts", "vocab", "pairs", "statistics"]
 Listed = Literal["shards", "inputs"]
 """The lists of a manifest that may be in parts."""
@@ -68,7 +69,7 @@ class Input:
 class Shard:
     """One file of the folder. `tokens` is 0 if there are only words.
 
-    fingerprint: of the rows alone; in a vocabulary, of the file's bytes.
+    fingerprint: of the rows alone; in a vocabulary, the first half of `sha256`.
     """
 
     path: PlainName
@@ -130,7 +131,6 @@ def _needed(**types: Any) -> type[BaseModel]:
 
 
 _Positive = Annotated[int, Field(gt=0, lt=2**31)]
-_Objective = Literal["nsp", "sop", "full_sentences", "doc_sentences"]
 
 NEEDED: dict[FolderKind, type[BaseModel]] = {
     "text": _needed(
@@ -144,7 +144,7 @@ NEEDED: dict[FolderKind, type[BaseModel]] = {
     "vocab": _needed(),
     "pairs": _needed(
         options=_needed(
-            objective=_Objective,
+            objective=Objective,
             max_length=_Positive,
             static_masks=(Count, 0),
             vocabulary=Hex,

@@ -26,11 +26,8 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from schemas.ragged import group_starts, offsets_of, places_of_ranges, take_ranges
+from schemas.ragged import Bools, Ints, group_starts, offsets_of, places_of_ranges, take_ranges
 from schemas.randomness import U64, numbers
-
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 Kind = Literal["token", "whole_word", "ngram", "span"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

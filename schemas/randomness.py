@@ -5,8 +5,8 @@ process can draw any number in any order and get the same one. The generator is 
 "Fast splittable pseudorandom number generators", OOPSLA 2014): the n-th draw is its finalizer over key + n * GOLDEN.
 
     key(7, "pairs", document)  ->  an int below 2**64
-    Draws(key).below(10)       ->  one number at a time, for decisions in Python
-    uniforms(keys_N, stream)   ->  N numbers at once, for arrays
+    numbers(keys_N, counters)  ->  N integers below 2**64
+    uniforms(keys_N, counters) ->  N floats in [0, 1)
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: successive counters land far apart
 MIX_1 = 0xBF58476D1CE4E5B9  # the constants of the published finalizer
 MIX_2 = 0x94D049BB133111EB
-_BITS = (1 << 64) - 1
 
 U64 = NDArray[np.uint64]
 
@@ -80,30 +79,3 @@ def _order_of(draws: U64) -> NDArray[np.int64]:
     if (in_order[1:] > in_order[:-1]).all():
         return order
     return np.argsort(draws, kind="stable")
-
-
-class Draws:
-    """Draws numbers from one key, one at a time: the same as `numbers(key, 0)`, `numbers(key, 1)`, ..."""
-
-    def __init__(self, draw_key: int):
-        self._state = draw_key
-
-    def skip(self, count: int) -> None:
-        """Skip the next `count` draws."""
-        self._state = (self._state + count * GOLDEN) & _BITS
-
-    def number(self) -> int:
-        """Return the next draw, an int below 2**64."""
-        self._state = (self._state + GOLDEN) & _BITS
-        x = self._state
-        x = ((x ^ (x >> 30)) * MIX_1) & _BITS
-        x = ((x ^ (x >> 27)) * MIX_2) & _BITS
-        return x ^ (x >> 31)
-
-    def uniform(self) -> float:
-        """Return the next draw as a float in [0, 1)."""
-        return (self.number() >> 11) * 2.0**-53
-
-    def below(self, n: int) -> int:
-        """Return the next draw as an int in [0, n). The bias of this product is below n / 2**64."""
-        return (self.number() * n) >> 64

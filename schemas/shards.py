@@ -44,25 +44,21 @@ def token_type(vocabulary_size: int) -> pa.DataType:
 
 
 def pairs_schema(vocabulary_size: int, static_masks: bool = False) -> pa.Schema:
-    """Return the columns of a pair shard.
-
-    input_ids: the whole sequence, special tokens included, never padded. segment_b_start: position of B's first token,
-    or the sequence's length if there is one segment. pair_label: 0 = B follows A (order kept), 1 = random B (NSP) or
-    swapped order (SOP), null without a pair objective. word_starts: true where a word begins. document_a, document_b:
-    where each segment came from; with one segment, the first and the last document in the row. mask_positions,
-    mask_tokens: K masks of the row, each with the chosen positions, ascending, and the ids put there.
-    """
+    """Return the columns of a pair shard. `row_checks.check_pairs` checks their values."""
     ids = pa.list_(token_type(vocabulary_size))
-    columns = [
-        ("input_ids", ids),
-        ("segment_b_start", pa.int32()),
-        ("pair_label", pa.int8()),
-        ("word_starts", pa.list_(pa.bool_())),
-        ("document_a", pa.uint64()),
-        ("document_b", pa.uint64()),
-    ]
-    masks = [("mask_positions", pa.list_(pa.list_(pa.uint16()))), ("mask_tokens", pa.list_(ids))]
-    return pa.schema(columns + masks if static_masks else columns)
+    columns = {
+        "input_ids": ids,  # the whole sequence, special tokens included, never padded
+        "segment_b_start": pa.int32(),  # position of B's first token; the sequence's length if there is one segment
+        "pair_label": pa.int8(),  # 0 = B follows A (order kept), 1 = random B (NSP) or swapped order (SOP), or null
+        "word_starts": pa.list_(pa.bool_()),  # true where a word begins
+        "document_a": pa.uint64(),  # where A came from; with one segment, the first document in the row
+        "document_b": pa.uint64(),  # where B came from; with one segment, the last document in the row
+    }
+    masks = {
+        "mask_positions": pa.list_(pa.list_(pa.uint16())),  # K masks of the row, each with ascending positions
+        "mask_tokens": pa.list_(ids),  # the ids put there
+    }
+    return pa.schema(columns | masks if static_masks else columns)
 
 
 def schema_of_pairs(data: bytes | pa.Buffer, path: str, vocabulary_size: int) -> pa.Schema:
@@ -97,61 +93,51 @@ def shard_place(name: str) -> tuple[int, int]:
     return int(index), int(count)
 
 
-def encode_table(table: pa.Table) -> bytes:
-    """Return a table as the bytes of an Arrow file in the layout above. The same rows give the same bytes."""
-    return encode_batches(equal_batches(table), table.schema)
-
-
-def encode_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> bytes:
-    """Do what `encode_table` does for batches that were already cut as by `equal_batches`."""
-    sink = pa.BufferOutputStream()
-    with _file_writer(sink, schema) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()
-
-
-class ContentHash:
-    """A hash of rows alone, one batch after another. It does not depend on compression, so it outlives a codec."""
-
-    def __init__(self) -> None:
-        self._digest = hashlib.blake2b(digest_size=16)
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Add a batch."""
-        self._digest.update(batch.serialize())
-
-    def hexdigest(self) -> str:
-        """Return the hash of all batches so far."""
-        return self._digest.hexdigest()
-
-
 class ShardEncoder:
     """Encodes a shard batch by batch, so that its rows need not be in memory together.
 
-    Batches must be cut as by `equal_batches`: ROWS_PER_BATCH rows, and fewer only in the last one. Bytes and
-    fingerprint are then those of `encode_batches` and `content_fingerprint`.
+    Batches must be cut as by `equal_batches`: ROWS_PER_BATCH rows, and fewer only in the last one. The same rows then
+    give the same bytes.
     """
 
     def __init__(self, schema: pa.Schema):
         """Start without rows."""
         self._sink = pa.BufferOutputStream()
-        self._writer = _file_writer(self._sink, schema)
-        self._content = ContentHash()
+        self._writer = pa.ipc.new_file(self._sink, schema, options=pa.ipc.IpcWriteOptions(compression="zstd"))
+        self._fingerprint = _no_rows()
+        self._rows = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Append a batch."""
         self._writer.write_batch(batch)
-        self._content.add(batch)
+        self._fingerprint.update(batch.serialize())
+        self._rows += batch.num_rows
 
-    def finish(self) -> tuple[bytes, str]:
-        """Return (the bytes of the Arrow file, the fingerprint of its rows)."""
+    def finish(self, path: str, tokens: int = 0) -> tuple[bytes, dict[str, Any]]:
+        """Return the bytes of the Arrow file, and its `shard_entry`."""
         self._writer.close()
-        return self._sink.getvalue().to_pybytes(), self._content.hexdigest()
+        data = self._sink.getvalue().to_pybytes()
+        return data, shard_entry(path, data, self._rows, self._fingerprint.hexdigest(), tokens)
 
 
-def _file_writer(sink: pa.NativeFile, schema: pa.Schema) -> pa.ipc.RecordBatchFileWriter:
-    return pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression="zstd"))
+def encode_shard(path: str, table: pa.Table, tokens: int = 0) -> tuple[bytes, dict[str, Any]]:
+    """Return the bytes of an Arrow file with these rows, and its `shard_entry`."""
+    encoder = ShardEncoder(table.schema)
+    for batch in equal_batches(table):
+        encoder.add(batch)
+    return encoder.finish(path, tokens)
+
+
+def shard_entry(path: str, data: bytes, rows: int, fingerprint: str, tokens: int = 0) -> dict[str, Any]:
+    """Return a file's entry in the manifest (`Shard`), as a dict that reports can hold."""
+    return {
+        "path": path,
+        "rows": rows,
+        "tokens": tokens,
+        "bytes": len(data),
+        "sha256": storage.sha256(data),
+        "fingerprint": fingerprint,
+    }
 
 
 def equal_batches(table: pa.Table) -> list[pa.RecordBatch]:
@@ -207,30 +193,15 @@ def schema_differences(found: pa.Schema, expected: pa.Schema) -> list[str]:
 
 
 def content_fingerprint(batches: Iterable[pa.RecordBatch]) -> str:
-    """Return the `ContentHash` of a shard's record batches."""
-    content = ContentHash()
+    """Return the fingerprint of a shard's rows alone. It does not depend on compression, so it outlives a codec."""
+    fingerprint = _no_rows()
     for batch in batches:
-        content.add(batch)
-    return content.hexdigest()
+        fingerprint.update(batch.serialize())
+    return fingerprint.hexdigest()
 
 
-def shard_entry(path: str, data: bytes, rows: int, fingerprint: str, tokens: int = 0) -> dict[str, Any]:
-    """Return a file's entry in the manifest (`Shard`), as a dict that reports can hold."""
-    return {
-        "path": path,
-        "rows": rows,
-        "tokens": tokens,
-        "bytes": len(data),
-        "sha256": storage.sha256(data),
-        "fingerprint": fingerprint,
-    }
-
-
-def encode_shard(path: str, table: pa.Table) -> tuple[bytes, dict[str, Any]]:
-    """Return the bytes of an Arrow file with these rows, and its `shard_entry`."""
-    batches = equal_batches(table)
-    data = encode_batches(batches, table.schema)
-    return data, shard_entry(path, data, table.num_rows, content_fingerprint(batches))
+def _no_rows() -> hashlib.blake2b:
+    return hashlib.blake2b(digest_size=16)
 
 
 def check_fingerprint(table: pa.Table, path: str, stated: str) -> None:

@@ -31,9 +31,9 @@ from pipeline.commit.staging import Staging, plan_staging
 from pipeline.flags import recorded_options
 from pipeline.jobs.text_folder import DivideText, TextFolder
 from pipeline.options import PairsJob
-from pipeline.pairs.build_shard import PairOptions, PairShard, build_shard, most_frequent_tokens
+from pipeline.pairs.build_shard import PairShard, build_shard, most_frequent_tokens
+from pipeline.pairs.corpus import PairOptions
 from pipeline.pairs.encoding import Encoder, EncoderPool
-from pipeline.pairs.nsp_sop import PairingOptions
 from pipeline.pairs.published_tokenizer import check_encoding, without_dropout
 from pipeline.words.rules import check_rules
 from schemas import FORMAT_VERSION, shards, storage
@@ -61,7 +61,7 @@ def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     """Run the job to its end and return the published manifest, as `shard` does. Raises the same errors."""
     checked = check_launch(beam_arguments, known_flags)
     text = read_manifest(job.text, "text")
-    published = read_vocabulary(job.vocab)
+    as_stored = read_vocabulary(job.vocab)
     url = storage.join(job.vocab, TOKENIZER_FILE)
     tokenizer_json, dropout = without_dropout(storage.read(url), url)
     vocabulary = parse_vocabulary(tokenizer_json, url)
@@ -77,7 +77,7 @@ def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Man
         "vocab": vocabulary.fingerprint,
     }
     removed = {"removed_dropout": dropout} if dropout else {}
-    inputs = [folder_as_input(job.text, text.fingerprint), folder_as_input(job.vocab, published.fingerprint)]
+    inputs = [folder_as_input(job.text, text.fingerprint), folder_as_input(job.vocab, as_stored.fingerprint)]
     provenance = Provenance(recorded | removed, inputs, job.seed)
 
     options = beam_options(checked, beam_arguments, text.totals["text_bytes"])
@@ -192,9 +192,8 @@ def build_pair_shard(target: PairShard, plan: PairsPlan) -> Report:
         return done
 
     job = plan.job
-    pairing = PairingOptions(job.objective, job.max_length, job.short_seq_prob, job.seed)
     masking = Masking(job.masking, job.mask_prob, job.max_predictions)
-    options = PairOptions(pairing, job.static_masks, masking)
+    options = PairOptions(job.objective, job.max_length, job.short_seq_prob, job.seed, job.static_masks, masking)
     vocabulary = _vocabulary(plan.tokenizer_json)
 
     with _encoders(plan.tokenizer_json, plan.model, job.word_segmenter).lend() as encoder:

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from pipeline.commit.finished import Provenance
 from pipeline.commit.parts import FolderSummary, PartSummary, list_inputs, summarize_folder
 from pipeline.commit.publish import check_pieces, end_publication, is_published, publish_output, remove_older_manifest
-from pipeline.commit.reports import Report, add_by_name, add_histograms, add_ledgers, ledger_entries, total
+from pipeline.commit.reports import Report, add_by_name, add_ledgers, ledger_entries
 from pipeline.commit.staging import Staging
 from pipeline.readers.inputs import read_inputs
 from pipeline.shard.holdout import HELD_OUT, NOT_HELD_OUT, SIDE
 from pipeline.shard.survey import CorpusSurvey
+from pipeline.shard.write_shard import add_lengths
 from schemas import FORMAT_VERSION, storage
 from schemas import manifest as manifests
 from schemas.errors import StorageError
@@ -22,11 +23,8 @@ from schemas.shards import shard_place
 def add_text_reports(reports: list[Report]) -> Report:
     """Sum the reports of text shards. The sum has the form of a report, so sums can be summed in turn."""
     return {
-        "sentences": total(reports, "sentences"),
-        "text_bytes": total(reports, "text_bytes"),
+        **add_lengths(reports),
         "sources": add_by_name(reports, "sources"),
-        "sentences_per_document": add_histograms(reports, "sentences_per_document"),
-        "characters_per_sentence": add_histograms(reports, "characters_per_sentence"),
         "ledger": add_ledgers(report["ledger"] for report in reports),
     }
 

@@ -5,7 +5,7 @@ Shape suffixes: N sentences, T tokens, D documents, R rows, V the vocabulary. N1
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipeline.commit import reports
+from pipeline.pairs.corpus import DocumentLedger, EncodedCorpus, PairOptions
 from pipeline.pairs.encoding import Encoder
 from pipeline.pairs.encoding_cache import EncodedStrings
 from pipeline.pairs.full_sentences import fill_rows
@@ -28,26 +29,16 @@ from pipeline.pairs.layout import (
     lay_sentences,
     to_columns,
 )
-from pipeline.pairs.nsp_sop import EMPTY, DocumentLedger, EncodedCorpus, PairingOptions
-from pipeline.pairs.pairs_in_step import pair_sentences
+from pipeline.pairs.nsp_sop import pair_sentences
 from pipeline.pairs.static_masks import StaticMaskDrawer, StaticMasks
 from schemas import shards, storage
 from schemas.manifest import Shard, read_shard_bytes
-from schemas.masking import Masking
 from schemas.ragged import offsets_of
 from schemas.randomness import U64, key, mix, permutation
 from schemas.vocabulary import Vocabulary
 
 MAX_TOKENS_LISTED = 24  # on the data card
-
-
-@dataclass(frozen=True)
-class PairOptions:
-    """What decides rows besides text and vocabulary. `static_masks` is the number of masks stored with each row."""
-
-    pairing: PairingOptions
-    static_masks: int = 0
-    masking: Masking = field(default_factory=Masking)
+EMPTY = "document without a token of the vocabulary"
 
 
 @dataclass(frozen=True)
@@ -70,10 +61,9 @@ def build_shard(
 
     Peak memory is about four bytes per byte of text, on top of the process and the encoder's caches.
     """
-    documents = read_documents(target, encoder, vocabulary)
-    pairing = options.pairing
-    in_reading_order, ledger = lay_rows(documents, pairing, vocabulary, target.pass_number)
-    order_key = key(pairing.seed, "row order", target.pass_number, target.text_shard.fingerprint)
+    documents = read_as_tokens(target, encoder, vocabulary)
+    in_reading_order, ledger = lay_rows(documents, options, vocabulary, target.pass_number)
+    order_key = key(options.seed, "row order", target.pass_number, target.text_shard.fingerprint)
     layout = in_reading_order.take(permutation(len(in_reading_order.label_R), order_key))
 
     data, report = write_rows(layout, documents, target, vocabulary, options)
@@ -84,15 +74,15 @@ def build_shard(
     return data, report
 
 
-def read_documents(target: PairShard, encoder: Encoder, vocabulary: Vocabulary) -> EncodedDocuments:
+def read_as_tokens(target: PairShard, encoder: Encoder, vocabulary: Vocabulary) -> EncodedDocuments:
     """Read and encode the text shard. Once this returns, its text is no longer needed."""
     text_shard = target.text_shard
     path = storage.join(target.text_folder, text_shard.path)
     text = shards.decode_table(read_shard_bytes(target.text_folder, text_shard), path, shards.TEXT_SCHEMA)
-    return encode_documents(text, encoder, vocabulary)
+    return to_tokens(text, encoder, vocabulary)
 
 
-def encode_documents(text: pa.Table, encoder: Encoder, vocabulary: Vocabulary) -> EncodedDocuments:
+def to_tokens(text: pa.Table, encoder: Encoder, vocabulary: Vocabulary) -> EncodedDocuments:
     """Encode all sentences of a text shard.
 
     Sentences without a token (for example only invisible characters) are left out, and so are documents without tokens.
@@ -157,16 +147,16 @@ def locate_documents(lengths_N: NDArray[np.int64], text: pa.Table) -> tuple[Enco
 
 
 def lay_rows(
-    documents: EncodedDocuments, pairing: PairingOptions, vocabulary: Vocabulary, pass_number: int
+    documents: EncodedDocuments, options: PairOptions, vocabulary: Vocabulary, pass_number: int
 ) -> tuple[RowLayout, DocumentLedger]:
     """Return the shard's rows in reading order, and what was left out or cut."""
     tokens = documents.tokens
-    if pairing.objective in ("nsp", "sop"):
+    if options.objective in ("nsp", "sop"):
         special = SpecialTokens.of(vocabulary)
-        pairs = pair_sentences(documents.corpus, pairing, len(special.all_ids()), pass_number)
-        return lay_pairs(pairs.rows_R7, tokens, len(special.between)), pairs.ledger
+        rows_R7, ledger = pair_sentences(documents.corpus, options, len(special.all_ids()), pass_number)
+        return lay_pairs(rows_R7, tokens, len(special.between)), ledger
 
-    filled = fill_rows(documents.corpus, pairing, pass_number)
+    filled = fill_rows(documents.corpus, options, pass_number)
     return lay_sentences(filled, tokens), filled.ledger
 
 
@@ -176,29 +166,26 @@ def write_rows(
     """Return the bytes of a shard with these rows, and its report without a ledger. Copies one batch at a time."""
     drawer = None
     if options.static_masks:
-        identity = (options.pairing.seed, target.pass_number, target.text_shard.fingerprint)
+        identity = (options.seed, target.pass_number, target.text_shard.fingerprint)
         drawer = StaticMaskDrawer(StaticMasks(options.static_masks, options.masking, identity), vocabulary)
 
     schema = shards.pairs_schema(vocabulary.size, static_masks=drawer is not None)
     encoder = shards.ShardEncoder(schema)
-    statistics = RowStatistics(options.pairing.max_length, vocabulary)
+    statistics = RowStatistics(options.max_length, vocabulary)
 
     num_rows = len(layout.label_R)
     for start in range(0, num_rows, shards.ROWS_PER_BATCH):
         rows = copy_rows(layout, documents, start, min(start + shards.ROWS_PER_BATCH, num_rows))
         columns = to_columns(rows, layout, documents)
         if drawer is not None:
-            columns += drawer.draw(rows)
+            columns |= drawer.draw(rows)
         encoder.add(pa.record_batch(columns, schema=schema))
         statistics.add(rows)
 
-    data, fingerprint = encoder.finish()
+    data, entry = encoder.finish(target.name, int(layout.range_lengths_N.sum()))
     report = statistics.describe(layout, documents)
     if drawer is not None:
         report["masks"] = drawer.counts()
-
-    tokens = int(layout.range_lengths_N.sum())
-    entry = shards.shard_entry(target.name, data, num_rows, fingerprint, tokens)
     return data, {"shard": entry, **report}
 
 

@@ -266,7 +266,6 @@ class KeyTable:
         return mixed.astype(np.int64)
 
     def _next_slots(self, slots: Ints) -> Ints:
-        """Return the slots after these, wrapping around at the end."""
         return (slots + 1) & (len(self._numbers_S) - 1)
 
 

@@ -19,16 +19,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pipeline.pairs.nsp_sop import DocumentLedger, EncodedCorpus, PairingOptions
-from schemas.ragged import offsets_of, places_of_ranges
+from pipeline.pairs.corpus import DocumentLedger, EncodedCorpus, PairOptions
+from schemas.ragged import Ints, offsets_of, places_of_ranges
 from schemas.randomness import key, permutation
 
 CUT_SENTENCE = "sentence longer than a row, cut into several"
 EDGES = 2  # special tokens of every row: one before the text and one after it
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -59,19 +56,19 @@ class SentenceParts(NamedTuple):
     lengths_P: Ints
 
 
-def fill_rows(corpus: EncodedCorpus, pairing: PairingOptions, pass_number: int) -> SentenceRows:
+def fill_rows(corpus: EncodedCorpus, options: PairOptions, pass_number: int) -> SentenceRows:
     """Return all rows of a shard."""
     # The order depends on which documents the shard holds, not on the order in which it holds them.
     ids = np.sort(corpus.document_ids_D).tolist()
-    order_key = key(pairing.seed, "document order", pairing.objective, pass_number, *ids)
+    order_key = key(options.seed, "document order", options.objective, pass_number, *ids)
     order_D = permutation(len(ids), order_key)
 
-    room = pairing.max_length - EDGES
+    room = options.max_length - EDGES
     ledger: DocumentLedger = Counter()
     parts = sentence_parts(corpus, order_D, room, ledger)
 
     end_P = ends_of_rows(parts, room)
-    if pairing.objective == "doc_sentences":
+    if options.objective == "doc_sentences":
         end_P = np.minimum(end_P, np.searchsorted(parts.rank_P, parts.rank_P, side="right"))
     return _rows(parts, _begins_of_rows(end_P), order_D, ledger)
 

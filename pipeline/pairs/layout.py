@@ -19,12 +19,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pipeline.pairs.corpus import EncodedCorpus
 from pipeline.pairs.full_sentences import SentenceRows
-from pipeline.pairs.nsp_sop import EncodedCorpus
-from schemas.ragged import offsets_of, places_of_ranges, take_ranges
+from schemas.ragged import Ints, offsets_of, places_of_ranges, take_ranges
 from schemas.vocabulary import Vocabulary
 
-Ints = NDArray[np.int64]
 NO_PAIR_LABEL = -1  # null in the shard
 
 
@@ -67,6 +66,8 @@ class RowLayout:
     label_R: 0, 1 or NO_PAIR_LABEL.
     documents_R2: the numbers of the row's first and last document in the shard.
     segments_R4: start and end of A, then of B, in the shard's tokens; None for rows without pairs.
+
+    Fields other than the ranges have one value per row.
     """
 
     range_starts_N: Ints
@@ -85,16 +86,13 @@ class RowLayout:
         """Return the rows in the order `order_R`."""
         first_range_R = self.range_offsets_R1[order_R]
         ranges_R = np.diff(self.range_offsets_R1)[order_R]
-        segments_R4 = None if self.segments_R4 is None else self.segments_R4[order_R]
-        return RowLayout(
-            range_starts_N=take_ranges(self.range_starts_N, first_range_R, ranges_R),
-            range_lengths_N=take_ranges(self.range_lengths_N, first_range_R, ranges_R),
-            range_offsets_R1=offsets_of(ranges_R),
-            segment_b_start_R=self.segment_b_start_R[order_R],
-            label_R=self.label_R[order_R],
-            documents_R2=self.documents_R2[order_R],
-            segments_R4=segments_R4,
-        )
+        ranges = {
+            "range_starts_N": take_ranges(self.range_starts_N, first_range_R, ranges_R),
+            "range_lengths_N": take_ranges(self.range_lengths_N, first_range_R, ranges_R),
+            "range_offsets_R1": offsets_of(ranges_R),
+        }
+        per_row = {name: values for name, values in vars(self).items() if name not in ranges and values is not None}
+        return RowLayout(**ranges, **{name: values[order_R] for name, values in per_row.items()})
 
 
 def lengths_of_rows(range_lengths_N: Ints, range_offsets_R1: Ints) -> Ints:
@@ -192,22 +190,22 @@ def copy_rows(layout: RowLayout, documents: EncodedDocuments, first_row: int, en
     return RowBatch(documents.ids_T.take(places_T), documents.word_starts_T.take(places_T), offsets_R1, first_row)
 
 
-def to_columns(rows: RowBatch, layout: RowLayout, documents: EncodedDocuments) -> list[pa.Array]:
-    """Return a batch of rows as Arrow columns, those of `shards.pairs_schema` without static masks."""
+def to_columns(rows: RowBatch, layout: RowLayout, documents: EncodedDocuments) -> dict[str, pa.Array]:
+    """Return a batch of rows as Arrow columns by name, those of `shards.pairs_schema` without static masks."""
     own = slice(rows.first_row, rows.first_row + len(rows.offsets_R1) - 1)
     offsets_R1 = pa.array(rows.offsets_R1.astype(np.int32))
     has_no_label_R = layout.label_R[own] == NO_PAIR_LABEL
     label_R = np.where(has_no_label_R, 0, layout.label_R[own])  # values below nulls are hashed too
-    document_ids_R2 = documents.corpus.document_ids_D[layout.documents_R2[own]]
+    document_a_R, document_b_R = documents.corpus.document_ids_D[layout.documents_R2[own].T]
 
-    return [
-        pa.ListArray.from_arrays(offsets_R1, pa.array(rows.ids_T)),
-        pa.array(layout.segment_b_start_R[own].astype(np.int32)),
-        pa.array(label_R.astype(np.int8), mask=has_no_label_R),
-        pa.ListArray.from_arrays(offsets_R1, _booleans(rows.word_starts_T)),
-        pa.array(document_ids_R2[:, 0].copy()),
-        pa.array(document_ids_R2[:, 1].copy()),
-    ]
+    return {
+        "input_ids": pa.ListArray.from_arrays(offsets_R1, pa.array(rows.ids_T)),
+        "segment_b_start": pa.array(layout.segment_b_start_R[own].astype(np.int32)),
+        "pair_label": pa.array(label_R.astype(np.int8), mask=has_no_label_R),
+        "word_starts": pa.ListArray.from_arrays(offsets_R1, _booleans(rows.word_starts_T)),
+        "document_a": pa.array(document_a_R),
+        "document_b": pa.array(document_b_R),
+    }
 
 
 def _booleans(values: NDArray[np.bool_]) -> pa.Array:

@@ -43,8 +43,8 @@ class StaticMaskDrawer:
         variants = range(stored.variants)
         self._keys = [np.uint64(key(*stored.identity, "static mask", variant)) for variant in variants]
 
-    def draw(self, rows: RowBatch) -> list[pa.Array]:
-        """Return the columns `mask_positions` and `mask_tokens` of a batch of rows."""
+    def draw(self, rows: RowBatch) -> dict[str, pa.Array]:
+        """Return the columns of a batch of rows that hold its masks, by name."""
         drawn = [self._draw_variant(rows, variant_key) for variant_key in self._keys]
         for masks in drawn:
             self._counts.update(count_fates(masks, rows, self._vocabulary))
@@ -52,7 +52,10 @@ class StaticMaskDrawer:
         offsets = [masks.offsets_B1 for masks in drawn]
         positions = [positions_in_rows(masks, rows).astype(np.uint16) for masks in drawn]
         tokens = [masks.seen_K for masks in drawn]
-        return [interleave_variants(positions, offsets), interleave_variants(tokens, offsets)]
+        return {
+            "mask_positions": interleave_variants(positions, offsets),
+            "mask_tokens": interleave_variants(tokens, offsets),
+        }
 
     def counts(self) -> dict[str, int]:
         """Return the sums of `count_fates` over all masks drawn so far."""

@@ -160,8 +160,8 @@ def encode_text_shard(name: str, table: pa.Table, rows: np.ndarray) -> tuple[byt
         encoder.add(batch)
         lengths.append(length_statistics(batch))
 
-    data, fingerprint = encoder.finish()
-    return data, {"shard": shards.shard_entry(name, data, len(rows), fingerprint), **add_lengths(lengths)}
+    data, entry = encoder.finish(name)
+    return data, {"shard": entry, **add_lengths(lengths)}
 
 
 def count_by_source(table: pa.Table) -> dict[str, int]:
@@ -184,7 +184,7 @@ def length_statistics(table: pa.Table | pa.RecordBatch) -> Report:
 
 
 def add_lengths(parts: list[Report]) -> Report:
-    """Add up the `length_statistics` of a shard's batches."""
+    """Add up the `length_statistics` of batches or shards."""
     return {
         "sentences": total(parts, "sentences"),
         "text_bytes": total(parts, "text_bytes"),

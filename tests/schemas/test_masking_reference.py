@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from schemas.masking import KINDS, Kind, Masking, Masks, RowsToMask, draw_masks
 from schemas.ragged import offsets_of
-from schemas.randomness import GOLDEN, Draws, key, numbers
+from schemas.randomness import GOLDEN, key, numbers
 from schemas.vocabulary import Vocabulary
+from tests.draws import Draws
 
 TOKENS = [f"w{i}" for i in range(40)] + [f"##p{i}" for i in range(40)]
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

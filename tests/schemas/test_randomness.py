@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import randomness
-from schemas.randomness import GOLDEN, Draws, key, mix, numbers, permutation, uniforms
+from schemas.randomness import GOLDEN, key, mix, numbers, permutation, uniforms
+from tests.draws import Draws
 
 
 def test_numbers_are_those_of_splitmix64() -> None:
@@ -42,16 +43,6 @@ def test_arrays_and_single_draws_are_the_same_numbers(draw_key: int, counters: l
     assert numbers(keys, np.array(counters)).tolist() == expected
     assert numbers(keys, counters[0]).tolist() == expected[:1] * len(counters)
     assert uniforms(keys, np.array(counters)).tolist() == [(number >> 11) / 2**53 for number in expected]
-
-
-@given(st.integers(0, 2**64 - 1), st.integers(1, 2**32))
-def test_uniform_and_below_are_made_of_the_next_number(draw_key: int, n: int) -> None:
-    plain = Draws(draw_key)
-    draws = Draws(draw_key)
-
-    assert draws.uniform() == (plain.number() >> 11) / 2**53
-    assert draws.below(n) == plain.number() * n // 2**64
-    assert draws.number() == plain.number()
 
 
 def test_mixing_leaves_its_argument_as_it_is() -> None:

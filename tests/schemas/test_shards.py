@@ -26,8 +26,8 @@ def pair_table(**changes) -> pa.Table:
 def test_same_rows_same_bytes_however_they_are_chunked() -> None:
     rows = pa.table({"word": [f"w{i}" for i in range(3000)], "count": range(3000)}, schema=shards.COUNTS_SCHEMA)
     cut = pa.concat_tables([rows.slice(0, 7), rows.slice(7, 2000), rows.slice(2007)])
-    assert shards.encode_table(rows) == shards.encode_table(cut)
-    reader = pa.ipc.open_file(shards.encode_table(rows))
+    assert shards.encode_shard("x", rows)[0] == shards.encode_shard("x", cut)[0]
+    reader = pa.ipc.open_file(shards.encode_shard("x", rows)[0])
     assert [reader.get_batch(i).num_rows for i in range(3)] == [1024, 1024, 952]
     assert reader.schema.metadata is None
 
@@ -43,7 +43,7 @@ def test_every_difference_of_a_schema_is_named() -> None:
 
 @pytest.mark.parametrize("cut", [0, 1, 100, -8, -1])
 def test_a_cut_file_is_an_error_that_names_it(cut: int) -> None:
-    data = shards.encode_table(pair_table())[:cut]
+    data = shards.encode_shard("x", pair_table())[0][:cut]
     with pytest.raises(DataError, match=r"x\.arrow"):
         shards.decode_table(data, "x.arrow", shards.pairs_schema(100))
 
@@ -62,7 +62,7 @@ def test_ids_are_16_bits_up_to_65536_tokens() -> None:
 def test_content_fingerprint_sees_rows_only() -> None:
     table = pair_table()
     batches = shards.equal_batches(table)
-    copy = shards.decode_table(shards.encode_table(table), "x", table.schema)
+    copy = shards.decode_table(shards.encode_shard("x", table)[0], "x", table.schema)
     assert shards.content_fingerprint(batches) == shards.content_fingerprint(shards.equal_batches(copy))
     other = pair_table(pair_label=[0])
     assert shards.content_fingerprint(batches) != shards.content_fingerprint(shards.equal_batches(other))

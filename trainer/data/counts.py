@@ -35,6 +35,7 @@ from schemas.cooccurrences import (
 )
 from schemas.errors import DataError, StorageError, UsageError
 from schemas.manifest import read_manifest
+from schemas.ragged import Ints
 from schemas.statistics import (
     NO_COOCCURRENCES,
     Cooccurrences,
@@ -51,8 +52,6 @@ from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.watchdog import progress
 from trainer.logs import logger
 from trainer.models.starting_weights import needs_statistics
-
-Ints = NDArray[np.int64]
 
 SAMPLED_TOKENS = 8_000_000
 """The most tokens that are counted for starting weights. They take a few seconds and less than a gigabyte."""
@@ -154,8 +153,8 @@ def counts_exactly(statistics: Statistics, folders: list[PairFolder]) -> bool:
 class SampledStatistics:
     """The counts of a sample of the training rows. No pair of tokens is dropped."""
 
-    unigrams_V: NDArray[np.int64]
-    context_weights_V: NDArray[np.int64]
+    unigrams_V: Ints
+    context_weights_V: Ints
     summed: Cooccurrences
 
     def cooccurrences(self) -> Iterator[Cooccurrences]:

@@ -38,12 +38,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.errors import DataError
-from schemas.ragged import offsets_of
+from schemas.ragged import Ints, offsets_of
 from schemas.randomness import U64, key, numbers, permutation
 from trainer.data.folder import PairFolder
 from trainer.data.rows import Block
-
-Ints = NDArray[np.int64]
 
 BLOCK_SHARDS = 8
 """Shards whose rows are shuffled together. Changing it changes the order of every run's rows."""

@@ -29,16 +29,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from schemas.mask_draws import STREAM_SIZE, WordSpans, find_words, take_groups
 from schemas.masking import Masking, RowsToMask, budgets, draw_masks
-from schemas.ragged import offsets_of, places_of_ranges
+from schemas.ragged import Bools, Ints, offsets_of, places_of_ranges
 from schemas.randomness import U64, numbers, uniforms
 from schemas.vocabulary import Vocabulary
-
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 SEEN_BY_ALL = -1
 """Marks, in place of a number in the order, a token that is neither a target nor functional."""

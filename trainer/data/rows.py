@@ -19,12 +19,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from schemas.masking import Masks
-from schemas.ragged import offsets_of, places_of_ranges, take_ranges
+from schemas.ragged import Ints, offsets_of, places_of_ranges, take_ranges
 from schemas.randomness import U64, numbers
 from schemas.row_checks import lengths_of
 from trainer.models.batch import IGNORE_INDEX
-
-Ints = NDArray[np.int64]
 
 SWAP_COUNTER = 1 << 48
 """The counter of the draw of a row's order, far above those of its masks, which are drawn from the same keys."""

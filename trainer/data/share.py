@@ -25,12 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.errors import DataError, UsageError
+from schemas.ragged import Ints
 from trainer.batch_limits import divide_rounding_up, row_micro_batches, token_micro_batches
 from trainer.config.schema import BatchSection, Recipe
 from trainer.data.folder import PairFolder
-
-Ints = NDArray[np.int64]
-
 
 # The ramp
 

@@ -18,11 +18,10 @@ from time import perf_counter
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from schemas.errors import ClozelineError, DataError
 from schemas.masking import Masking, Masks, RowsToMask, draw_masks
-from schemas.ragged import offsets_of
+from schemas.ragged import Ints, offsets_of
 from schemas.randomness import U64
 from schemas.vocabulary import Vocabulary
 from trainer.config.schema import Recipe
@@ -42,7 +41,6 @@ from trainer.data.share import RankShare, assign_rows
 from trainer.models.batch import PackedBatch
 from trainer.models.families import FAMILIES
 
-Ints = NDArray[np.int64]
 CPU = torch.device("cpu")
 
 

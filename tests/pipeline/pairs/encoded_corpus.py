@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import accumulate
 
-from pipeline.pairs.nsp_sop import EncodedCorpus
+from pipeline.pairs.corpus import EncodedCorpus
 
 
 def corpus_of(documents: list[list[int]], ids: list[int] | None = None) -> EncodedCorpus:

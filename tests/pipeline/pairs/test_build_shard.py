@@ -3,9 +3,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.pairs.build_shard import PairOptions, PairShard, build_shard
+from pipeline.pairs.build_shard import PairShard, build_shard
+from pipeline.pairs.corpus import PairOptions
 from pipeline.pairs.encoding import Encoder
-from pipeline.pairs.nsp_sop import PairingOptions
 from schemas import shards
 from schemas.manifest import read_manifest
 from schemas.row_checks import PairLimits, check_pairs
@@ -18,7 +18,7 @@ def test_rows_are_laid_out_as_their_model_wants(request, text: Path, folder: str
     vocabulary = read_vocabulary(str(path))
     encoder = Encoder((path / "tokenizer.json").read_bytes(), vocabulary.model)
     shard = read_manifest(str(text), "text").shards[0]
-    options = PairOptions(PairingOptions("nsp", 32, 0.1, 0))
+    options = PairOptions("nsp", 32, 0.1, 0)
     target = PairShard("pairs.arrow", str(text), shard)
     data, report = build_shard(target, encoder, vocabulary, options)
     table = shards.decode_table(data, "pairs.arrow", shards.pairs_schema(vocabulary.size))

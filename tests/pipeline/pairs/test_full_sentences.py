@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.pairs.corpus import EncodedCorpus, PairOptions
 from pipeline.pairs.full_sentences import CUT_SENTENCE, SentenceRows, fill_rows
-from pipeline.pairs.nsp_sop import EncodedCorpus, Objective, PairingOptions
+from schemas.manifest import Objective
 from schemas.randomness import key, permutation
 from tests.pipeline.pairs.encoded_corpus import corpus_of
 
@@ -39,8 +40,8 @@ PlainRow = list[tuple[int, list[int]]]
 def plain_pieces(corpus: EncodedCorpus, document: int, room: int) -> list[list[int]]:
     """A document's sentences as lists of tokens, each cut at `room` tokens."""
     pieces = []
-    for i in range(corpus.document_offsets[document], corpus.document_offsets[document + 1]):
-        tokens = list(range(corpus.sentence_offsets[i], corpus.sentence_offsets[i + 1]))
+    for i in range(corpus.document_offsets_D1[document], corpus.document_offsets_D1[document + 1]):
+        tokens = list(range(corpus.sentence_offsets_N1[i], corpus.sentence_offsets_N1[i + 1]))
         while tokens:
             pieces.append(tokens[:room])
             tokens = tokens[room:]
@@ -55,16 +56,16 @@ def plain_append(row: PlainRow, document: int, tokens: list[int]) -> PlainRow:
     return [*row, (document, tokens)]
 
 
-def plain_rows(corpus: EncodedCorpus, pairing: PairingOptions, pass_number: int) -> list[PlainRow]:
+def plain_rows(corpus: EncodedCorpus, options: PairOptions, pass_number: int) -> list[PlainRow]:
     """Rows made one sentence at a time: try the longer row, and begin another where it does not fit."""
-    room = pairing.max_length - 2
+    room = options.max_length - 2
     order_key = key(
-        pairing.seed, "document order", pairing.objective, pass_number, *sorted(corpus.document_ids_D.tolist())
+        options.seed, "document order", options.objective, pass_number, *sorted(corpus.document_ids_D.tolist())
     )
     rows: list[PlainRow] = []
     row: PlainRow = []
     for document in permutation(len(corpus.document_ids_D), order_key).tolist():
-        if pairing.objective == "doc_sentences" and row:
+        if options.objective == "doc_sentences" and row:
             rows.append(row)
             row = []
 
@@ -93,12 +94,12 @@ def test_rows_equal_the_plain_algorithm(
     objective: Objective, documents: list[list[int]], max_length: int, seed: int, ids: list[int]
 ) -> None:
     made = corpus_of(documents, ids[: len(documents)])
-    pairing = PairingOptions(objective, max_length, 0.0, seed)
+    options = PairOptions(objective, max_length, 0.0, seed)
 
-    filled = fill_rows(made, pairing, seed % 3)
+    filled = fill_rows(made, options, seed % 3)
 
     rows = [[(part.document, list(range(part.start, part.end))) for part in row] for row in parts_of_rows(filled)]
-    assert rows == plain_rows(made, pairing, seed % 3)
+    assert rows == plain_rows(made, options, seed % 3)
     cuts = {
         (CUT_SENTENCE, j): sum(length > max_length - 2 for length in document) for j, document in enumerate(documents)
     }

@@ -6,15 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.pairs.nsp_sop import TOO_SHORT, PairingOptions, PairRow
-from pipeline.pairs.pairs_in_step import Pairs, pair_sentences
+from pipeline.pairs.corpus import DocumentLedger, EncodedCorpus, PairOptions
+from pipeline.pairs.nsp_sop import TOO_SHORT, PairRow, pair_sentences
 from tests.pipeline.pairs.encoded_corpus import corpus_of
 
 DOCUMENTS = st.lists(st.lists(st.integers(1, 60), min_size=1, max_size=25), min_size=2, max_size=12)
 
 
-def rows_of(pairs: Pairs) -> list[PairRow]:
-    return [PairRow(*row) for row in pairs.rows_R7.tolist()]
+def pairs_of(corpus: EncodedCorpus, options: PairOptions) -> tuple[list[PairRow], DocumentLedger]:
+    rows_R7, ledger = pair_sentences(corpus, options, 3, 0)
+    return [PairRow(*row) for row in rows_R7.tolist()], ledger
 
 
 @pytest.mark.parametrize("objective", ["nsp", "sop"])
@@ -22,9 +23,9 @@ def rows_of(pairs: Pairs) -> list[PairRow]:
 @settings(max_examples=150, deadline=None)
 def test_every_label_is_true_and_every_row_fits(objective, documents, max_length: int, seed: int) -> None:
     made = corpus_of(documents)
-    pairs = pair_sentences(made, PairingOptions(objective, max_length, 0.1, seed), 3, 0)
-    ends = [made.sentence_offsets[place] for place in made.document_offsets]
-    for row in rows_of(pairs):
+    rows, ledger = pairs_of(made, PairOptions(objective, max_length, 0.1, seed))
+    ends = made.sentence_offsets_N1[made.document_offsets_D1].tolist()
+    for row in rows:
         assert row.a_end > row.a_start and row.b_end > row.b_start
         assert row.a_end - row.a_start + row.b_end - row.b_start + 3 <= max_length
         assert ends[row.document_a] <= row.a_start and row.a_end <= ends[row.document_a + 1]
@@ -36,7 +37,7 @@ def test_every_label_is_true_and_every_row_fits(objective, documents, max_length
             assert row.document_a == row.document_b
             assert (row.b_start < row.a_start) == (row.label == 1)
     short = sum(len(document) < 2 for document in documents)
-    assert sum(n for (why, _), n in pairs.ledger.items() if why == TOO_SHORT) == short
+    assert sum(n for (why, _), n in ledger.items() if why == TOO_SHORT) == short
 
 
 @pytest.mark.parametrize("objective", ["nsp", "sop"])
@@ -44,13 +45,13 @@ def test_every_label_is_true_and_every_row_fits(objective, documents, max_length
 def test_labels_are_half_and_half_however_short_the_documents(objective, sentences: int) -> None:
     """Google's builder gives 57 to 67% on short documents: a chunk of one sentence is always called random there."""
     made = corpus_of([[20] * sentences] * (60_000 // sentences))
-    labels = Counter(row.label for row in rows_of(pair_sentences(made, PairingOptions(objective, 64, 0.1, 1), 3, 0)))
+    labels = Counter(row.label for row in pairs_of(made, PairOptions(objective, 64, 0.1, 1))[0])
     n = labels[0] + labels[1]
     assert abs(labels[1] / n - 0.5) < 4 * 0.5 / n**0.5
 
 
 def test_a_share_of_documents_is_short() -> None:
     made = corpus_of([[1] * 400] * 500)
-    rows = rows_of(pair_sentences(made, PairingOptions("sop", 103, 0.3, 0), 3, 0))
+    rows, _ = pairs_of(made, PairOptions("sop", 103, 0.3, 0))
     first = {row.document_a: row.a_end - row.a_start + row.b_end - row.b_start for row in reversed(rows)}
     assert 0.2 < sum(n < 100 for n in first.values()) / 500 < 0.4

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from schemas import FORMAT_VERSION, shards, storage
+from schemas import FORMAT_VERSION, shards
 from schemas.manifest import Input, Manifest, Shard, fingerprint
 from schemas.ragged import offsets_of
 from schemas.randomness import key, numbers
@@ -96,16 +96,15 @@ def write_pairs(folder: Path, wanted: Generated) -> Path:
     identity = write_vocabulary(folder / "vocabulary")
     histogram = np.zeros(MAX_LENGTH + 1, dtype=np.int64)
     entries = []
-    for number, rows in enumerate(wanted.rows_per_shard):
+    for number in range(len(wanted.rows_per_shard)):
         table = shard_table(wanted, number)
-        data = shards.encode_table(table)
-        name = shards.shard_name("pairs", number, len(wanted.rows_per_shard))
-        (folder / name).write_bytes(data)
-
         lengths_B = np.diff(table["input_ids"].combine_chunks().offsets.to_numpy())
         histogram += np.bincount(lengths_B, minlength=MAX_LENGTH + 1)
-        content = shards.content_fingerprint(shards.equal_batches(table))
-        entries.append(Shard(name, rows, int(lengths_B.sum()), len(data), storage.sha256(data), content))
+
+        name = shards.shard_name("pairs", number, len(wanted.rows_per_shard))
+        data, entry = shards.encode_shard(name, table, int(lengths_B.sum()))
+        (folder / name).write_bytes(data)
+        entries.append(Shard(**entry))
 
     options = {"objective": wanted.objective, "max_length": MAX_LENGTH, "static_masks": wanted.static_masks}
     manifest = Manifest(
