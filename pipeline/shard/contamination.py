@@ -13,6 +13,7 @@ import csv
 import io
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,9 @@ from schemas.errors import DataError
 from schemas.randomness import key, mix, numbers
 
 RUN_WORDS = 13
+
+EVALUATION_SETS = "evaluation-sets.npz"
+"""Name of the file in staging with the runs of words that workers look for."""
 
 Hashes = NDArray[np.uint64]
 
@@ -68,6 +72,12 @@ class EvaluationSets:
         with np.load(io.BytesIO(data), allow_pickle=False) as stored:
             names = orjson.loads(stored["names"].tobytes())
             return cls(int(stored["words"]), names, stored["hashes"], stored["files"], int(stored["skipped"]))
+
+
+@lru_cache(maxsize=1)
+def stored_sets(url: str) -> EvaluationSets:
+    """Return the sets in a file with `EvaluationSets.to_bytes`."""
+    return EvaluationSets.from_bytes(storage.read(url))
 
 
 def read_evaluation_sets(paths: list[str], words: int = RUN_WORDS) -> EvaluationSets:

@@ -7,7 +7,6 @@ because another model may decide otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,9 +15,15 @@ from typing import Any
 from schemas import storage
 from schemas.errors import UsageError
 
+AUTO = "auto"
+"""The value of --language with which each document's language is found."""
+
 SAMPLES = 8
 SAMPLE_CHARACTERS = 500
 """A long document is known by this many evenly spaced samples, so that no license or menu at its beginning decides."""
+
+UNKNOWN = "und"
+"""The code of ISO 639-2 for a text in no language that is known, such as one without letters."""
 
 _LABEL = "__label__"
 _MISSING = '--language auto needs the packages of the extra "corpora": pip install "clozeline[corpora]"'
@@ -29,8 +34,16 @@ def detect_language(text: str) -> tuple[str, float]:
 
     Codes are those of fastText: ISO 639-1, or ISO 639-3 for languages without one, such as "ceb".
     """
-    label, probability = _model()(sampled(text))
-    return label.removeprefix(_LABEL), min(1.0, round(probability, 3))
+    labels, probabilities = _model().predict(sampled(text))
+    if not labels:
+        return UNKNOWN, 0.0
+    return labels[0].removeprefix(_LABEL), min(1.0, round(float(probabilities[0]), 3))
+
+
+def known_codes() -> frozenset[str]:
+    """Return the codes of all languages that can be found."""
+    labels, _ = _model().predict(".", k=1000, threshold=-1.0)
+    return frozenset(label.removeprefix(_LABEL) for label in labels)
 
 
 def sampled(text: str) -> str:
@@ -61,13 +74,8 @@ def _model_file() -> Path:
 
 
 @cache
-def _model() -> Callable[[str], tuple[str, float]]:
+def _model() -> Any:
+    file = _model_file()
     import fasttext
 
-    model: Any = fasttext.load_model(str(_model_file()))
-
-    def predict(line: str) -> tuple[str, float]:
-        labels, probabilities = model.predict(line)
-        return (labels[0], float(probabilities[0])) if labels else (f"{_LABEL}und", 0.0)
-
-    return predict
+    return fasttext.load_model(str(file))
