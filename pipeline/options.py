@@ -108,8 +108,8 @@ class ShardJob:
         None,
         many=True,
         metavar="FILE",
-        help="evaluation sets, as JSON, CSV, TSV, Parquet or text: leave out documents that share "
-        "--decontaminate_words words in a row with any of their texts",
+        help="evaluation sets, as JSON, CSV, TSV, Parquet or text, with spaces or commas between: leave out documents "
+        "that share --decontaminate_words words in a row with any of their texts",
     )
     decontaminate_words: int = option(13, check=positive, metavar="N", help="see --decontaminate")
     mask_private: bool = switch(

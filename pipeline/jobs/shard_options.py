@@ -51,7 +51,8 @@ def resolved(job: ShardJob) -> tuple[ShardJob, EvaluationSets | None]:
     if not job.decontaminate:
         return job, None
 
-    sets = read_evaluation_sets(job.decontaminate, job.decontaminate_words)
+    paths = [path for given in job.decontaminate for path in given.split(",") if path]
+    sets = read_evaluation_sets(paths, job.decontaminate_words)
     if sets.skipped:
         found = f"{sets.skipped:,} texts of --decontaminate have fewer than {sets.words} words"
         print(f"Note: {found}, so they are not looked for.", file=sys.stderr)
