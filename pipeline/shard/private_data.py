@@ -26,13 +26,14 @@ IP_V6 = "2001:db8::1"
 # Up to 64 characters before the @ (RFC 5321), and labels of a domain, the last one of letters.
 _EMAIL = re.compile(r"(?<![\w.+%-])[\w.+%-]{1,64}+@(?:[\w-]{1,63}+\.)+[^\W\d_]{2,63}+(?![\w-])")
 
+# Each begins with a set of characters, which the search skips to, and then looks back: nothing joins on the left.
 _SEPARATOR = r"[ .\u2010-\u2013-]"
-_INTERNATIONAL = rf"\+[1-9]\d{{0,2}}(?:{_SEPARATOR}?(?:\(\d{{1,4}}\)|\d{{1,5}})){{2,6}}"
-_NORTH_AMERICAN = rf"(?:\(\d{{3}}\) ?|\d{{3}}{_SEPARATOR})\d{{3}}{_SEPARATOR}\d{{4}}"
-_PHONE = re.compile(rf"(?<![\w.+/-])(?:{_INTERNATIONAL}|{_NORTH_AMERICAN})(?![\w/-])")
+_INTERNATIONAL = rf"(?<=\+)[1-9]\d{{0,2}}(?:{_SEPARATOR}?(?:\(\d{{1,4}}\)|\d{{1,5}})){{2,6}}"
+_NORTH_AMERICAN = rf"(?:(?<=\()\d{{3}}\) ?|(?<=\d)\d{{2}}{_SEPARATOR})\d{{3}}{_SEPARATOR}\d{{4}}"
+_PHONE = re.compile(rf"[+(\d](?<![\w.+/-].)(?:{_INTERNATIONAL}|{_NORTH_AMERICAN})(?![\w/-])")
 
-_IP_V4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w]|\.\d)")
-_IP_V6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f:]{3,39}+(?![\w:])")
+_IP_V4 = re.compile(r"\d(?<![\w.].)\d{0,2}\.(?:\d{1,3}\.){2}\d{1,3}(?![\w]|\.\d)")
+_IP_V6 = re.compile(r"[0-9A-Fa-f:](?<![\w:.].)(?=[0-9A-Fa-f]{0,4}:)[0-9A-Fa-f:]{2,38}+(?![\w:])")
 
 _FEWEST_DIGITS = 8  # of an international number (ITU-T E.164 has at most 15)
 _MOST_DIGITS = 15
