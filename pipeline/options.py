@@ -51,10 +51,17 @@ def overwrite_flag() -> Any:
 class ShardJob:
     """Options of `shard`: corpora to text shards."""
 
-    input: list[str] = option(
+    input: list[str] | None = option(
+        None,
         help="files, patterns or folders, with spaces or commas between them; may be repeated; .gz .bz2 .xz .zst are "
         "decompressed",
         many=True,
+        recorded=False,
+    )
+    inputs: str | None = option(
+        None,
+        metavar="FILE.toml",
+        help="instead of --input: several corpora, each with its own files, name, license, format and language",
         recorded=False,
     )
     output: str = output_flag()
