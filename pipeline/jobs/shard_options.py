@@ -120,7 +120,7 @@ def one_listing(listings: list[Listing]) -> Listing:
 def _with_options(job: ShardJob, corpus: Corpus) -> ShardJob:
     flags = flags_of(ShardJob)
     for name, value in corpus.options.items():
-        check = flags[name][0].check
+        check = getattr(flags[name][0], "check", None)
         if isinstance(check, OneOf) and value not in check.choices:
             place = f"--inputs {job.inputs}, corpus {corpus.name!r}"
             raise UsageError(f"{place}: {name} = {value!r} is none of {', '.join(check.choices)}.")
