@@ -31,7 +31,13 @@ from trainer.models.pretraining import PretrainingModel
 from trainer.models.starting_weights import build_model, drawn_weights, empty_model
 
 TINY = "tests/recipes/small_bert.toml"
-SMALL = ["model.num_hidden_layers=1", "model.hidden_size=32", "model.intermediate_size=64", "batch.global_batch=16", "batch.micro_batch=4"]
+SMALL = [
+    "model.num_hidden_layers=1",
+    "model.hidden_size=32",
+    "model.intermediate_size=64",
+    "batch.global_batch=16",
+    "batch.micro_batch=4",
+]
 PHASES = "\n[[phases]]\nsteps = 2\n\n[[phases]]\nsteps = 2\n"
 
 

@@ -62,7 +62,7 @@ WAYS = {
     ("model", "objective", "ways"),
     [
         ("wordpiece", "nsp", ["2 and replayed"]),
-        pytest.param("wordpiece", "nsp", ["2", "3 and replayed", "5 and replayed", "another runner"], marks=pytest.mark.thorough),
+        pytest.param("wordpiece", "nsp", list(WAYS), marks=pytest.mark.thorough),
         pytest.param("bytebpe", "sop", ["5 and replayed"], marks=pytest.mark.thorough),
     ],
 )

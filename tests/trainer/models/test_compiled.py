@@ -24,9 +24,7 @@ from trainer.models.pretraining import Losses, PretrainingModel
 
 VOCABULARY = vocabulary_of(61)
 THOROUGH = pytest.mark.thorough
-COMPILED = [
-    family if family in ("bert", "modernbert") else pytest.param(family, marks=THOROUGH) for family in FAMILIES
-]
+COMPILED = [family if family in ("bert", "modernbert") else pytest.param(family, marks=THOROUGH) for family in FAMILIES]
 """Layers of most kinds, which take seconds to compile, by two families; and the other families nightly."""
 
 
