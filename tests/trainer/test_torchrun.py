@@ -20,11 +20,14 @@ from tests.trainer.distributed.test_stop import listens, wait_for
 from trainer import torchrun
 
 
-@pytest.mark.parametrize("number", [signal.SIGUSR1, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)])
-def test_a_signal_to_the_launcher_lets_its_ranks_save(training, tmp_path, number: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "ranks"), [(signal.SIGUSR1, 1), pytest.param(signal.SIGTERM, 2, marks=pytest.mark.thorough)]
+)
+def test_a_signal_to_the_launcher_lets_its_ranks_save(training, tmp_path, number: int, ranks: int) -> None:
     """tests/deploy/test_slurm.py resumes such a run."""
     out = tmp_path / "run"
-    process = training.start("launcher", out, run__max_steps=5000)
+    launched = ["python", "-m", "trainer.torchrun", "--nproc_per_node", str(ranks), "--master_port", str(free_port())]
+    process = training.start_words([*launched, "-m", "trainer", *training.flags(out, run__max_steps=5000)])
     wait_for(out / "metrics.jsonl", process)
     process.send_signal(number)
     told, _ = process.communicate()
