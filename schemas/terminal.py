@@ -94,9 +94,9 @@ def checked_stdout() -> Iterator[None]:
         return
 
     if hasattr(stream, "reconfigure"):
-        stream.reconfigure(errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue]
+        stream.reconfigure(errors="backslashreplace")
     output = Output(stream)
-    sys.stdout = output  # pyright: ignore[reportAttributeAccessIssue]
+    sys.stdout = output
     try:
         yield
     finally:

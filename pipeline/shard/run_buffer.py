@@ -108,12 +108,13 @@ class RunBuffer:
 
     def add(self, record: Record, reading: ReadOptions) -> None:
         """Take a document through all steps and keep its sentences. If a step drops it, count it in the ledger."""
-        document: Document | Drop = Document(record.text, record.source, self.cleaning)
+        document = Document(record.text, record.source, self.cleaning)
         for step in STEPS:
-            document = step(document, reading)
-            if isinstance(document, Drop):
-                self.ledger[document.reason, record.source] += 1
+            done = step(document, reading)
+            if isinstance(done, Drop):
+                self.ledger[done.reason, record.source] += 1
                 return
+            document = done
 
         # The id is that of the cleaned text, so that copies that differ in spaces or line breaks are duplicates too.
         sentences = document.sentences

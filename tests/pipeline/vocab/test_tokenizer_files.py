@@ -12,8 +12,8 @@ from tokenizers import Tokenizer, normalizers
 from transformers import (
     AlbertTokenizer,
     AutoTokenizer,
-    BertTokenizerFast,  # type: ignore[attr-defined]
-    RobertaTokenizerFast,  # type: ignore[attr-defined]
+    BertTokenizerFast,
+    RobertaTokenizerFast,
     XLNetTokenizer,
 )
 
