@@ -180,7 +180,7 @@ def learning(out: Path, distinct: int = 1_000_000) -> None:
 
     def rival() -> None:
         tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # type: ignore[assignment]
+        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
         trainer = trainers.WordPieceTrainer(vocab_size=30_522, min_frequency=2, show_progress=False)
         tokenizer.train_from_iterator((" ".join(different[i : i + 1000]) for i in range(0, distinct, 1000)), trainer)
 

@@ -271,7 +271,7 @@ class RowView:
                 is_piece=not starts_word and token_id not in self._vocabulary.special_ids,
                 is_unknown=token_id == self._unknown_id,
                 fate=self._fate(token_id, seen_id),
-                seen=texts[position] if seen_id in (None, token_id) else self.text(seen_id),
+                seen=texts[position] if seen_id is None or seen_id == token_id else self.text(seen_id),
             )
             runs[-1].tokens.append(token)
         return runs

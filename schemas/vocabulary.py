@@ -10,7 +10,7 @@ from __future__ import annotations
 import codecs
 import hashlib
 import json
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -112,7 +112,7 @@ class Extension:
 
     base_size: int
     base_fingerprint: str
-    rows: dict[int, tuple[int, ...]]
+    rows: Mapping[int, tuple[int, ...]]
 
     def to_json(self, tokens: Sequence[str]) -> bytes:
         """Return the bytes of EXTENSION_FILE for the extended vocabulary, whose tokens it names by their hash."""

@@ -265,8 +265,8 @@ def albert_vocab(documents: list[str], tmp_path_factory: pytest.TempPathFactory)
     from transformers import AlbertTokenizer
 
     learner = Tokenizer(models.Unigram())
-    learner.normalizer = normalizers.Lowercase()  # type: ignore[assignment]
-    learner.pre_tokenizer = pre_tokenizers.Metaspace()  # type: ignore[assignment]
+    learner.normalizer = normalizers.Lowercase()
+    learner.pre_tokenizer = pre_tokenizers.Metaspace()
     specials = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
     trainer = trainers.UnigramTrainer(
         vocab_size=200, special_tokens=specials, unk_token="<unk>", show_progress=False, initial_alphabet=["\u4e2d"]

@@ -73,7 +73,7 @@ def serve(listener: socket.socket) -> None:
     gc.collect()
     gc.freeze()
     gc.unfreeze = lambda: None  # see forked.py
-    subprocess.Popen._execute_child = start_child  # type: ignore[attr-defined]
+    subprocess.Popen._execute_child = start_child
 
     # Not epoll, whose descriptor every fork would share.
     selector = selectors.PollSelector()

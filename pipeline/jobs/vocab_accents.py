@@ -67,7 +67,7 @@ def accents_warning(job: VocabJob, source: Manifest) -> str:
     """
     if job.extend is None and job.model == "unigram" and not job.keep_accents:
         steps = fold_steps(lowercase=False, keep_accents=False)
-        fold = normalizers.Sequence(steps).normalize_str  # type: ignore[arg-type]
+        fold = normalizers.Sequence(steps).normalize_str
         remedy = "Give --keep_accents to keep them."
     elif job.model == "wordpiece" and job.lowercase:
         fold = normalizer(lowercase=True).normalize_str

@@ -114,15 +114,16 @@ class RunBuffer:
 
     def add(self, record: Record, file_range: FileRange, reading: ReadOptions) -> None:
         """Take a document through all steps and keep its sentences. If a step drops it, count it in the ledger."""
-        document: Document | Drop = Document(record.text, record.source, self.cleaning, reading.language)
+        document = Document(record.text, record.source, self.cleaning, reading.language)
         for step in STEPS:
-            document = step(document, reading)
-            if isinstance(document, Drop):
-                self.ledger[document.reason, record.source] += 1
-                if document.is_listed:
+            done = step(document, reading)
+            if isinstance(done, Drop):
+                self.ledger[done.reason, record.source] += 1
+                if done.is_listed:
                     place = file_range.place(record.position)
-                    self._list(document.reason, record.source, place, record.text[:EXCERPT_CHARACTERS])
+                    self._list(done.reason, record.source, place, record.text[:EXCERPT_CHARACTERS])
                 return
+            document = done
 
         # The id is that of the cleaned text, so that copies that differ in spaces or line breaks are duplicates too.
         sentences = document.sentences

@@ -128,7 +128,7 @@ def fold_words(words: Words, lowercase: bool, keep_accents: bool) -> Words:
     if not steps:
         return words
 
-    normalize = normalizers.Sequence(steps).normalize_str  # type: ignore[arg-type]
+    normalize = normalizers.Sequence(steps).normalize_str
 
     def fold(word: str) -> str:
         if word[1:].isascii():  # the first character is the mark of a space

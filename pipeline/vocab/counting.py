@@ -89,7 +89,7 @@ def _source_of_row(text: pa.Table, sources: Sequence[str]) -> NDArray[np.uint16]
     others = len(sources) - 1
 
     index = pc.index_in(text["source"], listed)  # type: ignore[attr-defined]
-    index = pc.fill_null(index, others)  # type: ignore[attr-defined]
+    index = pc.fill_null(index, others)
     return index.to_numpy().astype(np.uint16)
 
 

@@ -51,11 +51,11 @@ def wordpiece_tokenizer(trained: TrainedVocabulary, lowercase: bool) -> Tokenize
     tokenizer = Tokenizer(
         models.WordPiece(vocab=vocab, unk_token="[UNK]", max_input_chars_per_word=MAX_WORD_CHARACTERS)
     )
-    tokenizer.normalizer = normalizer(lowercase)  # type: ignore[assignment]
-    tokenizer.pre_tokenizer = pre_tokenizer("wordpiece")  # type: ignore[assignment]
-    tokenizer.decoder = decoders.WordPiece()  # type: ignore[assignment]
+    tokenizer.normalizer = normalizer(lowercase)
+    tokenizer.pre_tokenizer = pre_tokenizer("wordpiece")
+    tokenizer.decoder = decoders.WordPiece()
 
-    tokenizer.post_processor = processors.TemplateProcessing(  # type: ignore[assignment]
+    tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
         special_tokens=[("[CLS]", vocab["[CLS]"]), ("[SEP]", vocab["[SEP]"])],
@@ -71,13 +71,13 @@ def bytebpe_tokenizer(trained: TrainedVocabulary) -> Tokenizer:
     """
     vocab = _ids(trained)
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=trained.merges))
-    tokenizer.pre_tokenizer = pre_tokenizer("bytebpe")  # type: ignore[assignment]
-    tokenizer.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    tokenizer.pre_tokenizer = pre_tokenizer("bytebpe")
+    tokenizer.decoder = decoders.ByteLevel()
 
     sep = ("</s>", vocab["</s>"])
     cls = ("<s>", vocab["<s>"])
     roberta_rows = processors.RobertaProcessing(sep, cls, trim_offsets=True, add_prefix_space=True)
-    tokenizer.post_processor = roberta_rows  # type: ignore[assignment]
+    tokenizer.post_processor = roberta_rows
 
     # <mask> includes the space before it, as RoBERTa's does: "the <mask> sat" masks " cat", not a space and "cat".
     mask = AddedToken("<mask>", lstrip=True, special=True)
@@ -90,9 +90,9 @@ def unigram_tokenizer(trained: TrainedVocabulary, rules: UnigramRules) -> Tokeni
     scored = list(zip(trained.tokens, trained.scores, strict=True))
     unk_id = trained.tokens.index("<unk>")
     tokenizer = Tokenizer(models.Unigram(scored, unk_id, byte_fallback=False))
-    tokenizer.normalizer = unigram_normalizer(rules.lowercase, rules.keep_accents)  # type: ignore[assignment]
-    tokenizer.pre_tokenizer = pre_tokenizer("unigram")  # type: ignore[assignment]
-    tokenizer.decoder = decoders.Metaspace(SENTENCEPIECE_SPACE, prepend_scheme="always")  # type: ignore[assignment]
+    tokenizer.normalizer = unigram_normalizer(rules.lowercase, rules.keep_accents)
+    tokenizer.pre_tokenizer = pre_tokenizer("unigram")
+    tokenizer.decoder = decoders.Metaspace(SENTENCEPIECE_SPACE, prepend_scheme="always")
 
     special = specials_of("unigram", trained.tokens)
     cls = special["cls"]
@@ -102,7 +102,7 @@ def unigram_tokenizer(trained: TrainedVocabulary, rules: UnigramRules) -> Tokeni
     if rules.family == "xlnet":  # XLNet's <cls> is a third kind of segment
         single = f"$A {sep} {cls}:2"
         pair = f"$A {sep} $B:1 {sep}:1 {cls}:2"
-    tokenizer.post_processor = processors.TemplateProcessing(  # type: ignore[assignment]
+    tokenizer.post_processor = processors.TemplateProcessing(
         single=single,
         pair=pair,
         special_tokens=[(token, trained.tokens.index(token)) for token in (cls, sep)],

@@ -64,7 +64,7 @@ def normalizer(lowercase: bool) -> normalizers.Normalizer:
 
     It removes control characters, separates CJK characters by spaces and, when lowercasing, strips accents.
     """
-    return normalizers.BertNormalizer(lowercase=lowercase)  # type: ignore[return-value]
+    return normalizers.BertNormalizer(lowercase=lowercase)
 
 
 def count_steps() -> list[normalizers.Normalizer]:
@@ -77,7 +77,7 @@ def count_steps() -> list[normalizers.Normalizer]:
     quotes = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
     removed = normalizers.Replace(Regex(_NMT_REMOVED), "")
     spaces = normalizers.Replace(Regex(_NMT_SPACES), " ")
-    return [*quotes, removed, spaces, normalizers.NFKC()]  # type: ignore[list-item]
+    return [*quotes, removed, spaces, normalizers.NFKC()]
 
 
 def fold_steps(lowercase: bool, keep_accents: bool) -> list[normalizers.Normalizer]:
@@ -93,7 +93,7 @@ def fold_steps(lowercase: bool, keep_accents: bool) -> list[normalizers.Normaliz
 def unigram_normalizer(lowercase: bool, keep_accents: bool) -> normalizers.Normalizer:
     """Return sentencepiece's normalization in the form that ALBERT and XLNet use."""
     steps: Any = [*count_steps(), *fold_steps(lowercase, keep_accents)]
-    return normalizers.Sequence(steps)  # type: ignore[return-value]
+    return normalizers.Sequence(steps)
 
 
 def pre_tokenizer(model: Model) -> pre_tokenizers.PreTokenizer:
@@ -103,12 +103,12 @@ def pre_tokenizer(model: Model) -> pre_tokenizers.PreTokenizer:
     """
     if model == "unigram":
         metaspace = pre_tokenizers.Metaspace(SENTENCEPIECE_SPACE, prepend_scheme="always", split=True)
-        return pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), metaspace])  # type: ignore[return-value]
+        return pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), metaspace])
     if model == "wordpiece":
         # In tokenizers' list of ideographs, this block begins 256 characters later than in Google's.
         missed = pre_tokenizers.Split(Regex("[\U0002b820-\U0002b91f]"), "isolated")
-        return pre_tokenizers.Sequence([missed, pre_tokenizers.BertPreTokenizer()])  # type: ignore[return-value]
-    return pre_tokenizers.ByteLevel(add_prefix_space=True)  # type: ignore[return-value]
+        return pre_tokenizers.Sequence([missed, pre_tokenizers.BertPreTokenizer()])
+    return pre_tokenizers.ByteLevel(add_prefix_space=True)
 
 
 def library_cutter(model: Model, lowercase: bool) -> Cut:

@@ -64,7 +64,7 @@ def train_two_phases(pairs: str, run: Path) -> dict[str, Any]:
 
     training.build_engine = build  # type: ignore[assignment]
     build_model_module.drawn_weights = draw  # type: ignore[assignment]
-    CPU_Accelerator.synchronize = synchronize  # type: ignore[method-assign]
+    CPU_Accelerator.synchronize = synchronize
     settings = [*SMALL, f"data.pairs={pairs}", f"run.output={run}", "run.max_steps=4", "schedule.warmup_steps=1"]
     flags = [part for setting in settings for part in ("--set", setting)]
     code = train(["--config", str(recipe), *flags])
@@ -137,7 +137,7 @@ def most_allocated_at_once() -> tuple[int, int]:
 
 
 def main(pairs: str, run: Path, out: Path) -> None:
-    CPU_Accelerator.is_fp16_supported = lambda self: True  # type: ignore[method-assign]
+    CPU_Accelerator.is_fp16_supported = lambda self: True
     facts = train_two_phases(pairs, run)
 
     # DeepSpeed searches for garbage whenever an engine is built or destroyed. Many follow, and keep nothing large.

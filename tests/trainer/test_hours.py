@@ -67,7 +67,7 @@ class Clock:
             taken = first if first is not None and step == steps[0] else seconds
             self.now += taken
             number = self.hours.after_step(step, taken, self.planned, self.evaluate)
-            if number not in (None, self.planned.run.max_steps):
+            if number is not None and number != self.planned.run.max_steps:
                 self.planned = with_steps(self.recipe, number)
                 self.fixed.append((step, number))
 

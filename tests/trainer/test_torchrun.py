@@ -90,9 +90,7 @@ def test_a_store_that_ends_first_is_no_error(caplog: pytest.LogCaptureFixture, f
     command = [sys.executable, "-c", STORE, str(port)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as host:
         assert host.stdout is not None and host.stdout.readline() == "open\n"
-        store = dist.TCPStore(  # type: ignore[attr-defined]
-            "127.0.0.1", port, is_master=False, timeout=timedelta(seconds=20)
-        )
+        store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=20))
         host.kill()
         host.wait()
 

@@ -54,9 +54,9 @@ def test_pieces_equal_the_plain_algorithm(rules: tuple[bool, bool], sentences: l
 
 def tokenizer_of(model: Model, lowercase: bool) -> Tokenizer:
     tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0}) if model == "wordpiece" else models.BPE({}, []))
-    tokenizer.pre_tokenizer = pre_tokenizer(model)  # type: ignore[assignment]
+    tokenizer.pre_tokenizer = pre_tokenizer(model)
     if model == "wordpiece":
-        tokenizer.normalizer = normalizer(lowercase)  # type: ignore[assignment]
+        tokenizer.normalizer = normalizer(lowercase)
     return tokenizer
 
 
@@ -95,5 +95,5 @@ def test_other_pieces_are_not_plain(model: Model) -> None:
 
 def test_rules_that_differ_from_the_table_are_not_replaced_by_it() -> None:
     tokenizer = tokenizer_of("wordpiece", lowercase=True)
-    tokenizer.pre_tokenizer = pre_tokenizer("bytebpe")  # type: ignore[assignment]
+    tokenizer.pre_tokenizer = pre_tokenizer("bytebpe")
     assert not WordCutter(tokenizer, "wordpiece").is_plain(pa.array(["a"]))[0]

@@ -66,7 +66,9 @@ WORDS = st.dictionaries(st.text("abc", min_size=1, max_size=9), st.integers(1, 9
 def test_equals_the_plain_algorithm(join: Join, words: dict[str, int], size: int, max_pairs: int, few: int) -> None:
     """However few pairs are kept, however often they are counted again, and in a loop or by array operations."""
     mark = "##" if join is join_wordpieces else ""
-    split = {(word[0], *(mark + character for character in word[1:])): count for word, count in words.items()}
+    split: dict[tuple[str, ...], int] = {
+        (word[0], *(mark + character for character in word[1:])): count for word, count in words.items()
+    }
     trainer = trainer_of(split, join, max_pairs)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(symbol_array, "FEW", few)

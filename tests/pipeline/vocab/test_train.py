@@ -41,7 +41,7 @@ def test_a_size_is_filled_up_to_a_multiple() -> None:
     words = ["low", "lower", "lowest"]
     counts = [5, 3, 2]
     for model, last in (("wordpiece", "[unused"), ("bytebpe", "<mask>")):
-        tokens = train(words, counts, model, 270, 2, pad_to_multiple=8).tokens  # type: ignore[arg-type]
+        tokens = train(words, counts, model, 270, 2, pad_to_multiple=8).tokens
         assert len(tokens) % 8 == 0 and tokens[-1].startswith(last)
         assert any(token.startswith("[unused") for token in tokens)
 

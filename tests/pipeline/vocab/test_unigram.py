@@ -250,7 +250,7 @@ def test_the_likelihood_is_no_worse_than_the_librarys(documents: list[str]) -> N
 
 def library_pieces(amounts: dict[str, int], size: int) -> dict[str, float]:
     tokenizer = Tokenizer(models.Unigram())
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # type: ignore[assignment]
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.UnigramTrainer(
         vocab_size=size + 1, special_tokens=["<unk>"], unk_token="<unk>", show_progress=False
     )
@@ -282,7 +282,7 @@ def expectation(amounts: dict[str, int], pieces: dict[str, float]) -> tuple[floa
 
 def test_counting_normalizes_as_sentencepiece_does() -> None:
     """nmt_nfkc: full-width letters and ligatures, no control characters, and every kind of space is one."""
-    normalize = normalizers.Sequence(count_steps()).normalize_str  # type: ignore[arg-type]
+    normalize = normalizers.Sequence(count_steps()).normalize_str
     assert normalize("\uff21\ufb01\u0007 ``x''") == 'Afi "x"'
     assert normalize("a\u3000b\u00a0c\u200bd\u2581e\tf") == "a b c d e f"
     # The joiner of letters stays, as in sentencepiece; everything else is as tokenizers has it.

@@ -12,8 +12,8 @@ from transformers import (
     AutoTokenizer,
     BertConfig,
     BertForPreTraining,
-    BertTokenizerFast,  # type: ignore[attr-defined]
-    RobertaTokenizerFast,  # type: ignore[attr-defined]
+    BertTokenizerFast,
+    RobertaTokenizerFast,
 )
 
 from schemas import shards
@@ -98,7 +98,7 @@ def test_rows_hold_the_published_tokenizer_s_ids(command, text, vocab, byte_voca
 
 def test_other_rules_are_refused(command, text: Path, vocab: Path, tmp_path: Path) -> None:
     tokenizer = Tokenizer.from_file(str(vocab / "tokenizer.json"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # type: ignore[assignment]
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     flags = ("--text", text, "--vocab", tmp_path, "--output", tmp_path / "pairs", "--objective", "nsp")
     done = command("pairs", *flags)
