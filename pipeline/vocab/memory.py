@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from pipeline.vocab.kinds import maker_of
 from schemas.errors import DataError
 from schemas.host_limits import available_bytes
-from schemas.vocabulary import Model
+from schemas.vocabulary_kinds import Model
 
 Tally = NDArray[np.int64]
 
@@ -31,16 +32,8 @@ def _thresholds() -> NDArray[np.int64]:
 
 THRESHOLDS = _thresholds()
 
-BASE_BYTES = 300 << 20
 BYTES_PER_WORD = 24
-BYTES_PER_CHARACTER = 19
-"""Maximum memory for learning, measured with one million and four million distinct words of 16 characters (311 and 283
-bytes per word)."""
-
-UNIGRAM_BASE_BYTES = 700 << 20
-UNIGRAM_BYTES_PER_CHARACTER = 120
-"""The same for Unigram, measured with 100,000 and 300,000 distinct words of 17 characters: 357 MB and 99 bytes per
-character, starting with 305,000 of the maximum of one million substrings."""
+"""Maximum memory for learning, in addition to what kinds.py has for each kind."""
 
 MAX_POSITIONS = 2**31 - 2
 """Maximum characters and gaps, because the trainer numbers them with 32 bits."""
@@ -58,9 +51,8 @@ class WordAmounts:
 
     def bytes_needed(self, model: Model = "wordpiece") -> int:
         """Return the memory needed to learn from these words, in bytes."""
-        if model == "unigram":
-            return UNIGRAM_BASE_BYTES + BYTES_PER_WORD * self.words + UNIGRAM_BYTES_PER_CHARACTER * self.characters
-        return BASE_BYTES + BYTES_PER_WORD * self.words + BYTES_PER_CHARACTER * self.characters
+        at_least, per_character = maker_of(model).learning_bytes
+        return at_least + BYTES_PER_WORD * self.words + per_character * self.characters
 
     def fits(self, memory: int, model: Model = "wordpiece") -> bool:
         """Return whether learning from these words fits into `memory` bytes."""
