@@ -40,30 +40,22 @@ def with_case_of(job: VocabJob, language: Language) -> VocabJob:
     """Return the job with the case and accents that its language has by default, where the user chose none."""
     kind = kind_of(job.model)
     is_unaccented = language.code in UNACCENTED
-    lowercase = job.lowercase
-    if lowercase is None:
-        lowercase = kind.specials_of(job.special_tokens).lowercase
-    if lowercase is None:
-        lowercase = is_unaccented
+    lowercase = kind.specials_of(job.special_tokens).lowercase if job.lowercase is None else job.lowercase
     keep_accents = job.keep_accents
     if keep_accents is None:
         keep_accents = kind.accents_flag == "keep_accents" and not is_unaccented
-    return replace(job, lowercase=lowercase, keep_accents=keep_accents)
+    return replace(job, lowercase=is_unaccented if lowercase is None else lowercase, keep_accents=keep_accents)
 
 
 def default_note(given: VocabJob, job: VocabJob, language: Language) -> str:
     """Return what the language decided, if English would have decided otherwise; else an empty note."""
-    if language.code in UNACCENTED:
-        return ""
-    kept, flag = "", ""
     decides = kind_of(job.model).accents_flag
-    if decides == "lowercase" and given.lowercase is None:
-        kept, flag = "case and accents are", "--lowercase"
-    elif decides == "keep_accents" and given.keep_accents is None:
-        kept, flag = "accents are", "--no_keep_accents"
-    return kept and (
-        f"Note: {kept} kept, because the text is in {language.name} ({language.code}), not in English or Chinese. "
-        f"{flag} ignores them."
+    if language.code in UNACCENTED or not decides or getattr(given, decides) is not None:
+        return ""
+    kept, flag = ("case and accents", "lowercase") if decides == "lowercase" else ("accents", "no_keep_accents")
+    return (
+        f"Note: {kept} are kept, because the text is in {language.name} ({language.code}), not in English or Chinese. "
+        f"--{flag} ignores them."
     )
 
 

@@ -49,12 +49,12 @@ class WordAmounts:
     characters: int
     occurrences: int
 
-    def bytes_needed(self, model: Model = "wordpiece") -> int:
+    def bytes_needed(self, model: Model) -> int:
         """Return the memory needed to learn from these words, in bytes."""
         at_least, per_character = maker_of(model).learning_bytes
         return at_least + BYTES_PER_WORD * self.words + per_character * self.characters
 
-    def fits(self, memory: int, model: Model = "wordpiece") -> bool:
+    def fits(self, memory: int, model: Model) -> bool:
         """Return whether learning from these words fits into `memory` bytes."""
         return self.bytes_needed(model) <= memory and self.words + self.characters <= MAX_POSITIONS
 
@@ -64,7 +64,7 @@ class WordAmounts:
         return WordAmounts(self.words - other.words, self.characters - other.characters, occurrences)
 
 
-def estimated_memory(text_bytes: int, model: Model = "wordpiece") -> int:
+def estimated_memory(text_bytes: int, model: Model) -> int:
     """Estimate the memory for learning, in bytes, before the words are counted. Too large for a small text.
 
     Heaps' law, with constants that fit web text from 16 GB (10 million distinct words) to 10 TB (480 million): words =
@@ -109,7 +109,7 @@ def listed_from(tally: Tally, limit: int) -> int:
     return int(fitting[0] if len(fitting) else THRESHOLDS[-1])
 
 
-def check_fit(tally: Tally, left_out: WordAmounts, memory: int, model: Model = "wordpiece") -> None:
+def check_fit(tally: Tally, left_out: WordAmounts, memory: int, model: Model) -> None:
     """Raise DataError unless the words that are not left out fit into `memory` bytes.
 
     The error names the --min_word_count that would fit, and what it would leave out.
