@@ -18,7 +18,7 @@ from tokenizers import Tokenizer, normalizers
 
 from pipeline.vocab.kinds import maker_of
 from pipeline.words.arrow import Bools, Ints, bytes_of, slices_of
-from pipeline.words.cut import CutStrings, cut_where, is_unprintable, isolate_ideographs
+from pipeline.words.cut import CutStrings, cut_where, isolate_ideographs
 from pipeline.words.rules import Cut, Rules, text_cutter
 from schemas.errors import DataError
 from schemas.ragged import offsets_of, places_of_ranges
@@ -49,9 +49,9 @@ def cut_runs(runs: pa.StringArray, rules: Rules) -> tuple[pa.StringArray, Ints]:
 def are_plain(runs: pa.StringArray, model: Model, only_ascii: bool = False) -> Bools:
     """Return (N,) bool: true for runs that are not empty and that `cut_plain` can cut; `only_ascii`: and are ASCII."""
     text_B, offsets_N1 = bytes_of(runs)
-    is_strange_B = maker_of(model).is_strange(text_B)
-    if only_ascii:
-        is_strange_B |= is_unprintable(text_B)
+    maker = maker_of(model)
+    find = maker.is_strange if only_ascii or maker.is_unknown is None else maker.is_unknown
+    is_strange_B = find(text_B)
 
     is_plain_N = np.diff(offsets_N1) > 0
     is_plain_N[is_plain_N] = ~np.logical_or.reduceat(is_strange_B, offsets_N1[:-1][is_plain_N])

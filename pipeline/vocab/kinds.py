@@ -18,7 +18,7 @@ from pipeline.vocab.extend import Finder
 from pipeline.vocab.train import TrainedVocabulary, Trainer
 from pipeline.words import cut, rules
 from pipeline.words.arrow import Bools, Bytes, Ints
-from pipeline.words.cut import CutStrings
+from pipeline.words.cut import CutStrings, is_unprintable
 from schemas.vocabulary_kinds import Model, kind_of
 
 
@@ -30,7 +30,8 @@ class Maker:
     count_steps: returns the steps that normalize text before words are counted, lowercased or not.
     pre_tokenizer: returns what then cuts runs of non-spaces into words.
     cut: an array operation with the same result, for runs without a strange byte.
-    is_strange: returns (B,) bool, true for the strange bytes of a text.
+    is_strange: returns (B,) bool, true for the strange bytes of a text. All characters beyond ASCII have some.
+    is_unknown: the same for a `cut` that knows others, too.
     isolates_ideographs: whether each ideograph is a word, whatever is next to it.
     train: learns tokens from words. find_new: finds those to extend a vocabulary with. files: writes them.
     learning_bytes: the maximum memory for learning: at least, and per character of a distinct word (see memory.py).
@@ -40,7 +41,8 @@ class Maker:
     count_steps: Callable[[bool], list[Normalizer]]
     pre_tokenizer: Callable[[], PreTokenizer]
     cut: Callable[[Bytes, Ints], CutStrings]
-    is_strange: Callable[[Bytes], Bools]
+    is_strange: Callable[[Bytes], Bools] = is_unprintable
+    is_unknown: Callable[[Bytes], Bools] | None = None
     isolates_ideographs: bool = False
     train: Trainer
     find_new: Finder
@@ -54,7 +56,6 @@ MAKERS: dict[Model, Maker] = {
         count_steps=lambda lowercase: [rules.normalizer(lowercase)],
         pre_tokenizer=rules.bert_pre_tokenizer,
         cut=cut.cut_like_bert,
-        is_strange=cut.is_unprintable,
         isolates_ideographs=True,
         train=train.train_wordpiece,
         find_new=extend.new_words,
@@ -67,7 +68,7 @@ MAKERS: dict[Model, Maker] = {
         count_steps=lambda lowercase: [],
         pre_tokenizer=rules.gpt2_pre_tokenizer,
         cut=cut.cut_like_gpt2,
-        is_strange=cut.is_of_unknown_class,
+        is_unknown=cut.is_of_unknown_class,
         train=train.train_bytebpe,
         find_new=extend.new_merges,
         files=tokenizer_files.bytebpe_files,
