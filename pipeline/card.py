@@ -13,7 +13,8 @@ import pyarrow as pa
 from schemas.charts import Part, bars, histogram, split
 from schemas.manifest import Manifest
 from schemas.pages import render
-from schemas.vocabulary import SPACE, SPACE_SIGN, Vocabulary
+from schemas.vocabulary import Vocabulary
+from schemas.vocabulary_kinds import SPACE, SPACE_SIGN
 
 TITLES = {
     "nsp": "Next-sentence pairs",
@@ -285,7 +286,7 @@ class RowView:
         """Return the text of each token; empty for bytes whose character a later token completes."""
         texts = []
         for token_id, piece in zip(ids, self._vocabulary.readable_row(ids), strict=True):
-            is_byte = self._vocabulary.model == "bytebpe" and self._vocabulary.tokens[token_id].strip(SPACE)
+            is_byte = self._vocabulary.kind.is_byte_level and self._vocabulary.tokens[token_id].strip(SPACE)
             texts.append(piece or ("" if is_byte else SPACE_SIGN))
         return texts
 

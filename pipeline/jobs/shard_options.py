@@ -65,7 +65,7 @@ class Resolved:
         """Return what the pieces of the job depend on. Jobs with the same identity share their staging."""
         options = {name: value for name, value in recorded_options(self.job).items() if name not in LIMITS}
         whole = one_listing(listings)
-        identity = {
+        identity: dict[str, Any] = {
             "options": options | self.hashes(),
             "seed": self.job.seed,
             "files": [list(file) for file in whole.files],

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from pipeline.vocab import bpe, symbol_array
 from pipeline.vocab.bpe import MAX_PAIRS, BPETrainer, Join, join_bytes, join_wordpieces
+from pipeline.vocab.cut_words import library_cutter
 from pipeline.vocab.symbol_array import WordSymbols, positions_by_symbol
-from pipeline.words.rules import library_cutter
 
 
 def replace_pair(word: list[str], pair: tuple[str, str], new: str) -> list[str]:
