@@ -80,14 +80,10 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     the input is too bad to publish, and StorageError if a disk or a store fails.
     """
     checked = check_launch(beam_arguments, known_flags)
-    language = find_language(job.language)
-    _note_rules_of_another_language(language, job)
-    job = replace(job, encoding=canonical_encoding(job.encoding), language=language.code)
-    if job.filters is not None:
-        job = replace(job, filters=_chosen_filters(job, language))
+    job = resolved(job)
     listing = list_inputs(*job.input)
     files = listing.files
-    _check_inputs_are_outside(job.output, listing)
+    check_inputs_are_outside(job.output, listing)
     _warn_of_empty_files(files)
     options = beam_options(checked, beam_arguments, sum(file.size for file in files))
 
@@ -113,6 +109,17 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     return run_job("shard", wanted, staging, options, partial(_execution, graph, listing, inputs, options))
 
 
+def resolved(job: ShardJob) -> ShardJob:
+    """Return the job with what its names stand for: codes, and rules with thresholds. Prints notes about what is lacking.
+
+    Raises UsageError for an unknown name.
+    """
+    language = find_language(job.language)
+    _note_rules_of_another_language(language, job)
+    job = replace(job, encoding=canonical_encoding(job.encoding), language=language.code)
+    return job if job.filters is None else replace(job, filters=_chosen_filters(job, language))
+
+
 def _chosen_filters(job: ShardJob, language: Language) -> Thresholds:
     """Return the rules of --filters with their thresholds. Prints those that do not fit the language."""
     assert isinstance(job.filters, str)
@@ -132,7 +139,7 @@ def _note_rules_of_another_language(language: Language, job: ShardJob) -> None:
         print(note, file=sys.stderr)
 
 
-def _check_inputs_are_outside(output: str, listing: Listing) -> None:
+def check_inputs_are_outside(output: str, listing: Listing) -> None:
     """Raise UsageError if a pattern or a folder of the input may have shards of this job next.
 
     That is if an input file is directly in the output folder, or if that is in a folder of the input.
@@ -301,6 +308,22 @@ def _for_workers(split: Split, options: PipelineOptions) -> Split:
     return replace(split, ranges=tuple(ranges))
 
 
+def reading_options(job: ShardJob) -> ReadOptions:
+    """Return the part of the options of a `resolved` job that decides how files become documents."""
+    return ReadOptions(
+        text_key=job.text_key,
+        text_layout=job.text_layout,
+        language=job.language,
+        sentence_splitter=job.sentence_splitter,
+        dedup=job.dedup,
+        seed=job.seed,
+        max_undecodable_ratio=job.max_undecodable_ratio,
+        max_document_bytes=job.max_document_bytes,
+        max_decompression_ratio=job.max_decompression_ratio,
+        filters=dict(job.filters or {}),  # type: ignore[arg-type]  # chosen, not a string any more
+    )
+
+
 @dataclass
 class ShardCorpora(beam.PTransform):
     """The job as a Beam graph.
@@ -324,7 +347,8 @@ class ShardCorpora(beam.PTransform):
             | "Split files" >> beam.Create(range(files_for(self.splits)))
             | "Splits" >> generate(read_splits, self.staging)
             | "Distribute splits" >> Distribute()
-            | "Write runs" >> generate(write_runs, self._reading(), self.job.num_shards, self.staging, counted="run")
+            | "Write runs"
+            >> generate(write_runs, reading_options(self.job), self.job.num_shards, self.staging, counted="run")
         )
         survey = AsSingleton(self._survey(pbegin, runs))
         plans = AsSingleton(pbegin | "Plan shards" >> call_once(_plans, survey))
@@ -341,20 +365,6 @@ class ShardCorpora(beam.PTransform):
             held_out = AsList(pbegin | "Hold out" >> WriteHeldOut(shards, self, folders))
             finish = call_last(publish_with_held_out, survey, summaries, held_out, self.provenance, folders)
         return pbegin | "Finish" >> finish
-
-    def _reading(self) -> ReadOptions:
-        return ReadOptions(
-            text_key=self.job.text_key,
-            text_layout=self.job.text_layout,
-            language=self.job.language,
-            sentence_splitter=self.job.sentence_splitter,
-            dedup=self.job.dedup,
-            seed=self.job.seed,
-            max_undecodable_ratio=self.job.max_undecodable_ratio,
-            max_document_bytes=self.job.max_document_bytes,
-            max_decompression_ratio=self.job.max_decompression_ratio,
-            filters=dict(self.job.filters or {}),  # type: ignore[arg-type]  # chosen, not a string any more
-        )
 
     def _survey(self, pbegin: Any, runs: Any) -> PCollection:
         limits = InputLimits(self.job.max_bad_ratio, self.job.max_undecodable_ratio)

@@ -74,7 +74,7 @@ def filter_lines(document: Document, options: ReadOptions) -> Document | Drop:
     """
     if not any(document.blocks) or not options.filters:
         return document
-    rules = [(name, RULES[name], options.filters[name]) for name in _rules("line", options)]
+    rules = [(name, RULES[name], options.filters[name]) for name in rules_that_judge("line", options)]
     edits = [rule.edit for _, rule, _ in rules if rule.edit]
     last_set = ""
     for block in document.blocks:
@@ -123,14 +123,15 @@ def _judged(document: Document, measured: Any, judges: str, options: ReadOptions
 
     measured: what rules that judge `judges` measure.
     """
-    for name in _rules(judges, options):
+    for name in rules_that_judge(judges, options):
         rule = RULES[name]
         if rule.fails(rule.measure(measured), options.filters[name]):
             return Drop(f"{rule.set} filter: {name}")
     return document
 
 
-def _rules(judges: str, options: ReadOptions) -> list[str]:
+def rules_that_judge(judges: str, options: ReadOptions) -> list[str]:
+    """Return the names of the rules of --filters that judge this (`Rule.judges`), in order."""
     return [name for name in options.filters if RULES[name].judges == judges]
 
 
