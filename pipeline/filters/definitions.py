@@ -18,8 +18,8 @@ _NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "te
 
 DEFINITIONS = {
     "max_line_word_length": "a line's longest word, in characters",
-    "unfinished_lines": "a line that does not end with ., ?, !, the like of other scripts, or a closing quotation mark, "
-    "or ends with an ellipsis; marks such as [12] and [edit] are removed from all lines before",
+    "unfinished_lines": "a line that does not end with ., ?, !, the like of other scripts, or a closing quotation "
+    "mark, or ends with an ellipsis; marks such as [12] and [edit] are removed from all lines before",
     "min_line_words": "words of a line",
     "javascript_lines": "a line that names JavaScript",
     "policy_lines": "a line about cookies, terms of use or privacy policies",
@@ -41,8 +41,8 @@ DEFINITIONS = {
     "max_duplicate_line_characters": "share of characters in lines that occurred before, line ends included",
     **{f"max_top_{n}_gram": _TOP.format(_NUMBERS[n - 2]) for n in range(2, 5)},
     **{f"max_duplicate_{n}_grams": _DUPLICATE.format(_NUMBERS[n - 2]) for n in range(5, 11)},
-    "min_punctuated_lines": "share of lines that end with a full stop, question or exclamation mark, of many scripts, or "
-    "an ellipsis",
+    "min_punctuated_lines": "share of lines that end with a full stop, question or exclamation mark, of many scripts, "
+    "or an ellipsis",
     "max_short_lines": "share of lines of at most 30 characters",
     "max_repeated_line_characters": "share of characters in lines that occurred before, line ends left out",
     "max_line_ends_per_word": "line ends for each word",

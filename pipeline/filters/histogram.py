@@ -1,8 +1,8 @@
 """Lays out a histogram of the values that a rule measured, with its threshold at the edge of two bars.
 
-Shares have a linear axis. Counts have a bar for each number up to BINS, and above it a logarithmic axis (of one more
-than the count, so that 0 has a place). Bar 0 of a rule with a greatest value counts what is exactly 0, as most documents
-have no repeated line at all; the last bar also counts all that is beyond the axis.
+Shares have a linear axis. So do counts, with a bar for each number, if nearly all are small; otherwise their axis is
+logarithmic (in one more than the count, so that 0 has a place). Bar 0 of a rule with a greatest value counts what is
+exactly 0, because most documents have no repeated line at all. The last bar also counts all that is beyond the axis.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from schemas.charts import HISTOGRAM_HEIGHT, HistogramBar, Level, histogram, sho
 
 BINS = 48
 """Bars of a histogram, about: as many as a phone can show. schemas/charts.py would put more than 64 together."""
+
+SMALL = 0.9
+"""Share of counts that must be at most BINS for an axis with a bar for each number."""
 
 
 class Tick(NamedTuple):
@@ -54,11 +57,13 @@ class Scale:
     threshold: int
     is_logarithmic: bool
     is_least: bool
+    are_whole: bool
 
     def bar_of(self, value: float, fails: bool) -> int:
         """Return the bar of a value. Rounding errors never take it to the other side of the threshold."""
         steps = (log1p(value) if self.is_logarithmic else value) / self.step
-        bar = min(self.last, floor(steps) if self.is_least else ceil(steps))
+        steps = min(steps, self.last)  # which may be infinite, if the threshold is tiny
+        bar = floor(steps) if self.is_least else ceil(steps)
         if self.is_least:
             return min(bar, self.threshold - 1) if fails else max(bar, self.threshold)
         return max(bar, self.threshold + 1) if fails else min(bar, self.threshold)
@@ -71,15 +76,24 @@ class Scale:
         """Return the value at this many steps from 0."""
         return expm1(steps * self.step) if self.is_logarithmic else steps * self.step
 
+    def label(self, bar: int) -> str:
+        """Return a label for the axis below a bar."""
+        value = self.value(bar)
+        return short(round(value) if self.are_whole else value)
+
     def in_words(self, bar: int) -> str:
         """Return the values of a bar."""
-        if self.step == 1 and not self.is_logarithmic:
-            return f"{bar:,}"
         first = bar if self.is_least else bar - 1
         if first < 0:
             return "0"
-        least = short(self.value(first))
-        return f"{least} or more" if bar == self.last else f"{least} to {short(self.value(first + 1))}"
+
+        least, most = self.value(first), self.value(first + 1)
+        if self.are_whole:  # the numbers from least up to most, one of which is not among them
+            least, most = (ceil(least), ceil(most) - 1) if self.is_least else (floor(least) + 1, floor(most))
+        shown = short(least)
+        if bar == self.last:
+            return f"{shown} or more"
+        return shown if most <= least else f"{shown} to {short(most)}"
 
 
 def value_histogram(counts: Mapping[float, int], rule: Rule, threshold: float | None) -> ValueHistogram:
@@ -96,17 +110,18 @@ def value_histogram(counts: Mapping[float, int], rule: Rule, threshold: float | 
     return ValueHistogram(
         bars=[ValueBar(bar, scale.in_words(number), scale.fails(number)) for bar, number in bars],
         levels=laid_out.levels,
-        ticks=[Tick(slot * (number + 0.5), short(scale.value(number))) for number in ticks],
+        ticks=[Tick(slot * (number + 0.5), scale.label(number)) for number in ticks],
         threshold_x=slot * (scale.threshold if rule.is_least else scale.threshold + 1),
     )
 
 
-def _scale(values: Mapping[float, int], threshold: float, is_least: bool) -> Scale:
-    top = max(*values, threshold, 1e-9)
-    are_whole = all(float(value).is_integer() for value in (*values, threshold))
-    if are_whole and top <= BINS:
-        last = max(int(top), int(threshold) + 1, 1)
-        return Scale(last, 1.0, int(threshold), is_logarithmic=False, is_least=is_least)
+def _scale(counts: Mapping[float, int], threshold: float, is_least: bool) -> Scale:
+    top = max(*counts, threshold, 1e-9)
+    are_whole = all(float(value).is_integer() for value in (*counts, threshold))
+    small = sum(count for value, count in counts.items() if value <= BINS)
+    if are_whole and threshold < BINS and small >= SMALL * sum(counts.values()):
+        last = max(min(int(top), BINS), int(threshold) + 1)
+        return Scale(last, 1.0, int(threshold), is_logarithmic=False, is_least=is_least, are_whole=True)
 
     is_logarithmic = are_whole or threshold > 1
     if is_logarithmic:
@@ -117,5 +132,5 @@ def _scale(values: Mapping[float, int], threshold: float, is_least: bool) -> Sca
     # The threshold is a whole number of steps, so that no bar is on both sides of it.
     steps = max(1, min(BINS, floor(BINS * at / length))) if at else 0
     step = at / steps if at else length / BINS
-    last = max(min(BINS, ceil(length / step)), steps + 1)
-    return Scale(last, step, steps, is_logarithmic, is_least)
+    last = max(ceil(min(length / step, BINS)), steps + 1)
+    return Scale(last, step, steps, is_logarithmic, is_least, are_whole)

@@ -29,7 +29,7 @@ def run(job: ShardJob) -> list[str]:
     Raises UsageError before anything is read (no --filters, a page that exists, nothing matches), DataError for a file
     that cannot be read, and StorageError if the page cannot be written.
     """
-    assert job.sample is not None
+    count = job.sample or 0
     if job.filters is None:
         raise UsageError("--sample tries the rules of --filters, which is missing: give --filters c4, say.")
     job = resolved(job)
@@ -38,12 +38,13 @@ def run(job: ShardJob) -> list[str]:
     check_inputs_are_outside(job.output, listing)
     _check_is_no_input(job.output, listing)
 
-    trial = Trial(reading := reading_options(job))
+    reading = reading_options(job)
+    trial = Trial(reading)
     splits = plan_splits(listing.files, job.format, job.encoding, listing.in_folders)
-    for record, file_range in sample(splits, job.sample, reading):
+    for record, file_range in sample(splits, count, reading):
         _add(trial, record, file_range)
 
-    storage.publish(job.output, filter_page(trial, job.sample).encode(errors="replace"))
+    storage.publish(job.output, filter_page(trial, count).encode(errors="replace"))
     return [*table_lines(trial), *_notes(trial), f"{one_line(storage.printable(job.output))}: examples of each rule"]
 
 

@@ -110,9 +110,9 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
 
 
 def resolved(job: ShardJob) -> ShardJob:
-    """Return the job with what its names stand for: codes, and rules with thresholds. Prints notes about what is lacking.
+    """Return the job with what its names stand for: codes for names, and rules with thresholds for --filters.
 
-    Raises UsageError for an unknown name.
+    Prints notes about what a language lacks. Raises UsageError for an unknown name.
     """
     language = find_language(job.language)
     _note_rules_of_another_language(language, job)
@@ -342,13 +342,13 @@ class ShardCorpora(beam.PTransform):
     held_out: Staging | None = None
 
     def expand(self, pbegin: Any) -> PCollection:
+        reading = reading_options(self.job)
         runs = (
             pbegin
             | "Split files" >> beam.Create(range(files_for(self.splits)))
             | "Splits" >> generate(read_splits, self.staging)
             | "Distribute splits" >> Distribute()
-            | "Write runs"
-            >> generate(write_runs, reading_options(self.job), self.job.num_shards, self.staging, counted="run")
+            | "Write runs" >> generate(write_runs, reading, self.job.num_shards, self.staging, counted="run")
         )
         survey = AsSingleton(self._survey(pbegin, runs))
         plans = AsSingleton(pbegin | "Plan shards" >> call_once(_plans, survey))

@@ -29,8 +29,8 @@ def sample(
 ) -> Iterator[tuple[Record | Rejected | ForeignFileError, FileRange]]:
     """Yield `count` records, or all if there are fewer, each with the range that it is from.
 
-    Rejected records count, except harmless ones (see `Reader`), such as blank lines; they are yielded as well. A file of
-    a folder that is not text is its error instead. Raises DataError as `with_format` and `read_records` do.
+    Rejected records count too, except harmless ones (see `Reader`), such as blank lines, which are yielded as well. So
+    is the error of a file of a folder that is not text. Raises DataError as `with_format` and `read_records` do.
     """
     pieces = _pieces([file_range for split in splits for file_range in split.ranges])
     positions = dict.fromkeys(range(len(pieces)), 0)  # records read of each piece that may have more

@@ -1,8 +1,9 @@
-"""Tries the rules of --filters on documents: what each rule measured, what it removed, and what was near its threshold.
+"""Tries the rules of --filters on documents: what each rule measures and removes, with examples near its threshold.
 
-Documents take the steps of documents.py, as in the job. Before a step that applies rules, each of them measures what the
-step gets, whether or not an earlier rule has removed it: a document that a rule drops takes the later steps all the
-same. So the trial knows what each rule removes, and what it would remove without the others.
+Documents take the steps of documents.py, as in the job. Before a step that applies rules, each of them measures what
+the step gets, whether or not an earlier rule has removed it: a document that a rule drops takes the later steps all the
+same. So the trial also knows what each rule would remove without the others, except lines: rules for documents never
+see removed lines.
 
 Bytes are those of the text, in UTF-8. Those of a document are divided: those of its removed lines count for the rules
 that removed these, and the rest for the rule that dropped the document, or for the kept ones.
@@ -36,6 +37,9 @@ EXAMPLES = 5
 
 EXCERPT = 600
 """Characters of an example."""
+
+GREATEST = 1e300
+"""No measure reaches this."""
 
 
 class Origin(NamedTuple):
@@ -145,7 +149,7 @@ class Trial:
 
     def __init__(self, options: ReadOptions):
         self._options = options
-        self.rules = {name: Tried(name, threshold) for name, threshold in options.filters.items()}
+        self.rules = {name: Tried(name, _finite(threshold)) for name, threshold in options.filters.items()}
         self.all = Share()
         self.kept = Share()
         self.untouched = Share()
@@ -218,6 +222,11 @@ class Trial:
             if rule.take(judged, origin, may_remove and first is None):
                 first = first or rule
         return first
+
+
+def _finite(threshold: float | None) -> float | None:
+    """Return a threshold that floats can be compared with: a whole number in a file may be too large for that."""
+    return threshold if threshold is None else min(threshold, GREATEST)
 
 
 def _measured(document: Document) -> Measured | None:
