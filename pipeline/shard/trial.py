@@ -38,8 +38,8 @@ EXAMPLES = 5
 EXCERPT = 600
 """Characters of an example."""
 
-GREATEST = 1e300
-"""No measure reaches this."""
+GREATEST = 1e12
+"""No measure reaches this, and differences from it are exact enough to find the nearest examples."""
 
 
 class Origin(NamedTuple):

@@ -123,8 +123,8 @@ def test_a_plain_loop_finds_the_same_failures_and_the_nearest_examples(command: 
     documents = [[[line.strip()] for line in text.split("\n\n") if line.strip()] for text in texts()]
     documents = [blocks for blocks in documents if blocks]
     dropped: dict[int, str] = {}
-    for name in chosen_rules(str(rules), "en")[0]:
-        rule, threshold = RULES[name], RULES[name].threshold
+    for name, threshold in chosen_rules(str(rules), "en")[0].items():
+        rule = RULES[name]
         values = [rule.measure(Measured(blocks)) for blocks in documents]
         failed = [i for i, value in enumerate(values) if rule.fails(value, threshold)]
         removed = [i for i in failed if i not in dropped]
