@@ -1,6 +1,6 @@
 """What the rules of RULES say in words, and the papers that they come from, for the page of `shard --sample`.
 
-docs/filters.md has the same words, and a test compares the two. A rule of no published set needs no row here.
+docs/filters.md has the same words, and a test compares the two. A rule without a row is shown by its name alone.
 """
 
 from __future__ import annotations

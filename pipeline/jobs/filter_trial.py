@@ -70,11 +70,12 @@ def _check_output(job: ShardJob) -> None:
     shown = storage.printable(job.output)
     if not job.output.lower().endswith(SUFFIX):
         raise UsageError(f"--output {shown}: with --sample it is a page. Give a name that ends in {SUFFIX}.")
-    if storage.is_local(job.output) and os.path.isdir(storage.filesystem(job.output)[1]):
-        raise UsageError(f"--output {shown} is a folder. With --sample it is a page: give another name.")
+    if storage.is_local(job.output):
+        if os.path.isdir(storage.filesystem(job.output)[1]):
+            raise UsageError(f"--output {shown} is a folder. With --sample it is a page: give another name.")
+        storage.check_writable_folder(os.path.dirname(job.output) or ".")
     if storage.exists(job.output) and not job.overwrite:
         raise UsageError(f"--output {shown} exists. Give another name, or --overwrite to replace it.")
-    storage.check_writable_folder(os.path.dirname(job.output) or ".")
 
 
 def _check_is_no_input(output: str, listing: Listing) -> None:
