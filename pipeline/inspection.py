@@ -48,7 +48,6 @@ OTHER_FOLDERS = {
 """What a folder is that holds a file of this name, and what to do with it."""
 
 SCHEMAS = {
-    "text": shards.TEXT_SCHEMA,
     "counts": shards.COUNTS_BY_SOURCE_SCHEMA,
     "vocab": shards.COUNTS_SCHEMA,
 }
@@ -107,8 +106,8 @@ def show_shard(path: str, rows: int) -> Iterator[str]:
     folder = folder or "."
     yield f"\n{path}"
 
-    if columns == shards.TEXT_SCHEMA.names:
-        documents = shards.decode_table(data, path, shards.TEXT_SCHEMA)
+    if columns[: len(shards.TEXT_SCHEMA)] == shards.TEXT_SCHEMA.names:
+        documents = shards.decode_text(data, path)
         yield from islice(show_text(documents), rows)
     elif columns == shards.COUNTS_BY_SOURCE_SCHEMA.names:
         by_source = shards.decode_table(data, path, shards.COUNTS_BY_SOURCE_SCHEMA)
@@ -328,10 +327,11 @@ def _token(number: int, tokens: Sequence[str] | None) -> str:
 
 
 def show_text(table: pa.Table) -> Iterator[str]:
-    """Yield the lines of each document: its id, its source and its first sentences."""
+    """Yield the lines of each document: its id, source, language and first sentences."""
     for row in table.to_pylist():
         sentences = row["sentences"]
-        head = f"\n{row['document']:016x}  {row['source']}  {len(sentences)} sentences"
+        language = f"  {row['language']} {row['confidence']:.2f}" if "language" in row else ""
+        head = f"\n{row['document']:016x}  {row['source']}{language}  {len(sentences)} sentences"
         yield "\n".join([head, *(f"    {sentence}" for sentence in sentences[:SHOWN_SENTENCES])])
 
 
@@ -410,7 +410,7 @@ def row_schema(manifest: Manifest, path: str) -> pa.Schema:
     if manifest.kind == "pairs":
         has_masks = bool(manifest.options.get("static_masks"))
         return shards.pairs_schema(int(manifest.options["vocabulary_size"]), has_masks)
-    return SCHEMAS[manifest.kind]
+    return shards.schema_of_text(manifest) if manifest.kind == "text" else SCHEMAS[manifest.kind]
 
 
 def check_rows(table: pa.Table, path: str, shard: Shard, manifest: Manifest, vocabulary: Vocabulary | None) -> None:

@@ -77,7 +77,23 @@ class ShardJob:
         "utf-8",
         help="character encoding of text, JSON and CSV files, such as cp1252, gb18030 or utf-16",
     )
-    language: str = option("en", help="ISO 639 code or English name, for the sentence splitter")
+    language: str = option(
+        "en",
+        help="ISO 639 code or English name, for the sentence splitter; auto finds that of each document",
+    )
+    languages: str | None = option(
+        None,
+        metavar="CODES",
+        help="with --language auto: the languages to keep, with commas between; documents in others are left out "
+        "(default: all)",
+    )
+    min_language_confidence: float | None = option(
+        None,
+        check=fraction,
+        metavar="SHARE",
+        help="with --language auto: leave out documents whose language is less sure than this; FineWeb has 0.65 "
+        "(default: none)",
+    )
     sentence_splitter: Splitter = option(
         "sentencex",
         check=OneOf(("sentencex", "newline")),
@@ -95,6 +111,17 @@ class ShardJob:
         help="with --filters: make no text shards, but try the rules on N documents and write to --output one page, "
         "NAME.html, that shows what each rule removes (default: none)",
         recorded=False,
+    )
+    decontaminate: list[str] | None = option(
+        None,
+        many=True,
+        metavar="FILE",
+        help="evaluation sets, as JSON, CSV, TSV, Parquet or text, with spaces or commas between: leave out documents "
+        "that share --decontaminate_words words in a row with any of their texts",
+    )
+    decontaminate_words: int = option(13, check=positive, metavar="N", help="see --decontaminate")
+    mask_private: bool = switch(
+        help="replace e-mail addresses, phone numbers and public IP addresses by ones that belong to no person",
     )
     dedup: Dedup = option(
         "none",
@@ -266,6 +293,11 @@ class PairsJob:
         help="BERT's or ALBERT's pairs, or RoBERTa's rows",
     )
     max_length: int = option(128, check=positive, help="maximum tokens per row, special tokens included")
+    languages: str | None = option(
+        None,
+        metavar="CODES",
+        help="only documents in these languages, with commas between; for text of shard --language auto (default: all)",
+    )
     short_seq_prob: float = option(0.1, check=share, help="pairs: share of documents cut to shorter rows")
     dupe_factor: int = option(
         1,

@@ -13,6 +13,7 @@ from schemas.errors import ClozelineError
 from schemas.manifest import Manifest, read_manifest
 
 LISTED_SOURCES = 3
+LISTED_LANGUAGES = 10
 
 MANY_PARAGRAPHS = 100  # documents of each file, of fewer than PARAGRAPH_BYTES on average, may be those of a book
 PARAGRAPH_BYTES = 500
@@ -55,8 +56,15 @@ def _list_sources(count_by_source: Counter[str]) -> str:
 
 
 def summary_lines(manifest: Manifest) -> list[str]:
-    """Return lines about a text folder's ledger and cleaning; none if everything was kept unchanged."""
+    """Return lines about a text folder's ledger, languages and cleaning; none if everything was kept unchanged."""
     lines = [f"  left out: {line}" for line in ledger_lines(manifest)]
+
+    found = Counter(manifest.statistics.get("documents_by_language", {}))
+    if found:
+        most = sorted(found.items(), key=lambda item: (-item[1], item[0]))[:LISTED_LANGUAGES]
+        listed = ", ".join(f"{code} {count:,}" for code, count in most)
+        further = f" and {len(found) - len(most):,} further" if len(found) > len(most) else ""
+        lines.append(f"  documents by language: {listed}{further}")
 
     cleaning = manifest.statistics["cleaning"]
     if cleaning:

@@ -1,6 +1,7 @@
 """Arrow IPC files: how a shard is laid out, written to bytes, opened and checked.
 
     text-00000-of-00008.arrow    document uint64 | source string | sentences list<string>
+                                 | language | confidence, only after --language auto
     pairs-00000-of-00008.arrow   input_ids | segment_b_start | pair_label | word_starts | document_a | document_b
                                  | mask_positions | mask_tokens, only with static masks
 
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from schemas import storage
 from schemas.errors import DataError
+from schemas.manifest import Manifest
 from schemas.row_checks import check_nulls
 
 ARROW_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError)
@@ -31,6 +33,9 @@ ROWS_PER_BATCH = 1024
 TEXT_SCHEMA = pa.schema([("document", pa.uint64()), ("source", pa.string()), ("sentences", pa.list_(pa.string()))])
 """document: stable id from the content. source: where it came from. sentences: in order, never empty."""
 
+LANGUAGE_COLUMNS = pa.schema([("language", pa.string()), ("confidence", pa.float32())])
+"""Further columns after `shard --language auto`. language: its code. confidence: how sure the identifier is, 0 to 1."""
+
 COUNTS_SCHEMA = pa.schema([("word", pa.string()), ("count", pa.int64())])
 """word: one pre-token as the vocabulary's model sees it. count: its exact number of occurrences."""
 
@@ -41,6 +46,21 @@ COUNTS_BY_SOURCE_SCHEMA = pa.schema([("word", pa.string()), ("source", pa.uint16
 def token_type(vocabulary_size: int) -> pa.DataType:
     """Return the Arrow type of a token id: uint16, or uint32 above 65,536 tokens."""
     return pa.uint16() if vocabulary_size <= 1 << 16 else pa.uint32()
+
+
+def text_schema(has_languages: bool) -> pa.Schema:
+    """Return the columns of a text shard."""
+    return pa.schema([*TEXT_SCHEMA, *LANGUAGE_COLUMNS]) if has_languages else TEXT_SCHEMA
+
+
+def schema_of_text(manifest: Manifest) -> pa.Schema:
+    """Return the columns of the shards of a text folder with this manifest."""
+    return text_schema(manifest.options.get("language") == "auto")
+
+
+def decode_text(data: bytes | pa.Buffer, path: str) -> pa.Table:
+    """Return the rows of a text shard, as `decode_table` does; its own columns decide about languages."""
+    return decode_table(data, path, text_schema("language" in columns_of(data, path)))
 
 
 def pairs_schema(vocabulary_size: int, static_masks: bool = False) -> pa.Schema:

@@ -41,6 +41,7 @@ them: shard has `input`, vocab has `model` or `extend`, pairs has `vocab`."""
 SWITCHES = {
     "keep_accents": ["--no_keep_accents"],
     "lowercase": ["--no_lowercase"],
+    "mask_private": [],
     "overwrite": [],
 }
 """Parameters whose flags take no value, and the flags that stand for `false`."""

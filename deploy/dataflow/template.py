@@ -34,10 +34,12 @@ REGEX_OF_CHECK: dict[Callable[[str], Any], str] = {
 _SETS = f"({'|'.join(SETS)})"
 
 REGEX_OF_TEXT = {
+    "decontaminate": f"{_PATTERN_OF_INPUT}(,{_PATTERN_OF_INPUT})*",
     "encoding": "[A-Za-z0-9][A-Za-z0-9_.-]*",
     "filters": rf"({_SETS}(,{_SETS})*|{_PATTERN_OF_INPUT}\.toml)",
     "input": f"{_PATTERN_OF_INPUT}(,{_PATTERN_OF_INPUT})*",
     "language": "[A-Za-z][A-Za-z -]{1,40}",
+    "languages": "[A-Za-z][A-Za-z -]*(,[A-Za-z][A-Za-z -]*)*",
     "text_key": r"[^\s,=]+(,[^\s,=]+)*",
 }
 """Patterns of the flags that take any text."""

@@ -242,12 +242,13 @@ _WITHOUT_SPACES = ("bo", "dz", "ja", "km", "lo", "my", "th", "zh")
 _WITHOUT_MARKS = ("lo", "th")
 
 
-def chosen_rules(given: str, language: str, sentence_rules: str = "") -> tuple[Thresholds, list[str]]:
+def chosen_rules(given: str, language: str | None, sentence_rules: str = "") -> tuple[Thresholds, list[str]]:
     """Return the rules that `--filters` names, and the names of those in its sets that do not fit the language.
 
     language: its code. sentence_rules: the code of the language whose rules split its sentences, if it is another one.
-    Rules that a file names itself apply to every language. Raises UsageError for an unknown set or rule, a threshold of
-    the wrong type, or a file that cannot be read as TOML.
+    With language None all are chosen, because each document will meet those that fit it. Otherwise rules that a file
+    names itself apply to any language. Raises UsageError for an unknown set or rule, a threshold of the wrong type, or
+    a file that cannot be read as TOML.
     """
     is_file = given.lower().endswith(".toml")
     names = list(filter(None, map(str.strip, given.lower().split(","))))
@@ -260,7 +261,7 @@ def chosen_rules(given: str, language: str, sentence_rules: str = "") -> tuple[T
             if rules[name] is not False:
                 chosen[name] = rule.threshold if rules[name] is True else rules[name]
         elif rule.set in sets:
-            if _fits(rule.needs, language, sentence_rules):
+            if language is None or fits(rule.needs, language, sentence_rules):
                 chosen[name] = rule.threshold
             else:
                 unfit.append(name)
@@ -269,7 +270,8 @@ def chosen_rules(given: str, language: str, sentence_rules: str = "") -> tuple[T
     return chosen, unfit
 
 
-def _fits(needs: str, language: str, sentence_rules: str) -> bool:
+def fits(needs: str, language: str, sentence_rules: str = "") -> bool:
+    """Return whether a rule with these needs can judge text in a language."""
     if needs == "English":
         return language == "en"
     without = {"spaces": _WITHOUT_SPACES, "marks": _WITHOUT_MARKS}.get(needs, ())

@@ -35,6 +35,7 @@ from pipeline.exchange.blocks import KeyedBatch, Shuffle, Stream
 from pipeline.exchange.exchange import BatchSource, Exchange, Plan, Sent, Step
 from pipeline.jobs.text_folder import DivideText, TextFolder
 from pipeline.options import VocabJob
+from pipeline.shard.languages import language_of_text
 from pipeline.vocab.counting import BY_RULES, add_partition, count_texts, reported_sources, sum_counts
 from pipeline.vocab.memory import all_words, tally_words
 from pipeline.words.arrow import hashes_of
@@ -134,7 +135,7 @@ def needs_two_jobs(job: VocabJob) -> UsageError:
 
 def run_counts(job: VocabJob, text: Manifest, options: PipelineOptions) -> Manifest | None:
     """Make a finished folder of counts, for all sets of rules. Returns its manifest, or None after a dry run."""
-    recorded = {"version": COUNT_VERSION, "language": text.options["language"]}
+    recorded = {"version": COUNT_VERSION, "language": language_of_text(text)}
     provenance = Provenance(recorded, [folder_as_input(str(job.text), text.fingerprint)], NO_SEED)
     output = path_for_workers("--counts", str(job.counts), options)
     staging = plan_staging(output, "counts", {"options": recorded, "text": text.fingerprint})
@@ -299,7 +300,7 @@ def count_lot(lot: TextLot, _: Any, plan: CountPlan) -> Iterator[KeyedBatch]:
 
 def _read_text(folder: str, shard: Shard) -> pa.Table:
     data = read_shard_bytes(folder, shard)
-    return shards.decode_table(data, storage.join(folder, shard.path), shards.TEXT_SCHEMA)
+    return shards.decode_text(data, storage.join(folder, shard.path))
 
 
 def _lot_made(lot: TextLot, shuffle: Shuffle, staging: Staging) -> None:

@@ -6,15 +6,18 @@ Unlike the job, this runs in the launcher's process, without Beam: a few thousan
 from __future__ import annotations
 
 import os
+from tempfile import TemporaryDirectory
 
 from pipeline.filter_page import cleaned, filter_page, listed, table_lines
-from pipeline.jobs.shard import check_inputs_are_outside, reading_options, resolved
+from pipeline.jobs.shard import check_inputs_are_outside, reading_options
+from pipeline.jobs.shard_options import resolved
 from pipeline.options import ShardJob
 from pipeline.readers.formats import ForeignFileError
 from pipeline.readers.inputs import FileRange, plan_splits
 from pipeline.readers.listing import Listing, list_inputs
 from pipeline.readers.record import Record, Rejected, place_in_words
 from pipeline.readers.sampling import sample
+from pipeline.shard.contamination import EVALUATION_SETS, EvaluationSets
 from pipeline.shard.trial import Origin, Trial
 from schemas import storage
 from schemas.errors import UsageError
@@ -32,20 +35,31 @@ def run(job: ShardJob) -> list[str]:
     count = job.sample or 0
     if job.filters is None:
         raise UsageError("--sample tries the rules of --filters, which is missing: give --filters c4, say.")
-    job = resolved(job)
+    job, sets = resolved(job)
     _check_output(job)
     listing = list_inputs(*job.input)
     check_inputs_are_outside(job.output, listing)
     _check_is_no_input(job.output, listing)
 
-    reading = reading_options(job)
-    trial = Trial(reading)
     splits = plan_splits(listing.files, job.format, job.encoding, listing.in_folders)
-    for record, file_range in sample(splits, count, reading):
-        _add(trial, record, file_range)
+    with TemporaryDirectory() as folder:
+        reading = reading_options(job, _stored(sets, folder))
+        trial = Trial(reading)
+        for record, file_range in sample(splits, count, reading):
+            _add(trial, record, file_range)
 
     storage.publish(job.output, filter_page(trial, count).encode(errors="replace"))
     return [*table_lines(trial), *_notes(trial), f"{one_line(storage.printable(job.output))}: examples of each rule"]
+
+
+def _stored(sets: EvaluationSets | None, folder: str) -> str:
+    """Write the sets of --decontaminate into a folder, and return the path of their file; empty without any."""
+    if sets is None:
+        return ""
+    path = os.path.join(folder, EVALUATION_SETS)
+    with open(path, "wb") as file:
+        file.write(sets.to_bytes())
+    return path
 
 
 def _notes(trial: Trial) -> list[str]:

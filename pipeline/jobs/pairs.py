@@ -52,6 +52,7 @@ from schemas.vocabulary import (
 
 MIN_LENGTH = 8  # three special tokens and room for two segments
 MAX_LENGTH = (1 << 16) - 1  # positions are stored in 16 bits
+LISTED_LANGUAGES = 10  # in an error
 
 
 # Options and plan, in the launcher
@@ -66,10 +67,13 @@ def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     tokenizer_json, dropout = without_dropout(storage.read(url), url)
     vocabulary = parse_vocabulary(tokenizer_json, url)
     check(job, vocabulary)
+    job = replace(job, languages=_chosen_languages(job, text))
     check_rules(tokenizer_json, vocabulary.model, job.vocab)
     check_encoding(tokenizer_json, vocabulary, job.vocab)
 
     recorded = recorded_options(job)
+    if job.languages is None:
+        del recorded["languages"]
     identity = {
         "options": recorded,
         "seed": job.seed,
@@ -104,6 +108,22 @@ def check(job: PairsJob, vocabulary: Vocabulary) -> None:
         )
 
 
+def _chosen_languages(job: PairsJob, text: Manifest) -> str | None:
+    """Return the codes of --languages, sorted. Raises UsageError if the text has no document in one of them."""
+    if job.languages is None:
+        return None
+    found = text.statistics.get("documents_by_language")
+    if not found:
+        raise UsageError(f"--languages needs text of `shard --language auto`, and {job.text} has no languages.")
+
+    codes = sorted({code.strip().lower() for code in job.languages.split(",")} - {""})
+    for code in codes or [job.languages]:
+        if code not in found:
+            most = ", ".join(sorted(found, key=lambda name: (-found[name], name))[:LISTED_LANGUAGES])
+            raise UsageError(f"--languages {code!r}: {job.text} has no document in it. Most are in {most}.")
+    return ",".join(codes)
+
+
 def _for_workers(job: PairsJob, options: PipelineOptions) -> PairsJob:
     """Return the job with paths that workers can open."""
     return replace(
@@ -129,6 +149,11 @@ class PairsPlan:
     model: Model
     text: TextFolder
     staging: Staging
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """The codes of the languages whose documents become rows; none for all."""
+        return tuple(self.job.languages.split(",")) if self.job.languages else ()
 
     @property
     def num_shards(self) -> int:
@@ -182,7 +207,7 @@ def pair_shards(part: int, plan: PairsPlan) -> Iterator[tuple[int, PairShard]]:
         for place, text_shard in enumerate(text_shards, first):
             number = pass_number * plan.text.num_shards + place
             name = shards.shard_name("pairs", number, plan.num_shards)
-            yield number, PairShard(name, plan.text.path, text_shard, pass_number)
+            yield number, PairShard(name, plan.text.path, text_shard, pass_number, plan.languages)
 
 
 def build_pair_shard(target: PairShard, plan: PairsPlan) -> Report:

@@ -25,6 +25,7 @@ def add_text_reports(reports: list[Report]) -> Report:
     return {
         **add_lengths(reports),
         "sources": add_by_name(reports, "sources"),
+        "languages": add_by_name(reports, "languages"),
         "ledger": add_ledgers(report["ledger"] for report in reports),
     }
 
@@ -142,6 +143,7 @@ def _manifest(
             "undecodable": survey.undecodable,
             "unbroken_documents": survey.unbroken,
             "documents_by_source": sums["sources"],
+            **({"documents_by_language": sums["languages"]} if sums["languages"] else {}),
             "log2_sentences_per_document": sums["sentences_per_document"],
             "log2_characters_per_sentence": sums["characters_per_sentence"],
         },

@@ -32,15 +32,16 @@ from pipeline.commit.reports import Report
 from pipeline.commit.staging import Staging, plan_staging
 from pipeline.exchange.blocks import Shuffle
 from pipeline.exchange.exchange import Exchange, Plan, Plans, Step, Written
-from pipeline.filters.rules import Thresholds, chosen_rules
 from pipeline.flags import recorded_options
 from pipeline.jobs.near_duplicates import SHARDS, Corpus, near_duplicates_to_drop, rounds_for
 from pipeline.jobs.publish_text import TextStagings, add_text_reports, publish_text, publish_with_held_out
+from pipeline.jobs.shard_options import LIMITS, hashes_of, recorded, resolved
 from pipeline.options import ShardJob
-from pipeline.readers.encodings import canonical_encoding
 from pipeline.readers.inputs import Split, files_for, plan_splits, read_splits, write_inputs, write_splits
 from pipeline.readers.listing import InputFile, Listing, list_inputs
 from pipeline.readers.table import READERS
+from pipeline.shard.contamination import EVALUATION_SETS, EvaluationSets
+from pipeline.shard.detection import AUTO
 from pipeline.shard.documents import ReadOptions
 from pipeline.shard.holdout import (
     SIDE,
@@ -52,7 +53,6 @@ from pipeline.shard.holdout import (
     numbered_runs,
     plan_held_out,
 )
-from pipeline.shard.languages import Language, fallback_note, find_language
 from pipeline.shard.survey import CorpusSurvey, InputLimits, Sharding, add_runs, shards_for, survey_corpus
 from pipeline.shard.write_runs import documents_stream, write_runs
 from pipeline.shard.write_shard import ShardOptions, write_shard
@@ -62,13 +62,6 @@ from schemas.errors import ClozelineError, UsageError
 from schemas.manifest import Input, Manifest
 from schemas.shards import shard_name
 from schemas.terminal import one_line
-
-LIMITS = ("max_bad_ratio", "max_undecodable_ratio")
-"""Options that only decide whether the job fails.
-
-They change no piece, so they are not part of the staging's key: a job with other limits reuses the pieces.
-"""
-
 
 # Options and plan, in the launcher
 
@@ -80,7 +73,8 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     the input is too bad to publish, and StorageError if a disk or a store fails.
     """
     checked = check_launch(beam_arguments, known_flags)
-    job = resolved(job)
+    job, sets = resolved(job)
+    hashes = hashes_of(job, sets)
     listing = list_inputs(*job.input)
     files = listing.files
     check_inputs_are_outside(job.output, listing)
@@ -88,13 +82,13 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     options = beam_options(checked, beam_arguments, sum(file.size for file in files))
 
     output = path_for_workers("--output", job.output, options)
-    staging = plan_staging(output, "text", _identity(job, listing))
+    staging = plan_staging(output, "text", _identity(job, listing, hashes))
     inputs = [Input(path=storage.printable(file.path), bytes=file.size) for file in files]
-    provenance = Provenance(_recorded(job), inputs, job.seed)
+    provenance = Provenance(recorded(job, hashes), inputs, job.seed)
     wanted = Wanted("text", provenance, job.overwrite)
     held_out = None
     if job.holdout is not None:
-        held_out = plan_staging(held_out_folder(output), "text", _identity(job, listing) | SIDE)
+        held_out = plan_staging(held_out_folder(output), "text", _identity(job, listing, hashes) | SIDE)
     _check_held_out(wanted, staging, held_out, is_dry_run(options))
 
     graph = ShardCorpora(
@@ -106,37 +100,7 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
         staging=staging,
         held_out=held_out,
     )
-    return run_job("shard", wanted, staging, options, partial(_execution, graph, listing, inputs, options))
-
-
-def resolved(job: ShardJob) -> ShardJob:
-    """Return the job with what its names stand for: codes for names, and rules with thresholds for --filters.
-
-    Prints notes about what a language lacks. Raises UsageError for an unknown name.
-    """
-    language = find_language(job.language)
-    _note_rules_of_another_language(language, job)
-    job = replace(job, encoding=canonical_encoding(job.encoding), language=language.code)
-    return job if job.filters is None else replace(job, filters=_chosen_filters(job, language))
-
-
-def _chosen_filters(job: ShardJob, language: Language) -> Thresholds:
-    """Return the rules of --filters with their thresholds. Prints those that do not fit the language."""
-    assert isinstance(job.filters, str)
-    chosen, unfit = chosen_rules(job.filters, language.code, language.rules)
-    if unfit:
-        print(
-            f"Note: these rules of --filters {job.filters} do not fit {language.name} and are left out: "
-            f"{', '.join(unfit)}. A .toml file that names them applies them.",
-            file=sys.stderr,
-        )
-    return chosen
-
-
-def _note_rules_of_another_language(language: Language, job: ShardJob) -> None:
-    note = fallback_note(language)
-    if note and job.sentence_splitter != "newline":
-        print(note, file=sys.stderr)
+    return run_job("shard", wanted, staging, options, partial(_execution, graph, listing, inputs, sets, options))
 
 
 def check_inputs_are_outside(output: str, listing: Listing) -> None:
@@ -195,8 +159,10 @@ def _warn_of_flags_without_effect(job: ShardJob, splits: list[Split]) -> None:
             print(f"clozeline: warning: --{name} {value} changes nothing: no input is {what}.", file=sys.stderr)
 
 
-def _execution(graph: ShardCorpora, listing: Listing, inputs: list[Input], options: PipelineOptions) -> Execution:
-    """Plan the splits. They and the list of inputs are written just before the graph runs."""
+def _execution(
+    graph: ShardCorpora, listing: Listing, inputs: list[Input], sets: EvaluationSets | None, options: PipelineOptions
+) -> Execution:
+    """Plan the splits. They, the list of inputs and the evaluation sets are written just before the graph runs."""
     job = graph.job
     staging = graph.staging
     planned = plan_splits(listing.files, job.format, job.encoding, listing.in_folders)
@@ -206,6 +172,8 @@ def _execution(graph: ShardCorpora, listing: Listing, inputs: list[Input], optio
     def prepare() -> None:
         write_splits(splits, staging)
         write_inputs(inputs, staging)
+        if sets is not None:
+            staging.put(EVALUATION_SETS, sets.to_bytes())
 
     return Execution(
         kind="text",
@@ -218,15 +186,6 @@ def _execution(graph: ShardCorpora, listing: Listing, inputs: list[Input], optio
         prepare=prepare,
         published_first=() if graph.held_out is None else (graph.held_out,),
     )
-
-
-def _recorded(job: ShardJob) -> dict[str, Any]:
-    """Return the options that the manifest records: --holdout and --filters only if they were given."""
-    options = recorded_options(job)
-    for name in ("holdout", "filters"):
-        if options[name] is None:
-            del options[name]
-    return options
 
 
 def _check_held_out(wanted: Wanted, staging: Staging, held_out: Staging | None, dry_run: bool) -> None:
@@ -281,14 +240,11 @@ def _estimate(job: ShardJob, files: list[InputFile], splits: int) -> estimate.Es
     )
 
 
-def _identity(job: ShardJob, listing: Listing) -> dict[str, Any]:
+def _identity(job: ShardJob, listing: Listing, hashes: dict[str, str]) -> dict[str, Any]:
     """Return what the pieces of the job depend on. Jobs with the same identity share their staging."""
-    options = recorded_options(job)
-    for name in LIMITS:
-        del options[name]
-
+    options = {name: value for name, value in recorded_options(job).items() if name not in LIMITS}
     return {
-        "options": options,
+        "options": options | hashes,
         "seed": job.seed,
         "files": [list(file) for file in listing.files],
         **({"in_folders": sorted(listing.in_folders)} if listing.in_folders else {}),
@@ -308,8 +264,11 @@ def _for_workers(split: Split, options: PipelineOptions) -> Split:
     return replace(split, ranges=tuple(ranges))
 
 
-def reading_options(job: ShardJob) -> ReadOptions:
-    """Return the part of the options of a `resolved` job that decides how files become documents."""
+def reading_options(job: ShardJob, evaluation_sets: str) -> ReadOptions:
+    """Return the part of the options of a `resolved` job that decides how files become documents.
+
+    evaluation_sets: the URL of the file that holds them; empty without --decontaminate.
+    """
     return ReadOptions(
         text_key=job.text_key,
         text_layout=job.text_layout,
@@ -321,6 +280,10 @@ def reading_options(job: ShardJob) -> ReadOptions:
         max_document_bytes=job.max_document_bytes,
         max_decompression_ratio=job.max_decompression_ratio,
         filters=dict(job.filters or {}),  # type: ignore[arg-type]  # chosen, not a string any more
+        languages=tuple((job.languages or "").split(",")) if job.languages else (),
+        min_language_confidence=job.min_language_confidence or 0.0,
+        mask_private=job.mask_private,
+        evaluation_sets=evaluation_sets,
     )
 
 
@@ -342,7 +305,7 @@ class ShardCorpora(beam.PTransform):
     held_out: Staging | None = None
 
     def expand(self, pbegin: Any) -> PCollection:
-        reading = reading_options(self.job)
+        reading = reading_options(self.job, self.staging.url(EVALUATION_SETS) if self.job.decontaminate else "")
         runs = (
             pbegin
             | "Split files" >> beam.Create(range(files_for(self.splits)))
@@ -378,7 +341,7 @@ class ShardCorpora(beam.PTransform):
 
     def _streams(self, runs: Any, survey: AsSingleton) -> list[Any]:
         """Return the streams of the exchange: the documents, then the ids of the documents to drop."""
-        documents = documents_stream(self.job.dedup, self.job.seed)
+        documents = documents_stream(self.job.dedup, self.job.seed, self.job.language == AUTO)
         indexes = runs | "Indexes" >> beam.Map(_numbered_index)
         streams: list[Any] = [Written(documents, indexes)]
 
@@ -411,7 +374,7 @@ class WriteHeldOut(beam.PTransform):
         runs = self.shards | "Runs" >> beam.FlatMap(numbered_runs)
         write = partial(_write_shard, options=ShardOptions("none", job.seed), staging=self.folders.held_out)
         step = Step("write", write, SHARDS)
-        streams = [Written(held_out_stream(job.seed), runs)]
+        streams = [Written(held_out_stream(job.seed, job.language == AUTO), runs)]
         return (
             pbegin
             | "Write shards" >> Exchange(streams, step, plans, self.corpora.shuffle, self.folders.text)

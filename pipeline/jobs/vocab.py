@@ -51,7 +51,7 @@ from pipeline.jobs.learn_vocabulary import VocabularyPlan, learn_vocabulary, led
 from pipeline.jobs.vocab_accents import accents_warning, default_note, with_case_of
 from pipeline.options import VocabJob
 from pipeline.pairs.published_tokenizer import without_dropout
-from pipeline.shard.languages import find_language
+from pipeline.shard.languages import known_language, language_of_text
 from pipeline.vocab.extend import check_extendable
 from pipeline.vocab.memory import Tally, all_words, estimated_memory
 from pipeline.vocab.report import Usage, VocabularyUse, describe_usage
@@ -103,7 +103,7 @@ def _resolve_case(job: VocabJob) -> VocabJob:
     else:
         source = read_manifest(str(job.counts), "counts")
 
-    language = find_language(source.options.get("language", "en"))
+    language = known_language(language_of_text(source))
     resolved = with_case_of(job, language)
     note = default_note(job, resolved, language)
     if note:

@@ -120,7 +120,7 @@ def _count_characters(job: VocabJob, source: Manifest) -> Counter[str]:
 def _texts(job: VocabJob, source: Manifest) -> Iterator[tuple[str, int]]:
     """Yield sentences of the text, or its words as they are, each with the number of times that it counts."""
     if source.kind == "text":
-        for table in _tables(str(job.text), source, shards.TEXT_SCHEMA, "text"):
+        for table in _tables(str(job.text), source, shards.schema_of_text(source), "text"):
             for batch in table.to_batches():
                 for sentence in batch["sentences"].flatten():
                     yield sentence.as_py(), 1

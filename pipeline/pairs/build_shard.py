@@ -45,13 +45,15 @@ EMPTY = "document without a token of the vocabulary"
 class PairShard:
     """One pair shard to build: its file name, its text shard, and the number of the pass over the text.
 
-    Passes of the same text shard (--dupe_factor) differ in their random draws.
+    Passes of the same text shard (--dupe_factor) differ in their random draws. languages: those of the documents that
+    rows are made of; empty for all.
     """
 
     name: str
     text_folder: str
     text_shard: Shard
     pass_number: int = 0
+    languages: tuple[str, ...] = ()
 
 
 def build_shard(
@@ -61,7 +63,7 @@ def build_shard(
 
     Peak memory is about four bytes per byte of text, on top of the process and the encoder's caches.
     """
-    documents = read_as_tokens(target, encoder, vocabulary)
+    documents, others = read_as_tokens(target, encoder, vocabulary)
     in_reading_order, ledger = lay_rows(documents, options, vocabulary, target.pass_number)
     order_key = key(options.seed, "row order", target.pass_number, target.text_shard.fingerprint)
     layout = in_reading_order.take(permutation(len(in_reading_order.label_R), order_key))
@@ -70,16 +72,28 @@ def build_shard(
 
     left_out = [(reason, documents.sources[j], count) for (reason, j), count in ledger.items() if count > 0]
     empty = [(EMPTY, source, 1) for source in documents.empty_sources]
-    report["ledger"] = reports.add_ledgers([left_out, empty])
+    report["ledger"] = reports.add_ledgers([left_out, empty, others])
     return data, report
 
 
-def read_as_tokens(target: PairShard, encoder: Encoder, vocabulary: Vocabulary) -> EncodedDocuments:
-    """Read and encode the text shard. Once this returns, its text is no longer needed."""
+def read_as_tokens(
+    target: PairShard, encoder: Encoder, vocabulary: Vocabulary
+) -> tuple[EncodedDocuments, reports.Ledger]:
+    """Read and encode the text shard. Returns the ledger of documents in other languages, too.
+
+    Once this returns, the text is no longer needed.
+    """
     text_shard = target.text_shard
     path = storage.join(target.text_folder, text_shard.path)
-    text = shards.decode_table(read_shard_bytes(target.text_folder, text_shard), path, shards.TEXT_SCHEMA)
-    return to_tokens(text, encoder, vocabulary)
+    text = shards.decode_text(read_shard_bytes(target.text_folder, text_shard), path)
+    others: reports.Ledger = ()
+    if target.languages:
+        is_wanted = pc.is_in(text["language"], pa.array(target.languages))  # type: ignore[attr-defined]
+        left_out = text.filter(pc.invert(is_wanted)).select(["language", "source"])  # type: ignore[attr-defined]
+        entries = [(f"language {row['language']}", row["source"], 1) for row in left_out.to_pylist()]
+        others = reports.add_ledgers([entries])
+        text = text.filter(is_wanted)
+    return to_tokens(text, encoder, vocabulary), others
 
 
 def to_tokens(text: pa.Table, encoder: Encoder, vocabulary: Vocabulary) -> EncodedDocuments:

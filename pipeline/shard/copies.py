@@ -20,26 +20,27 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from schemas.randomness import key
-from schemas.shards import TEXT_SCHEMA
+from schemas.shards import LANGUAGE_COLUMNS, text_schema
 
 Dedup = Literal["none", "exact", "minhash"]
 
-COUNTED_SCHEMA = TEXT_SCHEMA.append(pa.field("copies", pa.string()))
-"""Columns of documents in runs whose copies are dropped.
+COPIES = pa.field("copies", pa.string())
+"""A further column of documents in runs whose copies are dropped.
 
-copies: how many copies of the document were dropped, as JSON: {source: count}. Null if there were none.
+How many copies of the document were dropped, as JSON: {source: count}. Null if there were none.
 """
 
 _HASHED_ROWS = 256  # rows that become Python strings at once
 
 
-def run_schema(dedup: Dedup) -> pa.Schema:
+def run_schema(dedup: Dedup, has_languages: bool = False) -> pa.Schema:
     """Return the columns of documents until they reach their shard."""
-    return TEXT_SCHEMA if dedup == "none" else COUNTED_SCHEMA
+    text = text_schema(has_languages)
+    return text if dedup == "none" else text.append(COPIES)
 
 
 def drop_copies(documents: pa.Table) -> pa.Table:
-    """Return the first copy of each document, with the others added to its count (COUNTED_SCHEMA in and out)."""
+    """Return the first copy of each document, with the others added to its count in the column COPIES."""
     kept_row = first_copies(documents)
     is_dropped = kept_row != np.arange(len(kept_row))
     if not is_dropped.any():
@@ -58,12 +59,12 @@ def drop_copies(documents: pa.Table) -> pa.Table:
         by_source.update(_parse(copies[row]))
         copies[row] = orjson.dumps(by_source, option=orjson.OPT_SORT_KEYS).decode()
 
-    text = documents.select(TEXT_SCHEMA.names).filter(pa.array(~is_dropped))
-    return text.append_column(COUNTED_SCHEMA.field("copies"), pa.array(copies[~is_dropped], pa.string()))
+    text = documents.drop_columns([COPIES.name]).filter(pa.array(~is_dropped))
+    return text.append_column(COPIES, pa.array(copies[~is_dropped], pa.string()))
 
 
 def dropped_by_source(documents: pa.Table) -> dict[str, int]:
-    """Return the number of dropped copies of all documents (COUNTED_SCHEMA) by source, sorted by name."""
+    """Return the number of dropped copies of all documents by source, sorted by name."""
     dropped: Counter[str] = Counter()
     for copies in documents["copies"].drop_null().to_pylist():
         dropped.update(_parse(copies))
@@ -104,13 +105,15 @@ def first_copies(documents: pa.Table) -> NDArray[np.int64]:
 
 
 def content_keys(documents: pa.Table) -> NDArray[np.uint64]:
-    """Return (documents,) uint64: a hash of each document's sentences and their boundaries; 0 if its id is unique.
+    """Return (documents,) uint64: a hash of each document's sentences, their boundaries and its language.
 
+    It is 0 if the id is unique.
     Only documents with the same id can tie. They are few, so the hash, one Python call per document, is rarely needed.
     """
     _, group_of_row, group_size = np.unique(documents["document"].to_numpy(), return_inverse=True, return_counts=True)
     is_repeated = group_size[group_of_row] > 1
     hashes = np.zeros(len(is_repeated), dtype=np.uint64)
+    columns = ["sentences", *(name for name in LANGUAGE_COLUMNS.names if name in documents.column_names)]
 
     # Batch by batch, because all chunks of a column together may exceed the size of an Arrow array.
     start = 0
@@ -118,7 +121,8 @@ def content_keys(documents: pa.Table) -> NDArray[np.uint64]:
         repeated = np.flatnonzero(is_repeated[start : start + batch.num_rows])
         for first in range(0, len(repeated), _HASHED_ROWS):
             rows = repeated[first : first + _HASHED_ROWS]
-            sentences_of_rows = batch["sentences"].take(pa.array(rows)).to_pylist()
-            hashes[start + rows] = [key("content", *sentences) for sentences in sentences_of_rows]
+            taken = batch.take(pa.array(rows))
+            contents = zip(*(taken[name].to_pylist() for name in columns), strict=True)
+            hashes[start + rows] = [key("content", *sentences, *map(str, rest)) for sentences, *rest in contents]
         start += batch.num_rows
     return hashes

@@ -18,10 +18,13 @@ from itertools import chain
 from typing import Any
 
 from pipeline.filters.measures import Measured
-from pipeline.filters.rules import RULES, Thresholds
+from pipeline.filters.rules import RULES, Thresholds, fits
 from pipeline.readers.record import MAX_UNDECODABLE_RATIO, RecordOptions
 from pipeline.shard.cleaning import clean, drop_long_words
+from pipeline.shard.contamination import stored_sets
 from pipeline.shard.copies import Dedup
+from pipeline.shard.detection import AUTO, detect_language
+from pipeline.shard.private_data import mask_private
 from pipeline.shard.sentences import Splitter, lines_of, sentences_of
 
 
@@ -30,21 +33,28 @@ class Document:
     """A document on its way from its record to a run.
 
     source: as in `Record`. changes: the run's counts of changes by their names, to which a step adds.
+    language: its code, which a step finds with --language auto; so with confidence, from 0 to 1.
     blocks: the lines of each part of the text between blank lines, once a step has found them. sentences: likewise.
     """
 
     text: str
     source: str
     changes: Counter[str]
+    language: str
+    confidence: float = 1.0
     blocks: list[list[str]] = field(default_factory=list)
     sentences: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Drop:
-    """What a step returns instead of a document that is left out. reason: that of the ledger."""
+    """What a step returns instead of a document that is left out.
+
+    reason: that of the ledger. is_listed: whether OUTPUT/rejected/ names the document.
+    """
 
     reason: str
+    is_listed: bool = False
 
 
 Step = Callable[["Document", "ReadOptions"], "Document | Drop"]
@@ -54,6 +64,34 @@ Step = Callable[["Document", "ReadOptions"], "Document | Drop"]
 def clean_text(document: Document, options: ReadOptions) -> Document:
     """Make the text plain by the rules of cleaning.py."""
     document.text = clean(document.text, document.changes)
+    return document
+
+
+def find_language_of_text(document: Document, options: ReadOptions) -> Document | Drop:
+    """With --language auto, find the language. Drops a document that --languages leaves out, or that may be in any."""
+    if not options.detects_languages:
+        return document
+    document.language, document.confidence = detect_language(document.text)
+    if document.confidence < options.min_language_confidence:
+        return Drop("language uncertain")
+    if options.languages and document.language not in options.languages:
+        return Drop(f"language {document.language}")
+    return document
+
+
+def without_evaluation_text(document: Document, options: ReadOptions) -> Document | Drop:
+    """Drop a document that shares a run of words with a file of --decontaminate."""
+    if not options.evaluation_sets:
+        return document
+    sets = stored_sets(options.evaluation_sets)
+    found = sets.file_with(document.text)
+    return Drop(f"{sets.words} words as in {found}", is_listed=True) if found else document
+
+
+def without_private_data(document: Document, options: ReadOptions) -> Document:
+    """With --mask_private, replace addresses and phone numbers."""
+    if options.mask_private:
+        document.text = mask_private(document.text, document.changes)
     return document
 
 
@@ -74,7 +112,7 @@ def filter_lines(document: Document, options: ReadOptions) -> Document | Drop:
     """
     if not any(document.blocks) or not options.filters:
         return document
-    rules = [(name, RULES[name], options.filters[name]) for name in rules_that_judge("line", options)]
+    rules = [(name, RULES[name], options.filters[name]) for name in rules_that_judge("line", document, options)]
     edits = [rule.edit for _, rule, _ in rules if rule.edit]
     last_set = ""
     for block in document.blocks:
@@ -103,7 +141,7 @@ def filter_text(document: Document, options: ReadOptions) -> Document | Drop:
 def split_text(document: Document, options: ReadOptions) -> Document:
     """Split the lines into sentences, without words that are encoded files."""
     lines = list(chain.from_iterable(document.blocks))
-    sentences = sentences_of(lines, options.language, options.sentence_splitter)
+    sentences = sentences_of(lines, document.language, options.sentence_splitter)
     document.sentences = drop_long_words(sentences, document.changes)
     return document
 
@@ -123,20 +161,26 @@ def _judged(document: Document, measured: Any, judges: str, options: ReadOptions
 
     measured: what rules that judge `judges` measure.
     """
-    for name in rules_that_judge(judges, options):
+    for name in rules_that_judge(judges, document, options):
         rule = RULES[name]
         if rule.fails(rule.measure(measured), options.filters[name]):
             return Drop(f"{rule.set} filter: {name}")
     return document
 
 
-def rules_that_judge(judges: str, options: ReadOptions) -> list[str]:
-    """Return the names of the rules of --filters that judge this (`Rule.judges`), in order."""
-    return [name for name in options.filters if RULES[name].judges == judges]
+def rules_that_judge(judges: str, document: Document, options: ReadOptions) -> list[str]:
+    """Return the names of the rules that judge this. With --language auto, they must fit the document's language."""
+    names = [name for name in options.filters if RULES[name].judges == judges]
+    if options.detects_languages:
+        names = [name for name in names if fits(RULES[name].needs, document.language)]
+    return names
 
 
 STEPS: tuple[Step, ...] = (
     clean_text,
+    find_language_of_text,
+    without_evaluation_text,
+    without_private_data,
     find_lines,
     filter_lines,
     filter_text,
@@ -158,3 +202,12 @@ class ReadOptions(RecordOptions):
     _: KW_ONLY
     max_undecodable_ratio: float = MAX_UNDECODABLE_RATIO
     filters: Thresholds = field(default_factory=dict)
+    languages: tuple[str, ...] = ()
+    min_language_confidence: float = 0.0
+    mask_private: bool = False
+    evaluation_sets: str = ""  # the URL of the file that holds them
+
+    @property
+    def detects_languages(self) -> bool:
+        """Whether each document's language is found, with --language auto."""
+        return self.language == AUTO

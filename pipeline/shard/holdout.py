@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ from pipeline.shard.write_runs import RUN_BUCKETS, documents_stream, placements_
 from schemas import storage
 from schemas.errors import DataError, UsageError
 from schemas.randomness import key, mix
-from schemas.shards import TEXT_SCHEMA, shard_place
+from schemas.shards import shard_place
 
 SUFFIX = "_heldout"
 """What the name of the held-out folder adds to that of --output."""
@@ -78,14 +78,13 @@ def is_held_out(documents: NDArray[np.uint64], share: float, seed: int) -> NDArr
     return draws < np.uint64(int(share * 2.0**64))
 
 
-def held_out_stream(seed: int) -> Stream:
+def held_out_stream(seed: int, has_languages: bool) -> Stream:
     """Return the stream that brings held-out documents from the text shards to their held-out shards."""
-    keys_of = documents_stream("none", seed).keys_of
-    return Stream(0, "heldout", TEXT_SCHEMA, keys_of)
+    return replace(documents_stream("none", seed, has_languages), name="heldout")
 
 
 def write_held_out(shard: str, documents: pa.Table, seed: int, staging: Staging) -> Report:
-    """Write the held-out documents (TEXT_SCHEMA) of a text shard as a run file. Return their part of its report."""
+    """Write the held-out documents of a text shard as a run file. Return their part of its report."""
     name = f"heldout-{shard}.run"
     rows = one_batch(documents)
     data, index = encode_run(rows, placements_of(rows, seed), RUN_BUCKETS, name)

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
+from pipeline.shard.detection import UNKNOWN
 from schemas.errors import UsageError, nearest_name
+from schemas.manifest import Manifest
 
 _LONGEST_CODE = 3
 
@@ -43,6 +45,24 @@ def find_language(given: str) -> Language:
         f"--language {given!r} is not a known language code or name.{hint} Give a code of ISO 639, such as en, "
         "de or zh, or `und` for a language without rules."
     )
+
+
+MAIN_SHARE = 0.95
+"""Share of a text's documents that are in its language, where each document's was found."""
+
+
+def language_of_text(manifest: Manifest) -> str:
+    """Return the code of a text folder's language; "und" if `--language auto` found several, none in most documents."""
+    found = manifest.statistics.get("documents_by_language")
+    if not found:
+        return manifest.options.get("language", "en")
+    code, documents = max(found.items(), key=lambda item: (item[1], item[0]))
+    return code if documents >= MAIN_SHARE * sum(found.values()) else UNKNOWN
+
+
+def known_language(code: str) -> Language:
+    """Return the language with a code that `detect_language` gave. A few have no rules, and English ones split them."""
+    return _languages().get(code) or Language(code, "en", code)
 
 
 def fallback_note(language: Language) -> str | None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pipeline.commit.reports import Report
 from pipeline.readers.formats import ForeignFileError
 from pipeline.readers.inputs import FileRange, Split, with_format
-from pipeline.readers.record import Record, Rejected
+from pipeline.readers.record import EXCERPT_CHARACTERS, Record, Rejected
 from pipeline.readers.table import read_records
 from pipeline.readers.undecodable import UndecodableBytes
 from pipeline.shard.documents import STEPS, Document, Drop, ReadOptions
@@ -83,12 +83,14 @@ class SentenceColumn:
 class RunBuffer:
     """Documents in memory that become one run, column by column, and counts of what was dropped and changed.
 
+    languages, confidences: of each document, with --language auto.
     characters, text_bytes: of all sentences.
     ledger: number of dropped records by (reason, source).
     cleaning: number of changes by each cleaning rule.
     rejected: number of rejected records, without harmless ones.
     excerpts: entries of OUTPUT/rejected/, for the first MAX_EXCERPTS of them.
-    files: entries of OUTPUT/rejected/ for the first MAX_EXCERPTS files of folders that are not text.
+    listed: entries of OUTPUT/rejected/ for what is no bad record: the first MAX_EXCERPTS files of folders that are not
+    text, and documents whose step says so.
     undecodable: one report for each range with undecodable bytes.
     unbroken: documents with many lines and no blank line; see `note_unbroken`.
     """
@@ -96,23 +98,28 @@ class RunBuffer:
     ids: list[int] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
     sentences: SentenceColumn = field(default_factory=SentenceColumn)
+    languages: list[str] = field(default_factory=list)
+    confidences: list[float] = field(default_factory=list)
     characters: int = 0
     text_bytes: int = 0
     ledger: Counter[tuple[str, str]] = field(default_factory=Counter)
     cleaning: Counter[str] = field(default_factory=Counter)
     rejected: int = 0
     excerpts: list[Report] = field(default_factory=list)
-    files: list[Report] = field(default_factory=list)
+    listed: list[Report] = field(default_factory=list)
     undecodable: list[Report] = field(default_factory=list)
     unbroken: list[Report] = field(default_factory=list)
 
-    def add(self, record: Record, reading: ReadOptions) -> None:
+    def add(self, record: Record, file_range: FileRange, reading: ReadOptions) -> None:
         """Take a document through all steps and keep its sentences. If a step drops it, count it in the ledger."""
-        document: Document | Drop = Document(record.text, record.source, self.cleaning)
+        document: Document | Drop = Document(record.text, record.source, self.cleaning, reading.language)
         for step in STEPS:
             document = step(document, reading)
             if isinstance(document, Drop):
                 self.ledger[document.reason, record.source] += 1
+                if document.is_listed:
+                    place = file_range.place(record.position)
+                    self._list(document.reason, record.source, place, record.text[:EXCERPT_CHARACTERS])
                 return
 
         # The id is that of the cleaned text, so that copies that differ in spaces or line breaks are duplicates too.
@@ -121,6 +128,9 @@ class RunBuffer:
         encoded = joined.encode()
         self.ids.append(document_id(encoded))
         self.sources.append(record.source)
+        if reading.detects_languages:
+            self.languages.append(document.language)
+            self.confidences.append(document.confidence)
 
         # The spaces that join sentences belong to none of them.
         spaces = len(sentences) - 1
@@ -158,8 +168,11 @@ class RunBuffer:
         """Count a file of a folder that is not text in the ledger, and keep why. It is no bad record."""
         reason = f"file that looks like {error.kind}"
         self.ledger[reason, FOLDER] += 1
-        if len(self.files) < MAX_EXCERPTS:
-            self.files.append({"reason": reason, "source": FOLDER, **file_range.place(0), "shown": str(error)})
+        self._list(reason, FOLDER, file_range.place(0), str(error))
+
+    def _list(self, reason: str, source: str, place: Report, shown: str) -> None:
+        if len(self.listed) < MAX_EXCERPTS:
+            self.listed.append({"reason": reason, "source": source, **place, "shown": shown})
 
 
 def _may_be_many_documents(record: Record) -> bool:
@@ -199,7 +212,7 @@ def read_split(split: Split, reading: ReadOptions) -> Iterator[RunBuffer]:
             if isinstance(record, Rejected):
                 documents.reject(record, file_range)
             else:
-                documents.add(record, reading)
+                documents.add(record, file_range, reading)
                 if reading.text_layout == "blank_line":
                     documents.note_unbroken(record, file_range)
 

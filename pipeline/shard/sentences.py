@@ -28,7 +28,7 @@ from typing import Literal
 
 import sentencex
 
-from pipeline.shard.languages import find_language
+from pipeline.shard.languages import known_language
 
 Splitter = Literal["sentencex", "newline"]
 WRAP_WIDTH = 120  # characters; longer lines are paragraphs, not wrapped lines
@@ -236,7 +236,7 @@ def _marked(text: str, language: str) -> str:
 
 @cache
 def _inherits_english(language: str) -> bool:
-    return language != "en" and find_language(language).rules == "en"
+    return language != "en" and known_language(language).rules == "en"
 
 
 def _without_abbreviation(found: re.Match[str]) -> str:

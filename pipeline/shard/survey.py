@@ -101,7 +101,7 @@ def _first(runs: list[Report], name: str) -> Report | None:
 def _runs_with_rejected(run: Report) -> list[str]:
     if "rejected_runs" in run:
         return run["rejected_runs"]
-    return [run["run"]] if run["rejected"] or run.get("files") else []
+    return [run["run"]] if run["rejected"] or run.get("listed") else []
 
 
 def survey_corpus(added: Report, sharding: Sharding, limits: InputLimits) -> CorpusSurvey:

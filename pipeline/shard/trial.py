@@ -166,7 +166,7 @@ class Trial:
         """Take a document through all steps."""
         size = len(text.encode(errors="replace"))
         self.all.add(size)
-        document = Document(text, origin.source, self.changes)
+        document = Document(text, origin.source, self.changes, self._options.language)
         reason = ""
         lost = Share()
 
@@ -195,7 +195,7 @@ class Trial:
 
     def _try_lines(self, document: Document, origin: Origin) -> Share:
         """Let each rule measure each line. Return the lines that are removed."""
-        names = rules_that_judge("line", self._options)
+        names = rules_that_judge("line", document, self._options)
         edits = [edit for name in names if (edit := RULES[name].edit)]
         lost = Share()
         for line in chain.from_iterable(document.blocks):
@@ -212,7 +212,7 @@ class Trial:
         judges, judged_of = _JUDGED[step]
         judged = judged_of(document)
         if judged is not None:
-            self._first_failed(rules_that_judge(judges, self._options), judged, origin, may_remove)
+            self._first_failed(rules_that_judge(judges, document, self._options), judged, origin, may_remove)
 
     def _first_failed(self, names: list[str], judged: Any, origin: Origin, may_remove: bool) -> Tried | None:
         """Let rules measure a line or a document. Return the first that it fails; None if it fails none."""

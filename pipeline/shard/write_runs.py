@@ -34,11 +34,10 @@ from pipeline.exchange.runs import RunIndex, encode_run, one_batch
 from pipeline.near_duplicates.bands import band_rows
 from pipeline.near_duplicates.signatures import SIGNATURE_BUCKETS, distinct_signatures, signature_rows
 from pipeline.readers.inputs import Split
-from pipeline.shard.copies import COUNTED_SCHEMA, Dedup, drop_copies, run_schema
+from pipeline.shard.copies import Dedup, drop_copies, run_schema
 from pipeline.shard.documents import ReadOptions
 from pipeline.shard.run_buffer import RunBuffer, read_split
 from schemas.randomness import key, mix
-from schemas.shards import TEXT_SCHEMA
 
 RUN_BUCKETS = 1024
 """Number of ranges of placements that a run is cut into if --num_shards is not given. It is a power of two, as the
@@ -60,10 +59,10 @@ def placements_of(documents: pa.RecordBatch, seed: int) -> NDArray[np.uint64]:
     return placements(documents["document"].to_numpy(), seed)
 
 
-def documents_stream(dedup: Dedup, seed: int) -> Stream:
+def documents_stream(dedup: Dedup, seed: int, has_languages: bool = False) -> Stream:
     """Return the stream that brings documents from their runs to their shards."""
     combine = all_rows if dedup == "none" else drop_copies
-    return Stream(0, "documents", run_schema(dedup), partial(placements_of, seed=seed), combine)
+    return Stream(0, "documents", run_schema(dedup, has_languages), partial(placements_of, seed=seed), combine)
 
 
 def write_runs(split: Split, reading: ReadOptions, num_shards: int | None, staging: Staging) -> list[Report]:
@@ -93,11 +92,11 @@ def write_runs(split: Split, reading: ReadOptions, num_shards: int | None, stagi
 
 
 def _write_run(name: str, documents: RunBuffer, reading: ReadOptions, buckets: int, staging: Staging) -> RunIndex:
-    rows = rows_of(documents, reading.dedup)
+    rows = rows_of(documents, reading)
     data, index = encode_run(rows, placements_of(rows, reading.seed), buckets, f"{name}.run")
     staging.put(index.name, data)
 
-    entries = [*documents.excerpts, *documents.files]
+    entries = [*documents.excerpts, *documents.listed]
     if entries:
         json_lines = b"".join(orjson.dumps(entry) + b"\n" for entry in entries)
         staging.put(f"{name}.rejected.jsonl", json_lines)
@@ -116,18 +115,21 @@ def _write_signatures(name: str, documents: RunBuffer, staging: Staging) -> Repo
     return {"bands": band_index.to_row(), "signatures": index.to_row()}
 
 
-def rows_of(documents: RunBuffer, dedup: Dedup) -> pa.RecordBatch:
-    """Return the documents in the columns of `run_schema`, without copies if `dedup` drops these."""
+def rows_of(documents: RunBuffer, reading: ReadOptions) -> pa.RecordBatch:
+    """Return the documents in the columns of `run_schema`, without copies if --dedup drops these."""
+    schema = run_schema(reading.dedup, reading.detects_languages)
     columns = [
         pa.array(np.array(documents.ids, dtype=np.uint64)),
         pa.array(documents.sources, pa.string()),
         documents.sentences.to_arrow(),
     ]
-    if dedup == "none":
-        return pa.record_batch(columns, schema=TEXT_SCHEMA)
+    if reading.detects_languages:
+        columns += [pa.array(documents.languages, pa.string()), pa.array(documents.confidences, pa.float32())]
+    if reading.dedup == "none":
+        return pa.record_batch(columns, schema=schema)
 
     columns.append(pa.nulls(len(documents.ids), pa.string()))
-    return one_batch(drop_copies(pa.table(columns, schema=COUNTED_SCHEMA)))
+    return one_batch(drop_copies(pa.table(columns, schema=schema)))
 
 
 def run_report(name: str, documents: RunBuffer) -> Report:
@@ -140,7 +142,7 @@ def run_report(name: str, documents: RunBuffer) -> Report:
         "ledger": [[*entry, count] for entry, count in sorted(documents.ledger.items())],
         "cleaning": dict(sorted(documents.cleaning.items())),
         "rejected": documents.rejected,
-        "files": len(documents.files),
+        "listed": len(documents.listed),
         "first_rejected": _first(name, documents.excerpts),
         "undecodable": documents.undecodable,
         "unbroken": len(documents.unbroken),

@@ -21,11 +21,10 @@ import pyarrow.compute as pc
 from pipeline.commit.reports import Report, add_histograms, total
 from pipeline.commit.staging import Staging
 from pipeline.shard import survey
-from pipeline.shard.copies import Dedup, content_keys, drop_copies, dropped_by_source
+from pipeline.shard.copies import COPIES, Dedup, content_keys, drop_copies, dropped_by_source
 from pipeline.shard.holdout import HELD_OUT, is_held_out, write_held_out
 from pipeline.shard.write_runs import placements
 from schemas import shards
-from schemas.shards import TEXT_SCHEMA
 
 LedgerEntries = list[tuple[str, str, int]]
 """(reason, source, count) of dropped documents."""
@@ -79,12 +78,19 @@ def write_shard(
         ledger += dropped
 
     data, encoded = encode_text_shard(name, table, documents["row"].to_numpy())
-    report = {**encoded, "ledger": ledger, "sources": count_by_source(documents), **held_out}
+    has_languages = "language" in table.column_names
+    report = {
+        **encoded,
+        "ledger": ledger,
+        "sources": count_values(documents["source"]),
+        "languages": count_values(table["language"].take(documents["row"])) if has_languages else {},
+        **held_out,
+    }
     return staging.keep_shard(name, data, report)
 
 
 def _without_copies(table: pa.Table, dedup: Dedup) -> tuple[pa.Table, LedgerEntries]:
-    """Return the documents (TEXT_SCHEMA) without copies of equal text, and the ledger entries of the copies.
+    """Return the documents without copies of equal text, and the ledger entries of the copies.
 
     This comes before the shard's size is checked: copies from many runs may be more than a shard holds.
     """
@@ -93,7 +99,7 @@ def _without_copies(table: pa.Table, dedup: Dedup) -> tuple[pa.Table, LedgerEntr
 
     table = drop_copies(table)
     ledger = [("duplicate document", source, count) for source, count in dropped_by_source(table).items()]
-    return table.select(TEXT_SCHEMA.names), ledger
+    return table.drop_columns([COPIES.name]), ledger
 
 
 def _drop_near_duplicates(documents: pa.Table, drops: list[pa.Table]) -> tuple[pa.Table, LedgerEntries]:
@@ -164,10 +170,9 @@ def encode_text_shard(name: str, table: pa.Table, rows: np.ndarray) -> tuple[byt
     return data, {"shard": entry, **add_lengths(lengths)}
 
 
-def count_by_source(table: pa.Table) -> dict[str, int]:
-    """Return the number of documents by source, sorted by name."""
-    counts = Counter(table["source"].to_pylist())
-    return dict(sorted(counts.items()))
+def count_values(column: pa.ChunkedArray) -> dict[str, int]:
+    """Return how often each value occurs, sorted by value."""
+    return dict(sorted(Counter(column.to_pylist()).items()))
 
 
 def length_statistics(table: pa.Table | pa.RecordBatch) -> Report:

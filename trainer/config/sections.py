@@ -253,10 +253,11 @@ class DataSection(Section):
     pairs: Place | list[Place] = Field(
         description="Folder written by `pairs`, or a list of folders to mix. Paths or URLs."
     )
-    weights: list[float] | None = Field(
+    weights: list[float] | float | None = Field(
         default=None,
         description="Share of each folder of data.pairs in the mixture. If unset, each folder's size, so that "
-        "all end their epochs together.",
+        "all end their epochs together. A number instead of a list is the power of the sizes that counts: 0.7 as in "
+        "multilingual BERT or 0.3 as in XLM-R (arXiv:1911.02116) for folders of a language each, 0 for equal shares.",
     )
     vocab: Place | None = Field(
         default=None,

@@ -108,8 +108,16 @@ def check_objective(recipe: Recipe, path: str) -> None:
 
 
 def check_data(data: DataSection, path: str) -> None:
-    """Check that data.weights, if set, has one positive number for each folder of pairs."""
+    """Check that data.weights, if set, is an exponent, or has one positive number for each folder of pairs."""
     if data.weights is None:
+        return
+
+    if not isinstance(data.weights, list):
+        if not 0 <= data.weights <= 1:
+            raise UsageError(
+                f"{path}: data.weights {data.weights:g} must be from 0 (equal shares) to 1 (the folders' sizes), or a "
+                "list with one number for each folder of data.pairs."
+            )
         return
 
     if len(data.weights) != len(data.folders) or min(data.weights) <= 0:

@@ -47,6 +47,7 @@ from schemas.statistics import (
 from schemas.vocabulary import Vocabulary
 from trainer.config.schema import Recipe
 from trainer.data.folder import PairFolder
+from trainer.data.order import Weights, integer_weights
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.watchdog import progress
 from trainer.logs import logger
@@ -75,9 +76,7 @@ UNIGRAM_FILE = "unigram.json"
 # The sample
 
 
-def sample(
-    folders: list[PairFolder], weights: list[float] | None, tokens: int
-) -> Iterator[tuple[Iterator[pa.Table], int]]:
+def sample(folders: list[PairFolder], weights: Weights, tokens: int) -> Iterator[tuple[Iterator[pa.Table], int]]:
     """Yield for each folder its sampled rows, and how many times each of them counts.
 
     `tokens` tokens, or all if there are fewer, are divided by the weights of the mixture, by default in proportion to
@@ -85,8 +84,8 @@ def sample(
     nearest whole number.
     """
     sizes = [folder.manifest.totals["tokens"] for folder in folders]
-    if weights is None:
-        weights = [float(size) for size in sizes]
+    if not isinstance(weights, list):
+        weights = list(map(float, integer_weights(folders, weights, by_tokens=True)))
 
     total = min(tokens, sum(sizes))
     for folder, size, weight in zip(folders, sizes, weights, strict=True):
@@ -195,7 +194,7 @@ def check_counts_are_not_held_out(statistics: Statistics, recipe: Recipe) -> Non
         )
 
 
-def count_sample(folders: list[PairFolder], weights: list[float] | None) -> SampledStatistics:
+def count_sample(folders: list[PairFolder], weights: Weights) -> SampledStatistics:
     """Count up to SAMPLED_TOKENS tokens: from each folder its share of the mixture. Every run counts the same ones."""
     vocabulary = folders[0].vocabulary
     counting = counting_of(vocabulary, WINDOW)
@@ -300,7 +299,7 @@ def unigram_counts(recipe: Recipe, folders: list[PairFolder], begins: bool) -> I
     return counts_V
 
 
-def sampled_unigrams(folders: list[PairFolder], weights: list[float] | None) -> Ints:
+def sampled_unigrams(folders: list[PairFolder], weights: Weights) -> Ints:
     """Return the counts of up to BASELINE_TOKENS tokens, from each folder its share of the mixture.
 
     Raises as `PairFolder.read_shard`.

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil, lcm
@@ -218,7 +219,11 @@ class SourceRows:
         return numbers(self.shard_keys[shard_B], row_numbers_B)
 
 
-def build_sources(folders: list[PairFolder], weights: list[float] | None, seed: int, by_tokens: bool) -> list[Source]:
+Weights = list[float] | float | None
+"""As data.weights in a recipe: a share for each folder, or the power of the folders' sizes; None for their sizes."""
+
+
+def build_sources(folders: list[PairFolder], weights: Weights, seed: int, by_tokens: bool) -> list[Source]:
     """Return the folders as sources of one stream. Places count tokens if `by_tokens`, else rows.
 
     By default a folder's weight is its size, so that all folders end their epochs together. Raises DataError if their
@@ -242,16 +247,27 @@ def build_sources(folders: list[PairFolder], weights: list[float] | None, seed: 
     return sources
 
 
-def integer_weights(folders: list[PairFolder], weights: list[float] | None, by_tokens: bool) -> list[int]:
-    """Return integers in the same proportions as `weights`, or as the folders' sizes if there are no weights."""
-    if weights is None:
+def integer_weights(folders: list[PairFolder], weights: Weights, by_tokens: bool) -> list[int]:
+    """Return integers in the same proportions as `weights`, or as powers of the folders' sizes."""
+    if not isinstance(weights, list):
         unit = "tokens" if by_tokens else "rows"
-        return [folder.manifest.totals[unit] for folder in folders]
+        sizes = [folder.manifest.totals[unit] for folder in folders]
+        return sizes if weights is None else powers(sizes, weights)
 
     # Weights are converted through their decimal form: 0.3 means three tenths, not the binary fraction closest to it.
     exact = [Fraction(str(weight)) for weight in weights]
     denominator = lcm(*(weight.denominator for weight in exact))
     return [int(weight * denominator) for weight in exact]
+
+
+def powers(sizes: list[int], exponent: float) -> list[int]:
+    """Return integers in the same proportions as sizes to a power from 0 to 1, to six digits.
+
+    With 0.7 (BERT's multilingual models) or 0.3 (XLM-R, arXiv:1911.02116), a folder of a rare language has a larger
+    share than its size gives it. Decimal arithmetic gives the same digits on every machine.
+    """
+    smallest = Decimal(max(1, min(sizes)))
+    return [round((size / smallest) ** Decimal(str(exponent)) * 1_000_000) for size in map(Decimal, sizes)]
 
 
 def order_of(folder: PairFolder, seed: int, by_tokens: bool) -> Order:

@@ -17,7 +17,8 @@ from pipeline.filters.definitions import DEFINITIONS, PAPERS
 from pipeline.filters.histogram import value_histogram
 from pipeline.filters.measures import Measured
 from pipeline.filters.rules import RULES, SETS, chosen_rules
-from pipeline.jobs.shard import reading_options, resolved
+from pipeline.jobs.shard import reading_options
+from pipeline.jobs.shard_options import resolved
 from pipeline.options import ShardJob
 from pipeline.readers.inputs import plan_splits
 from pipeline.readers.listing import matching_files
@@ -69,19 +70,22 @@ def section_of(page: str, rule: str) -> str:
     return page[start : page.index("</section>", start)]
 
 
-def test_the_numbers_are_those_of_the_job(command: Command, tmp_path: Path) -> None:
+@pytest.mark.parametrize("flags", [(), ("--language", "auto", "--mask_private", "--decontaminate", "evaluation.txt")])
+def test_the_numbers_are_those_of_the_job(flags, command: Command, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("evaluation.txt").write_text("Number 70 has many many many many words and the end of it.\n")
     inputs = write(tmp_path)
-    done = try_filters(command, tmp_path, "--input", *inputs)
+    done = try_filters(command, tmp_path, "--input", *inputs, *flags)
     assert done.returncode == 0, done.stderr
     cells = cells_of((tmp_path / "page.html").read_text())
 
-    flags = ("--filters", "c4,gopher,fineweb", "--max_bad_ratio", 1, "--output", tmp_path / "text")
-    assert command("shard", "--input", *inputs, *flags).returncode == 0
+    filters = ("--filters", "c4,gopher,fineweb", "--max_bad_ratio", 1, "--output", tmp_path / "text")
+    assert command("shard", "--input", *inputs, *filters, *flags).returncode == 0
     manifest = read_manifest(str(tmp_path / "text"), "text")
     ledger: Counter[str] = Counter()
     for entry in manifest.ledger:
         ledger[entry.reason] += entry.count
-    assert len(ledger) > 5
+    assert len(ledger) > 5 and (not flags or ledger["13 words as in evaluation.txt"])
 
     for reason, count in ledger.items():
         rule = reason.rpartition(" filter: ")[2]
@@ -178,9 +182,9 @@ def test_a_sample_has_its_size_and_no_record_twice(name: str, count: int, tmp_pa
     (tmp_path / "b.txt").write_text("")
     (tmp_path / "c.txt").write_text("Document c\n\nDocument d\n")
 
-    job = resolved(ShardJob(input=[], output=""))
+    job, _ = resolved(ShardJob(input=[], output=""))
     splits = plan_splits(matching_files(f"{tmp_path}/*"), "auto")
-    found = [record.text for record, _ in sample(splits, count, reading_options(job)) if isinstance(record, Record)]
+    found = [record.text for record, _ in sample(splits, count, reading_options(job, "")) if isinstance(record, Record)]
     assert len(found) == len(set(found)) == min(count, 302)
     if name == "a.jsonl" and count == 64:  # from all parts of the file
         assert len({int(text.split()[1]) // 30 for text in found if text.split()[1].isdigit()}) == 10

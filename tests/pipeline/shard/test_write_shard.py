@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.commit.staging import Staging
-from pipeline.shard.copies import COUNTED_SCHEMA, Dedup, drop_copies, dropped_by_source
+from pipeline.shard.copies import COPIES, Dedup, drop_copies, dropped_by_source, run_schema
 from pipeline.shard.write_runs import placements
 from pipeline.shard.write_shard import (
     DROPPED_SCHEMA,
     ShardOptions,
-    count_by_source,
+    count_values,
     encode_text_shard,
     length_statistics,
     sort_documents,
@@ -47,7 +47,7 @@ def table_of(rows: list[Row]) -> pa.Table:
 
 def counted(table: pa.Table) -> pa.Table:
     """The documents of a run whose copies are dropped."""
-    return table.append_column(COUNTED_SCHEMA.field("copies"), pa.nulls(table.num_rows, pa.string()))
+    return table.append_column(COPIES, pa.nulls(table.num_rows, pa.string()))
 
 
 def rows_of(table: pa.Table) -> list[Row]:
@@ -89,7 +89,7 @@ def test_the_first_copy_stays_wherever_copies_meet(rows: list[Row], cuts: list[i
     merged = drop_copies(pa.concat_tables(runs[:2]))
     documents = drop_copies(pa.concat_tables([merged, *runs[2:]]))
 
-    assert documents.schema == COUNTED_SCHEMA
+    assert documents.schema == run_schema("exact")
     assert plain_order(rows_of(documents), seed) == expected
     assert dropped_by_source(documents) == dict(sorted(dropped.items()))
 
@@ -109,7 +109,7 @@ def test_lengths_and_sources_are_counted(rows: list[Row]) -> None:
         "sentences_per_document": histogram([len(row[2]) for row in rows]),
         "characters_per_sentence": histogram([len(sentence) for sentence in sentences]),
     }
-    found = count_by_source(table)
+    found = count_values(table["source"])
     assert found == Counter(row[1] for row in rows) and list(found) == sorted(found)
 
 

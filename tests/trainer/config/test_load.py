@@ -50,6 +50,7 @@ def test_set_takes_toml_and_bare_words() -> None:
         ("batch.micro_batch=none", r"\[batch\] needs global_batch and micro_batch \(rows\), or global_tokens"),
         ("batch.global_tokens=4096", r"\[batch\] needs .*, not both"),
         ("data.weights=[1, 2]", r"data\.weights \[1\.0, 2\.0\] must be 1 numbers? above 0"),
+        ("data.weights=7", r"data\.weights 7 must be from 0 \(equal shares\) to 1"),
         ("engine.compile=true", r"engine\.compile needs batches of one shape\. Set batch\.shape"),
         ("batch.micro_batch=5", r"micro_batch 5 does not divide batch\.global_batch 32"),
         ("schedule.warmup_steps=9999", r"warmup_steps is above run\.max_steps"),

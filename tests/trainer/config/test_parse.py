@@ -53,7 +53,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     "pairs-bare": ("data.pairs=[a, b c]", """as in 'data.pairs=["a","b c"]'."""),
     "pairs-half-bare": ('data.pairs=["a",b]', """as in 'data.pairs=["a","b"]'."""),
     "betas-bare": ("optimizer.betas=[0.9 0.98]", "optimizer.betas: expected a list, found '[0.9 0.98]'."),
-    "weights-words": ("data.weights=[a,b]", "data.weights: expected a list, found '[a,b]'."),
+    "weights-words": ("data.weights=[a,b]", "data.weights: expected a list, or a number, found '[a,b]'."),
     "pairs-numbers": ("data.pairs=[a1,2]", "is no list: quote each text"),
     "pairs-number": ('data.pairs=["a",2]', "data.pairs[1]: expected a text, found 2. Folder written by"),
     "section-unknown": ("foo.seed=1", "unknown key foo. The file has model, data, masking, "),

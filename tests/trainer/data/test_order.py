@@ -287,6 +287,22 @@ def test_given_weights_are_taken_as_they_are_written() -> None:
     assert sum(apportion(integer_weights([], [1e-300, 1e300, 3.5], by_tokens=False), 1000)) == 1000
 
 
+@pytest.mark.parametrize("by_tokens", [False, True])
+def test_a_power_of_the_sizes_raises_the_share_of_small_folders(by_tokens: bool) -> None:
+    """Shares as in the papers: size ** 0.7 over their sum. 1 and 0 are the sizes themselves and equal shares."""
+    sizes = (1_000_000, 30_000, 200)
+    folders = [folder(str(size), rows=(size,)) for size in sizes]
+    expected = np.array(sizes) ** 0.7 / (np.array(sizes) ** 0.7).sum()
+
+    weights = integer_weights(folders, 0.7, by_tokens)
+    assert all(isinstance(weight, int) for weight in weights)
+    assert np.allclose(np.array(weights) / sum(weights), expected, rtol=1e-6)
+    assert len(set(integer_weights(folders, 0.0, by_tokens))) == 1
+    assert apportion(integer_weights(folders, 1.0, by_tokens), 10**9) == apportion(
+        integer_weights(folders, None, by_tokens), 10**9
+    )
+
+
 # The rows of a mixture
 
 

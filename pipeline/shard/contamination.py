@@ -1,0 +1,161 @@
+"""--decontaminate: which documents share a run of words with evaluation sets, so that scores on these stay honest.
+
+As for GPT-3 (Brown et al., arXiv:2005.14165, appendix C): a document is contaminated if it has any run of 13 words of
+an evaluation set, without case and punctuation. Unlike there, the whole document is left out, however long it is. An
+ideograph or kana is a word; scripts without spaces whose letters are none, such as Thai, have words as long as clauses.
+
+Texts of evaluation sets with fewer words are not looked for, because ordinary sentences would match them by accident.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.feather as feather
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from pipeline.near_duplicates.signatures import hash_words
+from pipeline.readers.open import compression_of, open_plain
+from schemas import storage
+from schemas.errors import DataError
+from schemas.randomness import key, mix, numbers
+
+RUN_WORDS = 13
+
+EVALUATION_SETS = "evaluation-sets.npz"
+"""Name of the file in staging with the runs of words that workers look for."""
+
+Hashes = NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class EvaluationSets:
+    """The runs of words of some files.
+
+    hashes: (N,) uint64, ascending and distinct. files: (N,) uint16, for each the first file that has it, as an index
+    into `names`. skipped: texts with fewer words than a run.
+    """
+
+    words: int
+    names: list[str]
+    hashes: Hashes
+    files: NDArray[np.uint16]
+    skipped: int = 0
+
+    def file_with(self, text: str) -> str | None:
+        """Return the name of a file that has a run of words of this text: the first one's. None if no file has any."""
+        runs = run_hashes(text, self.words)
+        places = np.searchsorted(self.hashes, runs)
+        is_inside = places < len(self.hashes)
+        places, runs = places[is_inside], runs[is_inside]
+        found = self.files[places[self.hashes[places] == runs]]
+        return self.names[found.min()] if len(found) else None
+
+    def to_bytes(self) -> bytes:
+        """Return all of it as an .npz file without a date, so that equal sets are equal bytes."""
+        file = io.BytesIO()
+        names = np.frombuffer(orjson.dumps(self.names), np.uint8)
+        np.savez(file, words=self.words, names=names, hashes=self.hashes, files=self.files, skipped=self.skipped)
+        return file.getvalue()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> EvaluationSets:
+        with np.load(io.BytesIO(data), allow_pickle=False) as stored:
+            names = orjson.loads(stored["names"].tobytes())
+            return cls(int(stored["words"]), names, stored["hashes"], stored["files"], int(stored["skipped"]))
+
+
+@lru_cache(maxsize=1)
+def stored_sets(url: str) -> EvaluationSets:
+    """Return the sets in a file with `EvaluationSets.to_bytes`."""
+    return EvaluationSets.from_bytes(storage.read(url))
+
+
+def read_evaluation_sets(paths: list[str], words: int = RUN_WORDS) -> EvaluationSets:
+    """Return the runs of words in some files. Raises DataError for a file that cannot be read or has no such run.
+
+    Every text of a file counts: each string of JSON lines, each cell of a table, each line of other files.
+    """
+    hashes: list[Hashes] = []
+    skipped = 0
+    for path in paths:
+        runs = [run_hashes(text, words) for text in texts_of(path)]
+        skipped += sum(len(of_text) == 0 for of_text in runs)
+        hashes.append(np.unique(np.concatenate([np.zeros(0, np.uint64), *runs])))
+        if len(hashes[-1]) == 0:
+            raise DataError(
+                f"--decontaminate {storage.printable(path)} has no text of {words} words or more, so nothing in the "
+                "corpus could match it. Leave it out, or lower --decontaminate_words."
+            )
+
+    files = np.repeat(np.arange(len(paths), dtype=np.uint16), [len(of_file) for of_file in hashes])
+    distinct, first = np.unique(np.concatenate(hashes), return_index=True)
+    names = [storage.printable(path).rstrip("/").rpartition("/")[2] for path in paths]
+    return EvaluationSets(words, names, distinct, files[first], skipped)
+
+
+def run_hashes(text: str, words: int) -> Hashes:
+    """Return a hash of each run of this many consecutive words of a text, ignoring case: none if it has fewer."""
+    words_W, _ = hash_words(text.lower())
+    last_start = len(words_W) - words + 1
+    if last_start <= 0:
+        return np.zeros(0, np.uint64)
+
+    # Odd factors make the order of the words matter.
+    sums = np.zeros(last_start, np.uint64)
+    factors = numbers(np.uint64(key("runs of words")), np.arange(words)) | np.uint64(1)
+    for place, factor in enumerate(factors):
+        sums += words_W[place : place + last_start] * factor
+    return mix(sums)
+
+
+def texts_of(path: str) -> Iterator[str]:
+    """Yield the texts of a file in any form that evaluation sets have: JSON, CSV, TSV, Parquet, Arrow or text."""
+    shown = storage.printable(path)
+    compression = compression_of(path)
+    name = path.lower().rpartition(".")[0] if compression else path.lower()
+    try:
+        with open_plain(io.BytesIO(storage.read(path)), shown, compression) as file:
+            if name.endswith((".jsonl", ".json")):
+                yield from _strings(_values(file.read()))
+            elif name.endswith((".parquet", ".arrow", ".feather")):
+                data = io.BytesIO(file.read())
+                table = pq.read_table(data) if name.endswith(".parquet") else feather.read_table(data)
+                yield from _strings(table.to_pylist())
+            else:
+                lines = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
+                separator = {".csv": ",", ".tsv": "\t"}.get(name[-4:])
+                rows = csv.reader(lines, delimiter=separator) if separator else lines
+                yield from _strings(rows)
+    except (OSError, ValueError, EOFError, csv.Error, pa.ArrowException) as error:
+        raise DataError(
+            f"--decontaminate {shown} cannot be read: {error}. Give JSON lines, a table or text."
+        ) from error
+
+
+def _values(data: bytes) -> list[Any]:
+    """Return the values of JSON lines, or the only value of a JSON file, such as SQuAD's."""
+    try:
+        return [orjson.loads(data)]
+    except orjson.JSONDecodeError:
+        return [orjson.loads(line) for line in data.split(b"\n") if line.strip()]
+
+
+def _strings(values: Iterable[Any]) -> Iterator[str]:
+    """Yield all strings in values of JSON."""
+    for value in values:
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, dict):
+            yield from _strings(value.values())
+        elif isinstance(value, list):
+            yield from _strings(value)

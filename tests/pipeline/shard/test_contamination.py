@@ -1,0 +1,82 @@
+"""Runs of words that documents share with evaluation sets: equal to a plain loop, in every form that sets come in."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.feather as feather
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.shard.contamination import EvaluationSets, read_evaluation_sets, run_hashes, texts_of
+from schemas.errors import DataError
+
+QUESTION = "Which of the four rivers that rise in this part of the country is the longest of all?"
+SHORT = "Which river is the longest?"
+
+
+def plain_runs(text: str, words: int) -> set[tuple[str, ...]]:
+    found = re.findall(
+        r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]|[^\W\u3040-\u30ff\u3400-\u9fff]+", text.lower()
+    )
+    return {tuple(found[place : place + words]) for place in range(len(found) - words + 1)}
+
+
+@given(st.text("ab .,山い", max_size=40), st.text("ab .,山い", max_size=40), st.integers(1, 4))
+def test_texts_share_hashes_as_they_share_runs_of_words(first: str, second: str, words: int) -> None:
+    shared = np.intersect1d(run_hashes(first, words), run_hashes(second, words))
+    assert len(shared) == len(plain_runs(first, words) & plain_runs(second, words))
+
+
+def write_sets(folder: Path) -> list[str]:
+    rows = [{"question": QUESTION, "choices": [SHORT], "answer": {"text": f"It is so: {QUESTION}"}}]
+    (folder / "dev.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (folder / "dev.json").write_text(json.dumps({"data": rows}, indent=1))
+    (folder / "dev.tsv").write_text(f"id\tquestion\n7\t{QUESTION}\n")
+    (folder / "dev.csv").write_text(f'id,question\n7,"{QUESTION}, {SHORT}"\n')
+    (folder / "dev.txt").write_text(f"{SHORT}\n{QUESTION}\n")
+    pq.write_table(pa.Table.from_pylist(rows), folder / "dev.parquet")
+    feather.write_feather(pa.Table.from_pylist(rows), folder / "dev.feather")
+    return sorted(map(str, folder.iterdir()))
+
+
+def test_a_set_in_any_form_finds_its_texts(tmp_path: Path) -> None:
+    for path in write_sets(tmp_path):
+        sets = read_evaluation_sets([path])
+        inside = f"Before it. {QUESTION.upper().replace(' ', '  ')} After it."
+        assert sets.file_with(inside) == Path(path).name
+        assert sets.file_with(QUESTION.replace("part", "corner")) is None
+        assert sets.file_with(SHORT) is None
+        assert sets.file_with("") is None
+
+
+def test_the_first_set_is_named_and_sets_survive_storage(tmp_path: Path) -> None:
+    paths = write_sets(tmp_path)
+    sets = EvaluationSets.from_bytes(read_evaluation_sets(paths).to_bytes())
+    assert sets.file_with(QUESTION) == Path(paths[0]).name
+    assert sets.skipped >= 2
+    assert sets.to_bytes() == read_evaluation_sets(paths).to_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("a.jsonl", b"{broken"), ("a.parquet", b"PAR1"), ("a.txt.gz", b"no gzip")]
+)
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str, content: bytes) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=rf"{name} (cannot be read|is not gzip)"):
+        list(texts_of(str(path)))
+
+
+def test_a_set_without_a_long_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "short.txt"
+    path.write_text(SHORT)
+    with pytest.raises(DataError, match=r"short\.txt has no text of 13 words or more"):
+        read_evaluation_sets([str(path)])
+    assert read_evaluation_sets([str(path)], words=4).file_with(f"So: {SHORT}") == "short.txt"
