@@ -20,6 +20,8 @@ from schemas.manifest import Manifest, read_manifest
 from schemas.terminal import OneLineParser, one_line, print_lines
 
 BEAM_FLAGS = "Any other flag goes to Beam: --direct_num_workers (worker processes on this machine), --runner ..."
+NOT_FOR_SAMPLES = ("dedup", "holdout", "num_shards", "shard_megabytes", "shuffle", "max_bad_ratio", "seed")
+"""Flags of `shard` about what comes after the documents' steps, which --sample leaves out."""
 STOPPED = "stopped. Run the same command again to continue; finished pieces are reused."
 
 
@@ -152,6 +154,9 @@ def _run_shard(invocation: Invocation) -> None:
     from pipeline.summary import summary_lines, warning_lines
 
     job = ShardJob(**invocation.given(ShardJob))
+    if job.sample is not None:
+        _try_filters(job, invocation)
+        return
     manifest = run(job, invocation.beam_arguments(), invocation.known_flags)
     if manifest is None:
         return
@@ -163,6 +168,23 @@ def _run_shard(invocation: Invocation) -> None:
             print_lines([_result_line(read_manifest(held_out, "text"), held_out)])
         for line in warning_lines(manifest, job.text_layout):
             _warn(line)
+
+
+def _try_filters(job: ShardJob, invocation: Invocation) -> None:
+    from pipeline.jobs.filter_trial import run
+
+    if invocation.beam_arguments():
+        unknown = " ".join(word.partition("=")[0] for word in invocation.beam_arguments() if word.startswith("--"))
+        raise UsageError(
+            f"--sample makes no text shards: it runs on this machine, without Beam. Leave out {unknown}, or --sample."
+        )
+    unused = [f"--{name}" for name in NOT_FOR_SAMPLES if name in invocation.given(ShardJob)]
+    if unused:
+        print(f"Note: --sample makes no text shards, so {', '.join(unused)} changes nothing.", file=sys.stderr)
+
+    lines = run(job)
+    with stop_signals.reported_as_finished(storage.printable(job.output)):
+        print_lines(lines)
 
 
 def _run_vocab(invocation: Invocation) -> None:

@@ -112,6 +112,14 @@ class ShardJob:
         help="rules for documents and lines: c4, gopher, fineweb, several with commas between, or a .toml file "
         "with thresholds (default: none)",
     )
+    sample: int | None = option(
+        None,
+        check=positive,
+        metavar="N",
+        help="with --filters: make no text shards, but try the rules on N documents and write to --output one page, "
+        "NAME.html, that shows what each rule removes (default: none)",
+        recorded=False,
+    )
     decontaminate: list[str] | None = option(
         None,
         many=True,

@@ -10,10 +10,11 @@
     unfinished_lines = false      not this rule of the set
     max_short_lines = true        a rule of another set, with its own threshold
 
-A new rule is a function that measures a document or a line, a row of RULES, and a row in docs/filters.md. It belongs to
-no published set: its `set` is another name, such as "own", and only a file that names the rule turns it on. Names and
-thresholds are options of a job, so a new rule needs nothing else. After a change of what an older rule measures, raise
-PIECES_VERSION in pipeline/commit/staging.py, so that no job continues with runs that were made without the change.
+A new rule is a function that measures a document or a line, a row of RULES, a row of DEFINITIONS in definitions.py, and
+a row with the same words in docs/filters.md. It belongs to no published set: its `set` is another name, such as "own",
+and only a file that names the rule turns it on. Names and thresholds are options of a job, so a new rule needs nothing
+else. After a change of what an older rule measures, raise PIECES_VERSION in pipeline/commit/staging.py, so that no job
+continues with runs that were made without the change.
 
 The thresholds and definitions are those of three papers, and of their published code where a paper is silent:
 

@@ -82,7 +82,7 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     listings = list_corpora([corpus for corpus, _ in decided.corpora])
     listing = one_listing(listings)
     files = listing.files
-    _check_inputs_are_outside(job.output, listing)
+    check_inputs_are_outside(job.output, listing)
     _warn_of_empty_files(files)
     options = beam_options(checked, beam_arguments, sum(file.size for file in files))
 
@@ -112,7 +112,7 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     )
 
 
-def _check_inputs_are_outside(output: str, listing: Listing) -> None:
+def check_inputs_are_outside(output: str, listing: Listing) -> None:
     """Raise UsageError if a pattern or a folder of the input may have shards of this job next.
 
     That is if an input file is directly in the output folder, or if that is in a folder of the input.
@@ -276,6 +276,31 @@ def _for_workers(split: Split, options: PipelineOptions) -> Split:
     return replace(split, ranges=tuple(ranges))
 
 
+def reading_options(job: ShardJob, evaluation_sets: str, has_languages: bool, share: float = 1.0) -> ReadOptions:
+    """Return what workers need of a job whose options have been resolved.
+
+    evaluation_sets: the URL of the file of --decontaminate. has_languages, share: as in `ReadOptions`.
+    """
+    return ReadOptions(
+        text_key=job.text_key,
+        text_layout=job.text_layout,
+        language=job.language,
+        sentence_splitter=job.sentence_splitter,
+        dedup=job.dedup,
+        seed=job.seed,
+        max_undecodable_ratio=job.max_undecodable_ratio,
+        max_document_bytes=job.max_document_bytes,
+        max_decompression_ratio=job.max_decompression_ratio,
+        filters=dict(job.filters or {}),  # type: ignore[arg-type]  # chosen, not a string any more
+        languages=tuple(job.languages.split(",")) if job.languages else (),
+        min_language_confidence=job.min_language_confidence or 0.0,
+        mask_private=job.mask_private,
+        evaluation_sets=evaluation_sets,
+        has_languages=has_languages,
+        share=share,
+    )
+
+
 @dataclass
 class ShardCorpora(beam.PTransform):
     """The job as a Beam graph.
@@ -295,12 +320,13 @@ class ShardCorpora(beam.PTransform):
     held_out: Staging | None = None
 
     def expand(self, pbegin: Any) -> PCollection:
+        reading = self._reading()
         runs = (
             pbegin
             | "Split files" >> beam.Create(range(files_for(self.splits)))
             | "Splits" >> generate(read_splits, self.staging)
             | "Distribute splits" >> Distribute()
-            | "Write runs" >> generate(write_runs, self._reading(), self.job.num_shards, self.staging, counted="run")
+            | "Write runs" >> generate(write_runs, reading, self.job.num_shards, self.staging, counted="run")
         )
         survey = AsSingleton(self._survey(pbegin, runs))
         plans = AsSingleton(pbegin | "Plan shards" >> call_once(_plans, survey))
@@ -319,28 +345,14 @@ class ShardCorpora(beam.PTransform):
         return pbegin | "Finish" >> finish
 
     def _reading(self) -> ReadOptions:
-        of_corpora = {corpus.name: self._reading_of(job, corpus.share) for corpus, job in self.corpora if corpus.name}
-        return replace(self._reading_of(self.job, 1.0), of_corpora=of_corpora)
-
-    def _reading_of(self, job: ShardJob, share: float) -> ReadOptions:
-        return ReadOptions(
-            text_key=job.text_key,
-            text_layout=job.text_layout,
-            language=job.language,
-            sentence_splitter=job.sentence_splitter,
-            dedup=job.dedup,
-            seed=job.seed,
-            max_undecodable_ratio=job.max_undecodable_ratio,
-            max_document_bytes=job.max_document_bytes,
-            max_decompression_ratio=job.max_decompression_ratio,
-            filters=dict(job.filters or {}),  # type: ignore[arg-type]  # chosen, not a string any more
-            languages=tuple((job.languages or "").split(",")) if job.languages else (),
-            min_language_confidence=job.min_language_confidence or 0.0,
-            mask_private=job.mask_private,
-            has_languages=self.job.language == AUTO,
-            share=share,
-            evaluation_sets=self.staging.url(EVALUATION_SETS) if job.decontaminate else "",
-        )
+        sets = self.staging.url(EVALUATION_SETS) if self.job.decontaminate else ""
+        has_languages = self.job.language == AUTO
+        of_corpora = {
+            corpus.name: reading_options(job, sets, has_languages, corpus.share)
+            for corpus, job in self.corpora
+            if corpus.name
+        }
+        return replace(reading_options(self.job, sets, has_languages), of_corpora=of_corpora)
 
     def _survey(self, pbegin: Any, runs: Any) -> PCollection:
         limits = InputLimits(self.job.max_bad_ratio, self.job.max_undecodable_ratio)

@@ -112,7 +112,7 @@ def filter_lines(document: Document, options: ReadOptions) -> Document | Drop:
     """
     if not any(document.blocks) or not options.filters:
         return document
-    rules = [(name, RULES[name], options.filters[name]) for name in _rules("line", document, options)]
+    rules = [(name, RULES[name], options.filters[name]) for name in rules_that_judge("line", document, options)]
     edits = [rule.edit for _, rule, _ in rules if rule.edit]
     last_set = ""
     for block in document.blocks:
@@ -161,14 +161,14 @@ def _judged(document: Document, measured: Any, judges: str, options: ReadOptions
 
     measured: what rules that judge `judges` measure.
     """
-    for name in _rules(judges, document, options):
+    for name in rules_that_judge(judges, document, options):
         rule = RULES[name]
         if rule.fails(rule.measure(measured), options.filters[name]):
             return Drop(f"{rule.set} filter: {name}")
     return document
 
 
-def _rules(judges: str, document: Document, options: ReadOptions) -> list[str]:
+def rules_that_judge(judges: str, document: Document, options: ReadOptions) -> list[str]:
     """Return the names of the rules that judge this. Among several languages, they must fit the document's."""
     names = [name for name in options.filters if RULES[name].judges == judges]
     if options.has_languages:

@@ -22,6 +22,7 @@ from pipeline.jobs.shard import ShardCorpora
 from pipeline.jobs.text_folder import TextFolder
 from pipeline.jobs.vocab import MakeVocabulary
 from pipeline.options import ShardJob, VocabJob
+from pipeline.readers.corpora import Corpus
 from pipeline.words.rules import Rules
 from schemas.errors import UsageError
 from tests.pipeline.beam_flags import execution_of, options_of
