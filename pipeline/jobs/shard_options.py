@@ -88,7 +88,7 @@ def resolved(job: ShardJob) -> Resolved:
     """
     if (job.input is None) == (job.inputs is None):
         raise UsageError("Give --input, with files or folders, or --inputs, with a TOML file of several corpora.")
-    corpora = [Corpus(patterns=tuple(job.input))] if job.input else read_corpora(str(job.inputs))
+    corpora = [Corpus(patterns=tuple(job.input))] if job.input is not None else read_corpora(str(job.inputs))
     jobs = [_with_codes(_with_options(job, corpus)) for corpus in corpora]
 
     codes = {one.language for one in jobs}

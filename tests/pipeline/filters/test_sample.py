@@ -184,7 +184,8 @@ def test_a_sample_has_its_size_and_no_record_twice(name: str, count: int, tmp_pa
 
     job = resolved(ShardJob(input=[], output="")).job
     splits = plan_splits(matching_files(f"{tmp_path}/*"), "auto")
-    found = [record.text for record, _ in sample(splits, count, reading_options(job, "", has_languages=False)) if isinstance(record, Record)]
+    sampled = sample(splits, count, reading_options(job, "", has_languages=False))
+    found = [record.text for record, _ in sampled if isinstance(record, Record)]
     assert len(found) == len(set(found)) == min(count, 302)
     if name == "a.jsonl" and count == 64:  # from all parts of the file
         assert len({int(text.split()[1]) // 30 for text in found if text.split()[1].isdigit()}) == 10
