@@ -36,6 +36,7 @@ from pipeline.pairs.corpus import PairOptions
 from pipeline.pairs.encoding import Encoder, EncoderPool
 from pipeline.pairs.published_tokenizer import check_encoding, without_dropout
 from pipeline.vocab.cut_words import check_rules
+from pipeline.vocab.kinds import maker_of
 from schemas import FORMAT_VERSION, shards, storage
 from schemas.errors import DataError, UsageError
 from schemas.manifest import Manifest, Shard, read_manifest, read_root
@@ -101,7 +102,7 @@ def check(job: PairsJob, vocabulary: Vocabulary) -> None:
             f"--max_length {job.max_length} is more than the 16-bit positions of a shard allow. "
             f"Give at most {MAX_LENGTH}."
         )
-    if job.word_segmenter == "jieba" and vocabulary.model != "wordpiece":
+    if job.word_segmenter == "jieba" and not maker_of(vocabulary.model).isolates_ideographs:
         raise UsageError(
             f"--word_segmenter jieba needs a token for each Chinese character, which {vocabulary.model} does not have. "
             "Use a wordpiece vocabulary, or leave the flag out."

@@ -25,7 +25,7 @@ from tokenizers import Encoding
 from pipeline.pairs.encoding_cache import EncodedStrings, JoinedWords
 from pipeline.words.rules import literal_tokenizer
 from schemas.ragged import offsets_of
-from schemas.vocabulary_kinds import Model
+from schemas.vocabulary_kinds import Model, kind_of
 
 SENTENCES_AT_ONCE = 1024  # held as Python strings at the same time; these take many times the memory of Arrow's
 
@@ -39,7 +39,7 @@ class AddedTokens:
     def __init__(self, tokenizer_json: bytes, model: Model, joined_words: JoinedWords | None):
         """Load a tokenizer.json. `joined_words` tells which words of a text continue the word before them."""
         self._tokenizer = literal_tokenizer(tokenizer_json)
-        self._needs_prefix_spaces = model == "bytebpe" and not _adds_prefix_space(self._tokenizer)
+        self._needs_prefix_spaces = kind_of(model).is_byte_level and not _adds_prefix_space(self._tokenizer)
         self._joined_words = joined_words
 
         added = self._tokenizer.get_added_tokens_decoder()

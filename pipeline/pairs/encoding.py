@@ -50,7 +50,7 @@ from pipeline.words.arrow import SPACE_BYTE, Bools, Bytes, Ints, bytes_of, slice
 from pipeline.words.cut import CutStrings, cut_where, isolate_ideographs
 from pipeline.words.rules import Rules, cutter_of
 from schemas.ragged import offsets_of
-from schemas.vocabulary_kinds import Model
+from schemas.vocabulary_kinds import Model, kind_of
 
 CHUNK_BYTES = 2 << 20
 
@@ -86,7 +86,7 @@ class Encoder:
 
         # `joined_words` must see whole runs.
         self._isolates_ideographs = joined_words is None and _isolates_ideographs(json.loads(tokenizer_json))
-        self._keeps_white_space = model == "bytebpe"
+        self._keeps_white_space = kind_of(model).is_byte_level
         self._clear_caches()
 
     def encode(self, sentences: pa.Array) -> EncodedStrings:
@@ -262,16 +262,16 @@ class WordCutter:
 
     def runs_of(self, pieces: list[str]) -> list[str]:
         """Return the pieces without the spaces that do not belong to a word."""
-        if self._model == "bytebpe":
+        if kind_of(self._model).is_byte_level:
             return pieces
         return [piece.strip(" ") for piece in pieces]
 
     def _find_array_rules(self) -> Rules | None:
         """Return the rules with which array operations cut as the tokenizer does, if there are any."""
         # Every pair of printable ASCII characters, and contractions, show any difference between two sets of rules.
-        # Array operations do not cut two equal quotation marks in a row by the rules of Unigram.
+        # Array operations do not cut two equal quotation marks in a row where the rules vary.
         pairs = (left + right for left in _PRINTABLE for right in _PRINTABLE)
-        tested = "".join(pair for pair in pairs if self._model != "unigram" or pair not in ("``", "''"))
+        tested = "".join(pair for pair in pairs if not kind_of(self._model).rules_vary or pair not in ("``", "''"))
         probes = [tested, "'s't're've'm'll'd", "a'sb'rec'lld'x"]
         expected = list(chain.from_iterable(map(self._cut, probes)))
         for rules in (Rules(self._model, lowercase=False), Rules(self._model, lowercase=True)):
