@@ -46,17 +46,16 @@ class Kind(NamedTuple):
 
 
 BINARY_KINDS = (
-    Kind("PDF", "Leave out --format to read it, or extract its text with pdftotext", ".pdf", rb"%PDF-"),
+    Kind("PDF", "Extract its text first, for instance with pdftotext", ".pdf", rb"%PDF-"),
     Kind(
         "an office document",
-        "Save it as docx or odt first, for instance with soffice --convert-to odt FILE; docx, odt and epub are read if "
-        "--format is left out",
+        "Save it as docx or odt first, for instance with soffice --convert-to odt FILE",
         ".doc .docx .xls .xlsx .ppt .pptx .odt .ods .odp .rtf .epub .mobi .pages",
         rb"\{\\rtf|\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1|PK\x03\x04(?s:.{26})(?:\[Content_Types\]|_rels/|mimetype)",
     ),
     Kind(
         "an archive",
-        "Unpack it first (7z x, unrar x); zip and tar are read if --format is left out",
+        "Unpack it first (unzip, tar -xf, 7z x)",
         ".zip .tar .tgz .tbz .tbz2 .txz .tzst .7z .rar .jar",
         rb"PK(?:\x03\x04|\x05\x06)|7z\xbc\xaf\x27\x1c|Rar!\x1a\x07|(?s:.{257})ustar[\0 ]",
     ),

@@ -108,7 +108,10 @@ def begins_epub(head: bytes) -> bool:
 
 def _has_mimetype(head: bytes, wanted: bytes) -> bool:
     # Both standards say that this entry is the first one, and stored.
-    return head.startswith(_ZIP) and re.match(rb"mimetype" + re.escape(wanted) + rb"(?![\w-])", head[_NAME_OFFSET:]) is not None
+    return (
+        head.startswith(_ZIP)
+        and re.match(rb"mimetype" + re.escape(wanted) + rb"(?=PK|\s|$)", head[_NAME_OFFSET:]) is not None
+    )
 
 
 def check_lxml(opened: IO[bytes], shown: str) -> None:

@@ -1,8 +1,8 @@
 """Makes paragraphs of a PDF's pages, which hold lines alone.
 
-    running lines   at the top or bottom of most pages, equal up to their numbers: removed
-    paragraphs      end with a line that is clearly shorter than the document's lines, also across pages
-    words           that a hyphen broke at a line's end are joined
+running lines   at the top or bottom of most pages, equal up to their numbers: removed
+paragraphs      end with a line that is clearly shorter than the document's lines, also across pages
+words           that a hyphen broke at a line's end are joined
 """
 
 from __future__ import annotations
