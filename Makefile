@@ -38,7 +38,7 @@ test-fast: .venv/installed_dev
 lint: .venv/installed_dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright
+	$(BIN)/pyrefly check
 
 # the generated parts of docs/: the references of recipe and task keys
 docs: setup

@@ -194,6 +194,6 @@ def share_words_of_datatrove() -> Callable[[str, str], list[str]]:
 
 
 if __name__ == "__main__":
-    from datatrove.data import Document  # type: ignore[import-not-found]
+    from datatrove.data import Document
 
     main()

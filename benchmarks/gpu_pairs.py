@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from schemas import FORMAT_VERSION, shards
 from schemas.manifest import NAME, Input, Manifest, Shard, fingerprint
-from schemas.vocabulary import SPECIALS, TOKENIZER_FILE, VOCABULARY_FOLDER, Model, Vocabulary, read_vocabulary
+from schemas.vocabulary import TOKENIZER_FILE, VOCABULARY_FOLDER, Vocabulary, read_vocabulary
+from schemas.vocabulary_kinds import Model, kind_of
 
 Ints = NDArray[np.int64]
 
@@ -69,7 +70,7 @@ def write_table(folder: Path, name: str, table: pa.Table) -> Shard:
 
 def write_vocabulary(folder: Path, model: Model, size: int) -> Vocabulary:
     """Write a tokenizer.json of made-up words that the tokenizers library reads, and return the vocabulary."""
-    specials = list(SPECIALS[model].values())
+    specials = kind_of(model).specials[0].all
     tokens = [*specials, *(f"word{i}" for i in range(size - len(specials)))]
     flags = {"special": True, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     rules = RULES[model]

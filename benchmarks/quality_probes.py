@@ -122,7 +122,7 @@ def fitted_accuracy(vectors_ND: Tensor, labels_N: Tensor, seed: int, train: int)
         value.backward()
         return value
 
-    optimizer.step(loss)  # type: ignore[arg-type]
+    optimizer.step(loss)
     with torch.no_grad():
         answers = F.linear(x_ND[measured], weight_CD, bias_C).argmax(-1)
     return float((answers == labels_N[measured]).float().mean())

@@ -28,8 +28,8 @@ def train_from_iterator(corpus: str, size: str) -> None:
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer()  # type: ignore[assignment]
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()  # type: ignore[assignment]
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     trainer = trainers.WordPieceTrainer(vocab_size=int(size), min_frequency=2, show_progress=False)
     with open(corpus) as file:
         tokenizer.train_from_iterator((json.loads(line)["text"] for line in file), trainer)
@@ -41,9 +41,13 @@ def datatrove(folder: str, output: str) -> None:
     from datatrove.pipeline.readers import JsonlReader
     from datatrove.pipeline.writers import JsonlWriter
 
-    steps = [JsonlReader(folder), JsonlWriter(output, compression=None)]
     tasks = len(list(Path(folder).iterdir()))
-    LocalPipelineExecutor(pipeline=steps, tasks=tasks, workers=2, logging_dir=f"{output}/logs").run()
+    LocalPipelineExecutor(
+        pipeline=[JsonlReader(folder), JsonlWriter(output, compression=None)],
+        tasks=tasks,
+        workers=2,
+        logging_dir=f"{output}/logs",
+    ).run()
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from transformers import AutoTokenizer, DataCollatorForLanguageModeling
 
 from pipeline.pairs.encoding import Encoder
 from pipeline.vocab.counted_words import Words
-from pipeline.vocab.train import VocabularyOptions, train_vocabulary
+from pipeline.vocab.train import VocabularyOptions, train_wordpiece
 from schemas import shards
 from schemas.manifest import read_manifest
 from schemas.masking import KINDS, Kind, Masking
@@ -176,11 +176,11 @@ def learning(out: Path, distinct: int = 1_000_000) -> None:
     once = pa.table([pa.array(different), pa.array(np.ones(distinct, np.int64))], schema=shards.COUNTS_SCHEMA)
 
     def ours() -> None:
-        train_vocabulary(Words.of(once), VocabularyOptions("wordpiece", 30_522, 2))
+        train_wordpiece(lambda: Words.of(once), VocabularyOptions("wordpiece", 30_522, 2))
 
     def rival() -> None:
         tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # type: ignore[assignment]
+        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
         trainer = trainers.WordPieceTrainer(vocab_size=30_522, min_frequency=2, show_progress=False)
         tokenizer.train_from_iterator((" ".join(different[i : i + 1000]) for i in range(0, distinct, 1000)), trainer)
 

@@ -13,7 +13,8 @@ import pyarrow as pa
 from schemas.charts import Part, bars, histogram, split
 from schemas.manifest import Manifest
 from schemas.pages import render
-from schemas.vocabulary import SPACE, SPACE_SIGN, Vocabulary
+from schemas.vocabulary import Vocabulary
+from schemas.vocabulary_kinds import SPACE, SPACE_SIGN
 
 TITLES = {
     "nsp": "Next-sentence pairs",
@@ -271,7 +272,7 @@ class RowView:
                 is_piece=not starts_word and token_id not in self._vocabulary.special_ids,
                 is_unknown=token_id == self._unknown_id,
                 fate=self._fate(token_id, seen_id),
-                seen=texts[position] if seen_id in (None, token_id) else self.text(seen_id),
+                seen=texts[position] if seen_id is None or seen_id == token_id else self.text(seen_id),
             )
             runs[-1].tokens.append(token)
         return runs
@@ -285,7 +286,7 @@ class RowView:
         """Return the text of each token; empty for bytes whose character a later token completes."""
         texts = []
         for token_id, piece in zip(ids, self._vocabulary.readable_row(ids), strict=True):
-            is_byte = self._vocabulary.model == "bytebpe" and self._vocabulary.tokens[token_id].strip(SPACE)
+            is_byte = self._vocabulary.kind.is_byte_level and self._vocabulary.tokens[token_id].strip(SPACE)
             texts.append(piece or ("" if is_byte else SPACE_SIGN))
         return texts
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from textwrap import wrap
 from typing import Any
@@ -31,8 +31,8 @@ from schemas.vocabulary import (
     VOCABULARY_FOLDER,
     Vocabulary,
     read_vocabulary,
-    text_of_bytes,
 )
+from schemas.vocabulary_kinds import VOCABULARY_KINDS
 
 WANTED = "Give a folder that a job wrote; `inspect` also takes a shard (.arrow)."
 
@@ -111,10 +111,12 @@ def show_shard(path: str, rows: int) -> Iterator[str]:
         yield from islice(show_text(documents), rows)
     elif columns == shards.COUNTS_BY_SOURCE_SCHEMA.names:
         by_source = shards.decode_table(data, path, shards.COUNTS_BY_SOURCE_SCHEMA)
-        yield from show_counts(by_source.slice(0, rows), is_bytebpe=name.startswith("bytebpe-"))
+        rules = name.partition("-")[0]
+        shown = (kind.shown for kind in VOCABULARY_KINDS.values() if rules in kind.counted_as.values())
+        yield from show_counts(by_source.slice(0, rows), next(shown, str))
     elif columns == shards.COUNTS_SCHEMA.names:
         counts = shards.decode_table(data, path, shards.COUNTS_SCHEMA)
-        yield from show_counts(counts.slice(0, rows), read_vocabulary(folder).model == "bytebpe")
+        yield from show_counts(counts.slice(0, rows), read_vocabulary(folder).kind.shown)
     elif columns == UNIGRAMS_SCHEMA.names:
         unigrams = shards.decode_table(data, path, UNIGRAMS_SCHEMA)
         yield from show_unigrams(unigrams, rows, counted_tokens(path))
@@ -294,11 +296,10 @@ def _show_commonest_tokens(manifest: Manifest) -> Iterator[str]:
 # Rows
 
 
-def show_counts(table: pa.Table, is_bytebpe: bool) -> Iterator[str]:
-    """Yield a line for each row of word counts, whose words may be spelled as byte-level BPE does."""
+def show_counts(table: pa.Table, shown: Callable[[str], str]) -> Iterator[str]:
+    """Yield a line for each row of word counts. shown: makes text of a word, as it is spelled in the counts."""
     for row in table.to_pylist():
-        word = text_of_bytes(row["word"]) if is_bytebpe else row["word"]
-        yield f"{row['count']:>12,}  {word}"
+        yield f"{row['count']:>12,}  {shown(row['word'])}"
 
 
 def show_unigrams(table: pa.Table, rows: int, tokens: Sequence[str] | None) -> Iterator[str]:

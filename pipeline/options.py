@@ -14,6 +14,7 @@ from pipeline.flags import OneOf, folder, fraction, option, positive, share, swi
 from pipeline.readers.record import MAX_RATIO, MAX_RECORD, MAX_UNDECODABLE_RATIO, Format, TextLayout
 from schemas.errors import UsageError
 from schemas.masking import KINDS
+from schemas.vocabulary_kinds import VOCABULARY_KINDS, flags_of_others, kind_of
 
 if TYPE_CHECKING:
     from pipeline.exchange.blocks import Shuffle
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from pipeline.shard.sentences import Splitter
     from schemas.manifest import Objective
     from schemas.masking import Kind
-    from schemas.vocabulary import Family, Model
+    from schemas.vocabulary_kinds import Family, Model
 
 
 def output_flag() -> Any:
@@ -51,10 +52,17 @@ def overwrite_flag() -> Any:
 class ShardJob:
     """Options of `shard`: corpora to text shards."""
 
-    input: list[str] = option(
+    input: list[str] | None = option(
+        None,
         help="files, patterns or folders, with spaces or commas between them; may be repeated; .gz .bz2 .xz .zst are "
         "decompressed",
         many=True,
+        recorded=False,
+    )
+    inputs: str | None = option(
+        None,
+        metavar="FILE.toml",
+        help="instead of --input: several corpora, each with its own files, name, license, format and language",
         recorded=False,
     )
     output: str = output_flag()
@@ -185,7 +193,7 @@ class VocabJob:
     )
     model: Model = option(
         None,
-        check=OneOf(("wordpiece", "bytebpe", "unigram")),
+        check=OneOf(tuple(VOCABULARY_KINDS)),
         help="BERT's kind, RoBERTa's, or ALBERT's and XLNet's (SentencePiece)",
     )
     size: int = option(None, check=positive, help="number of tokens, special tokens included")
@@ -243,16 +251,12 @@ class VocabJob:
             raise UsageError(f"vocab needs {' and '.join(missing)}, or --extend and --add to extend a vocabulary.")
 
         model = given["model"]
-        if given.get("lowercase") and model == "bytebpe":
-            raise UsageError("--lowercase changes nothing with --model bytebpe, which keeps every byte. Leave it out.")
-        if model == "unigram" and "min_frequency" in given:
-            raise UsageError(
-                "--min_frequency changes nothing with --model unigram, which merges no pairs. Leave it out."
-            )
-        if model != "unigram":
-            for name in ("special_tokens", "keep_accents"):
-                if name in given:
-                    raise UsageError(f"--{name} applies to --model unigram, not to {model}. Leave it out.")
+        for name, reason in kind_of(model).idle_flags.items():
+            if given.get(name):
+                raise UsageError(f"--{name} changes nothing with --model {model}, {reason}. Leave it out.")
+        for name, other in flags_of_others(model).items():
+            if name in given:
+                raise UsageError(f"--{name} applies to --model {other}, not to {model}. Leave it out.")
 
         return cls(**given)
 

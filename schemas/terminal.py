@@ -94,9 +94,9 @@ def checked_stdout() -> Iterator[None]:
         return
 
     if hasattr(stream, "reconfigure"):
-        stream.reconfigure(errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue]
+        stream.reconfigure(errors="backslashreplace")
     output = Output(stream)
-    sys.stdout = output  # pyright: ignore[reportAttributeAccessIssue]
+    sys.stdout = output
     try:
         yield
     finally:
@@ -137,7 +137,7 @@ class OneLineParser(argparse.ArgumentParser):
         """Every flag of this parser, as written on the command line."""
         return list(self._option_string_actions)
 
-    def parse_known_args(self, args=None, namespace=None):  # type: ignore[override]
+    def parse_known_args(self, args=None, namespace=None):
         self._given = sys.argv[1:] if args is None else list(args)
         self.values_of_flags = {}
         return super().parse_known_args(args, namespace)
@@ -169,7 +169,7 @@ class OneLineParser(argparse.ArgumentParser):
 class StoreOnce(argparse.Action):
     """Stores a flag's value as argparse does by default, and raises UsageError for a second value that differs."""
 
-    def __call__(self, parser, namespace, values, option_string=None) -> None:  # type: ignore[override]
+    def __call__(self, parser, namespace, values, option_string=None) -> None:
         if option_string is not None and isinstance(parser, OneLineParser):
             first = parser.values_of_flags.setdefault(self.dest, values)
             if first != values:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import codecs
 import hashlib
 import json
-from collections.abc import Container, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from schemas import storage
 from schemas.errors import DataError
+from schemas.vocabulary_kinds import MODEL_BY_TYPE, Model, SpecialTokens, VocabularyKind, bytes_of_token, kind_of
 
 TOKENIZER_FILE = "tokenizer.json"
 EXTENSION_FILE = "extension.json"
@@ -43,62 +44,6 @@ COUNTS_FILE = "word_counts.arrow"
 VOCABULARY_FOLDER = "vocabulary"
 """Folder inside a folder of pairs with a copy of the vocabulary of its ids, so that the folder can travel alone."""
 
-Model = Literal["wordpiece", "bytebpe", "unigram"]
-"""The models of BERT, of RoBERTa, and of ALBERT and XLNet."""
-
-Family = Literal["albert", "xlnet"]
-"""The model whose special tokens a Unigram vocabulary has."""
-
-MODEL_BY_TYPE: dict[str, Model] = {"WordPiece": "wordpiece", "BPE": "bytebpe", "Unigram": "unigram"}
-"""Our name of a model for each name in the `tokenizers` library."""
-
-BERT_SPECIALS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
-ROBERTA_SPECIALS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
-ALBERT_SPECIALS = BERT_SPECIALS | {"pad": "<pad>", "unk": "<unk>"}
-XLNET_SPECIALS = {"pad": "<pad>", "unk": "<unk>", "cls": "<cls>", "sep": "<sep>", "mask": "<mask>"}
-XLNET_FIRST = ("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>")
-"""The first tokens of XLNet's vocabulary, all of them special."""
-
-SPECIALS: dict[Model, dict[str, str]] = {
-    "wordpiece": BERT_SPECIALS,
-    "bytebpe": ROBERTA_SPECIALS,
-    "unigram": ALBERT_SPECIALS,
-}
-
-# How vocabularies spell a space; a token that begins with it begins a word.
-SPACE = "\u0120"  # byte-level BPE
-SENTENCEPIECE_SPACE = "\u2581"  # Unigram
-
-
-def _byte_alphabet() -> dict[str, int]:
-    """Return the byte that each character of GPT-2's byte-level alphabet stands for.
-
-    Printable Latin-1 bytes are spelled as they are, all others as the characters from U+0100 up.
-    """
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
-
-
-BYTE_OF_CHARACTER = _byte_alphabet()
-
-SPACE_SIGN = "\u2423"
-"""Shown for a space of a byte-level token, where it would not be seen otherwise."""
-
-
-def text_of_bytes(spelled: str) -> str:
-    """Return a byte-level token or word as text with its spaces as SPACE_SIGN. Bytes of no character are escaped.
-
-    Examples: `"\u0120the"` -> `"\u2423the"`, `"\u00e0\u00b8"` -> `"\\\\xe0\\\\xb8"`.
-    """
-    if not all(character in BYTE_OF_CHARACTER for character in spelled):  # an added token, which is plain text
-        return spelled
-    return _decode(bytes(BYTE_OF_CHARACTER[character] for character in spelled)).replace(" ", SPACE_SIGN)
-
-
-def _decode(data: bytes) -> str:
-    return data.decode(errors="backslashreplace")
-
 
 @dataclass(frozen=True)
 class Extension:
@@ -112,7 +57,7 @@ class Extension:
 
     base_size: int
     base_fingerprint: str
-    rows: dict[int, tuple[int, ...]]
+    rows: Mapping[int, tuple[int, ...]]
 
     def to_json(self, tokens: Sequence[str]) -> bytes:
         """Return the bytes of EXTENSION_FILE for the extended vocabulary, whose tokens it names by their hash."""
@@ -183,68 +128,68 @@ class Vocabulary:
         """Return the id of a special token by its role, however the vocabulary spells it."""
         return self._special_by_role[role]
 
+    @property
+    def kind(self) -> VocabularyKind:
+        """What all vocabularies of this model have in common."""
+        return kind_of(self.model)
+
+    @cached_property
+    def _specials(self) -> SpecialTokens:
+        return self.kind.specials_in(self.tokens)
+
     @cached_property
     def _special_by_role(self) -> dict[str, int]:
-        return {role: self.tokens.index(token) for role, token in specials_of(self.model, self.tokens).items()}
+        return {role: self.tokens.index(token) for role, token in self._specials.by_role.items()}
 
     def readable(self, token_id: int) -> str:
         """Return a token as text, without the marks of its alphabet. Example: 2075 (`##ing`) -> `"ing"`."""
         token = self.tokens[token_id]
-        if self.model == "wordpiece" or token_id in self.special_ids:
-            return token.removeprefix("##")
-        if token_id in self.added:  # plain text, not spelled in the byte alphabet
-            return token
-        if self.model == "unigram":
-            return token.replace(SENTENCEPIECE_SPACE, " ").strip(" ")
+        return token if self._is_plain(token_id) else self.kind.readable(token)
 
-        assert self.model == "bytebpe"
-        return _decode(bytes(BYTE_OF_CHARACTER[character] for character in token)).strip(" ")
+    def _is_plain(self, token_id: int) -> bool:
+        """Whether a token is text as it is, and not spelled as the model spells its tokens."""
+        return token_id in self.special_ids or token_id in self.added
 
     def readable_row(self, ids: Sequence[int]) -> list[str]:
         """Return the tokens of a row as `readable` does, but decoded as a whole.
 
         Byte-level tokens may end inside a character; it is then part of the token that completes it.
         """
-        if self.model != "bytebpe":
+        if not self.kind.is_byte_level:
             return [self.readable(token_id) for token_id in ids]
 
         decoder = codecs.getincrementaldecoder("utf-8")(errors="backslashreplace")
-        pieces: list[str] = []
+        texts: list[str] = []
         for token_id in ids:
-            if token_id in self.special_ids or token_id in self.added:
-                self._end_bytes(decoder, pieces)
-                pieces.append(self.readable(token_id))
+            if self._is_plain(token_id):
+                self._end_bytes(decoder, texts)
+                texts.append(self.tokens[token_id])
             else:
-                data = bytes(BYTE_OF_CHARACTER[character] for character in self.tokens[token_id])
-                pieces.append(decoder.decode(data).strip(" "))
+                texts.append(decoder.decode(bytes_of_token(self.tokens[token_id])).strip(" "))
 
-        self._end_bytes(decoder, pieces)
-        return pieces
+        self._end_bytes(decoder, texts)
+        return texts
 
     @staticmethod
-    def _end_bytes(decoder: codecs.IncrementalDecoder, pieces: list[str]) -> None:
-        """Add the bytes of a character that is never completed to the last piece."""
+    def _end_bytes(decoder: codecs.IncrementalDecoder, texts: list[str]) -> None:
+        """Add the bytes of a character that is never completed to the last token's text."""
         rest = decoder.decode(b"", final=True)
         if rest:
-            pieces[-1] += rest
+            texts[-1] += rest
 
     def shown(self, token_id: int) -> str:
         """Return a token as a list of tokens shows it: with the marks of its alphabet, and bytes as text."""
-        token = self.tokens[token_id]
-        return text_of_bytes(token) if self.model == "bytebpe" else token
+        return self.kind.shown(self.tokens[token_id])
 
     @cached_property
     def special_ids(self) -> tuple[int, ...]:
         """The ids that are never masked and never replace a masked token."""
-        special = set(self._special_by_role.values())
-        if self.is_xlnet:
-            special |= {self.tokens.index(token) for token in XLNET_FIRST if token in self.tokens}
-        return tuple(sorted(special))
+        return tuple(sorted(self.tokens.index(token) for token in self._specials.all if token in self.tokens))
 
     @property
     def is_xlnet(self) -> bool:
         """Whether the special tokens are XLNet's."""
-        return specials_of(self.model, self.tokens) is XLNET_SPECIALS
+        return self._specials.family == "xlnet"
 
     @cached_property
     def ordinary_ids(self) -> NDArray[np.int64]:
@@ -262,18 +207,17 @@ class Vocabulary:
 
         These are tokens without `##` in WordPiece, tokens with a leading space in the other models, and added tokens.
         """
-        if self.model == "wordpiece":
-            starts_V = np.array([not token.startswith("##") for token in self.tokens])
-        else:
-            space = {"bytebpe": SPACE, "unigram": SENTENCEPIECE_SPACE}[self.model]
-            starts_V = np.array([token.startswith(space) for token in self.tokens])
+        start, inside = self.kind.word_start, self.kind.inside_word
+        starts_V = np.array([token.startswith(start) for token in self.tokens])
+        if inside:
+            starts_V &= np.array([not token.startswith(inside) for token in self.tokens])
         starts_V[list(self.added)] = True
         return _constant(starts_V)
 
     @property
     def separators(self) -> int:
         """The number of separator tokens between two segments: two in RoBERTa's rows, one in all others."""
-        return 2 if self.model == "bytebpe" else 1
+        return self.kind.separators
 
 
 def read_vocabulary(folder: str) -> Vocabulary:
@@ -298,7 +242,7 @@ def parse_vocabulary(data: bytes, url: str) -> Vocabulary:
     try:
         content = json.loads(data)
         model = MODEL_BY_TYPE[content["model"]["type"]]
-        vocab = _ids(model, content["model"]["vocab"])
+        vocab = _ids(kind_of(model), content["model"]["vocab"])
         vocab |= {added["content"]: added["id"] for added in content["added_tokens"]}
         found_in_text = frozenset(added["id"] for added in content["added_tokens"] if not added["special"])
     except (ValueError, KeyError, TypeError) as error:
@@ -310,19 +254,12 @@ def parse_vocabulary(data: bytes, url: str) -> Vocabulary:
     if sorted(vocab.values()) != list(range(len(vocab))):
         raise DataError(f"{url} numbers its {len(vocab)} tokens with gaps or twice; ids must be 0 to {len(vocab) - 1}.")
 
-    missing = [token for token in specials_of(model, vocab).values() if token not in vocab]
+    missing = [token for token in kind_of(model).specials_in(vocab).by_role.values() if token not in vocab]
     if missing:
         raise DataError(f"{url} lacks the special tokens {', '.join(missing)}, which every {model} vocabulary needs.")
 
     tokens = tuple(sorted(vocab, key=vocab.__getitem__))
     return Vocabulary(model, tokens, _fingerprint(content), found_in_text)
-
-
-def specials_of(model: Model, tokens: Container[str]) -> dict[str, str]:
-    """Return the special tokens of a vocabulary by role. A Unigram vocabulary has ALBERT's or XLNet's."""
-    if model == "unigram" and "[CLS]" not in tokens and "<cls>" in tokens:
-        return XLNET_SPECIALS
-    return SPECIALS[model]
 
 
 def _constant(array: NDArray[Any]) -> NDArray[Any]:
@@ -331,11 +268,8 @@ def _constant(array: NDArray[Any]) -> NDArray[Any]:
     return array
 
 
-def _ids(model: Model, vocab: Any) -> dict[str, int]:
-    """Return the id of each token. A Unigram model lists its tokens in order, each with a score."""
-    if model == "unigram":
-        return {token: i for i, (token, _) in enumerate(vocab)}
-    return dict(vocab)
+def _ids(kind: VocabularyKind, vocab: Any) -> dict[str, int]:
+    return {token: i for i, (token, _) in enumerate(vocab)} if kind.has_scores else dict(vocab)
 
 
 def _fingerprint(content: dict[str, Any]) -> str:

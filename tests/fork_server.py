@@ -31,6 +31,8 @@ from typing import Any, NoReturn
 import numpy
 import torch
 
+from schemas import pages
+
 ROOT = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
 
@@ -45,6 +47,8 @@ LATE_IMPORTS = (
     "transformers.models.bert.modeling_bert",
 )
 """What modules of the project, or libraries, import within functions and what takes long to import."""
+
+PACKAGES_WITH_PAGES = ("pipeline", "trainer.finetune", "trainer.metrics", "trainer.suite")
 
 FORKED_PACKAGES = ("clozeline", "deepspeed", "pipeline", "trainer", "tests", "torch")
 PROGRAMS = {"clozeline": "clozeline", "deepspeed": "deepspeed.launcher.runner", "torchrun": "torch.distributed.run"}
@@ -65,10 +69,11 @@ PATH = sys.path[1:]
 
 def serve(listener: socket.socket) -> None:
     import_all()
+    compile_pages()
     gc.collect()
     gc.freeze()
     gc.unfreeze = lambda: None  # see forked.py
-    subprocess.Popen._execute_child = start_child  # type: ignore[attr-defined]
+    subprocess.Popen._execute_child = start_child
 
     # Not epoll, whose descriptor every fork would share.
     selector = selectors.PollSelector()
@@ -106,6 +111,14 @@ def import_all() -> None:
     for name in LATE_IMPORTS:
         with suppress(ImportError):
             importlib.import_module(name)
+
+
+def compile_pages() -> None:
+    """Compile the templates of all pages: every run writes a report, and most of its time would go into these."""
+    for package in PACKAGES_WITH_PAGES:
+        environment = pages._environment(package, is_html=True)
+        for name in environment.list_templates(extensions=["html"]):
+            environment.get_template(name)
 
 
 def answer(connection: socket.socket, number: int) -> None:

@@ -56,7 +56,7 @@ class ObjectStore:
         """Return an empty bucket of this name, created if necessary."""
         keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
         server = "http://{}:{}".format(*self.server.get_host_and_port())
-        made = boto3.resource("s3", endpoint_url=server, **keys).create_bucket(Bucket=name)  # type: ignore
+        made = boto3.resource("s3", endpoint_url=server, **keys).create_bucket(Bucket=name)
         made.objects.delete()
         return made
 

@@ -10,7 +10,8 @@ import transformers
 from safetensors.torch import save_file
 from torch import Tensor
 
-from schemas.vocabulary import SPECIALS, Vocabulary
+from schemas.vocabulary import Vocabulary
+from schemas.vocabulary_kinds import kind_of
 from trainer.config.load import load_recipe
 from trainer.config.sections import ModelSection
 from trainer.models.batch import PackedBatch
@@ -37,7 +38,7 @@ OWN_SIZES = {
 
 def vocabulary_of(size: int) -> Vocabulary:
     """Return a WordPiece vocabulary of `size` tokens, with made-up words."""
-    specials = tuple(SPECIALS["wordpiece"].values())
+    specials = kind_of("wordpiece").specials[0].all
     return Vocabulary("wordpiece", specials + tuple(f"w{i}" for i in range(size - len(specials))), "")
 
 

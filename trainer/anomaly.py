@@ -194,7 +194,7 @@ class AnomalyGuard:
         """Whether `anomaly.max_skips` consecutive steps made no update."""
         return self.history.consecutive_skips >= self._section.max_skips
 
-    def _guarded(self, update: Callable[[], Any]) -> Callable[[], Any]:
+    def _guarded(self, update: Callable[[], Any]) -> Callable[..., Any]:
         """Wrap the optimizer's `step` so that it knows whether the step is bad."""
 
         def step() -> None:

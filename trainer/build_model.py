@@ -215,4 +215,4 @@ def notes(recipe: Recipe, folders: list[PairFolder], model: PretrainingModel) ->
 
 def device_name() -> str:
     """Return the kind of device that this process trains on, such as "cpu" or "cuda"."""
-    return get_accelerator().device_name()  # type: ignore[union-attr]
+    return get_accelerator().device_name()

@@ -36,7 +36,7 @@ def add_set_flag(flags: argparse.ArgumentParser, metavar: str = "KEY=VALUE", hel
 class AddKey(argparse.Action):
     """Appends KEY=VALUE to a list. A later value of a key replaces an earlier one, as scripts rely on, and says so."""
 
-    def __call__(self, parser, namespace, values, option_string=None) -> None:  # type: ignore[override]
+    def __call__(self, parser, namespace, values, option_string=None) -> None:
         given: list[str] = getattr(namespace, self.dest)
         key = str(values).partition("=")[0].strip()
         same = [earlier for earlier in given if earlier.partition("=")[0].strip() == key]

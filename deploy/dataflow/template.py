@@ -38,6 +38,7 @@ REGEX_OF_TEXT = {
     "encoding": "[A-Za-z0-9][A-Za-z0-9_.-]*",
     "filters": rf"({_SETS}(,{_SETS})*|{_PATTERN_OF_INPUT}\.toml)",
     "input": f"{_PATTERN_OF_INPUT}(,{_PATTERN_OF_INPUT})*",
+    "inputs": rf"{_PATTERN_OF_INPUT}\.toml",
     "language": "[A-Za-z][A-Za-z -]{1,40}",
     "languages": "[A-Za-z][A-Za-z -]*(,[A-Za-z][A-Za-z -]*)*",
     "text_key": r"[^\s,=]+(,[^\s,=]+)*",

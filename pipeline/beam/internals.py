@@ -137,7 +137,7 @@ def run_worker(arguments: list[str]) -> None:
                 time.sleep(0.02)
             return not self._alive
 
-    sdk_worker_main.SdkHarness = Harness  # pyright: ignore[reportPrivateImportUsage]
+    sdk_worker_main.SdkHarness = Harness
     sdk_worker_main.main(arguments)
 
 
@@ -145,7 +145,7 @@ def flag_parser() -> argparse.ArgumentParser:
     """Return a parser for all flags that Beam knows. It raises UsageError for a value that Beam rejects."""
     from apache_beam.options import pipeline_options
 
-    class BeamFlagParser(pipeline_options._BeamArgumentParser):  # type: ignore[name-defined]
+    class BeamFlagParser(pipeline_options._BeamArgumentParser):
         """Beam's parser with a one-line error, instead of a usage text of several hundred flags."""
 
         def error(self, message: str) -> NoReturn:

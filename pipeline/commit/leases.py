@@ -27,6 +27,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from pipeline.commit.staging import Staging
 from schemas import storage
@@ -196,8 +197,8 @@ class Lease:
             if owner is None:
                 return False
 
-            flags = {"holds": True, "kept": owner.kept, "left": owner.left, "published": owner.published} | changes
-            write(self.output, self.token, replace(this_process(), **flags))
+            flags: dict[str, Any] = {"kept": owner.kept, "left": owner.left, "published": owner.published} | changes
+            write(self.output, self.token, replace(this_process(), holds=True, **flags))
             return True
 
     def end(self) -> None:

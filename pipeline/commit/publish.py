@@ -55,11 +55,13 @@ from schemas.errors import ClozelineError, DataError, StorageError
 from schemas.manifest import FolderKind, Manifest, Part, Shard, read_part
 from schemas.storage import concurrently, remove_folder
 from schemas.vocabulary import TOKENIZER_FILES
+from schemas.vocabulary_kinds import VOCABULARY_KINDS
 
 _PARTS = r"|manifest-(shards|inputs)-\d+-of-\d+\.json"
+_COUNTS = "|".join(name for kind in VOCABULARY_KINDS.values() for name in kind.counted_as.values())
 _REPLACED = {
     "text": r"text-\d+-of-\d+\.arrow|rejected/.*" + _PARTS,
-    "counts": r"(wordpiece_uncased|wordpiece_cased|bytebpe|unigram)-\d+-of-\d+\.arrow" + _PARTS,
+    "counts": rf"({_COUNTS})-\d+-of-\d+\.arrow" + _PARTS,
     "vocab": "|".join(map(re.escape, sorted(TOKENIZER_FILES - {"spiece.model"}))) + _PARTS,
     "statistics": r"cooccurrences-\d+-of-\d+\.arrow" + _PARTS,
     "pairs": r"pairs-\d+-of-\d+\.arrow|vocabulary/.*" + _PARTS,

@@ -229,9 +229,9 @@ class CountWords(beam.PTransform):
         plans = AsSingleton(pbegin | "Plan partitions" >> beam.Create([{PARTITIONS: Plan(self.plan.partitions)}]))
 
         made = partial(_lot_made, shuffle=self.shuffle, staging=self.staging)
-        source = BatchSource(name_of_lot, partial(count_lot, plan=self.plan), made)
+        source = BatchSource(name_of_lot, partial(count_words_of, plan=self.plan), made)
         counted = Sent(COUNTS_STREAM, lots, source)
-        add = Step("add", partial(add_counts, plan=self.plan, staging=self.staging), PARTITIONS)
+        add = Step("add", partial(add_up_partition, plan=self.plan, staging=self.staging), PARTITIONS)
         return pbegin | "Add counts" >> Exchange([counted], add, plans, self.shuffle, self.staging)
 
     def work(self) -> Work:
@@ -291,7 +291,7 @@ def name_of_lot(lot: TextLot) -> str:
     return f"{lot.number:06d}"
 
 
-def count_lot(lot: TextLot, _: Any, plan: CountPlan) -> Iterator[KeyedBatch]:
+def count_words_of(lot: TextLot, _: Any, plan: CountPlan) -> Iterator[KeyedBatch]:
     """Count the words of a lot of text shards. Yields (keys, BY_RULES rows)."""
     texts = (_read_text(plan.text.path, shard) for shard in lot.shards)
     for counts in count_texts(texts, plan.sources, plan.rules):
@@ -309,7 +309,7 @@ def _lot_made(lot: TextLot, shuffle: Shuffle, staging: Staging) -> None:
         staging.keep_report(LOT_NOTES + name_of_lot(lot), {})
 
 
-def add_counts(
+def add_up_partition(
     partition: int, read_tables: Callable[[], list[pa.Table]], _: Any, plan: CountPlan, staging: Staging
 ) -> list[Report]:
     """Add up one partition of all counts. Returns a report for each set of rules: its file's entry and its tally."""

@@ -20,6 +20,7 @@ from pipeline.pairs.published_tokenizer import without_dropout
 from pipeline.vocab.counted_words import UnigramRules, Words
 from pipeline.vocab.counting import most_frequent_first, sum_counts
 from pipeline.vocab.extend import extend_vocabulary
+from pipeline.vocab.kinds import maker_of
 from pipeline.vocab.memory import (
     THRESHOLDS,
     Tally,
@@ -30,7 +31,6 @@ from pipeline.vocab.memory import (
     listed_from,
     words_below,
 )
-from pipeline.vocab.tokenizer_files import vocabulary_files
 from pipeline.vocab.train import VocabularyOptions, train_with_all_places
 from pipeline.words.rules import Rules, rules_of
 from schemas import shards, storage
@@ -256,7 +256,8 @@ def _learn_files(job: VocabJob, read_words: Callable[[], Words]) -> tuple[dict[s
         rules=rules,
         text=storage.printable(str(job.text or job.counts)),
     )
-    trained = train_with_all_places(read_words, options)
+    maker = maker_of(job.model)
+    trained = train_with_all_places(maker.train, read_words, options)
     cut_characters = trained.left_out.cut_characters
     facts = {
         "tokens": len(trained.tokens),
@@ -264,7 +265,7 @@ def _learn_files(job: VocabJob, read_words: Callable[[], Words]) -> tuple[dict[s
         "cut_characters": [len(cut_characters), sum(cut_characters.values())],
         "long_words": trained.left_out.long_words,
     }
-    return vocabulary_files(trained, job.model, rules), facts
+    return maker.files(trained, rules), facts
 
 
 def _extend_files(job: VocabJob, read_words: Callable[[], Words]) -> tuple[dict[str, bytes], Report]:
@@ -276,7 +277,8 @@ def _extend_files(job: VocabJob, read_words: Callable[[], Words]) -> tuple[dict[
         if storage.exists(storage.join(folder, name))
     }
     files[TOKENIZER_FILE], _ = without_dropout(files[TOKENIZER_FILE], folder)
-    extended = extend_vocabulary(read_words(), files, int(job.add or 0), job.min_frequency)
+    find = maker_of(job.model).find_new
+    extended = extend_vocabulary(read_words(), files, find, int(job.add or 0), job.min_frequency)
 
     tokens = job.size - int(job.add or 0) + len(extended.new_tokens)
     extension = {

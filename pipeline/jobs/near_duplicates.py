@@ -133,7 +133,7 @@ def rounds_for(input_bytes: int) -> int:
 
 
 @dataclass(frozen=True)
-class Corpus:
+class Search:
     """What the graph is built for.
 
     survey: a single CorpusSurvey. seed: determines the placements. rounds: number of rounds of stars; 0 for a small
@@ -147,7 +147,7 @@ class Corpus:
     staging: Staging
 
 
-def near_duplicates_to_drop(runs: PCollection, corpus: Corpus) -> list[Relayed]:
+def near_duplicates_to_drop(runs: PCollection, corpus: Search) -> list[Relayed]:
     """Return the streams of documents to drop, numbered from 1 up, for the exchange of the shards.
 
     runs: the reports of all runs.
@@ -158,7 +158,7 @@ def near_duplicates_to_drop(runs: PCollection, corpus: Corpus) -> list[Relayed]:
 class _Graph:
     """Connects the steps, and collects the streams of documents to drop that they make."""
 
-    def __init__(self, runs: PCollection, corpus: Corpus):
+    def __init__(self, runs: PCollection, corpus: Search):
         self._runs = runs
         self._corpus = corpus
         self._plans = AsSingleton(runs.pipeline | "Plan near-duplicates" >> call_once(_plans, corpus.survey))

@@ -35,7 +35,7 @@ from pipeline.pairs.build_shard import PairShard, build_shard, most_frequent_tok
 from pipeline.pairs.corpus import PairOptions
 from pipeline.pairs.encoding import Encoder, EncoderPool
 from pipeline.pairs.published_tokenizer import check_encoding, without_dropout
-from pipeline.words.rules import check_rules
+from pipeline.vocab.cut_words import check_rules
 from schemas import FORMAT_VERSION, shards, storage
 from schemas.errors import DataError, UsageError
 from schemas.manifest import Manifest, Shard, read_manifest, read_root
@@ -44,11 +44,11 @@ from schemas.vocabulary import (
     TOKENIZER_FILE,
     TOKENIZER_FILES,
     VOCABULARY_FOLDER,
-    Model,
     Vocabulary,
     parse_vocabulary,
     read_vocabulary,
 )
+from schemas.vocabulary_kinds import Model
 
 MIN_LENGTH = 8  # three special tokens and room for two segments
 MAX_LENGTH = (1 << 16) - 1  # positions are stored in 16 bits

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
@@ -32,13 +32,13 @@ from pipeline.commit.reports import Report
 from pipeline.commit.staging import Staging, plan_staging
 from pipeline.exchange.blocks import Shuffle
 from pipeline.exchange.exchange import Exchange, Plan, Plans, Step, Written
-from pipeline.flags import recorded_options
-from pipeline.jobs.near_duplicates import SHARDS, Corpus, near_duplicates_to_drop, rounds_for
+from pipeline.jobs.near_duplicates import SHARDS, Search, near_duplicates_to_drop, rounds_for
 from pipeline.jobs.publish_text import TextStagings, add_text_reports, publish_text, publish_with_held_out
-from pipeline.jobs.shard_options import LIMITS, hashes_of, recorded, resolved
+from pipeline.jobs.shard_options import one_listing, resolved
 from pipeline.options import ShardJob
+from pipeline.readers.corpora import Corpus, list_corpora
 from pipeline.readers.inputs import Split, files_for, plan_splits, read_splits, write_inputs, write_splits
-from pipeline.readers.listing import InputFile, Listing, list_inputs
+from pipeline.readers.listing import InputFile, Listing
 from pipeline.readers.table import READERS
 from pipeline.shard.contamination import EVALUATION_SETS, EvaluationSets
 from pipeline.shard.detection import AUTO
@@ -63,6 +63,10 @@ from schemas.manifest import Input, Manifest
 from schemas.shards import shard_name
 from schemas.terminal import one_line
 
+Corpora = tuple[tuple[Corpus, ShardJob], ...]
+"""The corpora of a job, each with the job as its options have it."""
+
+
 # Options and plan, in the launcher
 
 
@@ -73,34 +77,39 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     the input is too bad to publish, and StorageError if a disk or a store fails.
     """
     checked = check_launch(beam_arguments, known_flags)
-    job, sets = resolved(job)
-    hashes = hashes_of(job, sets)
-    listing = list_inputs(*job.input)
+    decided = resolved(job)
+    job = decided.job
+    listings = list_corpora([corpus for corpus, _ in decided.corpora])
+    listing = one_listing(listings)
     files = listing.files
     _check_inputs_are_outside(job.output, listing)
     _warn_of_empty_files(files)
     options = beam_options(checked, beam_arguments, sum(file.size for file in files))
 
     output = path_for_workers("--output", job.output, options)
-    staging = plan_staging(output, "text", _identity(job, listing, hashes))
+    identity = decided.identity(listings)
+    staging = plan_staging(output, "text", identity)
     inputs = [Input(path=storage.printable(file.path), bytes=file.size) for file in files]
-    provenance = Provenance(recorded(job, hashes), inputs, job.seed)
+    provenance = Provenance(decided.recorded(), inputs, job.seed)
     wanted = Wanted("text", provenance, job.overwrite)
     held_out = None
     if job.holdout is not None:
-        held_out = plan_staging(held_out_folder(output), "text", _identity(job, listing, hashes) | SIDE)
+        held_out = plan_staging(held_out_folder(output), "text", identity | SIDE)
     _check_held_out(wanted, staging, held_out, is_dry_run(options))
 
     graph = ShardCorpora(
         splits=0,  # until they are planned
         input_bytes=sum(file.size for file in files),
         job=job,
+        corpora=decided.corpora,
         provenance=replace(provenance, inputs=[]),  # they are in staging, because there may be many
         shuffle=chosen_shuffle(job.shuffle, options),
         staging=staging,
         held_out=held_out,
     )
-    return run_job("shard", wanted, staging, options, partial(_execution, graph, listing, inputs, sets, options))
+    return run_job(
+        "shard", wanted, staging, options, partial(_execution, graph, listings, inputs, decided.sets, options)
+    )
 
 
 def _check_inputs_are_outside(output: str, listing: Listing) -> None:
@@ -160,13 +169,16 @@ def _warn_of_flags_without_effect(job: ShardJob, splits: list[Split]) -> None:
 
 
 def _execution(
-    graph: ShardCorpora, listing: Listing, inputs: list[Input], sets: EvaluationSets | None, options: PipelineOptions
+    graph: ShardCorpora,
+    listings: list[Listing],
+    inputs: list[Input],
+    sets: EvaluationSets | None,
+    options: PipelineOptions,
 ) -> Execution:
     """Plan the splits. They, the list of inputs and the evaluation sets are written just before the graph runs."""
     job = graph.job
     staging = graph.staging
-    planned = plan_splits(listing.files, job.format, job.encoding, listing.in_folders)
-    splits = [_for_workers(split, options) for split in planned]
+    splits = [_for_workers(split, options) for split in _splits(graph.corpora, listings)]
     _warn_of_flags_without_effect(job, splits)
 
     def prepare() -> None:
@@ -182,10 +194,21 @@ def _execution(
         options=options,
         staging=staging,
         work=Work("split-", len(splits), graph.input_bytes),
-        estimate=lambda: _estimate(job, listing.files, len(splits)),
+        estimate=lambda: _estimate(job, one_listing(listings).files, len(splits)),
         prepare=prepare,
         published_first=() if graph.held_out is None else (graph.held_out,),
     )
+
+
+def _splits(corpora: Corpora, listings: list[Listing]) -> Iterator[Split]:
+    """Yield the splits of all corpora, numbered together."""
+    splits = (
+        (corpus, split.ranges)
+        for (corpus, job), listing in zip(corpora, listings, strict=True)
+        for split in plan_splits(listing.files, job.format, job.encoding, listing.in_folders)
+    )
+    for index, (corpus, ranges) in enumerate(splits):
+        yield Split(index, tuple(replace(one, corpus=corpus.name) for one in ranges))
 
 
 def _check_held_out(wanted: Wanted, staging: Staging, held_out: Staging | None, dry_run: bool) -> None:
@@ -240,17 +263,6 @@ def _estimate(job: ShardJob, files: list[InputFile], splits: int) -> estimate.Es
     )
 
 
-def _identity(job: ShardJob, listing: Listing, hashes: dict[str, str]) -> dict[str, Any]:
-    """Return what the pieces of the job depend on. Jobs with the same identity share their staging."""
-    options = {name: value for name, value in recorded_options(job).items() if name not in LIMITS}
-    return {
-        "options": options | hashes,
-        "seed": job.seed,
-        "files": [list(file) for file in listing.files],
-        **({"in_folders": sorted(listing.in_folders)} if listing.in_folders else {}),
-    }
-
-
 def _for_workers(split: Split, options: PipelineOptions) -> Split:
     """Return the split with paths that workers can open. The path as the user wrote it is kept for the result."""
     ranges = [
@@ -276,6 +288,7 @@ class ShardCorpora(beam.PTransform):
     splits: int
     input_bytes: int
     job: ShardJob
+    corpora: Corpora
     provenance: Provenance
     shuffle: Shuffle
     staging: Staging
@@ -306,21 +319,27 @@ class ShardCorpora(beam.PTransform):
         return pbegin | "Finish" >> finish
 
     def _reading(self) -> ReadOptions:
+        of_corpora = {corpus.name: self._reading_of(job, corpus.share) for corpus, job in self.corpora if corpus.name}
+        return replace(self._reading_of(self.job, 1.0), of_corpora=of_corpora)
+
+    def _reading_of(self, job: ShardJob, share: float) -> ReadOptions:
         return ReadOptions(
-            text_key=self.job.text_key,
-            text_layout=self.job.text_layout,
-            language=self.job.language,
-            sentence_splitter=self.job.sentence_splitter,
-            dedup=self.job.dedup,
-            seed=self.job.seed,
-            max_undecodable_ratio=self.job.max_undecodable_ratio,
-            max_document_bytes=self.job.max_document_bytes,
-            max_decompression_ratio=self.job.max_decompression_ratio,
-            filters=dict(self.job.filters or {}),  # type: ignore[arg-type]  # chosen, not a string any more
-            languages=tuple((self.job.languages or "").split(",")) if self.job.languages else (),
-            min_language_confidence=self.job.min_language_confidence or 0.0,
-            mask_private=self.job.mask_private,
-            evaluation_sets=self.staging.url(EVALUATION_SETS) if self.job.decontaminate else "",
+            text_key=job.text_key,
+            text_layout=job.text_layout,
+            language=job.language,
+            sentence_splitter=job.sentence_splitter,
+            dedup=job.dedup,
+            seed=job.seed,
+            max_undecodable_ratio=job.max_undecodable_ratio,
+            max_document_bytes=job.max_document_bytes,
+            max_decompression_ratio=job.max_decompression_ratio,
+            filters=dict(job.filters or {}),  # type: ignore[arg-type]  # chosen, not a string any more
+            languages=tuple((job.languages or "").split(",")) if job.languages else (),
+            min_language_confidence=job.min_language_confidence or 0.0,
+            mask_private=job.mask_private,
+            has_languages=self.job.language == AUTO,
+            share=share,
+            evaluation_sets=self.staging.url(EVALUATION_SETS) if job.decontaminate else "",
         )
 
     def _survey(self, pbegin: Any, runs: Any) -> PCollection:
@@ -341,8 +360,8 @@ class ShardCorpora(beam.PTransform):
 
         if self.job.dedup == "minhash":
             rounds = rounds_for(self.input_bytes)
-            corpus = Corpus(survey, self.job.seed, rounds, self.shuffle, self.staging)
-            streams += near_duplicates_to_drop(runs, corpus)
+            search = Search(survey, self.job.seed, rounds, self.shuffle, self.staging)
+            streams += near_duplicates_to_drop(runs, search)
 
         return streams
 

@@ -6,16 +6,18 @@ All of it is decided in the launcher, so that a wrong value or a missing package
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeline.filters.rules import Thresholds, chosen_rules
-from pipeline.flags import recorded_options
+from pipeline.flags import OneOf, flags_of, recorded_options
 from pipeline.options import ShardJob
+from pipeline.readers.corpora import Corpus, read_corpora
 from pipeline.readers.encodings import canonical_encoding
+from pipeline.readers.listing import Listing
 from pipeline.shard.contamination import EvaluationSets, read_evaluation_sets
 from pipeline.shard.detection import AUTO, known_codes, model_hash
-from pipeline.shard.languages import Language, fallback_note, find_language
+from pipeline.shard.languages import fallback_note, find_language
 from schemas import storage
 from schemas.errors import UsageError, nearest_name
 
@@ -29,52 +31,126 @@ OPTIONAL = ("languages", "min_language_confidence", "filters", "decontaminate", 
 """Options that the manifest records only if they were given."""
 
 
-def resolved(job: ShardJob) -> tuple[ShardJob, EvaluationSets | None]:
-    """Return the job with what its names stand for, and the sets of --decontaminate.
+@dataclass(frozen=True)
+class Resolved:
+    """A job whose names were replaced by what they stand for.
+
+    job: with language "auto" if there are several languages. corpora: those of --inputs, or the only one of --input,
+    each with the job as its options have it. sets: of --decontaminate.
+    """
+
+    job: ShardJob
+    corpora: tuple[tuple[Corpus, ShardJob], ...]
+    sets: EvaluationSets | None
+
+    def hashes(self) -> dict[str, str]:
+        """Return hashes of what decides about the result and is no flag, for its identity."""
+        hashes = {}
+        if any(job.language == AUTO for _, job in self.corpora):
+            hashes["language_model"] = model_hash()
+        if self.sets is not None:
+            hashes["evaluation_sets"] = storage.sha256(self.sets.to_bytes())
+        return hashes
+
+    def recorded(self) -> dict[str, Any]:
+        """Return the options that the manifest records."""
+        options = recorded_options(self.job) | self.hashes()
+        if self.job.inputs is not None:
+            options["corpora"] = [corpus.recorded() for corpus, _ in self.corpora]
+        if not self.job.decontaminate:
+            del options["decontaminate_words"]
+        return {name: value for name, value in options.items() if value or name not in OPTIONAL}
+
+    def identity(self, listings: list[Listing]) -> dict[str, Any]:
+        """Return what the pieces of the job depend on. Jobs with the same identity share their staging."""
+        options = {name: value for name, value in recorded_options(self.job).items() if name not in LIMITS}
+        whole = one_listing(listings)
+        identity: dict[str, Any] = {
+            "options": options | self.hashes(),
+            "seed": self.job.seed,
+            "files": [list(file) for file in whole.files],
+        }
+        if whole.in_folders:
+            identity["in_folders"] = sorted(whole.in_folders)
+        if self.job.inputs is not None:
+            of_corpora = zip(self.corpora, listings, strict=True)
+            identity["corpora"] = [
+                [corpus.recorded(), [file.path for file in listing.files]] for (corpus, _), listing in of_corpora
+            ]
+        return identity
+
+
+def resolved(job: ShardJob) -> Resolved:
+    """Return the job with what its names stand for.
 
     Raises UsageError for an unknown name, a missing package or a flag without effect, and DataError for a file that
     cannot be read. Prints notes about what a language or a set lacks.
     """
-    job = replace(job, encoding=canonical_encoding(job.encoding))
-    language = None
-    if job.language.strip().lower() == AUTO:
+    if (job.input is None) == (job.inputs is None):
+        raise UsageError("Give --input, with files or folders, or --inputs, with a TOML file of several corpora.")
+    corpora = [Corpus(patterns=tuple(job.input))] if job.input else read_corpora(str(job.inputs))
+    jobs = [_with_codes(_with_options(job, corpus)) for corpus in corpora]
+
+    codes = {one.language for one in jobs}
+    if AUTO in codes:
         languages = None if job.languages is None else ",".join(_wanted_codes(job.languages))
-        job = replace(job, language=AUTO, languages=languages)
+        job = replace(job, languages=languages)
     else:
         _refuse_flags_of_auto(job)
-        language = find_language(job.language)
-        _note_rules_of_another_language(language, job)
-        job = replace(job, language=language.code)
-
+    job = replace(job, encoding=canonical_encoding(job.encoding), language=codes.pop() if len(codes) == 1 else AUTO)
     if job.filters is not None:
-        job = replace(job, filters=_chosen_filters(job, language))
+        job = replace(job, filters=_chosen_filters(job))
+
+    sets = _evaluation_sets(job)
+    if sets is not None:
+        job = replace(job, decontaminate=sets.names)
+    jobs = [replace(one, filters=job.filters, languages=job.languages) for one in jobs]
+    return Resolved(job, tuple(zip(corpora, jobs, strict=True)), sets)
+
+
+def one_listing(listings: list[Listing]) -> Listing:
+    """Return the files of all corpora together."""
+    if len(listings) == 1:
+        return listings[0]
+    files = sorted(file for listing in listings for file in listing.files)
+    in_folders = frozenset().union(*(listing.in_folders for listing in listings))
+    return Listing(files, in_folders, [folder for listing in listings for folder in listing.folders])
+
+
+def _with_options(job: ShardJob, corpus: Corpus) -> ShardJob:
+    flags = flags_of(ShardJob)
+    for name, value in corpus.options.items():
+        check = getattr(flags[name][0], "check", None)
+        if isinstance(check, OneOf) and value not in check.choices:
+            place = f"--inputs {job.inputs}, corpus {corpus.name!r}"
+            raise UsageError(f"{place}: {name} = {value!r} is none of {', '.join(check.choices)}.")
+    return replace(job, **corpus.options)
+
+
+def _with_codes(job: ShardJob) -> ShardJob:
+    """Return the job with codes of its encoding and its language."""
+    job = replace(job, encoding=canonical_encoding(job.encoding))
+    if job.language.strip().lower() == AUTO:
+        model_hash()  # to say at once that a package is missing
+        return replace(job, language=AUTO)
+
+    language = find_language(job.language)
+    note = fallback_note(language)
+    if note and job.sentence_splitter != "newline":
+        print(note, file=sys.stderr)
+    return replace(job, language=language.code)
+
+
+def _evaluation_sets(job: ShardJob) -> EvaluationSets | None:
     if not job.decontaminate:
-        return job, None
+        return None
 
     paths = [path for given in job.decontaminate for path in given.split(",") if path]
     sets = read_evaluation_sets(paths, job.decontaminate_words)
     if sets.skipped:
         found = f"{sets.skipped:,} texts of --decontaminate have fewer than {sets.words} words"
         print(f"Note: {found}, so they are not looked for.", file=sys.stderr)
-    return replace(job, decontaminate=sets.names), sets
-
-
-def hashes_of(job: ShardJob, sets: EvaluationSets | None) -> dict[str, str]:
-    """Return hashes of what decides about the result and is no flag, for its identity."""
-    hashes = {}
-    if job.language == AUTO:
-        hashes["language_model"] = model_hash()
-    if sets is not None:
-        hashes["evaluation_sets"] = storage.sha256(sets.to_bytes())
-    return hashes
-
-
-def recorded(job: ShardJob, hashes: dict[str, str]) -> dict[str, Any]:
-    """Return the options that the manifest records."""
-    options = recorded_options(job) | hashes
-    if not job.decontaminate:
-        del options["decontaminate_words"]
-    return {name: value for name, value in options.items() if value or name not in OPTIONAL}
+    return sets
 
 
 def _wanted_codes(given: str) -> list[str]:
@@ -98,18 +174,13 @@ def _refuse_flags_of_auto(job: ShardJob) -> None:
             raise UsageError(f"--{name} needs --language auto, which finds the language of each document.")
 
 
-def _note_rules_of_another_language(language: Language, job: ShardJob) -> None:
-    note = fallback_note(language)
-    if note and job.sentence_splitter != "newline":
-        print(note, file=sys.stderr)
-
-
-def _chosen_filters(job: ShardJob, language: Language | None) -> Thresholds:
+def _chosen_filters(job: ShardJob) -> Thresholds:
     """Return the rules of --filters with their thresholds. Prints those that do not fit the language."""
     assert isinstance(job.filters, str)
-    if language is None:
+    if job.language == AUTO:
         return chosen_rules(job.filters, None)[0]
 
+    language = find_language(job.language)
     chosen, unfit = chosen_rules(job.filters, language.code, language.rules)
     if unfit:
         print(

@@ -52,14 +52,16 @@ from pipeline.jobs.vocab_accents import accents_warning, default_note, with_case
 from pipeline.options import VocabJob
 from pipeline.pairs.published_tokenizer import without_dropout
 from pipeline.shard.languages import known_language, language_of_text
+from pipeline.vocab.cut_words import check_rules
 from pipeline.vocab.extend import check_extendable
 from pipeline.vocab.memory import Tally, all_words, estimated_memory
 from pipeline.vocab.report import Usage, VocabularyUse, describe_usage
-from pipeline.words.rules import Rules, check_rules, rules_of
+from pipeline.words.rules import Rules, rules_of
 from schemas import FORMAT_VERSION, storage
 from schemas.errors import DataError, UsageError
 from schemas.manifest import Input, Manifest, Shard, read_manifest, read_root
 from schemas.vocabulary import TOKENIZER_FILE, parse_vocabulary
+from schemas.vocabulary_kinds import flags_of_others
 
 MAX_DESCRIBERS = 64
 """Maximum workers that describe the vocabulary at the same time. Each needs some 50 ms to read tokenizer.json."""
@@ -140,7 +142,7 @@ def resolve_extension(job: VocabJob) -> tuple[VocabJob, list[Input]]:
     resolved = replace(
         job,
         model=vocabulary.model,
-        lowercase=vocabulary.model == "wordpiece" and bool(normalizer.get("lowercase")),
+        lowercase=rules_of(vocabulary.model, bool(normalizer.get("lowercase"))).lowercase,
         keep_accents=False,  # decided by the folder's own rules
         size=vocabulary.size + int(job.add or 0),
     )
@@ -254,11 +256,9 @@ def _run_job(
 
 
 def _recorded_options(job: VocabJob) -> dict[str, Any]:
-    """Return the options that the manifest records. Other models omit Unigram's options, which were added later."""
-    options = recorded_options(job)
-    if job.model != "unigram":
-        del options["special_tokens"]
-        del options["keep_accents"]
+    """Return the options that the manifest records, without those for other kinds."""
+    others = flags_of_others(job.model)
+    options = {name: value for name, value in recorded_options(job).items() if name not in others}
     if job.extend is None:
         del options["add"]
     return options

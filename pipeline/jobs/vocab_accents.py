@@ -20,9 +20,13 @@ from pipeline.shard.languages import Language
 from pipeline.words.rules import Rules, fold_steps, normalizer
 from schemas import shards, storage
 from schemas.manifest import Manifest, read_shard_bytes, read_shards_of_part
+from schemas.vocabulary_kinds import kind_of
 
 UNACCENTED = ("en", "zh")
 """Languages whose text ignores accents by default, as the published models of these languages do."""
+
+CASED = Rules("wordpiece", lowercase=False)
+"""The rules whose counts have a text's characters as they are."""
 
 MAX_CHANGED = 0.01  # share of a text's letters; more is a warning
 SAMPLED_CHARACTERS = 1_000_000
@@ -34,29 +38,24 @@ VARIATION_SELECTORS = "".join(map(chr, range(0xFE00, 0xFE10)))
 
 def with_case_of(job: VocabJob, language: Language) -> VocabJob:
     """Return the job with the case and accents that its language has by default, where the user chose none."""
+    kind = kind_of(job.model)
     is_unaccented = language.code in UNACCENTED
-    lowercase = job.lowercase
-    if lowercase is None:
-        is_albert = job.model == "unigram" and job.special_tokens == "albert"
-        lowercase = is_albert or (job.model == "wordpiece" and is_unaccented)
+    lowercase = kind.specials_of(job.special_tokens).lowercase if job.lowercase is None else job.lowercase
     keep_accents = job.keep_accents
     if keep_accents is None:
-        keep_accents = job.model == "unigram" and not is_unaccented
-    return replace(job, lowercase=lowercase, keep_accents=keep_accents)
+        keep_accents = kind.accents_flag == "keep_accents" and not is_unaccented
+    return replace(job, lowercase=is_unaccented if lowercase is None else lowercase, keep_accents=keep_accents)
 
 
 def default_note(given: VocabJob, job: VocabJob, language: Language) -> str:
     """Return what the language decided, if English would have decided otherwise; else an empty note."""
-    if language.code in UNACCENTED:
+    decides = kind_of(job.model).accents_flag
+    if language.code in UNACCENTED or not decides or getattr(given, decides) is not None:
         return ""
-    kept, flag = "", ""
-    if job.model == "wordpiece" and given.lowercase is None:
-        kept, flag = "case and accents are", "--lowercase"
-    elif job.model == "unigram" and given.keep_accents is None:
-        kept, flag = "accents are", "--no_keep_accents"
-    return kept and (
-        f"Note: {kept} kept, because the text is in {language.name} ({language.code}), not in English or Chinese. "
-        f"{flag} ignores them."
+    kept, flag = ("case and accents", "lowercase") if decides == "lowercase" else ("accents", "no_keep_accents")
+    return (
+        f"Note: {kept} are kept, because the text is in {language.name} ({language.code}), not in English or Chinese. "
+        f"--{flag} ignores them."
     )
 
 
@@ -65,11 +64,12 @@ def accents_warning(job: VocabJob, source: Manifest) -> str:
 
     source: the manifest of the job's text or counts, of which about a million characters are read.
     """
-    if job.extend is None and job.model == "unigram" and not job.keep_accents:
+    decides = kind_of(job.model).accents_flag
+    if job.extend is None and decides == "keep_accents" and not job.keep_accents:
         steps = fold_steps(lowercase=False, keep_accents=False)
-        fold = normalizers.Sequence(steps).normalize_str  # type: ignore[arg-type]
+        fold = normalizers.Sequence(steps).normalize_str
         remedy = "Give --keep_accents to keep them."
-    elif job.model == "wordpiece" and job.lowercase:
+    elif decides == "lowercase" and job.lowercase:
         fold = normalizer(lowercase=True).normalize_str
         remedy = "Give --no_lowercase to keep them." if job.extend is None else "Extend a vocabulary that keeps them."
     else:
@@ -126,8 +126,7 @@ def _texts(job: VocabJob, source: Manifest) -> Iterator[tuple[str, int]]:
                     yield sentence.as_py(), 1
         return
 
-    cased = Rules("wordpiece", lowercase=False).name
-    for table in _tables(str(job.counts), source, shards.COUNTS_BY_SOURCE_SCHEMA, cased):
+    for table in _tables(str(job.counts), source, shards.COUNTS_BY_SOURCE_SCHEMA, CASED.name):
         for batch in table.to_batches():
             for word, count in zip(batch["word"], batch["count"], strict=True):
                 yield word.as_py(), count.as_py()

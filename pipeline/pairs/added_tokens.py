@@ -25,7 +25,7 @@ from tokenizers import Encoding
 from pipeline.pairs.encoding_cache import EncodedStrings, JoinedWords
 from pipeline.words.rules import literal_tokenizer
 from schemas.ragged import offsets_of
-from schemas.vocabulary import Model
+from schemas.vocabulary_kinds import Model
 
 SENTENCES_AT_ONCE = 1024  # held as Python strings at the same time; these take many times the memory of Arrow's
 

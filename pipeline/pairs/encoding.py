@@ -45,11 +45,12 @@ from pipeline.pairs.encoding_cache import (
     concatenate,
     merge_encoded,
 )
+from pipeline.vocab.cut_words import are_plain, cut_plain
 from pipeline.words.arrow import SPACE_BYTE, Bools, Bytes, Ints, bytes_of, slices_of, strings_of
-from pipeline.words.cut import CutStrings, are_plain, cut_plain, cut_where, isolate_ideographs
+from pipeline.words.cut import CutStrings, cut_where, isolate_ideographs
 from pipeline.words.rules import Rules, cutter_of
 from schemas.ragged import offsets_of
-from schemas.vocabulary import Model
+from schemas.vocabulary_kinds import Model
 
 CHUNK_BYTES = 2 << 20
 

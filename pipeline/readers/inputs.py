@@ -65,6 +65,7 @@ class FileRange:
     format: "auto" if the worker must detect it, which `with_format` does.
     path_as_written: the path as the user wrote it, if workers need a different one.
     in_folder: whether the file was not named, only its folder, so that it is left out if it is not text.
+    corpus: the name of its corpus, with --inputs.
     """
 
     path: str
@@ -78,6 +79,7 @@ class FileRange:
     path_as_written: str = ""
     encoding: str = UTF8
     in_folder: bool = False
+    corpus: str = ""
 
     @property
     def file(self) -> InputFile:

@@ -75,6 +75,7 @@ def _member_range(archive: FileRange, member: Member) -> tuple[FileRange, Reject
         path_as_written=f"{archive.display_path}/{name}",
         encoding=archive.encoding,
         in_folder=True,
+        corpus=archive.corpus,
         data=member.data,
     )
     if member.reason:

@@ -12,7 +12,7 @@ write_shard.py.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import chain
 from typing import Any
@@ -169,9 +169,9 @@ def _judged(document: Document, measured: Any, judges: str, options: ReadOptions
 
 
 def _rules(judges: str, document: Document, options: ReadOptions) -> list[str]:
-    """Return the names of the rules that judge this. With --language auto, they must fit the document's language."""
+    """Return the names of the rules that judge this. Among several languages, they must fit the document's."""
     names = [name for name in options.filters if RULES[name].judges == judges]
-    if options.detects_languages:
+    if options.has_languages:
         names = [name for name in names if fits(RULES[name].needs, document.language)]
     return names
 
@@ -193,7 +193,11 @@ STEPS: tuple[Step, ...] = (
 
 @dataclass(frozen=True)
 class ReadOptions(RecordOptions):
-    """How files become documents: the part of the job's options that workers need."""
+    """How files become documents: the part of the job's options that workers need.
+
+    has_languages: whether rows have the columns of languages. share: of documents that are kept, by their ids.
+    of_corpora: the options of each corpus of --inputs, by its name. They differ in what a corpus may choose.
+    """
 
     language: str
     sentence_splitter: Splitter
@@ -206,6 +210,9 @@ class ReadOptions(RecordOptions):
     min_language_confidence: float = 0.0
     mask_private: bool = False
     evaluation_sets: str = ""  # the URL of the file that holds them
+    has_languages: bool = False
+    share: float = 1.0
+    of_corpora: Mapping[str, ReadOptions] = field(default_factory=dict)
 
     @property
     def detects_languages(self) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -28,6 +28,8 @@ RUN_CHARACTERS = 32 << 20
 MAX_EXCERPTS = 10_000
 """Maximum rejected records per run with an excerpt, of about 1 KB each; all are counted. With a wrong --text_key every
 record of a large file is rejected, and no document ever fills the run."""
+
+BEYOND_SHARE = "beyond the share of its corpus"  # reason of the ledger
 
 FOLDER = "folder"
 """Source, in the ledger, of files that a folder holds and that are not text."""
@@ -113,23 +115,28 @@ class RunBuffer:
 
     def add(self, record: Record, file_range: FileRange, reading: ReadOptions) -> None:
         """Take a document through all steps and keep its sentences. If a step drops it, count it in the ledger."""
-        document: Document | Drop = Document(record.text, record.source, self.cleaning, reading.language)
+        document = Document(record.text, record.source, self.cleaning, reading.language)
         for step in STEPS:
-            document = step(document, reading)
-            if isinstance(document, Drop):
-                self.ledger[document.reason, record.source] += 1
-                if document.is_listed:
+            done = step(document, reading)
+            if isinstance(done, Drop):
+                self.ledger[done.reason, record.source] += 1
+                if done.is_listed:
                     place = file_range.place(record.position)
-                    self._list(document.reason, record.source, place, record.text[:EXCERPT_CHARACTERS])
+                    self._list(done.reason, record.source, place, record.text[:EXCERPT_CHARACTERS])
                 return
+            document = done
 
         # The id is that of the cleaned text, so that copies that differ in spaces or line breaks are duplicates too.
         sentences = document.sentences
         joined = " ".join(sentences)
         encoded = joined.encode()
-        self.ids.append(document_id(encoded))
+        number = document_id(encoded)
+        if reading.share < 1 and not is_in_share(number, reading.share, reading.seed):
+            self.ledger[BEYOND_SHARE, record.source] += 1
+            return
+        self.ids.append(number)
         self.sources.append(record.source)
-        if reading.detects_languages:
+        if reading.has_languages:
             self.languages.append(document.language)
             self.confidences.append(document.confidence)
 
@@ -168,8 +175,9 @@ class RunBuffer:
     def leave_out(self, file_range: FileRange, error: ForeignFileError) -> None:
         """Count a file of a folder that is not text in the ledger, and keep why. It is no bad record."""
         reason = f"file that looks like {error.kind}"
-        self.ledger[reason, FOLDER] += 1
-        self._list(reason, FOLDER, file_range.place(0), str(error))
+        source = file_range.corpus or FOLDER
+        self.ledger[reason, source] += 1
+        self._list(reason, source, file_range.place(0), str(error))
 
     def _list(self, reason: str, source: str, place: Report, shown: str) -> None:
         if len(self.listed) < MAX_EXCERPTS:
@@ -180,6 +188,11 @@ def _may_be_many_documents(record: Record) -> bool:
     if record.line_count >= MANY_LINES:
         return True
     return record.line_count > MANY_LONG_LINES and min(map(len, record.text.splitlines())) >= LONG_LINE
+
+
+def is_in_share(document: int, share: float, seed: int) -> bool:
+    """Return whether a document is among a random `share` of all ids. A larger share has all of a smaller one."""
+    return key("share", seed, document) < int(share * 2.0**64)
 
 
 def document_id(text: bytes) -> int:
@@ -203,16 +216,19 @@ def read_split(split: Split, reading: ReadOptions) -> Iterator[RunBuffer]:
         if problem is not None:
             documents.leave_out(file_range, problem)
             continue
-        undecodable = UndecodableBytes(file_range, reading.max_undecodable_ratio, reading.max_decompression_ratio)
+        options = reading.of_corpora.get(file_range.corpus, reading)
+        undecodable = UndecodableBytes(file_range, options.max_undecodable_ratio, options.max_decompression_ratio)
 
-        for record in read_records(file_range, reading):
+        for record in read_records(file_range, options):
+            if file_range.corpus:
+                record = replace(record, source=file_range.corpus)
             undecodable.add(record)
 
             if isinstance(record, Rejected):
                 documents.reject(record, file_range)
             else:
-                documents.add(record, file_range, reading)
-                if reading.text_layout == "blank_line":
+                documents.add(record, file_range, options)
+                if options.text_layout == "blank_line":
                     documents.note_unbroken(record, file_range)
 
             # Checked after a document is added, so a run exceeds the limit by at most one document.
@@ -240,6 +256,6 @@ def _files_of(split: Split, reading: ReadOptions) -> Iterator[tuple[FileRange, R
             continue
 
         if file_range.reader.members is not None:
-            yield from ranges_in(file_range, reading)
+            yield from ranges_in(file_range, reading.of_corpora.get(file_range.corpus, reading))
         else:
             yield file_range, None

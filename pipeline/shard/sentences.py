@@ -35,7 +35,7 @@ WRAP_WIDTH = 120  # characters; longer lines are paragraphs, not wrapped lines
 MIN_WRAP_WIDTH = 40  # characters; shorter lines are those of poems, lists and subtitles
 LINES_JOINED = "lines joined"
 
-_BREAK_AFTER = dict.fromkeys(";{}:", "\n")
+_BREAK_AFTER: dict[str, str] = dict.fromkeys(";{}:", "\n")
 """What stands after a line that ends like code. After any other it is a space, and after half a word nothing."""
 
 _SPACES = re.compile("  +")  # four times as fast as " {2,}": Python searches for two spaces, not for one

@@ -117,13 +117,13 @@ def _write_signatures(name: str, documents: RunBuffer, staging: Staging) -> Repo
 
 def rows_of(documents: RunBuffer, reading: ReadOptions) -> pa.RecordBatch:
     """Return the documents in the columns of `run_schema`, without copies if --dedup drops these."""
-    schema = run_schema(reading.dedup, reading.detects_languages)
+    schema = run_schema(reading.dedup, reading.has_languages)
     columns = [
         pa.array(np.array(documents.ids, dtype=np.uint64)),
         pa.array(documents.sources, pa.string()),
         documents.sentences.to_arrow(),
     ]
-    if reading.detects_languages:
+    if reading.has_languages:
         columns += [pa.array(documents.languages, pa.string()), pa.array(documents.confidences, pa.float32())]
     if reading.dedup == "none":
         return pa.record_batch(columns, schema=schema)

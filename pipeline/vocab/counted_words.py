@@ -1,6 +1,6 @@
 """The distinct words of a corpus as arrays of characters, and the parts of them that Unigram learns from.
 
-A piece of Unigram never contains characters of two scripts, as in sentencepiece (split_by_unicode_script). So each word
+A token of Unigram never contains characters of two scripts, as in sentencepiece (split_by_unicode_script). So each word
 is cut between scripts first, "_end." into "_end" and ".", and equal parts of all words are added up. There are far
 fewer parts than words, because words include punctuation. (The underscore stands for sentencepiece's mark of a space,
 U+2581.)
@@ -25,7 +25,7 @@ from pipeline.words.arrow import Bools, Ints, bytes_of
 from pipeline.words.rules import fold_steps
 from schemas import shards
 from schemas.ragged import offsets_of
-from schemas.vocabulary import SENTENCEPIECE_SPACE, Family
+from schemas.vocabulary_kinds import SENTENCEPIECE_SPACE, Family
 
 CODE_POINTS = 0x110000
 LOOKED_UP_AT_ONCE = 100_000  # words or characters per array operation, because numpy makes large copies of them
@@ -128,7 +128,7 @@ def fold_words(words: Words, lowercase: bool, keep_accents: bool) -> Words:
     if not steps:
         return words
 
-    normalize = normalizers.Sequence(steps).normalize_str  # type: ignore[arg-type]
+    normalize = normalizers.Sequence(steps).normalize_str
 
     def fold(word: str) -> str:
         if word[1:].isascii():  # the first character is the mark of a space
@@ -197,7 +197,7 @@ def _cut(words: Words, is_kept_C: Bools, classes_C: NDArray[np.uint8]) -> Words:
 
 
 def script_classes(code_points: Ints) -> NDArray[np.uint8]:
-    """Return (C,) uint8: a number for the script of each code point; only characters with equal numbers share pieces.
+    """Return (C,) uint8: a number for the script of each code point; only characters with equal numbers share tokens.
 
     The scripts are those of tokenizers' `UnicodeScripts`, which follows sentencepiece: kana count as Chinese, and
     digits, punctuation and symbols are one script. It does not name scripts, so each character is compared with one

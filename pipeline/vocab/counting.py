@@ -19,8 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from pipeline.exchange.runs import one_batch
+from pipeline.vocab.cut_words import cut_runs
 from pipeline.words.arrow import SPACE_BYTE, Ints, bytes_of, strings_of
-from pipeline.words.cut import cut_runs
 from pipeline.words.rules import Rules
 from schemas import shards
 from schemas.ragged import group_starts, offsets_of, places_of_ranges
@@ -89,7 +90,7 @@ def _source_of_row(text: pa.Table, sources: Sequence[str]) -> NDArray[np.uint16]
     others = len(sources) - 1
 
     index = pc.index_in(text["source"], listed)  # type: ignore[attr-defined]
-    index = pc.fill_null(index, others)  # type: ignore[attr-defined]
+    index = pc.fill_null(index, others)
     return index.to_numpy().astype(np.uint16)
 
 
@@ -285,11 +286,3 @@ def most_frequent_first(counts: pa.Table) -> pa.Table:
     """Return counts (shards.COUNTS_SCHEMA) sorted by descending count, ties by word."""
     in_order = counts.sort_by([("count", "descending"), ("word", "ascending")])
     return in_order.cast(shards.COUNTS_SCHEMA)
-
-
-def one_batch(table: pa.Table) -> pa.RecordBatch:
-    """Return a table as one record batch, which may be empty."""
-    batches = table.combine_chunks().to_batches()
-    if not batches:
-        return pa.RecordBatch.from_pylist([], table.schema)
-    return batches[0]

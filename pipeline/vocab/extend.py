@@ -1,10 +1,10 @@
 """Extends a published vocabulary with the tokens that save the most tokens in the text of a domain.
 
-New tokens are pieces of the tokenizer's model like the old ones, with ids after them. None of the old ones changes, and
+New tokens are tokens of the tokenizer's model like the old ones, with ids after them. None of the old ones changes, and
 a text without a new token keeps its ids:
 
-    wordpiece   whole words. A word is cut by repeatedly taking the longest piece from its start, so only words that
-                begin with a new piece are cut differently
+    wordpiece   whole words. A word is cut by repeatedly taking the longest token from its start, so only words that
+                begin with a new token are cut differently
     bytebpe     merges, learned from where the old ones end. Old merges come first, so a word is cut as before until
                 they are used up, and then new ones apply
     unigram     parts of words in one script (see counted_words.py), each with the score of its best segmentation, so
@@ -32,17 +32,11 @@ from pipeline.vocab.report import encode_words, word_tokenizer
 from pipeline.vocab.symbol_array import WordSymbols
 from pipeline.vocab.train import MAX_WORD_CHARACTERS, long_words
 from schemas.errors import DataError
-from schemas.vocabulary import (
-    EXTENSION_FILE,
-    SENTENCEPIECE_SPACE,
-    TOKENIZER_FILE,
-    Extension,
-    Vocabulary,
-    parse_vocabulary,
-)
+from schemas.vocabulary import EXTENSION_FILE, TOKENIZER_FILE, Extension, Vocabulary, parse_vocabulary
+from schemas.vocabulary_kinds import SENTENCEPIECE_SPACE
 
 SCORE_MARGIN = 1e-3
-"""How much the score of a new Unigram piece exceeds that of its best segmentation, so that the piece is preferred."""
+"""How much the score of a new Unigram token exceeds that of its best segmentation, so that the token is preferred."""
 
 REWRITTEN = ("vocab.txt", "vocab.json", "merges.txt")
 """Files that list the tokens again, if the folder has them."""
@@ -65,6 +59,10 @@ class NewToken:
     score: float = 0.0
 
 
+Finder = Callable[[Words, bytes, Vocabulary, int, int], list[NewToken]]
+"""Finds at most so many tokens, which occur so often, from words, a tokenizer.json and its vocabulary."""
+
+
 @dataclass(frozen=True)
 class ExtendedVocabulary:
     """The files of an extended vocabulary by name, its new tokens, and the text's number of tokens before and after.
@@ -79,7 +77,9 @@ class ExtendedVocabulary:
     long_words: tuple[int, int] = (0, 0)
 
 
-def extend_vocabulary(words: Words, files: dict[str, bytes], add: int, min_frequency: int) -> ExtendedVocabulary:
+def extend_vocabulary(
+    words: Words, files: dict[str, bytes], find: Finder, add: int, min_frequency: int
+) -> ExtendedVocabulary:
     """Add at most `add` tokens to the vocabulary in `files`, the files of a tokenizer's folder by name.
 
     words: the words of the domain, by the vocabulary's rules (Unigram's with case and accents). Candidates that occur
@@ -92,7 +92,7 @@ def extend_vocabulary(words: Words, files: dict[str, bytes], add: int, min_frequ
     check_extendable(tokenizer_json, vocabulary, TOKENIZER_FILE)
     words = _by_spelling(words)
 
-    new_tokens = _FINDERS[vocabulary.model](words, tokenizer_json, vocabulary, add, min_frequency)
+    new_tokens = find(words, tokenizer_json, vocabulary, add, min_frequency)
     extended = dict(files)
     extended[TOKENIZER_FILE] = _extended_json(tokenizer_json, vocabulary, new_tokens)
     extended |= _extended_lists(files, vocabulary, new_tokens)
@@ -103,7 +103,7 @@ def extend_vocabulary(words: Words, files: dict[str, bytes], add: int, min_frequ
         new_tokens=new_tokens,
         tokens_before=_count_tokens(words, tokenizer_json),
         tokens_after=_count_tokens(words, extended[TOKENIZER_FILE]),
-        long_words=long_words(words) if vocabulary.model == "wordpiece" else (0, 0),
+        long_words=long_words(words, json.loads(tokenizer_json)["model"].get("max_input_chars_per_word")),
     )
 
 
@@ -124,11 +124,11 @@ def _by_spelling(words: Words) -> Words:
 
 def _count_tokens(words: Words, tokenizer_json: bytes) -> int:
     tokenizer, spell = word_tokenizer(tokenizer_json)
-    _, pieces_N = encode_words(tokenizer, [spell(word) for word in words.strings()])
-    return int(pieces_N @ words.counts_N)
+    _, tokens_N = encode_words(tokenizer, [spell(word) for word in words.strings()])
+    return int(tokens_N @ words.counts_N)
 
 
-def _new_words(
+def new_words(
     words: Words, tokenizer_json: bytes, vocabulary: Vocabulary, add: int, min_frequency: int
 ) -> list[NewToken]:
     """Return the words (by BERT's rules) that save the most tokens; ties go to the first by spelling."""
@@ -137,7 +137,7 @@ def _new_words(
     return _most_saving((token for token in found if len(token.spelling) <= MAX_WORD_CHARACTERS), vocabulary, add)
 
 
-def _new_parts(
+def new_parts(
     words: Words, tokenizer_json: bytes, vocabulary: Vocabulary, add: int, min_frequency: int
 ) -> list[NewToken]:
     """Return the parts of Unigram's words that save the most tokens."""
@@ -177,15 +177,15 @@ def _most_saving(found: Iterable[NewToken], vocabulary: Vocabulary, add: int) ->
     return sorted(new, key=lambda token: (-token.saved, token.spelling))[:add]
 
 
-def _new_merges(
+def new_merges(
     words: Words, tokenizer_json: bytes, vocabulary: Vocabulary, add: int, min_frequency: int
 ) -> list[NewToken]:
     """Return the most frequent new merges, in the order in which byte-level BPE learns them."""
     model = Tokenizer(Tokenizer.from_str(tokenizer_json.decode()).model)
-    ids_T, pieces_N = encode_words(model, words.strings())
+    ids_T, tokens_N = encode_words(model, words.strings())
 
     # A merge into an old token would change texts without a new token.
-    symbols = WordSymbols(ids_T.astype(np.int32), pieces_N, words.counts_N)
+    symbols = WordSymbols(ids_T.astype(np.int32), tokens_N, words.counts_N)
     trainer = BPETrainer(symbols, vocabulary.tokens, join_bytes, forbidden=frozenset(vocabulary.tokens))
     trainer.train(vocabulary.size + add, min_frequency)
 
@@ -198,19 +198,15 @@ def _new_merges(
     return found
 
 
-Finder = Callable[[Words, bytes, Vocabulary, int, int], list[NewToken]]
-_FINDERS: dict[str, Finder] = {"wordpiece": _new_words, "bytebpe": _new_merges, "unigram": _new_parts}
-
-
 def _extended_json(tokenizer_json: bytes, vocabulary: Vocabulary, new_tokens: list[NewToken]) -> bytes:
     content = json.loads(tokenizer_json)
     model = content["model"]
-    if vocabulary.model == "unigram":
+    if vocabulary.kind.has_scores:
         model["vocab"] += [[token.spelling, token.score] for token in new_tokens]
     else:
         model["vocab"] |= {token.spelling: vocabulary.size + i for i, token in enumerate(new_tokens)}
 
-    if vocabulary.model == "bytebpe":
+    if "merges" in model:
         # Older files join the two sides by a space.
         are_joined = bool(model["merges"]) and isinstance(model["merges"][0], str)
         merges = [token.merge for token in new_tokens if token.merge is not None]

@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from pipeline.vocab.kinds import maker_of
 from schemas.errors import DataError
 from schemas.host_limits import available_bytes
-from schemas.vocabulary import Model
+from schemas.vocabulary_kinds import Model
 
 Tally = NDArray[np.int64]
 
@@ -31,16 +32,8 @@ def _thresholds() -> NDArray[np.int64]:
 
 THRESHOLDS = _thresholds()
 
-BASE_BYTES = 300 << 20
 BYTES_PER_WORD = 24
-BYTES_PER_CHARACTER = 19
-"""Maximum memory for learning, measured with one million and four million distinct words of 16 characters (311 and 283
-bytes per word)."""
-
-UNIGRAM_BASE_BYTES = 700 << 20
-UNIGRAM_BYTES_PER_CHARACTER = 120
-"""The same for Unigram, measured with 100,000 and 300,000 distinct words of 17 characters: 357 MB and 99 bytes per
-character, starting with 305,000 of the maximum of one million substrings."""
+"""Maximum memory for learning, in addition to what kinds.py has for each kind."""
 
 MAX_POSITIONS = 2**31 - 2
 """Maximum characters and gaps, because the trainer numbers them with 32 bits."""
@@ -56,13 +49,12 @@ class WordAmounts:
     characters: int
     occurrences: int
 
-    def bytes_needed(self, model: Model = "wordpiece") -> int:
+    def bytes_needed(self, model: Model) -> int:
         """Return the memory needed to learn from these words, in bytes."""
-        if model == "unigram":
-            return UNIGRAM_BASE_BYTES + BYTES_PER_WORD * self.words + UNIGRAM_BYTES_PER_CHARACTER * self.characters
-        return BASE_BYTES + BYTES_PER_WORD * self.words + BYTES_PER_CHARACTER * self.characters
+        at_least, per_character = maker_of(model).learning_bytes
+        return at_least + BYTES_PER_WORD * self.words + per_character * self.characters
 
-    def fits(self, memory: int, model: Model = "wordpiece") -> bool:
+    def fits(self, memory: int, model: Model) -> bool:
         """Return whether learning from these words fits into `memory` bytes."""
         return self.bytes_needed(model) <= memory and self.words + self.characters <= MAX_POSITIONS
 
@@ -72,7 +64,7 @@ class WordAmounts:
         return WordAmounts(self.words - other.words, self.characters - other.characters, occurrences)
 
 
-def estimated_memory(text_bytes: int, model: Model = "wordpiece") -> int:
+def estimated_memory(text_bytes: int, model: Model) -> int:
     """Estimate the memory for learning, in bytes, before the words are counted. Too large for a small text.
 
     Heaps' law, with constants that fit web text from 16 GB (10 million distinct words) to 10 TB (480 million): words =
@@ -117,7 +109,7 @@ def listed_from(tally: Tally, limit: int) -> int:
     return int(fitting[0] if len(fitting) else THRESHOLDS[-1])
 
 
-def check_fit(tally: Tally, left_out: WordAmounts, memory: int, model: Model = "wordpiece") -> None:
+def check_fit(tally: Tally, left_out: WordAmounts, memory: int, model: Model) -> None:
     """Raise DataError unless the words that are not left out fit into `memory` bytes.
 
     The error names the --min_word_count that would fit, and what it would leave out.

@@ -16,18 +16,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from tokenizers import Tokenizer, decoders
+from tokenizers import Tokenizer
 
 from pipeline.words.arrow import Ints
 from pipeline.words.rules import literal_tokenizer
-from schemas.vocabulary import (
-    SENTENCEPIECE_SPACE,
-    TOKENIZER_FILE,
-    Model,
-    Vocabulary,
-    parse_vocabulary,
-    text_of_bytes,
-)
+from schemas.vocabulary import TOKENIZER_FILE, Vocabulary, parse_vocabulary
+from schemas.vocabulary_kinds import Model, kind_of
 
 MAX_LISTED = 20  # tokens or words of each kind that a report names
 ENCODED_AT_ONCE = 100_000  # given to the tokenizer in one call
@@ -82,10 +76,10 @@ class VocabularyUse:
         usage = self.usage
         encoded = by_source["word"].combine_chunks().dictionary_encode()
         words = [self._spell(word) for word in encoded.dictionary.to_pylist()]
-        ids_K, pieces_N = encode_words(self._tokenizer, words)
+        ids_K, tokens_N = encode_words(self._tokenizer, words)
 
-        word_of_token_K = np.repeat(np.arange(len(pieces_N)), pieces_N)
-        is_unknown_N = np.zeros(len(pieces_N), dtype=bool)
+        word_of_token_K = np.repeat(np.arange(len(tokens_N)), tokens_N)
+        is_unknown_N = np.zeros(len(tokens_N), dtype=bool)
         is_unknown_N[word_of_token_K[ids_K == self._vocabulary.special_id("unk")]] = True
 
         word_R = encoded.indices.to_numpy()
@@ -94,12 +88,12 @@ class VocabularyUse:
 
         # add.at sums 64-bit integers; bincount with weights would round to floats.
         np.add.at(usage.words_S, source_R, count_R)
-        np.add.at(usage.tokens_S, source_R, count_R * pieces_N[word_R])
+        np.add.at(usage.tokens_S, source_R, count_R * tokens_N[word_R])
         np.add.at(usage.unknown_S, source_R, count_R * is_unknown_N[word_R])
 
-        count_N = np.zeros(len(pieces_N), dtype=np.int64)
+        count_N = np.zeros(len(tokens_N), dtype=np.int64)
         np.add.at(count_N, word_R, count_R)
-        np.add.at(usage.used_V, ids_K, np.repeat(count_N, pieces_N))
+        np.add.at(usage.used_V, ids_K, np.repeat(count_N, tokens_N))
 
         length_N = np.fromiter(map(len, words), np.int64, len(words))
         usage.characters += int(length_N @ count_N)
@@ -155,17 +149,17 @@ def describe_tokens(vocabulary: Vocabulary, used_V: Ints) -> dict[str, Any]:
 
 
 def encode_words(model_alone: Tokenizer, words: Sequence[str]) -> tuple[Ints, Ints]:
-    """Return (ids_K of all words end to end, pieces_N: the number of tokens of each word), both int64."""
+    """Return (ids_K of all words end to end, tokens_N: the number of tokens of each word), both int64."""
     ids = [np.zeros(0, dtype=np.int64)]
-    pieces = [np.zeros(0, dtype=np.int64)]
+    lengths = [np.zeros(0, dtype=np.int64)]
 
     for start in range(0, len(words), ENCODED_AT_ONCE):
         encodings = model_alone.encode_batch_fast(words[start : start + ENCODED_AT_ONCE], add_special_tokens=False)
         ids_of_word = [encoding.ids for encoding in encodings]
         ids.append(np.fromiter(chain.from_iterable(ids_of_word), np.int64))
-        pieces.append(np.fromiter(map(len, ids_of_word), np.int64, len(ids_of_word)))
+        lengths.append(np.fromiter(map(len, ids_of_word), np.int64, len(ids_of_word)))
 
-    return np.concatenate(ids), np.concatenate(pieces)
+    return np.concatenate(ids), np.concatenate(lengths)
 
 
 def word_tokenizer(tokenizer_json: bytes) -> tuple[Tokenizer, Callable[[str], str]]:
@@ -175,9 +169,10 @@ def word_tokenizer(tokenizer_json: bytes) -> tuple[Tokenizer, Callable[[str], st
     Unigram's have case and accents, so they go through all rules, without the mark that they begin with.
     """
     tokenizer = literal_tokenizer(tokenizer_json)
-    if json.loads(tokenizer_json)["model"]["type"] != "Unigram":
+    kind = parse_vocabulary(tokenizer_json, TOKENIZER_FILE).kind
+    if not kind.rules_vary:
         return Tokenizer(tokenizer.model), str
-    return tokenizer, lambda word: word.removeprefix(SENTENCEPIECE_SPACE)
+    return tokenizer, lambda word: word.removeprefix(kind.word_start)
 
 
 def compare_vocabularies(jsons: tuple[bytes, bytes], names: tuple[str, str], counts: WordCounts) -> Iterator[str]:
@@ -196,7 +191,7 @@ def compare_vocabularies(jsons: tuple[bytes, bytes], names: tuple[str, str], cou
     yield f"shared      {shared:,} tokens: {shared / parsed[0].size:.1%} of A, {shared / parsed[1].size:.1%} of B"
     yield "only in A   " + " ".join(a.first_missing(in_b))
     yield "only in B   " + " ".join(b.first_missing(in_a))
-    yield from _compare_cuts(a, b, counts, text_of_bytes if spelt_by == "bytebpe" else str)
+    yield from _compare_cuts(a, b, counts, kind_of(spelt_by).shown)
 
 
 def _compare_cuts(a: _Compared, b: _Compared, counts: WordCounts, show_word: Callable[[str], str]) -> Iterator[str]:
@@ -261,14 +256,7 @@ def _cutter_by_spelling(tokenizer_json: bytes, model: Model, spelt_by: Model) ->
     tokenizer = Tokenizer.from_str(tokenizer_json.decode())
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    if spelt_by == "unigram":
-        return lambda word: tokenizer.encode(word.removeprefix(SENTENCEPIECE_SPACE), add_special_tokens=False).tokens
-
-    if model == spelt_by:
+    kind = kind_of(spelt_by)
+    if model == spelt_by and not kind.rules_vary:
         return lambda word: [token.value for token in tokenizer.model.tokenize(word)]
-
-    if spelt_by == "wordpiece":
-        return lambda word: tokenizer.encode(word, add_special_tokens=False).tokens
-
-    decode_bytes = decoders.ByteLevel().decode
-    return lambda word: tokenizer.encode(decode_bytes([word]).strip(), add_special_tokens=False).tokens
+    return lambda word: tokenizer.encode(kind.readable(word).strip(), add_special_tokens=False).tokens

@@ -1,4 +1,4 @@
-"""The files of a vocabulary folder, as `tokenizers` and transformers load them.
+"""The files of a vocabulary folder, as `tokenizers` and transformers load them: a function for each kind.
 
 tokenizer.json          the whole tokenizer: normalization, word rules, tokens, special tokens
 tokenizer_config.json   which class transformers' AutoTokenizer makes of it
@@ -16,138 +16,122 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, processors
 
 from pipeline.vocab.counted_words import UnigramRules
-from pipeline.vocab.train import MAX_WORD_CHARACTERS, UNIGRAM_FIRST, TrainedVocabulary
-from pipeline.words.rules import normalizer, pre_tokenizer, unigram_normalizer
-from schemas.vocabulary import SENTENCEPIECE_SPACE, SPECIALS, XLNET_SPECIALS, Model, specials_of
-
-_TOKENIZER_CLASS = "PreTrainedTokenizerFast"
+from pipeline.vocab.train import MAX_WORD_CHARACTERS, TrainedVocabulary
+from pipeline.words import rules as words
+from schemas.vocabulary_kinds import SENTENCEPIECE_SPACE
 
 
-def vocabulary_files(trained: TrainedVocabulary, model: Model, rules: UnigramRules) -> dict[str, bytes]:
-    """Return the contents of each file by name. Models other than Unigram use only the case of `rules`."""
-    files: dict[str, str] = {}
-    if model == "wordpiece":
-        tokenizer = wordpiece_tokenizer(trained, rules.lowercase)
-        files["vocab.txt"] = "".join(f"{token}\n" for token in trained.tokens)
-    elif model == "unigram":
-        tokenizer = unigram_tokenizer(trained, rules)
-    else:
-        tokenizer = bytebpe_tokenizer(trained)
-        files["vocab.json"] = json.dumps(_ids(trained), ensure_ascii=False)
-        files["merges.txt"] = "#version: 0.2\n" + "".join(f"{left} {right}\n" for left, right in trained.merges)
+def wordpiece_files(trained: TrainedVocabulary, rules: UnigramRules) -> dict[str, bytes]:
+    """Return the contents of each file by name: a tokenizer with BERT's rules and row format."""
+    model = models.WordPiece(vocab=_ids(trained), unk_token="[UNK]", max_input_chars_per_word=MAX_WORD_CHARACTERS)
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = words.normalizer(rules.lowercase)
+    tokenizer.pre_tokenizer = words.bert_pre_tokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.post_processor = _rows(trained)
+    tokenizer.add_special_tokens(list(trained.specials.all))
 
-    files["tokenizer.json"] = tokenizer.to_str(pretty=True)
-    files["tokenizer_config.json"] = json.dumps(tokenizer_config(model, rules), indent=1, ensure_ascii=False) + "\n"
-    return {name: content.encode() for name, content in files.items()}
-
-
-def _ids(trained: TrainedVocabulary) -> dict[str, int]:
-    return {token: i for i, token in enumerate(trained.tokens)}
+    config = {
+        "do_lower_case": rules.lowercase,
+        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+    }
+    return _files(tokenizer, trained, config, {"vocab.txt": "".join(f"{token}\n" for token in trained.tokens)})
 
 
-def wordpiece_tokenizer(trained: TrainedVocabulary, lowercase: bool) -> Tokenizer:
-    """Return a tokenizer with BERT's rules and row format."""
-    vocab = _ids(trained)
-    tokenizer = Tokenizer(
-        models.WordPiece(vocab=vocab, unk_token="[UNK]", max_input_chars_per_word=MAX_WORD_CHARACTERS)
-    )
-    tokenizer.normalizer = normalizer(lowercase)  # type: ignore[assignment]
-    tokenizer.pre_tokenizer = pre_tokenizer("wordpiece")  # type: ignore[assignment]
-    tokenizer.decoder = decoders.WordPiece()  # type: ignore[assignment]
+def bytebpe_files(trained: TrainedVocabulary, _: UnigramRules) -> dict[str, bytes]:
+    """Return the same with GPT-2's rules and RoBERTa's row format.
 
-    tokenizer.post_processor = processors.TemplateProcessing(  # type: ignore[assignment]
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", vocab["[CLS]"]), ("[SEP]", vocab["[SEP]"])],
-    )
-    tokenizer.add_special_tokens(list(SPECIALS["wordpiece"].values()))
-    return tokenizer
-
-
-def bytebpe_tokenizer(trained: TrainedVocabulary) -> Tokenizer:
-    """Return a tokenizer with GPT-2's rules and RoBERTa's row format.
-
-    Unlike RoBERTa's own, it puts a space before the first word, so that a word has one form wherever it is.
+    Unlike RoBERTa's own, the tokenizer puts a space before the first word, so that a word has one form wherever it is.
     """
     vocab = _ids(trained)
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=trained.merges))
-    tokenizer.pre_tokenizer = pre_tokenizer("bytebpe")  # type: ignore[assignment]
-    tokenizer.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    tokenizer.pre_tokenizer = words.gpt2_pre_tokenizer()
+    tokenizer.decoder = decoders.ByteLevel()
 
     sep = ("</s>", vocab["</s>"])
     cls = ("<s>", vocab["<s>"])
     roberta_rows = processors.RobertaProcessing(sep, cls, trim_offsets=True, add_prefix_space=True)
-    tokenizer.post_processor = roberta_rows  # type: ignore[assignment]
+    tokenizer.post_processor = roberta_rows
+    tokenizer.add_special_tokens(_with_wide_mask(trained))
 
-    # <mask> includes the space before it, as RoBERTa's does: "the <mask> sat" masks " cat", not a space and "cat".
-    mask = AddedToken("<mask>", lstrip=True, special=True)
-    tokenizer.add_special_tokens(["<s>", "<pad>", "</s>", "<unk>", mask])
-    return tokenizer
-
-
-def unigram_tokenizer(trained: TrainedVocabulary, rules: UnigramRules) -> Tokenizer:
-    """Return a tokenizer with sentencepiece's rules and the row format of ALBERT or XLNet."""
-    scored = list(zip(trained.tokens, trained.scores, strict=True))
-    unk_id = trained.tokens.index("<unk>")
-    tokenizer = Tokenizer(models.Unigram(scored, unk_id, byte_fallback=False))
-    tokenizer.normalizer = unigram_normalizer(rules.lowercase, rules.keep_accents)  # type: ignore[assignment]
-    tokenizer.pre_tokenizer = pre_tokenizer("unigram")  # type: ignore[assignment]
-    tokenizer.decoder = decoders.Metaspace(SENTENCEPIECE_SPACE, prepend_scheme="always")  # type: ignore[assignment]
-
-    special = specials_of("unigram", trained.tokens)
-    cls = special["cls"]
-    sep = special["sep"]
-    single = f"{cls} $A {sep}"
-    pair = f"{cls} $A {sep} $B:1 {sep}:1"
-    if rules.family == "xlnet":  # XLNet's <cls> is a third kind of segment
-        single = f"$A {sep} {cls}:2"
-        pair = f"$A {sep} $B:1 {sep}:1 {cls}:2"
-    tokenizer.post_processor = processors.TemplateProcessing(  # type: ignore[assignment]
-        single=single,
-        pair=pair,
-        special_tokens=[(token, trained.tokens.index(token)) for token in (cls, sep)],
-    )
-
-    # The mask includes the space before it, as the published ones do.
-    tokens: list[str | AddedToken] = list(UNIGRAM_FIRST[rules.family])
-    tokens[tokens.index(special["mask"])] = AddedToken(special["mask"], lstrip=True, special=True)
-    tokenizer.add_special_tokens(tokens)
-    return tokenizer
+    config = {
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "add_prefix_space": True,  # read by RobertaTokenizerFast
+        "model_input_names": ["input_ids", "attention_mask"],
+    }
+    merges = "#version: 0.2\n" + "".join(f"{left} {right}\n" for left, right in trained.merges)
+    lists = {"vocab.json": json.dumps(vocab, ensure_ascii=False), "merges.txt": merges}
+    return _files(tokenizer, trained, config, lists)
 
 
-def tokenizer_config(model: Model, rules: UnigramRules) -> dict[str, Any]:
-    """Return what transformers needs in addition to tokenizer.json.
+def unigram_files(trained: TrainedVocabulary, rules: UnigramRules) -> dict[str, bytes]:
+    """Return the same with sentencepiece's rules and the row format of ALBERT or XLNet.
 
-    PreTrainedTokenizerFast uses tokenizer.json unchanged. BertTokenizerFast and RobertaTokenizerFast replace some of
-    its rules with their own and still give the same ids, except for a few ideographs that BertTokenizerFast does not
-    separate from the characters around them. AlbertTokenizer and XLNetTokenizer also give the same ids, for text
-    without control characters, unusual white space and Hangul, which their rules leave as NFKD makes it.
+    XLNet's rows are padded on the left.
     """
-    config: dict[str, Any] = {"tokenizer_class": _TOKENIZER_CLASS}
-    if model == "wordpiece":
-        config["do_lower_case"] = rules.lowercase
-        config["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
-    elif model == "unigram":
-        config |= _unigram_config(rules)
-    else:
-        config["bos_token"] = "<s>"
-        config["eos_token"] = "</s>"
-        config["add_prefix_space"] = True  # read by RobertaTokenizerFast
-        config["model_input_names"] = ["input_ids", "attention_mask"]
+    scored = list(zip(trained.tokens, trained.scores, strict=True))
+    tokenizer = Tokenizer(models.Unigram(scored, trained.tokens.index("<unk>"), byte_fallback=False))
+    tokenizer.normalizer = words.unigram_normalizer(rules.lowercase, rules.keep_accents)
+    tokenizer.pre_tokenizer = words.sentencepiece_pre_tokenizer()
+    tokenizer.decoder = decoders.Metaspace(SENTENCEPIECE_SPACE, prepend_scheme="always")
+    tokenizer.post_processor = _rows(trained)
+    tokenizer.add_special_tokens(_with_wide_mask(trained))
 
-    for role, token in (XLNET_SPECIALS if rules.family == "xlnet" else SPECIALS[model]).items():
-        config[f"{role}_token"] = token
-    return config
-
-
-def _unigram_config(rules: UnigramRules) -> dict[str, Any]:
-    """Return what AlbertTokenizer and XLNetTokenizer read. XLNet's rows are padded on the left."""
     config: dict[str, Any] = {
         "do_lower_case": rules.lowercase,
         "keep_accents": rules.keep_accents,
         "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
     }
     if rules.family == "xlnet":
-        tokens = {"bos_token": "<s>", "eos_token": "</s>", "additional_special_tokens": ["<eop>", "<eod>"]}
-        return config | tokens | {"padding_side": "left"}
-    return config | {"bos_token": "[CLS]", "eos_token": "[SEP]"}
+        config |= {"bos_token": "<s>", "eos_token": "</s>", "additional_special_tokens": ["<eop>", "<eod>"]}
+        config["padding_side"] = "left"
+    else:
+        config |= {"bos_token": "[CLS]", "eos_token": "[SEP]"}
+    return _files(tokenizer, trained, config, {})
+
+
+def _ids(trained: TrainedVocabulary) -> dict[str, int]:
+    return {token: i for i, token in enumerate(trained.tokens)}
+
+
+def _rows(trained: TrainedVocabulary) -> processors.TemplateProcessing:
+    """Return the row format of BERT and ALBERT, or XLNet's, whose <cls> is last and a third kind of segment."""
+    cls = trained.specials.by_role["cls"]
+    sep = trained.specials.by_role["sep"]
+    is_xlnet = trained.specials.family == "xlnet"
+    return processors.TemplateProcessing(
+        single=f"$A {sep} {cls}:2" if is_xlnet else f"{cls} $A {sep}",
+        pair=f"$A {sep} $B:1 {sep}:1 {cls}:2" if is_xlnet else f"{cls} $A {sep} $B:1 {sep}:1",
+        special_tokens=[(token, trained.tokens.index(token)) for token in (cls, sep)],
+    )
+
+
+def _with_wide_mask(trained: TrainedVocabulary) -> list[str | AddedToken]:
+    """Return the special tokens. The mask includes the space before it, as published ones do.
+
+    "the <mask> sat" then masks " cat", not a space and "cat".
+    """
+    mask = trained.specials.by_role["mask"]
+    wide = AddedToken(mask, lstrip=True, special=True)
+    return [wide if token == mask else token for token in trained.specials.all]
+
+
+def _files(
+    tokenizer: Tokenizer, trained: TrainedVocabulary, config: dict[str, Any], lists: dict[str, str]
+) -> dict[str, bytes]:
+    """Return all files. config: what tokenizer_config.json has for this kind alone. lists: further files.
+
+    PreTrainedTokenizerFast uses tokenizer.json unchanged. BertTokenizerFast and RobertaTokenizerFast replace some of
+    its rules with their own and still give the same ids, except for a few ideographs that BertTokenizerFast does not
+    separate from the characters around them. AlbertTokenizer and XLNetTokenizer also give the same ids, for text
+    without control characters, unusual white space and Hangul, which their rules leave as NFKD makes it.
+    """
+    special = {f"{role}_token": token for role, token in trained.specials.by_role.items()}
+    content = {"tokenizer_class": "PreTrainedTokenizerFast", **config, **special}
+    files = {
+        **lists,
+        "tokenizer.json": tokenizer.to_str(pretty=True),
+        "tokenizer_config.json": json.dumps(content, indent=1, ensure_ascii=False) + "\n",
+    }
+    return {name: text.encode() for name, text in files.items()}

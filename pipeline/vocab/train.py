@@ -1,8 +1,8 @@
-"""Trains a vocabulary from word counts. The result is its tokens in the order of their ids.
+"""Trains vocabularies from word counts: a function for each kind. The result is the tokens in the order of their ids.
 
     wordpiece   [PAD] [UNK] [CLS] [SEP] [MASK], the sorted alphabet, then merges in the order learned, [unusedN]
     bytebpe     <s> <pad> </s> <unk>, the 256 bytes, merges, [unusedN], and <mask> last, as in RoBERTa
-    unigram     the special tokens of ALBERT or XLNet, then pieces, the most probable first
+    unigram     the special tokens of ALBERT or XLNet, then tokens, the most probable first
 
 Shape suffixes: N distinct words, T characters of all words, C code points (all of Unicode).
 """
@@ -14,23 +14,17 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from pipeline.vocab.bpe import BPETrainer, join_bytes, join_wordpieces
+from pipeline.vocab.bpe import BPETrainer, Join, join_bytes, join_wordpieces
 from pipeline.vocab.counted_words import CODE_POINTS, UnigramRules, Words, cut_parts, fold_words, look_up
 from pipeline.vocab.symbol_array import WordSymbols
-from pipeline.vocab.unigram import learn_pieces
+from pipeline.vocab.unigram import learn_tokens
 from pipeline.words.arrow import Bools, Ints
 from schemas.errors import DataError
 from schemas.ragged import offsets_of
-from schemas.vocabulary import BERT_SPECIALS, BYTE_OF_CHARACTER, XLNET_FIRST, Model
+from schemas.vocabulary_kinds import BYTE_OF_CHARACTER, Model, SpecialTokens, kind_of
 
 MAX_CUT = 0.005  # share of the text's characters that the default alphabet may leave out
 MAX_WORD_CHARACTERS = 100  # characters; tokenizers encodes a longer word as [UNK] (in Google's code the limit is 200)
-BYTEBPE_FIRST = ["<s>", "<pad>", "</s>", "<unk>"]
-BYTEBPE_LAST = ["<mask>"]
-
-UNIGRAM_FIRST = {"albert": ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"], "xlnet": list(XLNET_FIRST)}
-"""The special tokens by id, as in the published models. XLNet has 9."""
-
 UNUSED_CHARACTERS = "[unused0123456789]"
 UNIGRAM_COVERAGE = 0.99995  # of the text's characters, as in the training of ALBERT's and XLNet's vocabularies
 
@@ -62,6 +56,7 @@ class TrainedVocabulary:
     """
 
     tokens: list[str]
+    specials: SpecialTokens
     merges: list[tuple[str, str]]
     left_out: LeftOut
     free_places: int
@@ -87,54 +82,30 @@ class VocabularyOptions:
     alphabet_room: int | None = None
     text: str = "the text"
 
-
-def train_vocabulary(words: Words, options: VocabularyOptions) -> TrainedVocabulary:
-    """Train a vocabulary from words and their counts. Their order does not matter.
-
-    Raises DataError if `options.size` cannot hold the special tokens and the alphabet, or if no word is left to learn
-    from.
-    """
-    if options.model == "unigram":
-        return _train_unigram(words, options)
-
-    if options.model == "wordpiece":
-        first = list(BERT_SPECIALS.values())
-        last: list[str] = []
-        join = join_wordpieces
-        alphabet = _wordpiece_alphabet(words, options)
-    else:
-        assert options.model == "bytebpe"
-        first = BYTEBPE_FIRST
-        last = BYTEBPE_LAST
-        join = join_bytes
-        alphabet = _bytebpe_alphabet(words, options)
-
-    # Keep only one version of each large array alive: the characters take as much memory as any array of the trainer.
-    del words
-    trainer = BPETrainer(alphabet.symbols, alphabet.spellings, join)
-    left_out = alphabet.left_out
-    del alphabet
-
-    room = options.size - len(first) - len(last)
-    trainer.train(room, options.min_frequency)
-
-    missing = -(len(first) + len(trainer.tokens) + len(last)) % options.pad_to_multiple
-    unused = [f"[unused{i}]" for i in range(missing)]
-    return TrainedVocabulary(
-        tokens=[*first, *trainer.tokens, *unused, *last],
-        merges=trainer.merges,
-        left_out=left_out,
-        free_places=room - len(trainer.tokens),
-    )
+    @property
+    def specials(self) -> SpecialTokens:
+        """The vocabulary's special tokens."""
+        return kind_of(self.model).specials_of(self.rules.family)
 
 
-def train_with_all_places(read_words: Callable[[], Words], options: VocabularyOptions) -> TrainedVocabulary:
+ReadWords = Callable[[], Words]
+"""Reads the words to learn from. Trainers call it themselves, so that no caller keeps the words in memory."""
+
+
+Trainer = Callable[[ReadWords, VocabularyOptions], TrainedVocabulary]
+"""Trains a vocabulary of one kind. The order of the words does not matter.
+
+Raises DataError if `options.size` cannot hold the special tokens and the alphabet, or if no word is left to learn from.
+"""
+
+
+def train_with_all_places(train: Trainer, read_words: ReadWords, options: VocabularyOptions) -> TrainedVocabulary:
     """Train a vocabulary, and while places stay free, train again with more characters of those that were left out.
 
     A character takes up to two places in WordPiece. read_words: reads the words again for each training, because they
     are not kept in memory meanwhile.
     """
-    trained = train_vocabulary(read_words(), options)
+    trained = train(read_words, options)
     if options.max_alphabet is not None:
         return trained
 
@@ -142,17 +113,47 @@ def train_with_all_places(read_words: Callable[[], Words], options: VocabularyOp
     while trained.left_out.cut_characters and 0 < trained.free_places < free_before:
         free_before = trained.free_places
         room = trained.left_out.kept_characters + max(1, free_before // 2)
-        trained = train_vocabulary(read_words(), replace(options, alphabet_room=room))
+        trained = train(read_words, replace(options, alphabet_room=room))
 
     check_coverage(trained.left_out, options.size)
     return trained
 
 
-def _train_unigram(words: Words, options: VocabularyOptions) -> TrainedVocabulary:
-    """Train a Unigram vocabulary."""
-    rules = options.rules
-    first = UNIGRAM_FIRST[rules.family]
-    words = fold_words(words, rules.lowercase, rules.keep_accents)
+def train_wordpiece(read_words: ReadWords, options: VocabularyOptions) -> TrainedVocabulary:
+    """Train a WordPiece vocabulary: a Trainer."""
+    return _train_bpe(lambda: _wordpiece_alphabet(read_words(), options), join_wordpieces, options)
+
+
+def train_bytebpe(read_words: ReadWords, options: VocabularyOptions) -> TrainedVocabulary:
+    """Train a vocabulary of byte-level BPE: a Trainer."""
+    return _train_bpe(lambda: _bytebpe_alphabet(read_words(), options), join_bytes, options)
+
+
+def _train_bpe(read_alphabet: Callable[[], _Alphabet], join: Join, options: VocabularyOptions) -> TrainedVocabulary:
+    alphabet = read_alphabet()
+    trainer = BPETrainer(alphabet.symbols, alphabet.spellings, join)
+    left_out = alphabet.left_out
+    del alphabet  # its symbols take as much memory as any array of the trainer
+
+    specials = options.specials
+    room = options.size - len(specials.all)
+    trainer.train(room, options.min_frequency)
+
+    missing = -(len(specials.all) + len(trainer.tokens)) % options.pad_to_multiple
+    unused = [f"[unused{i}]" for i in range(missing)]
+    return TrainedVocabulary(
+        tokens=[*specials.first, *trainer.tokens, *unused, *specials.last],
+        specials=specials,
+        merges=trainer.merges,
+        left_out=left_out,
+        free_places=room - len(trainer.tokens),
+    )
+
+
+def train_unigram(read_words: ReadWords, options: VocabularyOptions) -> TrainedVocabulary:
+    """Train a Unigram vocabulary: a Trainer."""
+    first = options.specials.first
+    words = fold_words(read_words(), options.rules.lowercase, options.rules.keep_accents)
     counts_C = words.count_characters()
     ranked = -np.sort(-counts_C[counts_C > 0])
     covering = int(np.searchsorted(np.cumsum(ranked), UNIGRAM_COVERAGE * ranked.sum())) + 1
@@ -165,7 +166,7 @@ def _train_unigram(words: Words, options: VocabularyOptions) -> TrainedVocabular
             "--keep_accents."
         )
 
-    # Special tokens that are spelled out in a text must be text, so each of their characters must be a piece too.
+    # Special tokens that are spelled out in a text must be text, so each of their characters must be a token too.
     spelled = {chr(point) for point in np.flatnonzero(is_kept_C).tolist()}
     absent = sorted(set("".join([*first, UNUSED_CHARACTERS])) - spelled)
     room = options.size - len(first) - len(absent)
@@ -176,14 +177,15 @@ def _train_unigram(words: Words, options: VocabularyOptions) -> TrainedVocabular
             f"characters. Give at least {needed}."
         )
 
-    pieces = learn_pieces(parts, room)
-    lowest = min(pieces.scores, default=0.0)
-    tokens = [*first, *pieces.spellings, *absent]
-    scores = [NEVER] * len(first) + pieces.scores + [lowest] * len(absent)
+    learned = learn_tokens(parts, room)
+    lowest = min(learned.scores, default=0.0)
+    tokens = [*first, *learned.spellings, *absent]
+    scores = [NEVER] * len(first) + learned.scores + [lowest] * len(absent)
 
     unused = [f"[unused{i}]" for i in range(-len(tokens) % options.pad_to_multiple)]
     return TrainedVocabulary(
         tokens=[*tokens, *unused],
+        specials=options.specials,
         merges=[],
         left_out=left_out,
         free_places=options.size - len(tokens),
@@ -227,13 +229,13 @@ class _Alphabet:
 def _wordpiece_alphabet(words: Words, options: VocabularyOptions) -> _Alphabet:
     """Choose a WordPiece alphabet, by default of half the vocabulary at first (see train_with_all_places).
 
-    Words with a character that is not in it are left out as a whole: without it, their remaining pieces would be joined
+    Words with a character that is not in it are left out as a whole: without it, their remaining parts would be joined
     into tokens that occur in no text.
     """
-    specials = len(BERT_SPECIALS)
+    specials = len(options.specials.all)
     is_kept_C, left_out = _choose_characters(words.count_characters(), max(1, options.size // 2 - specials), options)
 
-    too_long = long_words(words)
+    too_long = long_words(words, MAX_WORD_CHARACTERS)
     trainable = trainable_words(words, is_kept_C)
     if len(trainable.counts_N) == 0:
         raise _no_trainable_word(len(words.counts_N), too_long[0], options)
@@ -270,7 +272,7 @@ def _no_trainable_word(words: int, too_long: int, options: VocabularyOptions) ->
 
 def _bytebpe_alphabet(words: Words, options: VocabularyOptions) -> _Alphabet:
     """Return the alphabet of all bytes, with which no word is unknown."""
-    specials = len(BYTEBPE_FIRST) + len(BYTEBPE_LAST)
+    specials = len(options.specials.all)
     alphabet = sorted(BYTE_OF_CHARACTER)
     needed = specials + len(alphabet)
     if needed > options.size:
@@ -285,9 +287,9 @@ def _bytebpe_alphabet(words: Words, options: VocabularyOptions) -> _Alphabet:
     return _Alphabet(WordSymbols(symbols_T, words.lengths_N, words.counts_N), alphabet, LeftOut())
 
 
-def long_words(words: Words) -> tuple[int, int]:
-    """Return how many distinct words a WordPiece tokenizer takes for [UNK] because of their length, and how often."""
-    is_long_N = words.lengths_N > MAX_WORD_CHARACTERS
+def long_words(words: Words, longest: int | None) -> tuple[int, int]:
+    """Return how many distinct words have more characters than the longest that a tokenizer takes, and how often."""
+    is_long_N = words.lengths_N > (longest or np.inf)
     return int(np.count_nonzero(is_long_N)), int(words.counts_N[is_long_N].sum())
 
 

@@ -1,12 +1,10 @@
-"""Cuts many strings into words at once.
-
-Array operations cut most text, where a word ends where the class of characters changes:
+"""Cuts many strings into words at once, by array operations: a word ends where the class of characters changes.
 
     BERT's words    runs of letters and digits, and every other character alone
     GPT-2's         runs of letters, of digits or of other characters, and English contractions ("'s")
     sentencepiece's whole runs of non-spaces
 
-The tokenizers library cuts everything else, one run at a time. Property tests check that both follow the same rules.
+The table in pipeline/vocab/kinds.py says which vocabularies follow which rules.
 
 Text is UTF-8, and a property of a character is stored for each of its bytes, so that nothing changes inside of a
 character.
@@ -18,24 +16,20 @@ from __future__ import annotations
 
 import unicodedata
 from functools import lru_cache
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.words.arrow import Bools, Bytes, Ints, bytes_of, slices_of, strings_of
-from pipeline.words.rules import Rules, library_cutter
-from schemas.ragged import offsets_of, places_of_ranges
-from schemas.vocabulary import BYTE_OF_CHARACTER, SENTENCEPIECE_SPACE, SPACE, Model
+from pipeline.words.arrow import Bools, Bytes, Ints, bytes_of, strings_of
+from schemas.ragged import offsets_of
+from schemas.vocabulary_kinds import BYTE_OF_CHARACTER, SENTENCEPIECE_SPACE, SPACE
 
 UNKNOWN = 0
 LETTER = 1
 DIGIT = 2
 OTHER = 3
-
-CUT_AT_ONCE = 8 << 20  # bytes; more at once would take ten times their memory
 
 _KNOWN_BLOCKS = (
     (0x00A1, 0x024F),  # Latin
@@ -91,61 +85,28 @@ def isolate_ideographs(begins_B: Bools, text_B: Bytes) -> None:
     begins_B[after[after < len(text_B)]] = True
 
 
-def cut_runs(runs: pa.StringArray, rules: Rules) -> tuple[pa.StringArray, Ints]:
-    """Cut runs, which must not be empty or contain spaces, into words by the rules of vocabularies trained here.
+def is_unprintable(text_B: Bytes) -> Bools:
+    """Return (B,) bool: whether each byte is anything but printable ASCII."""
+    return (text_B < _FIRST_PRINTABLE) | (text_B > _LAST_PRINTABLE)
 
-    Returns (W words in any order, (W,) the number of each word's run).
+
+def is_of_unknown_class(text_B: Bytes) -> Bools:
+    """Return (B,) bool: whether each byte belongs to a character that `cut_like_gpt2` does not know."""
+    return classes_of(text_B) == UNKNOWN
+
+
+def is_unprintable_or_quoted(text_B: Bytes) -> Bools:
+    """Return (B,) bool: also true for the second of two equal quotation marks in a row, which Unigram replaces.
+
+    This also compares the end of one run with the start of the next, which only sends two more runs to the library.
     """
-    is_plain_N = are_plain(runs, rules.model)
-    plain = cut_plain(runs.filter(pa.array(is_plain_N)), rules)
-    others = _cut_by_library(runs.filter(pa.array(~is_plain_N)), rules)
-
-    run_of_words = [
-        np.repeat(np.flatnonzero(is_plain_N), np.diff(plain.offsets_N1)),
-        np.repeat(np.flatnonzero(~is_plain_N), np.diff(others.offsets_N1)),
-    ]
-    return pa.concat_arrays([plain.parts, others.parts]), np.concatenate(run_of_words)
+    is_strange_B = is_unprintable(text_B)
+    is_strange_B[1:] |= ((text_B[1:] == _APOSTROPHE) | (text_B[1:] == _GRAVE)) & (text_B[1:] == text_B[:-1])
+    return is_strange_B
 
 
-def are_plain(runs: pa.StringArray, model: Model, only_ascii: bool = False) -> Bools:
-    """Return (N,) bool: true for runs that `cut_plain` can cut. An empty run is not plain.
-
-    They are printable ASCII and, in GPT-2's rules, all characters whose class is known, unless `only_ascii`.
-    """
-    text_B, offsets_N1 = bytes_of(runs)
-    if model == "bytebpe" and not only_ascii:
-        is_strange_B = classes_of(text_B) == UNKNOWN
-    else:
-        is_strange_B = (text_B < _FIRST_PRINTABLE) | (text_B > _LAST_PRINTABLE)
-    if model == "unigram":
-        # Two equal quotation marks in a row are replaced. This also compares the end of one run with the start of the
-        # next, which only sends two more runs to the library.
-        is_strange_B[1:] |= ((text_B[1:] == _APOSTROPHE) | (text_B[1:] == _GRAVE)) & (text_B[1:] == text_B[:-1])
-
-    is_plain_N = np.diff(offsets_N1) > 0
-    is_plain_N[is_plain_N] = ~np.logical_or.reduceat(is_strange_B, offsets_N1[:-1][is_plain_N])
-    return is_plain_N
-
-
-def cut_plain(runs: pa.StringArray, rules: Rules) -> CutStrings:
-    """Cut plain runs into words, in order."""
-    if rules.lowercase:
-        runs = pc.ascii_lower(runs)  # type: ignore[attr-defined]
-    if rules.model == "unigram":
-        words = pc.binary_join_element_wise(SENTENCEPIECE_SPACE, runs, "")  # type: ignore[attr-defined]
-        return CutStrings(words, np.arange(len(runs) + 1))
-
-    words = [pa.array([], pa.string())]
-    counts = [np.zeros(0, np.int64)]
-    cut = _cut_like_bert if rules.model == "wordpiece" else _cut_like_gpt2
-    for start, stop in slices_of(runs, CUT_AT_ONCE):
-        of_slice = cut(*bytes_of(runs.slice(start, stop - start)))
-        words.append(of_slice.parts)
-        counts.append(np.diff(of_slice.offsets_N1))
-    return CutStrings(pa.concat_arrays(words), offsets_of(np.concatenate(counts)))
-
-
-def _cut_like_bert(text_B: Bytes, offsets_N1: Ints) -> CutStrings:
+def cut_like_bert(text_B: Bytes, offsets_N1: Ints) -> CutStrings:
+    """Cut runs of printable ASCII into words as BERT does."""
     # A word begins at any character that is no letter or digit, and right after one.
     is_other_B = CLASSES[text_B] == OTHER
     begins_B = is_other_B.copy()
@@ -153,7 +114,7 @@ def _cut_like_bert(text_B: Bytes, offsets_N1: Ints) -> CutStrings:
     return cut_where(begins_B, text_B, offsets_N1)
 
 
-def _cut_like_gpt2(text_B: Bytes, offsets_N1: Ints) -> CutStrings:
+def cut_like_gpt2(text_B: Bytes, offsets_N1: Ints) -> CutStrings:
     """Cut runs into words as byte-level BPE spells them. The first word of each run begins with a space."""
     class_B = classes_of(text_B)
     starts_N = offsets_N1[:-1]
@@ -164,6 +125,13 @@ def _cut_like_gpt2(text_B: Bytes, offsets_N1: Ints) -> CutStrings:
 
     words = cut_where(begins_B, text_B, offsets_N1)
     return words._replace(parts=_spell_bytes(text_B, bytes_of(words.parts)[1], starts_N))
+
+
+def mark_runs(text_B: Bytes, offsets_N1: Ints) -> CutStrings:
+    """Make each run one word, as sentencepiece spells it."""
+    runs = strings_of(text_B, offsets_N1)
+    words = pc.binary_join_element_wise(SENTENCEPIECE_SPACE, runs, "")  # type: ignore[attr-defined]
+    return CutStrings(words, np.arange(len(runs) + 1))
 
 
 def _join_contractions(begins_B: Bools, text_B: Bytes, starts_N: Ints) -> None:
@@ -204,31 +172,6 @@ def _spell_bytes(text_B: Bytes, offsets_W1: Ints, starts_N: Ints) -> pa.StringAr
     spelled[ends_B - 1] = BYTE_SPELLINGS[text_B, 1]
     spelled[ends_B[has_two_B] - 2] = BYTE_SPELLINGS[text_B[has_two_B], 0]
     return strings_of(spelled, start_of_byte_B1[offsets_W1])
-
-
-def _cut_by_library(runs: pa.StringArray, rules: Rules) -> CutStrings:
-    """Cut N runs into words by the tokenizers library, each distinct one once.
-
-    In Chinese these would be whole clauses, which hardly ever repeat, and BERT's rules make every ideograph a word
-    before they look at anything else. So such runs are cut at ideographs first.
-    """
-    text_B, offsets_N1 = bytes_of(runs)
-    begins_B = np.zeros(len(text_B), dtype=bool)
-    if rules.model == "wordpiece":
-        isolate_ideographs(begins_B, text_B)
-    pieces = cut_where(begins_B, text_B, offsets_N1)
-
-    encoded = pieces.parts.dictionary_encode()
-    cut = library_cutter(rules.model, rules.lowercase)
-    words_of_piece = [cut(piece) for piece in encoded.dictionary.to_pylist()]
-    words = pa.array(chain.from_iterable(words_of_piece), pa.string())
-    counts = np.fromiter(map(len, words_of_piece), np.int64, len(words_of_piece))
-
-    # From the words of distinct pieces to those of all pieces, in order.
-    piece_P = encoded.indices.to_numpy()
-    counts_P = counts[piece_P]
-    places_W = places_of_ranges(offsets_of(counts)[piece_P], counts_P)
-    return CutStrings(words.take(pa.array(places_W)), offsets_of(counts_P)[pieces.offsets_N1])
 
 
 def classes_of(text_B: Bytes) -> Bytes:

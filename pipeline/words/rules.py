@@ -13,15 +13,10 @@ from typing import Any
 
 from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 
-from schemas.errors import DataError
-from schemas.vocabulary import SENTENCEPIECE_SPACE, TOKENIZER_FILE, Model
+from schemas.vocabulary_kinds import SENTENCEPIECE_SPACE, VOCABULARY_KINDS, Model, kind_of
 
 Cut = Callable[[str], list[str]]
 """A function from a run of non-spaces to its words."""
-
-_PROBES = ["It's", "Caf\u00e9,", "\u4e2d\u6587", "x\u00a03.14", "don't--stop_2", "two words"]
-
-_RULES_OF: dict[Model, str] = {"wordpiece": "BERT's", "bytebpe": "GPT-2's", "unigram": "ALBERT's"}
 
 _NMT_REMOVED = "[\u0001-\u0008\u000b\u000e-\u001f\u007f\u008f\u009f]"
 _NMT_SPACES = "[\t\n\u000c\r\u1680\u200b\u200c\u200e\u200f\u2028\u2029\u2581\ufeff\ufffd]"
@@ -41,22 +36,15 @@ class Rules:
     @property
     def name(self) -> str:
         """The name of the rules in the names of count files."""
-        if self.model != "wordpiece":
-            return self.model
-        return "wordpiece_uncased" if self.lowercase else "wordpiece_cased"
+        return kind_of(self.model).counted_as[self.lowercase]
 
 
-ALL_RULES = (
-    Rules("wordpiece", lowercase=True),
-    Rules("wordpiece", lowercase=False),
-    Rules("bytebpe", lowercase=False),
-    Rules("unigram", lowercase=False),
-)
+ALL_RULES = tuple(Rules(model, lowercase) for model, kind in VOCABULARY_KINDS.items() for lowercase in kind.counted_as)
 
 
 def rules_of(model: Model, lowercase: bool) -> Rules:
     """Return the rules for counting a vocabulary's words."""
-    return Rules(model, lowercase and model == "wordpiece")
+    return Rules(model, lowercase and True in kind_of(model).counted_as)
 
 
 def normalizer(lowercase: bool) -> normalizers.Normalizer:
@@ -64,7 +52,7 @@ def normalizer(lowercase: bool) -> normalizers.Normalizer:
 
     It removes control characters, separates CJK characters by spaces and, when lowercasing, strips accents.
     """
-    return normalizers.BertNormalizer(lowercase=lowercase)  # type: ignore[return-value]
+    return normalizers.BertNormalizer(lowercase=lowercase)
 
 
 def count_steps() -> list[normalizers.Normalizer]:
@@ -77,7 +65,7 @@ def count_steps() -> list[normalizers.Normalizer]:
     quotes = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
     removed = normalizers.Replace(Regex(_NMT_REMOVED), "")
     spaces = normalizers.Replace(Regex(_NMT_SPACES), " ")
-    return [*quotes, removed, spaces, normalizers.NFKC()]  # type: ignore[list-item]
+    return [*quotes, removed, spaces, normalizers.NFKC()]
 
 
 def fold_steps(lowercase: bool, keep_accents: bool) -> list[normalizers.Normalizer]:
@@ -93,36 +81,25 @@ def fold_steps(lowercase: bool, keep_accents: bool) -> list[normalizers.Normaliz
 def unigram_normalizer(lowercase: bool, keep_accents: bool) -> normalizers.Normalizer:
     """Return sentencepiece's normalization in the form that ALBERT and XLNet use."""
     steps: Any = [*count_steps(), *fold_steps(lowercase, keep_accents)]
-    return normalizers.Sequence(steps)  # type: ignore[return-value]
+    return normalizers.Sequence(steps)
 
 
-def pre_tokenizer(model: Model) -> pre_tokenizers.PreTokenizer:
-    """Return BERT's split at spaces and punctuation, GPT-2's pattern over bytes, or sentencepiece's split at spaces.
-
-    A word in GPT-2's pattern includes the space before it; sentencepiece's begins with a mark for the space.
-    """
-    if model == "unigram":
-        metaspace = pre_tokenizers.Metaspace(SENTENCEPIECE_SPACE, prepend_scheme="always", split=True)
-        return pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), metaspace])  # type: ignore[return-value]
-    if model == "wordpiece":
-        # In tokenizers' list of ideographs, this block begins 256 characters later than in Google's.
-        missed = pre_tokenizers.Split(Regex("[\U0002b820-\U0002b91f]"), "isolated")
-        return pre_tokenizers.Sequence([missed, pre_tokenizers.BertPreTokenizer()])  # type: ignore[return-value]
-    return pre_tokenizers.ByteLevel(add_prefix_space=True)  # type: ignore[return-value]
+def bert_pre_tokenizer() -> pre_tokenizers.PreTokenizer:
+    """Return BERT's split at spaces and punctuation."""
+    # In tokenizers' list of ideographs, this block begins 256 characters later than in Google's.
+    missed = pre_tokenizers.Split(Regex("[\U0002b820-\U0002b91f]"), "isolated")
+    return pre_tokenizers.Sequence([missed, pre_tokenizers.BertPreTokenizer()])
 
 
-def library_cutter(model: Model, lowercase: bool) -> Cut:
-    """Return a function from a run of non-spaces to its words, by the rules of vocabularies trained here.
+def gpt2_pre_tokenizer() -> pre_tokenizers.PreTokenizer:
+    """Return GPT-2's pattern over bytes. A word includes the space before it."""
+    return pre_tokenizers.ByteLevel(add_prefix_space=True)
 
-    Example: `"It's"` -> `["it", "'", "s"]` in BERT.
-    """
-    split = pre_tokenizer(model).pre_tokenize_str
-    if model == "bytebpe":
-        return lambda run: [word for word, _ in split(run)]
 
-    rules: Any = normalizers.Sequence(count_steps()) if model == "unigram" else normalizer(lowercase)
-    normalize = rules.normalize_str
-    return lambda run: [word for word, _ in split(normalize(run))]
+def sentencepiece_pre_tokenizer() -> pre_tokenizers.PreTokenizer:
+    """Return sentencepiece's split at spaces. A word begins with a mark for the space."""
+    metaspace = pre_tokenizers.Metaspace(SENTENCEPIECE_SPACE, prepend_scheme="always", split=True)
+    return pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), metaspace])
 
 
 def literal_tokenizer(tokenizer_json: bytes) -> Tokenizer:
@@ -139,13 +116,13 @@ def cutter_of(tokenizer: Tokenizer, model: Model) -> Cut:
 
     In byte-level BPE, every run begins with a space, wherever it is in the text.
     """
-    cut_text = _text_cutter(tokenizer)
-    if model != "bytebpe":
+    cut_text = text_cutter(tokenizer)
+    if not kind_of(model).is_byte_level:
         return cut_text
     return lambda run: cut_text(run if run.startswith(" ") or run == "" else " " + run)
 
 
-def _text_cutter(tokenizer: Any) -> Cut:
+def text_cutter(tokenizer: Any) -> Cut:
     """Return a function from a text, which may contain spaces, to its words. Without a pre-tokenizer it has none."""
     # Read only once, because each access to these properties makes a new object.
     normalizer = tokenizer.normalizer
@@ -153,33 +130,3 @@ def _text_cutter(tokenizer: Any) -> Cut:
     normalize = normalizer.normalize_str if normalizer else str
     split = pre_tokenizer.pre_tokenize_str if pre_tokenizer else lambda text: []
     return lambda text: [word for word, _ in split(normalize(text))]
-
-
-def check_rules(tokenizer_json: bytes, model: Model, path: str) -> None:
-    """Raise DataError if a published tokenizer is damaged or cuts plain text by other rules than those of its model.
-
-    The rules are BERT's or GPT-2's or, in Unigram, the tokenizer's own, applied to each run of non-spaces separately.
-    """
-    try:
-        tokenizer: Any = Tokenizer.from_str(tokenizer_json.decode())
-    except Exception as error:  # the library raises no narrower class
-        raise DataError(
-            f"{path}: the tokenizers library cannot read {TOKENIZER_FILE} ({error}). Copy it again, or make a "
-            "vocabulary with `clozeline vocab`."
-        ) from error
-
-    cut_text = _text_cutter(tokenizer)
-    cut_run = cut_text
-    if model != "unigram":
-        cut_run = library_cutter(model, bool(getattr(tokenizer.normalizer, "lowercase", False)))
-
-    for probe in _PROBES:
-        found = cut_text(f" {probe}" if model == "bytebpe" else probe)
-        expected = [word for run in probe.split(" ") for word in cut_run(run)]
-        if found != expected:
-            raise DataError(
-                f"{path}: {TOKENIZER_FILE} cuts {probe!r} into {found}, which are not "
-                f"{_RULES_OF[model]} words, {expected}. "
-                "Use a vocabulary with BERT's, RoBERTa's or ALBERT's rules, or make one with "
-                "`clozeline vocab`."
-            )

@@ -132,7 +132,7 @@ def test_rivals_take_the_rows_of_the_trainer_s_steps(tmp_path: Path, size: int, 
 
 def rows_of_inputs(micro_batches: list[Inputs]) -> list[tuple[int, ...]]:
     """The tokens of each row, and its label, of batches of transformers. Fillers are left out."""
-    rows = []
+    rows: list[tuple[int, ...]] = []
     for batch in micro_batches:
         ids = torch.where(batch["labels"] == IGNORE_INDEX, batch["input_ids"], batch["labels"])
         lengths = batch["attention_mask"].sum(dim=1).tolist()

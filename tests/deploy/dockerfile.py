@@ -60,12 +60,13 @@ def read_stages(path: Path) -> tuple[dict[str, str], dict[str, Stage]]:
 
     arguments: dict[str, str] = {}
     stages: dict[str, Stage] = {}
+    latest: Stage | None = None
     for line in text.splitlines():
         name, _, rest = line.strip().partition(" ")
         if name == "FROM":
             base, _, stage = rest.partition(" AS ")
             latest = stages[stage] = Stage(stage, base)
-        elif stages:
+        elif latest is not None:
             latest.instructions.append((name, rest.strip()))
         else:
             key, _, value = rest.partition("=")

@@ -41,7 +41,7 @@ def code_spans(page: str) -> list[str]:
 
 def is_no_recipe(block: str) -> bool:
     """Return whether a page's block of TOML is no part of a recipe, which its first line then says."""
-    return block.startswith(("# review/task.toml", "sets = "))
+    return block.startswith(("# review/task.toml", "sets = ", "[[corpus]]"))
 
 
 def indented_blocks(page: str) -> list[str]:

@@ -50,6 +50,7 @@ def _documents() -> list[Document]:
     """Return the documents, whose order mixes the languages. random() is the same in every version of Python."""
     draw = random.Random(1).random
     sentences: dict[str, list[str]] = {}
+    listed: list[str] = []
     for line in SENTENCES.read_text().splitlines():
         if line.startswith("# "):
             listed = sentences.setdefault(line.removeprefix("# "), [])

@@ -56,7 +56,7 @@ def rows(text: str, label: int | None = 0, masks: list[dict[int, str]] | None = 
     row = ids(text)
     inner = [i for i, token in enumerate(row[:-1]) if token == ID["[SEP]"]]
     starts = [token not in VOCABULARY.special_ids and bool(VOCABULARY.starts_word_V[token]) for token in row]
-    columns = {
+    columns: dict[str, Any] = {
         "input_ids": row,
         "segment_b_start": inner[0] + 1 if inner else len(row),
         "pair_label": label,

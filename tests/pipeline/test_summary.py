@@ -8,7 +8,7 @@ from schemas.manifest import LedgerEntry, Manifest
 
 def lines_of(*entries: tuple[str, str, int]) -> list[str]:
     ledger = [LedgerEntry(reason=reason, source=source, count=count) for reason, source, count in entries]
-    return ledger_lines(Manifest.model_construct(ledger=ledger))
+    return ledger_lines(Manifest.model_construct(ledger=ledger))  # pyrefly: ignore[missing-argument]
 
 
 def test_the_largest_sources_of_a_reason_are_listed() -> None:

@@ -41,6 +41,7 @@ TIMED = (
 """The metrics that measure time or memory, and therefore differ between two runs with equal results."""
 
 SHRUNK = {
+    "model.num_hidden_layers": 1,
     "model.hidden_size": 32,
     "model.intermediate_size": 64,
     "model.hidden_dropout_prob": 0.1,

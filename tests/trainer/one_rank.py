@@ -42,7 +42,7 @@ def group_of_one() -> Iterator[None]:
     Without DeepSpeed's communication kernels, which another process may be compiling and a rank alone never uses.
     """
     known_groups = {name: value for name, value in vars(groups).items() if name.startswith("_") and name.isupper()}
-    store = dist.HashStore()  # type: ignore[attr-defined]
+    store = dist.HashStore()
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     deterministic = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()

@@ -188,8 +188,8 @@ def test_a_run_with_evaluation(training, held_out, tmp_path) -> None:
         "optimizer__lr": 0.02,
         "schedule__kind": "wsd",
         "schedule__decay_steps": 4,
-        "run__max_steps": 10,
-        "run__log_every": 5,
+        "run__max_steps": 8,
+        "run__log_every": 4,
         "checkpoint__every": 2,
         "checkpoint__keep": 1,
         "masking__kind": "span",
@@ -205,18 +205,18 @@ def test_a_run_with_evaluation(training, held_out, tmp_path) -> None:
         assert done.returncode == 0, done.stderr
     assert "Resuming from" in done.stdout and "held out: mlm" in done.stdout
     held_lines = metrics(tmp_path / "held")
-    assert [line["step"] for line in held_lines] == [1, 4, 5, 8, 10, 10]
+    assert [line["step"] for line in held_lines] == [1, 4, 4, 8, 8]
     lines = {line["step"]: line for line in held_lines if is_evaluation(line)}
-    assert list(lines) == [4, 8, 10]
+    assert list(lines) == [4, 8]
     assert trained([line for line in held_lines if not is_evaluation(line)]) == trained(metrics(tmp_path / "plain"))
-    for file in checkpoint_path(str(tmp_path / "plain"), 10).glob("*.safetensors"):
-        assert file.read_bytes() == (checkpoint_path(str(tmp_path / "held"), 10) / file.name).read_bytes()
+    for file in checkpoint_path(str(tmp_path / "plain"), 8).glob("*.safetensors"):
+        assert file.read_bytes() == (checkpoint_path(str(tmp_path / "held"), 8) / file.name).read_bytes()
     run_folder = str(tmp_path / "held")
     by_loss = min((line["eval_mlm_loss_masked"], step) for step, line in lines.items())
     assert best_step(run_folder) == by_loss[1]
-    assert steps_saved(run_folder) == sorted({by_loss[1], 10})
+    assert steps_saved(run_folder) == sorted({by_loss[1], 8})
     assert "Resumed after step 6:" in (tmp_path / "held" / "report.html").read_text()
-    line, expected = lines[10], expected_figures(tmp_path / "held" / "recipe.toml", 10, held_out)
+    line, expected = lines[8], expected_figures(tmp_path / "held" / "recipe.toml", 8, held_out)
     for kind in KINDS:
         assert [line[f"eval_{kind}_mlm_loss"], line[f"eval_{kind}_mlm_accuracy"]] == pytest.approx(
             expected[kind], rel=1e-5

@@ -28,6 +28,9 @@ LARGEST_RELATIVE_DIFFERENCE = 2e-5
 """Of losses: ranks sum in another order, and 50 steps make the rounding of float32 larger."""
 
 ALBERT: dict[str, object] = {"model__family": "albert", "model__embedding_size": 16}
+LAYERS: dict[str, object] = {"model__num_hidden_layers": 2}
+"""Each with other weights, unless the case has more or shares them."""
+
 CASES: dict[str, dict[str, object]] = {
     "modernbert": {"model__family": "modernbert", "model__num_hidden_layers": 3, "model__window": 6},
     "eurobert": {"model__family": "eurobert", "model__num_key_value_heads": 2},
@@ -49,7 +52,7 @@ WITHOUT_DROPOUT = {"model__hidden_dropout_prob": 0.0, "model__attention_probs_dr
 @pytest.mark.parametrize("case", CASES)
 def test_a_killed_run_continues_on_another_number_of_ranks(training, case: str, tmp_path: Path) -> None:
     """Two ranks of a launcher, killed without warning, then one: the losses of all steps, and the export."""
-    changes = CASES[case] | WITHOUT_DROPOUT | {"run__max_steps": STEPS, "checkpoint__every": 10}
+    changes = LAYERS | CASES[case] | WITHOUT_DROPOUT | {"run__max_steps": STEPS, "checkpoint__every": 10}
     whole = training.warm(2, tmp_path / "whole", **changes)
     assert whole.returncode == 0, whole.stderr
 
@@ -100,7 +103,7 @@ def largest_difference(found: list[dict[str, Any]], expected: list[dict[str, Any
 @pytest.mark.parametrize("case", CASES)
 def test_an_export_opens_whole_and_scores_as_the_trainer_does(training, case: str, tmp_path: Path) -> None:
     steps = {"run__max_steps": 2, "checkpoint__every": 2, "schedule__warmup_steps": 1}
-    done = training.warm(1, tmp_path / "run", **CASES[case], **steps)
+    done = training.warm(1, tmp_path / "run", **LAYERS | CASES[case], **steps)
     assert done.returncode == 0, done.stderr
     check_export(tmp_path / "run", tmp_path / "hf")
 

@@ -28,7 +28,7 @@ PLAIN_KERNELS = {
     "OMP_NUM_THREADS": "1",
 }
 NUMBERS = ("loss", "mlm_loss", "pair_loss", "rtd_loss", "grad_norm", "lr", "tokens", "eval_mlm_loss", "eval_pair_loss")
-STEPS = {"run.max_steps": "6", "checkpoint.every": "99", "schedule.warmup_steps": "2"}
+STEPS = {"model.num_hidden_layers": "2", "run.max_steps": "6", "checkpoint.every": "99", "schedule.warmup_steps": "2"}
 
 RUNS = {
     "bert, stage 0": ["1: evaluation.pairs={held_out} evaluation.every=3 checkpoint.every=3"],

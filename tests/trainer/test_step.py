@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -182,7 +183,7 @@ def test_counts_are_sums_over_micro_batches() -> None:
     module = SimpleNamespace(labeled_pairs=lambda batch: 10 * batch.paired)
     engine: Any = SimpleNamespace(device="cpu", module=module)
     padded = small_batch(4, rows=2, masked=3)
-    padded = PackedBatch(**{**vars(padded), "tokens": 20})
+    padded = replace(padded, tokens=20)
 
     assert count_batch(engine, [BATCHES[0], padded]).tolist() == [8, 40, 44, 48]
     assert count_batch(engine, []).tolist() == [0, 0, 0, 0]
@@ -192,7 +193,7 @@ def test_large_counts_are_exact() -> None:
     """In float32, 2**24 + 1 tokens would be 2**24."""
     module = SimpleNamespace(labeled_pairs=lambda batch: 0)
     engine: Any = SimpleNamespace(device="cpu", module=module)
-    large = PackedBatch(**{**vars(BATCHES[0]), "tokens": 2**24 + 1})
+    large = replace(BATCHES[0], tokens=2**24 + 1)
     assert count_batch(engine, [large])[2] == 2**24 + 1
 
 

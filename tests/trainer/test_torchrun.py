@@ -20,11 +20,14 @@ from tests.trainer.distributed.test_stop import listens, wait_for
 from trainer import torchrun
 
 
-@pytest.mark.parametrize("number", [signal.SIGUSR1, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)])
-def test_a_signal_to_the_launcher_lets_its_ranks_save(training, tmp_path, number: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "ranks"), [(signal.SIGUSR1, 1), pytest.param(signal.SIGTERM, 2, marks=pytest.mark.thorough)]
+)
+def test_a_signal_to_the_launcher_lets_its_ranks_save(training, tmp_path, number: int, ranks: int) -> None:
     """tests/deploy/test_slurm.py resumes such a run."""
     out = tmp_path / "run"
-    process = training.start("launcher", out, run__max_steps=5000)
+    launched = ["python", "-m", "trainer.torchrun", "--nproc_per_node", str(ranks), "--master_port", str(free_port())]
+    process = training.start_words([*launched, "-m", "trainer", *training.flags(out, run__max_steps=5000)])
     wait_for(out / "metrics.jsonl", process)
     process.send_signal(number)
     told, _ = process.communicate()
@@ -87,9 +90,7 @@ def test_a_store_that_ends_first_is_no_error(caplog: pytest.LogCaptureFixture, f
     command = [sys.executable, "-c", STORE, str(port)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as host:
         assert host.stdout is not None and host.stdout.readline() == "open\n"
-        store = dist.TCPStore(  # type: ignore[attr-defined]
-            "127.0.0.1", port, is_master=False, timeout=timedelta(seconds=20)
-        )
+        store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=20))
         host.kill()
         host.wait()
 

@@ -36,11 +36,12 @@ XLNET = {
 
 @pytest.fixture(scope="module")
 def learned(training, held_out: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of 120 steps on one rank, evaluated at the beginning and at the end."""
+    """A run of 60 steps on one rank, evaluated at the beginning and at the end."""
     out = tmp_path_factory.mktemp("xlnet") / "run"
-    evaluated = {"evaluation__pairs": held_out, "evaluation__every": 20, "checkpoint__every": 60}
+    evaluated = {"evaluation__pairs": held_out, "evaluation__every": 20, "checkpoint__every": 20}
     evaluated |= {"evaluation__batches": 3, "evaluation__all_kinds": "true"}
-    done = training.warm(1, out, **XLNET, **evaluated, run__max_steps=120, run__log_every=20)
+    changes = {"model__num_hidden_layers": 2, "batch__micro_batch": 16, "run__max_steps": 60, "run__log_every": 20}
+    done = training.warm(1, out, **XLNET, **evaluated, **changes)
     assert done.returncode == 0, done.stderr
     assert "are not predicted: xlnet has no pair head." in done.stdout + done.stderr
     assert done.stdout.count("has a wordpiece vocabulary without XLNet's special tokens") == 1
@@ -52,10 +53,10 @@ def test_the_held_out_loss_falls(learned: Path) -> None:
     lines = [json.loads(line) for line in (learned / "metrics.jsonl").read_text().splitlines()]
     evaluated = {line["step"]: line for line in lines if "eval_mlm_loss" in line}
     print({step: round(line["eval_mlm_loss"], 3) for step, line in evaluated.items()})
-    assert evaluated[120]["eval_mlm_loss"] < evaluated[20]["eval_mlm_loss"] - 0.3
+    assert evaluated[60]["eval_mlm_loss"] < evaluated[20]["eval_mlm_loss"] - 0.3
     for kind in ("token", "whole_word", "ngram", "span"):
-        assert evaluated[120][f"eval_{kind}_mlm_loss"] < evaluated[20][f"eval_{kind}_mlm_loss"]
-    assert evaluated[120]["eval_pair_loss"] is None
+        assert evaluated[60][f"eval_{kind}_mlm_loss"] < evaluated[20][f"eval_{kind}_mlm_loss"]
+    assert evaluated[60]["eval_pair_loss"] is None
 
 
 def test_the_export_is_an_xlnet_folder(learned: Path, run, tmp_path: Path) -> None:

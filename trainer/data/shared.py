@@ -41,7 +41,7 @@ from trainer.data.node_cache import PAUSE, NodeCache, locked
 from trainer.data.rows import PairRows, ShardRows, StoredMasks
 from trainer.logs import EVERY_RANK, logger
 
-SHARED_MEMORY = "/dev/shm"
+SHARED_MEMORY: str = "/dev/shm"
 """A file system in memory, on Linux. Containers get 64 MB of it by default."""
 
 FREE_SHARE = 4

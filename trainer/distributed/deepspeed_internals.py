@@ -206,7 +206,7 @@ def act_before_reduction(engine: DeepSpeedEngine, act: Callable[[], None]) -> No
             act()
         reduce_gradients(*arguments, **named)
 
-    engine.allreduce_gradients = act_and_reduce  # type: ignore[method-assign]
+    engine.allreduce_gradients = act_and_reduce
 
 
 # ---- Stage 1 in bf16: float32 gradients in flat tensors ----

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import deepspeed
 import torch
 from deepspeed.accelerator import get_accelerator
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed import TCPStore
 
 from schemas.errors import ClozelineError, PreemptedError, UsageError
 from trainer.distributed.collectives import named, run_on_all_ranks

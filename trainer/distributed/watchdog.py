@@ -326,7 +326,7 @@ def open_store(world_size: int) -> Any:
 
     A single rank may have no process group, so its store is in memory.
     """
-    return default_store().clone() if world_size > 1 else dist.HashStore()  # type: ignore[attr-defined]
+    return default_store().clone() if world_size > 1 else dist.HashStore()
 
 
 def address() -> str:

@@ -18,7 +18,8 @@ from typing import Any
 
 from schemas import storage
 from schemas.errors import DataError
-from schemas.vocabulary import SENTENCEPIECE_SPACE, TOKENIZER_FILE, Vocabulary, parse_vocabulary
+from schemas.vocabulary import TOKENIZER_FILE, Vocabulary, parse_vocabulary
+from schemas.vocabulary_kinds import SENTENCEPIECE_SPACE
 from trainer.data.batches import CLASSIFIER_SEGMENT
 from trainer.models.shape import EncoderShape
 
@@ -97,12 +98,13 @@ def with_training_rows(data: bytes, shape: EncoderShape) -> bytes:
     """Return a tokenizer.json that builds rows as a model of this shape was trained on. data: the vocabulary's."""
     content = json.loads(data)
     vocabulary = parse_vocabulary(data, TOKENIZER_FILE)
-    if vocabulary.model == "bytebpe":
+    kind = vocabulary.kind
+    if kind.is_byte_level:
         content["pre_tokenizer"] = _with_one_space(content["pre_tokenizer"])
-    elif vocabulary.model == "unigram":
+    elif kind.word_start == SENTENCEPIECE_SPACE:
         content |= _with_one_mark(content["normalizer"], content["pre_tokenizer"])
 
-    if vocabulary.model != "wordpiece":
+    if kind.word_start:
         for token in content["added_tokens"]:
             token["lstrip"] |= token["id"] == vocabulary.special_id("mask")
 
@@ -172,7 +174,7 @@ def _post_processor(vocabulary: Vocabulary, shape: EncoderShape) -> Rules:
             token: {"id": token, "ids": [vocabulary.tokens.index(token)], "tokens": [token]} for token in (cls, sep)
         },
     }
-    if vocabulary.model != "bytebpe":
+    if not vocabulary.kind.is_byte_level:
         return rows
     trim = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
     return {"type": "Sequence", "processors": [trim, rows]}

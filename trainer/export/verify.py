@@ -311,7 +311,7 @@ def _rows(own: Any, vocabulary: Vocabulary, shape: EncoderShape) -> Iterator[Row
 
 def _encoded(own: Any, vocabulary: Vocabulary, text: str) -> tuple[list[int], list[tuple[int, int]]]:
     """Return the ids of a text in the middle of training rows, and their offsets in the text."""
-    space = vocabulary.model == "bytebpe"  # every word of pairs begins with one
+    space = vocabulary.kind.is_byte_level  # every word of pairs begins with one
     encoding = own.encode(f" {text}" if space else text, add_special_tokens=False)
     return encoding.ids, [(max(0, begin - space), max(0, end - space)) for begin, end in encoding.offsets]
 
@@ -328,7 +328,7 @@ def _masked(own: Any, vocabulary: Vocabulary, text: str) -> Iterator[tuple[str, 
         next_begin = offsets[place + 1][0] if place + 1 < len(ids) else len(text)
         is_whole = last <= begin < end <= next_begin and text[begin:end].strip() and not text[last:begin].strip()
         follows_space = place > 0 and not text[before:last].strip()
-        precedes_part = next_begin == end < len(text) and vocabulary.model == "wordpiece" and text[end].isalnum()
+        precedes_part = next_begin == end < len(text) and vocabulary.kind.inside_word and text[end].isalnum()
         if is_whole and not follows_space and not precedes_part:
             masked = text[:begin] + vocabulary.tokens[mask_id] + text[end:]
             yield masked, [*ids[:place], mask_id, *ids[place + 1 :]]

@@ -264,7 +264,7 @@ class FinetuneTrainer(Trainer):
         """Return the logits of each feature. Raises DivergedError on all ranks if one is not finite."""
         # The longest come first, so that a run that lacks memory fails in its first batch.
         order = sorted(range(len(examples)), key=lambda number: -examples.lengths[number])
-        found = self.predict(Subset(examples, order)).predictions  # type: ignore[arg-type]
+        found = self.predict(Subset(examples, order)).predictions
 
         logits: list[Any] = [None] * len(examples)
         for number, of_row in zip(order, chain.from_iterable(found), strict=True):

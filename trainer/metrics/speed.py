@@ -194,7 +194,7 @@ class Meter:
         the seconds that this process had waited for data by then.
         """
         elapsed = now - self._last_time
-        readings = {
+        readings: dict[str, float | None] = {
             "tokens": self.tokens,
             "tokens_per_second": (self.tokens - self._last_tokens) / elapsed,
             "loader_stall_fraction": (stalled - self._last_stalled) / elapsed,

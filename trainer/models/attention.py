@@ -109,7 +109,7 @@ def attend(qkv_TNd: Tensor, offsets: SequenceOffsets, rule: AttentionRule) -> Te
         return attend_in_windows(qkv_TNd, offsets.sequence_T, rule)
     if kernel == "padded":
         return attend_padded(qkv_TNd, offsets, rule)
-    return attend_one_by_one(qkv_TNd, offsets, rule)  # type: ignore[call-arg]
+    return attend_one_by_one(qkv_TNd, offsets, rule)
 
 
 def kernel_for(device: str, dtype: torch.dtype, head_size: int, capability: tuple[int, int]) -> Kernel:

@@ -118,8 +118,8 @@ class ReplacedTokenModel(PretrainingModel):
         self.encoder.compile_parts(backend)
         for layer in self.discriminator.encoder.layers:
             layer.compile(dynamic=False, backend=backend)
-        self.generate = torch.compile(self.generate, dynamic=False, backend=backend)  # type: ignore[method-assign]
-        self.detect = torch.compile(self.detect, dynamic=False, backend=backend)  # type: ignore[method-assign]
+        self.generate = torch.compile(self.generate, dynamic=False, backend=backend)
+        self.detect = torch.compile(self.detect, dynamic=False, backend=backend)
 
 
 def generator_of(model: ReplacedTokenModel) -> PretrainingModel:

@@ -90,6 +90,7 @@ class Embeddings(nn.Module):
         """
         x_TE = self.token(ids_T)
         if self.shape.rescale_masked:
+            assert self.shape.mask_id is not None
             x_TE = rescale_masked(x_TE, ids_T == self.shape.mask_id, offsets)
         if self.position is not None:
             x_TE = x_TE + self.position(positions_T + self.shape.first_position)

@@ -6,7 +6,7 @@ our matrices, in order: query, key and value are one matrix here and three in mo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -49,7 +49,7 @@ class WeightNames:
     outside: dict[str, str]
     decoder: str
     layer: str
-    inside: dict[str, tuple[str, ...]]
+    inside: Mapping[str, tuple[str, ...]]
 
 
 def _embeddings_and_pooler(base: str) -> dict[str, str]:

@@ -171,7 +171,7 @@ class PretrainingModel(nn.Module):
         shape share their compiled code: 24 take as long to compile as one.
         """
         self.encoder.compile_parts(backend)
-        self.heads = torch.compile(self.heads, dynamic=False, backend=backend)  # type: ignore[method-assign]
+        self.heads = torch.compile(self.heads, dynamic=False, backend=backend)
 
     def encoders(self) -> list[Encoder | TwoStreamEncoder]:
         """Return the model's encoders, starting with the one that is used after pretraining."""

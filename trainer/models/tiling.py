@@ -100,12 +100,14 @@ def source_name(name: str, large: EncoderShape, small: EncoderShape) -> str:
 
 def tile(name: str, source: Tensor, like: Tensor, small: EncoderShape) -> Tensor:
     """Return a tensor of the size of `like` made of tiles of `source`. name: of both weights. small: of the source."""
+    sizes = zip(like.shape, source.shape, strict=True)
+    places = [places_along(name, axis, pair, small) for axis, pair in enumerate(sizes)]
     tiled = source
-    for axis in range(source.dim()):
-        places_P = places_along(name, axis, (like.shape[axis], source.shape[axis]), small)
+    for axis, places_P in enumerate(places):
         tiled = tiled.index_select(axis, places_P)
 
     # The last axis has the columns of a matrix; a norm's weight or bias has only this axis.
+    places_P = places[-1]
     shares_P = shares(places_P)
     last_norm = "mlm_head.norm" if small.head_transform else "encoder.norm"
     if source.dim() == 2 and ".embeddings." not in name:

@@ -125,7 +125,7 @@ class WholeTensorOptimizer(torch.optim.Optimizer):
         self._located: Pieces | None = None
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:
+    def step(self, closure: None = None) -> None:  # pyrefly: ignore[bad-override]
         """Make one update, unless it is skipped. Overwrites gradients. A collective call if weights are sharded."""
         for group in self.param_groups:
             weights = [weight for weight in group["params"] if weight.grad is not None]

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import grpc
 import pytest
@@ -34,13 +35,13 @@ class Launcher(beam_fn_api_pb2_grpc.BeamFnControlServicer):
         self.ends = threading.Event()
         self.answers: queue.Queue[beam_fn_api_pb2.InstructionResponse] = queue.Queue()
 
-    def Control(self, request_iterator, context):
+    def Control(self, request_iterator, context) -> Any:
         threading.Thread(target=self._read, args=(request_iterator,), daemon=True).start()
         bundle = beam_fn_api_pb2.ProcessBundleRequest(process_bundle_descriptor_id="unknown")
         yield beam_fn_api_pb2.InstructionRequest(instruction_id="bundle_1", process_bundle=bundle)
         self.ends.wait(SECONDS)
 
-    def GetProcessBundleDescriptor(self, request, context):
+    def GetProcessBundleDescriptor(self, request, context) -> Any:
         self.asked.set()
         self.refuses.wait(SECONDS)
         context.abort(grpc.StatusCode.NOT_FOUND, "there is no such descriptor")
@@ -59,7 +60,7 @@ class Provision(beam_provision_api_pb2_grpc.ProvisionServiceServicer):
     def __init__(self, address: str) -> None:
         self.address = address
 
-    def GetProvisionInfo(self, request, context):
+    def GetProvisionInfo(self, request, context) -> Any:
         endpoint = endpoints_pb2.ApiServiceDescriptor(url=self.address)
         info = beam_provision_api_pb2.ProvisionInfo(control_endpoint=endpoint, logging_endpoint=endpoint)
         return beam_provision_api_pb2.GetProvisionInfoResponse(info=info)

@@ -43,7 +43,7 @@ def built(*flags: str, dedup: str = "none") -> tuple[Any, Any]:
     """The runner and the client's job, of `shard` with many splits."""
     job = ShardJob(input="x", output="o", dedup=dedup)  # type: ignore[arg-type]
     staging = Staging("s3://bucket/text", "job", "token")
-    graph = ShardCorpora(SPLITS, SPLITS << 24, job, Provenance({}, [], 0), "service", staging)
+    graph = ShardCorpora(SPLITS, SPLITS << 24, job, ((Corpus(), job),), Provenance({}, [], 0), "service", staging)
     with temporary_files_removed():
         pipeline = execution_of("Shard corpora", graph, options_of([*CLOUD, *flags]), staging).build()
         result: Any = pipeline.run()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ LINES = [
     "Children may grind some corn themselves and take home what they made.",
 ]
 
-JUST: dict[str, tuple[list[str], list[str]]] = {
+JUST: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     # rule: (lines or sentences that keep it, those that do not). Each line is a paragraph.
     "max_line_word_length": (["a " + "x" * 1000], ["a " + "x" * 1001]),
     "unfinished_lines": (['"It ends."'], ["It ends..."]),  # more of them below

@@ -18,8 +18,8 @@ from pipeline.commit.staging import Staging
 from pipeline.jobs import counts as counting
 from pipeline.jobs.counts import (
     CountPlan,
-    add_counts,
     add_tallies,
+    add_up_partition,
     entries_of,
     publish_counts,
     tallies_of,
@@ -58,7 +58,7 @@ def counts_of(partition: int) -> pa.Table:
 
 def add_all(plan: CountPlan, staging: Staging) -> list[list[Report]]:
     return [
-        add_counts(number, lambda number=number: [counts_of(number)], None, plan, staging)
+        add_up_partition(number, lambda number=number: [counts_of(number)], None, plan, staging)
         for number in range(plan.partitions)
     ]
 

@@ -17,26 +17,29 @@ from tokenizers.pre_tokenizers import ByteLevel
 from pipeline.pairs import encoding
 from pipeline.pairs.encoding import Encoder, EncoderPool
 from pipeline.pairs.encoding_cache import MISSING, EncodedStrings, EncodingCache, KeyTable
-from pipeline.words.rules import normalizer, pre_tokenizer
+from pipeline.vocab.kinds import maker_of
+from pipeline.words.rules import normalizer
 from schemas.ragged import offsets_of
-from schemas.vocabulary import SPECIALS, Model, read_vocabulary
+from schemas.vocabulary import read_vocabulary
+from schemas.vocabulary_kinds import Model, kind_of
 
 ALPHABET = sorted(ByteLevel.alphabet())
 
 
 def small_tokenizer(model: Model, *added: AddedToken) -> bytes:
     """WordPiece of single letters, or bytes and four merges; and added tokens."""
+    specials = kind_of(model).specials[0].all
     if model == "wordpiece":
-        tokens = [*SPECIALS["wordpiece"].values(), *"abcd'.,", "##a", "##b", "##c", "ab", "##bc"]
+        tokens = [*specials, *"abcd'.,", "##a", "##b", "##c", "ab", "##bc"]
         vocab = {token: i for i, token in enumerate(tokens)}
         tokenizer: Any = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]", max_input_chars_per_word=6))
         tokenizer.normalizer = normalizer(lowercase=True)
     else:
         merges = [("a", "b"), ("\u0120", "ab"), ("c", "c"), ("\u0120", "\u0120")]
-        letters = [*SPECIALS["bytebpe"].values(), *ALPHABET, "ab", "\u0120ab", "cc", "\u0120\u0120"]
+        letters = [*specials, *ALPHABET, "ab", "\u0120ab", "cc", "\u0120\u0120"]
         tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(letters)}, merges))
-    tokenizer.pre_tokenizer = pre_tokenizer(model)
-    tokenizer.add_special_tokens(list(SPECIALS[model].values()))
+    tokenizer.pre_tokenizer = maker_of(model).pre_tokenizer()
+    tokenizer.add_special_tokens(list(specials))
     tokenizer.add_tokens(list(added))
     return tokenizer.to_str().encode()
 

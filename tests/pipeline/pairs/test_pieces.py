@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
 from pipeline.pairs.encoding import WordCutter, cut_into_pieces
-from pipeline.words.rules import cutter_of, normalizer, pre_tokenizer
-from schemas.vocabulary import Model
+from pipeline.vocab.kinds import maker_of
+from pipeline.words.rules import cutter_of, gpt2_pre_tokenizer, normalizer
+from schemas.vocabulary_kinds import Model
 
 CHARACTERS = st.one_of(
     st.sampled_from([" ", " ", "a", "B", "'", "s", "re", "ll", "1", ".", "-", "\t", "\x7f"]),
@@ -54,9 +55,9 @@ def test_pieces_equal_the_plain_algorithm(rules: tuple[bool, bool], sentences: l
 
 def tokenizer_of(model: Model, lowercase: bool) -> Tokenizer:
     tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0}) if model == "wordpiece" else models.BPE({}, []))
-    tokenizer.pre_tokenizer = pre_tokenizer(model)  # type: ignore[assignment]
+    tokenizer.pre_tokenizer = maker_of(model).pre_tokenizer()
     if model == "wordpiece":
-        tokenizer.normalizer = normalizer(lowercase)  # type: ignore[assignment]
+        tokenizer.normalizer = normalizer(lowercase)
     return tokenizer
 
 
@@ -95,5 +96,5 @@ def test_other_pieces_are_not_plain(model: Model) -> None:
 
 def test_rules_that_differ_from_the_table_are_not_replaced_by_it() -> None:
     tokenizer = tokenizer_of("wordpiece", lowercase=True)
-    tokenizer.pre_tokenizer = pre_tokenizer("bytebpe")  # type: ignore[assignment]
+    tokenizer.pre_tokenizer = gpt2_pre_tokenizer()
     assert not WordCutter(tokenizer, "wordpiece").is_plain(pa.array(["a"]))[0]

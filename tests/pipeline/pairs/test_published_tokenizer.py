@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
-from transformers import AlbertTokenizer, BertTokenizerFast  # type: ignore[attr-defined]
+from transformers import AlbertTokenizer, BertTokenizerFast
 
 from pipeline.jobs import pairs as pairs_job
 from pipeline.pairs.encoding import Encoder
@@ -244,7 +244,7 @@ def test_rows_hold_alberts_user_defined_symbols(command, albert_vocab: Path, tmp
     symbols = [symbol for symbol in '()"-.\u2013\u00a3\u20ac' if symbol not in dict(scores)]
     tokenizer = AlbertTokenizer(vocab=scores + [(symbol, 0.0) for symbol in symbols])
     added = [AddedToken(symbol, normalized=False) for symbol in '()"-.\u2013\u00a3\u20ac']
-    tokenizer.add_tokens(added)  # type: ignore[arg-type]
+    tokenizer.add_tokens(added)
     tokenizer.save_pretrained(tmp_path / "published")
 
     rows = rows_of(chain(command, tmp_path, tmp_path / "published", "--max_length", 512))

@@ -2,7 +2,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.pairs.word_segmentation import is_ideograph, joined_words
-from pipeline.words.rules import library_cutter
+from pipeline.vocab.cut_words import library_cutter
 
 cut = library_cutter("wordpiece", lowercase=True)
 

@@ -367,7 +367,7 @@ def whole_text(stream: Stream, file_range: FileRange, options: RecordOptions) ->
 @pytest.mark.parametrize(("cuts", "suffix", "ranges"), [("frames", ".gz", 40), ("frames", "", 1), ("whole", ".gz", 1)])
 def test_a_format_says_where_it_may_be_cut(tmp_path, monkeypatch, small_cells, cuts, suffix, ranges, plans_with_format):
     reader = Reader(word_of_frame if cuts == "frames" else whole_text, cuts)
-    monkeypatch.setitem(READERS, "words", reader)  # type: ignore[misc]
+    monkeypatch.setitem(READERS, "words", reader)
     monkeypatch.setattr(inputs, "CUT_ABOVE", 0)
     monkeypatch.setattr(inputs, "CELL_BYTES", 64)
     monkeypatch.setattr(inputs, "SPLIT_BYTES", 100)

@@ -305,7 +305,7 @@ def test_a_row_takes_a_kind_of_files_that_is_refused_without_it(tmp_path: Path, 
             refusing(file)
 
     reader = Reader(office_records, "whole", (".pptx",), begins_office, gets="plain")
-    monkeypatch.setitem(READERS, "office", reader)  # type: ignore[misc]
+    monkeypatch.setitem(READERS, "office", reader)
     (split,) = plan_splits([file], "auto", in_folders=frozenset([file.path]))
     (record,) = read_records(with_format(split.ranges[0]), RecordOptions("text", "file"))
     assert (record.source, len(split.ranges)) == ("office", 1)

@@ -89,7 +89,7 @@ def test_a_file_of_the_wrong_kind_is_refused_by_the_worker_too(tmp_path: Path, m
     with pytest.raises(DataError, match=r"x\.txt looks like XML"):
         records(split.ranges[0])
     for wanted in ("auto", "text"):
-        (split,) = plan_splits(matching_files(f"{tmp_path}/y.txt"), wanted, "cp1252")  # type: ignore[arg-type]
+        (split,) = plan_splits(matching_files(f"{tmp_path}/y.txt"), wanted, "cp1252")
         with pytest.raises(DataError, match="--encoding utf-8"):
             records(split.ranges[0])
 

@@ -83,9 +83,9 @@ def test_a_word_of_a_million_characters_goes_and_its_sentence_stays() -> None:
     long = "QUJD" * 250_000
     assert drop_long_words([f"See {long} here.", long, "Fine."], counts) == ["See here.", "Fine."]
     assert counts == {"long words removed": 2, "characters of long words": 2 * len(long)}
-    chinese = ["\u4eca\u5929\u4e0b\u96e8\u4e86\uff0c" * 400]
+    chinese: list[str] = ["\u4eca\u5929\u4e0b\u96e8\u4e86\uff0c" * 400]
     assert drop_long_words(chinese, counts) == chinese
-    edge = ["x" * MAX_UNBROKEN_CHARACTERS]
+    edge: list[str] = ["x" * MAX_UNBROKEN_CHARACTERS]
     assert drop_long_words(edge, counts) == edge
 
 

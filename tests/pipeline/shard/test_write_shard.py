@@ -169,7 +169,7 @@ def test_what_was_finished_is_not_read_again(tmp_path: Path) -> None:
 
 
 def test_a_shard_of_several_batches_is_that_of_the_whole_table() -> None:
-    rows = [(i, "xy"[i % 2], [f"sentence {i}.", "b" * (i % 7 + 1)]) for i in range(2500)]
+    rows: list[Row] = [(i, "xy"[i % 2], [f"sentence {i}.", "b" * (i % 7 + 1)]) for i in range(2500)]
     order = np.arange(2500)[::-3]
     expected = table_of([rows[i] for i in order])
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from pipeline.vocab import bpe, symbol_array
 from pipeline.vocab.bpe import MAX_PAIRS, BPETrainer, Join, join_bytes, join_wordpieces
+from pipeline.vocab.cut_words import library_cutter
 from pipeline.vocab.symbol_array import WordSymbols, positions_by_symbol
-from pipeline.words.rules import library_cutter
 
 
 def replace_pair(word: list[str], pair: tuple[str, str], new: str) -> list[str]:
@@ -66,7 +66,9 @@ WORDS = st.dictionaries(st.text("abc", min_size=1, max_size=9), st.integers(1, 9
 def test_equals_the_plain_algorithm(join: Join, words: dict[str, int], size: int, max_pairs: int, few: int) -> None:
     """However few pairs are kept, however often they are counted again, and in a loop or by array operations."""
     mark = "##" if join is join_wordpieces else ""
-    split = {(word[0], *(mark + character for character in word[1:])): count for word, count in words.items()}
+    split: dict[tuple[str, ...], int] = {
+        (word[0], *(mark + character for character in word[1:])): count for word, count in words.items()
+    }
     trainer = trainer_of(split, join, max_pairs)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(symbol_array, "FEW", few)

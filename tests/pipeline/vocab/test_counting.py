@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.vocab import counting
+from pipeline.vocab import counting, cut_words
 from pipeline.vocab.counting import (
     BY_RULES,
     add_partition,
@@ -19,10 +19,11 @@ from pipeline.vocab.counting import (
     reported_sources,
     sum_counts,
 )
-from pipeline.words import arrow, cut
+from pipeline.vocab.cut_words import cut_runs, library_cutter
+from pipeline.words import arrow
 from pipeline.words.arrow import hashes_of
-from pipeline.words.cut import DIGIT, LETTER, OTHER, classes_of, cut_runs
-from pipeline.words.rules import ALL_RULES, Rules, library_cutter, pre_tokenizer
+from pipeline.words.cut import DIGIT, LETTER, OTHER, classes_of
+from pipeline.words.rules import ALL_RULES, Rules, gpt2_pre_tokenizer
 from schemas import shards
 
 ANY_RUN = st.one_of(
@@ -154,7 +155,7 @@ def test_cutting_and_hashing_do_not_depend_on_their_slices(words: list[str], num
     whole = hashed_and_cut(words)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(arrow, "HASHED_AT_ONCE", num_bytes)
-        patch.setattr(cut, "CUT_AT_ONCE", num_bytes)
+        patch.setattr(cut_words, "CUT_AT_ONCE", num_bytes)
         in_slices = hashed_and_cut(words)
     assert in_slices == whole
 
@@ -196,7 +197,7 @@ def test_classes_of_characters_are_those_of_the_library() -> None:
     of_last_byte = of_each_byte[ends - 1]
     assert (of_each_byte == np.repeat(of_last_byte, np.diff(ends, prepend=0))).all()
 
-    split = pre_tokenizer("bytebpe").pre_tokenize_str
+    split = gpt2_pre_tokenizer().pre_tokenize_str
     for kind, plain, least in ((LETTER, "a", 30_000), (DIGIT, "1", 20), (OTHER, "-", 150)):
         found = [characters[place] for place in np.flatnonzero(of_last_byte == kind)]
         assert len(found) > least

@@ -15,8 +15,8 @@ from tokenizers import Tokenizer
 from transformers import (
     AlbertTokenizer,
     AutoTokenizer,
-    BertTokenizerFast,  # type: ignore[attr-defined]
-    RobertaTokenizerFast,  # type: ignore[attr-defined]
+    BertTokenizerFast,
+    RobertaTokenizerFast,
 )
 
 from pipeline.pairs.encoding import Encoder

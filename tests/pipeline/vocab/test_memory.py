@@ -49,10 +49,10 @@ def test_tallies_of_partitions_add_up(left: dict[str, int], right: dict[str, int
 def test_words_that_do_not_fit_are_refused_with_a_count_that_does() -> None:
     counts = {f"w{i:05}": 1 + i % 7 for i in range(7_000)}
     tally = tally_words(table_of(counts))
-    memory = words_below(tally, 4).bytes_needed()  # as many words as occur less than 5 times: 4 of 7
+    memory = words_below(tally, 4).bytes_needed("wordpiece")  # as many words as occur less than 5 times: 4 of 7
 
     with pytest.raises(DataError) as refused:
-        check_fit(tally, NONE, memory)
+        check_fit(tally, NONE, memory, "wordpiece")
 
     message = str(refused.value)
     assert "7,000 different words with 42,000 characters" in message
@@ -60,17 +60,17 @@ def test_words_that_do_not_fit_are_refused_with_a_count_that_does() -> None:
     assert found is not None and found.groups() == ("4", "3,000")
     share = 1000 * (1 + 2 + 3) / sum(counts.values())
     assert f"{share:.3%} of the text" in message
-    check_fit(tally, words_below(tally, int(np.flatnonzero(THRESHOLDS == 4)[0])), memory)
+    check_fit(tally, words_below(tally, int(np.flatnonzero(THRESHOLDS == 4)[0])), memory, "wordpiece")
 
 
 def test_memory_for_nothing_at_all_says_so() -> None:
     with pytest.raises(DataError, match="no --min_word_count makes them fit"):
-        check_fit(tally_words(table_of({"a": 1, "b": 9})), NONE, 1000)
+        check_fit(tally_words(table_of({"a": 1, "b": 9})), NONE, 1000, "wordpiece")
 
 
 def test_more_positions_than_32_bits_number_do_not_fit() -> None:
     amounts = WordAmounts(200_000_000, 2_000_000_000, 10**12)
-    assert not amounts.fits(1 << 60)
+    assert not amounts.fits(1 << 60, "wordpiece")
 
 
 @given(counts=COUNTS, limit=st.integers(0, 30))
@@ -82,5 +82,5 @@ def test_as_many_words_are_listed_as_the_limit_allows(counts: dict[str, int], li
 
 
 def test_memory_grows_with_the_text_and_is_known_here() -> None:
-    assert estimated_memory(10**7) < estimated_memory(10**12) < 200e9
+    assert estimated_memory(10**7, "wordpiece") < estimated_memory(10**12, "wordpiece") < 200e9
     assert available_memory() > 1 << 20

@@ -12,8 +12,8 @@ from tokenizers import Tokenizer, normalizers
 from transformers import (
     AlbertTokenizer,
     AutoTokenizer,
-    BertTokenizerFast,  # type: ignore[attr-defined]
-    RobertaTokenizerFast,  # type: ignore[attr-defined]
+    BertTokenizerFast,
+    RobertaTokenizerFast,
     XLNetTokenizer,
 )
 
@@ -90,7 +90,7 @@ def test_special_tokens_have_their_roles(request: pytest.FixtureRequest, loaded,
     path: Path = request.getfixturevalue(folder)
     theirs, vocabulary = loaded(path)[0], read_vocabulary(str(path))
     for role in ("pad", "unk", "cls", "sep", "mask"):
-        assert getattr(theirs, f"{role}_token_id") == vocabulary.special_id(role)  # type: ignore[arg-type]
+        assert getattr(theirs, f"{role}_token_id") == vocabulary.special_id(role)
     assert ("token_type_ids" in theirs("a", "b")) == (folder != "byte_vocab")
     assert len(theirs) == vocabulary.size
 

@@ -2,14 +2,15 @@ import pyarrow as pa
 import pytest
 
 from pipeline.vocab.counted_words import Words
-from pipeline.vocab.train import TrainedVocabulary, VocabularyOptions, train_vocabulary, train_with_all_places
+from pipeline.vocab.kinds import maker_of
+from pipeline.vocab.train import TrainedVocabulary, VocabularyOptions, train_with_all_places, train_wordpiece
 from schemas import shards
 from schemas.errors import DataError
 
 
 def train(words: list[str], counts: list[int], *options, **more) -> TrainedVocabulary:
     table = pa.table([pa.array(words, pa.string()), pa.array(counts, pa.int64())], schema=shards.COUNTS_SCHEMA)
-    return train_vocabulary(Words.of(table), VocabularyOptions(*options, **more))
+    return maker_of(options[0]).train(lambda: Words.of(table), VocabularyOptions(*options, **more))
 
 
 def test_layouts() -> None:
@@ -41,7 +42,7 @@ def test_a_size_is_filled_up_to_a_multiple() -> None:
     words = ["low", "lower", "lowest"]
     counts = [5, 3, 2]
     for model, last in (("wordpiece", "[unused"), ("bytebpe", "<mask>")):
-        tokens = train(words, counts, model, 270, 2, pad_to_multiple=8).tokens  # type: ignore[arg-type]
+        tokens = train(words, counts, model, 270, 2, pad_to_multiple=8).tokens
         assert len(tokens) % 8 == 0 and tokens[-1].startswith(last)
         assert any(token.startswith("[unused") for token in tokens)
 
@@ -73,7 +74,9 @@ def test_the_order_of_words_changes_nothing(model) -> None:
     parts = [Words.of(table.slice(i, 1)) for i in (3, 0, 5, 2, 1, 4)]
 
     options = VocabularyOptions(model, 300, 1)
-    assert train_vocabulary(Words.concatenate(parts), options) == train_vocabulary(Words.of(table), options)
+    train = maker_of(model).train
+    in_parts = train(lambda: Words.concatenate(parts), options)
+    assert in_parts == train(lambda: Words.of(table), options)
 
 
 def test_places_that_merges_leave_free_go_to_characters() -> None:
@@ -84,12 +87,12 @@ def test_places_that_merges_leave_free_go_to_characters() -> None:
         reads.append(1)
         return words
 
-    trained = train_with_all_places(read, VocabularyOptions("wordpiece", 105, 2))
+    trained = train_with_all_places(train_wordpiece, read, VocabularyOptions("wordpiece", 105, 2))
     assert (len(trained.tokens), trained.left_out.cut_characters) == (105, {})
-    most = train_with_all_places(read, VocabularyOptions("wordpiece", 104, 2))
+    most = train_with_all_places(train_wordpiece, read, VocabularyOptions("wordpiece", 104, 2))
     assert most.left_out.cut_characters == {chr(0x4E00 + 99): 3} and len(reads) < 20
     with pytest.raises(DataError, match=r"--size 60 cannot hold the alphabet.*40 characters.*Give at least 200"):
-        train_with_all_places(read, VocabularyOptions("wordpiece", 60, 2))
+        train_with_all_places(train_wordpiece, read, VocabularyOptions("wordpiece", 60, 2))
 
 
 @pytest.mark.parametrize(

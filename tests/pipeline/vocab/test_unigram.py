@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from pipeline.vocab.counted_words import CODE_POINTS, MAX_PART_CHARACTERS, UnigramRules, Words, cut_parts, fold_words
-from pipeline.vocab.lattice import MAX_PIECE, chunks_of
-from pipeline.vocab.train import VocabularyOptions, train_vocabulary
-from pipeline.vocab.unigram import Substrings, exp_digamma, frequent_substrings, learn_pieces, natural_log
-from pipeline.words.rules import count_steps, library_cutter, pre_tokenizer, unigram_normalizer
+from pipeline.vocab.cut_words import library_cutter
+from pipeline.vocab.lattice import MAX_TOKEN, chunks_of
+from pipeline.vocab.train import VocabularyOptions, train_unigram
+from pipeline.vocab.unigram import Substrings, exp_digamma, frequent_substrings, learn_tokens, natural_log
+from pipeline.words.rules import count_steps, sentencepiece_pre_tokenizer, unigram_normalizer
 from schemas import shards
 from schemas.errors import DataError
 from schemas.ragged import offsets_of
@@ -156,7 +157,7 @@ def test_counted_and_folded_words_are_those_of_the_tokenizer(lowercase: bool, ke
         folded += strings_of(fold_words(words_of({word: 1}), lowercase, keep_accents))
 
     normalized = unigram_normalizer(lowercase, keep_accents).normalize_str(text)
-    assert folded == [word for word, _ in pre_tokenizer("unigram").pre_tokenize_str(normalized)]
+    assert folded == [word for word, _ in sentencepiece_pre_tokenizer().pre_tokenize_str(normalized)]
 
 
 def test_words_are_cut_where_scripts_meet() -> None:
@@ -193,7 +194,7 @@ def test_words_are_cut_where_scripts_meet() -> None:
 @pytest.mark.parametrize("counts", [{"abcd": 5}, {"a": 1}, {"ab": 2, "cabd": 3}, {"aaaaaaaaaaaaaaaaaaaa": 2}])
 def test_few_words_are_learned_as_well(counts: dict[str, int]) -> None:
     """Of few words, there may be no substring of some length that says more than a longer one."""
-    learned = learn_pieces(longest_first(counts), 100)
+    learned = learn_tokens(longest_first(counts), 100)
     assert sum(map(math.exp, learned.scores)) == pytest.approx(1)
     characters = set("".join(counts))
     assert characters <= set(learned.spellings)
@@ -203,8 +204,8 @@ def test_few_words_are_learned_as_well(counts: dict[str, int]) -> None:
 def test_the_order_of_words_changes_nothing() -> None:
     counts = {f"\u2581{word}": 3 + i for i, word in enumerate(["low", "lower", "Lowest", "newer", "wider", "l\u00f6w"])}
     options = VocabularyOptions("unigram", 64, 2)
-    trained = train_vocabulary(words_of(counts), options)
-    assert train_vocabulary(words_of(dict(reversed(counts.items()))), options) == trained
+    trained = train_unigram(lambda: words_of(counts), options)
+    assert train_unigram(lambda: words_of(dict(reversed(counts.items()))), options) == trained
     assert "\u2581low" in trained.tokens and len(set(trained.tokens)) == len(trained.tokens)
     assert trained.tokens[:5] == ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
     assert trained.scores[5:] == sorted(trained.scores[5:], reverse=True)
@@ -213,12 +214,12 @@ def test_the_order_of_words_changes_nothing() -> None:
 def test_sizes_and_alphabets() -> None:
     counts = {"\u2581abc": 9, "\u2581abd": 1}
     with pytest.raises(DataError, match=r"--size 20 cannot hold 5 special tokens and \d+ char.*Give at least \d+"):
-        train_vocabulary(words_of(counts), VocabularyOptions("unigram", 20, 2))
+        train_unigram(lambda: words_of(counts), VocabularyOptions("unigram", 20, 2))
 
     options = VocabularyOptions(
         "unigram", 64, 2, max_alphabet=4, pad_to_multiple=100, rules=UnigramRules("xlnet", False)
     )
-    trained = train_vocabulary(words_of(counts), options)
+    trained = train_unigram(lambda: words_of(counts), options)
     assert trained.left_out.cut_characters == {"d": 1} and len(trained.tokens) == 100
     assert trained.tokens[:3] == ["<unk>", "<s>", "</s>"] and trained.tokens[-1].startswith("[unused")
 
@@ -235,7 +236,7 @@ def test_the_likelihood_is_no_worse_than_the_librarys(documents: list[str]) -> N
     parts = cut_parts(words, EVERY_CHARACTER)
     amounts = dict(zip(strings_of(parts), parts.counts_N.tolist(), strict=True))
 
-    learned = learn_pieces(parts, size)
+    learned = learn_tokens(parts, size)
     ours = dict(zip(learned.spellings, map(math.exp, learned.scores), strict=True))
     theirs = library_pieces(amounts, size)
     assert len(ours) == len(theirs) == size and sum(ours.values()) == pytest.approx(1)
@@ -250,7 +251,7 @@ def test_the_likelihood_is_no_worse_than_the_librarys(documents: list[str]) -> N
 
 def library_pieces(amounts: dict[str, int], size: int) -> dict[str, float]:
     tokenizer = Tokenizer(models.Unigram())
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # type: ignore[assignment]
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.UnigramTrainer(
         vocab_size=size + 1, special_tokens=["<unk>"], unk_token="<unk>", show_progress=False
     )
@@ -265,7 +266,7 @@ def expectation(amounts: dict[str, int], pieces: dict[str, float]) -> tuple[floa
     likelihood = 0.0
     for string, count in amounts.items():
         size = len(string)
-        edges = [(i, j) for j in range(size + 1) for i in range(max(0, j - MAX_PIECE), j) if string[i:j] in pieces]
+        edges = [(i, j) for j in range(size + 1) for i in range(max(0, j - MAX_TOKEN), j) if string[i:j] in pieces]
         forward = [1.0] + [0.0] * size
         backward = [0.0] * size + [1.0]
         for i, j in edges:
@@ -282,7 +283,7 @@ def expectation(amounts: dict[str, int], pieces: dict[str, float]) -> tuple[floa
 
 def test_counting_normalizes_as_sentencepiece_does() -> None:
     """nmt_nfkc: full-width letters and ligatures, no control characters, and every kind of space is one."""
-    normalize = normalizers.Sequence(count_steps()).normalize_str  # type: ignore[arg-type]
+    normalize = normalizers.Sequence(count_steps()).normalize_str
     assert normalize("\uff21\ufb01\u0007 ``x''") == 'Afi "x"'
     assert normalize("a\u3000b\u00a0c\u200bd\u2581e\tf") == "a b c d e f"
     # The joiner of letters stays, as in sentencepiece; everything else is as tokenizers has it.

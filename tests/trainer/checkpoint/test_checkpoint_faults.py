@@ -25,7 +25,7 @@ from trainer.checkpoint.resume import _check_finite
 from trainer.distributed.zero import MOMENTS, ParameterSlice
 from trainer.export import cli as export_cli
 
-SHAPES = {"a": (4, 3), "b": (5,), "c": (2, 2)}
+SHAPES: dict[str, tuple[int, ...]] = {"a": (4, 3), "b": (5,), "c": (2, 2)}
 
 
 def file_of(header: bytes, body: bytes) -> bytes:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 STAGES = range(4)
-STEPS = 5
+STEPS = 4
 STOP = 2
 PLAIN = {
     "model__hidden_dropout_prob": 0.0,  # dropout is drawn per rank

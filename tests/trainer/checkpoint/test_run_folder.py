@@ -38,7 +38,7 @@ def content(run: Path) -> dict[str, str]:
 
 
 OURS = {"lock": "process 7 on somewhere\n"}
-TRIES = {
+TRIES: dict[str, tuple[dict[str, str], str]] = {
     "M-foreign-folder": (FOREIGN, "holds files of something else (checkpoints, lock, metrics.jsonl)"),
     "M-foreign-notes": ({"thesis.tex": "mine"}, "holds files of something else (thesis.tex)"),
     "M-foreign-manifest": ({"checkpoints/step-1/manifest.json": "[]"}, "holds files of something else"),

@@ -138,8 +138,10 @@ def test_older_ones_are_removed_and_nothing_else_is_found(tmp_path: Path, two_en
     assert steps_saved(str(tmp_path)) == [2, 3]
     newest = checkpoint_path(str(tmp_path), 3)
     (newest / "state.json").write_text("")
-    path, state, faults = find_checkpoint(str(tmp_path), ONE) or pytest.fail("nothing is found")
-    assert (path.name, state.step, faults) == ("step-00000002", 2, [f"{newest}/state.json was cut or changed"])
+    found = find_checkpoint(str(tmp_path), ONE)
+    assert found is not None
+    assert (found.path.name, found.state.step) == ("step-00000002", 2)
+    assert found.faults == [f"{newest}/state.json was cut or changed"]
 
 
 @pytest.mark.parametrize("call", ["write", "fsync"])

@@ -67,7 +67,7 @@ def test_what_only_the_first_weights_depend_on_is_told_to_have_no_effect(trainin
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model__num_hidden_layers": 3}, "model.num_hidden_layers was 2, is 3"),
+        ({"model__num_hidden_layers": 3}, "model.num_hidden_layers was 1, is 3"),
         ({"run__seed": 5}, "run.seed was 0, is 5"),
         ({"masking__kind": "span"}, "masking.kind was token, is span"),
         ({"batch__global_batch": 32}, "batch.global_batch or batch.global_tokens was 16, is 32"),

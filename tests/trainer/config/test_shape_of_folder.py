@@ -106,7 +106,8 @@ def test_a_run_is_trained_resumed_without_the_folder_and_exported(training, voca
     folder = write_hf(random_model(section("bert"), vocabulary), vocabulary, tmp_path / "hf")
     shutil.copy(vocab / "tokenizer.json", folder)
     changes: dict[str, object] = {"config": "adapt_domain", "model__init_from": folder, "engine__precision": "fp32"}
-    changes |= {"model__hidden_size": "none", "model__intermediate_size": "none", "schedule__warmup_steps": 0}
+    changes |= dict.fromkeys(("model__num_hidden_layers", "model__hidden_size", "model__intermediate_size"), "none")
+    changes["schedule__warmup_steps"] = 0
     for stop in (1, 2):
         done = training.warm(1, tmp_path / "run", **changes, run__stop_at=stop)
         assert done.returncode == 0, done.stderr

@@ -39,7 +39,7 @@ MASKED = LENGTH // 6
 """Tokens of a row to be predicted."""
 
 SIZES = [
-    "model.num_hidden_layers=2",
+    "model.num_hidden_layers=1",
     "model.hidden_size=32",
     "model.num_attention_heads=2",
     "model.intermediate_size=64",

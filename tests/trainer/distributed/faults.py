@@ -67,12 +67,12 @@ def faulty_disk(faults: Faults) -> Iterator[None]:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return os_write(handle, data)
 
-    def sync(handle: int) -> None:
+    def sync(fd: Any) -> None:
         nonlocal synced
-        fsync(handle)
-        if handle in written:
+        fsync(fd)
+        if fd in written:
             synced += 1
-            written.remove(handle)
+            written.remove(fd)
 
     def lock(handle: Any, operation: int) -> None:
         for kind, number in (("noflock", errno.ENOSYS), ("badflock", errno.EIO)):
@@ -82,10 +82,10 @@ def faulty_disk(faults: Faults) -> Iterator[None]:
 
     replace = os.replace
 
-    def rename(source: Any, target: Any) -> None:
-        if str(target).endswith("/metrics.jsonl") and faults.has("unwritable", 1):
+    def rename(src: Any, dst: Any, **options: Any) -> None:
+        if str(dst).endswith("/metrics.jsonl") and faults.has("unwritable", 1):
             raise OSError(errno.EACCES, os.strerror(errno.EACCES))
-        replace(source, target)
+        replace(src, dst, **options)
 
     os.replace = rename
     os.write = write

@@ -137,7 +137,7 @@ def test_a_folder_in_use_is_refused(training, tmp_path) -> None:
 
 def test_a_file_system_without_room(training, tmp_path) -> None:
     """No file may grow beyond some bytes, as on a full disk: saves fail, the run goes on, only its end cannot."""
-    changes = {"run__max_steps": 200, "checkpoint__every": 100, "run__log_every": 50}
+    changes = {"run__max_steps": 200, "checkpoint__every": 100, "run__log_every": 50, "batch__micro_batch": 16}
     process = training.start("python", tmp_path, **changes)
     while process.poll() is None and not (tmp_path / "metrics.jsonl").exists():
         time.sleep(0.005)

@@ -28,16 +28,19 @@ def test_the_gradient_of_many_micro_batches_is_within_one_percent(run, tmp_path:
 
 def test_the_gradient_of_large_micro_batches_is_within_one_percent(run, tmp_path: Path) -> None:
     """torch's CPU kernels add up the gradients of embeddings and layer norms in 16 bits, token after token."""
-    for case, found in errors(run, tmp_path / "errors.json", 2, 4, [*STAGES, "0-fp16"], rows=256).items():
+    for case, found in errors(run, tmp_path / "errors.json", 2, 4, STAGES, rows=128).items():
         print(f"{case}: {found:.2%}")
         assert found < 0.01, case
 
 
 def test_the_gradient_over_two_ranks_is_reduced_in_float32(run, tmp_path: Path) -> None:
-    """Sharded gradients, which other code adds up and reduces. On one rank nothing is reduced."""
+    """Sharded gradients, which other code adds up and reduces. On one rank nothing is reduced.
+
+    Reduced in 16 bits, those of stages 2 and 3 would be 0.7 % off.
+    """
     for case, found in errors(run, tmp_path / "errors.json", 2, 64, ["0-bf16", "2-bf16", "3-bf16"]).items():
         print(f"{case}: {found:.2%}")
-        assert found < 0.01, case
+        assert found < 0.004, case
 
 
 @pytest.mark.thorough

@@ -98,7 +98,7 @@ def test_the_last_part_of_a_parameter_does_not_count_its_padding() -> None:
 def one_rank_group():
     if dist.is_initialized():
         pytest.skip("this process has a process group already")
-    store = dist.HashStore()  # type: ignore[attr-defined]
+    store = dist.HashStore()
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     yield store
     dist.destroy_process_group()

@@ -13,7 +13,7 @@ from tests.trainer.checkpoint.saved import seal
 from trainer.checkpoint import format as checkpoints
 
 STAGES = range(4)
-STEPS = 6
+STEPS = 5
 STOP = 2
 TOO_LARGE = 2.0**19  # gradients of some tenths times this are beyond fp16's 65,504
 

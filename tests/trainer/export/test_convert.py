@@ -43,6 +43,7 @@ def trained(training, pairs: Path, byte_rows: Path, tmp_path_factory) -> dict[st
     for family, out in runs.items():
         data = byte_rows if family == "roberta" else pairs
         changes = {"model__family": family, "model__hidden_size": 64, "data__pairs": data} | FAMILY.get(family, {})
+        changes["model__num_hidden_layers"] = 2  # in their order
         done = training.warm(1, out, **SHORT, **changes)
         assert done.returncode == 0, done.stderr
     return runs

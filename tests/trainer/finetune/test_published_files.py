@@ -225,8 +225,7 @@ def test_minus_one_is_a_number_unless_every_example_has_it(tmp_path: Path) -> No
 def test_files_in_a_store(tmp_path: Path) -> None:
     import fsspec
 
-    with fsspec.open("memory://finetune/train.tsv", "wb") as file:
-        file.write(b"text\tlabel\ngood\t1\nbad\t0\n")  # pyright: ignore[reportAttributeAccessIssue]
+    fsspec.filesystem("memory").pipe_file("/finetune/train.tsv", b"text\tlabel\ngood\t1\nbad\t0\n")
     columns = {"text": "text", "label": "label"}
     task = task_of("sentence", train="train.tsv", dev="memory://finetune/train.tsv", columns=columns)
     data = read_task_data(task, "memory://finetune")

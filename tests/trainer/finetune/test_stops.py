@@ -33,7 +33,7 @@ def outputs(encoder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFac
     folder = tmp_path_factory.mktemp("stops")
     commands = []
     for kind, family in FAMILIES.items():
-        changes = {"stride": 8, "null_threshold": "best"} if kind == "span" else {}
+        changes: dict[str, Any] = {"stride": 8, "null_threshold": "best"} if kind == "span" else {}
         task = write_task(folder / kind, kind, max_length=48, save_every=2, **changes)
         for name, stops in {"straight": [], "broken": STOPS}.items():
             words = [str(encoder(family)), "--task", str(task), "--output", str(folder / kind / name)]

@@ -34,7 +34,7 @@ from trainer.finetune.fit import SeededBatches
 SEED = 3
 LABELS = ["first", "second"]
 TAGS = ["B-WHAT", "B-WHO", "O"]
-VALUES = {"epochs": 2, "batch": 8, "lr": 5e-3, "weight_decay": 0.5, "warmup_ratio": 0.25}
+VALUES: dict[str, Any] = {"epochs": 2, "batch": 8, "lr": 5e-3, "weight_decay": 0.5, "warmup_ratio": 0.25}
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
@@ -180,6 +180,7 @@ def test_batches_of_similar_length_after_a_resume() -> None:
     """A process that begins with the second epoch has drawn no numbers for the first one."""
 
     def second_epoch(sampler: Any, epochs_before: int) -> list[int]:
+        order: list[int] = []
         torch.manual_seed(0)
         for epoch in range(epochs_before + 1):
             if hasattr(sampler, "epoch"):

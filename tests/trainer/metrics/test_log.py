@@ -133,7 +133,7 @@ def test_tensorboard_is_rewritten_after_a_resume(tmp_path: Path) -> None:
         (x["step"], x["loss"]) for x in truth if "loss" in x
     ]
     assert [(event.step, event.value) for event in events.Scalars("eval/mlm_loss")] == [(4, 0.5)]
-    assert "mfu" not in events.Tags()["scalars"]
+    assert "mfu" not in events.scalars.Keys()
 
 
 def test_monitors_get_the_metrics_and_nothing_else(training, tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ STUCK = {
     "run__max_steps": 60,
     "run__log_every": 10,
     "checkpoint__every": 1000,
+    "batch__global_batch": 8,
     "batch__micro_batch": 8,
 }
 
@@ -67,8 +68,8 @@ def easy_pairs(command, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_that_cannot_learn_is_told_why(training, held_out, tmp_path: Path) -> None:
     """On two ranks that share the weights, which both must compute the last layer together."""
     whole = tmp_path / "whole"
-    changes = STUCK | {"engine__zero_stage": 3, "evaluation__pairs": held_out, "evaluation__every": 25}
-    changes |= {"evaluation__all_kinds": "true"}
+    changes = STUCK | {"engine__zero_stage": 3, "evaluation__pairs": held_out, "evaluation__every": 50}
+    changes |= {"evaluation__all_kinds": "true", "evaluation__batches": 1, "batch__micro_batch": 4}
     done = training.warm(2, whole, **changes)
     assert done.returncode == 0, done.stderr
     told = [line for line in (done.stdout + done.stderr).splitlines() if "no better than" in line]
@@ -95,15 +96,16 @@ def test_a_run_that_cannot_learn_is_told_why(training, held_out, tmp_path: Path)
 def test_a_run_that_cannot_learn_resumes_exactly_on_two_ranks(training, held_out, tmp_path: Path) -> None:
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     changes = STUCK | {"engine__zero_stage": 3, "evaluation__pairs": held_out, "evaluation__every": 25}
+    changes |= {"batch__micro_batch": 4}
     for run, stop in ((whole, 60), (resumed, 33), (resumed, 60)):
         assert training.warm(2, run, **changes, run__stop_at=stop).returncode == 0
     assert training.losses(resumed) == training.losses(whole)
 
 
-def interrupting(step: int, evaluations: int) -> str:
-    """A signal in the middle of the evaluation after `step`, the first but for `evaluations`, on one rank."""
-    # A step has two micro-batches. So has each of the four batches of an evaluation.
-    forward = 2 * step + 2 * 4 * evaluations + 2
+def interrupting(step: int) -> str:
+    """A signal in the middle of the first evaluation, which is after `step`, on one rank."""
+    # A step has one micro-batch. So has each of the four batches of an evaluation.
+    forward = step + 2
     return f"ask:0:{forward}:{forward}"
 
 
@@ -121,16 +123,16 @@ def test_a_run_is_told_the_same_if_a_signal_interrupted_the_evaluation_that_tell
 ) -> None:
     """Its evaluation is rerun on resume, and its figures are examined then."""
     straight, broken = tmp_path / "straight", tmp_path / "broken"
-    changes = STUCK | {"evaluation__pairs": held_out, "evaluation__every": 25, "checkpoint__every": 50}
+    changes = STUCK | {"evaluation__pairs": held_out, "evaluation__every": 50, "checkpoint__every": 50}
     whole = training.warm(1, straight, **changes)
     assert whole.returncode == 0 and len(told_by(whole)) == 2, whole.stdout + whole.stderr
 
-    done = training.warm(1, broken, interrupting(50, evaluations=1), **changes)
+    done = training.warm(1, broken, interrupting(50), **changes)
     assert done.returncode == 75 and not told_by(done), done.stderr
     assert not [line for line in lines_of(broken) if "loss_doctor" in line]
 
     # Interrupted once more, which changes nothing.
-    done = training.warm(1, broken, interrupting(0, evaluations=0), **changes)
+    done = training.warm(1, broken, interrupting(0), **changes)
     assert done.returncode == 75 and not told_by(done), done.stderr
 
     # As if step 50 were the last one.
@@ -151,11 +153,11 @@ def test_an_evaluation_between_phases_is_rerun_and_examined_in_the_phase_that_en
     phases = '[[phases]]\nsteps = 50\n\n[[phases]]\nsteps = 10\nmasking = { kind = "span", prob = 0.4 }\n'
     recipe.write_text(Path("tests/recipes/small_bert.toml").read_text() + "\n" + phases)
     straight, broken = tmp_path / "straight", tmp_path / "broken"
-    changes = STUCK | {"config": recipe, "evaluation__pairs": held_out, "evaluation__every": 25}
+    changes = STUCK | {"config": recipe, "evaluation__pairs": held_out, "evaluation__every": 50}
     whole = training.warm(1, straight, **changes)
     assert whole.returncode == 0 and len(told_by(whole)) == 1, whole.stdout + whole.stderr
 
-    done = training.warm(1, broken, interrupting(50, evaluations=1), **changes)
+    done = training.warm(1, broken, interrupting(50), **changes)
     assert done.returncode == 75, done.stderr
     done = training.warm(1, broken, **changes)
     assert done.returncode == 0 and told_by(done) == told_by(whole), done.stderr

@@ -4,6 +4,7 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from trainer.metrics.presentation import duration, shown_path
 from trainer.metrics.report import write_report
 
 
-def run_folder(folder: Path, steps: int, **changes: object) -> Path:
+def run_folder(folder: Path, steps: int, **changes: Any) -> Path:
     """A run's recipe and metrics; `changes` are values of its third line."""
     (folder / "recipe.toml").write_text("[run]\noutput = '<b>&amp;</b>'\n")
     lines = [dict.fromkeys(NAMES, 1.0 / step) | {"step": step, "mfu": None} for step in range(1, steps + 1)]

@@ -150,7 +150,7 @@ def test_sums_are_those_of_a_plain_loop(places: list[tuple[int, int]], seed: int
     for logits_V, (seen, label) in zip(logits_KV, places, strict=True):
         if label == IGNORE_INDEX:
             continue
-        sums = expected[kind_of(seen, label)]  # type: ignore[index]
+        sums = expected[kind_of(seen, label)]
         sums[0] += float(F.cross_entropy(logits_V, torch.tensor(label)))
         sums[1] += int(logits_V.argmax()) == label
         sums[2] += 1

@@ -36,7 +36,8 @@ class SmallStatistics(Statistics):
         counts[1] = 5000
         counts[-1] = 0
         (pairs,) = self.cooccurrences()
-        super().__init__("folder", Manifest.model_construct(), counts, count_contexts(pairs, VOCABULARY_SIZE))
+        manifest = Manifest.model_construct()  # pyrefly: ignore[missing-argument]
+        super().__init__("folder", manifest, counts, count_contexts(pairs, VOCABULARY_SIZE))
 
     def cooccurrences(self) -> Iterator[Cooccurrences]:
         rng = np.random.default_rng(0)

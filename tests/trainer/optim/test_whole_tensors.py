@@ -23,7 +23,7 @@ from tests.trainer.ranks import run_ranks
 from trainer.config.sections import OptimizerSection
 
 ALL = cases_of("lamb", "adamw", "stable_adamw")
-SOME = [*cases_of("lamb", "adamw"), "stable_adamw-0-bf16", "stable_adamw-1-bf16", "stable_adamw-2-fp32"]
+SOME = [*cases_of("lamb"), "adamw-0-bf16", "adamw-1-fp32", "adamw-2-bf16", "stable_adamw-1-bf16"]
 OTHER = {"lamb": "adamw", "adamw": "lamb", "stable_adamw": "adamw"}
 """An optimizer that each must be told apart from."""
 

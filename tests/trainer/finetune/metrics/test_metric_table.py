@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from trainer.finetune.metrics.metric_table import METRICS, metrics_for, unsuitab
 from trainer.finetune.task_kinds import METRICS_OF_NUMBERS, RULES
 
 TAGS = ("O", "B-PER", "I-PER")
-EXAMPLES = {
+EXAMPLES: dict[str, tuple[Any, ...]] = {
     "sentence": ([0, 1, 1], [0, 1, 0], ("no", "yes")),
     "pair": (np.array([0, 1, 1]), np.array([0, 1, 0]), ("no", "yes")),
     "choice": ([3, 1, 0], [3, 1, 2], ()),
