@@ -9,7 +9,7 @@ from __future__ import annotations
 import tarfile
 import zipfile
 from collections.abc import Iterator
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from pipeline.readers.office import begins_epub, begins_odt
 from pipeline.readers.open import ALWAYS_ALLOWED
@@ -107,10 +107,10 @@ def tar_members(file: IO[bytes], growth: Growth) -> Iterator[Member]:
     Raises TarError for damage, OSError for a header above zip_files.MAX_READ_BYTES, and EOFError if it has no end.
     """
     limited = LimitedReads(file)
-    archive = tarfile.TarFile(fileobj=limited, mode="r", errors="surrogateescape")  # type: ignore[arg-type]
+    archive: Any = tarfile.TarFile(fileobj=limited, mode="r", errors="surrogateescape")
     number = 0
     while (entry := archive.next()) is not None:
-        archive.members.clear()
+        archive.members.clear()  # it remembers all
         number += 1
         _check_count(number)
         if entry.isdir() or _is_hidden(entry.name):

@@ -5,9 +5,9 @@ The parser is lxml without network, DTDs and entities, and its own limits stay o
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Iterable
+from html.entities import html5
 from typing import Any, NamedTuple
 
 _ENTITY = re.compile(rb"&([A-Za-z][A-Za-z0-9]{0,31});")
@@ -71,7 +71,7 @@ def _as_number(entity: re.Match[bytes]) -> bytes:
     """Return one of HTML's entities, which XML does not know, as a reference by number."""
     if entity[1] in _OF_XML:
         return entity[0]
-    characters = html.entities.html5.get(f"{entity[1].decode()};", "")
+    characters = html5.get(f"{entity[1].decode()};", "")
     return "".join(f"&#{ord(character)};" for character in characters).encode() or entity[0]
 
 

@@ -58,7 +58,7 @@ def test_odt(tmp_path: Path) -> None:
 
 def test_a_book_is_one_document_in_the_order_of_its_spine(tmp_path: Path) -> None:
     page = '<html xmlns="http://www.w3.org/1999/xhtml"><head><title>T</title></head><body>{}</body></html>'
-    chapters = {
+    chapters: dict[str, str] = {
         "b.xhtml": page.format("<h1>Two</h1><p>Caf&eacute;&nbsp;noir\nis <i>dark</i>.</p>"),
         "a.xhtml": page.format("<h1>One</h1><p>Not closed<br>here<ul><li>Item</ul>"),
     }
