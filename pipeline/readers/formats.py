@@ -14,7 +14,7 @@ from pipeline.readers import jsonl
 from pipeline.readers.csv_rows import begins_table
 from pipeline.readers.encodings import encoding_error, is_line_safe
 from pipeline.readers.listing import InputFile
-from pipeline.readers.open import DECOMPRESSION_ERRORS, compression_of, open_plain
+from pipeline.readers.open import DECOMPRESSION_ERRORS, compression_of, long_name, open_plain
 from pipeline.readers.ranges import HEAD_BYTES, open_head, open_range
 from pipeline.readers.record import BYTE_ORDER_MARK, Format
 from pipeline.readers.table import READERS
@@ -49,21 +49,15 @@ BINARY_KINDS = (
     Kind("PDF", "Extract its text first, for instance with pdftotext", ".pdf", rb"%PDF-"),
     Kind(
         "an office document",
-        "Extract its text first, for instance with pandoc (docx, odt, epub, rtf) or soffice --convert-to txt FILE",
-        ".doc .docx .xls .xlsx .ppt .pptx .odt .ods .odp .rtf .epub .mobi",
-        rb"\{\\rtf|\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1",
-    ),
-    Kind(
-        "an archive or office document (zip)",
-        "Unpack it with unzip; if it is a docx, odt or epub, extract its text with pandoc",
-        "",
-        rb"PK(?:\x03\x04|\x05\x06)",
+        "Save it as docx or odt first, for instance with soffice --convert-to odt FILE",
+        ".doc .docx .xls .xlsx .ppt .pptx .odt .ods .odp .rtf .epub .mobi .pages",
+        rb"\{\\rtf|\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1|PK\x03\x04(?s:.{26})(?:\[Content_Types\]|_rels/|mimetype)",
     ),
     Kind(
         "an archive",
         "Unpack it first (unzip, tar -xf, 7z x)",
-        ".zip .tar .tgz .tbz2 .txz .7z .rar .jar",
-        rb"7z\xbc\xaf\x27\x1c|(?s:.{257})ustar[\0 ]",
+        ".zip .tar .tgz .tbz .tbz2 .txz .tzst .7z .rar .jar",
+        rb"PK(?:\x03\x04|\x05\x06)|7z\xbc\xaf\x27\x1c|Rar!\x1a\x07|(?s:.{257})ustar[\0 ]",
     ),
     Kind(
         "an image",
@@ -255,14 +249,18 @@ def find_format(file: InputFile, wanted: Format | Literal["auto"], encoding: str
     return found
 
 
-def refuse_binary(file: InputFile, shown: str = "") -> None:
-    """Raise ForeignFileError if the file is of BINARY_KINDS and of none of READERS, whatever format is wanted."""
+def refuse_binary(file: InputFile, shown: str = "", wanted: Format | Literal["auto"] = "auto") -> None:
+    """Raise ForeignFileError if the file is of BINARY_KINDS, and not read with this --format."""
     shown = shown or file.path
-    if named_format(file.path) is None:
+    if not _is_read(named_format(file.path), wanted):
         _refuse_suffix(shown, file.path, BINARY_KINDS)
     head = _first_bytes(file, shown)
-    if _format_that_begins(head, head) is None:
+    if not _is_read(_format_that_begins(head, head), wanted):
         _refuse_beginning(shown, head, BINARY_KINDS)
+
+
+def _is_read(found: Format | None, wanted: Format | Literal["auto"]) -> bool:
+    return found is not None and wanted in ("auto", found)
 
 
 def _format_that_begins(head: bytes, text: bytes) -> Format | None:
@@ -281,8 +279,8 @@ def named_format(path: str) -> Format | None:
 
 def _plain_name(path: str) -> str:
     """Return a path in lower case, without a compression suffix."""
-    name = path.rpartition(".")[0] if compression_of(path) else path
-    return name.lower()
+    name = long_name(path)
+    return name.rpartition(".")[0] if compression_of(path) else name
 
 
 def _may_be_dump(path: str) -> bool:

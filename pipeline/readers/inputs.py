@@ -181,7 +181,7 @@ def _checked_formats(
         is_named = file.path not in in_folders
         try:
             if not is_named:
-                refuse_binary(file)
+                refuse_binary(file, wanted=wanted)
             return check_file(file, wanted, encoding)
         except ForeignFileError as error:
             return error if is_named else wanted
@@ -232,7 +232,7 @@ def ranges_of(file: InputFile, file_format: Format | Literal["auto"], encoding: 
     cuts = "anywhere"
     if file_format != "auto":
         cuts = READERS[file_format].cuts
-        encoding = encoding if READERS[file_format].gets == "text" else UTF8
+        encoding = encoding if READERS[file_format].uses_encoding else UTF8
     range_bytes = max(1, _range_bytes(size, compression, cuts if is_line_safe(encoding) else "whole"))
     for start in range(0, max(size, 1), range_bytes):
         end = min(start + range_bytes, size)
@@ -256,12 +256,12 @@ def with_format(file_range: FileRange) -> FileRange:
     range at the beginning of the file.
     """
     if file_range.in_folder:
-        refuse_binary(file_range.file, file_range.display_path)
+        refuse_binary(file_range.file, file_range.display_path, file_range.format)
     if file_range.format != "auto" and file_range.start > 0:
         return file_range
 
     found = find_format(file_range.file, file_range.format, file_range.encoding, file_range.display_path)
-    return replace(file_range, format=found, encoding=file_range.encoding if READERS[found].gets == "text" else UTF8)
+    return replace(file_range, format=found, encoding=file_range.encoding if READERS[found].uses_encoding else UTF8)
 
 
 # ---- Files in staging ----

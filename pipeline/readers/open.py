@@ -22,6 +22,9 @@ from schemas.errors import DataError
 
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}
 
+SHORT_SUFFIXES = {".tgz": ".tar.gz", ".tbz": ".tar.bz2", ".tbz2": ".tar.bz2", ".txz": ".tar.xz", ".tzst": ".tar.zst"}
+"""Suffixes of compressed tar archives, and what they stand for."""
+
 DECOMPRESSORS: dict[str, FrameReader] = {
     "gzip": gzip_members,
     "bz2": bzip2_blocks,
@@ -43,11 +46,17 @@ BLOCK_BYTES = 1 << 16
 
 def compression_of(path: str) -> str | None:
     """Return the compression that a path's suffix stands for, ignoring case, or None."""
-    lower_path = path.lower()
+    lower_path = long_name(path)
     for suffix, name in COMPRESSIONS.items():
         if lower_path.endswith(suffix):
             return name
     return None
+
+
+def long_name(path: str) -> str:
+    """Return a path in lower case, with the two suffixes that one of SHORT_SUFFIXES stands for."""
+    stem, dot, suffix = path.lower().rpartition(".")
+    return stem + SHORT_SUFFIXES.get(dot + suffix, dot + suffix)
 
 
 def open_plain(file: IO[bytes], shown: str, compression: str | None, max_ratio: int = MAX_RATIO) -> IO[bytes]:

@@ -40,13 +40,28 @@ class KnownBytes(NamedTuple):
 NOTHING_KNOWN = KnownBytes(0, b"")
 
 
+class HeldFile(InputFile):
+    """A file that is in memory, such as a member of an archive."""
+
+    data: bytes
+
+    @classmethod
+    def of(cls, path: str, data: bytes) -> HeldFile:
+        """Return the file with this path and content."""
+        file = cls(path, len(data), "")
+        file.data = data
+        return file
+
+
 def open_range(file: InputFile, start: int = 0, end: int = 0, known: KnownBytes = NOTHING_KNOWN) -> IO[bytes]:
     """Open a file for reading at `start`. Up to `end`, where the reader expects to stop, it makes few, large reads.
 
     known: bytes that need not be read from a store again.
     Offsets are those of the whole file. Reading raises DataError if the file is gone, and StorageError.
     """
-    if storage.is_local(file.path):
+    if isinstance(file, HeldFile):
+        opened = io.BytesIO(file.data)
+    elif storage.is_local(file.path):
         opened = storage.open_input(file.path)
     else:
         opened = io.BufferedReader(_RangeFile(file, end, known), _BUFFER_BYTES)
@@ -58,7 +73,7 @@ def open_range(file: InputFile, start: int = 0, end: int = 0, known: KnownBytes 
 
 def open_head(file: InputFile, head_bytes: int = HEAD_BYTES) -> IO[bytes]:
     """Open a file to detect what it is. Its head is remembered, so reading it again takes no request."""
-    if not storage.is_local(file.path):
+    if not isinstance(file, HeldFile) and not storage.is_local(file.path):
         with _heads_lock:
             is_known = file in _heads
         if not is_known:

@@ -8,7 +8,23 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
-Format = Literal["text", "jsonl", "csv", "parquet", "arrow", "mediawiki", "wikiextractor", "warc", "html"]
+Format = Literal[
+    "text",
+    "jsonl",
+    "csv",
+    "parquet",
+    "arrow",
+    "mediawiki",
+    "wikiextractor",
+    "warc",
+    "html",
+    "docx",
+    "odt",
+    "epub",
+    "pdf",
+    "zip",
+    "tar",
+]
 """The names of input formats; pipeline/readers/table.py has their readers."""
 
 TextLayout = Literal["blank_line", "line", "file"]

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Literal, NamedTuple
 
+from pipeline.readers.archives import Growth, Member, begins_tar, begins_zip, tar_members, zip_members
 from pipeline.readers.columnar import (
     arrow_records,
     begins_arrow,
@@ -32,8 +33,19 @@ from pipeline.readers.html_pages import HTML_RULES, begins_html, check_extractor
 from pipeline.readers.jsonl import begins_json_lines, json_records
 from pipeline.readers.listing import is_unchanged
 from pipeline.readers.mediawiki import LEFT_OUT, begins_dump, page_records
+from pipeline.readers.office import (
+    OFFICE_RULES,
+    begins_docx,
+    begins_epub,
+    begins_odt,
+    check_lxml,
+    docx_records,
+    epub_records,
+    odt_records,
+)
 from pipeline.readers.open import DECOMPRESSION_ERRORS, Stream, open_text
-from pipeline.readers.ranges import open_range
+from pipeline.readers.pdf import PDF_RULES, begins_pdf, check_pypdf, pdf_records
+from pipeline.readers.ranges import HeldFile, open_range
 from pipeline.readers.record import BLANK_LINE, Format, Record, RecordOptions, Rejected
 from pipeline.readers.text import text_records
 from pipeline.readers.warc import WEB_RULES, begins_warc, check_warc, warc_records
@@ -57,21 +69,29 @@ class Reader(NamedTuple):
         "text": plain bytes in --encoding, whose lines come as UTF-8 from `lines_of_range`. `begins` gets UTF-8.
         "plain": plain bytes as they are, whatever --encoding is, of text that says in which encoding it is, or of no
         text at all.
+        "members": an archive, which `ranges_in` reads in place of `read_records`. --encoding is that of its members.
         "stored": the file as it is, which must not be compressed. Positions of records count rows, and not bytes.
     harmless: reasons of rejected records that do not count as bad: they say what a record is, not that it is damaged.
     flags: the names of the flags of `shard` that only some formats use, this one among them.
     check: raises DataError if an open file with this name is damaged, and ModuleNotFoundError if a package that reads
         it is missing.
+    members: yields the files in an archive; `records` is None then.
     """
 
-    records: Callable[[Stream, FileRange, RecordOptions], Iterator[Record | Rejected]]
+    records: Callable[[Stream, FileRange, RecordOptions], Iterator[Record | Rejected]] | None
     cuts: Literal["anywhere", "frames", "whole"] = "anywhere"
     suffixes: tuple[str, ...] = ()
     begins: Callable[[bytes], bool] | None = None
-    gets: Literal["text", "plain", "stored"] = "text"
+    gets: Literal["text", "plain", "stored", "members"] = "text"
     harmless: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     check: Callable[[IO[bytes], str], object] | None = None
+    members: Callable[[IO[bytes], Growth], Iterator[Member]] | None = None
+
+    @property
+    def uses_encoding(self) -> bool:
+        """Whether --encoding is that of the file, or of files in it."""
+        return self.gets in ("text", "members")
 
 
 READERS: dict[Format, Reader] = {
@@ -127,6 +147,12 @@ READERS: dict[Format, Reader] = {
         harmless=HTML_RULES,
         check=check_extractor,
     ),
+    "docx": Reader(docx_records, "whole", (".docx",), begins_docx, "plain", OFFICE_RULES, check=check_lxml),
+    "odt": Reader(odt_records, "whole", (".odt",), begins_odt, "plain", OFFICE_RULES, check=check_lxml),
+    "epub": Reader(epub_records, "whole", (".epub",), begins_epub, "plain", OFFICE_RULES, check=check_lxml),
+    "pdf": Reader(pdf_records, "whole", (".pdf",), begins_pdf, "plain", PDF_RULES, check=check_pypdf),
+    "zip": Reader(None, "whole", (".zip",), begins_zip, "members", flags=("encoding",), members=zip_members),
+    "tar": Reader(None, "whole", (".tar",), begins_tar, "members", flags=("encoding",), members=tar_members),
     # The last: whatever is none of the others.
     "text": Reader(text_records, flags=("text_layout", "encoding")),
 }
@@ -137,8 +163,8 @@ def read_records(file_range: FileRange, options: RecordOptions) -> Iterator[Reco
 
     Raises DataError if the file cannot be read to its end, or has changed since the job began.
     """
-    assert file_range.format != "auto"
     reader = file_range.reader
+    assert file_range.format != "auto" and reader.records is not None
     if reader.cuts == "whole" or (reader.cuts == "frames" and not file_range.is_cut):
         # The file may have been cut before its format was known.
         if file_range.start > 0:
@@ -154,6 +180,8 @@ def read_records(file_range: FileRange, options: RecordOptions) -> Iterator[Reco
             "It may be truncated or damaged: copy it again, or leave it out."
         ) from error
 
+    if isinstance(file_range.file, HeldFile):
+        return
     if not is_unchanged(file_range.path, file_range.version):
         raise DataError(
             f"{file_range.display_path} changed while it was read. Run the job again once nothing writes to its inputs."

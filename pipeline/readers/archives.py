@@ -1,0 +1,146 @@
+"""The members of archives (zip, tar) in order, without unpacking: each is read as a file with its name would be.
+
+A member is held in memory while it is read, so its size has a limit; of larger ones only the beginning is read, which
+shows whether they are text. What has a name with a part that begins with a dot is skipped, as in folders.
+"""
+
+from __future__ import annotations
+
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from typing import IO, Any, NamedTuple
+
+from pipeline.readers.office import begins_epub, begins_odt
+from pipeline.readers.open import ALWAYS_ALLOWED
+from pipeline.readers.zip_files import LimitedReads, open_zip
+from schemas.errors import DataError
+
+MAX_MEMBER_BYTES = 256 << 20
+MAX_MEMBERS = 1_000_000
+MAX_NAME = 1000  # characters of a member's name in messages
+
+ENCRYPTED_MEMBER = "member of an archive that is encrypted"
+UNKNOWN_METHOD = "member of an archive with an unknown compression"
+NESTED = "archive in an archive"
+
+_FLAG_OF_ENCRYPTION = 1
+_ZIP = (b"PK\x03\x04", b"PK\x05\x06")
+_OFFICE_NAMES = (b"[Content_Types].xml", b"_rels/", b"docProps/", b"word/", b"xl/", b"ppt/", b"mimetype", b"META-INF/")
+_NAME_OFFSET = 30
+_TAR_BLOCK = 512
+
+
+class Member(NamedTuple):
+    """A file in an archive.
+
+    data: its bytes, at most MAX_MEMBER_BYTES, and none if there is a `reason` why it is not read.
+    size: bytes that it has.
+    kind: what it is if it is no file.
+    """
+
+    name: str
+    size: int
+    data: bytes = b""
+    reason: str = ""
+    kind: str = ""
+
+
+class Growth:
+    """Limits the plain bytes of an archive's members, as `open.PlainBytes` does those of a file."""
+
+    def __init__(self, shown: str, stored_bytes: int, max_ratio: int):
+        self._shown = shown
+        self._allowed = max(ALWAYS_ALLOWED, max_ratio * stored_bytes)
+        self._max_ratio = max_ratio
+        self._plain_bytes = 0
+
+    def add(self, plain_bytes: int) -> None:
+        """Raise DataError if these bytes, too, make it a bomb."""
+        self._plain_bytes += plain_bytes
+        if self._plain_bytes > self._allowed:
+            raise DataError(
+                f"{self._shown} grows beyond {self._plain_bytes >> 20} MB when unpacked, more than {self._max_ratio} "
+                "times its size: it was made to fill a disk. Leave it out, or raise --max_decompression_ratio if you "
+                "trust it."
+            )
+
+
+def begins_zip(head: bytes) -> bool:
+    """Return whether a file that begins with these bytes is an archive, not an office document, a book or a JAR."""
+    if not head.startswith(_ZIP) or begins_odt(head) or begins_epub(head):
+        return False
+    return not head[_NAME_OFFSET:].startswith(_OFFICE_NAMES)
+
+
+def begins_tar(head: bytes) -> bool:
+    """Return whether a file that begins with these bytes is a tar archive of POSIX or GNU."""
+    return head[257:262] == b"ustar"
+
+
+def zip_members(file: IO[bytes], growth: Growth) -> Iterator[Member]:
+    """Yield the members of a zip file. Raises the exceptions of zipfile for damage, and DataError for a bomb."""
+    with open_zip(file) as archive:
+        entries = archive.infolist()
+        _check_count(len(entries))
+        for entry in entries:
+            if entry.is_dir() or _is_hidden(entry.filename):
+                continue
+            name = entry.filename[:MAX_NAME]
+            if entry.flag_bits & _FLAG_OF_ENCRYPTION:
+                yield Member(name, entry.file_size, reason=ENCRYPTED_MEMBER)
+                continue
+
+            try:
+                with archive.open(entry) as opened:
+                    data = opened.read(MAX_MEMBER_BYTES)
+            except NotImplementedError:
+                yield Member(name, entry.file_size, reason=UNKNOWN_METHOD)
+                continue
+            growth.add(len(data))
+            yield Member(name, max(entry.file_size, len(data)), data)
+
+
+def tar_members(file: IO[bytes], growth: Growth) -> Iterator[Member]:
+    """Yield the members of a tar archive, which is read once from beginning to end.
+
+    Raises TarError for damage, OSError for a header above zip_files.MAX_READ_BYTES, and EOFError if it has no end.
+    """
+    limited = LimitedReads(file)
+    archive: Any = tarfile.TarFile(fileobj=limited, mode="r", errors="surrogateescape")
+    number = 0
+    while (entry := archive.next()) is not None:
+        archive.members.clear()  # it remembers all
+        number += 1
+        _check_count(number)
+        if entry.isdir() or _is_hidden(entry.name):
+            continue
+        name = entry.name[:MAX_NAME]
+        if not entry.isfile():
+            yield Member(name, 0, kind="a link or a device")
+            continue
+
+        opened = archive.extractfile(entry)
+        assert opened is not None
+        limited.is_limited = False
+        data = opened.read(min(entry.size, MAX_MEMBER_BYTES))
+        limited.is_limited = True
+        growth.add(len(data))
+        yield Member(name, entry.size, data)
+
+    if limited.last != bytes(_TAR_BLOCK):
+        raise EOFError("it has no mark of its end")
+
+
+def _check_count(members: int) -> None:
+    if members > MAX_MEMBERS:
+        raise ValueError(f"it has more than {MAX_MEMBERS:,} members")
+
+
+def _is_hidden(name: str) -> bool:
+    parts = name.replace("\\", "/").split("/")
+    return any(part.startswith(".") and part not in (".", "..") for part in parts)
+
+
+ARCHIVE_ERRORS = (tarfile.TarError, zipfile.BadZipFile, RecursionError, NotImplementedError)
+"""Exceptions for damage, in addition to those of open.py."""

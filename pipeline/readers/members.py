@@ -1,0 +1,112 @@
+"""From an archive to the ranges that its members are, so that workers read them as they read files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pipeline.readers.archives import ARCHIVE_ERRORS, MAX_MEMBER_BYTES, NESTED, Growth, Member
+from pipeline.readers.formats import ForeignFileError
+from pipeline.readers.inputs import FileRange, with_format
+from pipeline.readers.listing import is_unchanged
+from pipeline.readers.open import DECOMPRESSION_ERRORS, compression_of, open_plain
+from pipeline.readers.ranges import HeldFile, open_range
+from pipeline.readers.record import RecordOptions, Rejected
+from schemas import storage
+from schemas.errors import DataError
+
+SOURCE = "archive"
+"""Source, in the ledger, of members that are not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRange(FileRange):
+    """A whole member of an archive, in memory. Its path is the archive's with the member's name behind."""
+
+    data: bytes = b""
+
+    @property
+    def file(self) -> HeldFile:
+        return HeldFile.of(self.path, self.data)
+
+
+def ranges_in(
+    archive: FileRange, options: RecordOptions
+) -> Iterator[tuple[FileRange, Rejected | ForeignFileError | None]]:
+    """Yield the members of an archive, each with None, or with the reason why it is not read.
+
+    Raises DataError if the archive cannot be read to its end, has changed, or has a text above MAX_MEMBER_BYTES.
+    """
+    read_members = archive.reader.members
+    assert read_members is not None
+    if archive.start > 0:  # it was cut before its format was known
+        return
+
+    shown = archive.display_path
+    growth = Growth(shown, archive.size, options.max_decompression_ratio)
+    try:
+        with open_plain(
+            open_range(archive.file), shown, compression_of(archive.path), options.max_decompression_ratio
+        ) as file:
+            for member in read_members(file, growth):
+                yield _member_range(archive, member)
+    except (*DECOMPRESSION_ERRORS, *ARCHIVE_ERRORS) as error:
+        raise DataError(
+            f"{shown} cannot be read to its end ({error}). "
+            "It may be truncated or damaged: copy it again, or leave it out."
+        ) from error
+
+    if not is_unchanged(archive.path, archive.version):
+        raise DataError(f"{shown} changed while it was read. Run the job again once nothing writes to its inputs.")
+
+
+def _member_range(archive: FileRange, member: Member) -> tuple[FileRange, Rejected | ForeignFileError | None]:
+    name = storage.printable(member.name)
+    size = len(member.data)
+    found: FileRange = MemberRange(
+        path=f"{archive.path}/{name}",
+        start=0,
+        end=size,
+        size=size,
+        weight=size,
+        version="",
+        format="auto",
+        compression=compression_of(name),
+        path_as_written=f"{archive.display_path}/{name}",
+        encoding=archive.encoding,
+        in_folder=True,
+        corpus=archive.corpus,
+        data=member.data,
+    )
+    if member.reason:
+        return found, Rejected(member.reason, SOURCE, 0)
+    if member.kind:
+        return found, ForeignFileError(f"{found.display_path} is {member.kind}, not a file.", member.kind)
+
+    try:
+        found = with_format(found)
+    except ForeignFileError as error:
+        return found, error
+    if found.reader.members is not None:
+        return found, Rejected(NESTED, SOURCE, 0)
+    if member.size > MAX_MEMBER_BYTES:
+        raise DataError(
+            f"{found.display_path} has {member.size >> 20:,} MB, and members of archives are read up to "
+            f"{MAX_MEMBER_BYTES >> 20} MB. Unpack the archive, and give the folder as --input."
+        )
+    _check(found)
+    return found, None
+
+
+def _check(member: FileRange) -> None:
+    """Raise DataError if the reader of a member could not open it, or lacks a package."""
+    if member.reader.check is None:
+        return
+    try:
+        with open_range(member.file) as opened:
+            member.reader.check(opened, member.display_path)
+    except ModuleNotFoundError as error:
+        raise DataError(
+            f"{member.display_path} needs the package {error.name}, which is not installed. It comes with the extra "
+            '"corpora": pip install "clozeline[corpora]"'
+        ) from error

@@ -1,0 +1,241 @@
+"""Reads documents of office programs and books, by lxml: .docx (ECMA-376), .odt (OpenDocument 1.3), .epub (EPUB 3.3).
+
+All three are zip files of XML. A document is the file's paragraphs in order: headings, items of lists and cells of
+tables are paragraphs too. Left out are headers, footers, footnotes and comments, which .docx keeps in parts that are
+not read, tables of contents, deleted text, and of .docx the second copy of a text box, for old programs.
+
+A book is one document, not one for each chapter: sentences that are hard to tell apart come from the same book, so
+chapters would be easy to recognize as "another document", and could be on both sides of --holdout.
+"""
+
+from __future__ import annotations
+
+import io
+import posixpath
+import re
+from collections.abc import Callable, Iterator
+from typing import IO, TYPE_CHECKING, Any
+from urllib.parse import unquote
+from zipfile import ZipFile
+
+from pipeline.readers.open import Stream
+from pipeline.readers.record import PARAGRAPH_BREAK, Record, RecordOptions, Rejected, too_long_reason
+from pipeline.readers.xml_paragraphs import Grammar, paragraphs, parse_xhtml, parse_xml
+from pipeline.readers.zip_files import MAX_PART_BYTES, EncryptedError, TooLargeError, open_zip, read_part
+
+if TYPE_CHECKING:
+    from pipeline.readers.inputs import FileRange
+
+NO_TEXT = "document without text"
+ENCRYPTED = "document that is encrypted"
+DAMAGED = "document that cannot be read"
+TOO_LARGE = "document with too large parts"
+
+OFFICE_RULES = (NO_TEXT,)
+"""Reasons that say what a document is, not that it is damaged."""
+
+MAX_FILE_BYTES = 256 << 20
+"""Maximum bytes of a file, which is held in memory. Large ones have images."""
+
+_OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"  # how Office stores what is encrypted
+_ZIP = b"PK\x03\x04"
+_NAME_OFFSET = 30  # in a zip file, of the first entry's name
+
+_WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+_STRICT_WORD = "{http://purl.oclc.org/ooxml/wordprocessingml/main}"
+_TEXT = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
+_OFFICE = "{urn:oasis:names:tc:opendocument:xmlns:office:1.0}"
+_TABLE = "{urn:oasis:names:tc:opendocument:xmlns:table:1.0}"
+_SVG_OF_ODF = "{urn:oasis:names:tc:opendocument:xmlns:svg-compatible:1.0}"
+_XHTML = "{http://www.w3.org/1999/xhtml}"
+_OPF = "{http://www.idpf.org/2007/opf}"
+_CONTAINER = "{urn:oasis:names:tc:opendocument:xmlns:container}"
+_ENCRYPTION = "{http://www.w3.org/2001/04/xmlenc#}"
+
+
+def _tags(namespaces: tuple[str, ...], names: str) -> frozenset[str]:
+    return frozenset(namespace + name for namespace in namespaces for name in names.split())
+
+
+_WORDS = (_WORD, _STRICT_WORD)
+_DOCX = Grammar(
+    blocks=_tags(_WORDS, "p tc"),
+    skipped=_tags(_WORDS, "moveFrom del") | {"{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"},
+    marks=dict.fromkeys(_tags(_WORDS, "tab ptab"), " ")
+    | dict.fromkeys(_tags(_WORDS, "br cr"), "\n")
+    | dict.fromkeys(_tags(_WORDS, "noBreakHyphen"), "-"),
+    texts=_tags(_WORDS, "t"),
+)
+_ODT = Grammar(
+    blocks=_tags((_TEXT,), "p h list-item") | {_TABLE + "table-cell"},
+    skipped=_tags((_TEXT,), "note tracked-changes table-of-content illustration-index table-index alphabetical-index")
+    | _tags((_OFFICE,), "annotation forms")
+    | _tags((_SVG_OF_ODF,), "title desc"),
+    marks={_TEXT + "s": " ", _TEXT + "tab": " ", _TEXT + "line-break": "\n"},
+)
+_PLACES = (_XHTML, "")  # an HTML parser gives no namespace
+_EPUB = Grammar(
+    blocks=_tags(
+        _PLACES,
+        "p h1 h2 h3 h4 h5 h6 li dt dd td th caption tr table div section article blockquote pre figure figcaption "
+        "body header footer aside main ul ol dl hr address center",
+    ),
+    skipped=_tags(_PLACES, "head script style nav rt rp template") | {"{http://www.w3.org/2000/svg}svg", "svg"},
+    marks=dict.fromkeys(_tags(_PLACES, "br"), "\n"),
+    as_written=_tags(_PLACES, "pre"),
+)
+
+
+# ---- Recognition ----
+
+
+def begins_docx(head: bytes) -> bool:
+    """Return whether a file that begins with these bytes is a document of Word."""
+    first = head[_NAME_OFFSET:]
+    is_office = head.startswith(_ZIP) and first.startswith((b"[Content_Types].xml", b"_rels/", b"docProps/", b"word/"))
+    return is_office and re.search(rb"PK\x03\x04(?s:.{26})word/", head) is not None
+
+
+def begins_odt(head: bytes) -> bool:
+    """Return whether a file that begins with these bytes is a text of OpenDocument."""
+    return _has_mimetype(head, b"application/vnd.oasis.opendocument.text")
+
+
+def begins_epub(head: bytes) -> bool:
+    """Return whether a file that begins with these bytes is an EPUB book."""
+    return _has_mimetype(head, b"application/epub+zip")
+
+
+def _has_mimetype(head: bytes, wanted: bytes) -> bool:
+    # Both standards say that this entry is the first one, and stored.
+    return (
+        head.startswith(_ZIP)
+        and re.match(rb"mimetype" + re.escape(wanted) + rb"(?=PK|\s|$)", head[_NAME_OFFSET:]) is not None
+    )
+
+
+def check_lxml(opened: IO[bytes], shown: str) -> None:
+    """Raise ModuleNotFoundError if lxml is not installed, before the job begins."""
+    import lxml  # noqa: F401
+
+
+# ---- Documents ----
+
+
+def docx_records(stream: Stream, file_range: FileRange, options: RecordOptions) -> Iterator[Record | Rejected]:
+    """Yield the text of a document of Word."""
+    return _documents(stream, "docx", _docx_text, options)
+
+
+def odt_records(stream: Stream, file_range: FileRange, options: RecordOptions) -> Iterator[Record | Rejected]:
+    """Yield the text of a document of OpenDocument, as LibreOffice writes it."""
+    return _documents(stream, "odt", _odt_text, options)
+
+
+def epub_records(stream: Stream, file_range: FileRange, options: RecordOptions) -> Iterator[Record | Rejected]:
+    """Yield the text of a book, in the order in which it is read."""
+    return _documents(stream, "epub", _epub_text, options)
+
+
+def _documents(
+    stream: Stream, source: str, text_of: Callable[[ZipFile, int], list[str]], options: RecordOptions
+) -> Iterator[Record | Rejected]:
+    body = stream.file.read(MAX_FILE_BYTES + 1)
+    if not body:
+        return
+
+    reason = ""
+    text = ""
+    try:
+        text = PARAGRAPH_BREAK.join(_read(body, text_of, options.max_decompression_ratio))
+        reason = "" if text and not text.isspace() else NO_TEXT
+    except EncryptedError:
+        reason = ENCRYPTED
+    except TooLargeError:
+        reason = TOO_LARGE
+    except (MemoryError, ModuleNotFoundError):
+        raise
+    except Exception:  # zipfile and lxml raise exceptions of many kinds for junk
+        reason = DAMAGED
+
+    if len(text) > options.max_document_bytes or len(text.encode()) > options.max_document_bytes:
+        reason = too_long_reason(options.max_document_bytes)
+    yield Rejected(reason, source, 0, size=len(body)) if reason else Record(text, source, size=len(body))
+
+
+def _read(body: bytes, text_of: Callable[[ZipFile, int], list[str]], max_ratio: int) -> list[str]:
+    if len(body) > MAX_FILE_BYTES:
+        raise TooLargeError
+    if body.startswith(_OLE):
+        raise EncryptedError
+    with open_zip(io.BytesIO(body)) as archive:
+        return text_of(archive, max_ratio)
+
+
+def _docx_text(archive: ZipFile, max_ratio: int) -> list[str]:
+    root = parse_xml(read_part(archive, "word/document.xml", max_ratio))
+    _remove_contents_tables(root)
+    return paragraphs(root, _DOCX)
+
+
+def _remove_contents_tables(root: Any) -> None:
+    """Remove paragraphs in the styles of tables of contents, TOC1 to TOC9, whose lines are headings and numbers."""
+    for word in _WORDS:
+        for style in list(root.iter(word + "pStyle")):
+            if not re.fullmatch(r"TOC\d", style.get(word + "val", "")):
+                continue
+            paragraph = style.getparent().getparent()
+            for text in list(paragraph.iter(word + "t")):
+                text.text = None
+
+
+def _odt_text(archive: ZipFile, max_ratio: int) -> list[str]:
+    if "META-INF/manifest.xml" in archive.namelist():
+        manifest = read_part(archive, "META-INF/manifest.xml", max_ratio)
+        if b"encryption-data" in manifest:
+            raise EncryptedError
+    root = parse_xml(read_part(archive, "content.xml", max_ratio))
+    return paragraphs(next(root.iter(_OFFICE + "body")), _ODT)
+
+
+def _epub_text(archive: ZipFile, max_ratio: int) -> list[str]:
+    encrypted = _encrypted_names(archive, max_ratio)
+    names = set(archive.namelist())
+    found: list[str] = []
+    remaining = MAX_PART_BYTES
+    for name in _chapters(archive, max_ratio):
+        if name in encrypted:
+            raise EncryptedError
+        if name not in names:
+            raise KeyError(name)
+        data = read_part(archive, name, max_ratio)
+        remaining -= max(1000, len(data))  # also bounds how often an empty chapter may be named
+        if remaining < 0:
+            raise TooLargeError
+        found += paragraphs(parse_xhtml(data), _EPUB)
+    return found
+
+
+def _chapters(archive: ZipFile, max_ratio: int) -> list[str]:
+    """Return the names of a book's chapters in the order of its spine, without its table of contents."""
+    container = parse_xml(read_part(archive, "META-INF/container.xml", max_ratio))
+    package_name = next(container.iter(_CONTAINER + "rootfile")).get("full-path")
+    package = parse_xml(read_part(archive, package_name, max_ratio))
+    items = {item.get("id"): item for item in package.iter(_OPF + "item")}
+
+    chapters: dict[str, None] = {}
+    for reference in package.iter(_OPF + "itemref"):
+        item = items[reference.get("idref")]
+        is_text = item.get("media-type") in ("application/xhtml+xml", "text/html")
+        if is_text and reference.get("linear") != "no" and "nav" not in item.get("properties", "").split():
+            path = unquote(item.get("href", "")).partition("#")[0]
+            chapters[posixpath.normpath(posixpath.join(posixpath.dirname(package_name), path))] = None
+    return list(chapters)
+
+
+def _encrypted_names(archive: ZipFile, max_ratio: int) -> set[str]:
+    """Return the names of a book's parts that are encrypted; its fonts often are."""
+    if "META-INF/encryption.xml" not in archive.namelist():
+        return set()
+    root = parse_xml(read_part(archive, "META-INF/encryption.xml", max_ratio))
+    return {unquote(place.get("URI", "")) for place in root.iter(_ENCRYPTION + "CipherReference")}

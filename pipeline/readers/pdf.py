@@ -1,0 +1,136 @@
+"""Reads PDF (ISO 32000) by pypdf: the text of the pages, in paragraphs (pdf_lines.py).
+
+pypdf is Python alone, so a file made to exhaust it meets limits that count, never a clock, and the same files are left
+out on each machine: pages, operators of all pages with what they draw again (by pypdf's visitor), and pypdf's own
+limits of decompressed streams (75 MB) and of forms in forms.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import IO, TYPE_CHECKING, Any
+
+from pipeline.readers.office import DAMAGED, ENCRYPTED, MAX_FILE_BYTES, NO_TEXT, TOO_LARGE
+from pipeline.readers.open import Stream
+from pipeline.readers.pdf_lines import text_of_pages
+from pipeline.readers.record import Record, RecordOptions, Rejected, too_long_reason
+from pipeline.readers.zip_files import EncryptedError, TooLargeError
+
+if TYPE_CHECKING:
+    from pipeline.readers.inputs import FileRange
+
+SOURCE = "pdf"
+PAGE_WITHOUT_TEXT = "page without text, as scanned ones"
+
+PDF_RULES = (NO_TEXT, PAGE_WITHOUT_TEXT)
+"""Reasons that say what a document or a page is, not that it is damaged."""
+
+MAX_PAGES = 10_000
+MAX_CONTENT_BYTES = 64 << 20  # of all pages, decompressed
+MAX_OPERATORS = 5_000_000
+"""Maximum operators of a document's pages, some 500 a page; each takes about 50 microseconds."""
+
+_DRAWING = 200  # operators that the drawing of a form or an image counts as
+
+# For pypdf.Configuration. Its parser takes 7 s for so much of one stream. Forms above its limit would be skipped in
+# silence, so ours is reached first.
+_LIMITS = {
+    "stream_parsing_work_maximum_count": 1_000_000,
+    "xform_maximum_invocations_per_extraction": MAX_OPERATORS // _DRAWING + 1,
+}
+
+
+def begins_pdf(head: bytes) -> bool:
+    """Return whether a file that begins with these bytes is a PDF."""
+    return head.startswith(b"%PDF-")
+
+
+def check_pypdf(opened: IO[bytes], shown: str) -> None:
+    """Raise ModuleNotFoundError if pypdf is not installed, before the job begins."""
+    _pypdf()
+
+
+def pdf_records(stream: Stream, file_range: FileRange, options: RecordOptions) -> Iterator[Record | Rejected]:
+    """Yield the text of a PDF, and one rejection for its pages that have none."""
+    body = stream.file.read(MAX_FILE_BYTES + 1)
+    if not body:
+        return
+
+    pages: list[str] = []
+    reason = ""
+    _pypdf()
+    try:
+        # It calls itself for objects in objects; a new thread has the same room for that below every caller.
+        with ThreadPoolExecutor(1, "pdf") as thread:
+            pages = thread.submit(_pages, body, options.max_document_bytes).result()
+        reason = "" if any(pages) else NO_TEXT
+    except EncryptedError:
+        reason = ENCRYPTED
+    except TooLargeError:
+        reason = TOO_LARGE
+    except MemoryError:
+        raise
+    except Exception as error:  # pypdf raises exceptions of many kinds for junk
+        reason = TOO_LARGE if type(error).__name__ == "LimitReachedError" else DAMAGED
+
+    text = text_of_pages([page for page in pages if page])
+    if not reason and len(text.encode()) > options.max_document_bytes:
+        reason = too_long_reason(options.max_document_bytes)
+    if reason:
+        yield Rejected(reason, SOURCE, 0, size=len(body))
+        return
+    without_text = pages.count("")
+    if without_text:
+        yield Rejected(PAGE_WITHOUT_TEXT, SOURCE, 0, count=without_text)
+    yield Record(text, SOURCE, size=len(body))
+
+
+def _pages(body: bytes, max_document_bytes: int) -> list[str]:
+    """Return the text of each page, empty for one without letters or digits."""
+    if len(body) > MAX_FILE_BYTES:
+        raise TooLargeError
+
+    pypdf = _pypdf()
+    pypdf.overwrite_configuration(**_LIMITS)  # of this thread alone
+    reader = pypdf.PdfReader(io.BytesIO(body))
+    if reader.is_encrypted:
+        raise EncryptedError
+    if len(reader.pages) > MAX_PAGES:
+        raise TooLargeError
+
+    operators = 0
+
+    def count(operator: bytes, *_: Any) -> None:
+        nonlocal operators
+        operators += _DRAWING if operator == b"Do" else 1
+        if operators > MAX_OPERATORS:
+            raise TooLargeError
+
+    pages: list[str] = []
+    characters = 0
+    content_bytes = 0
+    for page in reader.pages:
+        content = page.get_contents()
+        content_bytes += 0 if content is None else len(content.get_data())
+        if content_bytes > MAX_CONTENT_BYTES:
+            raise TooLargeError
+        text = page.extract_text(visitor_operand_before=count)
+        text = text.encode(errors="replace").decode()  # damaged tables of characters make lone surrogates
+        characters += len(text)
+        if characters > 2 * max_document_bytes:
+            raise TooLargeError
+        pages.append(text if any(map(str.isalnum, text)) else "")
+    return pages
+
+
+@cache
+def _pypdf() -> Any:
+    """Return the package. Imported here, because few jobs need it."""
+    import pypdf
+
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL + 1)  # it logs every fault of a file
+    return pypdf

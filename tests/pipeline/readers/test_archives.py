@@ -1,0 +1,88 @@
+"""Archives: each member is read as a file with its name would be, and damage and bombs are one line."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.clozeline.test_installation import run_without
+from tests.pipeline.readers.input_files import COMPRESS
+from tests.pipeline.readers.office_files import docx, pdf, word, zipped
+
+MEMBERS: dict[str, bytes | str] = {
+    "b/x.txt": "One text. It is short.",
+    "a/y.jsonl.gz": gzip.compress(b'{"text": "A record. Another one."}\n{bad\n'),
+    "../../z.docx": docx(word("A document. It is short too.")),
+    "i.png": b"\x89PNG\r\n\x1a\n",
+    ".hidden.txt": "No text of the corpus.",
+    "inner.zip": zipped({"x.txt": "Hidden."}),
+}
+
+
+def tarred(parts: dict[str, bytes | str]) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        for name, data in parts.items():
+            content = data.encode() if isinstance(data, str) else data
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return file.getvalue()
+
+
+ARCHIVES = [
+    ("x.zip", zipped(MEMBERS)),
+    ("x", zipped(MEMBERS)),
+    ("x.tar", tarred(MEMBERS)),
+    ("x.TGZ", gzip.compress(tarred(MEMBERS))),
+    *((f"x.tar{suffix}", compress(tarred(MEMBERS))) for suffix, compress in COMPRESS.items() if suffix),
+]
+
+
+@pytest.mark.parametrize(("name", "data"), ARCHIVES, ids=[name for name, _ in ARCHIVES])
+def test_members_are_read_in_place(command, tmp_path: Path, name: str, data: bytes) -> None:
+    pytest.importorskip("lxml")
+    (tmp_path / name).write_bytes(data)
+    done = command("shard", "--input", tmp_path / name, "--output", tmp_path / "text", "--max_bad_ratio", 1)
+    assert done.returncode == 0, done.stderr
+    for line in ("3 documents", "1 x archive in an archive", "1 x file that looks like an image (folder)"):
+        assert line in done.stdout
+
+    lines = "".join(path.read_text() for path in (tmp_path / "text" / "rejected").iterdir()).splitlines()
+    places = {Path(entry["path"]).name: entry["place"] for entry in map(json.loads, lines)}
+    assert places == {"y.jsonl.gz": 35, "inner.zip": 0, "i.png": 0}
+    assert all(f"{tmp_path / name}/" in line for line in lines)
+    assert not (tmp_path.parent / "z.docx").exists()
+
+
+BOMB = b"\n" * (300 << 20)
+DAMAGED: list[tuple[str, Callable[[], bytes], str]] = [
+    ("x.zip", lambda: zipped(MEMBERS)[:-60], "cannot be read to its end"),
+    ("x.tar", lambda: tarred(MEMBERS)[:1300], "cannot be read to its end"),
+    ("no-end.tar", lambda: tarred({"x.txt": "A b."})[:1024], "no mark of its end"),
+    ("x.tar.gz", lambda: gzip.compress(tarred(MEMBERS))[:-60], "cannot be read to its end"),
+    ("junk.zip", lambda: b"PK\x03\x04" + b"junk" * 99, "cannot be read to its end"),
+    ("junk.tar", lambda: b"junk" * 999, "cannot be read to its end"),
+    ("bomb.zip", lambda: zipped({"a.txt": BOMB, "b.txt": BOMB}), "members of archives are read up to"),
+]
+
+
+@pytest.mark.parametrize(("name", "make", "message"), DAMAGED, ids=[case[0] for case in DAMAGED])
+def test_damage_is_one_line(command, tmp_path: Path, name: str, make: Callable[[], bytes], message: str) -> None:
+    (tmp_path / name).write_bytes(make())
+    done = command("shard", "--input", tmp_path / name, "--output", tmp_path / "text", "--direct_num_workers", 1)
+    assert done.returncode == 3
+    assert message in done.stderr and "Traceback" not in done.stderr
+
+
+def test_without_pypdf_a_pdf_in_an_archive_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "x.zip").write_bytes(zipped({"x.pdf": pdf([["A b."]])}))
+    done = run_without("pypdf", "shard", "--input", str(tmp_path / "x.zip"), "--output", str(tmp_path / "text"))
+    assert done.returncode == 3 and "Traceback" not in done.stderr
+    assert "x.zip/x.pdf needs the package pypdf" in done.stderr and 'pip install "clozeline[corpora]"' in done.stderr
