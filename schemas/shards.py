@@ -64,7 +64,11 @@ def decode_text(data: bytes | pa.Buffer, path: str) -> pa.Table:
 
 
 def pairs_schema(vocabulary_size: int, static_masks: bool = False) -> pa.Schema:
-    """Return the columns of a pair shard. `row_checks.check_pairs` checks their values."""
+    """Return the columns of a pair shard.
+
+    `to_columns` in pipeline/pairs/layout.py makes their values, and `row_checks.check_pairs` checks them; one that may
+    be null is in `row_checks.MAY_BE_NULL`. A change of columns raises FORMAT_VERSION.
+    """
     ids = pa.list_(token_type(vocabulary_size))
     columns = {
         "input_ids": ids,  # the whole sequence, special tokens included, never padded

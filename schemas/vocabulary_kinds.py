@@ -1,7 +1,8 @@
 """The kinds of vocabularies, one row each: what both halves know of them. Nothing here needs numpy or tokenizers.
 
 A new kind is a name in Model, a row of VOCABULARY_KINDS here, and a row of MAKERS in pipeline/vocab/kinds.py with the
-functions that count its words, learn its tokens and write its files. Other code names no kind, but asks its row.
+functions that count its words, learn its tokens and write its files, whose names are in `vocabulary.TOKENIZER_FILES`.
+Other code names no kind, but asks its row.
 """
 
 from __future__ import annotations

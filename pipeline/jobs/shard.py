@@ -407,7 +407,7 @@ class WriteHeldOut(beam.PTransform):
         )
 
 
-# What workers do
+# What workers do, with the functions that `ShardCorpora.expand` hands to its steps
 
 
 def _plans(decided: CorpusSurvey | HoldoutPlan) -> Plans:

@@ -6,9 +6,14 @@ formats        which format is a file of? Recognized by name or by the first byt
 table          the formats, and the reading of one range of a file
 text, jsonl, csv_rows, columnar, wikiextractor, mediawiki, warc, html_pages
                the format's records: the text of one document, or the reason why there is none
+office, pdf    documents of office programs, books and PDF, by xml_paragraphs, zip_files and pdf_lines
 wikitext       the markup of MediaWiki becomes paragraphs
 http_responses, page_encodings
                a stored response of a server becomes a page, and its bytes characters
+archives, members
+               the files in an archive become ranges, each read as a file of its name
+corpora        --inputs: several corpora with their own options
+sampling       evenly spaced records, for --sample
 ranges         byte ranges of files in a store
 open           .gz, .bz2, .xz and .zst become plain bytes in bounded memory; bombs are refused
 frames, bzip2_blocks, cut_files

@@ -2,9 +2,10 @@
 
 A new format takes three steps:
 
-    1. A function in a module of this folder, like `json_records`, from an open stream to the records of a range.
+    1. A function in a module of this folder, from an open stream to the records of a range: like `json_records` if
+       files can be cut, like `pdf_records` if not.
     2. A row of READERS: what the function gets, how files are cut and recognized. What a row claims by a suffix or by
-       `begins` is not refused as another kind of file. So if files of the format begin like one of
+       `begins` is not refused as another kind of file, even if `formats.BINARY_KINDS` lists it. So if files of the format begin like one of
        `formats.BINARY_KINDS`, as office documents do like zip, `begins` has to tell them apart.
     3. Its name in `record.Format`, which makes it a value of --format.
 
