@@ -22,7 +22,7 @@ demo: setup
 	$(BIN)/python deploy/demo/run.py
 
 # Files run in their order on disk: xdist would sort them by their number of tests, so that the longest comes last.
-WORKERS ?= 2
+WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest -q --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
 
 test: .venv/installed_dev

@@ -58,7 +58,7 @@ class Invocation:
         for argument in self.other_arguments:
             name = argument.partition("=")[0]
             if argument.startswith("--") and nearest_name(name, missing):
-                raise unknown_flags([argument], missing)
+                raise unknown_flags([name], missing)
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,10 @@ def _run_shard(invocation: Invocation) -> None:
     from pipeline.shard.holdout import held_out_folder
     from pipeline.summary import summary_lines, warning_lines
 
-    job = ShardJob(**invocation.given(ShardJob))
+    given = invocation.given(ShardJob)
+    if "input" not in given and "inputs" not in given:
+        invocation.refuse_misspelled(["--input", "--inputs"])
+    job = ShardJob(**given)
     if job.sample is not None:
         _try_filters(job, invocation)
         return

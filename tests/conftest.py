@@ -139,6 +139,10 @@ def frozen_objects() -> None:
     gc.unfreeze = lambda: None
 
 
+UNFREEZE = gc.unfreeze
+"""The function that `frozen_objects` replaces."""
+
+
 @pytest.fixture(autouse=True)
 def restored_environment() -> Iterator[None]:
     """Restore the environment after each test, because later tests would inherit defaults that the tested code sets.

@@ -5,8 +5,9 @@ A new format takes three steps:
     1. A function in a module of this folder, from an open stream to the records of a range: like `json_records` if
        files can be cut, like `pdf_records` if not.
     2. A row of READERS: what the function gets, how files are cut and recognized. What a row claims by a suffix or by
-       `begins` is not refused as another kind of file, even if `formats.BINARY_KINDS` lists it. So if files of the format begin like one of
-       `formats.BINARY_KINDS`, as office documents do like zip, `begins` has to tell them apart.
+       `begins` is not refused as another kind of file, even if `formats.BINARY_KINDS` lists it. So if files of the
+       format begin like one of `formats.BINARY_KINDS`, as office documents do like zip, `begins` has to tell them
+       apart.
     3. Its name in `record.Format`, which makes it a value of --format.
 
 If files that were read before now make other records, raise PIECES_VERSION in pipeline/commit/staging.py, so that no

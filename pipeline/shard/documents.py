@@ -1,8 +1,9 @@
 """What is done to each document between its record and its run: the steps of STEPS, any of which may drop it.
 
 A new filter is a function here, such as `without_sentences`, and a row of STEPS. Whatever it drops is counted in the
-ledger by its reason, in `RunBuffer.add` (run_buffer.py), which also drops what is beyond the share of its corpus. If it has a flag, that is a field of ShardJob and of ReadOptions, handed on in pipeline/jobs/shard.py, so
-that a job with another value is another job (ShardJob is in pipeline/options.py). If not, raise PIECES_VERSION in
+ledger by its reason, in `RunBuffer.add` (run_buffer.py), which also drops what is beyond the share of its corpus. If it
+has a flag, that is a field of ShardJob and of ReadOptions, handed on in pipeline/jobs/shard.py, so that a job with
+another value is another job (ShardJob is in pipeline/options.py). If not, raise PIECES_VERSION in
 pipeline/commit/staging.py, so that no job continues with runs that were made without it.
 
 Copies within a run are dropped next, in write_runs.py; all others, near-duplicates and held-out documents in

@@ -55,7 +55,8 @@ def help_of(job: str) -> str:
     ("arguments", "told"),
     [
         ("shard --input a --outptu X", "required: --output. Unknown flag --outptu. Did you mean --output?"),
-        ("shard --inputs=a --output X", "required: --input. Unknown flag --inputs. Did you mean --input?"),
+        ("shard --inptu=a --output X", "Unknown flag --inptu. Did you mean --input?"),
+        ("shard --output X", "Give --input, with files or folders, or --inputs, with a TOML file of several corpora."),
         ("vocab --txt a --output X --model wordpiece --size 9", "Unknown flag --txt. Did you mean --text?"),
         ("shard --input a", "required: --output. See"),
         ("shard --input a --runner=X --seed 4", "required: --output. See"),
@@ -82,7 +83,7 @@ def test_a_broken_pipe_inside_a_job_is_not_success(command, corpus, tmp_path, mo
     def broken(*_: object) -> None:
         raise BrokenPipeError
 
-    monkeypatch.setattr("pipeline.jobs.shard.list_inputs", broken)
+    monkeypatch.setattr("pipeline.jobs.shard.list_corpora", broken)
     with pytest.raises(BrokenPipeError):
         command("shard", "--input", corpus, "--output", tmp_path / "out")
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.conftest import UNFREEZE
 from tests.forked import Command
 from tests.trainer.one_rank import group_of_one, small_batch, small_engine, small_recipe
 from tests.trainer.ranks import environments
@@ -92,8 +93,9 @@ def updates_of(engine: Any) -> int:
     return max(int(state.get("step", 0)) for state in basic_optimizer(engine).state.values())
 
 
-def test_a_start_leaves_the_garbage_collector_as_it_was() -> None:
+def test_a_start_leaves_the_garbage_collector_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine starts with all objects frozen, so that DeepSpeed's collections find nothing to search."""
+    monkeypatch.setattr(gc, "unfreeze", UNFREEZE)
     with group_of_one():
         small_engine(small_recipe("engine.zero_stage=1", "engine.precision=bf16")).destroy()
     assert gc.get_freeze_count() == 0
