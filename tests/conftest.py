@@ -285,6 +285,8 @@ def albert_vocab(documents: list[str], tmp_path_factory: pytest.TempPathFactory)
 @pytest.fixture(scope="module")
 def store() -> Iterator[ObjectStore]:
     """Run an S3 server on loopback."""
+    # Nor must clients of other servers serve its tests: their requests would go around its faults and counts.
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
     made = ObjectStore()
     yield made
     made.stop()
