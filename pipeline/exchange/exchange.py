@@ -52,7 +52,7 @@ Elements = Any
 class Plan:
     """What is decided about an exchange while the job runs.
 
-    buckets: the number of buckets. merges: whether there are so many runs that they are merged before they are read.
+    buckets: the number of buckets. merges: whether runs are merged before they are read, because there are many.
     details: passed to the functions that make batches and consume buckets.
     """
 

@@ -1,7 +1,6 @@
 """Rules that judge documents and lines by their text alone (`shard --filters`): those of C4, Gopher and FineWeb.
 
 measures     what is measured about a document: words, lines, repeated n-grams
-definitions  what each rule measures in words, and histogram its values, for the page of --sample
 rules        the table of rules, each with its paper, its definition and its threshold; which of them a job applies
 
 pipeline/shard/documents.py applies them between cleaning and splitting. A document that fails a rule is in the ledger

@@ -10,18 +10,14 @@
     unfinished_lines = false      not this rule of the set
     max_short_lines = true        a rule of another set, with its own threshold
 
-A new rule is a function that measures a document or a line, a row of RULES, a row of DEFINITIONS in definitions.py, and
+A new rule is a function that measures a document or a line, a row of RULES, a row of DEFINITIONS, and
 a row with the same words in docs/filters.md. It belongs to no published set: its `set` is another name, such as "own",
 and only a file that names the rule turns it on. Names and thresholds are options of a job, so a new rule needs nothing
 else. After a change of what an older rule measures, raise PIECES_VERSION in pipeline/commit/staging.py, so that no job
 continues with runs that were made without the change.
 
-The thresholds and definitions are those of three papers, and of their published code where a paper is silent:
-
-    c4         Raffel et al., arXiv:1910.10683, section 2.2, and c4_utils.py of TensorFlow Datasets
-    gopher     Rae et al., arXiv:2112.11446, appendix A.1 (quality) and table A1 (repetition)
-    fineweb    Penedo et al., arXiv:2406.17557, section 3.6: what FineWeb adds to the rules of Gopher and C4
-
+The thresholds and definitions are those of PAPERS, and of the published code where a paper is silent: of C4 that is
+c4_utils.py of TensorFlow Datasets. fineweb is what FineWeb adds to the rules of Gopher and C4.
 Differences from datatrove's filters of the same names are in docs/filters.md.
 """
 
@@ -37,7 +33,14 @@ from pipeline.filters.measures import Measured, duplicates
 from schemas import storage
 from schemas.errors import UsageError, nearest_name
 
-SETS = ("c4", "gopher", "fineweb")
+PAPERS = {
+    "c4": "Raffel et al., arXiv:1910.10683, section 2.2, and its published code",
+    "gopher": "Rae et al., arXiv:2112.11446, appendix A.1",
+    "fineweb": "Penedo et al., arXiv:2406.17557, section 3.6",
+}
+"""The paper of each published set."""
+
+SETS = tuple(PAPERS)
 """The published sets, which --filters takes by their names."""
 
 Thresholds = dict[str, float | None]
@@ -233,6 +236,44 @@ RULES: dict[str, Rule] = {
     "min_sentences": Rule("c4", "sentences", len, 5, is_least=True),
 }
 """The rules in the order in which they apply."""
+
+_TOP_WORDS = "share of characters in the most frequent {} words that occur twice or more"
+_DUPLICATE_WORDS = "share of characters in {} words that occurred before"
+_NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+
+DEFINITIONS = {
+    "max_line_word_length": "a line's longest word, in characters",
+    "unfinished_lines": "a line that does not end with ., ?, !, the like of other scripts, or a closing quotation "
+    "mark, or ends with an ellipsis; marks such as [12] and [edit] are removed from all lines before",
+    "min_line_words": "words of a line",
+    "javascript_lines": "a line that names JavaScript",
+    "policy_lines": "a line about cookies, terms of use or privacy policies",
+    "lorem_ipsum": "how often a document has this placeholder",
+    "curly_brackets": "how often a document has {",
+    "min_words": "words of a document",
+    "max_words": "words of a document",
+    "min_mean_word_length": "mean characters of a word",
+    "max_mean_word_length": "mean characters of a word",
+    "max_hashes_per_word": "# for each word",
+    "max_ellipses_per_word": "... and \u2026 for each word",
+    "max_bullet_lines": "share of lines that begin with \u2022 or -",
+    "max_ellipsis_lines": "share of lines that end with an ellipsis",
+    "min_alphabetic_words": "share of words with a letter",
+    "min_stop_words": "how many of the, be, to, of, and, that, have, with occur",
+    "max_duplicate_paragraphs": "share of paragraphs that occurred before",
+    "max_duplicate_paragraph_characters": "share of characters in paragraphs that occurred before",
+    "max_duplicate_lines": "share of lines that occurred before",
+    "max_duplicate_line_characters": "share of characters in lines that occurred before, line ends included",
+    **{f"max_top_{n}_gram": _TOP_WORDS.format(_NUMBERS[n - 2]) for n in range(2, 5)},
+    **{f"max_duplicate_{n}_grams": _DUPLICATE_WORDS.format(_NUMBERS[n - 2]) for n in range(5, 11)},
+    "min_punctuated_lines": "share of lines that end with a full stop, question or exclamation mark, of many scripts, "
+    "or an ellipsis",
+    "max_short_lines": "share of lines of at most 30 characters",
+    "max_repeated_line_characters": "share of characters in lines that occurred before, line ends left out",
+    "max_line_ends_per_word": "line ends for each word",
+    "min_sentences": "sentences of a document, as shard splits them",
+}
+"""What each rule measures, by its name."""
 
 
 # ---- --filters ----

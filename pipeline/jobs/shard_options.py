@@ -1,6 +1,6 @@
 """What flags of `shard` stand for: codes for names of languages, thresholds for sets of rules, hashes for models.
 
-All of it is decided in the launcher, so that a wrong value or a missing package is told before anything starts.
+All of it is decided in the launcher, so that a wrong value or a missing package is reported before the job starts.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import IO, Any, NamedTuple
 
 from pipeline.readers.office import begins_epub, begins_odt
 from pipeline.readers.open import ALWAYS_ALLOWED
-from pipeline.readers.zip_files import LimitedReads, open_zip
+from pipeline.readers.zip_files import NAME_OFFSET, LimitedReads, is_encrypted, open_zip
 from schemas.errors import DataError
 
 MAX_MEMBER_BYTES = 256 << 20
@@ -24,10 +24,8 @@ ENCRYPTED_MEMBER = "member of an archive that is encrypted"
 UNKNOWN_METHOD = "member of an archive with an unknown compression"
 NESTED = "archive in an archive"
 
-_FLAG_OF_ENCRYPTION = 1
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 _OFFICE_NAMES = (b"[Content_Types].xml", b"_rels/", b"docProps/", b"word/", b"xl/", b"ppt/", b"mimetype", b"META-INF/")
-_NAME_OFFSET = 30
 _TAR_BLOCK = 512
 
 
@@ -70,7 +68,7 @@ def begins_zip(head: bytes) -> bool:
     """Return whether a file that begins with these bytes is an archive, not an office document, a book or a JAR."""
     if not head.startswith(_ZIP) or begins_odt(head) or begins_epub(head):
         return False
-    return not head[_NAME_OFFSET:].startswith(_OFFICE_NAMES)
+    return not head[NAME_OFFSET:].startswith(_OFFICE_NAMES)
 
 
 def begins_tar(head: bytes) -> bool:
@@ -87,7 +85,7 @@ def zip_members(file: IO[bytes], growth: Growth) -> Iterator[Member]:
             if entry.is_dir() or _is_hidden(entry.filename):
                 continue
             name = entry.filename[:MAX_NAME]
-            if entry.flag_bits & _FLAG_OF_ENCRYPTION:
+            if is_encrypted(entry):
                 yield Member(name, entry.file_size, reason=ENCRYPTED_MEMBER)
                 continue
 

@@ -21,7 +21,7 @@ from pipeline.readers.record import Record, RecordOptions, Rejected
 from pipeline.readers.table import read_records
 
 PLACES = 64
-"""Pieces that are read at first. Each is opened anew, which takes a store about a tenth of a second."""
+"""Pieces that are read at first. Opening one takes a store about a tenth of a second."""
 
 
 def sample(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 from typing import IO, Any
-from zipfile import ZipFile
+from zipfile import ZipFile, ZipInfo
 
 MAX_READ_BYTES = 32 << 20
 """Maximum bytes of one read, which are those of a directory of some 300,000 entries, or of a member's long header."""
@@ -16,7 +16,8 @@ MAX_PART_BYTES = 64 << 20
 """Maximum bytes of one part of a document, decompressed. The XML of a book of 5 MB has about 20 MB."""
 
 _SMALL_PART_BYTES = 1 << 20  # which no limit on growth concerns
-_FLAG_OF_ENCRYPTION = 1
+NAME_OFFSET = 30
+"""In a zip file, of the first entry's name."""
 
 
 class TooLargeError(Exception):
@@ -78,6 +79,11 @@ def open_zip(file: IO[bytes]) -> ZipFile:
     return ZipFile(LimitedReads(file))
 
 
+def is_encrypted(entry: ZipInfo) -> bool:
+    """Return whether an entry needs a password."""
+    return bool(entry.flag_bits & 1)
+
+
 def read_part(archive: ZipFile, name: str, max_ratio: int) -> bytes:
     """Return a part of a document, decompressed.
 
@@ -85,7 +91,7 @@ def read_part(archive: ZipFile, name: str, max_ratio: int) -> bytes:
     `max_ratio` times, and the exceptions of zipfile.
     """
     entry = archive.getinfo(name)
-    if entry.flag_bits & _FLAG_OF_ENCRYPTION:
+    if is_encrypted(entry):
         raise EncryptedError
     with archive.open(entry) as opened:
         data = opened.read(MAX_PART_BYTES + 1)

@@ -35,7 +35,7 @@ _EXCERPT_CHARACTERS = 80
 class CorpusSurvey:
     """What all runs contain together.
 
-    documents: their number. merges_runs: whether there are so many runs or shards that runs are merged first.
+    documents: their number. merges_runs: whether runs are merged first, because there are many runs or shards.
     rejected_runs: names of the runs that have rejected records.
     undecodable: statistics of the files with undecodable bytes.
     unbroken: number and first of the documents with many lines but no blank line.

@@ -60,7 +60,7 @@ class NewToken:
 
 
 Finder = Callable[[Words, bytes, Vocabulary, int, int], list[NewToken]]
-"""Finds at most so many tokens, which occur so often, from words, a tokenizer.json and its vocabulary."""
+"""Finds tokens to add, from a maximum number, a minimum count, words, a tokenizer.json and its vocabulary."""
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ import pytest
 from pipeline.readers.formats import find_format
 from pipeline.readers.listing import matching_files
 from pipeline.readers.office import DAMAGED, ENCRYPTED, NO_TEXT, TOO_LARGE
-from pipeline.readers.pdf import PAGE_WITHOUT_TEXT
-from pipeline.readers.pdf_lines import text_of_pages
+from pipeline.readers.pdf import PAGE_WITHOUT_TEXT, text_of_pages
 from pipeline.readers.record import Record, RecordOptions, Rejected
 from pipeline.readers.table import read_records
 from tests.pipeline.readers.office_files import docx, epub, odt, pdf, word, zipped
