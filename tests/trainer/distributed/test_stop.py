@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests import forked
 from tests.trainer.conftest import SHRUNK, TIMED
 from trainer.checkpoint import format as checkpoints
 from trainer.cli import check_launcher, main
@@ -313,6 +314,21 @@ def test_ctrl_c_at_a_launcher_saves(training, tmp_path: Path, launcher: str) -> 
     assert len(saved) == 1 and saved[0] >= 3, told
     assert f"step {saved[0]} of 100000 is saved" in told
     assert f'File "{Path.cwd()}/trainer' not in told, "a traceback of ours"
+
+
+CTRL_C = """
+import os, signal
+from trainer.distributed.stop import StopRequest
+stop = StopRequest().listen()
+stop.training_begins()
+os.kill(os.getpid(), signal.SIGINT)
+assert stop.asked and stop.interrupted
+"""
+
+
+def test_a_request_is_known_as_that_of_ctrl_c_at_once() -> None:
+    """Otherwise a suite whose jobs end quickly would exit with 75, as after SIGTERM."""
+    assert forked.run(["python", "-m", "tests.run_code", CTRL_C]).returncode == 0
 
 
 @pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "WORLD_SIZE"])
