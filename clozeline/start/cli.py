@@ -11,15 +11,14 @@ from collections.abc import Iterator
 from clozeline.installation import missing_extras
 from clozeline.start import plan_file
 from clozeline.start.closing import closing_lines
-from clozeline.start.decide import Machine, Sections, Setting, decide
-from clozeline.start.look import Look, corpora_text, look_at
+from clozeline.start.decide import Machine, Sections, decide
+from clozeline.start.look import Look, look_at
 from clozeline.start.steps import facts_of, run_steps
 from schemas import storage
 from schemas.errors import ClozelineError, UsageError
 from schemas.terminal import OneLineParser, one_line, print_lines
 
 DEFAULT_HOURS = 0.17
-CORPORA = "corpora.toml"
 
 
 def main(arguments: list[str] | None = None, prog: str = "clozeline start") -> int:
@@ -108,12 +107,7 @@ def _is_agreed() -> bool:
 
 
 def _write_plan(options: argparse.Namespace, look: Look, path: str, prog: str) -> None:
-    inputs = Setting([options.input])
-    if len(look.groups) > 1:
-        corpora = os.path.join(options.output, CORPORA)
-        storage.publish(corpora, corpora_text(options.input, look).encode())
-        inputs = Setting(corpora, "files whose text is under different keys, with these keys")
-    sections = decide(inputs, look, Machine.here(), options.hours or DEFAULT_HOURS, options.language)
+    sections = decide(options.input, look, Machine.here(), options.hours or DEFAULT_HOURS, options.language)
     print_lines(["", *_setting_lines(sections)])
     command = shlex.join([*prog.split(), options.input, "--output", options.output])
     storage.publish(path, plan_file.to_text(sections, options.input, command).encode())
@@ -144,9 +138,6 @@ def _look_lines(folder: str, look: Look) -> Iterator[str]:
         for kind in look.kinds:
             if kind.is_read == is_read:
                 yield f"  {title:<9} {kind.files:>7,} x {_megabytes(kind.bytes):>11}  {kind.name}"
-    for group in look.groups:
-        if group.text_key != "text":
-            yield f"  the text of {len(group.paths):,} of them is under {group.text_key!r}"
     languages = ", ".join(f"{code} {share:.0%}" for code, share in look.languages.items() if share >= 0.005)
     yield f"About {_megabytes(look.text_bytes)} of text in {look.documents:,} documents; languages: {languages or '?'}."
 

@@ -69,10 +69,10 @@ def _gpus() -> int:
     return sum(line.startswith("GPU ") for line in listed.splitlines())
 
 
-def decide(inputs: Setting, look: Look, machine: Machine, hours: float, language: str | None) -> Sections:
-    """Return the settings of all steps. inputs: what `shard` reads. language: that of --language, if it was given."""
+def decide(folder: str, look: Look, machine: Machine, hours: float, language: str | None) -> Sections:
+    """Return the settings of all steps. language: that of --language, if it was given."""
     return {
-        "shard": _shard(inputs, look, language),
+        "shard": _shard(folder, look, language),
         "vocab": _vocab(look),
         "pairs": {
             "objective": Setting("full_sentences", "rows without padding; the kind that the recipe takes"),
@@ -83,11 +83,10 @@ def decide(inputs: Setting, look: Look, machine: Machine, hours: float, language
     }
 
 
-def _shard(inputs: Setting, look: Look, language: str | None) -> dict[str, Setting]:
-    key = "inputs" if isinstance(inputs.value, str) and inputs.value.endswith(".toml") else "input"
+def _shard(folder: str, look: Look, language: str | None) -> dict[str, Setting]:
     held_out = min(0.05, max(0.005, HELD_OUT_DOCUMENTS / max(look.documents, 1)))
     settings = {
-        key: inputs,
+        "input": Setting([folder]),
         "language": _language(look, language),
         "dedup": Setting(
             "exact", '"minhash" also drops documents that are nearly equal, as those of the web often are'
@@ -96,8 +95,8 @@ def _shard(inputs: Setting, look: Look, language: str | None) -> dict[str, Setti
     }
     if look.text_layout == "file":
         settings["text_layout"] = Setting("file", "blank lines divide paragraphs in these files, not documents")
-    if key == "input" and look.groups[0].text_key != "text":
-        settings["text_key"] = Setting(look.groups[0].text_key, "the key or column with most of the text")
+    if look.text_key != "text":
+        settings["text_key"] = Setting(look.text_key, "the keys or columns of the text; the first that a file has")
     return settings
 
 

@@ -7,9 +7,9 @@ estimates; `shard` says what became of every file.
 from __future__ import annotations
 
 import csv
-import json
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -47,32 +47,25 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Group:
-    """Files that the same flags of `shard` read."""
-
-    text_key: str
-    paths: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Look:
     """What a folder holds.
 
+    text_key: of records and tables, as a flag of `shard`. text_layout: what separates documents in plain text.
     text_bytes, documents: estimates. languages: the share of the sampled text in each, most first; empty if the
-    identifier is not installed. text_layout: what separates documents in plain text.
+    identifier is not installed.
     """
 
     kinds: list[Kind]
-    groups: list[Group]
+    text_key: str
+    text_layout: TextLayout
     text_bytes: int
     documents: int
     languages: dict[str, float]
-    text_layout: TextLayout
 
 
 @dataclass
 class _Sampled:
-    """Sums over sampled documents of one group. stored_bytes: what the text takes in its file. by_language: bytes."""
+    """Sums over sampled documents. record_bytes: what they take in their files. by_language: bytes of text."""
 
     documents: int = 0
     text_bytes: int = 0
@@ -90,22 +83,23 @@ def look_at(folder: str) -> Look:
         left_out = ", ".join(f"{kind.files:,} x {kind.name}" for kind in kinds)
         raise UsageError(f"{storage.printable(folder)} holds no text that can be read: {left_out}.")
 
-    by_key: dict[str, list[FileRange]] = {}
+    options = RecordOptions(_text_keys(readable), _text_layout(readable))
+    by_format: dict[str, list[FileRange]] = {}
     for file_range in readable:
-        by_key.setdefault(_key_of(file_range), []).append(file_range)
+        by_format.setdefault(file_range.format, []).append(file_range)
 
-    layout = _text_layout(readable)
-    sampled = {key: _sampled(ranges, RecordOptions(key, layout)) for key, ranges in by_key.items()}
-    text_bytes = sum(_estimated_bytes(by_key[key], one) for key, one in sampled.items())
+    # Each format by itself, because the share of text in a file differs most between formats.
+    sampled = {name: _sampled(ranges, options) for name, ranges in by_format.items()}
+    text_bytes = sum(_estimated_bytes(by_format[name], one) for name, one in sampled.items())
     documents = sum(one.documents for one in sampled.values())
     mean_bytes = sum(one.text_bytes for one in sampled.values()) / max(documents, 1)
     return Look(
         kinds,
-        [Group(key, tuple(one.path for one in ranges)) for key, ranges in sorted(by_key.items())],
+        options.text_key,
+        options.text_layout,
         text_bytes,
-        round(text_bytes / max(mean_bytes, 1)),
-        _shares(sum((one.by_language for one in sampled.values()), Counter())),
-        layout,
+        documents=round(text_bytes / max(mean_bytes, 1)),
+        languages=_shares(sum((one.by_language for one in sampled.values()), Counter())),
     )
 
 
@@ -133,13 +127,14 @@ def _kinds(files: list[InputFile], found: list[FileRange | str]) -> list[Kind]:
     return [Kind(*kind, counts[kind], sizes[kind]) for kind in order]
 
 
-def _key_of(file_range: FileRange) -> str:
-    if file_range.format not in ROWS_OF:
-        return "text"
-    try:
-        return text_key(file_range)
-    except (DataError, csv.Error, pa.ArrowException, *DECOMPRESSION_ERRORS):
-        return "text"  # what is wrong with the file, `shard` says
+def _text_keys(ranges: list[FileRange]) -> str:
+    """Return the keys of all texts as alternatives: "text" first, then those of most files."""
+    files: Counter[str] = Counter()
+    for file_range in ranges:
+        if file_range.format in ROWS_OF:
+            with suppress(DataError, csv.Error, pa.ArrowException, *DECOMPRESSION_ERRORS):  # `shard` says what is wrong
+                files[text_key(file_range)] += 1
+    return "|".join(sorted(files, key=lambda key: (key != "text", -files[key], key))) or "text"
 
 
 def _text_layout(ranges: list[FileRange]) -> TextLayout:
@@ -193,14 +188,3 @@ def _estimated_bytes(ranges: list[FileRange], sampled: _Sampled) -> int:
 def _shares(by_language: Counter[str]) -> dict[str, float]:
     total = by_language.total()
     return {code: size / total for code, size in by_language.most_common()} if total else {}
-
-
-def corpora_text(folder: str, look: Look) -> str:
-    """Return the file for --inputs: a corpus for each key, its files by name, and the rest of the folder's."""
-    lines = [f"# The files of {storage.printable(folder)}, by the key of their text. See docs/own_corpus.md."]
-    for group in look.groups:
-        paths = ",\n    ".join(json.dumps(path, ensure_ascii=False) for path in group.paths)
-        name = "texts" if group.text_key == "text" else f"texts under {group.text_key}"
-        key = f"text_key = {json.dumps(group.text_key, ensure_ascii=False)}\n"
-        lines.append(f"\n[[corpus]]\nname = {json.dumps(name, ensure_ascii=False)}\n{key}input = [\n    {paths},\n]")
-    return "\n".join(lines) + "\n"

@@ -25,8 +25,8 @@ from pipeline.readers.record import (
     decode_utf8,
     excerpt_of,
     joined,
-    split_keys,
     too_long_reason,
+    wanted_keys,
 )
 from pipeline.readers.text import lines_of_range
 
@@ -105,7 +105,7 @@ def parse_json_line(line: bytes | None, text_key: str, offset: int, max_bytes: i
         source = "jsonl"
     source = source.encode(errors="replace").decode()  # without lone surrogates, which Arrow cannot store
 
-    wanted = (text_key,) if text_key in fields else split_keys(text_key)
+    wanted = wanted_keys(text_key, fields)
     text = _text_under(wanted, fields)
     if text is None:
         reason = f"no text under {text_key!r}"

@@ -67,25 +67,8 @@ def test_the_plan_says_what_is_read_and_why(folder: Path, capsys: pytest.Capture
     assert plan["start"] == {"folder": "my texts"}
     assert plan["train"]["config"] == "cpu_hour" and plan["train"]["run.max_hours"] == 2
     assert plan["shard"]["language"] == "en"
-    corpora = {one["text_key"]: one["input"] for one in tomllib.loads(Path("out/corpora.toml").read_text())["corpus"]}
-    assert corpora == {
-        "body": ["my texts/a.jsonl"],
-        "content": ["my texts/b.parquet"],
-        "text": ["my texts/c.csv", "my texts/notes.txt", "my texts/old.zip"],
-    }
-    assert {path.name for path in Path("out").iterdir()} == {"clozeline.toml", "corpora.toml"}
-
-
-def test_files_of_one_key_need_no_list(folder: Path) -> None:
-    for name in ("a.jsonl", "b.parquet"):
-        (folder / name).unlink()
-    assert main(["start", str(folder), "--plan_only", "--language", "de"]) == 0
-    assert plan_of()["shard"] | {"holdout": 0} == {
-        "input": ["my texts"],
-        "language": "de",
-        "dedup": "exact",
-        "holdout": 0,
-    }
+    assert plan["shard"]["text_key"] == "text|body|content"
+    assert [path.name for path in Path("out").iterdir()] == ["clozeline.toml"]
 
 
 def test_one_command_goes_all_the_way_and_a_change_repeats_what_depends_on_it(folder: Path, run: Run) -> None:
