@@ -1,10 +1,9 @@
 """The second pass of `shard --drop_repeats`: from the drafts of all shards to shards without repeated sentences.
 
-    drafts -> spans, by hash -> later places, by shard -> text shards
+    drafts -> spans -> (exchange by hash) -> later places -> (exchange by shard) -> text shards
 
-Both arrows in the middle are exchanges. The first one brings the occurrences of a span together: at most one of each
-draft, because drafts send a span once. All but the earliest occurrence go to their shards, which pipeline/shard/drafts.py
-then finishes. pipeline/shard/repeats.py has the rule.
+The first exchange brings the occurrences of a span together: at most one from each draft. The places of all but the
+earliest go to their shards, which pipeline/shard/drafts.py then finishes. pipeline/shard/repeats.py has the rule.
 """
 
 from __future__ import annotations

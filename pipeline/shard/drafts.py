@@ -92,9 +92,7 @@ def write_draft(
     return staging.keep_report(_draft_name(name), report)["sent"]
 
 
-def finish_shard(
-    name: str, read_tables: Callable[[], list[pa.Table]], drop_repeats: int, staging: Staging
-) -> Report:
+def finish_shard(name: str, read_tables: Callable[[], list[pa.Table]], drop_repeats: int, staging: Staging) -> Report:
     """Write the text shard `name` into staging, from its draft, and return its report.
 
     `read_tables` returns the places of its spans that occurred in an earlier shard (PLACE_SCHEMA). A shard that an
@@ -141,7 +139,7 @@ def _lengths(documents: pa.Table | pa.RecordBatch) -> Ints:
 
 
 def _hashes_in_order(table: pa.Table, rows_D: Ints) -> tuple[Hashes, Ints]:
-    """Return the hashes of the sentences of these rows of a table with one chunk, and the rows' numbers of sentences."""
+    """Return the hashes of the sentences of these rows of a table, in this order, and each row's number of them."""
     sentences = pc.list_flatten(table["sentences"])  # type: ignore[attr-defined]
     hashes = np.concatenate([np.zeros(0, np.uint64), *map(hash_sentences, sentences.chunks)])
     lengths = _lengths(table)

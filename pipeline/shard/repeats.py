@@ -1,16 +1,16 @@
 """--drop_repeats N: which sentences are repeated, as a function of their texts and their order.
 
-A *span* is N sentences in a row of one document, and its *place* where it begins: (shard, position of its first sentence
-among those of the shard). Places are in the order of the shuffled corpus, however many shards there are. A sentence is
+A *span* is N sentences in a row of one document. Its *place* is where it begins: (shard, position of its first sentence
+among those of the shard). That is the order of the shuffled corpus, however many shards there are. A sentence is
 removed if it is in any span whose exact text occurred at an earlier place. So the first occurrence of every sentence
-stays: of a removed one, the earlier span has a copy.
+stays: the earlier span has a copy of any sentence that is removed.
 
 With N = 3 this is the rule of C4, all but one of any three-sentence span that occurs more than once (Raffel et al.,
 arXiv:1910.10683, section 2.2). N = 1 leaves one of all equal sentences, near to what CCNet does with paragraphs (Wenzek
 et al., arXiv:1911.00359, section 3.1).
 
-Texts are compared by 64-bit hashes. Among n different spans, n^2 / 2^65 pairs are expected to be equal by accident: 0.03
-in a billion, 300 in a hundred billion.
+Texts are compared by 64-bit hashes. Of n different spans, n^2 / 2^65 pairs have equal hashes by accident: 0.03 in a
+billion, and 300 in a hundred billion.
 
 Shape suffixes: D documents, S sentences, P spans, each of one shard in its order; R spans of a bucket, in any order.
 """
@@ -18,6 +18,7 @@ Shape suffixes: D documents, S sentences, P spans, each of one shard in its orde
 from __future__ import annotations
 
 import hashlib
+import itertools
 
 import numpy as np
 import pyarrow as pa
@@ -47,8 +48,8 @@ _INVERSE = pow(_BASE, -1, 1 << 64)
 def hash_sentences(sentences_S: pa.StringArray) -> Hashes:
     """Return (S,) uint64: BLAKE2b of each sentence's UTF-8 bytes.
 
-    It costs 0.6 µs a sentence. The polynomials that hash words are three times as fast, but two texts with equal ones
-    can be constructed: then a page could remove the sentences of others.
+    It costs 0.6 µs a sentence, and a polynomial modulo 2^64, as near-duplicates have it for words, a third of that. But
+    different texts with equal polynomials are easily made, so that a page could remove the sentences of others.
     """
     hashes = [np.zeros(0, np.uint64)]
     for start in range(0, len(sentences_S), _HASHED_AT_ONCE):
@@ -62,23 +63,23 @@ def _hash_some(sentences_S: pa.StringArray) -> Hashes:
     bounds = np.frombuffer(offsets_buffer, np.int32)[first : first + len(sentences_S) + 1].tolist()
     text = memoryview(text_buffer or b"")
 
-    ends = zip(bounds[:-1], bounds[1:], strict=True)
-    digests = [hashlib.blake2b(text[start:end], digest_size=8).digest() for start, end in ends]
+    pairs = itertools.pairwise(bounds)
+    digests = [hashlib.blake2b(text[start:end], digest_size=8).digest() for start, end in pairs]
     return np.frombuffer(b"".join(digests), "<u8")
 
 
 def find_spans(hashes_S: Hashes, lengths_D: Ints, count: int) -> tuple[Hashes, Ints]:
     """Return (P,) uint64, the hashes of all spans of `count` sentences, and (P,) int64, their positions, ascending.
 
-    hashes_S: of the sentences. lengths_D: how many sentences each document has. One with fewer than `count` has no span.
+    hashes_S: of the sentences. lengths_D: sentences of each document. One with fewer than `count` has no span.
     """
     sentences = len(hashes_S)
     count = min(count, sentences + 1)
     end_of_document_S = np.repeat(np.cumsum(lengths_D), lengths_D)
     positions_P = np.flatnonzero(np.arange(sentences) + count <= end_of_document_S)
 
-    # sum of hash[i] * BASE**i over the span, from a difference of running sums, exact modulo 2**64: it takes the same time
-    # for every `count`. Dividing by BASE**start makes it independent of the position.
+    # The sum of hash[i] * BASE**i over a span is a difference of running sums, exact modulo 2**64, so any `count` takes
+    # the same time. Divided by BASE**start it does not depend on the position.
     running = np.zeros(sentences + 1, np.uint64)
     np.cumsum(hashes_S * _powers(_BASE, sentences), out=running[1:])
     sums_P = running[positions_P + count] - running[positions_P]
