@@ -253,6 +253,8 @@ def _estimate(job: ShardJob, files: list[InputFile], splits: int) -> estimate.Es
     seconds = text_bytes / estimate.WRITE_RUNS_BYTES_PER_SECOND + text_bytes / estimate.WRITE_SHARDS_BYTES_PER_SECOND
     if job.dedup == "minhash":
         seconds += text_bytes / estimate.MINHASH_BYTES_PER_SECOND
+    if job.drop_repeats is not None:
+        seconds += text_bytes / estimate.REPEATS_BYTES_PER_SECOND
 
     return estimate.Estimate(
         splits=splits,

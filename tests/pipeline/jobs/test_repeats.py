@@ -7,11 +7,13 @@ import random
 import signal
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
 
 from pipeline.shard.drafts import ONLY_REPEATED, REMOVED
+from schemas import storage
 from schemas.manifest import read_manifest
 from tests.conftest import Command, sentence
 from tests.pipeline.jobs.test_holdout import both, bytes_of, left_out, rows_of, sharded
@@ -94,6 +96,14 @@ def test_held_out_documents_are_as_without_the_flag(whole: Path, reduced: Path) 
 def test_the_number_of_shards_decides_nothing(command: Command, pages: Path, reduced: Path, tmp_path: Path) -> None:
     sharded(command, pages, tmp_path / "text", "--num_shards", 5, "--holdout", 0.2, "--drop_repeats", 3)
     assert rows_of(tmp_path / "text") == rows_of(reduced)
+
+
+def test_a_folder_on_an_object_store_has_the_same_shards(command: Command, pages: Path, reduced: Path) -> None:
+    output = f"memory://repeats/{uuid.uuid4().hex}/text"
+    sharded(command, pages, output, *SHARDS, "--holdout", 0.2, "--drop_repeats", 3)
+    for there, here in zip(both(output), both(reduced), strict=True):
+        assert read_manifest(there, "text").shards == read_manifest(here, "text").shards
+        assert sorted(storage.names(there)) == sorted(path.name for path in Path(here).iterdir())
 
 
 def test_two_workers_write_the_same_bytes(command: Command, pages: Path, reduced: Path, tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def spans_of(sent: Report, staging: Staging) -> pa.Table:
 
 
 @given(rows=ROWS, count=st.sampled_from([1, 1, 2, 3, 3, 7, 10**30]), num_shards=st.sampled_from([1, 2, 7]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_what_stays_is_what_a_plain_loop_leaves(tmp_path_factory, rows: list[Row], count: int, num_shards: int) -> None:
     corpus = Corpus(rows, num_shards, count, tmp_path_factory.mktemp("corpus"))
     reports = corpus.finish()
@@ -158,6 +158,25 @@ def test_documents_fill_whole_batches_after_others_were_dropped(tmp_path: Path) 
     assert rows_of(corpus.staging, corpus.names[0]) == left and dropped["x"] > 1000
     expected = shards.encode_shard(corpus.names[0], table_of(left))
     assert (corpus.staging.piece(corpus.names[0]), report["shard"]) == expected
+
+
+def test_languages_stay_with_their_documents(tmp_path: Path) -> None:
+    rows: list[Row] = [
+        (i * 0x9E3779B97F4A7C15 % 2**64, "x", ["Same.", *[f"One {i}."] * (i % 3 > 0)]) for i in range(90)
+    ]
+    languages = pa.table(
+        [pa.array(["en" if row[0] % 2 else "de" for row in rows]), pa.array([0.5] * 90, pa.float32())],
+        schema=shards.LANGUAGE_COLUMNS,
+    )
+    corpus = Corpus(rows, 1, 1, tmp_path)
+    (table,) = corpus.tables
+    corpus.tables = [pa.table([*table.columns, *languages.columns], schema=shards.text_schema(True))]
+    (report,) = corpus.finish()
+
+    found = shards.decode_text(corpus.staging.piece(corpus.names[0]), corpus.names[0]).to_pylist()
+    assert [row["language"] for row in found] == ["en" if row["document"] % 2 else "de" for row in found]
+    assert report["languages"] == Counter(row["language"] for row in found)
+    assert len(found) == len(without_repeats(in_order(rows), 1)[0]) < 90
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 1 << 16])
