@@ -40,7 +40,7 @@ from pipeline.shard.write_shard import (
     collect_documents,
     count_documents,
     drop_documents,
-    encode_batches,
+    encode_text_batches,
 )
 from schemas import shards
 from schemas.errors import DataError
@@ -118,7 +118,7 @@ def finish_shard(name: str, read_tables: Callable[[], list[pa.Table]], drop_repe
     documents, dropped = drop_documents(documents, left_D == 0, ONLY_REPEATED)
 
     batches = _batches_without(is_removed_S, table, documents["row"].to_numpy())
-    data, encoded = encode_batches(name, schema, batches)
+    data, encoded = encode_text_batches(name, schema, batches)
     removed = int(is_removed_S.sum())
     counts = {
         **draft["counts"],

@@ -171,11 +171,11 @@ def drop_documents(table: pa.Table, is_dropped: np.ndarray, reason: str) -> tupl
 
 
 def encode_text_shard(name: str, table: pa.Table, rows: np.ndarray) -> tuple[bytes, Report]:
-    """Return these rows of a table, in this order, as `encode_batches` does. Copies one batch at a time."""
-    return encode_batches(name, table.schema, shards.taken_batches(table, rows))
+    """Return these rows of a table, in this order, as `encode_text_batches` does. Copies one batch at a time."""
+    return encode_text_batches(name, table.schema, shards.taken_batches(table, rows))
 
 
-def encode_batches(name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> tuple[bytes, Report]:
+def encode_text_batches(name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> tuple[bytes, Report]:
     """Return batches, cut as `ShardEncoder` needs them, as a shard, and its part of the report.
 
     The part has the shard's entry in the manifest, and its lengths (`length_statistics`).
