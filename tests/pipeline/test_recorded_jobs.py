@@ -107,6 +107,7 @@ SMALL_PIECES = {
     "SEARCH_BYTES": 2048,
     "BUCKET_DOCUMENTS": 32,
     "BUCKET_SPANS": 32,
+    "SPAN_BUCKETS": 8,
     "LOT_TOKENS": 500,
 }
 """Constants that cut small inputs into many pieces, which changes no byte of the result."""
