@@ -22,10 +22,12 @@ from schemas.shards import shard_place
 
 def add_text_reports(reports: list[Report]) -> Report:
     """Sum the reports of text shards. The sum has the form of a report, so sums can be summed in turn."""
+    cleaned = [report for report in reports if "cleaning" in report]  # those with --drop_repeats
     return {
         **add_lengths(reports),
         "sources": add_by_name(reports, "sources"),
         "languages": add_by_name(reports, "languages"),
+        "cleaning": add_by_name(cleaned, "cleaning"),
         "ledger": add_ledgers(report["ledger"] for report in reports),
     }
 
@@ -139,7 +141,7 @@ def _manifest(
         },
         statistics={
             "language": provenance.options["language"],
-            "cleaning": survey.cleaning,
+            "cleaning": add_by_name([{"cleaning": survey.cleaning}, sums], "cleaning"),
             "undecodable": survey.undecodable,
             "unbroken_documents": survey.unbroken,
             "documents_by_source": sums["sources"],

@@ -51,10 +51,11 @@ JOBS = {
     "hindi": "shard --input in/hindi.txt --language hi --num_shards 2",
     "chinese": "shard --input in/chinese.txt --language zh --dedup minhash --num_shards 2",
     "russian": "shard --input in/russian.txt --language ru",
-    # Copies and held-out documents
+    # Copies, repeated sentences and held-out documents
     "exact": "shard --input in/corpus.jsonl --dedup exact --num_shards 4",
     "minhash": "shard --input in/corpus.jsonl in/chain.jsonl --dedup minhash --num_shards 4 --seed 3",
     "held_out": "shard --input in/corpus.jsonl --holdout 0.3 --dedup minhash",
+    "repeats": "shard --input in/corpus.jsonl in/chain.jsonl --holdout 0.2 --drop_repeats 1 --num_shards 4",
     # Vocabularies
     "wordpiece": "vocab --text mixed/out --model wordpiece --size 1100",
     "cased": "vocab --text mixed/out --model wordpiece --size 400 --no_lowercase --max_alphabet 150 --min_frequency 4 "
@@ -105,6 +106,8 @@ SMALL_PIECES = {
     "CELL_BYTES": 4096,
     "SEARCH_BYTES": 2048,
     "BUCKET_DOCUMENTS": 32,
+    "BUCKET_SPANS": 32,
+    "SPAN_BUCKETS": 8,
     "LOT_TOKENS": 500,
 }
 """Constants that cut small inputs into many pieces, which changes no byte of the result."""
@@ -150,6 +153,7 @@ RUN_AGAIN = {
     "exact": ["merged", "service"],
     "minhash": ["3 threads", "merged", "service, 3 threads", "rounds of stars"],
     "held_out": ["merged", "service, 3 threads", "3 processes"],
+    "repeats": ["small pieces", "merged", "service", "3 processes"],
     "wordpiece": ["merged", "service", "over an extended one"],
     "counts": ["3 threads", "merged", "service, 3 threads"],
     "nsp": ["3 processes", "over other pairs"],
