@@ -4,12 +4,13 @@ The rules are those of MediaWiki's preprocessor and parser (mediawiki.org/wiki/P
 Help:Links), applied in five steps:
 
     opaque      comments, and tags whose content is no wikitext: <nowiki> stays as it is, <ref>, <math> and others go
-    nested      templates go, links become what a reader sees of them; a closing mark belongs to the last open one
+    nested      templates and links become what a reader sees of them; a closing mark belongs to the last open one
     inline      HTML tags, quotes, links to other sites, switches such as __NOTOC__
     lines       tables go, items of lists stay as lines, lines of a paragraph are joined
     sections    headings stay if text follows
 
-Templates are not expanded: their text is in other pages. Text after a mark that is never closed stays, without the
+Templates are not expanded, because they are other pages: those of wiki_templates.py show arguments, the others go. Text
+after a mark that is never closed stays, without the
 mark; an unclosed comment is dropped, and an unclosed table up to the next heading.
 
 Every step takes linear time whatever the text is; only links within links are read once for each level, up to
@@ -23,6 +24,8 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator
+
+from pipeline.readers.wiki_templates import MAX_NAME, shown_of_template
 
 MAX_DEPTH = 100
 """Maximum templates and links that are open at one place. MediaWiki expands 40 templates within each other."""
@@ -101,6 +104,8 @@ def _end_of_comment(text: str, start: int) -> int:
 
 
 def _gap_after(before: str) -> str:
+    if before.endswith("'"):
+        return _NOTHING  # so that the quotes of ''{{x}}'' stay apart
     return _GAP if before.endswith((" ", "(")) else ""
 
 
@@ -135,14 +140,16 @@ def _without_templates(text: str) -> str:
 
 
 def _close_braces(count: int, opened: list[list[int]], kept: list[str]) -> None:
-    """Drop what stands between `count` closing braces and as many of the last open ones."""
+    """Replace what stands between `count` closing braces and as many of the last open ones by what is shown of it."""
     while count >= 2 and opened and opened[-1][0] >= 2:
         braces, start = opened[-1]
         paired = min(3, count, braces)
         count -= paired
-        kept[start:] = [_gap_after(kept[start - 1])]
+        name = kept[start].partition("|")[0] if paired == 2 else ""
+        shown = shown_of_template(name, "".join(kept[start:])) if 0 < len(name) <= MAX_NAME else ""
+        kept[start:] = [shown or _gap_after(kept[start - 1])]
 
-        # The dropped part leaves its gap within what is still open.
+        # What is shown, or the gap, lies within what is still open.
         opened[-1] = [braces - paired, start]
         if braces - paired < 2:
             opened.pop()
@@ -152,7 +159,11 @@ _FILE = re.compile(
     r"[^:]{1,40}:.*\.(?:jpe?g|png|svg|gif|tiff?|webp|xcf|pdf|djvu|og[agv]|opus|web[mp]|mp[34]|mpe?g|midi?|wav|flac|stl)",
     re.IGNORECASE,
 )
-_DROPPED_NAMESPACE = re.compile(r"(?:file|image|media|category) *:", re.IGNORECASE)
+_DROPPED_NAMESPACE = re.compile(
+    r"(?:file|image|media|[ck]at[eé][gq][oó]{1,2}r\w{1,4}|кат[еэ]гор\w{1,3}|κατηγορία|קטגוריה|تصنيف|رده|श्रेणी|หมวดหมู่|luokka"
+    r"|flokkur|санат|thể loại|分[类類]|カテゴリ|분류) *:",
+    re.IGNORECASE,
+)
 _LANGUAGE = re.compile(r"[a-z]{2,3}(?:-[a-z]+)*:(?! )")  # [[de:Katze]]: the same page in another language
 _PREFIX = re.compile(r"[^\W\d][\w -]{0,39}:(?! )")
 _DISAMBIGUATOR = re.compile(r"(?:, [^(),]*| ?[(（][^()（）]*[)）])$")
@@ -162,8 +173,8 @@ _NO_TARGET = re.compile(r"[\n\[\]{}<>]")
 def _shown_of_link(link: str) -> str:
     """Return what a reader sees of [[link]]: nothing of files, categories and versions in other languages.
 
-    Files are known by their suffix, because namespaces have other names in each language. Categories with such a name
-    are known where they stand, on a line for themselves, which `_blocks` sees.
+    Files are known by their suffix, because namespaces have other names in each language. Categories are known by the
+    names in larger Wikipedias, and others where they stand, on a line for themselves, which `_blocks` sees.
     """
     target, bar, label = link.partition("|")
     target = target.strip()

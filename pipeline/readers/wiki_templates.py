@@ -1,0 +1,170 @@
+"""Templates of Wikipedia whose text is in their arguments: what a reader sees of {{lang|fr|chat}} or {{convert|5|km}}.
+
+Without them, sentences would have holes: "a wall of that". Templates are pages, so each wiki has others; the table has
+those that stand in sentences of the English Wikipedia, whose names other wikis took over. What they show is described
+at en.wikipedia.org/wiki/Template:NAME. Names of languages, conversions and links that they add are left out.
+"""
+
+from __future__ import annotations
+
+import calendar
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+MAX_NAME = 40
+"""Characters of the longest name that is looked up."""
+
+
+class Arguments(NamedTuple):
+    """Arguments of a template: those with a number, in order, and those with a name."""
+
+    numbered: list[str]
+    named: dict[str, str]
+
+    def at(self, place: int) -> str:
+        """Return the numbered argument at a place, from 0, or nothing."""
+        return self.numbered[place] if place < len(self.numbered) else ""
+
+
+def shown_of_template(name: str, content: str) -> str:
+    """Return what a reader sees of a template, as wikitext; nothing of one that is not in the table.
+
+    name: what stands before the first bar. content: all between the braces, with the templates and links in it as what
+    is shown of them. A character that would be markup is a character reference.
+    """
+    name = " ".join(name.replace("_", " ").split()).lower()
+    if character := _CHARACTERS.get(name):
+        return character
+    if name.startswith("formatnum:"):
+        return content.partition(":")[2].partition("|")[0].strip()
+    show = _SHOWN.get(name) or (_first if name.startswith("lang-") else None)
+    return show(_arguments(content)) if show else ""
+
+
+_NAMED = re.compile(r"\s*([\w -]{1,20}?)\s*=")
+
+
+def _arguments(content: str) -> Arguments:
+    numbered: dict[int, str] = {}
+    named: dict[str, str] = {}
+    count = 0
+    for part in content.split("|")[1:]:
+        found = _NAMED.match(part)
+        if found is None:
+            count += 1
+            numbered[count] = part.strip()
+        elif re.fullmatch(r"[1-9]", found[1]):
+            numbered[int(found[1])] = part[found.end() :].strip()
+        else:
+            named[found[1]] = part[found.end() :].strip()
+    return Arguments([numbered.get(place, "") for place in range(1, max(numbered, default=0) + 1)], named)
+
+
+def _first(arguments: Arguments) -> str:
+    return arguments.at(0) or arguments.named.get("text", "")
+
+
+def _second(arguments: Arguments) -> str:
+    return arguments.at(1) or arguments.named.get("text", "")
+
+
+def _last(arguments: Arguments) -> str:
+    return next(filter(None, reversed(arguments.numbered)), "")
+
+
+def _joined(arguments: Arguments) -> str:
+    return "".join(arguments.numbered)
+
+
+def _paragraph(arguments: Arguments) -> str:
+    text = _first(arguments) or arguments.named.get("quote", "")
+    return f"\n\n{text}\n\n" if text else ""
+
+
+def _within(before: str, after: str = "") -> Callable[[Arguments], str]:
+    return lambda arguments: f"{before}{arguments.at(0)}{after}" if arguments.at(0) else ""
+
+
+def _as_of(arguments: Arguments) -> str:
+    if alternative := arguments.named.get("alt"):
+        return alternative
+    begin = "as of" if arguments.named.get("lc") else "As of"
+    year, month, day = (arguments.at(place) for place in range(3))
+    if month.isdecimal():
+        month = calendar.month_name[int(month)] if int(month) <= 12 else ""
+    return " ".join(filter(None, [begin, day, month, year])) if year else ""
+
+
+def _fraction(arguments: Arguments) -> str:
+    *whole, numerator, denominator = ["", "1", *arguments.numbered][-3:] if arguments.numbered else ["", "", ""]
+    fraction = f"{numerator}/{denominator}" if denominator else ""
+    return " ".join([*whole, fraction]).strip() if len(arguments.numbered) > 2 else fraction
+
+
+def _value(arguments: Arguments) -> str:
+    number = arguments.at(0) + (f"×10{exponent}" if (exponent := arguments.named.get("e")) else "")
+    return f"{number} {arguments.named.get('u') or arguments.named.get('ul') or ''}".strip()
+
+
+_NUMBER = re.compile(r"[−+-]?\d[\d.,/+⁄]*|[−+-]?\.\d+")
+_RANGES = {"-": "–", "–": "–", "to": " to ", "to(-)": " to ", "and": " and ", "and(-)": " and ", "or": " or "}
+_RANGES |= {"x": " × ", "by": " by ", "*": " × ", "+/-": " ± ", "±": " ± ", ",": ", "}
+_UNITS = {
+    "sqmi": "sq mi", "sqkm": "km²", "km2": "km²", "m2": "m²", "m3": "m³", "km3": "km³", "cm2": "cm²", "sqft": "sq ft",
+    "ft2": "sq ft", "cuft": "cu ft", "acre": "acres", "mile": "miles", "C": "°C", "F": "°F", "USgal": "US gallons",
+    "oilbbl": "barrels", "koilbbl": "thousand barrels", "Moilbbl": "million barrels", "Goilbbl": "billion barrels",
+    "oilbbl/d": "barrels per day", "koilbbl/d": "thousand barrels per day", "Moilbbl/d": "million barrels per day",
+    "ST": "short tons", "LT": "long tons", "MT": "t", "foot": "feet", "inch": "inches", "yard": "yards",
+}  # fmt: skip
+
+
+def _measure(arguments: Arguments) -> str:
+    """Return the value of {{convert}} in its first unit, as in "5 to 10 km" or "6 ft 2 in"; no conversion."""
+    shown = ""
+    parts = arguments.numbered
+    place = 0
+    while place + 1 < len(parts) and _NUMBER.fullmatch(parts[place]):
+        value = parts[place]
+        shown += f"{int(value):,}" if value.isdecimal() else value.replace("+", " ") if "/" in value else value
+        following = parts[place + 1]
+        if following in _RANGES:
+            shown += _RANGES[following]
+        else:
+            shown += f" {_UNITS.get(following, following)} "
+            if not (place + 3 < len(parts) and parts[place + 3] in ("in", "oz", "ft", "yd", "lb")):
+                break
+        place += 2
+    return shown.strip()
+
+
+# Those that would be markup are references, so that they are none: l{{'}}''Iliade'', {{nowrap|a {{=}} b}}.
+_CHARACTERS = {
+    "'": "&#39;", "’": "’", "'s": "&#39;s", "=": "&#61;", "pipe": "&#124;", "okina": "ʻ", "ayin": "ʿ",
+    **dict.fromkeys(("nbsp", "spaces", "space", "thinsp", "thin space", "hair space", "hairsp"), " "),
+    **dict.fromkeys(("ndash", "endash", "en dash"), "–"),
+    **dict.fromkeys(("mdash", "mdashb", "emdash", "em dash"), "—"),
+    **dict.fromkeys(("snd", "spnd", "snds", "spndsh", "spaced ndash", "spaced en dash", "dash"), " – "),
+    **dict.fromkeys(("·", "•", "bullet", "dot", "middot"), " · "),
+}  # fmt: skip
+
+_SHOWN: dict[str, Callable[[Arguments], str]] = {
+    name: show
+    for names, show in (
+        ("nowrap|nobr|nobreak|small|smaller|smallcaps|small caps|sc|big|larger|nobold|noitalic|em|strong|mono", _first),
+        ("math|mvar|var|sub|sup|abbr|tooltip|vanchor|visible anchor|flag|flagcountry|flagu|center|not a typo", _first),
+        ("ill|interlanguage link|interlanguage link multi|nihongo|nihongo2|script", _first),
+        ("lang|langx|script/arabic|resize", _second),
+        ("transl|transliteration|color|font color", _last),
+        ("chem|chem2|linktext", _joined),
+        ("quote|blockquote|block quote|cquote|quotation", _paragraph),
+        ("convert|cvt", _measure),
+        ("frac|sfrac|fraction", _fraction),
+        ("angbr|angle bracket", _within("⟨", "⟩")),
+        ("circa|c.", _within("c. ")),
+        ("as of", _as_of),
+        ("val", _value),
+        *((prefix, _within(f"{prefix.upper()} ")) for prefix in ("uss", "hms", "ss", "rms", "hmas", "hmcs", "usns")),
+    )
+    for name in names.split("|")
+}
