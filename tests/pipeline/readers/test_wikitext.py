@@ -157,7 +157,6 @@ MARKS = [
     "{{a|",
     "{{quote|",
     "{{nowrap|",
-    "{{convert|1|to|",
     "({{a}}",
     "<ref>",
     "</ref>",
@@ -217,6 +216,14 @@ def test_time_grows_with_the_length_alone(mark: str) -> None:
     for run in ("a", " ", "a ", ".", ",", "\n"):
         few = 10_000 // len(run)
         assert seconds(mark + run * few * 10) < 30 * max(0.01, seconds(mark + run * few)), (mark, run)
+
+
+@pytest.mark.parametrize("name", ["quote", "nowrap", "convert", "as of", "frac", "val", "chem", "lang"])
+@pytest.mark.parametrize("run", ["a", " ", "1", "1|", "a=", "=", "|", "1|-|", "|to", "9|ft|", "\n", "[[a]]", "{{'}}"])
+def test_arguments_of_a_template_take_linear_time(name: str, run: str) -> None:
+    few = 10_000 // len(run)
+    few_seconds = seconds(f"{{{{{name}|{run * few}}}}}")
+    assert seconds(f"{{{{{name}|{run * few * 10}}}}}") < 30 * max(0.01, few_seconds)
 
 
 @given(st.lists(st.sampled_from([*MARKS, "\n", "\n\n", " ", "é"]), max_size=60).map("".join))

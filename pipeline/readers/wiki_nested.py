@@ -1,19 +1,62 @@
-"""Templates of Wikipedia whose text is in their arguments: what a reader sees of {{lang|fr|chat}} or {{convert|5|km}}.
+"""What a reader sees of wikitext's nested marks: of a link, and of a template whose text is in its arguments.
 
-Without them, sentences would have holes: "a wall of that". Templates are pages, so each wiki has others; the table has
-those that stand in sentences of the English Wikipedia, whose names other wikis took over. What they show is described
-at en.wikipedia.org/wiki/Template:NAME. Names of languages, conversions and links that they add are left out.
+Without templates such as {{lang|fr|chat}} and {{convert|5|km}}, sentences would have holes. Templates are pages, and
+each wiki has others: the table has those in sentences of the English Wikipedia, whose names other wikis took over. What
+they show is described at en.wikipedia.org/wiki/Template:NAME. Names of languages, conversions and links that they add
+are left out.
 """
 
 from __future__ import annotations
 
-import calendar
 import re
 from collections.abc import Callable
 from typing import NamedTuple
 
+LINE_OF_LINK, END_OF_LINK = "\x01", "\x02"
+"""Marks around a link that is shown only within a line of text."""
+
 MAX_NAME = 40
 """Characters of the longest name that is looked up."""
+
+_FILE = re.compile(
+    r"[^:]{1,40}:.*\.(?:jpe?g|png|svg|gif|tiff?|webp|xcf|pdf|djvu|og[agv]|opus|web[mp]|mp[34]|mpe?g|midi?|wav|flac|stl)",
+    re.IGNORECASE,
+)
+_DROPPED_NAMESPACE = re.compile(
+    r"(?:file|image|media|[ck]at[eé][gq][oó]{1,2}r\w{1,4}|кат[еэ]гор\w{1,3}|κατηγορία|קטגוריה|تصنيف|رده|श्रेणी|หมวดหมู่"
+    r"|luokka|flokkur|санат|thể loại|分[类類]|カテゴリ|분류) *:",
+    re.IGNORECASE,
+)
+_LANGUAGE = re.compile(r"[a-z]{2,3}(?:-[a-z]+)*:(?! )")  # [[de:Katze]]: the same page in another language
+_PREFIX = re.compile(r"[^\W\d][\w -]{0,39}:(?! )")
+_DISAMBIGUATOR = re.compile(r"(?:, [^(),]*| ?[(（][^()（）]*[)）])$")
+_NO_TARGET = re.compile(r"[\n\[\]{}<>]")
+
+
+def shown_of_link(link: str) -> str:
+    """Return what a reader sees of [[link]]: nothing of files, categories and versions in other languages.
+
+    Files are known by their suffix, because namespaces have other names in each language. Categories are known by the
+    names in larger Wikipedias, and others where they stand, on a line for themselves, which `_blocks` sees.
+    """
+    target, bar, label = link.partition("|")
+    target = target.strip()
+    if target.startswith(("http://", "https://", "//")):
+        return f"[{link}]"
+    if _DROPPED_NAMESPACE.match(target) or _FILE.fullmatch(target):
+        return ""
+    if _NO_TARGET.search(target):
+        return link
+    if target.startswith(":"):
+        return label if label else target[1:]
+    if not bar:
+        if _LANGUAGE.match(target):
+            return ""
+        label = target
+    elif not label:  # the pipe trick, which MediaWiki writes out when a page is saved
+        label = _DISAMBIGUATOR.sub("", target.partition(":")[2] or target)
+
+    return f"{LINE_OF_LINK}{label}{END_OF_LINK}" if _PREFIX.match(target) else label
 
 
 class Arguments(NamedTuple):
@@ -42,7 +85,7 @@ def shown_of_template(name: str, content: str) -> str:
     return show(_arguments(content)) if show else ""
 
 
-_NAMED = re.compile(r"\s*([\w -]{1,20}?)\s*=")
+_NAME = re.compile(r"[\w -]{1,20}")
 
 
 def _arguments(content: str) -> Arguments:
@@ -50,14 +93,15 @@ def _arguments(content: str) -> Arguments:
     named: dict[str, str] = {}
     count = 0
     for part in content.split("|")[1:]:
-        found = _NAMED.match(part)
-        if found is None:
+        before, equals, value = part.partition("=")
+        name = before.strip()
+        if not equals or not _NAME.fullmatch(name):
             count += 1
             numbered[count] = part.strip()
-        elif re.fullmatch(r"[1-9]", found[1]):
-            numbered[int(found[1])] = part[found.end() :].strip()
+        elif name in "123456789":
+            numbered[int(name)] = value.strip()
         else:
-            named[found[1]] = part[found.end() :].strip()
+            named[name] = value.strip()
     return Arguments([numbered.get(place, "") for place in range(1, max(numbered, default=0) + 1)], named)
 
 
@@ -91,9 +135,14 @@ def _as_of(arguments: Arguments) -> str:
         return alternative
     begin = "as of" if arguments.named.get("lc") else "As of"
     year, month, day = (arguments.at(place) for place in range(3))
-    if month.isdecimal():
-        month = calendar.month_name[int(month)] if int(month) <= 12 else ""
+    month = _MONTHS.get(month.removeprefix("0"), month)
     return " ".join(filter(None, [begin, day, month, year])) if year else ""
+
+
+_MONTHS = {
+    "1": "January", "2": "February", "3": "March", "4": "April", "5": "May", "6": "June", "7": "July", "8": "August",
+    "9": "September", "10": "October", "11": "November", "12": "December",
+}  # fmt: skip
 
 
 def _fraction(arguments: Arguments) -> str:
@@ -119,14 +168,19 @@ _UNITS = {
 }  # fmt: skip
 
 
+def _number(value: str) -> str:
+    if "/" in value:  # 3+1/2
+        return value.replace("+", " ")
+    return f"{int(value):,}" if value.isdecimal() and len(value) < 20 else value
+
+
 def _measure(arguments: Arguments) -> str:
     """Return the value of {{convert}} in its first unit, as in "5 to 10 km" or "6 ft 2 in"; no conversion."""
     shown = ""
     parts = arguments.numbered
     place = 0
     while place + 1 < len(parts) and _NUMBER.fullmatch(parts[place]):
-        value = parts[place]
-        shown += f"{int(value):,}" if value.isdecimal() else value.replace("+", " ") if "/" in value else value
+        shown += _number(parts[place])
         following = parts[place + 1]
         if following in _RANGES:
             shown += _RANGES[following]
