@@ -1,17 +1,13 @@
-"""Times whole jobs of `shard`, each of its readers and filter sets, and the same work by datatrove and WikiExtractor.
+"""Times whole jobs of `shard`, each reader and filter set, in turns with datatrove and WikiExtractor on the same input.
 
-    python deploy/demo/corpus.py out/documents.jsonl --megabytes 20
-    pip download --no-deps gensim==4.4.0 && unzip gensim-*.whl 'gensim/test/test_data/enwiki*'    # 206 pages
-    pip install --target out/rivals spacy faust-cchardet warcio wikiextractor
-    python benchmarks/corpora.py --documents out/documents.jsonl --dump gensim/test/test_data/enwiki*.bz2 \\
-        --pages /usr/share/doc --rivals out/rivals --output out/corpora
+    make bench_corpora DUMP=enwiki-latest-pages-articles1.xml.bz2      # installs the others in out/corpora/rivals
 
-Input is repeated, each copy changed a little, to the same size for both sides. Every measurement is one line of
-OUTPUT/results.jsonl, and those that are there are not made again, so that an interrupted benchmark continues.
+Documents are repeated, each copy with its number in it. A measurement is one line of OUTPUT/results.jsonl, and those
+that are there are not made again, so that an interrupted benchmark continues. Failed ones are told, and tried again.
 
-Ours reads, cleans, splits sentences, shuffles and checks what it wrote. datatrove reads, filters and writes documents;
-WikiExtractor extracts them. Work per core is what counts: megabytes of input (text, HTML or XML, uncompressed) per CPU
-second of all processes of the command, from its start to its end.
+`shard` reads, cleans, splits sentences, shuffles and checks what it wrote. datatrove reads, filters and writes
+documents, WikiExtractor extracts them. Speed per core is megabytes of text, HTML or XML, before compression, by the CPU
+seconds of all processes of a command.
 """
 
 from __future__ import annotations
@@ -38,30 +34,24 @@ from typing import Any, NamedTuple
 
 import polars
 
-FILES = 4  # of each folder of input, so that two workers have work
 SIDES = ("ours", "rival")
-SET_CHILD_SUBREAPER = 36  # of prctl(2): processes whose parent ends, as a server of forks does, become ours and count
+FILES = 4  # of each folder of input, so that two workers have work
 PAGES_OF_A_STREAM = 100  # as in the multistream dumps of Wikimedia
+NUMBER = "\0"  # where each copy of a document has its number
+SET_CHILD_SUBREAPER = 36  # of prctl(2): processes whose parent ends, as a server of forks does, become ours and count
 
 
 class Case(NamedTuple):
-    """A job: the folder of its input, its size in units of --megabytes, its filters, and what does the same."""
+    """A job: the kind of its input, its size in units of --megabytes, and its filters."""
 
     material: str
     size: int = 10
     filters: str = "none"
-    rival: str = "datatrove"
 
 
-CASES = {
-    "jsonl": Case("jsonl"),
-    "csv": Case("csv"),
-    "parquet": Case("parquet"),
-    "mediawiki": Case("mediawiki", rival="wikiextractor"),
-    "mediawiki_bz2": Case("mediawiki_bz2", rival="wikiextractor"),
-    "warc": Case("warc", size=1),
-    **{f"filters_{name}": Case("jsonl", size=1, filters=name) for name in ("c4", "gopher", "fineweb")},
-}
+CASES = {name: Case(name) for name in ("jsonl", "csv", "parquet", "mediawiki", "mediawiki_bz2")}
+CASES["warc"] = Case("warc", size=1)
+CASES |= {f"filters_{name}": Case("jsonl", size=1, filters=name) for name in ("c4", "gopher", "fineweb")}
 
 
 def main() -> None:
@@ -72,7 +62,7 @@ def main() -> None:
     flags.add_argument("--pages", type=Path, help="folder with HTML files")
     flags.add_argument("--output", type=Path, required=True)
     flags.add_argument("--rivals", default="", help="folders with packages of the other side, with colons between")
-    flags.add_argument("--megabytes", type=float, default=20, help="of input; readers but warc have 10 times it")
+    flags.add_argument("--megabytes", type=float, default=20, help="of input; 10 times it for readers but warc")
     flags.add_argument("--rounds", type=int, default=3)
     flags.add_argument("--workers", type=int, nargs="+", default=[1, 2])
     flags.add_argument("--only", nargs="+", choices=CASES, default=list(CASES))
@@ -91,14 +81,11 @@ def main() -> None:
             run = {"case": name, "side": side, "workers": workers, "round": turn, "megabytes": size}
             if any(run.items() <= line.items() for line in done):
                 continue
-            written = options.output / "written"
-            shutil.rmtree(written, ignore_errors=True)
             packages = options.rivals if side == "rival" else ""
-            if measured := measure(command(run, folder, written), packages, written):
+            if measured := measure(partial(command, run, folder), packages, options.output / "written"):
                 done.append(run | measured)
                 with results.open("a") as file:
-                    print(json.dumps(done[-1]), file=file)
-                print(json.dumps(done[-1]), flush=True)
+                    file.write(json.dumps(done[-1]) + "\n")
     print_table(done)
 
 
@@ -109,22 +96,20 @@ def command(run: dict[str, Any], folder: Path, target: Path) -> list[str]:
         filters = ["--filters", case.filters] if case.filters != "none" else []
         job = ["-m", "pipeline", "shard", "--input", f"{folder}/*", "--output", f"{target}", *filters]
         return [*job, "--direct_num_workers", workers]
-
-    if case.rival == "wikiextractor":  # without a second pass for templates, which `shard` does not expand either
+    if case.material.startswith("mediawiki"):  # without a pass for templates, which `shard` does not expand either
         job = ["-m", "wikiextractor.WikiExtractor", f"{next(folder.iterdir())}", "-o", f"{target}"]
         return [*job, "--no-templates", "--json", "--quiet", "--processes", workers]
-    rivals = str(Path(__file__).with_name("rivals.py"))
-    return [rivals, "datatrove", f"{folder}", f"{target}", case.material, case.filters, workers]
+    rivals = Path(__file__).with_name("rivals.py")
+    return [f"{rivals}", "datatrove", f"{folder}", f"{target}", case.material, case.filters, workers]
 
 
-# ---- Measuring ----
-
-
-def measure(line: list[str], rivals: str, written: Path) -> dict[str, Any] | None:
+def measure(command_of: Callable[[Path], list[str]], packages: str, target: Path) -> dict[str, Any] | None:
     """Return the seconds of a command, the megabytes that it wrote and the load before it; None if it fails."""
+    shutil.rmtree(target, ignore_errors=True)
+    line = [sys.executable, *command_of(target)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([packages, os.environ.get("PYTHONPATH", "")])}
     load, before, start = os.getloadavg()[0], resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([rivals, os.environ.get("PYTHONPATH", "")])}
-    ended = subprocess.run([sys.executable, *line], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    ended = subprocess.run(line, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     wall = time.perf_counter() - start
 
     with contextlib.suppress(ChildProcessError):  # until no orphan is left
@@ -133,7 +118,7 @@ def measure(line: list[str], rivals: str, written: Path) -> dict[str, Any] | Non
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    size = sum(path.stat().st_size for path in written.rglob("*") if path.is_file()) / 1e6
+    size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file()) / 1e6
     if ended.returncode or not size:
         print(f"failed: {' '.join(line)}\n{ended.stderr.decode()[-2000:]}", file=sys.stderr, flush=True)
         return None
@@ -143,8 +128,7 @@ def measure(line: list[str], rivals: str, written: Path) -> dict[str, Any] | Non
 
 def print_table(lines: list[dict[str, Any]]) -> None:
     """Print the medians of MB a second of a core and of the clock, and how many times the other side's they are."""
-    print("| job | workers | ours, MB/s a core | rival | ratio | ours, MB/s | rival | ratio | load |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    print(f"| job | workers | ours, MB/s a core | theirs | ratio | ours, MB/s | theirs | ratio | load |\n{'|---' * 9}|")
     for case, workers in dict.fromkeys((line["case"], line["workers"]) for line in lines):
         both = [line for line in lines if (line["case"], line["workers"]) == (case, workers)]
         cells = [case, str(workers)]
@@ -155,27 +139,18 @@ def print_table(lines: list[dict[str, Any]]) -> None:
         print("| " + " | ".join([*cells, f"{max(line['load'] for line in both):.1f}"]) + " |")
 
 
-# ---- Material ----
-
-
-NUMBER = "\0"  # where each copy of a document has its number
-
-
 def made(case: Case, options: argparse.Namespace) -> Path | None:
     """Return the folder of a case's input, which is made once; None if what it is made from was not given."""
     given, read, write = MATERIAL[case.material]
-    source = getattr(options, given)
-    if source is None:
+    if (source := getattr(options, given)) is None:
         return None
-
     folder = options.output / f"{case.material}_{round(case.size * options.megabytes * 1e3)}"  # kilobytes
-    told = folder.with_suffix(".json")
-    if not told.exists():
+    if not (told := folder.with_suffix(".json")).exists():
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        units = list(repeated(list(read(source)), case.size * options.megabytes * 1e6))
-        write(units, folder)
-        told.write_text(json.dumps({"megabytes": sum(len(unit.encode()) for unit in units) / 1e6}))
+        texts = list(repeated(list(read(source)), case.size * options.megabytes * 1e6))
+        write(texts, folder)
+        told.write_text(json.dumps({"megabytes": sum(len(text.encode()) for text in texts) / 1e6}))
     return folder
 
 
@@ -187,9 +162,7 @@ def read_documents(path: Path) -> Iterator[str]:
 
 def read_pages(folder: Path) -> Iterator[str]:
     for path in filter(Path.is_file, sorted(folder.rglob("*.htm*"))):
-        yield re.sub(
-            r"<body[^>]*>", rf"\g<0>{NUMBER}", path.read_text("utf-8", "replace"), count=1, flags=re.IGNORECASE
-        )
+        yield re.sub(r"(?i)<body[^>]*>", rf"\g<0>{NUMBER}", path.read_text("utf-8", "replace"), count=1)
 
 
 def read_dump(path: Path) -> Iterator[str]:
@@ -200,7 +173,7 @@ def read_dump(path: Path) -> Iterator[str]:
 
 def repeated(units: list[str], wanted: float) -> Iterator[str]:
     """Yield copies of all documents, each with its number, until they have the wanted number of bytes."""
-    for number, unit in ((number, unit) for number in itertools.count() for unit in units):
+    for number, unit in itertools.product(range(1_000_000), units):
         if wanted <= 0:
             return
         yield (copy := unit.replace(NUMBER, f"Copy {number}. "))
@@ -228,7 +201,7 @@ def write_warc(pages: list[str], folder: Path) -> None:
 def write_dump(compress: Callable[[bytes], bytes], pages: list[str], folder: Path) -> None:
     """Write one file, because WikiExtractor reads one; compressed, it has the streams of Wikimedia's dumps."""
     header = "<mediawiki>\n<siteinfo>\n<base>https://en.wikipedia.org/wiki/Main_Page</base>\n"
-    header += '<namespace key="10">Template</namespace>\n</siteinfo>\n'
+    header += '<namespace key="10">Template</namespace>\n</siteinfo>\n'  # without it, WikiExtractor skips all pages
     streams = ["".join(pages[at : at + PAGES_OF_A_STREAM]) for at in range(0, len(pages), PAGES_OF_A_STREAM)]
     name = "dump-pages-articles-multistream.xml.bz2" if compress is bz2.compress else "dump.xml"
     with (folder / name).open("wb") as file:
@@ -236,9 +209,7 @@ def write_dump(compress: Callable[[bytes], bytes], pages: list[str], folder: Pat
 
 
 MATERIAL: dict[str, tuple[str, Callable[[Path], Iterator[str]], Callable[[list[str], Path], None]]] = {
-    "jsonl": ("documents", read_documents, partial(write_documents, "jsonl")),
-    "csv": ("documents", read_documents, partial(write_documents, "csv")),
-    "parquet": ("documents", read_documents, partial(write_documents, "parquet")),
+    **{kind: ("documents", read_documents, partial(write_documents, kind)) for kind in ("jsonl", "csv", "parquet")},
     "warc": ("pages", read_pages, write_warc),
     "mediawiki": ("dump", read_dump, partial(write_dump, bytes)),
     "mediawiki_bz2": ("dump", read_dump, partial(write_dump, bz2.compress)),

@@ -199,7 +199,7 @@ _CHARACTERS = {
     **dict.fromkeys(("ndash", "endash", "en dash"), "–"),
     **dict.fromkeys(("mdash", "mdashb", "emdash", "em dash"), "—"),
     **dict.fromkeys(("snd", "spnd", "snds", "spndsh", "spaced ndash", "spaced en dash", "dash"), " – "),
-    **dict.fromkeys(("·", "•", "bullet", "dot", "middot"), " · "),
+    **dict.fromkeys(("·", "•", "bullet", "dot", "middot"), " · "), "eqm": " ⇌ ",
 }  # fmt: skip
 
 _SHOWN: dict[str, Callable[[Arguments], str]] = {
