@@ -15,8 +15,7 @@ from typing import NamedTuple
 LINE_OF_LINK, END_OF_LINK = "\x01", "\x02"
 """Marks around a link that is shown only within a line of text."""
 
-MAX_NAME = 40
-"""Characters of the longest name that is looked up."""
+_MAX_NAME = 40  # characters
 
 _FILE = re.compile(
     r"[^:]{1,40}:.*\.(?:jpe?g|png|svg|gif|tiff?|webp|xcf|pdf|djvu|og[agv]|opus|web[mp]|mp[34]|mpe?g|midi?|wav|flac|stl)",
@@ -41,6 +40,8 @@ def shown_of_link(link: str) -> str:
     """
     target, bar, label = link.partition("|")
     target = target.strip()
+    if ":" not in target and "//" not in target and (label or not bar):  # most links, so before the patterns
+        return link if _NO_TARGET.search(target) else label or target
     if target.startswith(("http://", "https://", "//")):
         return f"[{link}]"
     if _DROPPED_NAMESPACE.match(target) or _FILE.fullmatch(target):
@@ -70,19 +71,22 @@ class Arguments(NamedTuple):
         return self.numbered[place] if place < len(self.numbered) else ""
 
 
-def shown_of_template(name: str, content: str) -> str:
+def shown_of_template(parts: list[str]) -> str:
     """Return what a reader sees of a template, as wikitext; nothing of one that is not in the table.
 
-    name: what stands before the first bar. content: all between the braces, with the templates and links in it as what
-    is shown of them. A character that would be markup is a character reference.
+    parts: all between the braces, the name in the first one, with the templates and links in it as what is shown of
+    them. A character that would be markup is a character reference.
     """
+    name = parts[0].partition("|")[0]
+    if len(name) > _MAX_NAME:
+        return ""
     name = " ".join(name.replace("_", " ").split()).lower()
     if character := _CHARACTERS.get(name):
         return character
     if name.startswith("formatnum:"):
-        return content.partition(":")[2].partition("|")[0].strip()
+        return "".join(parts).partition(":")[2].partition("|")[0].strip()
     show = _SHOWN.get(name) or (_first if name.startswith("lang-") else None)
-    return show(_arguments(content)) if show else ""
+    return show(_arguments("".join(parts))) if show else ""
 
 
 _NAME = re.compile(r"[\w -]{1,20}")

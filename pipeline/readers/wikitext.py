@@ -25,7 +25,7 @@ import html
 import re
 from collections.abc import Iterator
 
-from pipeline.readers.wiki_nested import END_OF_LINK, LINE_OF_LINK, MAX_NAME, shown_of_link, shown_of_template
+from pipeline.readers.wiki_nested import END_OF_LINK, LINE_OF_LINK, shown_of_link, shown_of_template
 
 MAX_DEPTH = 100
 """Maximum templates and links that are open at one place. MediaWiki expands 40 templates within each other."""
@@ -144,8 +144,7 @@ def _close_braces(count: int, opened: list[list[int]], kept: list[str]) -> None:
         braces, start = opened[-1]
         paired = min(3, count, braces)
         count -= paired
-        name = kept[start].partition("|")[0] if paired == 2 else ""
-        shown = shown_of_template(name, "".join(kept[start:])) if 0 < len(name) <= MAX_NAME else ""
+        shown = shown_of_template(kept[start:]) if paired == 2 else ""
         kept[start:] = [shown or _gap_after(kept[start - 1])]
 
         # What is shown, or the gap, lies within what is still open.
