@@ -53,7 +53,7 @@ bench: .venv/installed_dev
 # Whole jobs of `shard` beside datatrove and WikiExtractor: make bench_corpora DUMP=enwiki-....xml.bz2 PAGES=FOLDER_OF_HTML
 PAGES ?= /usr/share/doc
 bench_corpora: .venv/installed_dev
-	$(BIN)/python deploy/demo/corpus.py out/corpora/documents.jsonl --megabytes 20
+	$(BIN)/python -m clozeline.demo.corpus out/corpora/documents.jsonl --megabytes 20
 	$(BIN)/python -m pip install --quiet --target out/corpora/rivals spacy faust-cchardet warcio wikiextractor
 	$(BIN)/python benchmarks/corpora.py --documents out/corpora/documents.jsonl $(if $(DUMP),--dump $(DUMP)) \
 	    --pages $(PAGES) --rivals out/corpora/rivals --output out/corpora
