@@ -94,8 +94,8 @@ def command(run: dict[str, Any], folder: Path, target: Path) -> list[str]:
     case, workers = CASES[run["case"]], str(run["workers"])
     if run["side"] == "ours":
         filters = ["--filters", case.filters] if case.filters != "none" else []
-        job = ["-m", "pipeline", "shard", "--input", f"{folder}/*", "--output", f"{target}", *filters]
-        return [*job, "--direct_num_workers", workers]
+        job = ["-m", "pipeline", "shard", "--direct_num_workers", workers, *filters]
+        return [*job, "--input", f"{folder}/*", "--output", f"{target}"]
     if case.material.startswith("mediawiki"):  # without a pass for templates, which `shard` does not expand either
         job = ["-m", "wikiextractor.WikiExtractor", f"{next(folder.iterdir())}", "-o", f"{target}"]
         return [*job, "--no-templates", "--json", "--quiet", "--processes", workers]
@@ -117,7 +117,6 @@ def measure(command_of: Callable[[Path], list[str]], packages: str, target: Path
             os.wait()
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
     size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file()) / 1e6
     if ended.returncode or not size:
         print(f"failed: {' '.join(line)}\n{ended.stderr.decode()[-2000:]}", file=sys.stderr, flush=True)
