@@ -2,7 +2,8 @@
 
     parts of the text's list of shards -> one pair shard for each text shard and pass -> a finished folder
 
-A map: no pair shard needs another one. The last step publishes them with the data card and a copy of the vocabulary.
+A map: no pair shard needs another one. The last step publishes them with the data card, the ledger and a copy of the
+vocabulary.
 """
 
 from __future__ import annotations
@@ -29,17 +30,20 @@ from pipeline.commit.publish import end_publication, is_published, publish_outpu
 from pipeline.commit.reports import Report, add_by_name, add_histograms, add_ledgers, ledger_entries, total
 from pipeline.commit.staging import Staging, plan_staging
 from pipeline.flags import recorded_options
+from pipeline.jobs.text_facts import text_facts
 from pipeline.jobs.text_folder import DivideText, TextFolder
+from pipeline.ledger import LEDGER_FILE, ledger_table
 from pipeline.options import PairsJob
 from pipeline.pairs.build_shard import PairShard, build_shard, most_frequent_tokens
 from pipeline.pairs.corpus import PairOptions
 from pipeline.pairs.encoding import Encoder, EncoderPool
 from pipeline.pairs.published_tokenizer import check_encoding, without_dropout
+from pipeline.text_card import CARD_FILE
 from pipeline.vocab.cut_words import check_rules
 from pipeline.vocab.kinds import maker_of
 from schemas import FORMAT_VERSION, shards, storage
 from schemas.errors import DataError, UsageError
-from schemas.manifest import Manifest, Shard, read_manifest, read_root
+from schemas.manifest import Manifest, Shard, check_unchanged, read_manifest, read_root
 from schemas.masking import Masking
 from schemas.vocabulary import (
     TOKENIZER_FILE,
@@ -274,14 +278,18 @@ def add_pair_reports(reports: list[Report]) -> Report:
 
 
 def publish_pairs(summaries: list[PartSummary], plan: PairsPlan, provenance: Provenance) -> None:
-    """Publish the pair shards that `summaries` describe, with card.html and a copy of the vocabulary.
+    """Publish the pair shards that `summaries` describe, with card.html, ledger.parquet and a copy of the vocabulary.
 
-    Raises DataError if the pair shards have no rows.
+    Raises DataError if the pair shards have no rows, or if the text was replaced after the job started.
     """
     folder = summarize_folder(summaries, add_pair_reports)
     vocabulary = parse_vocabulary(plan.tokenizer_json, TOKENIZER_FILE)
     sample = _read_largest_shard(folder.largest, plan.staging, vocabulary)
-    manifest = _manifest(folder, sample, vocabulary, provenance)
+    text = read_manifest(plan.text.path, "text")
+    check_unchanged(plan.text.path, text, plan.text.fingerprint)
+    statistics = _statistics(folder.sums, sample, vocabulary)
+    statistics["text"] = text_facts(text, text.inputs).model_dump(mode="json")
+    manifest = _manifest(folder, statistics, vocabulary, provenance)
     if manifest.totals["rows"] == 0:
         raise _no_row(manifest, plan.job)
 
@@ -289,8 +297,9 @@ def publish_pairs(summaries: list[PartSummary], plan: PairsPlan, provenance: Pro
         end_publication(plan.staging)
         return
 
-    plan.staging.put("card.html", data_card(manifest, sample, vocabulary).encode())
-    extra = {"card.html": "card.html"} | _stage_vocabulary(plan)
+    plan.staging.put(CARD_FILE, data_card(manifest, sample, vocabulary).encode())
+    plan.staging.put(LEDGER_FILE, ledger_table(text, manifest))
+    extra = {CARD_FILE: CARD_FILE, LEDGER_FILE: LEDGER_FILE} | _stage_vocabulary(plan)
     publish_output(plan.staging, manifest, extra)
 
 
@@ -336,7 +345,9 @@ def _stage_vocabulary(plan: PairsPlan) -> dict[str, str]:
     return paths
 
 
-def _manifest(folder: FolderSummary, sample: pa.Table, vocabulary: Vocabulary, provenance: Provenance) -> Manifest:
+def _manifest(
+    folder: FolderSummary, statistics: dict[str, Any], vocabulary: Vocabulary, provenance: Provenance
+) -> Manifest:
     vocabulary_facts = {"vocabulary": vocabulary.fingerprint, "vocabulary_size": vocabulary.size}
     return Manifest(
         format_version=FORMAT_VERSION,
@@ -347,7 +358,7 @@ def _manifest(folder: FolderSummary, sample: pa.Table, vocabulary: Vocabulary, p
         fingerprint=folder.fingerprint("pairs", vocabulary.fingerprint),
         shards=folder.shards,
         totals={"rows": folder.rows, "tokens": folder.tokens},
-        statistics=_statistics(folder.sums, sample, vocabulary),
+        statistics=statistics,
         ledger=ledger_entries([folder.sums["ledger"]]),
         parts=folder.parts,
     )
