@@ -73,11 +73,14 @@ def left_out(ledger: Iterable[LedgerEntry]) -> list[LeftOut]:
     return stages
 
 
-def ledger_table(text: Manifest, pairs: Manifest | None = None) -> bytes:
-    """Return ledger.parquet of a text, or of pairs and their text. The same ledgers give the same bytes."""
-    corpora = {corpus["name"] for corpus in text.options.get("corpora", [])}
+def ledger_table(text: Manifest, corpora: Iterable[str], of_pairs: Iterable[LedgerEntry] = ()) -> bytes:
+    """Return ledger.parquet of a text, or of pairs and their text. The same ledgers give the same bytes.
+
+    corpora: the names of those of --inputs. of_pairs: the ledger of pairs.
+    """
+    names = set(corpora)
     staged = [(stage_of(entry.reason), entry) for entry in text.ledger]
-    staged += [(PAIRS, entry) for entry in (pairs.ledger if pairs else [])]
+    staged += [(PAIRS, entry) for entry in of_pairs]
     staged.sort(key=lambda row: (_ORDER.index(row[0]), row[1].reason, row[1].source))
 
     rows = [
@@ -85,7 +88,7 @@ def ledger_table(text: Manifest, pairs: Manifest | None = None) -> bytes:
             "stage": stage,
             "reason": entry.reason,
             "source": entry.source,
-            "corpus": entry.source if entry.source in corpora else None,
+            "corpus": entry.source if entry.source in names else None,
             "language": _language(stage, entry.reason),
             "count": entry.count,
         }

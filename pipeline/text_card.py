@@ -29,7 +29,7 @@ STAGES = {
 }
 """Heading of each stage of the ledger."""
 
-CORPUS_COLUMNS = ("corpus", "license", "from", "date", "documents")
+CORPUS_COLUMNS = ("corpus", "license, origin, date", "documents")
 
 
 def text_card(manifest: Manifest, facts: TextFacts) -> str:
@@ -54,10 +54,10 @@ def came_in(facts: TextFacts) -> dict[str, Any]:
     return {
         "figures": {
             "files": f"{facts.files:,}",
-            "stored": f"{short(facts.bytes)}B",
+            "bytes stored": f"{short(facts.bytes)}B",
             "documents": f"{facts.documents:,}",
             "sentences": f"{facts.sentences:,}",
-            "text": f"{short(facts.text_bytes)}B",
+            "bytes of text": f"{short(facts.text_bytes)}B",
             "left out": f"{whole - facts.documents:,}",
         },
         "corpus_columns": CORPUS_COLUMNS,
@@ -76,10 +76,9 @@ def came_in(facts: TextFacts) -> dict[str, Any]:
 
 
 def _corpus_row(corpus: CorpusFacts, documents: int) -> tuple[str, ...]:
-    count = f"{corpus.documents:,} ({corpus.documents / max(documents, 1):.1%})"
-    if corpus.share < 1:
-        count += f", a share of {corpus.share:g}"
-    return (corpus.name, corpus.license or "not stated", corpus.url, corpus.date, count)
+    taken = f"a share of {corpus.share:g} of its documents" if corpus.share < 1 else ""
+    said = ", ".join(filter(None, [corpus.license or "license not stated", corpus.url, corpus.date, taken]))
+    return (corpus.name, said, f"{corpus.documents:,} ({corpus.documents / max(documents, 1):.1%})")
 
 
 def _entries(largest: Sequence[tuple[str, str, int]], whole: int) -> list[tuple[str, int]]:
@@ -96,7 +95,7 @@ def _log2_bars(counts: Sequence[int]) -> list[Bar]:
 
 def _shown(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{name} {_shown(entry)}" for name, entry in value.items())
+        return f"{len(value)} rules"
     if isinstance(value, list):
         return ", ".join(map(str, value))
     return "none" if value is None else str(value)

@@ -43,8 +43,9 @@ from pipeline.vocab.cut_words import check_rules
 from pipeline.vocab.kinds import maker_of
 from schemas import FORMAT_VERSION, shards, storage
 from schemas.errors import DataError, UsageError
-from schemas.manifest import Manifest, Shard, check_unchanged, read_manifest, read_root
+from schemas.manifest import NAME, Manifest, Shard, check_unchanged, read_manifest, read_root
 from schemas.masking import Masking
+from schemas.text_facts import TextFacts
 from schemas.vocabulary import (
     TOKENIZER_FILE,
     TOKENIZER_FILES,
@@ -92,7 +93,7 @@ def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     options = beam_options(checked, beam_arguments, text.totals["text_bytes"])
     job = _for_workers(job, options)
     staging = plan_staging(job.output, "pairs", identity)
-    plan = PairsPlan(job, tokenizer_json, vocabulary.model, TextFolder.of(job.text, text), staging)
+    plan = PairsPlan(job, tokenizer_json, vocabulary.model, TextFolder.of(job.text, text), _facts(job, text), staging)
     execution = partial(_execution, plan, provenance, options)
     return run_job("pairs", Wanted("pairs", provenance, job.overwrite), staging, options, execution)
 
@@ -129,6 +130,18 @@ def _chosen_languages(job: PairsJob, text: Manifest) -> str | None:
     return ",".join(codes)
 
 
+def _facts(job: PairsJob, text: Manifest) -> TextFacts:
+    """Return the facts of the text. Raises DataError if its manifest does not have them in the form of this version."""
+    try:
+        return text_facts(text, text.inputs)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        found = " ".join(str(error).split())
+        raise DataError(
+            f"{storage.join(job.text, NAME)} does not say what is in the text ({found}). Copy the folder again or "
+            "rebuild it with --overwrite."
+        ) from error
+
+
 def _for_workers(job: PairsJob, options: PipelineOptions) -> PairsJob:
     """Return the job with paths that workers can open."""
     return replace(
@@ -145,7 +158,7 @@ class PairsPlan:
 
     job: the job's options, with paths that workers can open.
     tokenizer_json: the vocabulary, without BPE dropout.
-    model: the kind of vocabulary. text: the folder of text shards.
+    model: the kind of vocabulary. text: the folder of text shards. text_facts: for the manifest and the card.
     staging: the staging area of the output folder.
     """
 
@@ -153,6 +166,7 @@ class PairsPlan:
     tokenizer_json: bytes
     model: Model
     text: TextFolder
+    text_facts: TextFacts
     staging: Staging
 
     @property
@@ -285,10 +299,9 @@ def publish_pairs(summaries: list[PartSummary], plan: PairsPlan, provenance: Pro
     folder = summarize_folder(summaries, add_pair_reports)
     vocabulary = parse_vocabulary(plan.tokenizer_json, TOKENIZER_FILE)
     sample = _read_largest_shard(folder.largest, plan.staging, vocabulary)
-    text = read_manifest(plan.text.path, "text")
+    text = read_root(plan.text.path, "text")
     check_unchanged(plan.text.path, text, plan.text.fingerprint)
-    statistics = _statistics(folder.sums, sample, vocabulary)
-    statistics["text"] = text_facts(text, text.inputs).model_dump(mode="json")
+    statistics = _statistics(folder.sums, sample, vocabulary) | {"text": plan.text_facts.model_dump(mode="json")}
     manifest = _manifest(folder, statistics, vocabulary, provenance)
     if manifest.totals["rows"] == 0:
         raise _no_row(manifest, plan.job)
@@ -298,7 +311,8 @@ def publish_pairs(summaries: list[PartSummary], plan: PairsPlan, provenance: Pro
         return
 
     plan.staging.put(CARD_FILE, data_card(manifest, sample, vocabulary).encode())
-    plan.staging.put(LEDGER_FILE, ledger_table(text, manifest))
+    corpora = [corpus.name for corpus in plan.text_facts.corpora]
+    plan.staging.put(LEDGER_FILE, ledger_table(text, corpora, manifest.ledger))
     extra = {CARD_FILE: CARD_FILE, LEDGER_FILE: LEDGER_FILE} | _stage_vocabulary(plan)
     publish_output(plan.staging, manifest, extra)
 

@@ -113,8 +113,9 @@ def _rejected(survey: CorpusSurvey) -> dict[str, str]:
 
 def _stage_card(manifest: Manifest, inputs: list[Input], staging: Staging) -> dict[str, str]:
     """Put the card and the ledger's table into staging. Returns their paths in the text folder by their names there."""
-    staging.put(CARD_FILE, text_card(manifest, text_facts(manifest, inputs)).encode())
-    staging.put(LEDGER_FILE, ledger_table(manifest))
+    facts = text_facts(manifest, inputs)
+    staging.put(CARD_FILE, text_card(manifest, facts).encode())
+    staging.put(LEDGER_FILE, ledger_table(manifest, [corpus.name for corpus in facts.corpora]))
     return {CARD_FILE: CARD_FILE, LEDGER_FILE: LEDGER_FILE}
 
 
