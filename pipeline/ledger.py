@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from pipeline.shard.holdout import HELD_OUT, NOT_HELD_OUT
 from pipeline.shard.run_buffer import BEYOND_SHARE
 from schemas.manifest import LedgerEntry, Manifest
-from schemas.text_facts import MAX_LISTED, LeftOut
+from schemas.text_facts import MAX_LISTED, LeftOut, cut
 
 LEDGER_FILE = "ledger.parquet"
 
@@ -69,7 +69,8 @@ def left_out(ledger: Iterable[LedgerEntry]) -> list[LeftOut]:
     for stage in sorted(by_stage, key=_ORDER.index):
         entries = sorted(by_stage[stage], key=lambda entry: (-entry[2], *entry[:2]))
         count = sum(entry[2] for entry in entries)
-        stages.append(LeftOut(stage=stage, count=count, largest=entries[:MAX_LISTED]))
+        largest = [(cut(reason), cut(source), number) for reason, source, number in entries[:MAX_LISTED]]
+        stages.append(LeftOut(stage=stage, count=count, largest=largest))
     return stages
 
 

@@ -14,6 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field
 MAX_LISTED = 24
 """Sources, languages, and reasons of a stage that are listed. The others are summed up."""
 
+MAX_NAME = 200
+"""Characters of a name that are kept: a record may name any text as its source."""
+
 Size = Annotated[int, Field(ge=0, lt=2**63)]
 Named = tuple[str, Size]
 
@@ -74,9 +77,14 @@ def facts_of(statistics: dict[str, Any]) -> TextFacts | None:
     return None if facts is None else TextFacts.model_validate(facts)
 
 
+def cut(name: str) -> str:
+    """Return a name with at most MAX_NAME characters."""
+    return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"
+
+
 def largest_first(counts: Iterable[Named]) -> list[Named]:
     """Return the MAX_LISTED largest (name, count), then a sum of the others. Equal ones are sorted by name."""
-    in_order = sorted(counts, key=lambda item: (-item[1], item[0]))
+    in_order = [(cut(name), count) for name, count in sorted(counts, key=lambda item: (-item[1], item[0]))]
     others = in_order[MAX_LISTED:]
     summed = [(f"{len(others):,} others", sum(count for _, count in others))] if others else []
     return in_order[:MAX_LISTED] + summed

@@ -93,8 +93,8 @@ def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     options = beam_options(checked, beam_arguments, text.totals["text_bytes"])
     job = _for_workers(job, options)
     staging = plan_staging(job.output, "pairs", identity)
-    plan = PairsPlan(job, tokenizer_json, vocabulary.model, TextFolder.of(job.text, text), _facts(job, text), staging)
-    execution = partial(_execution, plan, provenance, options)
+    plan = PairsPlan(job, tokenizer_json, vocabulary.model, TextFolder.of(job.text, text), staging)
+    execution = partial(_execution, WritePairs(plan, _facts(job, text), provenance), options)
     return run_job("pairs", Wanted("pairs", provenance, job.overwrite), staging, options, execution)
 
 
@@ -158,7 +158,7 @@ class PairsPlan:
 
     job: the job's options, with paths that workers can open.
     tokenizer_json: the vocabulary, without BPE dropout.
-    model: the kind of vocabulary. text: the folder of text shards. text_facts: for the manifest and the card.
+    model: the kind of vocabulary. text: the folder of text shards.
     staging: the staging area of the output folder.
     """
 
@@ -166,7 +166,6 @@ class PairsPlan:
     tokenizer_json: bytes
     model: Model
     text: TextFolder
-    text_facts: TextFacts
     staging: Staging
 
     @property
@@ -180,7 +179,8 @@ class PairsPlan:
         return self.text.num_shards * self.job.dupe_factor
 
 
-def _execution(plan: PairsPlan, provenance: Provenance, options: PipelineOptions) -> Execution:
+def _execution(graph: WritePairs, options: PipelineOptions) -> Execution:
+    plan = graph.plan
     text_bytes = plan.text.text_bytes
     work = Work("pairs-", plan.num_shards, plan.job.dupe_factor * text_bytes)
     size = estimate.Estimate(
@@ -191,14 +191,15 @@ def _execution(plan: PairsPlan, provenance: Provenance, options: PipelineOptions
         output_bytes=int(work.bytes * estimate.PAIRS_SHARE),
         seconds=work.bytes / estimate.PAIRS_BYTES_PER_SECOND,
     )
-    return Execution("pairs", "Write pairs", WritePairs(plan, provenance), options, plan.staging, work, lambda: size)
+    return Execution("pairs", "Write pairs", graph, options, plan.staging, work, lambda: size)
 
 
 @dataclass
 class WritePairs(beam.PTransform):
-    """The job as a Beam graph."""
+    """The job as a Beam graph. text_facts: for the manifest and the card."""
 
     plan: PairsPlan
+    text_facts: TextFacts
     provenance: Provenance
 
     def expand(self, pbegin: Any) -> PCollection:
@@ -208,7 +209,9 @@ class WritePairs(beam.PTransform):
             | "Build" >> call(build_pair_shard, self.plan, counted="pairs")
             | "Summarize parts" >> SummarizeParts(add_pair_reports, self.plan.staging)
         )
-        return pbegin | "Finish" >> call_last(publish_pairs, AsList(summaries), self.plan, self.provenance)
+        return pbegin | "Finish" >> call_last(
+            publish_pairs, AsList(summaries), self.plan, self.text_facts, self.provenance
+        )
 
 
 # What workers do
@@ -291,7 +294,7 @@ def add_pair_reports(reports: list[Report]) -> Report:
 # The last step, on a worker
 
 
-def publish_pairs(summaries: list[PartSummary], plan: PairsPlan, provenance: Provenance) -> None:
+def publish_pairs(summaries: list[PartSummary], plan: PairsPlan, facts: TextFacts, provenance: Provenance) -> None:
     """Publish the pair shards that `summaries` describe, with card.html, ledger.parquet and a copy of the vocabulary.
 
     Raises DataError if the pair shards have no rows, or if the text was replaced after the job started.
@@ -301,7 +304,7 @@ def publish_pairs(summaries: list[PartSummary], plan: PairsPlan, provenance: Pro
     sample = _read_largest_shard(folder.largest, plan.staging, vocabulary)
     text = read_root(plan.text.path, "text")
     check_unchanged(plan.text.path, text, plan.text.fingerprint)
-    statistics = _statistics(folder.sums, sample, vocabulary) | {"text": plan.text_facts.model_dump(mode="json")}
+    statistics = _statistics(folder.sums, sample, vocabulary) | {"text": facts.model_dump(mode="json")}
     manifest = _manifest(folder, statistics, vocabulary, provenance)
     if manifest.totals["rows"] == 0:
         raise _no_row(manifest, plan.job)
@@ -311,7 +314,7 @@ def publish_pairs(summaries: list[PartSummary], plan: PairsPlan, provenance: Pro
         return
 
     plan.staging.put(CARD_FILE, data_card(manifest, sample, vocabulary).encode())
-    corpora = [corpus.name for corpus in plan.text_facts.corpora]
+    corpora = [corpus.name for corpus in facts.corpora]
     plan.staging.put(LEDGER_FILE, ledger_table(text, corpora, manifest.ledger))
     extra = {CARD_FILE: CARD_FILE, LEDGER_FILE: LEDGER_FILE} | _stage_vocabulary(plan)
     publish_output(plan.staging, manifest, extra)

@@ -137,6 +137,21 @@ def test_the_ledger_is_a_table_that_others_query(made: Path, command, tmp_path: 
         assert (tmp_path / "text" / name).read_bytes() == (made / "text" / name).read_bytes()
 
 
+def test_many_and_long_sources_leave_the_card_small(command, tmp_path: Path) -> None:
+    """Which is bounded by the page, not by what records call themselves; the table has all."""
+    names = [f"{number} {'x' * 3000}" for number in range(60)]
+    records = [{"text": text, "source": name} for name in names for text in (f"A cat met {name[:3]}.", "")]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, records)))
+    done = command("shard", "--input", tmp_path / "a.jsonl", "--output", tmp_path / "text", "--max_bad_ratio", 1)
+    assert done.returncode == 0, done.stderr
+
+    page = (tmp_path / "text/card.html").read_text()
+    assert len(page) < 60_000
+    text = Tags(page).text
+    assert "36 others36 60.0%" in text and "others36 30.0%" in text and "Cleaning: 60" in text
+    assert rows_of(tmp_path / "text") == sorted(("empty document", name, 1) for name in names)
+
+
 def test_a_text_of_which_all_is_kept(command, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("A cat sat. It slept.\n\nA dog ran.\n")
     assert command("shard", "--input", tmp_path / "a.txt", "--output", tmp_path / "text").returncode == 0
