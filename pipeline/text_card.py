@@ -42,7 +42,7 @@ def text_card(manifest: Manifest, facts: TextFacts) -> str:
         came_in=came_in(facts),
         options={
             name.replace("_", " "): _shown(value)
-            for name, value in {"seed": manifest.seed, "shards": manifest.num_shards, **manifest.options}.items()
+            for name, value in {"seed": manifest.seed, **manifest.options}.items()
             if name != "corpora"
         },
     )
