@@ -142,6 +142,7 @@ def _manifest(
             "cleaning": survey.cleaning,
             "undecodable": survey.undecodable,
             "unbroken_documents": survey.unbroken,
+            **({"encodings": survey.encodings} if survey.encodings else {}),
             "documents_by_source": sums["sources"],
             **({"documents_by_language": sums["languages"]} if sums["languages"] else {}),
             "log2_sentences_per_document": sums["sentences_per_document"],

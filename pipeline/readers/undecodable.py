@@ -14,11 +14,8 @@ from dataclasses import dataclass
 from pipeline.commit.reports import Report
 from pipeline.readers.encodings import UTF8, is_in_other_encoding, likely_encoding
 from pipeline.readers.inputs import COMPRESSED_WEIGHT, FileRange
-from pipeline.readers.record import MAX_RATIO, MAX_UNDECODABLE_RATIO, Record, Rejected, place_in_words
+from pipeline.readers.record import MAX_RATIO, MAX_UNDECODABLE_RATIO, MIN_PLACES, Record, Rejected, place_in_words
 from schemas.errors import DataError
-
-MIN_PLACES = 10
-"""Minimum undecodable places for a file to be refused. A single bad byte in a small file does not fail a job."""
 
 RATIO_OF_OTHER = MAX_UNDECODABLE_RATIO / 20
 """Undecodable share from which a file is refused if its bytes are letters in another encoding, of which books in
@@ -176,7 +173,10 @@ def _too_many_error(file: Report, max_ratio: float) -> DataError:
     elif file.get("unit") == "row":
         advice = "The texts of Parquet and Arrow files must be UTF-8: repair the file"
     elif likely:
-        advice = f"It may be {likely}: give --encoding {likely} to read it, and look at the result with `inspect`"
+        advice = (
+            f"It may be {likely}: give --encoding {likely} to read it, or --encoding auto to read each file in the "
+            "encoding that its bytes show, and look at the result with `inspect`"
+        )
     else:
         advice = "Its encoding is unknown: name it with --encoding, or repair the file"
 
