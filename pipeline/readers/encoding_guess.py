@@ -61,6 +61,7 @@ _LANGUAGES: Languages = (
     ("cp1257", (*_BALTIC, *_ESTONIAN)),
     ("iso8859-13", (*_BALTIC, *_ESTONIAN)),
     ("iso8859-16", ("ăâîșț",)),
+    ("cp1258", ("àáâãăđèéêìíòóôõơùúưý\u0300\u0301\u0303\u0309\u0323",)),  # Vietnamese, with marks that combine
     ("mac_roman", _WESTERN),
     ("cp850", _WESTERN),
     ("cp852", _CENTRAL),
@@ -77,6 +78,12 @@ _SIGNS = frozenset(
     "\u2018\u2019\u201a\u201c\u201d\u201e\u2013\u2014\u2026\u2022\u20ac\xab\xbb\xa0\xad\xa7\xa9\xae\xb0\xb7"
 )
 _SIGN_FIT = 0.97
+
+_MAX_CHAOS = 0.4  # more than the package's own threshold, because the coherence decides
+_CHAOS_WEIGHT = 3
+_FOREIGN_WORD = re.compile(r"(?<![A-Za-z])[^\W\d_A-Za-z]{2,}(?![A-Za-z])")
+_MIN_IN_WORDS = 0.6  # of the characters outside of ASCII
+
 _ASCII_LETTER = re.compile(rb"[A-Za-z]")
 _NOT_ASCII = re.compile(rb"[\x80-\xff]")
 _MIDDLE_CAPITAL = re.compile(r"(?<=[^\W\d_A-Z])[^\W\d_a-z]")
@@ -106,22 +113,52 @@ def guess_encoding(sample: bytes) -> str:
     """Return Python's name of the likely encoding of lines that are not UTF-8, or an empty string."""
     if 0 in sample:  # data, or UTF-16 that its beginning did not show
         return ""
-    is_latin = len(_ASCII_LETTER.findall(sample)) > 2 * len(_NOT_ASCII.findall(sample))
-    if is_latin and (known := _encoding_by_letters(sample, _LANGUAGES)):
-        return known
+    if not _is_latin(sample):
+        return _guess_by_package(sample)
+    return encoding_by_letters(sample) or _plausible(_guess_by_package(sample), sample)
 
+
+def encoding_by_letters(sample: bytes) -> str:
+    """Return the encoding in which lines are nearly all in one language of the Latin alphabet, or an empty string."""
+    return _best_by_letters(sample, _LANGUAGES) if _is_latin(sample) else ""
+
+
+def _is_latin(sample: bytes) -> bool:
+    return len(_ASCII_LETTER.findall(sample)) > 2 * len(_NOT_ASCII.findall(sample))
+
+
+def _guess_by_package(sample: bytes) -> str:
+    """Return the guess of charset-normalizer: of what it takes for text, the most like a language.
+
+    chaos: how unusual neighboring characters are, in percent. coherence: how much their frequencies are those of a
+    language.
+    """
     from charset_normalizer import from_bytes
 
-    best = from_bytes(sample, cp_isolation=_OTHERS).best()
-    if best is None:
+    matches = from_bytes(sample, cp_isolation=_OTHERS, threshold=_MAX_CHAOS)
+    if not matches:
         return ""
+    best = max(matches, key=lambda match: match.percent_coherence - _CHAOS_WEIGHT * match.percent_chaos)
     found = codecs.lookup(best.encoding).name
     if found in ("cp1253", "iso8859-7"):  # they differ in few letters
-        return _encoding_by_letters(sample, _GREEK_ENCODINGS) or found
+        return _best_by_letters(sample, _GREEK_ENCODINGS) or found
     return found
 
 
-def _encoding_by_letters(sample: bytes, languages: Languages) -> str:
+def _plausible(encoding: str, sample: bytes) -> str:
+    """Return the encoding of lines with many Latin letters if its other letters make words; else an empty string.
+
+    Damaged lines in ASCII have single characters of any kind instead.
+    """
+    if not encoding:
+        return ""
+    text = sample.decode(encoding, errors="replace")
+    foreign = sum(character > "\x7f" for character in text)
+    in_words = sum(map(len, _FOREIGN_WORD.findall(text)))
+    return encoding if in_words >= _MIN_IN_WORDS * foreign else ""
+
+
+def _best_by_letters(sample: bytes, languages: Languages) -> str:
     """Return the encoding in which the text is best in one of the languages, or an empty string."""
     best, best_rank = "", (0.0, 0, 0)
     for encoding, alphabets in languages:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import IO
 
-from pipeline.readers.encoding_guess import guess_encoding
+from pipeline.readers.encoding_guess import encoding_by_letters, guess_encoding
 from pipeline.readers.encodings import DAMAGED_UTF8, UTF8, encoding_of_head, is_in_other_encoding
 from pipeline.readers.listing import InputFile
 from pipeline.readers.open import DECOMPRESSION_ERRORS, compression_of, open_plain
@@ -28,6 +28,7 @@ SAMPLES = 64
 SAMPLE_BYTES = 256 << 10
 """Of a larger file. Together they are read from a store in about a second."""
 
+_MIN_LETTERS = 4  # of a language, which are no accident
 _BLOCK_BYTES = 1 << 20
 _GUESSED_FROM = 1 << 14  # bytes
 _LINE_BYTES = 4096  # of one line that are guessed from
@@ -65,7 +66,7 @@ def _found_encoding(file: InputFile, shown: str) -> str:
 
 
 def _blocks(file: InputFile, shown: str) -> Iterator[tuple[bytes, bool]]:
-    """Yield what is looked at of a file's text, each block with whether it follows directly on the one before."""
+    """Yield what is looked at of a file's text, each block with whether it begins within a line."""
     compression = compression_of(file.path)
     if compression is None and file.size > LOOKED_AT:
         yield from _samples(file)
@@ -91,9 +92,12 @@ def _samples(file: InputFile) -> Iterator[tuple[bytes, bool]]:
         with open_range(file, start, start + SAMPLE_BYTES) as opened:
             block = opened.read(SAMPLE_BYTES)
 
-        if start > 0:  # in the middle of a line
-            block = block.partition(b"\n")[2] or block.lstrip(_CONTINUATIONS)
-        yield block, False
+        if start == 0:
+            yield block, False
+        elif b"\n" in block:
+            yield block.partition(b"\n")[2], False
+        else:
+            yield block.lstrip(_CONTINUATIONS), True
 
 
 @dataclass
@@ -111,7 +115,7 @@ class Evidence:
     _rest: bytes = b""  # the beginning of a character at the end of the last block
 
     def add(self, block: bytes, follows: bool) -> None:
-        """Add a block, which may begin with the rest of the last character of the block that it follows on."""
+        """Add a block, which begins a line, or follows on the last block within a line or a character."""
         self.size += len(block)
         data = self._rest + block if follows else block
         self._rest = b""
@@ -124,11 +128,11 @@ class Evidence:
         except UnicodeDecodeError:
             text, used = codecs.utf_8_decode(data, "replace", False)
             self.undecodable += text.count("\ufffd") - data.count(_REPLACEMENT)
-            self._add_to_sample(data)
+            self._add_to_sample(data.split(b"\n")[follows:])  # without the rest of a line
         self._rest = data[used:]
 
-    def _add_to_sample(self, data: bytes) -> None:
-        for line in data.split(b"\n"):
+    def _add_to_sample(self, lines: list[bytes]) -> None:
+        for line in lines:
             if len(self.sample) >= _GUESSED_FROM:
                 return
             if line.isascii():
@@ -144,8 +148,11 @@ class Evidence:
         """
         if self.undecodable == 0 or self.undecodable < DAMAGED_UTF8 * self.foreign:
             return UTF8
+        is_other = is_in_other_encoding(self.sample)
+        if not is_other and self.undecodable >= _MIN_LETTERS:
+            is_other = encoding_by_letters(self.sample) != ""
         is_much = self.undecodable >= MIN_PLACES and self.undecodable > MAX_UNDECODABLE_RATIO * self.size
-        if not is_much and not is_in_other_encoding(self.sample):
+        if not is_much and not is_other:
             return UTF8
         return guess_encoding(self.sample) or UTF8
 
