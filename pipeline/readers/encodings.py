@@ -287,8 +287,7 @@ def likely_encoding(sample: bytes) -> str:
     """Return a guess of the encoding of bytes that are not UTF-8; empty if there is none, or if they are damaged UTF-8.
 
     It is for error messages, and for pages that name no encoding. With --encoding auto, `guess_encoding` decides, which
-    tells more languages of the Latin alphabet apart. Beam installs charset-normalizer, which often takes Western text for
-    Central European.
+    tells more languages of the Latin alphabet apart: charset-normalizer often takes Western text for Central European.
     """
     if _is_damaged_utf8(sample):
         return ""
