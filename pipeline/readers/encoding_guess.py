@@ -73,11 +73,10 @@ _RARE_FIT = 0.95
 _GREEK_ENCODINGS = (("cp1253", _GREEK), ("iso8859-7", _GREEK))
 _MIN_FIT = 0.9  # minimum share of the characters outside of ASCII that are of the language
 
-# Typographic signs fit every language, but less than a letter does: in a wrong encoding, letters become such signs.
+# Typographic signs fit every language.
 _SIGNS = frozenset(
     "\u2018\u2019\u201a\u201c\u201d\u201e\u2013\u2014\u2026\u2022\u20ac\xab\xbb\xa0\xad\xa7\xa9\xae\xb0\xb7"
 )
-_SIGN_FIT = 0.97
 
 _MAX_CHAOS = 0.4  # more than the package's own threshold, because the coherence decides
 _CHAOS_WEIGHT = 3
@@ -86,7 +85,10 @@ _MIN_IN_WORDS = 0.6  # of the characters outside of ASCII
 
 _ASCII_LETTER = re.compile(rb"[A-Za-z]")
 _NOT_ASCII = re.compile(rb"[\x80-\xff]")
-_MIDDLE_CAPITAL = re.compile(r"(?<=[^\W\d_A-Z])[^\W\d_a-z]")
+
+# In a wrong encoding, letters become capitals within words, and signs where no such sign is.
+_MIDDLE_CAPITAL = re.compile(r"(?<=[^\W\d_A-Z])[^\W\d_A-Za-z]")
+_MISPLACED = re.compile("(?<=[A-Za-z])[\u201a\u201e\u2022\u20ac]|(?<=[A-Za-z])[\u2026\xab\xbb](?=[A-Za-z])")
 
 # What charset-normalizer chooses from: of encodings that contain one another, only the largest.
 _OTHERS = [
@@ -111,8 +113,6 @@ def guesser_version() -> str:
 
 def guess_encoding(sample: bytes) -> str:
     """Return Python's name of the likely encoding of lines that are not UTF-8, or an empty string."""
-    if 0 in sample:  # data, or UTF-16 that its beginning did not show
-        return ""
     if not _is_latin(sample):
         return _guess_by_package(sample)
     return encoding_by_letters(sample) or _plausible(_guess_by_package(sample), sample)
@@ -176,11 +176,11 @@ def _ranks(text: str, alphabets: tuple[str, ...]) -> Iterator[tuple[float, int, 
     Of equal fits, Western languages rank first, then those with few letters.
     """
     foreign = [character for character in text if character > "\x7f"]
-    capitals = sum(character > "\x7f" and character.isupper() for character in _MIDDLE_CAPITAL.findall(text))
+    misplaced = sum(map(str.isupper, _MIDDLE_CAPITAL.findall(text))) + len(_MISPLACED.findall(text))
     signs = sum(map(_SIGNS.__contains__, foreign))
     letters = [character.lower() for character in foreign if character not in _SIGNS]
 
     for alphabet in alphabets:
         known = sum(map(set(alphabet).__contains__, letters))
-        fit = (known + _SIGN_FIT * signs - capitals) / max(1, len(foreign))
+        fit = (known + signs - misplaced) / max(1, len(foreign))
         yield fit, alphabet in _WESTERN, 0 if alphabet in _WESTERN else -len(alphabet)

@@ -28,7 +28,8 @@ SAMPLES = 64
 SAMPLE_BYTES = 256 << 10
 """Of a larger file. Together they are read from a store in about a second."""
 
-_MIN_LETTERS = 4  # of a language, which are no accident
+_MIN_LETTERS = 4  # places; fewer letters of a language may be an accident
+_MOST_FREQUENT = "cp1252"  # which even those few are taken for
 _BLOCK_BYTES = 1 << 20
 _GUESSED_FROM = 1 << 14  # bytes
 _LINE_BYTES = 4096  # of one line that are guessed from
@@ -144,17 +145,20 @@ class Evidence:
     def encoding(self) -> str:
         """Return the encoding, by the tests that refuse a file in another encoding than its own.
 
-        A file with fewer than MIN_PLACES is another encoding's if they are letters: it may be a short one.
+        A short file with fewer than MIN_PLACES is in another encoding if they are letters in it.
         """
         if self.undecodable == 0 or self.undecodable < DAMAGED_UTF8 * self.foreign:
             return UTF8
-        is_other = is_in_other_encoding(self.sample)
-        if not is_other and self.undecodable >= _MIN_LETTERS:
-            is_other = encoding_by_letters(self.sample) != ""
-        is_much = self.undecodable >= MIN_PLACES and self.undecodable > MAX_UNDECODABLE_RATIO * self.size
-        if not is_much and not is_other:
+        if 0 in self.sample:  # data, or UTF-32 that its beginning did not show
             return UTF8
-        return guess_encoding(self.sample) or UTF8
+
+        by_letters = encoding_by_letters(self.sample)
+        if self.undecodable < _MIN_LETTERS:
+            return by_letters if by_letters == _MOST_FREQUENT else UTF8
+
+        is_much = self.undecodable >= MIN_PLACES and self.undecodable > MAX_UNDECODABLE_RATIO * self.size
+        is_other = is_much or by_letters != "" or is_in_other_encoding(self.sample)
+        return (guess_encoding(self.sample) if is_other else "") or UTF8
 
 
 def _around(line: bytes, place: int) -> bytes:
