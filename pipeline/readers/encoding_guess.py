@@ -68,18 +68,22 @@ _LANGUAGES: Languages = (
     ("mac_latin2", _CENTRAL),
     ("cp857", _TURKISH),
 )
-_RARE = ("mac_roman", "cp850", "cp852", "mac_latin2", "cp857")
-_RARE_FIT = 0.95
-_GREEK_ENCODINGS = (("cp1253", _GREEK), ("iso8859-7", _GREEK))
+_GREEK_ENCODINGS: Languages = (("cp1253", _GREEK), ("iso8859-7", _GREEK))
 _MIN_FIT = 0.9  # minimum share of the characters outside of ASCII that are of the language
+
+# Those of DOS and old Macs have letters where others have typographic signs, so a text with signs alone would fit, too.
+_RARE = ("mac_roman", "cp850", "cp852", "mac_latin2", "cp857")
+_RARE_FIT = 0.95  # factor of their fit
 
 # Typographic signs fit every language.
 _SIGNS = frozenset(
     "\u2018\u2019\u201a\u201c\u201d\u201e\u2013\u2014\u2026\u2022\u20ac\xab\xbb\xa0\xad\xa7\xa9\xae\xb0\xb7"
 )
 
-_MAX_CHAOS = 0.4  # more than the package's own threshold, because the coherence decides
+# Of charset-normalizer: more chaos than its threshold of 0.2 may be, because coherence decides with it.
+_MAX_CHAOS = 0.4
 _CHAOS_WEIGHT = 3
+
 _FOREIGN_WORD = re.compile(r"(?<![A-Za-z])[^\W\d_A-Za-z]{2,}(?![A-Za-z])")
 _MIN_IN_WORDS = 0.6  # of the characters outside of ASCII
 
@@ -130,8 +134,8 @@ def _is_latin(sample: bytes) -> bool:
 def _guess_by_package(sample: bytes) -> str:
     """Return the guess of charset-normalizer: of what it takes for text, the most like a language.
 
-    chaos: how unusual neighboring characters are, in percent. coherence: how much their frequencies are those of a
-    language.
+    Chaos is how unusual neighboring characters are, and coherence how much their frequencies are those of a language,
+    both in percent. The package itself prefers the least chaos, whatever the coherence.
     """
     from charset_normalizer import from_bytes
 

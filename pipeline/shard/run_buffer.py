@@ -238,6 +238,7 @@ def read_split(split: Split, reading: ReadOptions) -> Iterator[RunBuffer]:
         options = reading.of_corpora.get(file_range.corpus, reading)
         undecodable = UndecodableBytes(file_range, options.max_undecodable_ratio, options.max_decompression_ratio)
         if options.finds_encodings:
+            undecodable.is_found = True
             documents.note_encoding(file_range)
 
         for record in read_records(file_range, options):

@@ -160,3 +160,10 @@ def test_of_a_larger_file_samples_are_looked_at(tmp_path: Path, place: float, ex
     (tmp_path / "x.txt").write_bytes(data)
     (file,) = matching_files(str(tmp_path / "x.txt"))
     assert file_encoding(file, "x.txt") == expected
+
+
+def test_a_file_in_two_encodings_is_refused_in_one_line(command, tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_bytes((FRENCH * 9).encode() + FRENCH.encode("cp1252"))
+    done = command("shard", "--input", tmp_path, "--output", tmp_path.parent / "text", "--encoding", "auto")
+    assert done.returncode == 3 and done.stderr.count("\n") == 1
+    assert "x.txt is not UTF-8" in done.stderr and "--encoding auto took it for" in done.stderr
