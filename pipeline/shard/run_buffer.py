@@ -149,9 +149,9 @@ class RunBuffer:
         self.characters += len(joined) - spaces
         self.text_bytes += text_bytes
 
-    def note_encoding(self, file_range: FileRange) -> None:
-        """Count the encoding of a file of text, which was found, with the range at its beginning."""
-        if file_range.start == 0 and file_range.reader.gets == "text":
+    def note_encoding(self, file_range: FileRange, reading: ReadOptions) -> None:
+        """Count the encoding of a file of text, if it was found, with the range at the file's beginning."""
+        if reading.finds_encodings and file_range.start == 0 and file_range.reader.gets == "text":
             found = {file_range.encoding: {"files": 1, "first": file_range.display_path}}
             self.encodings = add_encodings([self.encodings, found])
 
@@ -237,9 +237,8 @@ def read_split(split: Split, reading: ReadOptions) -> Iterator[RunBuffer]:
             continue
         options = reading.of_corpora.get(file_range.corpus, reading)
         undecodable = UndecodableBytes(file_range, options.max_undecodable_ratio, options.max_decompression_ratio)
-        if options.finds_encodings:
-            undecodable.is_found = True
-            documents.note_encoding(file_range)
+        undecodable.is_found = options.finds_encodings
+        documents.note_encoding(file_range, options)
 
         for record in read_records(file_range, options):
             if file_range.corpus:
