@@ -46,7 +46,7 @@ _TRAINER = (
 )
 
 EXTRAS = {
-    "pipeline": ("apache_beam", "orjson", "sentencex", "tokenizers", "tqdm", "zstandard"),
+    "pipeline": ("apache_beam", "charset_normalizer", "orjson", "sentencex", "tokenizers", "tqdm", "zstandard"),
     "trainer": _TRAINER,
     "finetune": ("accelerate", *_TRAINER, "huggingface_hub", "sklearn", "transformers"),
     "export": ("filelock", "huggingface_hub", "safetensors", "tomli_w", "torch", "tqdm", "transformers"),

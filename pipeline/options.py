@@ -83,7 +83,8 @@ class ShardJob:
     )
     encoding: str = option(
         "utf-8",
-        help="character encoding of text, JSON and CSV files, such as cp1252, gb18030 or utf-16",
+        help="character encoding of text, JSON and CSV files, such as cp1252, gb18030 or utf-16; auto finds that of "
+        "each file",
     )
     language: str = option(
         "en",

@@ -155,6 +155,7 @@ def _manifest(
             "cleaning": add_by_name([{"cleaning": survey.cleaning}, sums], "cleaning"),
             "undecodable": survey.undecodable,
             "unbroken_documents": survey.unbroken,
+            **({"encodings": survey.encodings} if survey.encodings else {}),
             "documents_by_source": sums["sources"],
             **({"documents_by_language": sums["languages"]} if sums["languages"] else {}),
             "log2_sentences_per_document": sums["sentences_per_document"],

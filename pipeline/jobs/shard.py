@@ -37,6 +37,7 @@ from pipeline.jobs.publish_text import TextStagings, add_text_reports, publish_t
 from pipeline.jobs.repeats import DropRepeats, write_draft_of_bucket
 from pipeline.jobs.shard_options import one_listing, resolved
 from pipeline.options import ShardJob
+from pipeline.readers import encodings
 from pipeline.readers.corpora import Corpus, list_corpora
 from pipeline.readers.inputs import Split, files_for, plan_splits, read_splits, write_inputs, write_splits
 from pipeline.readers.listing import InputFile, Listing
@@ -298,6 +299,7 @@ def reading_options(job: ShardJob, evaluation_sets: str, has_languages: bool, sh
         languages=tuple(job.languages.split(",")) if job.languages else (),
         min_language_confidence=job.min_language_confidence or 0.0,
         mask_private=job.mask_private,
+        finds_encodings=job.encoding == encodings.AUTO,
         evaluation_sets=evaluation_sets,
         has_languages=has_languages,
         share=share,

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from pipeline.readers import jsonl
 from pipeline.readers.csv_rows import begins_table
-from pipeline.readers.encodings import encoding_error, is_line_safe
+from pipeline.readers.encodings import AUTO, encoding_error, encoding_of_head, is_line_safe
 from pipeline.readers.listing import InputFile
 from pipeline.readers.open import DECOMPRESSION_ERRORS, compression_of, long_name, open_plain
 from pipeline.readers.ranges import HEAD_BYTES, open_head, open_range
@@ -210,8 +210,8 @@ def find_format(file: InputFile, wanted: Format | Literal["auto"], encoding: str
     shown: the file's name in errors, if it is not its path.
 
     Raises ForeignFileError if the file is known not to be text, and DataError if its first bytes show another encoding
-    than `encoding`, or if they are needed and not compressed as the file's name says. Other damage is left to the
-    worker that reads it.
+    than `encoding`, unless that is AUTO, or if they are needed and not compressed as the file's name says. Other damage
+    is left to the worker that reads it.
     """
     shown = shown or file.path
     found = named_format(file.path) if wanted == "auto" else wanted
@@ -226,6 +226,8 @@ def find_format(file: InputFile, wanted: Format | Literal["auto"], encoding: str
         if found is None:
             raise  # what the file is can only be found by its content
         head = b""
+    if encoding == AUTO:
+        encoding = encoding_of_head(head)
     text = head
     if found is None:
         if not is_line_safe(encoding):

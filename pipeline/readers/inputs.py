@@ -23,7 +23,8 @@ from typing import Any, Literal
 
 from pipeline.commit.staging import Staging
 from pipeline.readers.cut_files import CELL_BYTES, FRAME_FORMATS
-from pipeline.readers.encodings import UTF8, is_line_safe
+from pipeline.readers.encodings import AUTO, UTF8, is_line_safe
+from pipeline.readers.file_encoding import file_encoding
 from pipeline.readers.formats import ForeignFileError, check_file, find_format, named_format, refuse_binary
 from pipeline.readers.listing import InputFile
 from pipeline.readers.open import compression_of
@@ -62,7 +63,7 @@ class FileRange:
     size: bytes of the whole file.
     weight: estimated bytes of text in the range.
     version: changes when the file does. A reader that finds a different version fails.
-    format: "auto" if the worker must detect it, which `with_format` does.
+    format, encoding: "auto" if the worker must detect it, which `with_format` does.
     path_as_written: the path as the user wrote it, if workers need a different one.
     in_folder: whether the file was not named, only its folder, so that it is left out if it is not text.
     corpus: the name of its corpus, with --inputs.
@@ -251,17 +252,26 @@ def _range_bytes(size: int, compression: str | None, cuts: Literal["anywhere", "
 def with_format(file_range: FileRange) -> FileRange:
     """Return the range with its format set, which is detected from the file's head unless it is known.
 
+    So is the encoding of text with --encoding auto; that of an archive stays "auto", for its members.
+
     Raises DataError as `plan_splits` does, and ForeignFileError for a file that is not text.
     The head is remembered, so a worker that reads ranges of one file in a row makes one request for it, and none for a
     range at the beginning of the file.
     """
     if file_range.in_folder:
         refuse_binary(file_range.file, file_range.display_path, file_range.format)
-    if file_range.format != "auto" and file_range.start > 0:
+    encoding = file_range.encoding
+    found = file_range.format
+    if found == "auto" or file_range.start == 0:
+        found = find_format(file_range.file, found, encoding, file_range.display_path)
+    elif encoding != AUTO:
         return file_range
 
-    found = find_format(file_range.file, file_range.format, file_range.encoding, file_range.display_path)
-    return replace(file_range, format=found, encoding=file_range.encoding if READERS[found].uses_encoding else UTF8)
+    if not READERS[found].uses_encoding:
+        encoding = UTF8
+    elif encoding == AUTO and READERS[found].gets == "text":
+        encoding = file_encoding(file_range.file, file_range.display_path)
+    return replace(file_range, format=found, encoding=encoding)
 
 
 # ---- Files in staging ----

@@ -46,6 +46,9 @@ MAX_UNDECODABLE_RATIO = 0.001
 Damage is rare. In a text with a different encoding, a few percent of the bytes are undecodable.
 """
 
+MIN_PLACES = 10
+"""Minimum undecodable places for a file to be refused. A single bad byte in a small file does not fail a job."""
+
 EXCERPT_CHARACTERS = 500  # of a rejected record, kept for a person to look at
 BLANK_LINE = "blank line"  # reason of the ledger
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"

@@ -6,7 +6,7 @@ Whatever is left out is counted, and bad records are kept as excerpts.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -95,6 +95,7 @@ class RunBuffer:
     listed: entries of OUTPUT/rejected/ for what is no bad record: the first MAX_EXCERPTS files of folders that are not
     text, and documents whose step says so.
     undecodable: one report for each range with undecodable bytes.
+    encodings: with --encoding auto, the number of files that were read in each, and the first one; see `add_encodings`.
     unbroken: documents with many lines and no blank line; see `note_unbroken`.
     """
 
@@ -111,6 +112,7 @@ class RunBuffer:
     excerpts: list[Report] = field(default_factory=list)
     listed: list[Report] = field(default_factory=list)
     undecodable: list[Report] = field(default_factory=list)
+    encodings: dict[str, Report] = field(default_factory=dict)
     unbroken: list[Report] = field(default_factory=list)
 
     def add(self, record: Record, file_range: FileRange, reading: ReadOptions) -> None:
@@ -146,6 +148,12 @@ class RunBuffer:
         self.sentences.append(sentences, text_bytes)
         self.characters += len(joined) - spaces
         self.text_bytes += text_bytes
+
+    def note_encoding(self, file_range: FileRange, reading: ReadOptions) -> None:
+        """Count the encoding of a file of text, if it was found, with the range at the file's beginning."""
+        if reading.finds_encodings and file_range.start == 0 and file_range.reader.gets == "text":
+            found = {file_range.encoding: {"files": 1, "first": file_range.display_path}}
+            self.encodings = add_encodings([self.encodings, found])
 
     def note_unbroken(self, record: Record, file_range: FileRange) -> None:
         """Record a plain-text document with many lines but no blank one: its lines may be documents themselves."""
@@ -184,6 +192,17 @@ class RunBuffer:
             self.listed.append({"reason": reason, "source": source, **place, "shown": shown})
 
 
+def add_encodings(tables: Iterable[dict[str, Report]]) -> dict[str, Report]:
+    """Add up {encoding: {"files": their number, "first": the first one by path}}. The result is sorted by encoding."""
+    added: dict[str, Report] = {}
+    for table in tables:
+        for encoding, report in table.items():
+            known = added.get(encoding, {"files": 0, "first": report["first"]})
+            first = min(known["first"], report["first"])
+            added[encoding] = {"files": known["files"] + report["files"], "first": first}
+    return dict(sorted(added.items()))
+
+
 def _may_be_many_documents(record: Record) -> bool:
     if record.line_count >= MANY_LINES:
         return True
@@ -218,6 +237,8 @@ def read_split(split: Split, reading: ReadOptions) -> Iterator[RunBuffer]:
             continue
         options = reading.of_corpora.get(file_range.corpus, reading)
         undecodable = UndecodableBytes(file_range, options.max_undecodable_ratio, options.max_decompression_ratio)
+        undecodable.is_found = options.finds_encodings
+        documents.note_encoding(file_range, options)
 
         for record in read_records(file_range, options):
             if file_range.corpus:

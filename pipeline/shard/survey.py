@@ -6,13 +6,14 @@ Reports are added up pairwise on workers (`add_runs`), so no worker needs the re
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pipeline.commit.reports import Ledger, Report, add_by_name, add_ledgers, total
 from pipeline.readers.jsonl import ENDS_EARLY, NO_OBJECT
 from pipeline.readers.record import place_in_words
 from pipeline.readers.undecodable import refuse_undecodable, reports_by_file, undecodable_statistics
 from pipeline.shard.cleaning import MAX_UNBROKEN_CHARACTERS
+from pipeline.shard.run_buffer import add_encodings
 from pipeline.shard.write_runs import RUN_BUCKETS
 from schemas.errors import DataError
 
@@ -38,6 +39,7 @@ class CorpusSurvey:
     documents: their number. merges_runs: whether runs are merged first, because there are many runs or shards.
     rejected_runs: names of the runs that have rejected records.
     undecodable: statistics of the files with undecodable bytes.
+    encodings: with --encoding auto, {name: {"files": number, "first": path}}.
     unbroken: number and first of the documents with many lines but no blank line.
     """
 
@@ -49,6 +51,7 @@ class CorpusSurvey:
     cleaning: dict[str, int]
     undecodable: Report | None = None
     unbroken: Report | None = None
+    encodings: dict[str, Report] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,7 @@ def add_runs(reports: Iterable[Report]) -> Report:
         "first_rejected": _first(runs, "first_rejected"),
         "rejected_runs": sorted(name for run in runs for name in _runs_with_rejected(run)),
         "undecodable": reports_by_file(undecodable),
+        "encodings": add_encodings(run.get("encodings", {}) for run in runs),
         "unbroken": total(runs, "unbroken"),
         "first_unbroken": _first(runs, "first_unbroken"),
     }
@@ -134,6 +138,7 @@ def survey_corpus(added: Report, sharding: Sharding, limits: InputLimits) -> Cor
         cleaning=added["cleaning"],
         undecodable=undecodable_statistics(added["undecodable"]),
         unbroken=unbroken_documents(added),
+        encodings=added["encodings"],
     )
 
 

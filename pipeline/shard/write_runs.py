@@ -145,6 +145,7 @@ def run_report(name: str, documents: RunBuffer) -> Report:
         "listed": len(documents.listed),
         "first_rejected": _first(name, documents.excerpts),
         "undecodable": documents.undecodable,
+        "encodings": documents.encodings,
         "unbroken": len(documents.unbroken),
         "first_unbroken": _first(name, documents.unbroken),
     }
