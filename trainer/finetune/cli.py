@@ -19,10 +19,10 @@ from trainer.command_line import (
 from trainer.config.parse import Origin
 from trainer.distributed.stop import StopRequest
 from trainer.finetune.encoder_folder import check_encoder_files
-from trainer.finetune.files.sets import Naming, check_task_files
+from trainer.finetune.files.sets import check_task_files
 from trainer.finetune.inputs import read_on_all_ranks
 from trainer.finetune.task import Task
-from trainer.finetune.task_file import data_folder, is_shipped, read_task
+from trainer.finetune.task_file import data_folder, read_task
 
 EPILOG = """\
 TASK.toml sets the kind of the task, its files and its training values, for example:
@@ -112,7 +112,7 @@ def _read_request(options: argparse.Namespace) -> tuple[Task, str]:
         check_encoder_files(options.folder, options.random_weights)
     task = read_task(options.task, options.set)
     data = data_folder(options.task, options.data)
-    check_task_files(task, data, Naming(Origin(options.task, options.set), is_shipped(options.task)))
+    check_task_files(task, data, Origin(options.task, options.set))
     return task, data
 
 

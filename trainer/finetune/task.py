@@ -95,7 +95,7 @@ class TaskDataSection(Section):
         default={}, description="Further files, by name, that get predictions and, where they have labels, scores."
     )
     format: Format = Field(
-        description="Format of the files. If unset, by the training file's ending: .jsonl, .tsv, .csv, .conll; "
+        description="Format of the files; if unset, by the training file's ending: .jsonl, .tsv, .csv, .conll; "
         '.txt is "tsv" ("conll" for the kind tags), and .json is "jsonl" ("squad" for the kind span).'
     )
     header: bool = Field(

@@ -20,10 +20,8 @@ from schemas.errors import UsageError, nearest_name
 from trainer.config.parse import Origin, parse_section
 from trainer.config.sections import Place, Section
 from trainer.finetune.files.sets import set_names
-from trainer.finetune.near_file import TOML, nearest_file
-from trainer.finetune.shipped import SUITES, merged
 from trainer.finetune.task import Task
-from trainer.finetune.task_file import task_content, task_of
+from trainer.finetune.task_file import SUITES, TOML, merged, nearest_file, task_content, task_of
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
 """The pattern of valid names, which are also the names of folders."""
@@ -113,27 +111,6 @@ class Suite:
             tasks={name: task for name, task in self.tasks.items() if name in names},
             minimal_pairs={name: pairs for name, pairs in self.minimal_pairs.items() if name in names},
         )
-
-
-@dataclass(frozen=True)
-class LayeredOrigin(Origin):
-    """The sources of a task's values that are merged from several tables.
-
-    layers: the place and the content of each table; later ones come first. path: for keys that none of them has.
-    """
-
-    layers: Sequence[tuple[str, Mapping[str, Any]]] = ()
-
-    def of(self, *keys: str) -> str:
-        """Return what messages about keys begin with: a change of the first key that has one, or the last table."""
-        found = super().of(*keys)
-        if found != self.path:
-            return found
-        for key in keys:
-            for place, content in reversed(self.layers):
-                if Origin(place, content=content).has(key):
-                    return place
-        return self.path
 
 
 def suite_names() -> list[str]:
@@ -247,20 +224,17 @@ def with_sources(entries: Mapping[str, TaskEntry], names: Sequence[str]) -> set[
 
 def open_task(content: SuiteFile, path: Path, name: str, entry: TaskEntry, changes: Sequence[str]) -> SuiteTask:
     """Return a task of a suite, with --set applied. path: of the suite file. Raises UsageError."""
-    own = f"{path}: tasks.{name}"
-    source, folder = own, path.parent
-    layers = [(f"{path}: defaults", content.defaults)]
+    place, folder = f"{path}: tasks.{name}", path.parent
+    of_file: dict[str, Any] = {}
     if entry.file is not None:
         file = path.parent / entry.file
-        layers.append((str(file), task_content(str(file), f"{path}: the task file")))
-        source, folder = str(file), file.parent
+        of_file = task_content(str(file), f"{path}: the task file")
+        place, folder = f"{place} with {file}", file.parent
     of_task = {key: value for key, value in content.tasks[name].items() if key in Task.model_fields}
-    layers.append((own, of_task))
 
-    values = merged({"name": name}, *(table for _, table in layers))
+    values = merged({"name": name}, content.defaults, of_file, of_task)
     # The error names the task's place, because a suite has several tasks, and --set may change all of them.
-    origin = LayeredOrigin(source, changes_of(name, changes), f"{source}: --set", values, layers)
-    task = task_of(values, origin)
+    task = task_of(values, Origin(place, changes_of(name, changes), f"{place}: --set"))
 
     if entry.metric is not None and entry.metric not in task.metrics:
         raise UsageError(f"{path}: {name} reports {entry.metric}, but it has the metrics {', '.join(task.metrics)}.")

@@ -248,15 +248,6 @@ def test_test_labels_for_some_examples_alone(tmp_path: Path) -> None:
     assert 'test.tsv line 3: unknown label "neutral"' in unknown
 
 
-def test_a_missing_file_is_named_with_its_source(tmp_path: Path) -> None:
-    data = {"train": "RTE/train.tsv", "dev": "RTE/dev.tsv", "columns": COLUMNS}
-    task = Task.model_validate({"name": "rte", "kind": "sentence", "source": "https://example.org", "data": data})
-    with pytest.raises(
-        DataError, match=r"RTE/train.tsv, the train set of rte, does not exist. It comes from https://ex"
-    ):
-        read_task_data(task, str(tmp_path))
-
-
 @pytest.mark.parametrize(
     ("label", "expected"),
     [

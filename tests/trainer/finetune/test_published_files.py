@@ -12,9 +12,8 @@ from tests.trainer.finetune import published
 from tests.trainer.finetune.published import SENTENCES
 from trainer.finetune.examples import Answer, ChoiceExample, SpanExample, TagExample, TaskData, TextExample, is_labeled
 from trainer.finetune.files.read import read_task_data
-from trainer.finetune.shipped import shipped_task_names
 from trainer.finetune.task import Task
-from trainer.finetune.task_file import read_task
+from trainer.finetune.task_file import read_task, shipped_task_names
 
 SUITES = {"glue": published.glue, "superglue": published.superglue, "clue": published.clue}
 

@@ -16,7 +16,7 @@ from trainer.finetune.files.example_builder import ExampleBuilder, columns_of, t
 from trainer.finetune.files.json_files import read_c3, read_json_lines, read_json_list, read_questions
 from trainer.finetune.files.labels import check_names, infer_names, name_of
 from trainer.finetune.files.records import BadRowError, Record, Wanted
-from trainer.finetune.files.sets import ExampleSet, check_task_files, example_sets
+from trainer.finetune.files.sets import ExampleSet, example_sets
 from trainer.finetune.files.tables import TableLayout, read_table
 from trainer.finetune.task import DEV, TEST, TRAIN, Column, Task
 from trainer.finetune.task_kinds import RULES
@@ -39,7 +39,6 @@ def read_task_data(task: Task, folder: str) -> TaskData:
     folder: the folder that the task's paths are relative to.
     Raises DataError or UsageError that names the file, the line, the value and what was expected.
     """
-    check_task_files(task, folder)
     sets = example_sets(task, folder)
     records = {example_set.name: _records(task, example_set) for example_set in sets}
     found = _found_labels(task, sets[0], records[TRAIN]) if _infers_labels(task) else None
