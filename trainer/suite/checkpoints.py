@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
 import json
-import shutil
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -12,9 +10,7 @@ from typing import Any
 
 from schemas import storage
 from schemas.errors import UsageError
-from schemas.terminal import OneLineParser
 from trainer.checkpoint.format import MANIFEST, checkpoint_path, read_state, steps_saved
-from trainer.command_line import exit_code_of
 from trainer.metrics.log import read_metrics
 from trainer.metrics.presentation import keep_running
 from trainer.metrics.report import SCORES_FILE, read_scores, write_report
@@ -24,26 +20,6 @@ from trainer.suite.plan import Plan
 
 ALL = "all"
 LAST = "last"
-
-
-def main(arguments: list[str], prog: str) -> int:
-    """Export one checkpoint to --output, which appears only when it is complete, and return the exit code."""
-    flags = OneLineParser(prog=prog)
-    flags.add_argument("run")
-    flags.add_argument("--step", type=int, required=True)
-    flags.add_argument("--output", required=True)
-    return exit_code_of(lambda: _export(flags.parse_args(arguments)))
-
-
-def _export(options: argparse.Namespace) -> None:
-    # Only this job needs the exporter, which takes seconds to load.
-    from trainer.export.convert import export
-
-    output = Path(options.output)
-    unfinished = output.with_name(f".{output.name}.partial")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    export(options.run, str(unfinished), options.step)
-    unfinished.rename(output)
 
 
 def steps_of(run: str, which: str) -> list[int]:

@@ -197,7 +197,7 @@ class Scheduler:
         """Return one line that says why a job's process failed."""
         path = self.log_of(name)
         if exit_code < 0:
-            return f"ended by {name_of_signal(-exit_code)}; see {path}"
+            return f"ended by signal {-exit_code} ({signal.strsignal(-exit_code)}); see {path}"
 
         error = last_error(path)
         return error if error is not None else f"exit code {exit_code}; see {path}"
@@ -218,14 +218,6 @@ class Scheduler:
         for job in self._waiting:
             if all(need in self.done for need in job.needs) and job.is_done():
                 self.done.add(job.name)
-
-
-def name_of_signal(number: int) -> str:
-    """Return the name of a signal. Real-time signals have none in Python."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def last_error(path: Path) -> str | None:

@@ -71,13 +71,9 @@ def without_missing(suite: Suite, data: str | None, skip: bool) -> tuple[Suite, 
     data: the value of --data. skip: whether to leave out required parts as well. Otherwise only optional parts may
     be missing.
     A task that starts from a missing one is left out too.
-    Raises DataError that names every missing file or, if `skip` leaves no part of the suite, where to get the files.
+    Raises DataError that names every missing file, also if `skip` leaves no part of the suite.
     """
     missing = missing_files(suite, data)
-    required = [part for part in missing if not part.optional]
-    if required and not skip:
-        raise DataError(_message(suite, required))
-
     # A task can only start from an earlier one, so a single pass also finds tasks at the end of a chain.
     left_out = {part.name: part for part in missing}
     for name, task in suite.tasks.items():
@@ -86,8 +82,9 @@ def without_missing(suite: Suite, data: str | None, skip: bool) -> tuple[Suite, 
             left_out[name] = Missing(name, left_out[source].files, left_out[source].source)
 
     kept = [name for name in suite.names if name not in left_out]
-    if not kept:
-        raise DataError(_nothing_left(suite, missing, data or suite.folder))
+    required = [part for part in missing if not part.optional]
+    if (required and not skip) or not kept:
+        raise DataError(_message(suite, required or missing))
     return suite.only(kept), list(left_out.values())
 
 
@@ -109,12 +106,3 @@ def _message(suite: Suite, missing: list[Missing]) -> str:
         f"there{alternative}."
     )
     return "\n".join(lines)
-
-
-def _nothing_left(suite: Suite, missing: list[Missing], data: str) -> str:
-    sources = dict.fromkeys(part.source for part in missing if part.source)
-    origin = f" They come from {', '.join(sources)}." if sources else ""
-    return (
-        f"no part of the suite {suite.name} ({', '.join(suite.names)}) has its files in {data}, such as "
-        f"{missing[0].files[0]}.{origin} Put them there, or give their folder with --data."
-    )

@@ -20,13 +20,11 @@ import argparse
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.dummy import DummyClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -70,7 +68,6 @@ def main(arguments: list[str], prog: str) -> int:
 
 def probe(options: argparse.Namespace) -> None:
     """Score all layers and write results.json. Raises DataError and UsageError."""
-    started = perf_counter()
     task = read_task(options.task, [])
     metric = task.metrics[0]
     tokenizer = open_tokenizer(options.folder, task.kind)
@@ -93,11 +90,9 @@ def probe(options: argparse.Namespace) -> None:
         "task": task.name,
         "metric": metric,
         "encoder": fingerprint_of(options.folder),
-        "random_weights": options.random_weights,
         "layers": scores,
         "baseline": {"label": name_of_label(kind, label), "score": scores_of_label(kind, data.dev, label)[metric]},
         "examples": {"fitted": len(sample), "train": len(data.train), "dev": len(data.dev)},
-        "seconds": perf_counter() - started,
     }
     storage.publish(str(Path(options.output) / RESULTS_FILE), (json.dumps(content, indent=1) + "\n").encode())
 
@@ -158,8 +153,6 @@ def fitted(model: Any, kind: Kind[Any, Any], examples: FeatureSet) -> list[Any]:
         feature = examples.features[number]
         of_example = np.array(classes_of(examples.examples[feature["example"]]))
         classes += of_example[feature.get("words", [0])].tolist()
-    if len(set(classes)) == 1:
-        return [DummyClassifier().fit(vectors_NH, classes) for vectors_NH in vectors_LNH]
 
     classifiers = []
     for vectors_NH in vectors_LNH:

@@ -120,21 +120,11 @@ def suite_of(options: argparse.Namespace) -> tuple[Suite, list[Missing]]:
 
 
 def check_probe_alone(options: argparse.Namespace) -> None:
-    """Raise UsageError if --probe is missing as well, or if a flag only affects tasks of a suite.
-
-    For command lines without --suite, where such a flag would have no effect.
-    """
+    """Raise UsageError if --probe is missing as well as --suite, or if a flag chooses tasks of a suite."""
     if options.probe is None:
         raise UsageError("neither --suite nor --probe is given. Give one of them, or both.")
     if options.only:
         raise UsageError("--only chooses tasks of a suite. Give --suite, or leave it out.")
-
-    for change in options.set:
-        if not changes_for_all([change]):
-            for_probe = change.partition(":")[2]
-            raise UsageError(
-                f"--set {change}: without --suite there is only the probe's task. Write --set {for_probe}."
-            )
 
 
 def probed_task(options: argparse.Namespace) -> ProbedTask:
@@ -144,7 +134,8 @@ def probed_task(options: argparse.Namespace) -> ProbedTask:
     and for a task that ships with Clozeline, which has no files next to it, --data comes first.
     Raises UsageError if the file is not a task or cannot be probed, and DataError that names all missing files.
     """
-    task = read_task(options.probe, list(changes_for_all(options.set)), "--probe")
+    changes = options.set if options.suite is None else changes_for_all(options.set)
+    task = read_task(options.probe, list(changes), "--probe")
     check_probed(task)
 
     data_is_of_suite = options.suite is not None and not is_shipped(options.probe)

@@ -105,21 +105,14 @@ def test_a_word_ends_before_the_next_one() -> None:
 
 
 def test_other_folders_are_refused(xlnet_vocab: Path, vocab: Path, tmp_path: Path) -> None:
-    write_encoder("xlnet", xlnet_vocab, tmp_path / "xlnet")
-    with pytest.raises(UsageError, match="XLNet predicts tokens in a random order"):
-        open_masked_lm(str(tmp_path / "xlnet"), random_weights=False)
-
-    write_encoder("electra", vocab, tmp_path / "electra")
-    with pytest.raises(
-        UsageError, match=r"tells which tokens were replaced .* Its generator does: .*/electra/generator"
-    ):
-        open_masked_lm(str(tmp_path / "electra"), random_weights=False)
-
-    write_encoder("bert", vocab, tmp_path / "bert")
+    for family, vocabulary in (("xlnet", xlnet_vocab), ("electra", vocab), ("bert", vocab)):
+        write_encoder(family, vocabulary, tmp_path / family)
     config = transformers.AutoConfig.from_pretrained(tmp_path / "bert")
     transformers.AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path / "bert")
-    with pytest.raises(UsageError, match="it has no head that predicts masked tokens"):
-        open_masked_lm(str(tmp_path / "bert"), random_weights=False)
+
+    for family in ("xlnet", "electra", "bert"):
+        with pytest.raises(UsageError, match=f"{family} cannot judge minimal pairs: it has no head that predicts"):
+            open_masked_lm(str(tmp_path / family), random_weights=False)
 
 
 def test_a_damaged_tokenizer_is_one_line(masked_lm: Callable[[int], Path], tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def test_the_checks_of_fine_tuning_come_before_the_vectors(
 def test_a_change_whose_value_is_a_url_reaches_the_probe(tmp_path: Path) -> None:
     write_task(tmp_path, "task", "sentence", subject_lines)
     url = f"file://{tmp_path}/task/dev.jsonl"
-    words = ["folder", "--probe", str(tmp_path / "task.toml"), "--output", "out"]
+    words = ["folder", "--probe", str(tmp_path / "task.toml"), "--output", "out", "--suite", "suite.toml"]
     options = parser("test").parse_args([*words, "--set", f"data.dev={url}", "--set", "subjects:training.batch=2"])
     probed = probed_task(options)
     assert probed.task.data.dev == f"{tmp_path}/task/dev.jsonl"
