@@ -7,6 +7,7 @@ constant prediction scores.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from trainer.finetune.files.labels import are_fractions
 from trainer.finetune.files.sets import example_sets
 from trainer.finetune.job import Job
 from trainer.finetune.results import SeedResult
-from trainer.finetune.scores import all_labeled, label_counts, most_frequent_label, name_of_label, scores_of_label
+from trainer.finetune.scores import all_labeled, most_frequent_label, name_of_label, scores_of_label
 from trainer.finetune.task import DEV, TEST, TRAIN, Task
 from trainer.finetune.texts import texts_of
 from trainer.logs import logger
@@ -39,7 +40,7 @@ def data_facts(job: Job) -> dict[str, Any]:
     """Return the files and the number of examples of each set, and the count of each label in the training set."""
     examples = {TRAIN: len(job.train.examples)}
     examples |= {name: len(others.examples) for name, others in job.others.items()}
-    counts = label_counts(job.kind, job.train.examples)
+    counts = Counter(job.kind.label_ids(job.train.examples))
     labels = {name_of_label(job.kind, label): count for label, count in sorted(counts.items())}
     return {"files": paths_by_set(job.task, job.data), "examples": examples, "labels": labels}
 
@@ -131,15 +132,6 @@ def warn_of_guessing(job: Job, best: SeedResult, baseline: dict[str, dict[str, f
     """Log a warning if even the best seed is no better on the dev set than always predicting the same label."""
     metric = job.task.metrics[0]
     if DEV not in baseline or best.scores[DEV][metric] > baseline[DEV][metric]:
-        return
-
-    dev_labels = label_counts(job.kind, job.others[DEV].examples)
-    if len(dev_labels) == 1:
-        logger.warning(
-            'Every example of the dev set has the label "%s", so its %s says little. Choose another dev set.',
-            name_of_label(job.kind, next(iter(dev_labels))),
-            metric,
-        )
         return
 
     label = most_frequent_label(job.kind, job.train.examples)

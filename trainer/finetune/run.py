@@ -41,8 +41,8 @@ from trainer.finetune.files.sets import named_files
 from trainer.finetune.fit import FinetuneTrainer
 from trainer.finetune.inputs import TIMEOUT_SECONDS, agreed, fingerprint_of, read_inputs_of, read_on_all_ranks
 from trainer.finetune.job import FeatureSet, Job, Order
+from trainer.finetune.kinds import kind_of
 from trainer.finetune.kinds.kind import Kind
-from trainer.finetune.kinds.table import kind_of
 from trainer.finetune.model import build_model, log_head
 from trainer.finetune.opening import check_folder, longest_row, open_tokenizer, read_config
 from trainer.finetune.outcome import write_outcome, write_predictions

@@ -58,11 +58,6 @@ def all_labeled(examples: Sequence[Example]) -> bool:
     return all(is_labeled(example) for example in examples)
 
 
-def label_counts(kind: Kind[Any, Any], examples: Sequence[Example]) -> Counter[int]:
-    """Return how often each label id occurs in labeled examples. Empty for regressions and spans."""
-    return Counter(kind.label_ids(examples))
-
-
 def name_of_label(kind: Kind[Any, Any], label: int) -> str:
     """Return the name of a label id. The choices of an example have no names, only positions."""
     return kind.labels[label] if kind.labels else str(label)
@@ -70,7 +65,7 @@ def name_of_label(kind: Kind[Any, Any], label: int) -> str:
 
 def most_frequent_label(kind: Kind[Any, Any], train: Sequence[Example]) -> int | None:
     """Return the most frequent label id of a training set, the lowest of several; None for regressions and spans."""
-    counts = label_counts(kind, train)
+    counts = Counter(kind.label_ids(train))
     return min(counts, key=lambda label: (-counts[label], label), default=None)
 
 

@@ -38,8 +38,8 @@ from trainer.finetune.examples import TagExample
 from trainer.finetune.files.read import read_task_data
 from trainer.finetune.inputs import fingerprint_of
 from trainer.finetune.job import FeatureSet
+from trainer.finetune.kinds import kind_of
 from trainer.finetune.kinds.kind import TARGETS, Feature, Kind
-from trainer.finetune.kinds.table import kind_of
 from trainer.finetune.opening import longest_row, open_tokenizer, read_config
 from trainer.finetune.results import RESULTS_FILE
 from trainer.finetune.scores import check_metrics_of_labels, most_frequent_label, name_of_label, score, scores_of_label

@@ -117,18 +117,6 @@ def test_a_score_of_guessing_is_told(finetune, encoder, tmp_path: Path) -> None:
     assert "another training.lr, which is 1e-09" in log
 
 
-def test_a_dev_set_of_one_label_is_told(finetune, encoder, tmp_path: Path) -> None:
-    task = write_task(tmp_path, "sentence")
-    write_lines(tmp_path / "train.jsonl", [line | {"label": "same"} for line in sentence_lines(30, 1)])
-    with (tmp_path / "train.jsonl").open("a") as file:
-        file.write(json.dumps({"text": "The cat.", "label": "second"}) + "\n")
-    write_lines(tmp_path / "dev.jsonl", [line | {"label": "same"} for line in sentence_lines(8, 2)])
-    write_lines(tmp_path / "test.jsonl", [line | {"label": "same"} for line in sentence_lines(8, 3)])
-
-    log = fine_tuned(finetune, encoder, task)["log"]
-    assert 'Every example of the dev set has the label "same", so its accuracy says little.' in log
-
-
 @pytest.mark.parametrize("kind", ["pair", "span"])
 def test_a_kind_without_classes_has_no_baseline(finetune, encoder, tmp_path: Path, kind: str) -> None:
     results = fine_tuned(finetune, encoder, write_task(tmp_path, kind, train=8, dev=8))

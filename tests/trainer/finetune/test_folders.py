@@ -19,7 +19,7 @@ from tests.trainer.finetune.tasks import write_task
 from trainer.finetune.files.read import read_task_data
 from trainer.finetune.inputs import INPUTS_FILE, check_inputs, fingerprint_of, record_inputs
 from trainer.finetune.job import Order
-from trainer.finetune.kinds.table import kind_of
+from trainer.finetune.kinds import kind_of
 from trainer.finetune.model import build_model
 from trainer.finetune.opening import open_tokenizer
 from trainer.finetune.output import claimed, write_model

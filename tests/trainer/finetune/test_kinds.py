@@ -20,9 +20,9 @@ from transformers import AutoConfig
 from schemas.errors import UsageError
 from trainer.finetune.examples import Answer, ChoiceExample, SpanExample, TagExample, TextExample
 from trainer.finetune.job import FeatureSet
+from trainer.finetune.kinds import kind_of
 from trainer.finetune.kinds.kind import TARGETS, Feature, Kind, length_of
 from trainer.finetune.kinds.span import OUTSIDE, FoundSpan, Spans, best_span
-from trainer.finetune.kinds.table import kind_of
 from trainer.finetune.kinds.tags import IGNORED, parts
 from trainer.finetune.kinds.text import CHOICES, loss_of_choices
 from trainer.finetune.opening import longest_row, open_tokenizer

@@ -16,7 +16,7 @@ from tests.trainer.finetune.conftest import write_encoder
 from tests.trainer.suite.conftest import Lines, changed, subject_lines, tag_lines, write_lines, write_task
 from trainer.finetune.examples import TagExample
 from trainer.finetune.job import FeatureSet
-from trainer.finetune.kinds.table import kind_of
+from trainer.finetune.kinds import kind_of
 from trainer.finetune.opening import open_tokenizer
 from trainer.finetune.task import Task
 from trainer.suite.cli import main as suite_main
