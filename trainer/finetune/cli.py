@@ -86,15 +86,9 @@ def check_flags(options: argparse.Namespace) -> None:
 
     if options.task is None:
         raise UsageError("--task is missing: --write_texts writes the texts of a task.")
-    of_training = {
-        "--seeds": options.seeds,
-        "--first_seed": options.first_seed,
-        "--random_weights": options.random_weights,
-        "--new_head": options.new_head,
-    }
-    unused = [name for name, value in (given | of_training).items() if name != "--task" and value not in (None, False)]
-    if unused:
-        raise UsageError(f"{', '.join(unused)} and --write_texts, which trains nothing. Leave one of them out.")
+    of_training = [options.folder, options.output, options.seeds, options.first_seed]
+    if any(value is not None for value in of_training) or options.random_weights or options.new_head:
+        raise UsageError("--write_texts trains nothing. Give only --task, --data and --set with it.")
 
 
 def _write_texts(task: Task, data: str, path: str) -> None:

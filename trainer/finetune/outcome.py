@@ -104,16 +104,8 @@ def log_outcome(job: Job, results: list[SeedResult]) -> None:
             logger.info("%s %s %s: %s", job.task.name, name, metric, shown(spread, len(results)))
 
     best = best_of(results, job.task.metrics[0])
-    if (job.output / MODEL_FOLDER).is_dir():
-        logger.info("%s: results.json, report.html and hf (seed %d) are written.", job.output, best.seed)
-        return
-    logger.warning(
-        "%s: results.json and report.html are written. hf was removed, and with it the only copy of the weights of "
-        "seed %d: to train them again, remove %s and repeat the command.",
-        job.output,
-        best.seed,
-        job.folder_of_seed(best.seed),
-    )
+    hf = f"hf has seed {best.seed}" if (job.output / MODEL_FOLDER).is_dir() else "hf was removed"
+    logger.info("%s: results.json and report.html are written; %s.", job.output, hf)
 
 
 def shown(spread: Spread, seeds: int) -> str:

@@ -102,9 +102,7 @@ def read_files(order: Order) -> tuple[TaskData, Kind[Any, Any]]:
     data = read_task_data(order.task, order.data)
     check_metrics_of_labels(order.task, data.labels)
 
-    kind = kind_of(order.task, data.labels, tokenizer, longest_row(read_config(order.folder)))
-    kind.check_room()
-    return data, kind
+    return data, kind_of(order.task, data.labels, tokenizer, longest_row(read_config(order.folder)))
 
 
 def inputs_of(order: Order, data: TaskData, ranks: int) -> dict[str, Any]:

@@ -83,9 +83,6 @@ class Scheduler:
         self.errors: dict[str, str] = {}
         """By job name, one line that says why the job failed or was not started."""
 
-        self._failed_needs: dict[str, str] = {}
-        """For each job that was not started, the name of the job whose failure was the reason."""
-
         self._waiting = list(jobs)
         self._free = list(slots)
         self._running: list[_Running] = []
@@ -133,11 +130,8 @@ class Scheduler:
 
     def _give_up(self, job: Job, need: str) -> None:
         """Record a job as failed because a job that it needs failed or was not started."""
-        # In a chain of jobs, the message names the job that really failed: only its log holds an error.
-        culprit = self._failed_needs.get(need, need)
-        self._failed_needs[job.name] = culprit
-        self.errors[job.name] = f"not started, because {culprit} failed"
-        logger.info("%s: not started (%s), because %s failed", job.name, self._position(), culprit)
+        self.errors[job.name] = f"not started, because {need} failed"
+        logger.info("%s: not started (%s), because %s failed", job.name, self._position(), need)
 
     def _start_unless_done(self, job: Job) -> None:
         if job.is_done():
@@ -213,11 +207,6 @@ class Scheduler:
             if running.process.wait() == 0:
                 self.done.add(running.job.name)
         self._running.clear()
-
-        # Jobs that this start did not reach but an earlier one finished are done, too: their results are valid.
-        for job in self._waiting:
-            if all(need in self.done for need in job.needs) and job.is_done():
-                self.done.add(job.name)
 
 
 def last_error(path: Path) -> str | None:

@@ -29,18 +29,14 @@ def missing_files(suite: Suite, data: str | None) -> list[Missing]:
     """Return the parts of a suite that lack files. data: the value of --data, which may be a URL."""
     missing = []
     for name, task in suite.tasks.items():
-        absent = absent_files(task.task.data, data or task.folder)
+        folder = data or task.folder
+        absent = [file for file in files_of(task.task.data) if not storage.exists(path_in(folder, file))]
         if absent:
             missing.append(Missing(name, tuple(absent), task.task.source))
     for name, pairs in suite.minimal_pairs.items():
         if not matching(data or suite.folder, pairs.files):
             missing.append(Missing(name, (pairs.files,), pairs.source, pairs.optional))
     return missing
-
-
-def absent_files(section: TaskDataSection, data: str) -> list[str]:
-    """Return the files of a task that do not exist. data: the folder that their paths are relative to."""
-    return [name for name in files_of(section) if not storage.exists(path_in(data, name))]
 
 
 def files_of(section: TaskDataSection) -> list[str]:

@@ -131,28 +131,26 @@ def job_of_pairs(plan: Plan, name: str, encoder: Encoder) -> Job:
     """Return the job that scores minimal pairs."""
     assert plan.suite is not None
     pairs = plan.suite.minimal_pairs[name]
-    words = ["minimal_pairs", encoder.folder, "--data", plan.data or plan.suite.folder, "--files", pairs.files]
-    words += ["--output", str(plan.place(encoder, name)), "--variant", pairs.variant, *weights_flag(encoder)]
-    return Job(
-        name=job_name(encoder.label, name),
-        words=tuple(words),
-        needs=encoder.needs,
-        is_done=is_of(plan, encoder, name),
-        score=lambda: f"accuracy {plan.results(encoder, name)['accuracy']:.4f}",
-    )
+    flags = ["--data", plan.data or plan.suite.folder, "--files", pairs.files, "--variant", pairs.variant]
+    words = ["minimal_pairs", *flags]
+    return frozen_job(plan, encoder, name, words, lambda: f"accuracy {plan.results(encoder, name)['accuracy']:.4f}")
 
 
 def job_of_probe(plan: Plan, encoder: Encoder) -> Job:
     """Return the job that probes all layers of an encoder."""
     assert plan.probe is not None
-    words = ["probe", encoder.folder, "--task", str(plan.task_file(PROBE)), "--data", plan.probe.data]
-    words += ["--output", str(plan.place(encoder, PROBE)), *weights_flag(encoder)]
+    words = ["probe", "--task", str(plan.task_file(PROBE)), "--data", plan.probe.data]
+    return frozen_job(plan, encoder, PROBE, words, lambda: shown_best_layer(plan.results(encoder, PROBE)))
+
+
+def frozen_job(plan: Plan, encoder: Encoder, name: str, words: list[str], score: Callable[[], str]) -> Job:
+    """Return a job that trains nothing. words: its program and flags, but those of the encoder and of the output."""
     return Job(
-        name=job_name(encoder.label, PROBE),
-        words=tuple(words),
+        name=job_name(encoder.label, name),
+        words=(*words, "--output", str(plan.place(encoder, name)), *weights_flag(encoder), encoder.folder),
         needs=encoder.needs,
-        is_done=is_of(plan, encoder, PROBE),
-        score=lambda: shown_best_layer(plan.results(encoder, PROBE)),
+        is_done=lambda: plan.results(encoder, name).get("encoder") == fingerprint_of(encoder.folder),
+        score=score,
     )
 
 
@@ -194,11 +192,6 @@ def shown_best_layer(results: Mapping[str, Any]) -> str:
 
 
 # ---- What is done ----
-
-
-def is_of(plan: Plan, encoder: Encoder, name: str) -> Callable[[], bool]:
-    """Return a function that says whether the results of minimal pairs or of the probe belong to an encoder."""
-    return lambda: plan.results(encoder, name).get("encoder") == fingerprint_of(encoder.folder)
 
 
 def is_finetuned(output: Path, folder: str, seeds: int) -> bool:

@@ -74,7 +74,6 @@ def probe(options: argparse.Namespace) -> None:
     data = read_task_data(task, options.data)
     check_metrics_of_labels(task, data.labels)
     kind = kind_of(task, data.labels, tokenizer, longest_row(read_config(options.folder)))
-    kind.check_room()
     model = open_encoder(options.folder, options.random_weights)
 
     sample = sampled(data.train)

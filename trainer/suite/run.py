@@ -15,10 +15,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from schemas import storage
-from schemas.errors import ClozelineError, DataError, UsageError
+from schemas.errors import ClozelineError, UsageError
 from trainer.checkpoint.run_lock import held
+from trainer.config.parse import Origin
 from trainer.distributed.stop import StopRequest
-from trainer.finetune.files.sets import path_in
+from trainer.finetune.files.sets import check_task_files, path_in
 from trainer.finetune.inputs import check_inputs, fingerprint_of, record_inputs
 from trainer.finetune.results import RESULTS_FILE
 from trainer.finetune.task import Task
@@ -27,10 +28,10 @@ from trainer.logs import logger
 from trainer.metrics.presentation import keep_running
 from trainer.suite.encoders import Encoder, encoders_of
 from trainer.suite.jobs import Job, Scheduler, slots
-from trainer.suite.needed_files import Missing, absent_files, files_of, matching, without_missing
+from trainer.suite.needed_files import Missing, files_of, matching, without_missing
 from trainer.suite.plan import FOLDERS, Plan, ProbedTask, jobs_of, write_tasks
 from trainer.suite.suite_file import Suite, changes_for_all, open_suite, suite_names
-from trainer.suite.suite_results import JobStates, count_without_score, results_of
+from trainer.suite.suite_results import count_without_score, results_of
 from trainer.suite.tables import markdown, page
 
 TABLE_FILE = "table.md"
@@ -52,7 +53,8 @@ def run_suite(options: argparse.Namespace, stop: StopRequest) -> None:
         try:
             scheduler.run()
         finally:
-            content = results_of(plan, JobStates(scheduler.done, scheduler.errors))
+            left = [job.name for job in jobs if job.name not in scheduler.done]
+            content = results_of(plan, {name: scheduler.errors.get(name, "not done") for name in left})
             write_results(plan, content)
 
         if plan.run is not None:
@@ -132,21 +134,15 @@ def probed_task(options: argparse.Namespace) -> ProbedTask:
 
     With a suite, --data is for the suite's files, and the probe's files are in its task file's folder. Without a suite,
     and for a task that ships with Clozeline, which has no files next to it, --data comes first.
-    Raises UsageError if the file is not a task or cannot be probed, and DataError that names all missing files.
+    Raises UsageError if the file is not a task or cannot be probed, and DataError for a missing file.
     """
-    changes = options.set if options.suite is None else changes_for_all(options.set)
-    task = read_task(options.probe, list(changes), "--probe")
+    changes = options.set if options.suite is None else list(changes_for_all(options.set))
+    task = read_task(options.probe, changes, "--probe")
     check_probed(task)
 
     data_is_of_suite = options.suite is not None and not is_shipped(options.probe)
     data = data_folder(options.probe, None if data_is_of_suite else options.data, "--probe")
-    absent = absent_files(task.data, data)
-    if absent:
-        source = f" (from {task.source})" if task.source else ""
-        raise DataError(
-            f"--probe {options.probe}: {len(absent)} of its files cannot be found in {data}: "
-            f"{', '.join(absent)}{source}. Put them there, or change data.train and the other paths."
-        )
+    check_task_files(task, data, Origin(options.probe, changes))
     return ProbedTask(task, data)
 
 

@@ -124,13 +124,6 @@ def test_a_kind_without_classes_has_no_baseline(finetune, encoder, tmp_path: Pat
     assert "most frequent label" not in (tmp_path / "out/report.html").read_text()
 
 
-def test_rows_without_room_for_text_are_refused(finetune, encoder, tmp_path: Path) -> None:
-    done = finetune(encoder("bert"), write_task(tmp_path, "pair"), tmp_path / "out", "--set", "training.max_length=4")
-    assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert "training.max_length is 4" in done.stderr and "Set it to at least 5" in done.stderr
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_start_that_failed_leaves_its_folder_to_the_next(finetune, encoder, tmp_path: Path) -> None:
     task = write_task(tmp_path, "sentence")
     damaged = tmp_path / "damaged"

@@ -225,11 +225,3 @@ def test_a_last_update_that_was_too_large_is_an_error(finetune, encoder, tmp_pat
     assert done.returncode == 1, done.stderr
     assert "scores that are NaN or infinite. Lower training.lr" in done.stderr and "Traceback" not in done.stderr
     assert DivergedError.everywhere and not (tmp_path / "out/hf").exists()
-
-
-def test_a_removed_model_is_not_said_to_be_there(finetune, encoder, tmp_path: Path) -> None:
-    task = write_task(tmp_path / "task", "sentence", train=8, epochs=1)
-    assert finetune(encoder("bert"), task, tmp_path / "out").returncode == 0
-    shutil.rmtree(tmp_path / "out/hf")
-    again = finetune(encoder("bert"), task, tmp_path / "out")
-    assert again.returncode == 0 and "hf was removed" in again.stderr + again.stdout

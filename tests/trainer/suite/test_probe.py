@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from schemas.errors import DataError, UsageError
 from tests.trainer.finetune.conftest import write_encoder
-from tests.trainer.suite.conftest import Lines, changed, subject_lines, tag_lines, write_lines, write_task
+from tests.trainer.suite.conftest import Lines, changed, subject_lines, tag_lines, write_task
 from trainer.finetune.examples import TagExample
 from trainer.finetune.job import FeatureSet
 from trainer.finetune.kinds import kind_of
@@ -107,14 +107,6 @@ def test_the_checks_of_fine_tuning_come_before_the_vectors(
     assert main([str(masked_lm(0)), *words, str(task)], "test") == 2
     assert 'metrics has "f1", which needs two labels' in capsys.readouterr().err
 
-    write_task(tmp_path, "short", "sentence", subject_lines)
-    task = changed(tmp_path / "short.toml", kind="pair", training={"max_length": 3})
-    for path in (tmp_path / "short").iterdir():
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-        write_lines(path, [line | {"text_pair": line["text"]} for line in lines])
-    assert main([str(masked_lm(0)), *words, str(task)], "test") == 2
-    assert "training.max_length is 3, so a row has 3 tokens, of which 3 are special" in capsys.readouterr().err
-
 
 def test_a_change_whose_value_is_a_url_reaches_the_probe(tmp_path: Path) -> None:
     write_task(tmp_path, "task", "sentence", subject_lines)
@@ -134,7 +126,7 @@ def test_missing_files_of_the_probe_are_named_before_the_start(
     words = [str(masked_lm(0)), "--probe", str(tmp_path / "task.toml"), "--output", str(tmp_path / "out")]
     assert suite_main(words) == 3
     error = capsys.readouterr().err
-    assert "1 of its files cannot be found" in error and "task/dev.jsonl (from https://example.org/task)" in error
+    assert "task/dev.jsonl, the dev set of task, does not exist. It comes from https://example.org/task." in error
     assert not (tmp_path / "out").exists()
 
 

@@ -16,10 +16,8 @@ from trainer.finetune.results import RESULTS_FILE, spread
 from trainer.suite.encoders import Encoder
 from trainer.suite.plan import Plan, is_finetuned
 from trainer.suite.suite_file import open_suite
-from trainer.suite.suite_results import JobStates, average, count_without_score, results_of
+from trainer.suite.suite_results import average, count_without_score, results_of
 from trainer.suite.tables import best_position, error_lines, interval_of, markdown, page
-
-ALL = {"first/subjects", "first/tags", "first/verbs", "first/order"}
 
 
 def write(path: Path, content: object) -> None:
@@ -45,7 +43,7 @@ def plan(suite_file: Path, tmp_path: Path) -> Plan:
 
 
 def test_only_the_seeds_that_were_asked_for_count(plan: Plan) -> None:
-    found = results_of(plan, JobStates(ALL, {}))
+    found = results_of(plan, {})
     assert found["scores"]["first"]["subjects"]["values"] == [0.25, 0.75]
     assert found["scores"]["first"]["subjects"]["baseline"] == 0.25
     assert found["scores"]["first"]["subjects"]["hours"] == 1.0
@@ -56,7 +54,7 @@ def test_only_the_seeds_that_were_asked_for_count(plan: Plan) -> None:
 
 def test_results_of_jobs_that_are_not_done_do_not_count(plan: Plan) -> None:
     """Their folders may hold fewer seeds, or results of an earlier start."""
-    found = results_of(plan, JobStates({"first/subjects"}, {"first/tags": "broken"}))
+    found = results_of(plan, {"first/tags": "broken"} | dict.fromkeys(("first/verbs", "first/order"), "not done"))
     assert found["averages"]["first"] is None
     assert error_lines(found) == ["first/tags: broken", "first/verbs: not done", "first/order: not done"]
     assert "word order" not in markdown(found)
@@ -68,7 +66,7 @@ def test_a_set_without_labels_is_a_line_and_not_a_traceback(plan: Plan) -> None:
     entry = tags.entry.model_copy(update={"sets": ("dev", "hidden")})
     suite = replace(plan.suite, tasks={**plan.suite.tasks, "tags": replace(tags, entry=entry)})
 
-    found = results_of(replace(plan, suite=suite), JobStates(ALL, {}))
+    found = results_of(replace(plan, suite=suite), {})
     assert error_lines(found) == [
         "first/tags: the set hidden has no labels, so it has no score. Remove it from the task's sets."
     ]

@@ -17,7 +17,7 @@ from trainer.finetune.files.json_files import read_c3, read_json_lines, read_jso
 from trainer.finetune.files.labels import check_names, infer_names, name_of
 from trainer.finetune.files.records import BadRowError, Record, Wanted
 from trainer.finetune.files.sets import ExampleSet, example_sets
-from trainer.finetune.files.tables import TableLayout, read_table
+from trainer.finetune.files.tables import read_table
 from trainer.finetune.task import DEV, TEST, TRAIN, Column, Task
 from trainer.finetune.task_kinds import RULES
 from trainer.logs import logger
@@ -67,8 +67,8 @@ def _records(task: Task, example_set: ExampleSet) -> list[Record]:
     empty: list[str] = []
     for path in example_set.paths:
         if task.data.format in SEPARATORS:
-            layout = TableLayout(SEPARATORS[task.data.format], task.data.quotes, example_set.header)
-            found = read_table(path, layout, wanted)
+            separator = SEPARATORS[task.data.format]
+            found = read_table(path, separator, task.data.quotes, example_set.header, wanted)
         else:
             found = READERS[task.data.format](path, wanted)
 

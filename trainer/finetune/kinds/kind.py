@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from schemas.errors import UsageError
 from trainer.distributed.watchdog import progress
 from trainer.finetune.task import Task
 
@@ -86,22 +85,6 @@ class Kind(ABC, Generic[Example, Prediction]):
         self.max_length = min(task.training.max_length, tokenizer.model_max_length)
         if longest is not None:
             self.max_length = min(self.max_length, longest)
-
-    def check_room(self) -> None:
-        """Raise UsageError if a row has no room for at least one token of each of its texts."""
-        special = self.tokenizer.num_special_tokens_to_add(pair=self.texts_per_row == 2)
-        needed = special + self.texts_per_row
-        if self.max_length < needed:
-            raise UsageError(
-                f"training.max_length is {self.task.training.max_length}, so a row has {self.max_length} tokens, of "
-                f"which {special} are special. Set it to at least {needed} for a task of kind {self.task.kind}; most "
-                "texts need 128 or more."
-            )
-
-    @property
-    def texts_per_row(self) -> int:
-        """The number of texts that share a row: 1 or 2."""
-        return 1 if self.task.kind in ("sentence", "tags") else 2
 
     # ---- What a kind defines ----
 
