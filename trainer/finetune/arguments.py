@@ -1,7 +1,6 @@
 """The arguments of transformers' Trainer: those that a task's values make, and those that its [trainer] table adds.
 
-[trainer] may hold the keys of `TaskTrainerSection`, so that a new version of transformers opens nothing. Keys that the
-task file or the command line has under another name are refused with that name.
+[trainer] may hold the keys of `TaskTrainerSection`, so that a new version of transformers opens nothing.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,36 +37,8 @@ FIXED = {
 }
 """What differs from Trainer's defaults for all tasks."""
 
-ELSEWHERE = {
-    "bf16": "training.precision",
-    "data_seed": "--first_seed",
-    "group_by_length": "training.group_by_length",
-    "learning_rate": "training.lr",
-    "max_steps": "training.epochs",
-    "metric_for_best_model": "metrics",
-    "num_train_epochs": "training.epochs",
-    "output_dir": "--output",
-    "per_device_train_batch_size": "training.batch",
-    "save_steps": "training.save_every",
-    "seed": "--first_seed",
-    "train_sampling_strategy": "training.group_by_length",
-    "warmup_ratio": "training.warmup_ratio",
-    "warmup_steps": "training.warmup_ratio",
-    "weight_decay": "training.weight_decay",
-}
-"""Arguments that have another name here, with that name."""
-
 NO_SMOOTHING = ("choice", "span")
 """Kinds whose loss is not the one that Trainer smooths the labels of."""
-
-
-def check_trainer_names(content: Mapping[str, Any], origin: Origin) -> None:
-    """Raise UsageError for a key of [trainer] that has another name here. content: of the task file."""
-    trainer = content.get("trainer")
-    for key in trainer if isinstance(trainer, Mapping) else ():
-        if key in ELSEWHERE:
-            source = origin.of(f"trainer.{key}")
-            raise UsageError(f"{source}: trainer.{key} is {ELSEWHERE[key]} here. Set that instead.")
 
 
 def check_trainer(task: Task, origin: Origin) -> None:

@@ -19,7 +19,6 @@ from typing import Any
 from schemas import storage
 from schemas.errors import DataError, UsageError, nearest_name
 from trainer.config.parse import Origin, apply_overrides, parse_section
-from trainer.finetune.arguments import check_trainer_names
 from trainer.finetune.task import Task
 from trainer.finetune.task_checks import check_task
 
@@ -45,7 +44,6 @@ def task_of(content: dict[str, Any], origin: Origin) -> Task:
     Raises UsageError as `read_task` does.
     """
     apply_overrides(content, origin.changes, Task)
-    check_trainer_names(content, origin)
     task = parse_section(Task, content, origin)
     check_task(task, origin)
     return task
@@ -78,12 +76,24 @@ def task_content(path: str, name: str) -> dict[str, Any]:
     if is_shipped(path):
         return merged({"name": path.rpartition("/")[2]}, *_shipped_tables()[path])
 
+    return read_toml(path, name, "task", shipped_task_names())
+
+
+def read_toml(path: str, name: str, what: str, shipped: list[str]) -> dict[str, Any]:
+    """Return the content of a TOML file. Raises UsageError.
+
+    name: what messages call the choice of the file. what: it is of, and shipped: those that could be chosen instead.
+    """
     try:
         return tomllib.loads(storage.read(path).decode("utf-8-sig"))
-    except DataError:
-        raise UsageError(f"{name} {path} does not exist.{_advice_on_missing(path)}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{name} {path} is not TOML: {error}.") from error
+    except DataError:
+        hint = nearest_file(path, TOML) or nearest_name(path.removesuffix(TOML), shipped)
+        advice = f"Give a {what} file, or the name of a shipped {what}: {', '.join(shipped)}."
+        if path.endswith(TOML):
+            advice = f"Give the path of a {what} file."
+        raise UsageError(f"{name} {path} does not exist.{hint} {advice}") from None
 
 
 def merged(*tables: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,16 +131,6 @@ def _shipped_tables() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
             of_task = {key: value for key, value in table.items() if key in Task.model_fields}
             tables[f"{path.stem}/{name}"] = (suite.get("defaults", {}), of_task)
     return tables
-
-
-# ---- Files that do not exist ----
-
-
-def _advice_on_missing(path: str) -> str:
-    hint = nearest_file(path, TOML) or nearest_name(path.removesuffix(TOML), shipped_task_names())
-    if path.endswith(TOML):
-        return f"{hint} Give the path of a task file."
-    return f"{hint} Give a task file, or the name of a shipped task: {', '.join(shipped_task_names())}."
 
 
 def nearest_file(path: str, ending: str = "", named: Collection[str] = ()) -> str:

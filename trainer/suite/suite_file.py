@@ -8,7 +8,6 @@ separate file. [defaults] holds values of all tasks; those of a task's file, and
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from trainer.config.parse import Origin, parse_section
 from trainer.config.sections import Place, Section
 from trainer.finetune.files.sets import set_names
 from trainer.finetune.task import Task
-from trainer.finetune.task_file import SUITES, TOML, merged, nearest_file, task_content, task_of
+from trainer.finetune.task_file import SUITES, TOML, merged, read_toml, task_content, task_of
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
 """The pattern of valid names, which are also the names of folders."""
@@ -127,7 +126,8 @@ def open_suite(name: str, only: Sequence[str], changes: Sequence[str]) -> Suite:
     Raises UsageError that names each wrong key.
     """
     path = path_of(name)
-    content = read_suite_file(path)
+    table = read_toml(str(path), "--suite", "suite", suite_names())
+    content = parse_section(SuiteFile, table, Origin(str(path)))
     entries = entries_of(content, path)
     pairs = {}
     for part, table in content.minimal_pairs.items():
@@ -149,30 +149,8 @@ def open_suite(name: str, only: Sequence[str], changes: Sequence[str]) -> Suite:
 
 
 def path_of(name: str) -> Path:
-    """Return the path of a suite's file. Shipped names come before paths. Raises UsageError if there is none."""
-    if name in suite_names():
-        return SUITES / f"{name}{TOML}"
-    if Path(name).is_file():
-        return Path(name)
-
-    hint = nearest_file(name, TOML) or nearest_name(name, suite_names())
-    if name.endswith(TOML):
-        raise UsageError(f"--suite {name} does not exist.{hint} Give the path of a suite file.")
-    raise UsageError(
-        f"--suite {name}: there is no such file, and no suite of that name.{hint} These ship with Clozeline: "
-        f"{', '.join(suite_names())}."
-    )
-
-
-def read_suite_file(path: Path) -> SuiteFile:
-    """Return the content of a suite file. Raises UsageError."""
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not TOML: {error}.") from error
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}.") from error
-    return parse_section(SuiteFile, content, Origin(str(path)))
+    """Return the path of a suite's file. Shipped names come before paths."""
+    return SUITES / f"{name}{TOML}" if name in suite_names() else Path(name)
 
 
 def entries_of(content: SuiteFile, path: Path) -> dict[str, TaskEntry]:

@@ -173,17 +173,6 @@ def test_an_empty_set(content: str, tmp_path: Path) -> None:
     assert "train.tsv" in sentence_error(tmp_path, content, GOOD, labels=["positive", "negative"])
 
 
-def test_an_empty_file_among_others_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, content in (("one.tsv", GOOD), ("two.tsv", "text\tlabel\n"), ("three.tsv", GOOD)):
-        (tmp_path / name).write_text(content)
-    data = {"train": ["one.tsv", "two.tsv", "three.tsv"], "dev": "one.tsv", "columns": COLUMNS}
-    task = Task.model_validate({"name": "small", "kind": "sentence", "data": data})
-
-    assert len(read_task_data(task, str(tmp_path)).train) == 4
-    expected = f"{tmp_path}/two.tsv: no examples. The other files of the train set of small have 4.\n"
-    assert capsys.readouterr().out == expected
-
-
 def test_a_set_of_which_nothing_is_left(tmp_path: Path) -> None:
     message = sentence_error(tmp_path, GOOD, "text\tlabel\n \tpositive\n", bad_rows="drop")
     assert "dev.tsv: the dev set of small has no examples" in message

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from tests.trainer.finetune.tasks import choice_lines, sentence_lines, tag_lines, write_lines, write_task
-from trainer.finetune.files.labels import are_fractions
 
 OTHER = {"text": "The cat.", "label": "second"}
 """An example of the second label."""
@@ -49,31 +48,6 @@ def test_sizes_files_and_labels(finetune, encoder, tmp_path: Path) -> None:
     assert str(tmp_path) not in report, "a page that is shared names no folders of this machine"
     headline = report[: report.index("Scores over all seeds")]
     assert headline.index("accuracy, test") < headline.index("accuracy, dev")
-
-
-@pytest.mark.parametrize(
-    ("labels", "expected"),
-    [
-        (("0.5", "1", "4.25"), True),
-        (("-1.5", "2e3"), True),
-        (("0", "1", "2"), False),
-        (("1.0", "2.0"), False),
-        (("1.5", "unknown"), False),
-        (("nan", "inf"), False),
-        ((), False),
-    ],
-)
-def test_labels_that_look_like_values_are_recognized(labels: tuple[str, ...], expected: bool) -> None:
-    assert are_fractions(labels) == expected
-
-
-def test_labels_that_look_like_values_are_told(finetune, encoder, tmp_path: Path) -> None:
-    task = write_task(tmp_path, "sentence")
-    for name in ("train", "dev", "test"):
-        lines = lines_of(task, name)
-        write_lines(tmp_path / f"{name}.jsonl", [line | {"label": len(line["label"]) / 4} for line in lines])
-    log = fine_tuned(finetune, encoder, task)["log"]
-    assert 'is a separate class. To predict a number, set data.labels = "number", with another --output.' in log
 
 
 def test_examples_that_several_sets_share_are_counted(finetune, encoder, tmp_path: Path) -> None:

@@ -264,8 +264,7 @@ def test_arguments_of_trainer_are_read_and_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ("learning_rate=1", "trainer.learning_rate is training.lr here. Set that instead."),
-        ("seed=1", "trainer.seed is --first_seed here. Set that instead."),
+        ("learning_rate=1", r"unknown key trainer.learning_rate. \[trainer\] has lr_scheduler_type, "),
         ("save_strategy=no", r"unknown key trainer.save_strategy. \[trainer\] has lr_scheduler_type, "),
         ("hub_token=secret", "unknown key trainer.hub_token. "),
         ("push_to_hub=true", "unknown key trainer.push_to_hub. "),

@@ -41,7 +41,8 @@ def read_task_data(task: Task, folder: str) -> TaskData:
     """
     sets = example_sets(task, folder)
     records = {example_set.name: _records(task, example_set) for example_set in sets}
-    found = _found_labels(task, sets[0], records[TRAIN]) if _infers_labels(task) else None
+    infers_labels = task.kind not in ("choice", "span") and task.data.labels is None
+    found = _found_labels(task, sets[0], records[TRAIN]) if infers_labels else None
     named = task.data.labels if isinstance(task.data.labels, tuple) else ()
     names = named if found is None else infer_names(found)
     positions = {name: position for position, name in enumerate(names)}
@@ -64,24 +65,15 @@ def _records(task: Task, example_set: ExampleSet) -> list[Record]:
     """Return the records of a set's files, in order. Raises DataError if a file cannot be read or all are empty."""
     wanted = _wanted_columns(task, example_set)
     records: list[Record] = []
-    empty: list[str] = []
     for path in example_set.paths:
         if task.data.format in SEPARATORS:
             separator = SEPARATORS[task.data.format]
-            found = read_table(path, separator, task.data.quotes, example_set.header, wanted)
+            records += read_table(path, separator, task.data.quotes, example_set.header, wanted)
         else:
-            found = READERS[task.data.format](path, wanted)
-
-        records += found
-        if not found:
-            empty.append(path)
+            records += READERS[task.data.format](path, wanted)
 
     if not records:
         raise _no_examples(example_set)
-    if empty:
-        logger.warning(
-            "%s: no examples. The other files of %s have %d.", ", ".join(empty), example_set.title, len(records)
-        )
     return records
 
 
@@ -104,11 +96,6 @@ def _no_examples(example_set: ExampleSet) -> DataError:
         f"{', '.join(example_set.paths)}: {example_set.title} has no examples. Check that the task names the right "
         "file, and that it was written completely."
     )
-
-
-def _infers_labels(task: Task) -> bool:
-    """Return whether the names of a task's labels are those of its training set."""
-    return task.kind not in ("choice", "span") and task.data.labels is None
 
 
 def _found_labels(task: Task, train: ExampleSet, records: list[Record]) -> list[str]:

@@ -27,7 +27,10 @@ def read_table(path: str, separator: str, quotes: bool, header: bool, wanted: Wa
     Raises DataError for an empty file, a missing or ambiguous column, and a quote that is never closed.
     """
     text = read_text(path)
-    rows = list(_quoted_rows(path, text, separator) if quotes else _plain_rows(text, separator))
+    if quotes:
+        rows = list(_quoted_rows(path, text, separator))
+    else:
+        rows = [(number, line.split(separator)) for number, line in enumerate(split_lines(text), start=1)]
     if not rows:
         raise DataError(f"{path} is empty. Expected lines of fields. Check that it was written completely.")
 
@@ -44,12 +47,6 @@ def read_table(path: str, separator: str, quotes: bool, header: bool, wanted: Wa
         values = {column: fields[position] for column, position in positions.items()}
         records.append(Record(f"{path} line {line}", values, fault))
     return records
-
-
-def _plain_rows(text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield each line's number, from 1, and its fields."""
-    for number, line in enumerate(split_lines(text), start=1):
-        yield number, line.split(separator)
 
 
 def _quoted_rows(path: str, text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
