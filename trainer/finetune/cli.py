@@ -53,7 +53,6 @@ def main(
 
 
 def _run(options: argparse.Namespace, stop: StopRequest) -> None:
-    """Fine-tune, or write the texts of the task."""
     check_launcher()
     check_flags(options)
     task, data = read_on_all_ranks(lambda: _read_request(options), stop)
@@ -92,7 +91,6 @@ def check_flags(options: argparse.Namespace) -> None:
 
 
 def _write_texts(task: Task, data: str, path: str) -> None:
-    """Write the texts of the task's training files to `path`."""
     from trainer.finetune.files.read import read_task_data
     from trainer.finetune.texts import write_texts
 

@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from trainer.finetune.examples import Example
+from trainer.finetune.examples import Example, is_labeled
 from trainer.finetune.files.sets import example_sets
 from trainer.finetune.job import Job
 from trainer.finetune.results import SeedResult
-from trainer.finetune.scores import all_labeled, most_frequent_label, name_of_label, scores_of_label
+from trainer.finetune.scores import most_frequent_label, name_of_label, scores_of_label
 from trainer.finetune.task import DEV, TEST, TRAIN
 from trainer.finetune.texts import texts_of
 from trainer.logs import logger
@@ -49,7 +49,7 @@ def baseline_scores(job: Job) -> dict[str, dict[str, float]]:
     if label is None:
         return {}
 
-    labeled = {name: others.examples for name, others in job.others.items() if all_labeled(others.examples)}
+    labeled = {name: others.examples for name, others in job.others.items() if all(map(is_labeled, others.examples))}
     return {name: scores_of_label(job.kind, examples, label) for name, examples in labeled.items()}
 
 
@@ -111,7 +111,6 @@ def shown_labels(counts: dict[str, int]) -> str:
 
 
 def _labels(counts: dict[str, int]) -> str:
-    """Return the labels as part of a log line, in parentheses; only their number if there are many."""
     if not counts:
         return ""
     return f" ({len(counts)} labels)" if len(counts) > MAX_SHOWN_LABELS else f" ({shown_labels(counts)})"

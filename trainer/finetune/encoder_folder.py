@@ -49,7 +49,6 @@ def _download_advice(folder: str) -> str:
 
 
 def _nearest_folder(path: Path) -> str:
-    """Return a hint with the folder next to a missing one whose name is closest, or an empty string."""
     folders = [found.name for found in path.parent.glob("*") if found.is_dir()]
     close = difflib.get_close_matches(path.name, folders, n=1, cutoff=0.6)
     return f" Did you mean {path.parent / close[0]}?" if close else ""

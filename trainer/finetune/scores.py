@@ -10,7 +10,7 @@ from typing import Any
 import sklearn  # noqa: F401
 
 from schemas.errors import UsageError
-from trainer.finetune.examples import Example, is_labeled
+from trainer.finetune.examples import Example
 from trainer.finetune.kinds.kind import Kind
 from trainer.finetune.metrics.answers import scores_of_parts
 from trainer.finetune.metrics.metric_table import METRICS, unsuitable
@@ -51,11 +51,6 @@ def finished(predictions: Sequence[Any], threshold: float | None) -> list[Any]:
     if threshold is None:
         return list(predictions)
     return [prediction.text if prediction.null_score <= threshold else "" for prediction in predictions]
-
-
-def all_labeled(examples: Sequence[Example]) -> bool:
-    """Return whether every example has a label."""
-    return all(is_labeled(example) for example in examples)
 
 
 def name_of_label(kind: Kind[Any, Any], label: int) -> str:

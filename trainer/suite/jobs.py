@@ -129,7 +129,6 @@ class Scheduler:
                 self._start_unless_done(job)
 
     def _give_up(self, job: Job, need: str) -> None:
-        """Record a job as failed because a job that it needs failed or was not started."""
         self.errors[job.name] = f"not started, because {need} failed"
         logger.info("%s: not started (%s), because %s failed", job.name, self._position(), need)
 
@@ -163,7 +162,6 @@ class Scheduler:
     # ---- Ending ----
 
     def _collect(self) -> None:
-        """Record how processes ended, and free their slots."""
         for running in list(self._running):
             exit_code = running.process.poll()
             is_alive = exit_code is None
@@ -184,11 +182,9 @@ class Scheduler:
                 logger.info("%s: failed (%s): %s", name, self._position(), self.errors[name])
 
     def _position(self) -> str:
-        """Return how many jobs have ended in any way, such as "5 of 6"."""
         return f"{len(self.done) + len(self.errors)} of {self._count}"
 
     def _reason(self, name: str, exit_code: int) -> str:
-        """Return one line that says why a job's process failed."""
         path = self.log_of(name)
         if exit_code < 0:
             return f"ended by signal {-exit_code} ({signal.strsignal(-exit_code)}); see {path}"

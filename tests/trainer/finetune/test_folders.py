@@ -22,8 +22,8 @@ from trainer.finetune.job import Order
 from trainer.finetune.kinds import kind_of
 from trainer.finetune.model import build_model
 from trainer.finetune.opening import open_tokenizer
-from trainer.finetune.output import claimed, write_model
-from trainer.finetune.run import inputs_of
+from trainer.finetune.output import write_model
+from trainer.finetune.run import CHANGED, inputs_of
 from trainer.finetune.seed_events import DivergedError
 from trainer.finetune.task import Task
 from trainer.finetune.task_file import read_task
@@ -153,8 +153,8 @@ def claim(encoder, tmp_path: Path) -> Callable[..., None]:
         task = read_task(str(path), [*files, *changes])
         order = Order(str(encoder("bert")), task, str(tmp_path), output, [0])
         inputs = inputs_of(order, read_task_data(task, str(tmp_path)), ranks=1)
-        with claimed(output, inputs):
-            record_inputs(output, inputs)
+        check_inputs(output, inputs, CHANGED)
+        record_inputs(output, inputs)
 
     claim_again()
     return claim_again

@@ -160,7 +160,6 @@ def _id_of(builder: ExampleBuilder, record: Record, position: int) -> str:
 
 
 def _advice(builder: ExampleBuilder) -> str:
-    """Return what to do about a bad row, as a further sentence."""
     if builder.data.bad_rows == "drop":
         return ""
     if builder.is_test:

@@ -68,7 +68,6 @@ def _quoted_rows(path: str, text: str, separator: str) -> Iterator[tuple[int, li
 
 
 def _not_separated(path: str, text: str, separator: str) -> DataError:
-    """Return the error for a file of several columns whose first line has no separator."""
     separators = SEPARATOR_NAMES[separator]
     where = f"the first line of {path}" if separator in text else path
     return DataError(
@@ -93,7 +92,6 @@ def _positions(path: str, names: list[str], wanted: Wanted) -> dict[Column, int]
 
 
 def _fault(fields: list[str], width: int, separator: str, quotes: bool) -> str:
-    """Return what is wrong with a line that has too few or too many fields, and its probable cause."""
     separators = SEPARATOR_NAMES[separator]
     found = f"{counted(len(fields), 'field')}, expected {width}"
     if len(fields) < width:

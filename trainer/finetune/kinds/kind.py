@@ -72,6 +72,9 @@ class Kind(ABC, Generic[Example, Prediction]):
     truncates: ClassVar[bool] = True
     """Whether texts that are too long for a row are truncated. Other kinds divide them into several rows."""
 
+    fixed_outputs: ClassVar[int | None] = None
+    """The number of outputs of the head, None if it is that of the labels."""
+
     def __init__(
         self, task: Task, labels: Sequence[str], tokenizer: PreTrainedTokenizerBase, longest: int | None = None
     ):
@@ -86,12 +89,12 @@ class Kind(ABC, Generic[Example, Prediction]):
         if longest is not None:
             self.max_length = min(self.max_length, longest)
 
-    # ---- What a kind defines ----
-
     @property
-    @abstractmethod
     def outputs(self) -> int:
         """The number of outputs of the head (`num_labels` of transformers' configurations)."""
+        return self.fixed_outputs or len(self.labels)
+
+    # ---- What a kind defines ----
 
     @abstractmethod
     def features(self, examples: Sequence[Example]) -> list[Feature]:

@@ -61,11 +61,8 @@ class Spans(Kind[SpanExample, Prediction]):
     """Predicts the text of the best span."""
 
     model_class = "AutoModelForQuestionAnswering"
+    fixed_outputs = 2
     truncates = False
-
-    @property
-    def outputs(self) -> int:
-        return 2
 
     def features(self, examples: Sequence[SpanExample]) -> list[Feature]:
         features: list[Feature] = []
