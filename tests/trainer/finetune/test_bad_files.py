@@ -167,12 +167,6 @@ def test_an_empty_training_set(file_format: str, content: str, tmp_path: Path) -
     )
 
 
-@pytest.mark.parametrize("content", ["", "text\tlabel\n"])
-def test_an_empty_set(content: str, tmp_path: Path) -> None:
-    assert "dev.tsv" in sentence_error(tmp_path, GOOD, content)
-    assert "train.tsv" in sentence_error(tmp_path, content, GOOD, labels=["positive", "negative"])
-
-
 def test_a_set_of_which_nothing_is_left(tmp_path: Path) -> None:
     message = sentence_error(tmp_path, GOOD, "text\tlabel\n \tpositive\n", bad_rows="drop")
     assert "dev.tsv: the dev set of small has no examples" in message
@@ -285,13 +279,6 @@ def test_a_word_without_its_tag(tmp_path: Path) -> None:
     assert "train.conll line 2: 2 columns, but line 1 has 3. Each word needs its tag." in message
 
 
-def test_a_tag_that_the_training_set_does_not_have(tmp_path: Path) -> None:
-    train = "Anna B-PER\nlives O\n\n"
-    columns = {"words": 0, "tags": -1}
-    message = error_of(tmp_path, "tags", train, f"{train}in O\nRome B-LOC\n", format="conll", columns=columns)
-    assert 'dev.conll line 4: unknown label "B-LOC". Expected one of B-PER, O.' in message
-
-
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -387,12 +374,3 @@ def test_a_prefix_is_found_by_its_name_or_named(columns: dict[str, Any], tmp_pat
     data = {"train": "train.jsonl", "dev": "dev.jsonl"} | columns
     (example,) = read_task_data(Task.model_validate({"name": "c", "kind": "choice", "data": data}), str(tmp_path)).train
     assert example.choices == ("Which color? blue", "Which color? small")  # type: ignore[union-attr]
-
-
-def test_a_file_without_a_prefix_needs_none(tmp_path: Path) -> None:
-    line = {"context": "The sky.", "choices": ["blue", "small"], "label": 0}
-    for file in ("train", "dev"):
-        (tmp_path / f"{file}.jsonl").write_text(json.dumps(line) + "\n")
-    task = {"name": "c", "kind": "choice", "data": {"train": "train.jsonl", "dev": "dev.jsonl"}}
-    (example,) = read_task_data(Task.model_validate(task), str(tmp_path)).train
-    assert example.choices == ("blue", "small")  # type: ignore[union-attr]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -96,14 +95,3 @@ def test_a_kind_without_classes_has_no_baseline(finetune, encoder, tmp_path: Pat
     results = fine_tuned(finetune, encoder, write_task(tmp_path, kind, train=8, dev=8))
     assert results["baseline"] == {} and results["data"]["labels"] == {}
     assert "most frequent label" not in (tmp_path / "out/report.html").read_text()
-
-
-def test_a_start_that_failed_leaves_its_folder_to_the_next(finetune, encoder, tmp_path: Path) -> None:
-    task = write_task(tmp_path, "sentence")
-    damaged = tmp_path / "damaged"
-    shutil.copytree(encoder("bert"), damaged)
-    (damaged / "model.safetensors").write_bytes(b"x")
-    assert finetune(damaged, task, tmp_path / "out").returncode == 3
-    assert not (tmp_path / "out/inputs.json").exists()
-
-    fine_tuned(finetune, encoder, task, "--set", "training.lr=0.002")

@@ -12,7 +12,7 @@ import tomli_w
 
 from schemas.errors import UsageError
 from trainer.finetune.files.sets import example_sets
-from trainer.finetune.task import Optimizer, Schedule, Task, TaskTrainerSection
+from trainer.finetune.task import Optimizer, Schedule, TaskTrainerSection
 from trainer.finetune.task_file import data_folder, dump_task, read_task, shipped_task_names
 
 PAIR = {
@@ -83,12 +83,6 @@ def test_a_resolved_task_is_read_as_itself(name: str, tmp_path: Path) -> None:
     assert task.source is not None
 
 
-def test_every_default_is_written_out() -> None:
-    content = tomllib.loads(dump_task(Task.model_validate(PAIR)))
-    assert content["training"]["warmup_ratio"] == 0.1
-    assert content["metrics"] == ["accuracy"]
-
-
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -135,21 +129,6 @@ def test_wrong_keys_are_named(change: str, expected: str, tmp_path: Path) -> Non
     assert message.startswith(f"--set {change}: ")
     assert expected in message
     assert "\n" not in message
-
-
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        ("training.epochs=x", "training.epochs: expected a whole number, found 'x'. Passes over the training set."),
-        ("training.epochs=1.5", "training.epochs: expected a whole number, found 1.5."),
-        ("training.lr=fast", "training.lr: expected a number, found 'fast'."),
-        ("data.header=maybe", "data.header: expected true or false, found 'maybe'."),
-    ],
-)
-def test_values_of_another_type_name_the_flag(change: str, expected: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError) as refused:
-        read_task(task_file(tmp_path, PAIR), [change])
-    assert str(refused.value).startswith(f"--set {change}: {expected}")
 
 
 def test_a_format_that_no_ending_implies(tmp_path: Path) -> None:
@@ -205,15 +184,6 @@ def test_a_wrong_path_gets_the_near_file_and_no_list(name: str, ending: str, tmp
     with pytest.raises(UsageError) as error:
         read_task(str(tmp_path / name), [])
     assert str(error.value) == f"--task {tmp_path / name} does not exist.{ending.format(folder=tmp_path)}"
-
-
-def test_a_name_without_its_ending_gets_the_near_file_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "polarity.toml").write_text("")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(
-        UsageError, match=r"--task polarity does not exist\. Did you mean polarity\.toml\? .*shipped task"
-    ):
-        read_task("polarity", [])
 
 
 def test_paths_are_relative_to_data_or_to_the_task_file(tmp_path: Path) -> None:

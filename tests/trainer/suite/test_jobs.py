@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 from pathlib import Path
@@ -130,15 +129,6 @@ def test_a_stop_ends_all_processes(program: Path) -> None:
     assert error.value.exit_code == 75
     assert monotonic() - began < 50
     assert found.errors == {}
-
-
-def test_many_jobs_leave_no_file_open(program: Path) -> None:
-    jobs = [Job(str(number), ("x", "x", ""), is_done=lambda: True) for number in range(300)]
-    before = len(os.listdir("/proc/self/fd"))
-    Scheduler(
-        [*jobs, *[job(program, f"p{number}") for number in range(6)]], [{}], program / "logs", StopRequest()
-    ).run()
-    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_the_last_error_of_a_long_log(tmp_path: Path) -> None:

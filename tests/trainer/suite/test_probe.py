@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from schemas.errors import DataError, UsageError
 from tests.trainer.finetune.conftest import write_encoder
-from tests.trainer.suite.conftest import Lines, changed, subject_lines, tag_lines, write_task
+from tests.trainer.suite.conftest import changed, subject_lines, tag_lines, write_task
 from trainer.finetune.examples import TagExample
 from trainer.finetune.job import FeatureSet
 from trainer.finetune.kinds import kind_of
@@ -21,7 +21,6 @@ from trainer.finetune.opening import open_tokenizer
 from trainer.finetune.task import Task
 from trainer.suite.cli import main as suite_main
 from trainer.suite.cli import parser
-from trainer.suite.plan import shown_best_layer
 from trainer.suite.probe import layer_vectors, main, open_encoder
 from trainer.suite.run import check_probed, probed_task
 
@@ -56,11 +55,6 @@ def test_every_layer_and_the_most_frequent_label_get_a_score(
     assert found["baseline"] == {"label": label, "score": pytest.approx(expected)}
 
 
-def test_the_log_line_of_a_probe_has_a_score() -> None:
-    results = {"metric": "accuracy", "layers": [0.5, 0.75, 0.625]}
-    assert shown_best_layer(results) == "accuracy 0.7500 (layer 1 of 0 to 2)"
-
-
 def test_what_has_no_classes_is_refused() -> None:
     data = {"train": "a.jsonl", "dev": "b.jsonl"}
     for content in (
@@ -93,19 +87,6 @@ def test_a_long_sentence_has_a_vector_for_each_word(vocab: Path, xlnet_vocab: Pa
         # In one batch with a longer row, the vectors are those of the row alone.
         [alone] = layer_vectors(model, kind, FeatureSet(examples[1:], kind.features(examples[1:])))
         assert np.allclose(together[1], alone[0], atol=1e-5)
-
-
-def test_the_checks_of_fine_tuning_come_before_the_vectors(
-    masked_lm: Callable[[int], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def three_labels(count: int, seed: int) -> Lines:
-        return [line | {"label": str(number % 3)} for number, line in enumerate(subject_lines(count, seed))]
-
-    words = ["--data", str(tmp_path), "--output", str(tmp_path / "out"), "--task"]
-    write_task(tmp_path, "three", "sentence", three_labels)
-    task = changed(tmp_path / "three.toml", metrics=["f1"])
-    assert main([str(masked_lm(0)), *words, str(task)], "test") == 2
-    assert 'metrics has "f1", which needs two labels' in capsys.readouterr().err
 
 
 def test_a_change_whose_value_is_a_url_reaches_the_probe(tmp_path: Path) -> None:

@@ -66,14 +66,6 @@ def test_data_are_found_beside_the_task_file_as_by_finetune(suite_file: Path) ->
     assert missing_files(suite, None) == []
 
 
-def test_files_may_lie_in_the_home_folder(suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(suite_file.parent))
-    elsewhere = tmp_path / "elsewhere.toml"
-    text = suite_file.read_text().replace('file = "', 'file = "~/').replace("pairs/*", "~/pairs/*")
-    elsewhere.write_text(text.replace("verbs/", "~/verbs/"))
-    assert missing_files(open_suite(str(elsewhere), [], []), None) == []
-
-
 def test_only_keeps_what_a_task_starts_from(suite_file: Path) -> None:
     assert open_suite(str(suite_file), ["verbs"], []).names == ["subjects", "verbs"]
 
