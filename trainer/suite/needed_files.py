@@ -25,16 +25,15 @@ class Missing:
     optional: bool = False
 
 
-def missing_files(suite: Suite, data: str | None) -> list[Missing]:
-    """Return the parts of a suite that lack files. data: the value of --data, which may be a URL."""
+def missing_files(suite: Suite) -> list[Missing]:
+    """Return the parts of a suite that lack files."""
     missing = []
     for name, task in suite.tasks.items():
-        folder = data or task.folder
-        absent = [file for file in files_of(task.task.data) if not storage.exists(path_in(folder, file))]
+        absent = [file for file in files_of(task.task.data) if not storage.exists(path_in(task.folder, file))]
         if absent:
             missing.append(Missing(name, tuple(absent), task.task.source))
     for name, pairs in suite.minimal_pairs.items():
-        if not matching(data or suite.folder, pairs.files):
+        if not matching(suite.folder, pairs.files):
             missing.append(Missing(name, (pairs.files,), pairs.source, pairs.optional))
     return missing
 
@@ -61,15 +60,14 @@ def matching(data: str, pattern: str) -> list[str]:
     return [f"{folder}/{name}" for name in names]
 
 
-def without_missing(suite: Suite, data: str | None, skip: bool) -> tuple[Suite, list[Missing]]:
+def without_missing(suite: Suite, skip: bool) -> tuple[Suite, list[Missing]]:
     """Return the suite without the parts whose files are missing, and the parts that were left out.
 
-    data: the value of --data. skip: whether to leave out required parts as well. Otherwise only optional parts may
-    be missing.
+    skip: whether to leave out required parts as well. Otherwise only optional parts may be missing.
     A task that starts from a missing one is left out too.
     Raises DataError that names every missing file, also if `skip` leaves no part of the suite.
     """
-    missing = missing_files(suite, data)
+    missing = missing_files(suite)
     # A task can only start from an earlier one, so a single pass also finds tasks at the end of a chain.
     left_out = {part.name: part for part in missing}
     for name, task in suite.tasks.items():

@@ -29,8 +29,8 @@ from trainer.metrics.presentation import keep_running
 from trainer.suite.encoders import Encoder, encoders_of
 from trainer.suite.jobs import Job, Scheduler, slots
 from trainer.suite.needed_files import Missing, files_of, matching, without_missing
-from trainer.suite.plan import FOLDERS, Plan, ProbedTask, jobs_of, write_tasks
-from trainer.suite.suite_file import Suite, changes_for_all, open_suite, suite_names
+from trainer.suite.plan import FOLDERS, Plan, jobs_of, write_tasks
+from trainer.suite.suite_file import Suite, SuiteTask, TaskEntry, changes_for_all, open_suite, suite_names
 from trainer.suite.suite_results import count_without_score, results_of
 from trainer.suite.tables import markdown, page
 
@@ -97,7 +97,6 @@ def plan_of(options: argparse.Namespace) -> tuple[Plan, list[Job]]:
     plan = Plan(
         suite,
         encoders,
-        options.data,
         options.output,
         options.seeds,
         probe,
@@ -114,8 +113,8 @@ def suite_of(options: argparse.Namespace) -> tuple[Suite, list[Missing]]:
     if options.data is None and options.suite in suite_names():
         raise UsageError(f"--suite {options.suite} ships without data. Give the folder of its files with --data.")
 
-    opened = open_suite(options.suite, options.only, options.set)
-    suite, skipped = without_missing(opened, options.data, options.skip_missing)
+    opened = open_suite(options.suite, options.only, options.set, options.data)
+    suite, skipped = without_missing(opened, options.skip_missing)
     for part in skipped:
         logger.info("%s is left out: %s cannot be found.", part.name, ", ".join(part.files))
     return suite, skipped
@@ -129,7 +128,7 @@ def check_probe_alone(options: argparse.Namespace) -> None:
         raise UsageError("--only chooses tasks of a suite. Give --suite, or leave it out.")
 
 
-def probed_task(options: argparse.Namespace) -> ProbedTask:
+def probed_task(options: argparse.Namespace) -> SuiteTask:
     """Return the task to probe. Changes of --set for a single task of the suite do not apply to it.
 
     With a suite, --data is for the suite's files, and the probe's files are in its task file's folder. Without a suite,
@@ -143,7 +142,7 @@ def probed_task(options: argparse.Namespace) -> ProbedTask:
     data_is_of_suite = options.suite is not None and not is_shipped(options.probe)
     data = data_folder(options.probe, None if data_is_of_suite else options.data, "--probe")
     check_task_files(task, data, Origin(options.probe, changes))
-    return ProbedTask(task, data)
+    return SuiteTask(TaskEntry(), task, data)
 
 
 def check_probed(task: Task) -> None:
@@ -185,15 +184,14 @@ def inputs_of(plan: Plan) -> dict[str, Any]:
     inputs: dict[str, Any] = {"encoder": "those of a suite"}
     if plan.suite is not None:
         for name, of_suite in plan.suite.tasks.items():
-            values = inputs_of_task(of_suite.task, plan.data or of_suite.folder)
+            values = inputs_of_task(of_suite.task, of_suite.folder)
             inputs[f"task {name}"] = values | {"starts_from": of_suite.entry.starts_from}
         for name, pairs in plan.suite.minimal_pairs.items():
-            folder = plan.data or plan.suite.folder
-            files = digests_of(matching(folder, pairs.files), folder)
+            files = digests_of(matching(plan.suite.folder, pairs.files), plan.suite.folder)
             inputs[f"minimal pairs {name}"] = {"variant": pairs.variant, "files": files}
 
     if plan.probe is not None:
-        inputs["probe"] = inputs_of_task(plan.probe.task, plan.probe.data)
+        inputs["probe"] = inputs_of_task(plan.probe.task, plan.probe.folder)
     for encoder in plan.encoders:
         inputs[f"encoder {encoder.label}"] = {"weights": weights_of(encoder)}
     return inputs

@@ -77,7 +77,7 @@ class SuiteFile(Section):
 
 @dataclass(frozen=True)
 class SuiteTask:
-    """A task of a suite, with the --set flags applied. folder: of its files, unless --data names another."""
+    """A task of a suite, with the --set flags applied. folder: of its files."""
 
     entry: TaskEntry
     task: Task
@@ -91,7 +91,7 @@ class SuiteTask:
 
 @dataclass(frozen=True)
 class Suite:
-    """A suite and its parts by name. folder: of the suite file, and of minimal pairs, unless --data names another."""
+    """A suite and its parts by name. folder: of the files of minimal pairs."""
 
     name: str
     folder: str
@@ -117,12 +117,13 @@ def suite_names() -> list[str]:
     return sorted(path.stem for path in SUITES.glob(f"*{TOML}"))
 
 
-def open_suite(name: str, only: Sequence[str], changes: Sequence[str]) -> Suite:
+def open_suite(name: str, only: Sequence[str], changes: Sequence[str], data: str | None = None) -> Suite:
     """Return a suite with its tasks.
 
     name: of a shipped suite, or the path of a suite file. only: the parts to keep, and the tasks that these start from
     are kept too; if empty, all parts.
-    changes: the values of --set. "KEY=VALUE" changes every task, "TASK:KEY=VALUE" one of them.
+    changes: the values of --set. "KEY=VALUE" changes every task, "TASK:KEY=VALUE" one of them. data: the folder of all
+    files; if None, those of a task are in the folder of its file, and minimal pairs in that of the suite file.
     Raises UsageError that names each wrong key.
     """
     path = path_of(name)
@@ -145,7 +146,9 @@ def open_suite(name: str, only: Sequence[str], changes: Sequence[str]) -> Suite:
 
     kept = with_sources(entries, only or names)
     tasks = {name: open_task(content, path, name, entry, changes) for name, entry in entries.items() if name in kept}
-    return Suite(content.name, str(path.parent), tasks, {name: pairs[name] for name in pairs if name in kept})
+    if data is not None:
+        tasks = {name: replace(task, folder=data) for name, task in tasks.items()}
+    return Suite(content.name, data or str(path.parent), tasks, {name: pairs[name] for name in pairs if name in kept})
 
 
 def path_of(name: str) -> Path:

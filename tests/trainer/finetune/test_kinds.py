@@ -337,9 +337,3 @@ def test_a_tokenizer_of_a_decoder_is_refused(encoder, tmp_path: Path) -> None:
     shutil.copy(encoder("roberta") / "config.json", tmp_path)
     with pytest.raises(UsageError, match="Decoders"):
         open_tokenizer(str(tmp_path), "sentence")
-
-
-def test_rows_without_segments(encoder) -> None:
-    kind = kind_for(encoder("roberta"), "pair", ("a", "b"))
-    feature = kind.features([TextExample("0", SENTENCES[0], SENTENCES[1], 0)])[0]
-    assert "token_type_ids" not in batch_of(kind, [feature])

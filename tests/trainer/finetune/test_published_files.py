@@ -102,12 +102,6 @@ def test_booleans_are_labels(tmp_path: Path) -> None:
     assert [example.label for example in data.train if isinstance(example, TextExample)] == [1, 0, 1, 0]
 
 
-def test_the_spans_of_wsc_follow_the_text(tmp_path: Path) -> None:
-    example = shipped("clue/cluewsc2020", tmp_path).train[0]
-    assert isinstance(example, TextExample)
-    assert example.text_pair == "He Mark"
-
-
 def test_keywords_are_one_text(tmp_path: Path) -> None:
     example = shipped("clue/csl", tmp_path).train[0]
     assert isinstance(example, TextExample)

@@ -117,7 +117,7 @@ def test_the_probe_of_a_suite_has_its_own_folder(suite_file: Path, tmp_path: Pat
     given = str(tmp_path / "elsewhere")
 
     def data_of(*words: str) -> str:
-        return probed_task(parser("test").parse_args(["folder", "--output", "out", "--probe", task, *words])).data
+        return probed_task(parser("test").parse_args(["folder", "--output", "out", "--probe", task, *words])).folder
 
     assert data_of() == str(tmp_path / "elsewhere")
     assert data_of("--data", given) == given

@@ -61,9 +61,9 @@ def test_data_are_found_beside_the_task_file_as_by_finetune(suite_file: Path) ->
     text = suite_file.read_text().replace('file = "', 'file = "../small/').replace("pairs/*", "p/*")
     elsewhere.write_text(text.replace("verbs/", "../small/verbs/"))
     suite = open_suite(str(elsewhere), [], [])
-    assert [part.name for part in missing_files(suite, None)] == ["order"]
+    assert [part.name for part in missing_files(suite)] == ["order"]
     (folder / "pairs").rename(elsewhere.parent / "p")
-    assert missing_files(suite, None) == []
+    assert missing_files(suite) == []
 
 
 def test_only_keeps_what_a_task_starts_from(suite_file: Path) -> None:
@@ -138,9 +138,8 @@ def test_all_missing_files_are_named_at_once(suite_file: Path) -> None:
     for path in (folder / "pairs").iterdir():
         path.unlink()
 
-    suite = open_suite(str(suite_file), [], [])
     with pytest.raises(DataError) as error:
-        without_missing(suite, str(folder), skip=False)
+        without_missing(open_suite(str(suite_file), [], []), skip=False)
     assert str(error.value).splitlines() == [
         "3 files of the suite small cannot be found:",
         "  subjects: subjects/dev.jsonl (from https://example.org/subjects)",
@@ -152,21 +151,20 @@ def test_all_missing_files_are_named_at_once(suite_file: Path) -> None:
 
 
 def test_a_suite_of_which_nothing_is_left(suite_file: Path, tmp_path: Path) -> None:
-    suite = open_suite(str(suite_file), ["subjects", "order"], [])
+    suite = open_suite(str(suite_file), ["subjects", "order"], [], str(tmp_path / "empty"))
     with pytest.raises(DataError, match=r"^3 files of the suite small cannot be found:") as error:
-        without_missing(suite, str(tmp_path / "empty"), skip=True)
+        without_missing(suite, skip=True)
     assert str(error.value).endswith("by default the folder of the file that names them. Put them there.")
 
 
 def test_a_task_is_skipped_with_the_one_that_it_starts_from_and_optional_parts_alone(suite_file: Path) -> None:
-    data = str(suite_file.parent)
     optional = {"order": {"files": "none/*.jsonl", "optional": True}}
     suite = open_suite(str(changed(suite_file, minimal_pairs=optional)), [], [])
-    kept, skipped = without_missing(suite, data, skip=False)
+    kept, skipped = without_missing(suite, skip=False)
     assert (kept.names, [part.name for part in skipped]) == (["subjects", "tags", "verbs"], ["order"])
 
     (suite_file.parent / "subjects/dev.jsonl").unlink()
-    kept, skipped = without_missing(suite, data, skip=True)
+    kept, skipped = without_missing(suite, skip=True)
     assert (kept.names, [part.name for part in skipped]) == (["tags"], ["subjects", "order", "verbs"])
 
 

@@ -16,9 +16,9 @@ from trainer.finetune.task_file import read_task
 from trainer.suite.checkpoints import exported
 from trainer.suite.cli import main
 from trainer.suite.encoders import Encoder
-from trainer.suite.plan import PROBE, Plan, ProbedTask
+from trainer.suite.plan import PROBE, Plan
 from trainer.suite.run import inputs_of, with_results
-from trainer.suite.suite_file import open_suite
+from trainer.suite.suite_file import SuiteTask, TaskEntry, open_suite
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def plan(tmp_path: Path) -> Plan:
     (tmp_path / "encoder").mkdir()
     (tmp_path / "encoder/config.json").write_text("{}")
     (tmp_path / "out").mkdir()
-    return Plan(None, [Encoder("first", str(tmp_path / "encoder"))], None, tmp_path / "out", 1)
+    return Plan(None, [Encoder("first", str(tmp_path / "encoder"))], tmp_path / "out", 1)
 
 
 def claim_with(plan: Plan, finished: bool = True) -> None:
@@ -66,7 +66,7 @@ def test_another_probe_is_refused(plan: Plan, tmp_path: Path) -> None:
 
     def claim_probe(*changes: str) -> None:
         task = read_task(str(tmp_path / "task.toml"), list(changes))
-        claim_with(replace(plan, probe=ProbedTask(task, str(tmp_path))))
+        claim_with(replace(plan, probe=SuiteTask(TaskEntry(), task, str(tmp_path))))
 
     claim_probe()
     claim_probe()

@@ -29,7 +29,7 @@ def write(path: Path, content: object) -> None:
 def plan(suite_file: Path, tmp_path: Path) -> Plan:
     """A plan of two seeds whose folders hold results of three."""
     suite = open_suite(str(suite_file), [], [])
-    plan = Plan(suite, [Encoder("first", "folder")], str(suite_file.parent), tmp_path / "out", 2)
+    plan = Plan(suite, [Encoder("first", "folder")], tmp_path / "out", 2)
     [encoder] = plan.encoders
     for name, task in suite.tasks.items():
         scores = [{"dev": {task.metric: value}} for value in (0.25, 0.75, 1.0)]
