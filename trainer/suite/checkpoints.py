@@ -54,7 +54,7 @@ def exported(run: str, steps: Sequence[int], output: Path) -> tuple[list[Encoder
     """Return the checkpoints of a run as encoders, and the jobs that export them in the Hugging Face format."""
     encoders, jobs = [], []
     for step in steps:
-        label = _label(step)
+        label = f"step-{step}"
         folder = output / "checkpoints" / label
         words = ("export", run, "--step", str(step), "--output", str(folder))
         job = Job(f"{label}/export", words, is_done=partial(Path.exists, folder / "config.json"))
@@ -63,10 +63,6 @@ def exported(run: str, steps: Sequence[int], output: Path) -> tuple[list[Encoder
         manifest = str(checkpoint_path(run, step) / MANIFEST)
         encoders.append(Encoder(label, str(folder), needs=(job.name,), manifest=manifest))
     return encoders, jobs
-
-
-def _label(step: int) -> str:
-    return f"step-{step}"
 
 
 def write_scores(plan: Plan, content: dict[str, Any]) -> None:
@@ -82,9 +78,9 @@ def write_scores(plan: Plan, content: dict[str, Any]) -> None:
     hours = hours_of(run)
     lines = []
     for step in plan.steps:
-        cells = content["scores"][_label(step)]
+        cells = content["scores"][f"step-{step}"]
         scores = {name: cell["spread"]["mean"] for name, cell in cells.items() if cell["spread"] is not None}
-        average = content["averages"][_label(step)]
+        average = content["averages"][f"step-{step}"]
         if average is not None and plan.is_whole:
             scores = {"average": average["spread"]["mean"], **scores}
         lines.append({"step": step, "hours": hours.get(step), "scores": scores})
