@@ -51,7 +51,7 @@ from trainer.finetune.inputs import (
 from trainer.finetune.job import FeatureSet, Job, Order
 from trainer.finetune.kinds import kind_of
 from trainer.finetune.kinds.kind import Kind
-from trainer.finetune.model import build_model, log_head
+from trainer.finetune.model import build_model
 from trainer.finetune.opening import check_folder, longest_row, open_tokenizer, read_config
 from trainer.finetune.outcome import write_outcome, write_predictions
 from trainer.finetune.output import write_model
@@ -181,8 +181,6 @@ def finished_seed(job: Job, seed: int) -> SeedResult:
         run_on_rank_0(lambda: remove_checkpoints(folder))
         return earlier_result
 
-    if not job.random_weights:
-        log_head(job)
     model = succeed_on_all_ranks(lambda: build_model(job, seed))
     trainer = FinetuneTrainer(job, seed, model, arguments_of(job.task, folder, seed))
     trainer.fit()

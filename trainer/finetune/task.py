@@ -170,7 +170,9 @@ class TaskTrainingSection(Section):
         default=0.1, ge=0, lt=1, description="Fraction of the updates over which the rate rises; then it falls to 0."
     )
     max_length: int = Field(default=128, ge=6, description="Tokens of a sequence, special tokens included.")
-    stride: int = Field(default=64, ge=0, description="Tokens that two windows share (kind span): at most half of a row.")
+    stride: int = Field(
+        default=64, ge=0, description="Tokens that two windows share (kind span): at most half of a row."
+    )
     max_answer_tokens: int = Field(default=30, gt=0, description="Tokens of the longest answer (kind span).")
     null_threshold: float | Literal["best"] = Field(
         default=0.0,
