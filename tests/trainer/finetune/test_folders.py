@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoTokenizer
 from schemas.errors import UsageError
 from tests.trainer.finetune.tasks import write_task
 from trainer.finetune.files.read import read_task_data
-from trainer.finetune.inputs import INPUTS_FILE, check_inputs, fingerprint_of, record_inputs
+from trainer.finetune.inputs import INPUTS_FILE, check_inputs, record_inputs
 from trainer.finetune.job import Order
 from trainer.finetune.kinds import kind_of
 from trainer.finetune.model import build_model
@@ -122,13 +122,6 @@ def test_a_span_needs_a_classification_token(encoder, tmp_path: Path) -> None:
     assert open_tokenizer(str(folder), "sentence")
     with pytest.raises(UsageError, match=r"adds no \[CLS\] to its rows"):
         open_tokenizer(str(folder), "span")
-
-
-def test_a_folder_within_the_folder_does_not_count(encoder, tmp_path: Path) -> None:
-    folder = tmp_path / "encoder"
-    shutil.copytree(encoder("bert"), folder)
-    (folder / "old.json").mkdir()
-    assert fingerprint_of(str(folder)) == fingerprint_of(str(encoder("bert")))
 
 
 @pytest.fixture

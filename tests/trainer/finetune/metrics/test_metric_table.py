@@ -21,7 +21,6 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
     "tags": ([[1, 2], [0, 0]], [(1, 2), (0, 1)], TAGS),
     "span": (["the Rhine", "", "Bonn"], [("Rhine",), (), ("Rome",)], ()),
 }
-NUMBERS = ([0.5, 2.5, 1.0], [1.0, 2.0, 3.0], ())
 
 
 @pytest.mark.parametrize("kind", RULES)
@@ -30,13 +29,6 @@ def test_every_kind_has_metrics_that_compute(kind: str) -> None:
     for name in metrics_for(kind):
         assert 0.0 < METRICS[name].function(*EXAMPLES[kind]) < 1.0, name
         assert unsuitable(name, kind, False, 2) is None
-
-
-@pytest.mark.parametrize("kind", ["sentence", "pair"])
-def test_numbers_have_metrics_that_compute(kind: str) -> None:
-    assert metrics_for(kind, has_numbers=True) == ["pearson", "spearman", "pearson_and_spearman"]
-    for name in metrics_for(kind, has_numbers=True):
-        assert 0.0 < METRICS[name].function(*NUMBERS) < 1.0, name
 
 
 def test_random_predictions_score_as_the_libraries_say() -> None:
