@@ -17,6 +17,7 @@ from itertools import islice
 from pipeline.readers.encodings import is_line_safe
 from pipeline.readers.formats import ForeignFileError
 from pipeline.readers.inputs import FileRange, Split, with_format
+from pipeline.readers.members import ranges_in
 from pipeline.readers.record import Record, RecordOptions, Rejected
 from pipeline.readers.table import read_records
 
@@ -72,8 +73,20 @@ def _records(
             yield error, piece
         return
 
-    for record in islice(read_records(piece, options), position, None):
-        yield record, piece
+    found = ((record, piece) for record in read_records(piece, options))
+    if piece.reader.members is not None:
+        found = _records_in(piece, options)
+    yield from islice(found, position, None)
+
+
+def _records_in(
+    archive: FileRange, options: RecordOptions
+) -> Iterator[tuple[Record | Rejected | ForeignFileError, FileRange]]:
+    for member, problem in ranges_in(archive, options):
+        if problem is not None:
+            yield problem, member
+        else:
+            yield from ((record, member) for record in read_records(member, options))
 
 
 def _evenly_spaced(numbers: list[int], count: int) -> list[int]:
