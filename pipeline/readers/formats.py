@@ -259,6 +259,12 @@ def refuse_binary(file: InputFile, shown: str = "", wanted: Format | Literal["au
         _refuse_beginning(shown, head, BINARY_KINDS)
 
 
+def binary_kind(head: bytes) -> str | None:
+    """Return what a file with these first bytes is, as messages write it, if it is of BINARY_KINDS or no text."""
+    kinds = (kind.name for kind in BINARY_KINDS if re.match(kind.beginning, head, re.IGNORECASE))
+    return next(kinds, "binary data" if _has_control_bytes(head) else None)
+
+
 def _is_read(found: Format | None, wanted: Format | Literal["auto"]) -> bool:
     return found is not None and wanted in ("auto", found)
 
@@ -314,12 +320,16 @@ def _first_bytes(file: InputFile, shown: str) -> bytes:
 
 def _refuse_other_than_prose(shown: str, text: bytes) -> None:
     """Raise DataError for binary data, markup and columns."""
-    if len(_CONTROL.findall(text)) > _MANY_CONTROL_BYTES * len(text):
+    if _has_control_bytes(text):
         raise ForeignFileError(
             f"{shown} holds control bytes, so it is not text. Leave it out, or name its encoding with --encoding if it "
             "is text in UTF-16."
         )
     _refuse_beginning(shown, text, TEXT_KINDS)
+
+
+def _has_control_bytes(text: bytes) -> bool:
+    return len(_CONTROL.findall(text)) > _MANY_CONTROL_BYTES * len(text)
 
 
 def _refuse_beginning(shown: str, head: bytes, kinds: tuple[Kind, ...]) -> None:

@@ -81,7 +81,8 @@ def test_bad_records_are_counted_and_too_many_stop_the_job(tmp_path: Path) -> No
     good = lines_of(["A sentence. Another."] * 6)
     with pytest.raises(
         DataError,
-        match=r"22\.22% of .* are bad.* They are 1 x line is not .*, 1 x line is not .* The first: line is not JSON \(it ends early\), at byte 198 of .*x\.jsonl",
+        match=r"22\.22% of .* are bad.* They are 1 x line is not .*, 1 x line is not .* "
+        r"The first: line is not JSON \(it ends early\), at byte 198 of .*x\.jsonl",
     ):
         shuffle(tmp_path / "a", [*good, *bad], 1, max_bad_ratio=0.1)
     shuffle(tmp_path / "b", [*good, *bad], 1, max_bad_ratio=0.23)
