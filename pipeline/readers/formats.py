@@ -227,6 +227,8 @@ def find_format(file: InputFile, wanted: Format | Literal["auto"], encoding: str
             raise  # what the file is can only be found by its content
         head = b""
     text = head
+    if found is None and not head and _may_be_dump(file.path) and compression_of(file.path) is not None:
+        return "mediawiki"  # whose reader says what is wrong with the file
     if found is None:
         if not is_line_safe(encoding):
             text = head.decode(encoding, errors="replace").encode()

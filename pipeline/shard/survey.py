@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from pipeline.commit.reports import Ledger, Report, add_by_name, add_ledgers, total
 from pipeline.readers.jsonl import ENDS_EARLY, NO_OBJECT
+from pipeline.readers.mediawiki import NOT_ALONE
 from pipeline.readers.record import place_in_words
 from pipeline.readers.undecodable import refuse_undecodable, reports_by_file, undecodable_statistics
 from pipeline.shard.cleaning import MAX_UNBROKEN_CHARACTERS
@@ -254,6 +255,8 @@ def _advice_for_rejected(rejected: Report) -> str:
     advice = "Fix the input, or raise --max_bad_ratio."
     if rejected["reason"].startswith("record above"):
         advice += " --max_document_bytes allows longer documents; --text_layout line makes each line a document."
+    if rejected["reason"] == NOT_ALONE:
+        advice += " A dump has each tag on a line of its own, as xmllint --format FILE writes it."
     if rejected["reason"] in (ENDS_EARLY, NO_OBJECT) and rejected["shown"].startswith(("[", "{")):
         advice += " JSON must have one object per line: jq -c '.[]' turns an array into such lines, jq -c . an object."
     return advice
