@@ -166,7 +166,7 @@ def encoding_error(shown: str, head: bytes, encoding: str) -> DataError | None:
     if encoding != UTF8 and looks_like_utf8(head, encoding):
         return DataError(
             f"{shown} is not {encoding.upper()}: it begins with {len(head):,} bytes of valid UTF-8. "
-            "Give --encoding utf-8 to read it."
+            f"Give --encoding utf-8 to read it. {some_files(encoding)}"
         )
 
     if found is None and encoding == UTF8:
@@ -180,6 +180,14 @@ def encoding_error(shown: str, head: bytes, encoding: str) -> DataError | None:
         return None
     return DataError(
         f"{shown} is {found.upper()}, but {encoding.upper()} was expected. Read it with --encoding {found}."
+    )
+
+
+def some_files(encoding: str) -> str:
+    """Return what to do about files of another encoding than the rest."""
+    return (
+        f"If only some of the files are in {encoding}, make them a corpus of --inputs, which has an encoding, or "
+        f"convert them, as in iconv -f {encoding} -t utf-8."
     )
 
 

@@ -221,7 +221,7 @@ def find_format(file: InputFile, wanted: Format | Literal["auto"], encoding: str
         _refuse_suffix(shown, file.path, KINDS)
 
     try:
-        head = _first_bytes(file, shown)
+        head = first_bytes(file, shown)
     except DataError:
         if found is None:
             raise  # what the file is can only be found by its content
@@ -256,7 +256,7 @@ def refuse_binary(file: InputFile, shown: str = "", wanted: Format | Literal["au
     shown = shown or file.path
     if not _is_read(named_format(file.path), wanted):
         _refuse_suffix(shown, file.path, BINARY_KINDS)
-    head = _first_bytes(file, shown)
+    head = first_bytes(file, shown)
     if not _is_read(_format_that_begins(head, head), wanted):
         _refuse_beginning(shown, head, BINARY_KINDS)
 
@@ -309,7 +309,7 @@ def _refusal(shown: str, kind: Kind) -> ForeignFileError:
     return ForeignFileError(f"{shown} looks like {kind.name}, not like text. {kind.advice}{as_text}.", kind.name)
 
 
-def _first_bytes(file: InputFile, shown: str) -> bytes:
+def first_bytes(file: InputFile, shown: str) -> bytes:
     """Return the beginning of a file, decompressed; empty if the worker that reads it must report what is wrong."""
     compression = compression_of(file.path)
     head_bytes = _BZ2_HEAD_BYTES if compression == "bz2" else HEAD_BYTES

@@ -149,8 +149,8 @@ def _refuse_unreadable(entries: dict[str, dict[str, Any]], pattern: str) -> None
     if unreadable_names:
         raise DataError(
             f"{len(unreadable_names):,} of {len(entries):,} files that --input {pattern} names cannot be read, the "
-            f"first: {unreadable_names[0]}, a link to nothing or itself, a pipe or a device. Fetch the files of links to "
-            "nothing (git annex get, dvc pull), or remove the links."
+            f"first: {unreadable_names[0]}, a link to nothing or itself, a pipe or a device. Fetch the files of links "
+            "to nothing (git annex get, dvc pull), or remove the links."
         )
 
 

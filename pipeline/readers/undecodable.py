@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pipeline.commit.reports import Report
-from pipeline.readers.encodings import UTF8, is_in_other_encoding, likely_encoding
+from pipeline.readers.encodings import UTF8, is_in_other_encoding, likely_encoding, some_files
 from pipeline.readers.inputs import COMPRESSED_WEIGHT, FileRange
 from pipeline.readers.record import MAX_RATIO, MAX_UNDECODABLE_RATIO, Record, Rejected, place_in_words
 from schemas.errors import DataError
@@ -176,7 +176,10 @@ def _too_many_error(file: Report, max_ratio: float) -> DataError:
     elif file.get("unit") == "row":
         advice = "The texts of Parquet and Arrow files must be UTF-8: repair the file"
     elif likely:
-        advice = f"It may be {likely}: give --encoding {likely} to read it, and look at the result with `inspect`"
+        advice = (
+            f"It may be {likely}: give --encoding {likely} to read it, and look at the result with `inspect`. "
+            f"{some_files(likely)}"
+        )
     else:
         advice = "Its encoding is unknown: name it with --encoding, or repair the file"
 
@@ -186,5 +189,5 @@ def _too_many_error(file: Report, max_ratio: float) -> DataError:
     return DataError(
         f"{file['path']} is not {name}: at least {file['count']:,} of about {file['size']:,} bytes "
         f"cannot be decoded, the first at {place}; --max_undecodable_ratio is {max_ratio:.2%}. "
-        f"{advice}."
+        f"{advice.removesuffix('.')}."
     )

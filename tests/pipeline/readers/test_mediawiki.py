@@ -16,8 +16,8 @@ from pipeline.readers.listing import matching_files
 from pipeline.readers.mediawiki import (
     DISAMBIGUATION,
     NO_END,
-    NOT_ALONE,
     NO_TEXT,
+    NOT_ALONE,
     NOT_XML,
     OTHER_MODEL,
     OTHER_NAMESPACE,
