@@ -176,7 +176,7 @@ def _run_shard(invocation: Invocation) -> None:
 def _where_listed(output: str) -> list[str]:
     """Return a line with the folder that lists bad records and files that are not text, if there are any."""
     folder = storage.join(output, "rejected")
-    return [f"  listed one by one in {storage.printable(folder)}"] if storage.exists(folder) else []
+    return [f"  listed one by one in {one_line(storage.printable(folder))}"] if storage.exists(folder) else []
 
 
 def _try_filters(job: ShardJob, invocation: Invocation) -> None:
