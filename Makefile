@@ -19,7 +19,7 @@ setup: .venv/installed
 	touch $@
 
 demo: setup
-	$(BIN)/python deploy/demo/run.py
+	$(BIN)/clozeline demo
 
 # Files run in their order on disk: xdist would sort them by their number of tests, so that the longest comes last.
 WORKERS ?= 3
@@ -52,7 +52,7 @@ bench: .venv/installed_dev
 
 # What 2 and 10 minutes of one core buy, beside transformers' run_mlm, on the documentation that Python carries.
 bench_quality: .venv/installed_dev
-	$(BIN)/python deploy/demo/corpus.py out/quality/corpus.jsonl --megabytes 24
+	$(BIN)/python -m clozeline.demo.corpus out/quality/corpus.jsonl --megabytes 24
 	$(BIN)/python benchmarks/quality.py out/quality/corpus.jsonl --output out/quality
 
 # The trainer beside transformers, and the tests marked gpu. The machine needs an image with PyTorch 2.10 or newer, and

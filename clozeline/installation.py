@@ -164,6 +164,15 @@ def missing_extra(error: ModuleNotFoundError, extra: str) -> str | None:
     )
 
 
+def missing_extras(*extras: str) -> str | None:
+    """Return a message if packages of these extras are not installed, or None. For programs that start others."""
+    missing = {module: name for name in extras for module in EXTRAS[name] if find_spec(module) is None}
+    if not missing:
+        return None
+    needed = ",".join(dict.fromkeys(missing.values()))
+    return f'these packages are not installed: {", ".join(missing)}. pip install "clozeline[{needed}]" brings them.'
+
+
 def find_clash() -> str | None:
     """Return a message if another project's module is imported instead of ours, or one of ours is missing, or None.
 

@@ -78,8 +78,8 @@ class ShardJob:
     )
     text_key: str = option(
         "text",
-        help="the JSON key or the column of a table that holds the text; of a comma-separated list, all are joined as "
-        "paragraphs",
+        help="the JSON key or the column of a table that holds the text; of several with commas between, all are "
+        "joined as paragraphs; of several with | between, the first that is there is read",
     )
     encoding: str = option(
         "utf-8",

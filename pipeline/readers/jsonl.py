@@ -25,8 +25,8 @@ from pipeline.readers.record import (
     decode_utf8,
     excerpt_of,
     joined,
-    split_keys,
     too_long_reason,
+    wanted_keys,
 )
 from pipeline.readers.text import lines_of_range
 
@@ -105,7 +105,7 @@ def parse_json_line(line: bytes | None, text_key: str, offset: int, max_bytes: i
         source = "jsonl"
     source = source.encode(errors="replace").decode()  # without lone surrogates, which Arrow cannot store
 
-    wanted = (text_key,) if text_key in fields else split_keys(text_key)
+    wanted = wanted_keys(text_key, fields)
     text = _text_under(wanted, fields)
     if text is None:
         reason = f"no text under {text_key!r}"
@@ -115,11 +115,10 @@ def parse_json_line(line: bytes | None, text_key: str, offset: int, max_bytes: i
 
 
 def unknown_keys(heads: Iterable[bytes], text_key: str) -> tuple[list[str], int, list[str]]:
-    """Return which of several keys of --text_key no record has a string under, as after a typing mistake.
+    """Return which keys of --text_key no record has a string under, as after a typing mistake; [] if all are missing.
 
     heads: the first bytes of files, as UTF-8. Also returns the number of records in them, and the keys that they have.
     """
-    wanted = split_keys(text_key)
     found: set[str] = set()
     records = 0
     for head in heads:
@@ -133,8 +132,9 @@ def unknown_keys(heads: Iterable[bytes], text_key: str) -> tuple[list[str], int,
                 records += 1
                 found.update(key for key, value in fields.items() if isinstance(value, str))
 
-    is_read_alone = len(wanted) == 1 or text_key in found
-    return [key for key in wanted if key not in found and not is_read_alone], records, sorted(found)
+    wanted = wanted_keys(text_key, found)
+    missing = [key for key in wanted if key not in found]
+    return missing if len(missing) < len(wanted) else [], records, sorted(found)
 
 
 def _text_under(keys: tuple[str, ...], fields: dict[str, Any]) -> str | None:

@@ -16,8 +16,8 @@ from itertools import islice
 
 from pipeline.readers.encodings import is_line_safe
 from pipeline.readers.formats import ForeignFileError
-from pipeline.readers.inputs import FileRange, Split, with_format
-from pipeline.readers.members import ranges_in
+from pipeline.readers.inputs import FileRange, Split
+from pipeline.readers.members import readable_ranges
 from pipeline.readers.record import Record, RecordOptions, Rejected
 from pipeline.readers.table import read_records
 
@@ -63,30 +63,19 @@ def _is_bad(record: Rejected | ForeignFileError, file_range: FileRange) -> bool:
 def _records(
     piece: FileRange, position: int, options: RecordOptions
 ) -> Iterator[tuple[Record | Rejected | ForeignFileError, FileRange]]:
-    """Yield the records of a piece from a position on."""
-    try:
-        piece = with_format(piece)
-    except ForeignFileError as error:
-        if not piece.in_folder:
-            raise
-        if piece.start == 0:
-            yield error, piece
-        return
-
-    found = ((record, piece) for record in read_records(piece, options))
-    if piece.reader.members is not None:
-        found = _records_in(piece, options)
-    yield from islice(found, position, None)
+    """Yield the records of a piece from a position on: of all files in it, if it is an archive."""
+    yield from islice(_all_records(piece, options), position, None)
 
 
-def _records_in(
-    archive: FileRange, options: RecordOptions
+def _all_records(
+    piece: FileRange, options: RecordOptions
 ) -> Iterator[tuple[Record | Rejected | ForeignFileError, FileRange]]:
-    for member, problem in ranges_in(archive, options):
+    for file_range, problem in readable_ranges(piece, options):
         if problem is not None:
-            yield problem, member
-        else:
-            yield from ((record, member) for record in read_records(member, options))
+            yield problem, file_range
+            continue
+        for record in read_records(file_range, options):
+            yield record, file_range
 
 
 def _evenly_spaced(numbers: list[int], count: int) -> list[int]:

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from pipeline.commit.reports import Report
 from pipeline.readers.formats import ForeignFileError
-from pipeline.readers.inputs import FileRange, Split, with_format
-from pipeline.readers.members import ranges_in
+from pipeline.readers.inputs import FileRange, Split
+from pipeline.readers.members import readable_ranges
 from pipeline.readers.record import EXCERPT_CHARACTERS, Record, Rejected
 from pipeline.readers.table import read_records
 from pipeline.readers.undecodable import UndecodableBytes
@@ -215,7 +215,7 @@ def read_split(split: Split, reading: ReadOptions) -> Iterator[RunBuffer]:
     There is always a last buffer, even without documents, because its ledger counts too.
     """
     documents = RunBuffer()
-    for file_range, problem in _files_of(split, reading):
+    for file_range, problem in _ranges_of(split, reading):
         if isinstance(problem, Rejected):
             documents.reject(problem, file_range)
             continue
@@ -249,19 +249,6 @@ def read_split(split: Split, reading: ReadOptions) -> Iterator[RunBuffer]:
     yield documents
 
 
-def _files_of(split: Split, reading: ReadOptions) -> Iterator[tuple[FileRange, Rejected | ForeignFileError | None]]:
-    """Yield the ranges of a split and the members of its archives, each with what keeps it from being read."""
+def _ranges_of(split: Split, reading: ReadOptions) -> Iterator[tuple[FileRange, Rejected | ForeignFileError | None]]:
     for file_range in split.ranges:
-        try:
-            file_range = with_format(file_range)
-        except ForeignFileError as error:
-            if not file_range.in_folder:
-                raise
-            if file_range.start == 0:
-                yield file_range, error
-            continue
-
-        if file_range.reader.members is not None:
-            yield from ranges_in(file_range, reading.of_corpora.get(file_range.corpus, reading))
-        else:
-            yield file_range, None
+        yield from readable_ranges(file_range, reading.of_corpora.get(file_range.corpus, reading))

@@ -6,6 +6,7 @@ import gzip
 import html
 import json
 import re
+import zipfile
 from collections import Counter
 from pathlib import Path
 
@@ -26,7 +27,6 @@ from pipeline.readers.sampling import sample
 from schemas.manifest import read_manifest
 from tests.conftest import Command
 from tests.pipeline.filters.test_filters import LINES
-from tests.pipeline.readers.office_files import zipped
 from tests.pipeline.test_card import Tags
 
 HOSTILE = "The <script>alert('1')</script> of the town & the mill. "
@@ -105,21 +105,6 @@ def test_the_numbers_are_those_of_the_job(flags, command: Command, tmp_path: Pat
     shares = [float(row[-1].rstrip("%")) for row in cells.values()]
     assert sum(shares[1:-1]) == pytest.approx(100, abs=0.3)
     assert "page.html" in done.stdout and re.search(r"min_words +\d+ +\d+ +[\d.]+% +[\d.]+%", done.stdout)
-
-
-def test_a_sample_of_archives_has_their_members(command: Command, tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    (first, *others) = write(tmp_path)
-    packed = zipped({path.name: path.read_bytes() for path in others} | {"logo.png": b"\x89PNG\r\n\x1a\n"})
-    (tmp_path / "in" / "others.zip").write_bytes(packed)
-    first.rename(tmp_path / "in" / first.name)
-
-    done = try_filters(command, tmp_path, "--input", tmp_path / "in")
-    assert done.returncode == 0, done.stderr
-    assert "file that looks like an image 1" in done.stdout
-    page = (tmp_path / "page.html").read_text()
-    assert cells_of(page)["read"][0] == "94"
-    assert "others.zip/b.jsonl" in page
 
 
 def test_a_plain_loop_finds_the_same_failures_and_the_nearest_examples(command: Command, tmp_path: Path) -> None:
@@ -204,6 +189,24 @@ def test_a_sample_has_its_size_and_no_record_twice(name: str, count: int, tmp_pa
     assert len(found) == len(set(found)) == min(count, 302)
     if name == "a.jsonl" and count == 64:  # from all parts of the file
         assert len({int(text.split()[1]) // 30 for text in found if text.split()[1].isdigit()}) == 10
+
+
+def test_members_of_archives_are_in_the_sample(command: Command, tmp_path: Path) -> None:
+    plain = write(tmp_path)
+    assert try_filters(command, tmp_path, "--input", *plain).returncode == 0
+    numbers = cells_of((tmp_path / "page.html").read_text())
+
+    folder = tmp_path / "archives"
+    folder.mkdir()
+    with zipfile.ZipFile(folder / "all.zip", "w") as archive:
+        for path in plain:
+            archive.write(path, path.name)
+        archive.writestr("picture.png", b"\x89PNG\r\n\x1a\n" + bytes(100))
+
+    done = try_filters(command, tmp_path, "--input", folder, "--overwrite")
+    assert done.returncode == 0, done.stderr
+    assert cells_of((tmp_path / "page.html").read_text()) == numbers
+    assert "an image" in done.stdout
 
 
 VALUES = st.one_of(st.integers(0, 200_000).map(float), st.floats(0, 50, allow_nan=False))

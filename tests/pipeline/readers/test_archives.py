@@ -9,6 +9,8 @@ import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.clozeline.test_installation import run_without
@@ -88,30 +90,6 @@ def test_without_pypdf_a_pdf_in_an_archive_is_one_line(tmp_path: Path) -> None:
     assert "x.zip/x.pdf needs the package pypdf" in done.stderr and 'pip install "clozeline[corpora]"' in done.stderr
 
 
-DOCUMENTS = "First text. It is short.\n\n \n\nSecond text.\nIt has two lines.\n\n\nThird text.\n"
-
-
-@pytest.mark.parametrize("pack", [zipped, tarred])
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
-def test_documents_between_blank_lines_are_those_of_a_folder(
-    command, tmp_path: Path, pack: Callable[..., bytes], encoding: str
-) -> None:
-    texts = {f"{number}.txt": DOCUMENTS.replace("text", f"text {number}").encode(encoding) for number in range(3)}
-    (tmp_path / "in").mkdir()
-    for name, data in texts.items():
-        (tmp_path / "in" / name).write_bytes(data)
-    (tmp_path / "packed").write_bytes(pack(texts))
-
-    printed = set()
-    for name in ("in", "packed"):
-        done = command(
-            "shard", "--input", tmp_path / name, "--output", tmp_path / f"{name}_text", "--encoding", encoding
-        )
-        assert done.returncode == 0, done.stderr
-        printed.add(done.stdout.partition(":")[2])
-    assert len(printed) == 1 and "9 documents" in printed.pop()
-
-
 def encrypted(parts: dict[str, bytes | str]) -> bytes:
     """Return a zip file whose first member says that it is encrypted."""
     data = bytearray(zipped(parts))
@@ -138,3 +116,41 @@ def test_an_archive_may_not_grow_without_limit(command, tmp_path: Path) -> None:
     done = command("shard", "--input", tmp_path / "x.zip", "--output", tmp_path / "text", "--direct_num_workers", 1)
     assert done.returncode == 3 and "Traceback" not in done.stderr
     assert "x.zip grows beyond" in done.stderr and "--max_decompression_ratio" in done.stderr
+
+
+def test_an_archive_holds_what_its_files_hold_in_a_folder(command, documents: list[str], tmp_path: Path) -> None:
+    pytest.importorskip("lxml")
+    rows = [{"text": text} for text in documents]
+    articles = "".join(
+        f'<doc id="{i}" url="http://x.org/{i}" title="T">\nT\n{text}\n</doc>\n' for i, text in enumerate(documents)
+    )
+    table = pa.Table.from_pylist(rows[20:30])
+    parquet, arrow = io.BytesIO(), io.BytesIO()
+    pq.write_table(table, parquet)
+    with pa.ipc.new_file(arrow, table.schema) as writer:
+        writer.write_table(table)
+    members: dict[str, bytes | str] = {
+        "paragraphs.txt": "\r\n \r\n".join(documents[:60]),
+        "many.txt": "".join(f"Paragraph {i} has words.\n\n\n" for i in range(40_000)),
+        "utf-8 mark.txt": "\ufeff" + "\n\n".join(documents[60:]),
+        "records.jsonl": "".join(json.dumps(row) + "\n" for row in rows[:10]),
+        "table.csv": "text\n" + "".join(f'"{text}"\n' for text in documents[10:20]),
+        "table.parquet": parquet.getvalue(),
+        "table.arrow": arrow.getvalue(),
+        "wiki_00": articles,
+        "page.docx": docx("".join(map(word, documents[30:35]))),
+        "compressed.txt.gz": gzip.compress("\n\n".join(documents[35:40]).encode()),
+    }
+    for name, data in members.items():
+        path = tmp_path / "folder" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(data.encode() if isinstance(data, str) else data)
+    (tmp_path / "a.zip").write_bytes(zipped(members))
+    (tmp_path / "a.tar").write_bytes(tarred(members))
+
+    results = set()
+    for name in ("folder", "a.zip", "a.tar"):
+        done = command("shard", "--input", tmp_path / name, "--output", tmp_path / f"text {name}", "--num_shards", 2)
+        assert done.returncode == 0, done.stderr
+        results.add(done.stdout.splitlines()[0].split(": ", 1)[1])
+    assert len(results) == 1 and results.pop().startswith("40,286 documents")

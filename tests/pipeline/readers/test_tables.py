@@ -254,6 +254,8 @@ def test_several_columns_are_joined_as_paragraphs(tmp_path: Path, suffix: str) -
         expected[-1] = ""
     assert shown(read(path, "title, text")) == expected
     assert shown(read(path, "a,b")) == ["whole"] * len(ROWS)
+    alternatives = "body | body, title | title, text | a,b"  # the first of which all are there
+    assert shown(read(path, alternatives)) == [text.replace("title, text", alternatives) for text in expected]
     if suffix == "jsonl":
         first, *_ = read(path, "x,y")
         assert isinstance(first, Rejected) and first.keys == ("a,b", "title", "text")
