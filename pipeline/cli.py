@@ -20,7 +20,16 @@ from schemas.manifest import Manifest, read_manifest
 from schemas.terminal import OneLineParser, one_line, print_lines
 
 BEAM_FLAGS = "Any other flag goes to Beam: --direct_num_workers (worker processes on this machine), --runner ..."
-NOT_FOR_SAMPLES = ("dedup", "holdout", "num_shards", "shard_megabytes", "shuffle", "max_bad_ratio", "seed")
+NOT_FOR_SAMPLES = (
+    "dedup",
+    "drop_repeats",
+    "holdout",
+    "num_shards",
+    "shard_megabytes",
+    "shuffle",
+    "max_bad_ratio",
+    "seed",
+)
 """Flags of `shard` about what comes after the documents' steps, which --sample leaves out."""
 STOPPED = "stopped. Run the same command again to continue; finished pieces are reused."
 

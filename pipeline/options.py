@@ -136,6 +136,13 @@ class ShardJob:
         check=OneOf(("none", "exact", "minhash")),
         help="exact: drop documents with equal text; minhash: drop those with nearly equal text too",
     )
+    drop_repeats: int | None = option(
+        None,
+        check=positive,
+        metavar="N",
+        help="remove sentences that stand in N sentences in a row whose exact text occurred earlier in the shuffled "
+        "corpus; C4 has 3 (default: none)",
+    )
     holdout: float | None = option(
         None,
         check=fraction,

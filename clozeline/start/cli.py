@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from clozeline.installation import missing_extras
 from clozeline.start import plan_file
 from clozeline.start.closing import closing_lines
-from clozeline.start.decide import Machine, Sections, decide
+from clozeline.start.decide import Machine, Sections, decide, expected
 from clozeline.start.look import Look, look_at
 from clozeline.start.steps import facts_of, run_steps
 from schemas import storage
@@ -70,6 +70,12 @@ def _start(options: argparse.Namespace, prog: str) -> int:
     output = options.output
     if not storage.is_local(output):
         raise UsageError(f"--output {output} is a URL. `clozeline start` works in a folder of this machine.")
+    folder, written = os.path.realpath(options.input), os.path.realpath(output)
+    if os.path.isdir(folder) and os.path.join(written, "").startswith(os.path.join(folder, "")):
+        raise UsageError(
+            f"--output {storage.printable(output)} is in the folder {storage.printable(options.input)}, whose files "
+            "are all read. Give an --output outside of it."
+        )
     storage.check_writable_folder(output)
 
     path = os.path.join(output, plan_file.NAME)
@@ -108,7 +114,7 @@ def _is_agreed() -> bool:
 
 def _write_plan(options: argparse.Namespace, look: Look, path: str, prog: str) -> None:
     sections = decide(options.input, look, Machine.here(), options.hours or DEFAULT_HOURS, options.language)
-    print_lines(["", *_setting_lines(sections)])
+    print_lines(["", *_setting_lines(sections), expected(sections["train"]["config"].value)])
     command = shlex.join([*prog.split(), options.input, "--output", options.output])
     storage.publish(path, plan_file.to_text(sections, options.input, command).encode())
 

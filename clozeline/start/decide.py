@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from clozeline.start.look import Look
+from trainer.config.load import recipe_names, recipe_text
 
 MAIN_SHARE = 0.98
 """A text in one language by this share is taken to be in that one: the rest is names, quotations and errors."""
@@ -124,6 +125,14 @@ def _vocab(look: Look) -> dict[str, Setting]:
             "size": Setting(size, why),
         }
     return {"model": Setting("wordpiece", "BERT's kind; others are bytebpe and unigram"), "size": Setting(size, why)}
+
+
+def expected(recipe: str) -> str:
+    """Return what the recipe's header says of its results, or an empty string."""
+    header = recipe_text(recipe).partition("\n\n[")[0] if recipe in recipe_names() else ""
+    lines = [line.removeprefix("#").strip() for line in header.splitlines()]
+    starts = [number for number, line in enumerate(lines) if line.startswith("Expected")]
+    return " ".join(lines[starts[0] :]) if starts else ""
 
 
 def _train(machine: Machine, hours: float) -> dict[str, Setting]:

@@ -33,6 +33,7 @@ from pipeline.exchange.blocks import Shuffle
 from pipeline.exchange.exchange import Exchange, Plan, Plans, Step, Written
 from pipeline.jobs.near_duplicates import SHARDS, Search, near_duplicates_to_drop, rounds_for
 from pipeline.jobs.publish_text import TextStagings, add_text_reports, publish_text, publish_with_held_out
+from pipeline.jobs.repeats import DropRepeats, write_draft_of_bucket
 from pipeline.jobs.shard_options import one_listing, resolved
 from pipeline.jobs.shard_warnings import warn_of_empty_files, warn_of_flags_without_effect, warn_of_unknown_keys
 from pipeline.options import ShardJob
@@ -226,6 +227,8 @@ def _estimate(job: ShardJob, files: list[InputFile], splits: int) -> estimate.Es
     seconds = text_bytes / estimate.WRITE_RUNS_BYTES_PER_SECOND + text_bytes / estimate.WRITE_SHARDS_BYTES_PER_SECOND
     if job.dedup == "minhash":
         seconds += text_bytes / estimate.MINHASH_BYTES_PER_SECOND
+    if job.drop_repeats is not None:
+        seconds += text_bytes / estimate.REPEATS_BYTES_PER_SECOND
 
     return estimate.Estimate(
         splits=splits,
@@ -305,10 +308,14 @@ class ShardCorpora(beam.PTransform):
         survey = AsSingleton(self._survey(pbegin, runs))
         plans = AsSingleton(pbegin | "Plan shards" >> call_once(_plans, survey))
 
-        options = ShardOptions(self.job.dedup, self.job.seed, self.job.holdout)
-        write = Step("write", partial(_write_shard, options=options, staging=self.staging), SHARDS)
+        repeats = self.job.drop_repeats
+        options = ShardOptions(self.job.dedup, self.job.seed, self.job.holdout, repeats)
+        make = _write_shard if repeats is None else write_draft_of_bucket
+        write = Step("write", partial(make, options=options, staging=self.staging), SHARDS)
         streams = self._streams(runs, survey)
         shards = pbegin | "Write shards" >> Exchange(streams, write, plans, self.shuffle, self.staging)
+        if repeats is not None:
+            shards = pbegin | "Drop repeats" >> DropRepeats(shards, repeats, self.shuffle, self.staging)
         summaries = AsList(shards | "Summarize parts" >> SummarizeParts(add_text_reports, self.staging))
         if self.held_out is None:
             finish = call_last(publish_text, survey, summaries, self.provenance, self.staging)

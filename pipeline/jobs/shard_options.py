@@ -27,8 +27,19 @@ LIMITS = ("max_bad_ratio", "max_undecodable_ratio")
 They change no piece, so they are not part of the staging's key: a job with other limits reuses the pieces.
 """
 
-OPTIONAL = ("languages", "min_language_confidence", "filters", "decontaminate", "mask_private", "holdout")
+OPTIONAL = (
+    "languages",
+    "min_language_confidence",
+    "filters",
+    "decontaminate",
+    "mask_private",
+    "drop_repeats",
+    "holdout",
+)
 """Options that the manifest records only if they were given."""
+
+LATER = ("drop_repeats",)
+"""Options that are part of the staging's key only if they were given, so that jobs without them keep theirs."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +74,8 @@ class Resolved:
 
     def identity(self, listings: list[Listing]) -> dict[str, Any]:
         """Return what the pieces of the job depend on. Jobs with the same identity share their staging."""
-        options = {name: value for name, value in recorded_options(self.job).items() if name not in LIMITS}
+        recorded = {name: value for name, value in recorded_options(self.job).items() if name not in LIMITS}
+        options = {name: value for name, value in recorded.items() if value is not None or name not in LATER}
         whole = one_listing(listings)
         identity: dict[str, Any] = {
             "options": options | self.hashes(),

@@ -71,8 +71,10 @@ _DISAMBIGUATION_TEMPLATES = (
     r"|вишезначна одредница|αποσαφήνιση|פירושונים|توضيح|صفحة توضيح|ابهام‌زدایی|aimai|[\w]{0,8}曖昧さ回避"
     r"|消歧[义義][页頁]?|동음이의(?:어)?|동명이인|แก้กำกวม"
 )
-_IS_DISAMBIGUATION = re.compile(
-    rf"\{{\{{\s*+(?:{_DISAMBIGUATION_TEMPLATES})\s*(?:\||\}}\}})|__DISAMBIG__", re.IGNORECASE
+# Two patterns, because Python searches several times as fast for one that begins with fixed characters.
+_DISAMBIGUATIONS = (
+    re.compile(rf"\{{\{{\s*+(?:{_DISAMBIGUATION_TEMPLATES})\s*(?:\||\}}\}})", re.IGNORECASE),
+    re.compile("__DISAMBIG__", re.IGNORECASE),
 )
 
 
@@ -173,8 +175,11 @@ def _reason_to_leave_out(parts: dict[str, str]) -> str | None:
         return OTHER_MODEL
     if not text or text.isspace():
         return NO_TEXT
-    is_named = _IS_DISAMBIGUATION.search(text) and _IS_DISAMBIGUATION.search(without_opaque(text))
-    return DISAMBIGUATION if is_named else None
+    return DISAMBIGUATION if _is_disambiguation(text) and _is_disambiguation(without_opaque(text)) else None
+
+
+def _is_disambiguation(text: str) -> bool:
+    return any(named.search(text) for named in _DISAMBIGUATIONS)
 
 
 def _parse(xml: str) -> dict[str, str]:

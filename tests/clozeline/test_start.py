@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import signal
+import subprocess
 import tomllib
 import zipfile
 from pathlib import Path
@@ -14,7 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from clozeline.cli import main
+from tests import forked
 from tests.conftest import Run
+from tests.trainer.distributed.test_stop import wait_for
 
 SMALL_RUN = """
 "run.max_steps" = 12
@@ -107,12 +112,41 @@ def test_one_command_goes_all_the_way_and_a_change_repeats_what_depends_on_it(fo
     assert json.loads(Path("out/text/manifest.json").read_text())["totals"]["documents"] + held_out >= 120
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_it_continues_where_it_was_interrupted(folder: Path, run: Run, number: int) -> None:
+    start = ("python", "-m", "clozeline", "start", folder)
+    assert run(*start, "--plan_only").returncode == 0
+    change('config = "cpu_minutes"', 'config = "tiny"')
+    change("size = 4000", "size = 300")
+    plan = Path("out/clozeline.toml")
+    small = SMALL_RUN.replace(" = 12", " = 240").replace('every" = 4', 'every" = 12')
+    plan.write_text(re.sub('"run.max_hours".*\n', small, plan.read_text()))
+
+    for seen in ("out/text/manifest.json", "out/vocab/manifest.json", "out/run/checkpoints/step-00000012"):
+        process = forked.Command(start, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        wait_for(Path(seen), process)
+        if number == signal.SIGTERM:
+            os.kill(process.pid, number)
+        else:
+            os.killpg(process.pid, number)
+        output, _ = process.communicate(timeout=120)
+        assert process.returncode in (-number, 75, 130, 143), output
+        assert "Traceback" not in output
+
+    change('"run.max_steps" = 240', '"run.max_steps" = 240  # as before')
+    done = run(*start)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("done before") == 4 and "Resuming from" in done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         (["nothing_here"], "--input nothing_here matches no file"),
         (["pictures"], "pictures holds no text that can be read: 1 x an image."),
         (["my texts", "--output", "s3://bucket/out"], "is a URL"),
+        (["."], "--output out is in the folder ., whose files are all read."),
         (["my texts", "--hours", "soon"], "argument --hours: invalid number of hours value: 'soon'"),
         (["my texts", "--hour", "1"], "Did you mean --hours?"),
     ],
