@@ -174,12 +174,18 @@ def _run_shard(invocation: Invocation) -> None:
         return
 
     with stop_signals.reported_as_finished(storage.printable(job.output)):
-        print_lines([_result_line(manifest, job.output), *summary_lines(manifest)])
+        print_lines([_result_line(manifest, job.output), *summary_lines(manifest), *_where_listed(job.output)])
         if job.holdout is not None:
             held_out = held_out_folder(job.output)
             print_lines([_result_line(read_manifest(held_out, "text"), held_out)])
         for line in warning_lines(manifest, job.text_layout):
             _warn(line)
+
+
+def _where_listed(output: str) -> list[str]:
+    """Return a line with the folder that lists bad records and files that are not text, if there are any."""
+    folder = storage.join(output, "rejected")
+    return [f"  listed one by one in {one_line(storage.printable(folder))}"] if storage.exists(folder) else []
 
 
 def _try_filters(job: ShardJob, invocation: Invocation) -> None:

@@ -60,7 +60,7 @@ def read_corpora(path: str) -> list[Corpus]:
     """Return the corpora of a TOML file. Raises UsageError, with the place, for what is wrong in it."""
     shown = f"--inputs {storage.printable(path)}"
     try:
-        content = tomllib.loads(storage.read(path).decode("utf-8-sig"))
+        content = tomllib.loads(storage.read_named("--inputs", path).decode("utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{shown} is not TOML: {error}. docs/own_corpus.md has an example.") from error
 

@@ -16,6 +16,7 @@ The launcher writes them before the graph runs, and workers read them.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
@@ -54,6 +55,7 @@ MAX_CHECKED_FILES = 256
 SPLITS_PER_FILE = 1024
 
 _INPUTS = "inputs.json"
+_NUMBER = re.compile(r"\b\d[\d,]*\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,10 +211,11 @@ def _check_first_files(files: Sequence[InputFile], wanted: Format | Literal["aut
 
 
 def _by_kind(errors: dict[str, DataError]) -> str:
-    """Return the first error of each kind. Errors are of one kind if they differ in the file's path alone."""
+    """Return the first error of each kind. Errors are of one kind if they differ in the path and in numbers alone."""
     kinds: dict[str, list[str]] = {}
     for path, error in errors.items():
-        kinds.setdefault(str(error).replace(path, ""), []).append(str(error))
+        kind = _NUMBER.sub("", str(error).replace(path, ""))
+        kinds.setdefault(kind, []).append(str(error))
 
     sentences = [same[0] + (f" (and {len(same) - 1:,} more like it)" if same[1:] else "") for same in kinds.values()]
     return " ".join(sentences)

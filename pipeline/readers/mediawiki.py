@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pipeline.readers.inputs import FileRange
 
 OUTSIDE = "text outside of <page>"
+NOT_ALONE = "<page> that is not alone on its line"
 UNCLOSED = "<page> without </page>"
 NOT_XML = "page that is not XML"
 TOO_DEEP = "wikitext nested too deeply"
@@ -131,7 +132,7 @@ class _Around:
         text = b"" if line is None else line.strip().removeprefix(BYTE_ORDER_MARK)
         if text.startswith(_HEADER):
             self._in_header = True
-        self.has_end = self.has_end or text.startswith(_END)
+        self.has_end = self.has_end or _END in text
         is_page = b"<page" in text  # its tag is not alone on its line
         if self._in_header and not is_page:
             self._in_header = _END_OF_HEADER not in text
@@ -140,7 +141,7 @@ class _Around:
         is_expected = line is not None and (not text or text.startswith(_AROUND)) and not is_page
         if is_page or (not is_expected and not self._is_rejected):
             self._is_rejected = True
-            yield Rejected(OUTSIDE, _SOURCE, offset, excerpt_of(line or b""))
+            yield Rejected(NOT_ALONE if is_page else OUTSIDE, _SOURCE, offset, excerpt_of(line or b""))
 
 
 def _article(page: DocumentLines) -> Record | Rejected:

@@ -193,5 +193,5 @@ def _too_many_error(file: Report, max_ratio: float) -> DataError:
     return DataError(
         f"{file['path']} is not {name}: at least {file['count']:,} of about {file['size']:,} bytes "
         f"cannot be decoded, the first at {place}; --max_undecodable_ratio is {max_ratio:.2%}. "
-        f"{advice}."
+        f"{advice.removesuffix('.')}."
     )

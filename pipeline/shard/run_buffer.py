@@ -90,7 +90,8 @@ class RunBuffer:
     characters, text_bytes: of all sentences.
     ledger: number of dropped records by (reason, source).
     cleaning: number of changes by each cleaning rule.
-    rejected: number of rejected records, without harmless ones.
+    dropped: number of documents that a step dropped, or that are beyond a share.
+    rejected: number of rejected records, without harmless ones, and `bad` of them by (reason, source).
     excerpts: entries of OUTPUT/rejected/, for the first MAX_EXCERPTS of them.
     listed: entries of OUTPUT/rejected/ for what is no bad record: the first MAX_EXCERPTS files of folders that are not
     text, and documents whose step says so.
@@ -108,7 +109,9 @@ class RunBuffer:
     text_bytes: int = 0
     ledger: Counter[tuple[str, str]] = field(default_factory=Counter)
     cleaning: Counter[str] = field(default_factory=Counter)
+    dropped: int = 0
     rejected: int = 0
+    bad: Counter[tuple[str, str]] = field(default_factory=Counter)
     excerpts: list[Report] = field(default_factory=list)
     listed: list[Report] = field(default_factory=list)
     undecodable: list[Report] = field(default_factory=list)
@@ -122,6 +125,7 @@ class RunBuffer:
             done = step(document, reading)
             if isinstance(done, Drop):
                 self.ledger[done.reason, record.source] += 1
+                self.dropped += 1
                 if done.is_listed:
                     place = file_range.place(record.position)
                     self._list(done.reason, record.source, place, record.text[:EXCERPT_CHARACTERS])
@@ -135,6 +139,7 @@ class RunBuffer:
         number = document_id(encoded)
         if reading.share < 1 and not is_in_share(number, reading.share, reading.seed):
             self.ledger[BEYOND_SHARE, record.source] += 1
+            self.dropped += 1
             return
         self.ids.append(number)
         self.sources.append(record.source)
@@ -167,6 +172,7 @@ class RunBuffer:
             return
 
         self.rejected += 1
+        self.bad[record.reason, record.source] += 1
         if len(self.excerpts) == MAX_EXCERPTS:
             return
 

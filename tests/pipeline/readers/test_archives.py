@@ -90,6 +90,34 @@ def test_without_pypdf_a_pdf_in_an_archive_is_one_line(tmp_path: Path) -> None:
     assert "x.zip/x.pdf needs the package pypdf" in done.stderr and 'pip install "clozeline[corpora]"' in done.stderr
 
 
+def encrypted(parts: dict[str, bytes | str]) -> bytes:
+    """Return a zip file whose first member says that it is encrypted."""
+    data = bytearray(zipped(parts))
+    data[data.find(b"PK\x03\x04") + 6] |= 1
+    data[data.find(b"PK\x01\x02") + 8] |= 1
+    return bytes(data)
+
+
+def test_encrypted_members_are_bad_records(command, tmp_path: Path) -> None:
+    (tmp_path / "x.zip").write_bytes(encrypted({"secret.txt": "A text.", "open.txt": "Another text. It is read."}))
+    arguments = ("shard", "--input", tmp_path / "x.zip", "--output", tmp_path / "text")
+    refused = command(*arguments)
+    assert refused.returncode == 3 and "member of an archive that is encrypted" in refused.stderr
+    assert f"of {tmp_path}/x.zip/secret.txt" in refused.stderr
+
+    done = command(*arguments, "--max_bad_ratio", 1)
+    assert done.returncode == 0 and "1 document" in done.stdout
+    assert "1 x member of an archive that is encrypted (archive)" in done.stdout
+
+
+def test_an_archive_may_not_grow_without_limit(command, tmp_path: Path) -> None:
+    parts: dict[str, bytes | str] = {f"{number}.txt": b"One text. " * (10 << 20) for number in range(3)}
+    (tmp_path / "x.zip").write_bytes(zipped(parts))
+    done = command("shard", "--input", tmp_path / "x.zip", "--output", tmp_path / "text", "--direct_num_workers", 1)
+    assert done.returncode == 3 and "Traceback" not in done.stderr
+    assert "x.zip grows beyond" in done.stderr and "--max_decompression_ratio" in done.stderr
+
+
 def test_an_archive_holds_what_its_files_hold_in_a_folder(command, documents: list[str], tmp_path: Path) -> None:
     pytest.importorskip("lxml")
     rows = [{"text": text} for text in documents]

@@ -97,6 +97,10 @@ def test_lines_after_an_unclosed_quote_are_rows_again(tmp_path: Path) -> None:
         ("x.csv", "\ufefftext\tsource", "a, b\tweb"),
         ("x.csv", "n, text, source", '1, "a, b", web'),
         ("x.tsv", "a;b;source\ttext", "web\ta, b"),
+        ("x.csv", "sep=;\ntext;n", "a, b;1"),
+        ("x.csv", "\ufeffsep=|\r\ntext|source", "a, b|web"),
+        ("x.csv", '"sep=\t"\nsource\ttext', "web\ta, b"),
+        ("x.csv", "sep=;text", "web;a, b"),
         ("x.tab", '\n\n"source"\t"text"', "web\ta, b"),
     ],
 )
