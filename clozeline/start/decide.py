@@ -89,6 +89,7 @@ def _shard(folder: str, look: Look, language: str | None) -> dict[str, Setting]:
     settings = {
         "input": Setting([folder]),
         "language": _language(look, language),
+        "encoding": Setting("auto", "each file of text in the encoding that its bytes show"),
         "dedup": Setting(
             "exact", '"minhash" also drops documents that are nearly equal, as those of the web often are'
         ),

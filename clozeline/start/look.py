@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from clozeline.start.text_keys import ROWS_OF, text_key
+from pipeline.readers.encodings import AUTO
 from pipeline.readers.formats import ForeignFileError, named_format
 from pipeline.readers.inputs import FileRange, Split, ranges_of, with_format
 from pipeline.readers.listing import InputFile, list_inputs
@@ -105,7 +106,7 @@ def look_at(folder: str) -> Look:
 
 def _found(file: InputFile, is_opened: bool) -> FileRange | str:
     """Return the whole file as a range with its format, or what it is if it is left out."""
-    file_range = next(ranges_of(file, named_format(file.path) or "auto"))
+    file_range = next(ranges_of(file, named_format(file.path) or "auto", AUTO))
     file_range = replace(file_range, end=file.size, in_folder=True)
     try:
         return with_format(file_range) if is_opened else file_range
