@@ -33,8 +33,11 @@ from pipeline.jobs.text_folder import DivideText, TextFolder
 from pipeline.options import PairsJob
 from pipeline.pairs.build_shard import PairShard, build_shard, most_frequent_tokens
 from pipeline.pairs.corpus import PairOptions
-from pipeline.pairs.encoding import Encoder, EncoderPool
+from pipeline.pairs.encoders import EncoderByLanguage, EncoderPool, TextEncoder
+from pipeline.pairs.encoding import Encoder
 from pipeline.pairs.published_tokenizer import check_encoding, without_dropout
+from pipeline.pairs.segmenters import AUTO, NONE, segmenter_of, versions_of, word_marker
+from pipeline.shard.languages import language_of_text
 from pipeline.vocab.cut_words import check_rules
 from pipeline.vocab.kinds import maker_of
 from schemas import FORMAT_VERSION, shards, storage
@@ -75,6 +78,10 @@ def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     recorded = recorded_options(job)
     if job.languages is None:
         del recorded["languages"]
+    segmenters = _segmenters(job, text)
+    versions = versions_of(list(segmenters.values()))
+    if versions:
+        recorded["segmenter_versions"] = versions
     identity = {
         "options": recorded,
         "seed": job.seed,
@@ -88,7 +95,7 @@ def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     options = beam_options(checked, beam_arguments, text.totals["text_bytes"])
     job = _for_workers(job, options)
     staging = plan_staging(job.output, "pairs", identity)
-    plan = PairsPlan(job, tokenizer_json, vocabulary.model, TextFolder.of(job.text, text), staging)
+    plan = PairsPlan(job, tokenizer_json, vocabulary.model, TextFolder.of(job.text, text), staging, segmenters)
     execution = partial(_execution, plan, provenance, options)
     return run_job("pairs", Wanted("pairs", provenance, job.overwrite), staging, options, execution)
 
@@ -102,10 +109,10 @@ def check(job: PairsJob, vocabulary: Vocabulary) -> None:
             f"--max_length {job.max_length} is more than the 16-bit positions of a shard allow. "
             f"Give at most {MAX_LENGTH}."
         )
-    if job.word_segmenter == "jieba" and not maker_of(vocabulary.model).isolates_ideographs:
+    if job.word_segmenter != NONE and not maker_of(vocabulary.model).isolates_ideographs:
         raise UsageError(
-            f"--word_segmenter jieba needs a token for each Chinese character, which {vocabulary.model} does not have. "
-            "Use a wordpiece vocabulary, or leave the flag out."
+            f"--word_segmenter {job.word_segmenter} needs tokens that spell the characters of a word, which those of "
+            f"{vocabulary.model} do not. Use a wordpiece vocabulary, or leave the flag out."
         )
 
 
@@ -125,6 +132,25 @@ def _chosen_languages(job: PairsJob, text: Manifest) -> str | None:
     return ",".join(codes)
 
 
+ALL = ""
+"""The key of the segmenter of a text that has no column `language`."""
+
+
+def _segmenters(job: PairsJob, text: Manifest) -> dict[str, str]:
+    """Return the name of the segmenter for each language that has one, or that of ALL documents."""
+    if job.word_segmenter == NONE:
+        return {}
+    if job.word_segmenter != AUTO:
+        return {ALL: job.word_segmenter}
+
+    found = text.statistics.get("documents_by_language")
+    if not found:
+        name = segmenter_of(language_of_text(text))
+        return {} if name == NONE else {ALL: name}
+    codes = job.languages.split(",") if job.languages else sorted(found)
+    return {code: name for code in codes if (name := segmenter_of(code)) != NONE}
+
+
 def _for_workers(job: PairsJob, options: PipelineOptions) -> PairsJob:
     """Return the job with paths that workers can open."""
     return replace(
@@ -142,7 +168,7 @@ class PairsPlan:
     job: the job's options, with paths that workers can open.
     tokenizer_json: the vocabulary, without BPE dropout.
     model: the kind of vocabulary. text: the folder of text shards.
-    staging: the staging area of the output folder.
+    staging: the staging area of the output folder. segmenters: as `_segmenters` returns them.
     """
 
     job: PairsJob
@@ -150,6 +176,7 @@ class PairsPlan:
     model: Model
     text: TextFolder
     staging: Staging
+    segmenters: dict[str, str]
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -222,7 +249,7 @@ def build_pair_shard(target: PairShard, plan: PairsPlan) -> Report:
     options = PairOptions(job.objective, job.max_length, job.short_seq_prob, job.seed, job.static_masks, masking)
     vocabulary = _vocabulary(plan.tokenizer_json)
 
-    with _encoders(plan.tokenizer_json, plan.model, job.word_segmenter).lend() as encoder:
+    with _encoders(plan.tokenizer_json, plan.model, tuple(plan.segmenters.items())).lend() as encoder:
         data, report = build_shard(target, encoder, vocabulary, options)
     return plan.staging.keep_shard(target.name, data, report)
 
@@ -234,22 +261,21 @@ def _vocabulary(tokenizer_json: bytes) -> Vocabulary:
 
 
 @lru_cache(maxsize=1)
-def _encoders(tokenizer_json: bytes, model: Model, word_segmenter: str) -> EncoderPool:
+def _encoders(tokenizer_json: bytes, model: Model, segmenters: tuple[tuple[str, str], ...]) -> EncoderPool:
     """Return this process's pool of encoders, which keep their caches from one shard to the next.
 
     `lru_cache` does not lock: two threads that call this first at the same time may each make a pool. The pool that
     the cache does not keep still serves the shard it was made for.
     """
-    return EncoderPool(partial(_new_encoder, tokenizer_json, model, word_segmenter))
+    return EncoderPool(partial(_new_encoder, tokenizer_json, model, segmenters))
 
 
-def _new_encoder(tokenizer_json: bytes, model: Model, word_segmenter: str) -> Encoder:
-    if word_segmenter == "none":
-        return Encoder(tokenizer_json, model)
-
-    from pipeline.pairs.word_segmentation import joined_words  # loads a dictionary, which takes 1 s and 150 MB
-
-    return Encoder(tokenizer_json, model, joined_words)
+def _new_encoder(tokenizer_json: bytes, model: Model, segmenters: tuple[tuple[str, str], ...]) -> TextEncoder:
+    by_language = {language: Encoder(tokenizer_json, model, word_marker(name)) for language, name in segmenters}
+    if ALL in by_language:
+        return by_language[ALL]
+    other = Encoder(tokenizer_json, model)
+    return EncoderByLanguage(by_language, other) if by_language else other
 
 
 def add_pair_reports(reports: list[Report]) -> Report:
