@@ -8,7 +8,7 @@ A map: no pair shard needs another one. The last step publishes them with the da
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -176,7 +176,7 @@ class PairsPlan:
     model: Model
     text: TextFolder
     staging: Staging
-    segmenters: dict[str, str]
+    segmenters: dict[str, str] = field(default_factory=dict)
 
     @property
     def languages(self) -> tuple[str, ...]:

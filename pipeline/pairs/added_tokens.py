@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from itertools import accumulate, chain
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -95,13 +95,19 @@ class AddedTokens:
         spans = {word: encoding.word_to_chars(word) or (0, 0) for word in encoding.word_ids if word is not None}
         marks_C = mark_words([text], [[text[start:end] for start, end in spans.values()]])
 
-        lengths = [end - start for start, end in spans.values()]
-        first_of_word = dict(zip(spans, accumulate(lengths, initial=0), strict=False))
+        marks_of_word: dict[int | None, dict[int, int]] = {}
+        place = 0
+        for word, (start, end) in spans.items():
+            marks_of_word[word] = dict(
+                zip(range(start, end), marks_C[place : place + end - start].tolist(), strict=True)
+            )
+            place += end - start
+
         marks = []
         for token_id, word, (first, _) in zip(encoding.ids, encoding.word_ids, encoding.offsets, strict=True):
-            start, end = spans[word] if word is not None else (0, 0)
-            is_marked = start <= first < end and (token_id not in self._ids or end - start == 1)
-            marks.append(int(marks_C[first_of_word[word] + first - start]) if is_marked else KEPT)
+            of_word = marks_of_word.get(word, {})
+            is_long = token_id in self._ids and len(of_word) > 1
+            marks.append(KEPT if is_long else of_word.get(first, KEPT))
         return marks
 
     def _with_prefix_spaces(self, sentences: list[str]) -> list[str]:

@@ -70,7 +70,7 @@ class WordMarker:
 
         begins_K, follows_K, is_last_K = self._segment(runs, spelled, found)
         is_first_C = np.zeros(found.characters, dtype=bool)
-        is_first_C[offsets_of([len(word) for word in chain.from_iterable(words_of_run)])] = True
+        is_first_C[_starts_of(list(chain.from_iterable(words_of_run)))] = True
 
         letter_K = found.base_B[found.place_K]
         marks_C[letter_K[is_first_C[letter_K] & follows_K]] = CONTINUES
@@ -95,7 +95,7 @@ class WordMarker:
             written = _find_letters(texts, self._script)
 
         begins_C = np.zeros(written.characters, dtype=bool)
-        starts_R1 = offsets_of([len(text) for text in texts])
+        starts_R1 = _starts_of(texts)
         begins_C[starts_R1] = True
         for run in np.flatnonzero(written.letters_R):
             begins_C[starts_R1[run] + np.array(self._cut(texts[run]), np.int64)] = True
@@ -126,9 +126,14 @@ def _find_letters(texts: list[str], script: Script) -> _Letters:
     is_letter_B = _in_ranges(points_C[base_B], script.letters)
     place_K = np.flatnonzero(is_letter_B)
 
-    starts_R1 = offsets_of([len(text) for text in texts])
+    starts_R1 = _starts_of(texts)
     letters_R = np.diff(np.searchsorted(base_B[place_K], starts_R1))
     return _Letters(len(points_C), base_B, is_letter_B, place_K, letters_R)
+
+
+def _starts_of(texts: list[str]) -> Ints:
+    """Return where each text begins if all are laid end to end, and the end."""
+    return offsets_of(np.fromiter(map(len, texts), np.int64, len(texts)))
 
 
 def _in_ranges(points: NDArray[np.uint32], ranges: Ranges) -> Bools:
