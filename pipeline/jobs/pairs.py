@@ -79,7 +79,7 @@ def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     if job.languages is None:
         del recorded["languages"]
     segmenters = _segmenters(job, text)
-    versions = versions_of(list(segmenters.values()))
+    versions = versions_of(segmenters.values())
     if versions:
         recorded["segmenter_versions"] = versions
     identity = {

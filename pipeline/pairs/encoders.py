@@ -24,7 +24,7 @@ class EncoderByLanguage:
     def __init__(self, encoders: dict[str, Encoder], other: Encoder):
         """Take the encoder of each language, and that of all other languages. One at least marks words."""
         self._encoders = [*encoders.values(), other]
-        self._languages = pa.array(encoders, pa.string())
+        self._languages = pa.array(list(encoders), pa.string())
 
     def encode_text(self, text: pa.Table) -> Iterator[EncodedStrings]:
         """Yield the ids of the sentences of a text shard with the column `language`, a chunk of text at a time."""

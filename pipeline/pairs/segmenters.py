@@ -4,8 +4,8 @@
     sudachi   Japanese   Sudachi's short units (mode A), with its small dictionary
     nlpo3     Thai       newmm: the fewest words of PyThaiNLP's list, never cut inside of a character cluster
 
-All are deterministic, read packaged dictionaries alone, and download nothing. Versions of dictionaries decide where
-words begin, so they are part of a job's identity; jieba's is not, which has had no release since 2020.
+All are deterministic, read packaged dictionaries alone, and download nothing. Versions of code and dictionary decide
+where words begin, so they are part of a job's identity; jieba's is not, because it has had no release since 2020.
 """
 
 from __future__ import annotations
@@ -69,18 +69,17 @@ _loading = threading.Lock()
 class Segmenter:
     """A segmenter, for texts in one language.
 
-    make: returns a function that cuts texts, for one thread. modules: what `make` imports. packages: those with the
-    code and the dictionary, whose versions are recorded.
+    make: returns a function that cuts texts, for one thread. packages: those with its code and its dictionary, by the
+    names of their modules, if their versions are recorded.
     """
 
     language: str
     script: Script
     make: Callable[[], Cut]
-    modules: tuple[str, ...]
     packages: tuple[str, ...] = ()
 
 
-# Loading a segmenter takes up to a second and 150 MB, so threads share what they only read.
+# Loading a segmenter takes up to a second and 65 MB, so threads share what they only read.
 
 
 def _make_jieba() -> Cut:
@@ -163,15 +162,14 @@ def _begins_of(words: Iterable[str]) -> list[int]:
 
 
 SEGMENTERS: dict[str, Segmenter] = {
-    "jieba": Segmenter("zh", Script(IDEOGRAPHS), _make_jieba, ("jieba",)),
+    "jieba": Segmenter("zh", Script(IDEOGRAPHS), _make_jieba),
     "sudachi": Segmenter(
         "ja",
         Script((*IDEOGRAPHS, *_KANA), _VOICED_MARKS),
         _make_sudachi,
         ("sudachidict_small", "sudachipy"),
-        ("sudachidict-small", "sudachipy"),
     ),
-    "nlpo3": Segmenter("th", Script(_THAI, _THAI_MARKS), _make_nlpo3, ("nlpo3", "pythainlp"), ("nlpo3", "pythainlp")),
+    "nlpo3": Segmenter("th", Script(_THAI, _THAI_MARKS), _make_nlpo3, ("nlpo3", "pythainlp")),
 }
 """The segmenters by the values of --word_segmenter."""
 
@@ -181,28 +179,23 @@ def segmenter_of(language: str) -> str:
     return next((name for name, segmenter in SEGMENTERS.items() if segmenter.language == language), NONE)
 
 
-def word_marker(name: str) -> WordMarker | None:
-    """Return what marks words by the segmenter with this name, for one thread. None without a segmenter.
+def word_marker(name: str) -> WordMarker:
+    """Return what marks words by the segmenter with this name, for one thread.
 
     Raises ModuleNotFoundError if its packages are not installed.
     """
-    if name == NONE:
-        return None
     segmenter = SEGMENTERS[name]
     return WordMarker(segmenter.make(), segmenter.script)
 
 
-def versions_of(names: list[str]) -> dict[str, str]:
+def versions_of(names: Iterable[str]) -> dict[str, str]:
     """Return the versions of the packages that decide how the segmenters with these names cut.
 
     Raises ModuleNotFoundError if one is not installed.
     """
     versions = {}
-    for segmenter in (SEGMENTERS[name] for name in sorted(names) if name != NONE):
-        if not segmenter.packages:
-            continue
-        for module in segmenter.modules:
-            if find_spec(module) is None:
-                raise ModuleNotFoundError(f"No module named {module!r}", name=module)
-        versions |= {package: version(package) for package in segmenter.packages}
+    for package in sorted({package for name in names for package in SEGMENTERS[name].packages}):
+        if find_spec(package) is None:
+            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+        versions[package] = version(package)
     return versions

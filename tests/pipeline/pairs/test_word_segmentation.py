@@ -10,7 +10,7 @@ from pipeline.vocab.cut_words import library_cutter
 
 cut = library_cutter("wordpiece", lowercase=True)
 cut_with_marks = library_cutter("wordpiece", lowercase=False)
-MARKERS = {name: marker for name in SEGMENTERS if (marker := word_marker(name)) is not None}
+MARKERS = {name: word_marker(name) for name in SEGMENTERS}
 
 
 def words(name: str, text: str, cut=cut_with_marks) -> list[str]:
