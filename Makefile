@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt
 
-.PHONY: setup demo test test-fast lint docs bench bench_quality gpu gpu_bundle
+.PHONY: setup demo test test-fast lint docs bench bench_corpora bench_quality gpu gpu_bundle
 
 setup: .venv/installed
 
@@ -19,7 +19,7 @@ setup: .venv/installed
 	touch $@
 
 demo: setup
-	$(BIN)/python deploy/demo/run.py
+	$(BIN)/clozeline demo
 
 # Files run in their order on disk: xdist would sort them by their number of tests, so that the longest comes last.
 WORKERS ?= 3
@@ -50,9 +50,17 @@ bench: .venv/installed_dev
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/saves.py
 
+# Whole jobs of `shard` beside datatrove and WikiExtractor: make bench_corpora DUMP=enwiki-....xml.bz2 PAGES=FOLDER_OF_HTML
+PAGES ?= /usr/share/doc
+bench_corpora: .venv/installed_dev
+	$(BIN)/python -m clozeline.demo.corpus out/corpora/documents.jsonl --megabytes 20
+	$(BIN)/python -m pip install --quiet --target out/corpora/rivals spacy faust-cchardet warcio wikiextractor
+	$(BIN)/python benchmarks/corpora.py --documents out/corpora/documents.jsonl $(if $(DUMP),--dump $(DUMP)) \
+	    --pages $(PAGES) --rivals out/corpora/rivals --output out/corpora
+
 # What 2 and 10 minutes of one core buy, beside transformers' run_mlm, on the documentation that Python carries.
 bench_quality: .venv/installed_dev
-	$(BIN)/python deploy/demo/corpus.py out/quality/corpus.jsonl --megabytes 24
+	$(BIN)/python -m clozeline.demo.corpus out/quality/corpus.jsonl --megabytes 24
 	$(BIN)/python benchmarks/quality.py out/quality/corpus.jsonl --output out/quality
 
 # The trainer beside transformers, and the tests marked gpu. The machine needs an image with PyTorch 2.10 or newer, and

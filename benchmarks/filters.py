@@ -1,6 +1,6 @@
 """Compares the rules of `shard --filters` with datatrove's filters: agreement for each rule, and documents per second.
 
-    python deploy/demo/corpus.py out/filters.jsonl --megabytes 24
+    python -m clozeline.demo.corpus out/filters.jsonl --megabytes 24
     pip install "datatrove==0.10.1" spacy loguru
     python benchmarks/filters.py out/filters.jsonl --documents 4000
 

@@ -1,8 +1,9 @@
-"""Runs other libraries on the same text, each in a separate process. Called by run.py, which times them.
+"""Runs other libraries on the same text, each in a separate process. Called by run.py and corpora.py,
+which time them.
 
 python benchmarks/rivals.py encode_batch_fast CORPUS.jsonl TOKENIZER.json
 python benchmarks/rivals.py train_from_iterator CORPUS.jsonl SIZE
-python benchmarks/rivals.py datatrove FOLDER_OF_JSONL OUTPUT
+python benchmarks/rivals.py datatrove FOLDER OUTPUT [READER [FILTERS [WORKERS]]]
 """
 
 from __future__ import annotations
@@ -35,17 +36,41 @@ def train_from_iterator(corpus: str, size: str) -> None:
         tokenizer.train_from_iterator((json.loads(line)["text"] for line in file), trainer)
 
 
-def datatrove(folder: str, output: str) -> None:
-    """Read documents and write them unchanged, with two workers."""
+def datatrove(folder: str, output: str, reader: str = "jsonl", filters: str = "none", workers: str = "2") -> None:
+    """Read the documents of a folder, filter them, and write them as JSON lines, not compressed.
+
+    reader: jsonl, csv, parquet, or warc, whose pages go through its extractor with Trafilatura, as in FineWeb. filters:
+    none, c4, gopher or fineweb, each with datatrove's defaults.
+    """
     from datatrove.executor.local import LocalPipelineExecutor
-    from datatrove.pipeline.readers import JsonlReader
+    from datatrove.pipeline import extractors, readers
+    from datatrove.pipeline import filters as rules
     from datatrove.pipeline.writers import JsonlWriter
+
+    read = {
+        "jsonl": readers.JsonlReader,
+        "csv": readers.CSVReader,
+        "parquet": readers.ParquetReader,
+        "warc": readers.WarcReader,
+    }
+    extractor = [extractors.Trafilatura()] if reader == "warc" else []
+    chosen = {
+        "none": [],
+        "c4": [rules.C4QualityFilter],
+        "gopher": [rules.GopherQualityFilter, rules.GopherRepetitionFilter],
+        "fineweb": [rules.FineWebQualityFilter],
+    }[filters]
 
     tasks = len(list(Path(folder).iterdir()))
     LocalPipelineExecutor(
-        pipeline=[JsonlReader(folder), JsonlWriter(output, compression=None)],
+        pipeline=[
+            read[reader](folder),
+            *extractor,
+            *(each() for each in chosen),
+            JsonlWriter(output, compression=None),
+        ],
         tasks=tasks,
-        workers=2,
+        workers=int(workers),
         logging_dir=f"{output}/logs",
     ).run()
 

@@ -91,7 +91,7 @@ def make_data(out: Path, megabytes: str) -> None:
     """Make text, a vocabulary and pairs with the commands that a user would run."""
     job = [sys.executable, "-m", "pipeline"]
     for command in (
-        [sys.executable, "deploy/demo/corpus.py", out / "corpus.jsonl", "--megabytes", megabytes],
+        [sys.executable, "-m", "clozeline.demo.corpus", out / "corpus.jsonl", "--megabytes", megabytes],
         [*job, "shard", "--input", out / "corpus.jsonl", "--output", out / "text"],
         [*job, "vocab", "--text", out / "text", "--output", out / "vocab", "--model", "wordpiece", "--size", "30522"],
         [

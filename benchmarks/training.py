@@ -53,7 +53,7 @@ def make_pairs(out: Path) -> None:
     """Make a small version of the demo's data in `out`: a vocabulary of 4,000 tokens, and rows of up to 64 tokens."""
     job = f"{sys.executable} -m pipeline"
     commands = (
-        f"{sys.executable} deploy/demo/corpus.py {out}/corpus.jsonl --megabytes 2",
+        f"{sys.executable} -m clozeline.demo.corpus {out}/corpus.jsonl --megabytes 2",
         f"{job} shard --input {out}/corpus.jsonl --output {out}/text",
         f"{job} vocab --text {out}/text --output {out}/vocab --model wordpiece --size 4000",
         f"{job} pairs --text {out}/text --vocab {out}/vocab --output {out}/pairs --objective nsp --max_length 64",

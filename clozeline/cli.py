@@ -151,6 +151,8 @@ def run_recipes(arguments: list[str], prog: str) -> int:
 
 
 COMMANDS = {
+    "start": Command("a folder of text -> an encoder, by the commands below", "clozeline.start.cli:main", "pipeline"),
+    "demo": Command("all of them on Python's documentation, in two minutes", "clozeline.demo.cli:main", "pipeline"),
     "shard": Command("corpora -> text shards", PIPELINE, "pipeline"),
     "vocab": Command("text shards -> vocabulary", PIPELINE, "pipeline"),
     "pairs": Command("text shards -> pair shards", PIPELINE, "pipeline"),

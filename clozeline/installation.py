@@ -46,7 +46,7 @@ _TRAINER = (
 )
 
 EXTRAS = {
-    "pipeline": ("apache_beam", "orjson", "sentencex", "tokenizers", "tqdm", "zstandard"),
+    "pipeline": ("apache_beam", "charset_normalizer", "orjson", "sentencex", "tokenizers", "tqdm", "zstandard"),
     "trainer": _TRAINER,
     "finetune": ("accelerate", *_TRAINER, "huggingface_hub", "sklearn", "transformers"),
     "export": ("filelock", "huggingface_hub", "safetensors", "tomli_w", "torch", "tqdm", "transformers"),
@@ -164,6 +164,15 @@ def missing_extra(error: ModuleNotFoundError, extra: str) -> str | None:
     return (
         f'the package {module} is not installed. It comes with the extra "{chosen}": pip install "clozeline[{chosen}]"'
     )
+
+
+def missing_extras(*extras: str) -> str | None:
+    """Return a message if packages of these extras are not installed, or None. For programs that start others."""
+    missing = {module: name for name in extras for module in EXTRAS[name] if find_spec(module) is None}
+    if not missing:
+        return None
+    needed = ",".join(dict.fromkeys(missing.values()))
+    return f'these packages are not installed: {", ".join(missing)}. pip install "clozeline[{needed}]" brings them.'
 
 
 def find_clash() -> str | None:

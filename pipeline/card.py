@@ -10,9 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from pipeline.text_card import came_in
 from schemas.charts import Part, bars, histogram, split
 from schemas.manifest import Manifest
 from schemas.pages import render
+from schemas.text_facts import facts_of
 from schemas.vocabulary import Vocabulary
 from schemas.vocabulary_kinds import SPACE, SPACE_SIGN
 
@@ -47,6 +49,7 @@ def data_card(manifest: Manifest, sample: pa.Table, vocabulary: Vocabulary) -> s
     statistics = manifest.statistics
     sampled_tokens = len(sample["input_ids"].combine_chunks().flatten())
     row_view = RowView(vocabulary, label_names(manifest))
+    text = facts_of(manifest.statistics)
 
     return render(
         "pipeline",
@@ -54,6 +57,7 @@ def data_card(manifest: Manifest, sample: pa.Table, vocabulary: Vocabulary) -> s
         title=f"{TITLES[manifest.options['objective']]}, at most {max_length(manifest):,} tokens",
         manifest=manifest,
         figures=_figures(manifest, vocabulary),
+        came_in=None if text is None else came_in(text),
         lengths=histogram(statistics["lengths"]),
         padding=_padding(manifest),
         max_length=max_length(manifest),

@@ -20,7 +20,16 @@ from schemas.manifest import Manifest, read_manifest
 from schemas.terminal import OneLineParser, one_line, print_lines
 
 BEAM_FLAGS = "Any other flag goes to Beam: --direct_num_workers (worker processes on this machine), --runner ..."
-NOT_FOR_SAMPLES = ("dedup", "holdout", "num_shards", "shard_megabytes", "shuffle", "max_bad_ratio", "seed")
+NOT_FOR_SAMPLES = (
+    "dedup",
+    "drop_repeats",
+    "holdout",
+    "num_shards",
+    "shard_megabytes",
+    "shuffle",
+    "max_bad_ratio",
+    "seed",
+)
 """Flags of `shard` about what comes after the documents' steps, which --sample leaves out."""
 STOPPED = "stopped. Run the same command again to continue; finished pieces are reused."
 
@@ -165,12 +174,18 @@ def _run_shard(invocation: Invocation) -> None:
         return
 
     with stop_signals.reported_as_finished(storage.printable(job.output)):
-        print_lines([_result_line(manifest, job.output), *summary_lines(manifest)])
+        print_lines([_result_line(manifest, job.output), *summary_lines(manifest), *_where_listed(job.output)])
         if job.holdout is not None:
             held_out = held_out_folder(job.output)
             print_lines([_result_line(read_manifest(held_out, "text"), held_out)])
         for line in warning_lines(manifest, job.text_layout):
             _warn(line)
+
+
+def _where_listed(output: str) -> list[str]:
+    """Return a line with the folder that lists bad records and files that are not text, if there are any."""
+    folder = storage.join(output, "rejected")
+    return [f"  listed one by one in {one_line(storage.printable(folder))}"] if storage.exists(folder) else []
 
 
 def _try_filters(job: ShardJob, invocation: Invocation) -> None:

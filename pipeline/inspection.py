@@ -25,6 +25,7 @@ from schemas.statistics import (
     schema_of_file,
     unigrams_entry,
 )
+from schemas.text_facts import TextFacts, facts_of
 from schemas.vocabulary import (
     COUNTS_FILE,
     TOKENIZER_FILE,
@@ -244,6 +245,9 @@ def _as_text(value: object) -> str:
 def show_pair_statistics(manifest: Manifest) -> Iterator[str]:
     """Yield the facts of the data card as lines."""
     statistics = manifest.statistics
+    text = facts_of(statistics)
+    if text is not None:
+        yield from _show_text_facts(text)
     padding = f"{card.padded_share(manifest):.1%} padding at {card.max_length(manifest)}"
     yield from _show_lengths("lengths", statistics["lengths"], f"; {padding}")
 
@@ -266,6 +270,14 @@ def show_pair_statistics(manifest: Manifest) -> Iterator[str]:
     if statistics["commonest_tokens"]:
         yield _labeled("commonest", "tokens of the fullest shard, a random sample")
         yield from _show_commonest_tokens(manifest)
+
+
+def _show_text_facts(text: TextFacts) -> Iterator[str]:
+    left_out = ", ".join(f"{stage.stage} {stage.count:,}" for stage in text.left_out) or "nothing"
+    yield _labeled("text", f"{text.documents:,} documents of {text.files:,} files; left out: {left_out}")
+    for corpus in text.corpora:
+        said = "  ".join(filter(None, [corpus.license or "license not stated", corpus.url, corpus.date]))
+        yield f"    {corpus.name:<26} {corpus.documents:>15,}  {said}"
 
 
 def _show_lengths(name: str, lengths: list[int], more: str = "") -> Iterator[str]:

@@ -78,12 +78,13 @@ class ShardJob:
     )
     text_key: str = option(
         "text",
-        help="the JSON key or the column of a table that holds the text; of a comma-separated list, all are joined as "
-        "paragraphs",
+        help="the JSON key or the column of a table that holds the text; of several with commas between, all are "
+        "joined as paragraphs; of several with | between, the first that is there is read",
     )
     encoding: str = option(
         "utf-8",
-        help="character encoding of text, JSON and CSV files, such as cp1252, gb18030 or utf-16",
+        help="character encoding of text, JSON and CSV files, such as cp1252, gb18030 or utf-16; auto finds that of "
+        "each file",
     )
     language: str = option(
         "en",
@@ -135,6 +136,13 @@ class ShardJob:
         "none",
         check=OneOf(("none", "exact", "minhash")),
         help="exact: drop documents with equal text; minhash: drop those with nearly equal text too",
+    )
+    drop_repeats: int | None = option(
+        None,
+        check=positive,
+        metavar="N",
+        help="remove sentences that stand in N sentences in a row whose exact text occurred earlier in the shuffled "
+        "corpus; C4 has 3 (default: none)",
     )
     holdout: float | None = option(
         None,

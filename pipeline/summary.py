@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
+from pipeline.commit.reports import Report
+from pipeline.readers.encodings import UTF8
 from pipeline.readers.record import place_in_words
 from pipeline.readers.undecodable import OWN_ENCODING
 from pipeline.shard.sentences import LINES_JOINED
 from schemas import storage
 from schemas.errors import ClozelineError
 from schemas.manifest import Manifest, read_manifest
+from schemas.terminal import one_line
 
 LISTED_SOURCES = 3
 LISTED_LANGUAGES = 10
@@ -66,10 +69,25 @@ def summary_lines(manifest: Manifest) -> list[str]:
         further = f" and {len(found) - len(most):,} further" if len(found) > len(most) else ""
         lines.append(f"  documents by language: {listed}{further}")
 
+    lines += _encoding_lines(manifest.statistics.get("encodings", {}))
     cleaning = manifest.statistics["cleaning"]
     if cleaning:
         changes = ", ".join(f"{rule} {count:,}{_HINTS.get(rule, '')}" for rule, count in cleaning.items())
         lines.append(f"  cleaned: {changes}")
+    return lines
+
+
+def _encoding_lines(encodings: dict[str, Report]) -> list[str]:
+    """Return a line for each encoding other than UTF-8 that --encoding auto found."""
+    others = {name: found for name, found in encodings.items() if name != UTF8}
+    lines = []
+    for name, found in sorted(others.items(), key=lambda item: (-item[1]["files"], item[0])):
+        files = "1 file is" if found["files"] == 1 else f"{found['files']:,} files are"
+        read = "was read" if found["files"] == 1 else "were read"
+        first = one_line(found["first"])
+        lines.append(f"  {files} not UTF-8 and {read} as {name} (the first: {first})")
+    if lines:
+        lines.append("  Encodings are guesses, which may be wrong: `inspect` shows the text.")
     return lines
 
 

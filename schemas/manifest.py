@@ -23,6 +23,7 @@ from pydantic.dataclasses import dataclass
 
 from schemas import FORMAT_VERSION, storage
 from schemas.errors import DataError
+from schemas.text_facts import TextFacts
 
 NAME = "manifest.json"
 ADVICE = "Copy the folder again or rebuild it with --overwrite."
@@ -151,7 +152,7 @@ NEEDED: dict[FolderKind, type[BaseModel]] = {
             vocabulary_size=_Positive,
         ),
         totals=_needed(rows=Count, tokens=Count),
-        statistics=_needed(lengths=list[Count]),
+        statistics=_needed(lengths=list[Count], text=(TextFacts | None, None)),
     ),
     "statistics": _needed(options=_needed(vocabulary=Hex, vocabulary_size=_Positive, window=_Positive)),
 }

@@ -23,7 +23,7 @@ from typing import IO, Any, NamedTuple, TypeVar, cast
 
 from fsspec.implementations.local import LocalFileSystem
 
-from schemas.errors import DataError, StorageError
+from schemas.errors import DataError, StorageError, UsageError
 from schemas.urls import filesystem, is_local, join, printable, storage_errors_of, unreadable, unwritable
 
 __all__ = ["filesystem", "is_local", "join", "printable", "storage_errors_of"]
@@ -110,6 +110,13 @@ def read(url: str) -> bytes:
         # Otherwise s3fs would request the size first, and read a large file in pieces.
         whole = {"max_concurrency": 1} if "s3" in fs.protocol else {}
         return fs.cat_file(path, **whole)
+
+
+def read_named(flag: str, url: str) -> bytes:
+    """Return the bytes of a file that a flag names. Raises UsageError if it does not exist, and as `read` does."""
+    if not exists(url):
+        raise UsageError(f"{flag} {printable(url)} does not exist. Check the path.")
+    return read(url)
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ def test_the_demo(run, tmp_path: Path) -> None:
     # No compiler: whatever two ranks would build at their first start, they could not.
     extensions = tmp_path / "extensions"
     no_compiler = {"CC": "no-compiler", "CXX": "no-compiler", "TORCH_EXTENSIONS_DIR": str(extensions)}
-    words = ["deploy/demo/run.py", "--output", tmp_path, "--megabytes", "1", *changes]
+    words = ["-m", "clozeline", "demo", "--output", tmp_path, "--megabytes", "1", *changes]
     done = run("python", *words, timeout=500, **no_compiler)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "Traceback" not in done.stderr and not extensions.exists()

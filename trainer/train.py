@@ -352,7 +352,7 @@ def open_metrics(
     def write_and_open() -> None:
         # A run that is over keeps the recipe that its steps used.
         if state.step < context.last_step or not (Path(run.folder) / RECIPE).exists():
-            describe_run(context.run_recipe, folders[0])
+            describe_run(context.run_recipe, folders)
         write_history(run.folder, state.changes)
         mfu = mfu_of_one_token(phase.recipe, folders, dist.get_world_size())
         metrics = MetricsLog(run.folder, state.step, run.max_steps, mfu, tell_monitors, evaluated)

@@ -22,6 +22,7 @@ GROWTH_OF_PARQUET = 2.0
 WRITE_RUNS_BYTES_PER_SECOND = 14e6  # reading, cleaning, splitting into sentences, writing runs
 WRITE_SHARDS_BYTES_PER_SECOND = 34e6  # reading runs, writing shards
 MINHASH_BYTES_PER_SECOND = 35e6  # signatures alone
+REPEATS_BYTES_PER_SECOND = 30e6  # what --drop_repeats adds: hashes of sentences, drafts written and read
 # docs/measurements.md ("Pipeline speed"), 209 MB on two cores in a quiet hour: 7.6 s for `vocab`, 9.5 s for `pairs`.
 COUNT_BYTES_PER_SECOND = 14e6
 PAIRS_BYTES_PER_SECOND = 11e6

@@ -145,6 +145,21 @@ def encode_run(rows: pa.RecordBatch, keys: Keys, buckets: int, name: str) -> tup
     return b"".join(messages), index
 
 
+def encode_in_order(batches: Iterable[pa.RecordBatch], schema: pa.Schema, name: str) -> tuple[bytes, RunIndex]:
+    """Return the bytes of a run file named `name`, and its index: one bucket that keeps the order of all rows."""
+    data = b"".join(encode_batches(batches, schema))
+    listed = [data] if data else []
+    index = RunIndex(
+        name=name,
+        buckets=1,
+        start=0,
+        numbers=np.arange(len(listed), dtype=np.uint32),
+        lengths=np.array([len(message) for message in listed], np.uint32),
+        checksums=np.array([zlib.crc32(message) for message in listed], np.uint32),
+    )
+    return data, index
+
+
 def encode_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> list[memoryview]:
     """Return each record batch as one Arrow IPC message. Readers know the schema, so the messages do not include it."""
     sink = pa.BufferOutputStream()

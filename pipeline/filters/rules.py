@@ -335,7 +335,7 @@ def _read(path: str) -> tuple[list[str], dict[str, Any]]:
     """Return the sets of a file, and the values of its [rules]."""
     shown = storage.printable(path)
     try:
-        content = tomllib.loads(storage.read(path).decode("utf-8-sig"))
+        content = tomllib.loads(storage.read_named("--filters", path).decode("utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{shown} is not TOML: {error}. docs/filters.md has an example.") from error
 

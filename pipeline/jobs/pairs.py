@@ -2,7 +2,8 @@
 
     parts of the text's list of shards -> one pair shard for each text shard and pass -> a finished folder
 
-A map: no pair shard needs another one. The last step publishes them with the data card and a copy of the vocabulary.
+A map: no pair shard needs another one. The last step publishes them with the data card, the ledger and a copy of the
+vocabulary.
 """
 
 from __future__ import annotations
@@ -29,21 +30,23 @@ from pipeline.commit.publish import end_publication, is_published, publish_outpu
 from pipeline.commit.reports import Report, add_by_name, add_histograms, add_ledgers, ledger_entries, total
 from pipeline.commit.staging import Staging, plan_staging
 from pipeline.flags import recorded_options
+from pipeline.jobs.text_facts import text_facts
 from pipeline.jobs.text_folder import DivideText, TextFolder
+from pipeline.ledger import LEDGER_FILE, ledger_table
 from pipeline.options import PairsJob
 from pipeline.pairs.build_shard import PairShard, build_shard, most_frequent_tokens
 from pipeline.pairs.corpus import PairOptions
-from pipeline.pairs.encoders import EncoderByLanguage, EncoderPool, TextEncoder
-from pipeline.pairs.encoding import Encoder
+from pipeline.pairs.encoders import EncoderPool, new_encoder
 from pipeline.pairs.published_tokenizer import check_encoding, without_dropout
-from pipeline.pairs.segmenters import AUTO, NONE, segmenter_of, versions_of, word_marker
-from pipeline.shard.languages import language_of_text
+from pipeline.pairs.segmenters import NONE, chosen_segmenters, versions_of
+from pipeline.text_card import CARD_FILE
 from pipeline.vocab.cut_words import check_rules
 from pipeline.vocab.kinds import maker_of
 from schemas import FORMAT_VERSION, shards, storage
 from schemas.errors import DataError, UsageError
-from schemas.manifest import Manifest, Shard, read_manifest, read_root
+from schemas.manifest import NAME, Manifest, Shard, check_unchanged, read_manifest, read_root
 from schemas.masking import Masking
+from schemas.text_facts import TextFacts
 from schemas.vocabulary import (
     TOKENIZER_FILE,
     TOKENIZER_FILES,
@@ -78,7 +81,7 @@ def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     recorded = recorded_options(job)
     if job.languages is None:
         del recorded["languages"]
-    segmenters = _segmenters(job, text)
+    segmenters = chosen_segmenters(job.word_segmenter, job.languages, text)
     versions = versions_of(segmenters.values())
     if versions:
         recorded["segmenter_versions"] = versions
@@ -96,7 +99,7 @@ def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     job = _for_workers(job, options)
     staging = plan_staging(job.output, "pairs", identity)
     plan = PairsPlan(job, tokenizer_json, vocabulary.model, TextFolder.of(job.text, text), staging, segmenters)
-    execution = partial(_execution, plan, provenance, options)
+    execution = partial(_execution, WritePairs(plan, _facts(job, text), provenance), options)
     return run_job("pairs", Wanted("pairs", provenance, job.overwrite), staging, options, execution)
 
 
@@ -132,23 +135,16 @@ def _chosen_languages(job: PairsJob, text: Manifest) -> str | None:
     return ",".join(codes)
 
 
-ALL = ""
-"""The key of the segmenter of a text that has no column `language`."""
-
-
-def _segmenters(job: PairsJob, text: Manifest) -> dict[str, str]:
-    """Return the name of the segmenter for each language that has one, or that of ALL documents."""
-    if job.word_segmenter == NONE:
-        return {}
-    if job.word_segmenter != AUTO:
-        return {ALL: job.word_segmenter}
-
-    found = text.statistics.get("documents_by_language")
-    if not found:
-        name = segmenter_of(language_of_text(text))
-        return {} if name == NONE else {ALL: name}
-    codes = job.languages.split(",") if job.languages else sorted(found)
-    return {code: name for code in codes if (name := segmenter_of(code)) != NONE}
+def _facts(job: PairsJob, text: Manifest) -> TextFacts:
+    """Return the facts of the text. Raises DataError if its manifest does not have them in the form of this version."""
+    try:
+        return text_facts(text, text.inputs)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        found = " ".join(str(error).split())
+        raise DataError(
+            f"{storage.join(job.text, NAME)} does not say what is in the text ({found}). Copy the folder again or "
+            "rebuild it with --overwrite."
+        ) from error
 
 
 def _for_workers(job: PairsJob, options: PipelineOptions) -> PairsJob:
@@ -168,7 +164,7 @@ class PairsPlan:
     job: the job's options, with paths that workers can open.
     tokenizer_json: the vocabulary, without BPE dropout.
     model: the kind of vocabulary. text: the folder of text shards.
-    staging: the staging area of the output folder. segmenters: as `_segmenters` returns them.
+    staging: the staging area of the output folder. segmenters: as `chosen_segmenters` returns them.
     """
 
     job: PairsJob
@@ -189,7 +185,8 @@ class PairsPlan:
         return self.text.num_shards * self.job.dupe_factor
 
 
-def _execution(plan: PairsPlan, provenance: Provenance, options: PipelineOptions) -> Execution:
+def _execution(graph: WritePairs, options: PipelineOptions) -> Execution:
+    plan = graph.plan
     text_bytes = plan.text.text_bytes
     work = Work("pairs-", plan.num_shards, plan.job.dupe_factor * text_bytes)
     size = estimate.Estimate(
@@ -200,14 +197,15 @@ def _execution(plan: PairsPlan, provenance: Provenance, options: PipelineOptions
         output_bytes=int(work.bytes * estimate.PAIRS_SHARE),
         seconds=work.bytes / estimate.PAIRS_BYTES_PER_SECOND,
     )
-    return Execution("pairs", "Write pairs", WritePairs(plan, provenance), options, plan.staging, work, lambda: size)
+    return Execution("pairs", "Write pairs", graph, options, plan.staging, work, lambda: size)
 
 
 @dataclass
 class WritePairs(beam.PTransform):
-    """The job as a Beam graph."""
+    """The job as a Beam graph. text_facts: for the manifest and the card."""
 
     plan: PairsPlan
+    text_facts: TextFacts
     provenance: Provenance
 
     def expand(self, pbegin: Any) -> PCollection:
@@ -217,7 +215,9 @@ class WritePairs(beam.PTransform):
             | "Build" >> call(build_pair_shard, self.plan, counted="pairs")
             | "Summarize parts" >> SummarizeParts(add_pair_reports, self.plan.staging)
         )
-        return pbegin | "Finish" >> call_last(publish_pairs, AsList(summaries), self.plan, self.provenance)
+        return pbegin | "Finish" >> call_last(
+            publish_pairs, AsList(summaries), self.plan, self.text_facts, self.provenance
+        )
 
 
 # What workers do
@@ -267,15 +267,7 @@ def _encoders(tokenizer_json: bytes, model: Model, segmenters: tuple[tuple[str, 
     `lru_cache` does not lock: two threads that call this first at the same time may each make a pool. The pool that
     the cache does not keep still serves the shard it was made for.
     """
-    return EncoderPool(partial(_new_encoder, tokenizer_json, model, segmenters))
-
-
-def _new_encoder(tokenizer_json: bytes, model: Model, segmenters: tuple[tuple[str, str], ...]) -> TextEncoder:
-    by_language = {language: Encoder(tokenizer_json, model, word_marker(name)) for language, name in segmenters}
-    if ALL in by_language:
-        return by_language[ALL]
-    other = Encoder(tokenizer_json, model)
-    return EncoderByLanguage(by_language, other) if by_language else other
+    return EncoderPool(partial(new_encoder, tokenizer_json, model, segmenters))
 
 
 def add_pair_reports(reports: list[Report]) -> Report:
@@ -299,15 +291,18 @@ def add_pair_reports(reports: list[Report]) -> Report:
 # The last step, on a worker
 
 
-def publish_pairs(summaries: list[PartSummary], plan: PairsPlan, provenance: Provenance) -> None:
-    """Publish the pair shards that `summaries` describe, with card.html and a copy of the vocabulary.
+def publish_pairs(summaries: list[PartSummary], plan: PairsPlan, facts: TextFacts, provenance: Provenance) -> None:
+    """Publish the pair shards that `summaries` describe, with card.html, ledger.parquet and a copy of the vocabulary.
 
-    Raises DataError if the pair shards have no rows.
+    Raises DataError if the pair shards have no rows, or if the text was replaced after the job started.
     """
     folder = summarize_folder(summaries, add_pair_reports)
     vocabulary = parse_vocabulary(plan.tokenizer_json, TOKENIZER_FILE)
     sample = _read_largest_shard(folder.largest, plan.staging, vocabulary)
-    manifest = _manifest(folder, sample, vocabulary, provenance)
+    text = read_root(plan.text.path, "text")
+    check_unchanged(plan.text.path, text, plan.text.fingerprint)
+    statistics = _statistics(folder.sums, sample, vocabulary) | {"text": facts.model_dump(mode="json")}
+    manifest = _manifest(folder, statistics, vocabulary, provenance)
     if manifest.totals["rows"] == 0:
         raise _no_row(manifest, plan.job)
 
@@ -315,8 +310,10 @@ def publish_pairs(summaries: list[PartSummary], plan: PairsPlan, provenance: Pro
         end_publication(plan.staging)
         return
 
-    plan.staging.put("card.html", data_card(manifest, sample, vocabulary).encode())
-    extra = {"card.html": "card.html"} | _stage_vocabulary(plan)
+    plan.staging.put(CARD_FILE, data_card(manifest, sample, vocabulary).encode())
+    corpora = [corpus.name for corpus in facts.corpora]
+    plan.staging.put(LEDGER_FILE, ledger_table(text, corpora, manifest.ledger))
+    extra = {CARD_FILE: CARD_FILE, LEDGER_FILE: LEDGER_FILE} | _stage_vocabulary(plan)
     publish_output(plan.staging, manifest, extra)
 
 
@@ -362,7 +359,9 @@ def _stage_vocabulary(plan: PairsPlan) -> dict[str, str]:
     return paths
 
 
-def _manifest(folder: FolderSummary, sample: pa.Table, vocabulary: Vocabulary, provenance: Provenance) -> Manifest:
+def _manifest(
+    folder: FolderSummary, statistics: dict[str, Any], vocabulary: Vocabulary, provenance: Provenance
+) -> Manifest:
     vocabulary_facts = {"vocabulary": vocabulary.fingerprint, "vocabulary_size": vocabulary.size}
     return Manifest(
         format_version=FORMAT_VERSION,
@@ -373,7 +372,7 @@ def _manifest(folder: FolderSummary, sample: pa.Table, vocabulary: Vocabulary, p
         fingerprint=folder.fingerprint("pairs", vocabulary.fingerprint),
         shards=folder.shards,
         totals={"rows": folder.rows, "tokens": folder.tokens},
-        statistics=_statistics(folder.sums, sample, vocabulary),
+        statistics=statistics,
         ledger=ledger_entries([folder.sums["ledger"]]),
         parts=folder.parts,
     )

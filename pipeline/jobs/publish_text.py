@@ -1,4 +1,4 @@
-"""The last step of `shard`: publishes the text folder, and the held-out folder before it."""
+"""The last step of `shard`: publishes the text folder with its card, and the held-out folder before it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from pipeline.commit.parts import FolderSummary, PartSummary, list_inputs, summa
 from pipeline.commit.publish import check_pieces, end_publication, is_published, publish_output, remove_older_manifest
 from pipeline.commit.reports import Report, add_by_name, add_ledgers, ledger_entries
 from pipeline.commit.staging import Staging
+from pipeline.jobs.text_facts import text_facts
+from pipeline.ledger import LEDGER_FILE, ledger_table
 from pipeline.readers.inputs import read_inputs
 from pipeline.shard.holdout import HELD_OUT, NOT_HELD_OUT, SIDE
 from pipeline.shard.survey import CorpusSurvey
 from pipeline.shard.write_shard import add_lengths
+from pipeline.text_card import CARD_FILE, text_card
 from schemas import FORMAT_VERSION, storage
 from schemas import manifest as manifests
 from schemas.errors import StorageError
@@ -22,10 +25,12 @@ from schemas.shards import shard_place
 
 def add_text_reports(reports: list[Report]) -> Report:
     """Sum the reports of text shards. The sum has the form of a report, so sums can be summed in turn."""
+    cleaned = [report for report in reports if "cleaning" in report]  # those with --drop_repeats
     return {
         **add_lengths(reports),
         "sources": add_by_name(reports, "sources"),
         "languages": add_by_name(reports, "languages"),
+        "cleaning": add_by_name(cleaned, "cleaning"),
         "ledger": add_ledgers(report["ledger"] for report in reports),
     }
 
@@ -48,7 +53,7 @@ def publish_text(survey: CorpusSurvey, summaries: list[PartSummary], provenance:
         return
 
     manifest = _manifest(survey, folder, provenance, inputs, staging)
-    publish_output(staging, manifest, _rejected(survey))
+    publish_output(staging, manifest, _rejected(survey) | _stage_card(manifest, inputs, staging))
 
 
 def publish_with_held_out(
@@ -89,8 +94,8 @@ def publish_with_held_out(
         check_pieces(folders.held_out, held_out_manifest)
         remove_older_manifest(old_manifest, manifest)
 
-    publish_output(folders.held_out, held_out_manifest)
-    publish_output(folders.text, manifest, _rejected(survey))
+    publish_output(folders.held_out, held_out_manifest, _stage_card(held_out_manifest, inputs, folders.held_out))
+    publish_output(folders.text, manifest, _rejected(survey) | _stage_card(manifest, inputs, folders.text))
 
 
 def _with_other_side(held_out: FolderSummary, text: FolderSummary) -> FolderSummary:
@@ -106,6 +111,14 @@ def _with_other_side(held_out: FolderSummary, text: FolderSummary) -> FolderSumm
 def _rejected(survey: CorpusSurvey) -> dict[str, str]:
     """Return the names of the staged excerpts of rejected records, each with its path in the text folder."""
     return {f"{run}.rejected.jsonl": f"rejected/{run}.jsonl" for run in survey.rejected_runs}
+
+
+def _stage_card(manifest: Manifest, inputs: list[Input], staging: Staging) -> dict[str, str]:
+    """Put the card and the ledger's table into staging. Returns their paths in the text folder by their names there."""
+    facts = text_facts(manifest, inputs)
+    staging.put(CARD_FILE, text_card(manifest, facts).encode())
+    staging.put(LEDGER_FILE, ledger_table(manifest, [corpus.name for corpus in facts.corpora]))
+    return {CARD_FILE: CARD_FILE, LEDGER_FILE: LEDGER_FILE}
 
 
 def _check_published(staging: Staging, fingerprint: str) -> None:
@@ -139,9 +152,10 @@ def _manifest(
         },
         statistics={
             "language": provenance.options["language"],
-            "cleaning": survey.cleaning,
+            "cleaning": add_by_name([{"cleaning": survey.cleaning}, sums], "cleaning"),
             "undecodable": survey.undecodable,
             "unbroken_documents": survey.unbroken,
+            **({"encodings": survey.encodings} if survey.encodings else {}),
             "documents_by_source": sums["sources"],
             **({"documents_by_language": sums["languages"]} if sums["languages"] else {}),
             "log2_sentences_per_document": sums["sentences_per_document"],

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -34,12 +33,14 @@ from pipeline.exchange.blocks import Shuffle
 from pipeline.exchange.exchange import Exchange, Plan, Plans, Step, Written
 from pipeline.jobs.near_duplicates import SHARDS, Search, near_duplicates_to_drop, rounds_for
 from pipeline.jobs.publish_text import TextStagings, add_text_reports, publish_text, publish_with_held_out
+from pipeline.jobs.repeats import DropRepeats, write_draft_of_bucket
 from pipeline.jobs.shard_options import one_listing, resolved
+from pipeline.jobs.shard_warnings import warn_of_empty_files, warn_of_flags_without_effect, warn_of_unknown_keys
 from pipeline.options import ShardJob
+from pipeline.readers import encodings
 from pipeline.readers.corpora import Corpus, list_corpora
 from pipeline.readers.inputs import Split, files_for, plan_splits, read_splits, write_inputs, write_splits
 from pipeline.readers.listing import InputFile, Listing
-from pipeline.readers.table import READERS
 from pipeline.shard.contamination import EVALUATION_SETS, EvaluationSets
 from pipeline.shard.detection import AUTO
 from pipeline.shard.documents import ReadOptions
@@ -61,7 +62,6 @@ from schemas import storage
 from schemas.errors import ClozelineError, UsageError
 from schemas.manifest import Input, Manifest
 from schemas.shards import shard_name
-from schemas.terminal import one_line
 
 Corpora = tuple[tuple[Corpus, ShardJob], ...]
 """The corpora of a job, each with the job as its options have it."""
@@ -83,7 +83,7 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     listing = one_listing(listings)
     files = listing.files
     check_inputs_are_outside(job.output, listing)
-    _warn_of_empty_files(files)
+    warn_of_empty_files(files)
     options = beam_options(checked, beam_arguments, sum(file.size for file in files))
 
     output = path_for_workers("--output", job.output, options)
@@ -143,31 +143,6 @@ def _is_inside(output: str, folder: str) -> bool:
     return f"{paths[0]}/".startswith(f"{paths[1].rstrip('/')}/")
 
 
-def _warn_of_empty_files(files: list[InputFile]) -> None:
-    empty = [file.path for file in files if file.size == 0]
-    if not empty or len(empty) == len(files):
-        return
-
-    first = one_line(storage.printable(empty[0]))
-    found = f"{len(empty):,} of {len(files):,} input files are empty, the first: {first}"
-    print(f"clozeline: warning: {found}", file=sys.stderr)
-
-
-def _warn_of_flags_without_effect(job: ShardJob, splits: list[Split]) -> None:
-    """Print a warning for each flag that has an effect on other formats than those of the input."""
-    formats = {file_range.format for split in splits for file_range in split.ranges}
-    if "auto" in formats:  # the workers detect them
-        return
-
-    defaults = {field.name: field.default for field in fields(ShardJob)}
-    for name in dict.fromkeys(flag for reader in READERS.values() for flag in reader.flags):
-        value = getattr(job, name)
-        used_by = [known for known, reader in READERS.items() if name in reader.flags]
-        if value != defaults[name] and formats.isdisjoint(used_by):
-            what = " or ".join([*filter(None, [", ".join(used_by[:-1])]), used_by[-1]])
-            print(f"clozeline: warning: --{name} {value} changes nothing: no input is {what}.", file=sys.stderr)
-
-
 def _execution(
     graph: ShardCorpora,
     listings: list[Listing],
@@ -179,7 +154,8 @@ def _execution(
     job = graph.job
     staging = graph.staging
     splits = [_for_workers(split, options) for split in _splits(graph.corpora, listings)]
-    _warn_of_flags_without_effect(job, splits)
+    warn_of_flags_without_effect(job, splits)
+    warn_of_unknown_keys({corpus.name: one for corpus, one in graph.corpora}, splits)
 
     def prepare() -> None:
         write_splits(splits, staging)
@@ -252,6 +228,8 @@ def _estimate(job: ShardJob, files: list[InputFile], splits: int) -> estimate.Es
     seconds = text_bytes / estimate.WRITE_RUNS_BYTES_PER_SECOND + text_bytes / estimate.WRITE_SHARDS_BYTES_PER_SECOND
     if job.dedup == "minhash":
         seconds += text_bytes / estimate.MINHASH_BYTES_PER_SECOND
+    if job.drop_repeats is not None:
+        seconds += text_bytes / estimate.REPEATS_BYTES_PER_SECOND
 
     return estimate.Estimate(
         splits=splits,
@@ -295,6 +273,7 @@ def reading_options(job: ShardJob, evaluation_sets: str, has_languages: bool, sh
         languages=tuple(job.languages.split(",")) if job.languages else (),
         min_language_confidence=job.min_language_confidence or 0.0,
         mask_private=job.mask_private,
+        finds_encodings=job.encoding == encodings.AUTO,
         evaluation_sets=evaluation_sets,
         has_languages=has_languages,
         share=share,
@@ -331,10 +310,14 @@ class ShardCorpora(beam.PTransform):
         survey = AsSingleton(self._survey(pbegin, runs))
         plans = AsSingleton(pbegin | "Plan shards" >> call_once(_plans, survey))
 
-        options = ShardOptions(self.job.dedup, self.job.seed, self.job.holdout)
-        write = Step("write", partial(_write_shard, options=options, staging=self.staging), SHARDS)
+        repeats = self.job.drop_repeats
+        options = ShardOptions(self.job.dedup, self.job.seed, self.job.holdout, repeats)
+        make = _write_shard if repeats is None else write_draft_of_bucket
+        write = Step("write", partial(make, options=options, staging=self.staging), SHARDS)
         streams = self._streams(runs, survey)
         shards = pbegin | "Write shards" >> Exchange(streams, write, plans, self.shuffle, self.staging)
+        if repeats is not None:
+            shards = pbegin | "Drop repeats" >> DropRepeats(shards, repeats, self.shuffle, self.staging)
         summaries = AsList(shards | "Summarize parts" >> SummarizeParts(add_text_reports, self.staging))
         if self.held_out is None:
             finish = call_last(publish_text, survey, summaries, self.provenance, self.staging)

@@ -12,8 +12,9 @@ from typing import Any
 from pipeline.filters.rules import Thresholds, chosen_rules
 from pipeline.flags import OneOf, flags_of, recorded_options
 from pipeline.options import ShardJob
+from pipeline.readers import encodings
 from pipeline.readers.corpora import Corpus, read_corpora
-from pipeline.readers.encodings import canonical_encoding
+from pipeline.readers.encoding_guess import guesser_version
 from pipeline.readers.listing import Listing
 from pipeline.shard.contamination import EvaluationSets, read_evaluation_sets
 from pipeline.shard.detection import AUTO, known_codes, model_hash
@@ -27,8 +28,19 @@ LIMITS = ("max_bad_ratio", "max_undecodable_ratio")
 They change no piece, so they are not part of the staging's key: a job with other limits reuses the pieces.
 """
 
-OPTIONAL = ("languages", "min_language_confidence", "filters", "decontaminate", "mask_private", "holdout")
+OPTIONAL = (
+    "languages",
+    "min_language_confidence",
+    "filters",
+    "decontaminate",
+    "mask_private",
+    "drop_repeats",
+    "holdout",
+)
 """Options that the manifest records only if they were given."""
+
+LATER = ("drop_repeats",)
+"""Options that are part of the staging's key only if they were given, so that jobs without them keep theirs."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +56,12 @@ class Resolved:
     sets: EvaluationSets | None
 
     def hashes(self) -> dict[str, str]:
-        """Return hashes of what decides about the result and is no flag, for its identity."""
+        """Return hashes and versions of what decides about the result and is no flag, for its identity."""
         hashes = {}
         if any(job.language == AUTO for _, job in self.corpora):
             hashes["language_model"] = model_hash()
+        if any(job.encoding == encodings.AUTO for _, job in self.corpora):
+            hashes["charset_normalizer"] = guesser_version()
         if self.sets is not None:
             hashes["evaluation_sets"] = storage.sha256(self.sets.to_bytes())
         return hashes
@@ -63,7 +77,8 @@ class Resolved:
 
     def identity(self, listings: list[Listing]) -> dict[str, Any]:
         """Return what the pieces of the job depend on. Jobs with the same identity share their staging."""
-        options = {name: value for name, value in recorded_options(self.job).items() if name not in LIMITS}
+        recorded = {name: value for name, value in recorded_options(self.job).items() if name not in LIMITS}
+        options = {name: value for name, value in recorded.items() if value is not None or name not in LATER}
         whole = one_listing(listings)
         identity: dict[str, Any] = {
             "options": options | self.hashes(),
@@ -97,7 +112,7 @@ def resolved(job: ShardJob) -> Resolved:
         job = replace(job, languages=languages)
     else:
         _refuse_flags_of_auto(job)
-    job = replace(job, encoding=canonical_encoding(job.encoding), language=codes.pop() if len(codes) == 1 else AUTO)
+    job = replace(job, encoding=_encoding(job.encoding), language=codes.pop() if len(codes) == 1 else AUTO)
     if job.filters is not None:
         job = replace(job, filters=_chosen_filters(job))
 
@@ -129,7 +144,7 @@ def _with_options(job: ShardJob, corpus: Corpus) -> ShardJob:
 
 def _with_codes(job: ShardJob) -> ShardJob:
     """Return the job with codes of its encoding and its language."""
-    job = replace(job, encoding=canonical_encoding(job.encoding))
+    job = replace(job, encoding=_encoding(job.encoding))
     if job.language.strip().lower() == AUTO:
         model_hash()  # to say at once that a package is missing
         return replace(job, language=AUTO)
@@ -139,6 +154,13 @@ def _with_codes(job: ShardJob) -> ShardJob:
     if note and job.sentence_splitter != "newline":
         print(note, file=sys.stderr)
     return replace(job, language=language.code)
+
+
+def _encoding(name: str) -> str:
+    if name.strip().lower() != encodings.AUTO:
+        return encodings.canonical_encoding(name)
+    guesser_version()  # to say at once that a package is missing
+    return encodings.AUTO
 
 
 def _evaluation_sets(job: ShardJob) -> EvaluationSets | None:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from tokenizers import normalizers
 
 from pipeline.options import VocabJob
+from pipeline.shard.detection import UNKNOWN
 from pipeline.shard.languages import Language
 from pipeline.words.rules import Rules, fold_steps, normalizer
 from schemas import shards, storage
@@ -53,10 +54,8 @@ def default_note(given: VocabJob, job: VocabJob, language: Language) -> str:
     if language.code in UNACCENTED or not decides or getattr(given, decides) is not None:
         return ""
     kept, flag = ("case and accents", "lowercase") if decides == "lowercase" else ("accents", "no_keep_accents")
-    return (
-        f"Note: {kept} are kept, because the text is in {language.name} ({language.code}), not in English or Chinese. "
-        f"--{flag} ignores them."
-    )
+    known = f"in {language.name} ({language.code}), not in" if language.code != UNKNOWN else "not known to be in"
+    return f"Note: {kept} are kept, because the text is {known} English or Chinese. --{flag} ignores them."
 
 
 def accents_warning(job: VocabJob, source: Manifest) -> str:

@@ -14,8 +14,10 @@ import pyarrow.compute as pc
 
 from pipeline.pairs.encoding import CHUNK_BYTES, Encoder
 from pipeline.pairs.encoding_cache import EncodedStrings, concatenate
+from pipeline.pairs.segmenters import ALL, word_marker
 from pipeline.pairs.word_segmentation import KEPT
 from pipeline.words.arrow import Ints, slices_of
+from schemas.vocabulary_kinds import Model
 
 
 class EncoderByLanguage:
@@ -51,6 +53,15 @@ class EncoderByLanguage:
 
 
 TextEncoder = Encoder | EncoderByLanguage
+
+
+def new_encoder(tokenizer_json: bytes, model: Model, segmenters: tuple[tuple[str, str], ...]) -> TextEncoder:
+    """Return an encoder that marks words by the segmenter of each language: pairs of `chosen_segmenters`."""
+    by_language = {language: Encoder(tokenizer_json, model, word_marker(name)) for language, name in segmenters}
+    if ALL in by_language:
+        return by_language[ALL]
+    other = Encoder(tokenizer_json, model)
+    return EncoderByLanguage(by_language, other) if by_language else other
 
 
 class EncoderPool:

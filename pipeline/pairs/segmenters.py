@@ -23,12 +23,17 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.pairs.word_segmentation import Cut, Ranges, Script, WordMarker
+from pipeline.shard.languages import language_of_text
 from schemas.errors import DataError
+from schemas.manifest import Manifest
 
 AUTO = "auto"
 """The value of --word_segmenter with which each document has the segmenter of its language."""
 
 NONE = "none"
+
+ALL = ""
+"""The key of the segmenter of all documents, whatever their language."""
 
 MOST_CHARACTERS = 1000
 """What sudachi and nlpo3 get at once. Sudachi refuses 64 KB after NFKC, which makes up to 33 bytes of a character."""
@@ -174,9 +179,21 @@ SEGMENTERS: dict[str, Segmenter] = {
 """The segmenters by the values of --word_segmenter."""
 
 
-def segmenter_of(language: str) -> str:
-    """Return the name of the segmenter for a language's code, "none" for languages that need none."""
-    return next((name for name, segmenter in SEGMENTERS.items() if segmenter.language == language), NONE)
+def chosen_segmenters(named: str, languages: str | None, text: Manifest) -> dict[str, str]:
+    """Return the name of the segmenter for each language that has one, or that of ALL documents.
+
+    named: of --word_segmenter. languages: the codes of --languages, with commas between.
+    """
+    if named != AUTO:
+        return {} if named == NONE else {ALL: named}
+
+    found = text.statistics.get("documents_by_language")
+    name_of = {segmenter.language: name for name, segmenter in SEGMENTERS.items()}
+    if not found:
+        code = language_of_text(text)
+        return {ALL: name_of[code]} if code in name_of else {}
+    codes = languages.split(",") if languages else sorted(found)
+    return {code: name_of[code] for code in codes if code in name_of}
 
 
 def word_marker(name: str) -> WordMarker:

@@ -28,8 +28,8 @@ from pipeline.readers.record import (
     Rejected,
     Undecodable,
     decode_utf8,
-    split_keys,
     too_long_reason,
+    wanted_keys,
 )
 from schemas.errors import DataError
 
@@ -59,12 +59,12 @@ _IS_TEXT = (
 
 
 def check_columns(path: str, schema: pa.Schema, text_key: str) -> tuple[str, ...]:
-    """Return the names of the columns that `text_key` names (see `split_keys`).
+    """Return the names of the columns that `text_key` names (see `wanted_keys`).
 
     Raises DataError unless each is the name of exactly one column of strings, bytes or nulls, and at most one column is
     called `source`. A column of type null has no texts.
     """
-    wanted = (text_key,) if text_key in schema.names else split_keys(text_key)
+    wanted = wanted_keys(text_key, schema.names)
     for name in (*wanted, "source"):
         count = schema.names.count(name)
         if count > 1:

@@ -3,7 +3,9 @@
 [[corpus]]
 name = "wikipedia"                  the source of its documents, in shards, ledgers and cards
 input = "dumps/*.xml.bz2"           as --input; or a list
-license = "CC BY-SA 4.0"            any text, for the manifest
+license = "CC BY-SA 4.0"            any text, for the manifest and the cards; so are the next two
+url = "https://dumps.wikimedia.org" where the corpus is from
+date = 2024-05-01                   when it was made or fetched; a date, or any text
 language = "de"                     these six as the flags of their names, which hold where a corpus has none:
 format = "mediawiki"                format, text_layout, text_key, encoding, language, sentence_splitter
 
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass, field
+from datetime import date
 from typing import Any
 
 from pipeline.readers.listing import Listing, list_inputs
@@ -26,7 +29,10 @@ from schemas.errors import UsageError, nearest_name
 FLAGS = ("format", "text_layout", "text_key", "encoding", "language", "sentence_splitter")
 """The options that a corpus may have."""
 
-_KEYS = ("name", "input", "license", "share", *FLAGS)
+FACTS = ("name", "license", "url", "date", "share")
+"""What the manifest records about a corpus, for its cards; the other keys say how it is read."""
+
+_KEYS = ("name", "input", "license", "url", "date", "share", *FLAGS)
 
 
 @dataclass(frozen=True)
@@ -39,20 +45,22 @@ class Corpus:
     name: str = ""
     patterns: tuple[str, ...] = ()
     license: str = ""
+    url: str = ""
+    date: str = ""
     share: float = 1.0
     options: dict[str, Any] = field(default_factory=dict)
 
     def recorded(self) -> dict[str, Any]:
         """Return what the manifest records."""
-        share = {} if self.share == 1 else {"share": self.share}
-        return {"name": self.name, **({"license": self.license} if self.license else {}), **share, **self.options}
+        facts = {key: getattr(self, key) for key in FACTS}
+        return {key: value for key, value in facts.items() if value not in ("", 1)} | self.options
 
 
 def read_corpora(path: str) -> list[Corpus]:
     """Return the corpora of a TOML file. Raises UsageError, with the place, for what is wrong in it."""
     shown = f"--inputs {storage.printable(path)}"
     try:
-        content = tomllib.loads(storage.read(path).decode("utf-8-sig"))
+        content = tomllib.loads(storage.read_named("--inputs", path).decode("utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{shown} is not TOML: {error}. docs/own_corpus.md has an example.") from error
 
@@ -76,6 +84,9 @@ def _corpus(table: dict[str, Any], place: str) -> Corpus:
         if not table.get(key):
             raise UsageError(f"{place}: {key} is missing.")
 
+    # TOML has dates, too.
+    if isinstance(table.get("date"), date):
+        table = table | {"date": table["date"].isoformat()}
     patterns = table["input"] if isinstance(table["input"], list) else [table["input"]]
     for key, value in {**table, "input": patterns[0]}.items():
         if key != "share" and not isinstance(value, str):
@@ -85,7 +96,8 @@ def _corpus(table: dict[str, Any], place: str) -> Corpus:
         raise UsageError(f"{place}: share = {share!r} must be a number above 0 and at most 1.")
 
     options = {key: table[key] for key in FLAGS if key in table}
-    return Corpus(table["name"], tuple(map(str, patterns)), table.get("license", ""), float(share), options)
+    facts = {key: table[key] for key in ("license", "url", "date") if key in table}
+    return Corpus(table["name"], tuple(map(str, patterns)), share=float(share), options=options, **facts)
 
 
 def list_corpora(corpora: list[Corpus]) -> list[Listing]:

@@ -46,6 +46,7 @@ LINE_END = "row with a line end (CR) outside of quotes"
 
 DELIMITERS = (",", ";", "\t")
 TAB_SUFFIXES = (".tsv", ".tab")
+TAB_ALONE = ("\t",)
 
 MAX_REREADS = 8
 """Maximum times that a file's bytes are read again because of quotes that are not closed. Some would need thousands."""
@@ -57,6 +58,8 @@ _QUOTE = b'"'
 # A name of a column: it begins with a letter, digit or underscore and has at most 41 characters.
 _COLUMN_NAME = re.compile(r"\w[\w .:-]{0,40}")
 _USUAL_COLUMNS = frozenset({"id", "text", "label", "title", "content", "body", "url", "name", "date", "source", "lang"})
+
+_NAMED_DELIMITER = re.compile(r'"?sep=([^\w\s"]|\t)"?\r?\n', re.IGNORECASE)
 
 _TABLE_ROWS = 5
 """Rows of equal length that make a table. Prose does not have five lines with as many commas as the first one."""
@@ -95,7 +98,8 @@ def _read_header(lines: _Lines, file_range: FileRange) -> tuple[dict[str, Any], 
         name = name.rpartition(".")[0]
 
     found: tuple[dict[str, Any], list[str]] = ({}, [])
-    for delimiter in ("\t",) if name.endswith(TAB_SUFFIXES) else DELIMITERS:
+    named = _named_delimiter(lines)
+    for delimiter in named or (TAB_ALONE if name.endswith(TAB_SUFFIXES) else DELIMITERS):
         layout = {"delimiter": delimiter, "strict": True}
         header = _first_row(lines, layout)
         if len(header) > 1 and all(field.startswith(" ") for field in header[1:]):
@@ -107,12 +111,26 @@ def _read_header(lines: _Lines, file_range: FileRange) -> tuple[dict[str, Any], 
     layout, header = found
     if header:
         _first_row(lines, layout, keeps=False)
-    elif lines.is_not_blank():
+    elif beginning := lines.beginning().strip():
+        advice = "Check its quotes and line ends, or give --format text to read it as it is."
+        if b"\r" in beginning and b"\n" not in beginning:
+            advice = "Its lines end with CR alone, as on old Macs: convert them, as in tr '\\r' '\\n' < FILE > NEW.csv."
         raise DataError(
-            f"{file_range.display_path} has no readable row of column names at its beginning, as CSV needs it. Check "
-            "its quotes and line ends, or give --format text to read it as it is."
+            f"{file_range.display_path} has no readable row of column names at its beginning, as CSV needs it. {advice}"
         )
     return layout, header
+
+
+def _named_delimiter(lines: _Lines) -> tuple[str, ...]:
+    """Skip a first line like `sep=;`, as spreadsheets write it, and return its delimiter; () if there is none."""
+    lines.begin_row()
+    try:
+        named = _NAMED_DELIMITER.fullmatch(next(lines, ""))
+    except _RowTooLongError:
+        named = None
+    if named is None:
+        lines.give_back()
+    return (named[1],) if named else ()
 
 
 def _first_row(lines: _Lines, layout: dict[str, Any], keeps: bool = True) -> list[str]:
@@ -271,9 +289,9 @@ class _Lines:
             return None
         return decode_utf8(to_utf8(bytes(self.row), self._encoding), self.offset)[1]
 
-    def is_not_blank(self) -> bool:
-        """Return whether the next lines, of which a part is looked at, are not blank."""
-        return bool(self._again.read(_SKIP_BYTES).strip())
+    def beginning(self) -> bytes:
+        """Return the first bytes of what was given back."""
+        return self._again.read(_SKIP_BYTES)
 
 
 def begins_table(text: bytes) -> bool:

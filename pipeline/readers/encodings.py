@@ -17,6 +17,10 @@ from typing import IO, Any
 from schemas.errors import DataError, UsageError, nearest_name
 
 UTF8 = "utf-8"
+
+AUTO = "auto"
+"""The value of --encoding with which each file is read in the encoding that its bytes show."""
+
 _ASCII = bytes(range(128))
 _REPLACEMENT = "\ufffd".encode()
 _UNDECODABLE = b"\xff"  # not in any UTF-8 text
@@ -66,8 +70,9 @@ _ALPHABETS_END = "\u2c00"  # after punctuation, too
 _MOST = 0.8
 
 _ASCII_LETTER = re.compile(rb"[A-Za-z]")
-_DAMAGED_UTF8 = 0.3  # undecodable share of the bytes outside of ASCII; below it, the text is damaged UTF-8
+DAMAGED_UTF8 = 0.3  # undecodable share of the bytes outside of ASCII; below it, the text is damaged UTF-8
 _QUOTES = "\u2018\u2019\u201c\u201d\u201e\u2013\u2014\u2026\xab\xbb"
+_OR_AUTO = ", or each file in the encoding that its bytes show with --encoding auto"  # what errors advise
 _WESTERN = frozenset("àáâãäåæçèéêëìíîïñòóôõöøùúûüßœ¿¡·°ªº" + _QUOTES)
 
 
@@ -80,10 +85,10 @@ def canonical_encoding(name: str) -> str:
         codec = codecs.lookup(name)
         "x".encode(name)  # fails for codecs that are not for text, such as zip
     except (LookupError, ValueError, AssertionError) as error:
-        known = {*aliases, *aliases.values()}
+        known = {*aliases, *aliases.values(), AUTO}
         hint = nearest_name(name.lower().replace("-", "_"), known)
         raise UsageError(
-            f"--encoding {name!r} is not an encoding that Python knows.{hint} Examples: utf-8, cp1252, gb18030."
+            f"--encoding {name!r} is not an encoding that Python knows.{hint} Examples: utf-8, cp1252, auto."
         ) from error
 
     if codec.name.replace("-", "_") in _NOT_FOR_FILES:
@@ -96,8 +101,11 @@ def is_line_safe(encoding: str) -> bool:
     """Return whether the byte 0x0A always ends a line, so that a file can be cut there.
 
     True if each ASCII byte by itself stands for its ASCII character: Python's multi-byte encodings of that kind never
-    use control bytes inside of a character. False for UTF-16, UTF-32, UTF-7, ISO 2022 and EBCDIC.
+    use control bytes inside of a character. False for UTF-16, UTF-32, UTF-7, ISO 2022 and EBCDIC. True for AUTO, so
+    that files are cut before their encoding is known.
     """
+    if encoding == AUTO:
+        return True
     if encoding.startswith("iso2022"):  # switches between character sets, so a reader must know the last switch
         return False
     return _ASCII.decode(encoding, errors="replace") == _ASCII.decode("ascii")
@@ -166,7 +174,7 @@ def encoding_error(shown: str, head: bytes, encoding: str) -> DataError | None:
     if encoding != UTF8 and looks_like_utf8(head, encoding):
         return DataError(
             f"{shown} is not {encoding.upper()}: it begins with {len(head):,} bytes of valid UTF-8. "
-            "Give --encoding utf-8 to read it."
+            f"Give --encoding utf-8 to read it{_OR_AUTO}."
         )
 
     if found is None and encoding == UTF8:
@@ -179,8 +187,14 @@ def encoding_error(shown: str, head: bytes, encoding: str) -> DataError | None:
     if found is None:
         return None
     return DataError(
-        f"{shown} is {found.upper()}, but {encoding.upper()} was expected. Read it with --encoding {found}."
+        f"{shown} is {found.upper()}, but {encoding.upper()} was expected. Read it with --encoding {found}{_OR_AUTO}."
     )
+
+
+def encoding_of_head(head: bytes) -> str:
+    """Return the encoding that a file's first bytes show by marks, NULs or switches; UTF-8 if they show none."""
+    found = wide_encoding(head, UTF8) or seven_bit_encoding(head)
+    return UTF8 if found is None or found == ISO_2022 else found
 
 
 def wide_encoding(head: bytes, expected: str) -> str | None:
@@ -272,8 +286,8 @@ def is_in_other_encoding(sample: bytes) -> bool:
 def likely_encoding(sample: bytes) -> str:
     """Return a guess of the encoding of bytes that are not UTF-8; empty if there is none, or if they are damaged UTF-8.
 
-    It is a hint for an error message, and never used to read a text. Beam installs charset-normalizer, which often
-    takes Western text for Central European.
+    It is for error messages, and for pages that name no encoding. With --encoding auto, `guess_encoding` decides, which
+    tells more languages of the Latin alphabet apart: charset-normalizer often takes Western text for Central European.
     """
     if _is_damaged_utf8(sample):
         return ""
@@ -294,7 +308,7 @@ def likely_encoding(sample: bytes) -> str:
 def _is_damaged_utf8(sample: bytes) -> bool:
     """Return whether most of the bytes outside of ASCII are valid UTF-8, although some are not."""
     not_ascii = sum(byte >= 0x80 for byte in sample)
-    return sample.decode(UTF8, errors="replace").count("\ufffd") < _DAMAGED_UTF8 * not_ascii
+    return sample.decode(UTF8, errors="replace").count("\ufffd") < DAMAGED_UTF8 * not_ascii
 
 
 def _foreign_as_western(sample: bytes) -> str:

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from pipeline.readers import jsonl
 from pipeline.readers.csv_rows import begins_table
-from pipeline.readers.encodings import encoding_error, is_line_safe
+from pipeline.readers.encodings import AUTO, encoding_error, encoding_of_head, is_line_safe
 from pipeline.readers.listing import InputFile
 from pipeline.readers.open import DECOMPRESSION_ERRORS, compression_of, long_name, open_plain
 from pipeline.readers.ranges import HEAD_BYTES, open_head, open_range
@@ -210,8 +210,8 @@ def find_format(file: InputFile, wanted: Format | Literal["auto"], encoding: str
     shown: the file's name in errors, if it is not its path.
 
     Raises ForeignFileError if the file is known not to be text, and DataError if its first bytes show another encoding
-    than `encoding`, or if they are needed and not compressed as the file's name says. Other damage is left to the
-    worker that reads it.
+    than `encoding`, unless that is AUTO, or if they are needed and not compressed as the file's name says. Other damage
+    is left to the worker that reads it.
     """
     shown = shown or file.path
     found = named_format(file.path) if wanted == "auto" else wanted
@@ -221,12 +221,16 @@ def find_format(file: InputFile, wanted: Format | Literal["auto"], encoding: str
         _refuse_suffix(shown, file.path, KINDS)
 
     try:
-        head = _first_bytes(file, shown)
+        head = first_bytes(file, shown)
     except DataError:
         if found is None:
             raise  # what the file is can only be found by its content
         head = b""
+    if encoding == AUTO:
+        encoding = encoding_of_head(head)
     text = head
+    if found is None and not head and _may_be_dump(file.path) and compression_of(file.path) is not None:
+        return "mediawiki"  # whose reader says what is wrong with the file
     if found is None:
         if not is_line_safe(encoding):
             text = head.decode(encoding, errors="replace").encode()
@@ -254,9 +258,15 @@ def refuse_binary(file: InputFile, shown: str = "", wanted: Format | Literal["au
     shown = shown or file.path
     if not _is_read(named_format(file.path), wanted):
         _refuse_suffix(shown, file.path, BINARY_KINDS)
-    head = _first_bytes(file, shown)
+    head = first_bytes(file, shown)
     if not _is_read(_format_that_begins(head, head), wanted):
         _refuse_beginning(shown, head, BINARY_KINDS)
+
+
+def binary_kind(head: bytes) -> str | None:
+    """Return what a file with these first bytes is, as messages write it, if it is of BINARY_KINDS or no text."""
+    kinds = (kind.name for kind in BINARY_KINDS if re.match(kind.beginning, head, re.IGNORECASE))
+    return next(kinds, "binary data" if _has_control_bytes(head) else None)
 
 
 def _is_read(found: Format | None, wanted: Format | Literal["auto"]) -> bool:
@@ -301,7 +311,7 @@ def _refusal(shown: str, kind: Kind) -> ForeignFileError:
     return ForeignFileError(f"{shown} looks like {kind.name}, not like text. {kind.advice}{as_text}.", kind.name)
 
 
-def _first_bytes(file: InputFile, shown: str) -> bytes:
+def first_bytes(file: InputFile, shown: str) -> bytes:
     """Return the beginning of a file, decompressed; empty if the worker that reads it must report what is wrong."""
     compression = compression_of(file.path)
     head_bytes = _BZ2_HEAD_BYTES if compression == "bz2" else HEAD_BYTES
@@ -314,12 +324,16 @@ def _first_bytes(file: InputFile, shown: str) -> bytes:
 
 def _refuse_other_than_prose(shown: str, text: bytes) -> None:
     """Raise DataError for binary data, markup and columns."""
-    if len(_CONTROL.findall(text)) > _MANY_CONTROL_BYTES * len(text):
+    if _has_control_bytes(text):
         raise ForeignFileError(
             f"{shown} holds control bytes, so it is not text. Leave it out, or name its encoding with --encoding if it "
             "is text in UTF-16."
         )
     _refuse_beginning(shown, text, TEXT_KINDS)
+
+
+def _has_control_bytes(text: bytes) -> bool:
+    return len(_CONTROL.findall(text)) > _MANY_CONTROL_BYTES * len(text)
 
 
 def _refuse_beginning(shown: str, head: bytes, kinds: tuple[Kind, ...]) -> None:

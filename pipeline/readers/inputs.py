@@ -16,6 +16,7 @@ The launcher writes them before the graph runs, and workers read them.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
@@ -23,7 +24,8 @@ from typing import Any, Literal
 
 from pipeline.commit.staging import Staging
 from pipeline.readers.cut_files import CELL_BYTES, FRAME_FORMATS
-from pipeline.readers.encodings import UTF8, is_line_safe
+from pipeline.readers.encodings import AUTO, UTF8, is_line_safe
+from pipeline.readers.file_encoding import file_encoding
 from pipeline.readers.formats import ForeignFileError, check_file, find_format, named_format, refuse_binary
 from pipeline.readers.listing import InputFile
 from pipeline.readers.open import compression_of
@@ -53,6 +55,7 @@ MAX_CHECKED_FILES = 256
 SPLITS_PER_FILE = 1024
 
 _INPUTS = "inputs.json"
+_NUMBER = re.compile(r"\b\d[\d,]*\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,7 @@ class FileRange:
     size: bytes of the whole file.
     weight: estimated bytes of text in the range.
     version: changes when the file does. A reader that finds a different version fails.
-    format: "auto" if the worker must detect it, which `with_format` does.
+    format, encoding: "auto" if the worker must detect it, which `with_format` does.
     path_as_written: the path as the user wrote it, if workers need a different one.
     in_folder: whether the file was not named, only its folder, so that it is left out if it is not text.
     corpus: the name of its corpus, with --inputs.
@@ -208,10 +211,11 @@ def _check_first_files(files: Sequence[InputFile], wanted: Format | Literal["aut
 
 
 def _by_kind(errors: dict[str, DataError]) -> str:
-    """Return the first error of each kind. Errors are of one kind if they differ in the file's path alone."""
+    """Return the first error of each kind. Errors are of one kind if they differ in the path and in numbers alone."""
     kinds: dict[str, list[str]] = {}
     for path, error in errors.items():
-        kinds.setdefault(str(error).replace(path, ""), []).append(str(error))
+        kind = _NUMBER.sub("", str(error).replace(path, ""))
+        kinds.setdefault(kind, []).append(str(error))
 
     sentences = [same[0] + (f" (and {len(same) - 1:,} more like it)" if same[1:] else "") for same in kinds.values()]
     return " ".join(sentences)
@@ -251,17 +255,26 @@ def _range_bytes(size: int, compression: str | None, cuts: Literal["anywhere", "
 def with_format(file_range: FileRange) -> FileRange:
     """Return the range with its format set, which is detected from the file's head unless it is known.
 
+    So is the encoding of text with --encoding auto; that of an archive stays "auto", for its members.
+
     Raises DataError as `plan_splits` does, and ForeignFileError for a file that is not text.
     The head is remembered, so a worker that reads ranges of one file in a row makes one request for it, and none for a
     range at the beginning of the file.
     """
     if file_range.in_folder:
         refuse_binary(file_range.file, file_range.display_path, file_range.format)
-    if file_range.format != "auto" and file_range.start > 0:
+    encoding = file_range.encoding
+    found = file_range.format
+    if found == "auto" or file_range.start == 0:
+        found = find_format(file_range.file, found, encoding, file_range.display_path)
+    elif encoding != AUTO:
         return file_range
 
-    found = find_format(file_range.file, file_range.format, file_range.encoding, file_range.display_path)
-    return replace(file_range, format=found, encoding=file_range.encoding if READERS[found].uses_encoding else UTF8)
+    if not READERS[found].uses_encoding:
+        encoding = UTF8
+    elif encoding == AUTO and READERS[found].gets == "text":
+        encoding = file_encoding(file_range.file, file_range.display_path)
+    return replace(file_range, format=found, encoding=encoding)
 
 
 # ---- Files in staging ----

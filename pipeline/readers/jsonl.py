@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -25,8 +25,8 @@ from pipeline.readers.record import (
     decode_utf8,
     excerpt_of,
     joined,
-    split_keys,
     too_long_reason,
+    wanted_keys,
 )
 from pipeline.readers.text import lines_of_range
 
@@ -105,13 +105,36 @@ def parse_json_line(line: bytes | None, text_key: str, offset: int, max_bytes: i
         source = "jsonl"
     source = source.encode(errors="replace").decode()  # without lone surrogates, which Arrow cannot store
 
-    wanted = (text_key,) if text_key in fields else split_keys(text_key)
+    wanted = wanted_keys(text_key, fields)
     text = _text_under(wanted, fields)
     if text is None:
         reason = f"no text under {text_key!r}"
         keys = _keys_of_strings(fields) if fields.keys().isdisjoint(wanted) else ()
         return Rejected(reason, source, offset, excerpt_of(line), undecodable=undecodable, size=len(line), keys=keys)
     return Record(text, source, undecodable, position=offset, size=len(line))
+
+
+def unknown_keys(heads: Iterable[bytes], text_key: str) -> tuple[list[str], int, list[str]]:
+    """Return which keys of --text_key no record has a string under, as after a typing mistake; [] if all are missing.
+
+    heads: the first bytes of files, as UTF-8. Also returns the number of records in them, and the keys that they have.
+    """
+    found: set[str] = set()
+    records = 0
+    for head in heads:
+        lines = head.removeprefix(BYTE_ORDER_MARK).split(b"\n")
+        for line in lines[:-1] if fills_head(head) else lines:
+            try:
+                fields = load_json(line.decode(errors="replace"))
+            except ValueError:
+                continue
+            if isinstance(fields, dict):
+                records += 1
+                found.update(key for key, value in fields.items() if isinstance(value, str))
+
+    wanted = wanted_keys(text_key, found)
+    missing = [key for key in wanted if key not in found]
+    return missing if len(missing) < len(wanted) else [], records, sorted(found)
 
 
 def _text_under(keys: tuple[str, ...], fields: dict[str, Any]) -> str | None:

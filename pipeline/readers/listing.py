@@ -7,6 +7,7 @@ comma-separated list are listed concurrently.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterator
@@ -148,8 +149,8 @@ def _refuse_unreadable(entries: dict[str, dict[str, Any]], pattern: str) -> None
     if unreadable_names:
         raise DataError(
             f"{len(unreadable_names):,} of {len(entries):,} files that --input {pattern} names cannot be read, the "
-            f"first: {unreadable_names[0]}, a link to nothing, a pipe or a device. Fetch the files of links to "
-            "nothing (git annex get, dvc pull), or remove the links."
+            f"first: {unreadable_names[0]}, a link to nothing or itself, a pipe or a device. Fetch the files of links "
+            "to nothing (git annex get, dvc pull), or remove the links."
         )
 
 
@@ -159,15 +160,29 @@ def _has_no_size(entry: dict[str, Any]) -> bool:
 
 def _complete(fs: Any, name: str, entry: dict[str, Any], pattern: str) -> dict[str, Any]:
     """Return what a lookup reports about a listed file, or the listing's entry if it is gone, like a broken link."""
+    shown = name if isinstance(fs, LocalFileSystem) else pattern
     try:
-        with storage.storage_errors_of(pattern, FileNotFoundError):
-            found = fs.info(name)
-    except FileNotFoundError:
+        with storage.storage_errors_of(shown, FileNotFoundError, _LoopError):
+            found = _info(fs, name)
+    except (FileNotFoundError, _LoopError):
         return entry | {"type": "other"}
 
     if _has_no_size(found):
         raise UsageError(f"The server does not report the size of {name}. Download the file, or leave it out.")
     return found
+
+
+class _LoopError(Exception):
+    """A link leads to itself."""
+
+
+def _info(fs: Any, name: str) -> dict[str, Any]:
+    try:
+        return fs.info(name)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise _LoopError from error
+        raise
 
 
 def _check_bucket(fs: Any, path: str, pattern: str) -> None:
@@ -314,4 +329,10 @@ def _matches(fs: Any, path: str, pattern: str) -> tuple[dict[str, dict[str, Any]
     except OSError as error:
         if not storage.is_local(pattern):
             raise unreachable(f"--input {pattern}", error) from error
-        raise unreadable(f"--input {pattern}", error) from error
+        raise unreadable(f"--input {_place_of(error, path, pattern)}", error) from error
+
+
+def _place_of(error: OSError, path: str, pattern: str) -> str:
+    """Return a pattern and, if another folder than its own could not be read, that one behind."""
+    folder = error.filename
+    return pattern if folder in (None, path) else f"{pattern}: {storage.printable(os.fsdecode(folder))}"

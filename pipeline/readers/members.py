@@ -1,4 +1,4 @@
-"""From an archive to the ranges that its members are, so that workers read them as they read files."""
+"""From a range of the input to what is read of it: itself, or the members of the archive that it is."""
 
 from __future__ import annotations
 
@@ -28,6 +28,30 @@ class MemberRange(FileRange):
     @property
     def file(self) -> HeldFile:
         return HeldFile.of(self.path, self.data)
+
+
+def readable_ranges(
+    file_range: FileRange, options: RecordOptions
+) -> Iterator[tuple[FileRange, Rejected | ForeignFileError | None]]:
+    """Yield the range with its format, or the members of the archive that it is, each with what keeps it from being
+    read.
+
+    Raises ForeignFileError for a file that is not text, unless only its folder was named, and DataError as
+    `with_format` and `ranges_in` do.
+    """
+    try:
+        file_range = with_format(file_range)
+    except ForeignFileError as error:
+        if not file_range.in_folder:
+            raise
+        if file_range.start == 0:
+            yield file_range, error
+        return
+
+    if file_range.reader.members is not None:
+        yield from ranges_in(file_range, options)
+    else:
+        yield file_range, None
 
 
 def ranges_in(

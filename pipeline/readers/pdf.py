@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import logging
 import re
+import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,14 +27,20 @@ if TYPE_CHECKING:
 
 SOURCE = "pdf"
 PAGE_WITHOUT_TEXT = "page without text, as scanned ones"
+UNREADABLE_FORM = "part of a page (form) that cannot be read"
 
-PDF_RULES = (NO_TEXT, PAGE_WITHOUT_TEXT)
+PDF_RULES = (NO_TEXT, PAGE_WITHOUT_TEXT, UNREADABLE_FORM)
 """Reasons that say what a document or a page is, not that it is damaged."""
 
 MAX_PAGES = 10_000
 MAX_CONTENT_BYTES = 64 << 20  # of all pages, decompressed
 MAX_OPERATORS = 5_000_000
 """Maximum operators of a document's pages, some 500 a page; each takes about 50 microseconds."""
+
+MAX_DEPTH = 100
+"""Maximum depth of forms in forms. In deeper ones, Python's limit on calls in calls would cut text off in silence."""
+
+_LOG_OF_PAGES = logging.getLogger("pypdf._page")
 
 _DRAWING = 200  # operators that the drawing of a form or an image counts as
 
@@ -62,12 +69,13 @@ def pdf_records(stream: Stream, file_range: FileRange, options: RecordOptions) -
         return
 
     pages: list[str] = []
+    unreadable_forms = 0
     reason = ""
     _pypdf()
     try:
         # It calls itself for objects in objects; a new thread has the same room for that below every caller.
         with ThreadPoolExecutor(1, "pdf") as thread:
-            pages = thread.submit(_pages, body, options.max_document_bytes).result()
+            pages, unreadable_forms = thread.submit(_pages, body, options.max_document_bytes).result()
         reason = "" if any(pages) else NO_TEXT
     except EncryptedError:
         reason = ENCRYPTED
@@ -87,11 +95,63 @@ def pdf_records(stream: Stream, file_range: FileRange, options: RecordOptions) -
     without_text = pages.count("")
     if without_text:
         yield Rejected(PAGE_WITHOUT_TEXT, SOURCE, 0, count=without_text)
+    if unreadable_forms:
+        yield Rejected(UNREADABLE_FORM, SOURCE, 0, count=unreadable_forms)
     yield Record(text, SOURCE, size=len(body))
 
 
-def _pages(body: bytes, max_document_bytes: int) -> list[str]:
-    """Return the text of each page, empty for one without letters or digits."""
+class _UnreadableForms(logging.Handler):
+    """Counts the forms that pypdf leaves out in this thread, damaged or too deep ones, which it only logs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+        self._thread = threading.get_ident()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.count += record.thread == self._thread and record.msg.startswith("Impossible to decode XFormObject")
+
+    def __enter__(self) -> _UnreadableForms:
+        _LOG_OF_PAGES.addHandler(self)
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        _LOG_OF_PAGES.removeHandler(self)
+
+
+class _Work:
+    """Counts the operators of a document, and how deep forms are drawn in forms. pypdf calls `begin` and `end`."""
+
+    def __init__(self) -> None:
+        self._operators = 0
+        self._depth = 0
+        self._deepest = 0
+
+    def begin(self, operator: bytes, *_: Any) -> None:
+        """Count an operator. Raises TooLargeError as `check` does."""
+        is_drawing = operator == b"Do"
+        self._operators += _DRAWING if is_drawing else 1
+        self._depth += is_drawing
+        self._deepest = max(self._deepest, self._depth)
+        self.check()
+
+    def end(self, operator: bytes, *_: Any) -> None:
+        self._depth -= operator == b"Do"
+
+    def check(self) -> None:
+        """Raise TooLargeError if a limit is exceeded."""
+        if self._operators > MAX_OPERATORS or self._deepest > MAX_DEPTH:
+            raise TooLargeError
+
+
+def _pages(body: bytes, max_document_bytes: int) -> tuple[list[str], int]:
+    """Return the text of each page, empty for one without letters or digits, and the number of unreadable forms."""
+    with _UnreadableForms() as unreadable:
+        pages = _texts(body, max_document_bytes)
+    return pages, unreadable.count
+
+
+def _texts(body: bytes, max_document_bytes: int) -> list[str]:
     if len(body) > MAX_FILE_BYTES:
         raise TooLargeError
 
@@ -103,13 +163,7 @@ def _pages(body: bytes, max_document_bytes: int) -> list[str]:
     if len(reader.pages) > MAX_PAGES:
         raise TooLargeError
 
-    operators = 0
-
-    def count(operator: bytes, *_: Any) -> None:
-        nonlocal operators
-        operators += _DRAWING if operator == b"Do" else 1
-        if operators > MAX_OPERATORS:
-            raise TooLargeError
+    work = _Work()
 
     pages: list[str] = []
     characters = 0
@@ -119,7 +173,8 @@ def _pages(body: bytes, max_document_bytes: int) -> list[str]:
         content_bytes += 0 if content is None else len(content.get_data())
         if content_bytes > MAX_CONTENT_BYTES:
             raise TooLargeError
-        text = page.extract_text(visitor_operand_before=count)
+        text = page.extract_text(visitor_operand_before=work.begin, visitor_operand_after=work.end)
+        work.check()  # again, because pypdf catches what is raised in a form
         text = text.encode(errors="replace").decode()  # damaged tables of characters make lone surrogates
         characters += len(text)
         if characters > 2 * max_document_bytes:
@@ -134,6 +189,9 @@ def _pypdf() -> Any:
     import pypdf
 
     logging.getLogger("pypdf").setLevel(logging.CRITICAL + 1)  # it logs every fault of a file
+    _LOG_OF_PAGES.setLevel(logging.WARNING)
+    _LOG_OF_PAGES.propagate = False
+    _LOG_OF_PAGES.addHandler(logging.NullHandler())  # without any, Python would print what is logged
     return pypdf
 
 

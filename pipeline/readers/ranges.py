@@ -60,7 +60,7 @@ def open_range(file: InputFile, start: int = 0, end: int = 0, known: KnownBytes 
     Offsets are those of the whole file. Reading raises DataError if the file is gone, and StorageError.
     """
     if isinstance(file, HeldFile):
-        opened = io.BytesIO(file.data)
+        opened = io.BufferedReader(io.BytesIO(file.data))  # with `peek`, as files have
     elif storage.is_local(file.path):
         opened = storage.open_input(file.path)
     else:

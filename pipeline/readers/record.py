@@ -5,7 +5,9 @@ The command line takes its defaults from here, so this module imports no package
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import KW_ONLY, dataclass, field
+from functools import lru_cache
 from typing import Any, Literal
 
 Format = Literal[
@@ -44,6 +46,9 @@ MAX_UNDECODABLE_RATIO = 0.001
 Damage is rare. In a text with a different encoding, a few percent of the bytes are undecodable.
 """
 
+MIN_PLACES = 10
+"""Minimum undecodable places for a file to be refused. A single bad byte in a small file does not fail a job."""
+
 EXCERPT_CHARACTERS = 500  # of a rejected record, kept for a person to look at
 BLANK_LINE = "blank line"  # reason of the ledger
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -61,7 +66,7 @@ _SAMPLE_BYTES = 4096
 class RecordOptions:
     """How readers find the documents in a file, and the limits that they apply.
 
-    text_key: one key or column, or several with commas between them; see `split_keys`.
+    text_key: the key or column of the text, or several; see `wanted_keys`.
     """
 
     text_key: str
@@ -124,15 +129,29 @@ class Rejected:
     keys: tuple[str, ...] = field(default=(), compare=False)
 
 
-def split_keys(text_key: str) -> tuple[str, ...]:
-    """Return the keys that --text_key names: it is one, or a comma-separated list, each read once.
+def wanted_keys(text_key: str, present: Container[str]) -> tuple[str, ...]:
+    """Return the keys that --text_key names in a record or a table that has the keys `present`.
 
-    Where a record or a file has a key that is exactly the whole of --text_key, commas and all, its readers take that.
+    It is a key, or a list with commas between, whose texts are joined, or alternatives of these with | between. Of
+    alternatives it is the first that is there, or else the first of which a part is. A key that is exactly the whole of
+    --text_key comes before all of these.
     """
-    if "," not in text_key:
+    if text_key in present:
         return (text_key,)
-    keys = filter(None, map(str.strip, text_key.split(",")))
-    return tuple(dict.fromkeys(keys)) or (text_key,)
+    alternatives = _alternatives(text_key)
+    if len(alternatives) == 1:
+        return alternatives[0]
+
+    there = [sum(key in present for key in keys) for keys in alternatives]
+    whole = [keys for keys, count in zip(alternatives, there, strict=True) if count == len(keys)]
+    parts = [keys for keys, count in zip(alternatives, there, strict=True) if count]
+    return (whole or parts or alternatives)[0]
+
+
+@lru_cache
+def _alternatives(text_key: str) -> list[tuple[str, ...]]:
+    lists = (tuple(dict.fromkeys(filter(None, map(str.strip, one.split(","))))) for one in text_key.split("|"))
+    return list(filter(None, lists)) or [(text_key,)]
 
 
 def too_long_reason(max_document_bytes: int) -> str:

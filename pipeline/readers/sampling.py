@@ -16,7 +16,8 @@ from itertools import islice
 
 from pipeline.readers.encodings import is_line_safe
 from pipeline.readers.formats import ForeignFileError
-from pipeline.readers.inputs import FileRange, Split, with_format
+from pipeline.readers.inputs import FileRange, Split
+from pipeline.readers.members import readable_ranges
 from pipeline.readers.record import Record, RecordOptions, Rejected
 from pipeline.readers.table import read_records
 
@@ -62,18 +63,19 @@ def _is_bad(record: Rejected | ForeignFileError, file_range: FileRange) -> bool:
 def _records(
     piece: FileRange, position: int, options: RecordOptions
 ) -> Iterator[tuple[Record | Rejected | ForeignFileError, FileRange]]:
-    """Yield the records of a piece from a position on."""
-    try:
-        piece = with_format(piece)
-    except ForeignFileError as error:
-        if not piece.in_folder:
-            raise
-        if piece.start == 0:
-            yield error, piece
-        return
+    """Yield the records of a piece from a position on: of all files in it, if it is an archive."""
+    yield from islice(_all_records(piece, options), position, None)
 
-    for record in islice(read_records(piece, options), position, None):
-        yield record, piece
+
+def _all_records(
+    piece: FileRange, options: RecordOptions
+) -> Iterator[tuple[Record | Rejected | ForeignFileError, FileRange]]:
+    for file_range, problem in readable_ranges(piece, options):
+        if problem is not None:
+            yield problem, file_range
+            continue
+        for record in read_records(file_range, options):
+            yield record, file_range
 
 
 def _evenly_spaced(numbers: list[int], count: int) -> list[int]:

@@ -31,6 +31,7 @@ from pipeline.readers.columnar import (
 )
 from pipeline.readers.csv_rows import csv_records
 from pipeline.readers.cut_files import open_cut
+from pipeline.readers.encodings import is_line_safe
 from pipeline.readers.html_pages import HTML_RULES, begins_html, check_extractor, html_records
 from pipeline.readers.jsonl import begins_json_lines, json_records
 from pipeline.readers.listing import is_unchanged
@@ -167,8 +168,9 @@ def read_records(file_range: FileRange, options: RecordOptions) -> Iterator[Reco
     """
     reader = file_range.reader
     assert file_range.format != "auto" and reader.records is not None
-    if reader.cuts == "whole" or (reader.cuts == "frames" and not file_range.is_cut):
-        # The file may have been cut before its format was known.
+    is_whole = reader.cuts == "whole" or not is_line_safe(file_range.encoding)
+    if is_whole or (reader.cuts == "frames" and not file_range.is_cut):
+        # The file may have been cut before its format or its encoding was known.
         if file_range.start > 0:
             return
         file_range = replace(file_range, end=file_range.size)

@@ -14,11 +14,8 @@ from dataclasses import dataclass
 from pipeline.commit.reports import Report
 from pipeline.readers.encodings import UTF8, is_in_other_encoding, likely_encoding
 from pipeline.readers.inputs import COMPRESSED_WEIGHT, FileRange
-from pipeline.readers.record import MAX_RATIO, MAX_UNDECODABLE_RATIO, Record, Rejected, place_in_words
+from pipeline.readers.record import MAX_RATIO, MAX_UNDECODABLE_RATIO, MIN_PLACES, Record, Rejected, place_in_words
 from schemas.errors import DataError
-
-MIN_PLACES = 10
-"""Minimum undecodable places for a file to be refused. A single bad byte in a small file does not fail a job."""
 
 RATIO_OF_OTHER = MAX_UNDECODABLE_RATIO / 20
 """Undecodable share from which a file is refused if its bytes are letters in another encoding, of which books in
@@ -39,6 +36,7 @@ class UndecodableBytes:
     first_offset: offset of the first one.
     size: bytes of the records so far.
     sample: what the first of these records have around it.
+    is_found: whether the file's encoding was found, with --encoding auto.
 
     `max_ratio` limits the undecodable share of the whole file: of its size if that is known, else of the records that
     were read.
@@ -51,6 +49,7 @@ class UndecodableBytes:
     first_offset: int = 0
     size: int = 0
     sample: bytes = b""
+    is_found: bool = False
 
     def add(self, record: Record | Rejected) -> None:
         """Count a record. Raises DataError as soon as the file is certain to have too many undecodable bytes."""
@@ -96,6 +95,8 @@ class UndecodableBytes:
             "first_place": self.first_offset,
             "size": self._file_bytes(),
         }
+        if self.is_found:
+            report["is_found"] = True
         place = file_range.place(self.first_offset)
         return report | {name: place[name] for name in ("unit", "compressed_start") if name in place}
 
@@ -175,8 +176,14 @@ def _too_many_error(file: Report, max_ratio: float) -> DataError:
         advice = "Leave it out, or raise --max_undecodable_ratio"
     elif file.get("unit") == "row":
         advice = "The texts of Parquet and Arrow files must be UTF-8: repair the file"
+    elif file.get("is_found"):
+        guess = f" (it may be {likely})" if likely else ""
+        advice = f"That is what --encoding auto took it for: convert the file{guess}, or repair it"
     elif likely:
-        advice = f"It may be {likely}: give --encoding {likely} to read it, and look at the result with `inspect`"
+        advice = (
+            f"It may be {likely}: give --encoding {likely} to read it, or --encoding auto to read each file in the "
+            "encoding that its bytes show, and look at the result with `inspect`"
+        )
     else:
         advice = "Its encoding is unknown: name it with --encoding, or repair the file"
 
@@ -186,5 +193,5 @@ def _too_many_error(file: Report, max_ratio: float) -> DataError:
     return DataError(
         f"{file['path']} is not {name}: at least {file['count']:,} of about {file['size']:,} bytes "
         f"cannot be decoded, the first at {place}; --max_undecodable_ratio is {max_ratio:.2%}. "
-        f"{advice}."
+        f"{advice.removesuffix('.')}."
     )

@@ -51,10 +51,11 @@ if TYPE_CHECKING:
 
 OTHER_STATUS = "HTTP status other than 200"
 OTHER_TYPE = "content that is neither HTML nor text"
+PLAIN_RESPONSE = "response of plain text, not HTML"  # such as robots.txt and source code
 REVISIT = "page that was found unchanged (revisit)"
 IN_SEGMENTS = "record in segments"
 
-WEB_RULES = (OTHER_STATUS, OTHER_TYPE, REVISIT, *HTML_RULES)
+WEB_RULES = (OTHER_STATUS, OTHER_TYPE, PLAIN_RESPONSE, REVISIT, *HTML_RULES)
 """Reasons that say what a record of a crawl is, not that it is damaged. Most records of a crawl have one."""
 
 _HTML_TYPES = ("text/html", "application/xhtml+xml")
@@ -150,7 +151,7 @@ def _page_of_response(entry: Entry, options: RecordOptions) -> Record:
         raise PageError(OTHER_STATUS)
     name, charset = media_type(response.fields.get("content-type", ""))
     if name not in _HTML_TYPES:
-        raise PageError(OTHER_TYPE)
+        raise PageError(PLAIN_RESPONSE if name == "text/plain" else OTHER_TYPE)
 
     if len(entry.block) < entry.size:
         raise PageError(too_long_reason(options.max_document_bytes))

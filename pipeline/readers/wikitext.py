@@ -4,12 +4,13 @@ The rules are those of MediaWiki's preprocessor and parser (mediawiki.org/wiki/P
 Help:Links), applied in five steps:
 
     opaque      comments, and tags whose content is no wikitext: <nowiki> stays as it is, <ref>, <math> and others go
-    nested      templates go, links become what a reader sees of them; a closing mark belongs to the last open one
+    nested      templates and links become what a reader sees of them; a closing mark belongs to the last open one
     inline      HTML tags, quotes, links to other sites, switches such as __NOTOC__
     lines       tables go, items of lists stay as lines, lines of a paragraph are joined
     sections    headings stay if text follows
 
-Templates are not expanded: their text is in other pages. Text after a mark that is never closed stays, without the
+Templates are not expanded, because they are other pages: those of wiki_nested.py show arguments, the others go. Text
+after a mark that is never closed stays, without the
 mark; an unclosed comment is dropped, and an unclosed table up to the next heading.
 
 Every step takes linear time whatever the text is; only links within links are read once for each level, up to
@@ -24,10 +25,11 @@ import html
 import re
 from collections.abc import Iterator
 
+from pipeline.readers.wiki_nested import END_OF_LINK, LINE_OF_LINK, shown_of_link, shown_of_template
+
 MAX_DEPTH = 100
 """Maximum templates and links that are open at one place. MediaWiki expands 40 templates within each other."""
 
-_LINE_OF_LINK, _END_OF_LINK = "\x01", "\x02"  # around a link that is shown only within a line of text
 _NOTHING = "\x03"  # <nowiki/>, which keeps marks apart
 _GAP = "\x04"  # something was left out after a space or a bracket
 
@@ -101,6 +103,8 @@ def _end_of_comment(text: str, start: int) -> int:
 
 
 def _gap_after(before: str) -> str:
+    if before.endswith("'"):
+        return _NOTHING  # so that the quotes of ''{{x}}'' stay apart
     return _GAP if before.endswith((" ", "(")) else ""
 
 
@@ -127,7 +131,7 @@ def _without_templates(text: str) -> str:
         elif mark == "]]":
             if opened and opened[-1][0] == 0:
                 _, start = opened.pop()
-                kept[start:] = [_shown_of_link("".join(kept[start:]))]
+                kept[start:] = [shown_of_link("".join(kept[start:]))]
         else:
             _close_braces(len(mark), opened, kept)
         kept.append(following)
@@ -135,54 +139,18 @@ def _without_templates(text: str) -> str:
 
 
 def _close_braces(count: int, opened: list[list[int]], kept: list[str]) -> None:
-    """Drop what stands between `count` closing braces and as many of the last open ones."""
+    """Replace what stands between `count` closing braces and as many of the last open ones by what is shown of it."""
     while count >= 2 and opened and opened[-1][0] >= 2:
         braces, start = opened[-1]
         paired = min(3, count, braces)
         count -= paired
-        kept[start:] = [_gap_after(kept[start - 1])]
+        shown = shown_of_template(kept[start:]) if paired == 2 else ""
+        kept[start:] = [shown or _gap_after(kept[start - 1])]
 
-        # The dropped part leaves its gap within what is still open.
+        # What is shown, or the gap, lies within what is still open.
         opened[-1] = [braces - paired, start]
         if braces - paired < 2:
             opened.pop()
-
-
-_FILE = re.compile(
-    r"[^:]{1,40}:.*\.(?:jpe?g|png|svg|gif|tiff?|webp|xcf|pdf|djvu|og[agv]|opus|web[mp]|mp[34]|mpe?g|midi?|wav|flac|stl)",
-    re.IGNORECASE,
-)
-_DROPPED_NAMESPACE = re.compile(r"(?:file|image|media|category) *:", re.IGNORECASE)
-_LANGUAGE = re.compile(r"[a-z]{2,3}(?:-[a-z]+)*:(?! )")  # [[de:Katze]]: the same page in another language
-_PREFIX = re.compile(r"[^\W\d][\w -]{0,39}:(?! )")
-_DISAMBIGUATOR = re.compile(r"(?:, [^(),]*| ?[(（][^()（）]*[)）])$")
-_NO_TARGET = re.compile(r"[\n\[\]{}<>]")
-
-
-def _shown_of_link(link: str) -> str:
-    """Return what a reader sees of [[link]]: nothing of files, categories and versions in other languages.
-
-    Files are known by their suffix, because namespaces have other names in each language. Categories with such a name
-    are known where they stand, on a line for themselves, which `_blocks` sees.
-    """
-    target, bar, label = link.partition("|")
-    target = target.strip()
-    if target.startswith(("http://", "https://", "//")):
-        return f"[{link}]"
-    if _DROPPED_NAMESPACE.match(target) or _FILE.fullmatch(target):
-        return ""
-    if _NO_TARGET.search(target):
-        return link
-    if target.startswith(":"):
-        return label if label else target[1:]
-    if not bar:
-        if _LANGUAGE.match(target):
-            return ""
-        label = target
-    elif not label:  # the pipe trick, which MediaWiki writes out when a page is saved
-        label = _DISAMBIGUATOR.sub("", target.partition(":")[2] or target)
-
-    return f"{_LINE_OF_LINK}{label}{_END_OF_LINK}" if _PREFIX.match(target) else label
 
 
 # ---- Inline ----
@@ -287,8 +255,8 @@ def _without_gaps(text: str) -> str:
 _TABLE, _END_OF_TABLE = "{|", "|}"
 _RULE = "----"
 _LIST_MARKS = "*#:;"
-_ONLY_LINKS = re.compile(rf"(?:{_LINE_OF_LINK}[^{_LINE_OF_LINK}{_END_OF_LINK}]*{_END_OF_LINK}\s*)+")
-_LINK_MARKS = {ord(_LINE_OF_LINK): None, ord(_END_OF_LINK): None}
+_ONLY_LINKS = re.compile(rf"(?:{LINE_OF_LINK}[^{LINE_OF_LINK}{END_OF_LINK}]*{END_OF_LINK}\s*)+")
+_LINK_MARKS = {ord(LINE_OF_LINK): None, ord(END_OF_LINK): None}
 _REFERENCE = re.compile(r"&(?:#\d{1,7}|#[xX][\da-fA-F]{1,6}|[A-Za-z][A-Za-z\d]{1,31});")
 _WORD = re.compile(r"[^\W_]")
 
@@ -330,7 +298,7 @@ def _blocks(lines: Iterator[str]) -> Iterator[tuple[int, str]]:
     """
     paragraph: list[str] = []
     for line in lines:
-        if line.startswith(_LINE_OF_LINK) and _ONLY_LINKS.fullmatch(line):
+        if line.startswith(LINE_OF_LINK) and _ONLY_LINKS.fullmatch(line):
             continue
 
         first = line[:1]
@@ -377,7 +345,7 @@ def _term_and_definition(line: str) -> tuple[str, ...]:
 
 def _block(level: int, text: str) -> Iterator[tuple[int, str]]:
     """Yield the text with its character references as characters, unless it has no letter or digit."""
-    text = text.translate(_LINK_MARKS) if _LINE_OF_LINK in text else text
+    text = text.translate(_LINK_MARKS) if LINE_OF_LINK in text else text
     if "&" in text:
         text = _REFERENCE.sub(lambda found: html.unescape(found[0]), text)
     text = text.strip()

@@ -24,7 +24,12 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from pipeline.near_duplicates.signatures import hash_words
+from pipeline.readers.csv_rows import DELIMITERS, TAB_SUFFIXES
+from pipeline.readers.encodings import UTF8, wide_encoding
+from pipeline.readers.formats import binary_kind
 from pipeline.readers.open import compression_of, open_plain
+from pipeline.readers.ranges import HEAD_BYTES
+from pipeline.readers.record import MAX_UNDECODABLE_RATIO
 from schemas import storage
 from schemas.errors import DataError
 from schemas.randomness import key, mix, numbers
@@ -81,7 +86,9 @@ def stored_sets(url: str) -> EvaluationSets:
 
 
 def read_evaluation_sets(paths: list[str], words: int = RUN_WORDS) -> EvaluationSets:
-    """Return the runs of words in some files. Raises DataError for a file that cannot be read or has no such run.
+    """Return the runs of words in some files.
+
+    Raises UsageError for a file that does not exist, and DataError for one that cannot be read or has no such run.
 
     Every text of a file counts: each string of JSON lines, each cell of a table, each line of other files.
     """
@@ -124,7 +131,7 @@ def texts_of(path: str) -> Iterator[str]:
     compression = compression_of(path)
     name = path.lower().rpartition(".")[0] if compression else path.lower()
     try:
-        with open_plain(io.BytesIO(storage.read(path)), shown, compression) as file:
+        with open_plain(io.BytesIO(storage.read_named("--decontaminate", path)), shown, compression) as file:
             if name.endswith((".jsonl", ".json")):
                 yield from _strings(_values(file.read()))
             elif name.endswith((".parquet", ".arrow", ".feather")):
@@ -132,14 +139,35 @@ def texts_of(path: str) -> Iterator[str]:
                 table = pq.read_table(data) if name.endswith(".parquet") else feather.read_table(data)
                 yield from _strings(table.to_pylist())
             else:
-                lines = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
-                separator = {".csv": ",", ".tsv": "\t"}.get(name[-4:])
-                rows = csv.reader(lines, delimiter=separator) if separator else lines
-                yield from _strings(rows)
+                lines = io.StringIO(_decoded(file.read(), shown), newline="")
+                yield from _strings(_rows(lines, name) if name.endswith((".csv", *TAB_SUFFIXES)) else lines)
     except (OSError, ValueError, EOFError, csv.Error, pa.ArrowException) as error:
         raise DataError(
             f"--decontaminate {shown} cannot be read: {error}. Give JSON lines, a table or text."
         ) from error
+
+
+def _decoded(data: bytes, shown: str) -> str:
+    """Return the text of a file. Raises DataError for another kind of file, which would match nothing."""
+    head = data[:HEAD_BYTES]
+    encoding = wide_encoding(head, UTF8)
+    kind = binary_kind(head)
+    if kind is not None and encoding is None:
+        raise DataError(f"--decontaminate {shown} looks like {kind}. Give JSON lines, a table or text.")
+
+    text = data.decode("utf-8-sig", errors="replace")
+    damaged = text.count("\ufffd") - data.count("\ufffd".encode())
+    if encoding is not None or damaged > MAX_UNDECODABLE_RATIO * len(data):
+        raise DataError(f"--decontaminate {shown} is not UTF-8. Convert it first, for instance with iconv -t UTF-8.")
+    return text
+
+
+def _rows(lines: io.StringIO, name: str) -> Iterable[list[str]]:
+    """Return the rows of CSV, whose delimiter is the one that its first line has most often, or of TSV."""
+    first_line = lines.readline()
+    lines.seek(0)
+    delimiter = "\t" if name.endswith(TAB_SUFFIXES) else max(DELIMITERS, key=first_line.count)
+    return csv.reader(lines, delimiter=delimiter)
 
 
 def _values(data: bytes) -> list[Any]:

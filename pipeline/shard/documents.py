@@ -196,6 +196,7 @@ STEPS: tuple[Step, ...] = (
 class ReadOptions(RecordOptions):
     """How files become documents: the part of the job's options that workers need.
 
+    finds_encodings: whether that of each file is found, with --encoding auto.
     has_languages: whether rows have the columns of languages. share: of documents that are kept, by their ids.
     of_corpora: the options of each corpus of --inputs, by its name. They differ in what a corpus may choose.
     """
@@ -210,6 +211,7 @@ class ReadOptions(RecordOptions):
     languages: tuple[str, ...] = ()
     min_language_confidence: float = 0.0
     mask_private: bool = False
+    finds_encodings: bool = False
     evaluation_sets: str = ""  # the URL of the file that holds them
     has_languages: bool = False
     share: float = 1.0

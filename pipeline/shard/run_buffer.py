@@ -6,15 +6,15 @@ Whatever is left out is counted, and bad records are kept as excerpts.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
 from pipeline.commit.reports import Report
 from pipeline.readers.formats import ForeignFileError
-from pipeline.readers.inputs import FileRange, Split, with_format
-from pipeline.readers.members import ranges_in
+from pipeline.readers.inputs import FileRange, Split
+from pipeline.readers.members import readable_ranges
 from pipeline.readers.record import EXCERPT_CHARACTERS, Record, Rejected
 from pipeline.readers.table import read_records
 from pipeline.readers.undecodable import UndecodableBytes
@@ -90,11 +90,13 @@ class RunBuffer:
     characters, text_bytes: of all sentences.
     ledger: number of dropped records by (reason, source).
     cleaning: number of changes by each cleaning rule.
-    rejected: number of rejected records, without harmless ones.
+    dropped: number of documents that a step dropped, or that are beyond a share.
+    rejected: number of rejected records, without harmless ones, and `bad` of them by (reason, source).
     excerpts: entries of OUTPUT/rejected/, for the first MAX_EXCERPTS of them.
     listed: entries of OUTPUT/rejected/ for what is no bad record: the first MAX_EXCERPTS files of folders that are not
     text, and documents whose step says so.
     undecodable: one report for each range with undecodable bytes.
+    encodings: with --encoding auto, the number of files that were read in each, and the first one; see `add_encodings`.
     unbroken: documents with many lines and no blank line; see `note_unbroken`.
     """
 
@@ -107,10 +109,13 @@ class RunBuffer:
     text_bytes: int = 0
     ledger: Counter[tuple[str, str]] = field(default_factory=Counter)
     cleaning: Counter[str] = field(default_factory=Counter)
+    dropped: int = 0
     rejected: int = 0
+    bad: Counter[tuple[str, str]] = field(default_factory=Counter)
     excerpts: list[Report] = field(default_factory=list)
     listed: list[Report] = field(default_factory=list)
     undecodable: list[Report] = field(default_factory=list)
+    encodings: dict[str, Report] = field(default_factory=dict)
     unbroken: list[Report] = field(default_factory=list)
 
     def add(self, record: Record, file_range: FileRange, reading: ReadOptions) -> None:
@@ -120,6 +125,7 @@ class RunBuffer:
             done = step(document, reading)
             if isinstance(done, Drop):
                 self.ledger[done.reason, record.source] += 1
+                self.dropped += 1
                 if done.is_listed:
                     place = file_range.place(record.position)
                     self._list(done.reason, record.source, place, record.text[:EXCERPT_CHARACTERS])
@@ -133,6 +139,7 @@ class RunBuffer:
         number = document_id(encoded)
         if reading.share < 1 and not is_in_share(number, reading.share, reading.seed):
             self.ledger[BEYOND_SHARE, record.source] += 1
+            self.dropped += 1
             return
         self.ids.append(number)
         self.sources.append(record.source)
@@ -147,6 +154,12 @@ class RunBuffer:
         self.characters += len(joined) - spaces
         self.text_bytes += text_bytes
 
+    def note_encoding(self, file_range: FileRange, reading: ReadOptions) -> None:
+        """Count the encoding of a file of text, if it was found, with the range at the file's beginning."""
+        if reading.finds_encodings and file_range.start == 0 and file_range.reader.gets == "text":
+            found = {file_range.encoding: {"files": 1, "first": file_range.display_path}}
+            self.encodings = add_encodings([self.encodings, found])
+
     def note_unbroken(self, record: Record, file_range: FileRange) -> None:
         """Record a plain-text document with many lines but no blank one: its lines may be documents themselves."""
         if file_range.format == "text" and _may_be_many_documents(record):
@@ -159,6 +172,7 @@ class RunBuffer:
             return
 
         self.rejected += 1
+        self.bad[record.reason, record.source] += 1
         if len(self.excerpts) == MAX_EXCERPTS:
             return
 
@@ -182,6 +196,17 @@ class RunBuffer:
     def _list(self, reason: str, source: str, place: Report, shown: str) -> None:
         if len(self.listed) < MAX_EXCERPTS:
             self.listed.append({"reason": reason, "source": source, **place, "shown": shown})
+
+
+def add_encodings(tables: Iterable[dict[str, Report]]) -> dict[str, Report]:
+    """Add up {encoding: {"files": their number, "first": the first one by path}}. The result is sorted by encoding."""
+    added: dict[str, Report] = {}
+    for table in tables:
+        for encoding, report in table.items():
+            known = added.get(encoding, {"files": 0, "first": report["first"]})
+            first = min(known["first"], report["first"])
+            added[encoding] = {"files": known["files"] + report["files"], "first": first}
+    return dict(sorted(added.items()))
 
 
 def _may_be_many_documents(record: Record) -> bool:
@@ -209,7 +234,7 @@ def read_split(split: Split, reading: ReadOptions) -> Iterator[RunBuffer]:
     There is always a last buffer, even without documents, because its ledger counts too.
     """
     documents = RunBuffer()
-    for file_range, problem in _files_of(split, reading):
+    for file_range, problem in _ranges_of(split, reading):
         if isinstance(problem, Rejected):
             documents.reject(problem, file_range)
             continue
@@ -218,6 +243,8 @@ def read_split(split: Split, reading: ReadOptions) -> Iterator[RunBuffer]:
             continue
         options = reading.of_corpora.get(file_range.corpus, reading)
         undecodable = UndecodableBytes(file_range, options.max_undecodable_ratio, options.max_decompression_ratio)
+        undecodable.is_found = options.finds_encodings
+        documents.note_encoding(file_range, options)
 
         for record in read_records(file_range, options):
             if file_range.corpus:
@@ -243,19 +270,6 @@ def read_split(split: Split, reading: ReadOptions) -> Iterator[RunBuffer]:
     yield documents
 
 
-def _files_of(split: Split, reading: ReadOptions) -> Iterator[tuple[FileRange, Rejected | ForeignFileError | None]]:
-    """Yield the ranges of a split and the members of its archives, each with what keeps it from being read."""
+def _ranges_of(split: Split, reading: ReadOptions) -> Iterator[tuple[FileRange, Rejected | ForeignFileError | None]]:
     for file_range in split.ranges:
-        try:
-            file_range = with_format(file_range)
-        except ForeignFileError as error:
-            if not file_range.in_folder:
-                raise
-            if file_range.start == 0:
-                yield file_range, error
-            continue
-
-        if file_range.reader.members is not None:
-            yield from ranges_in(file_range, reading.of_corpora.get(file_range.corpus, reading))
-        else:
-            yield file_range, None
+        yield from readable_ranges(file_range, reading.of_corpora.get(file_range.corpus, reading))

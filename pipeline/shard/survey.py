@@ -6,13 +6,15 @@ Reports are added up pairwise on workers (`add_runs`), so no worker needs the re
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pipeline.commit.reports import Ledger, Report, add_by_name, add_ledgers, total
 from pipeline.readers.jsonl import ENDS_EARLY, NO_OBJECT
+from pipeline.readers.mediawiki import NOT_ALONE
 from pipeline.readers.record import place_in_words
 from pipeline.readers.undecodable import refuse_undecodable, reports_by_file, undecodable_statistics
 from pipeline.shard.cleaning import MAX_UNBROKEN_CHARACTERS
+from pipeline.shard.run_buffer import add_encodings
 from pipeline.shard.write_runs import RUN_BUCKETS
 from schemas.errors import DataError
 
@@ -29,6 +31,7 @@ MAX_READS = 4_000_000
 """Maximum ranges that all shards together read, one for each shard and run. Above it, runs are merged first."""
 
 _EXCERPT_CHARACTERS = 80
+_LISTED_REASONS = 5
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,7 @@ class CorpusSurvey:
     documents: their number. merges_runs: whether runs are merged first, because there are many runs or shards.
     rejected_runs: names of the runs that have rejected records.
     undecodable: statistics of the files with undecodable bytes.
+    encodings: with --encoding auto, {name: {"files": number, "first": path}}.
     unbroken: number and first of the documents with many lines but no blank line.
     """
 
@@ -49,6 +53,7 @@ class CorpusSurvey:
     cleaning: dict[str, int]
     undecodable: Report | None = None
     unbroken: Report | None = None
+    encodings: dict[str, Report] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -83,10 +88,13 @@ def add_runs(reports: Iterable[Report]) -> Report:
         "characters": total(runs, "characters"),
         "ledger": [list(entry) for entry in add_ledgers(run["ledger"] for run in runs)],
         "cleaning": add_by_name(runs, "cleaning"),
+        "dropped": sum(run.get("dropped", 0) for run in runs),
         "rejected": total(runs, "rejected"),
+        "bad": [list(entry) for entry in add_ledgers(run.get("bad", ()) for run in runs)],
         "first_rejected": _first(runs, "first_rejected"),
         "rejected_runs": sorted(name for run in runs for name in _runs_with_rejected(run)),
         "undecodable": reports_by_file(undecodable),
+        "encodings": add_encodings(run.get("encodings", {}) for run in runs),
         "unbroken": total(runs, "unbroken"),
         "first_unbroken": _first(runs, "first_unbroken"),
     }
@@ -134,6 +142,7 @@ def survey_corpus(added: Report, sharding: Sharding, limits: InputLimits) -> Cor
         cleaning=added["cleaning"],
         undecodable=undecodable_statistics(added["undecodable"]),
         unbroken=unbroken_documents(added),
+        encodings=added["encodings"],
     )
 
 
@@ -206,17 +215,30 @@ def _no_document_message(added: Report) -> str:
 
 
 def check_bad_ratio(added: Report, max_bad_ratio: float) -> None:
-    """Raise DataError with an example if more than `max_bad_ratio` of all records were rejected."""
+    """Raise DataError with an example if more than `max_bad_ratio` of all records were rejected.
+
+    All records are those that became documents, whether these were kept or dropped, and the rejected ones.
+    """
     bad = added["rejected"]
-    ratio = bad / max(1, added["documents"] + bad)
+    ratio = bad / max(1, added["documents"] + added["dropped"] + bad)
     if ratio <= max_bad_ratio:
         return
 
     first = added["first_rejected"]
     raise DataError(
-        f"{ratio:.2%} of the records are bad, above --max_bad_ratio {max_bad_ratio}. The first: "
+        f"{ratio:.2%} of the records are bad, above --max_bad_ratio {max_bad_ratio}.{_list_bad(added)} The first: "
         f"{_describe_rejected(first)}. Nothing was published. {_advice_for_rejected(first)}"
     )
+
+
+def _list_bad(added: Report) -> str:
+    """Return how many records are bad for which reason, unless all are so for one."""
+    if len(added["bad"]) < 2:
+        return ""
+    most = sorted(added["bad"], key=lambda entry: -entry[2])[:_LISTED_REASONS]
+    listed = ", ".join(f"{count:,} x {reason} ({source})" for reason, source, count in most)
+    further = len(added["bad"]) - len(most)
+    return f" They are {listed}{f' and {further:,} further kinds' if further else ''}."
 
 
 def _describe_rejected(rejected: Report) -> str:
@@ -238,6 +260,8 @@ def _advice_for_rejected(rejected: Report) -> str:
     advice = "Fix the input, or raise --max_bad_ratio."
     if rejected["reason"].startswith("record above"):
         advice += " --max_document_bytes allows longer documents; --text_layout line makes each line a document."
+    if rejected["reason"] == NOT_ALONE:
+        advice += " A dump has each tag on a line of its own, as xmllint --format FILE writes it."
     if rejected["reason"] in (ENDS_EARLY, NO_OBJECT) and rejected["shown"].startswith(("[", "{")):
         advice += " JSON must have one object per line: jq -c '.[]' turns an array into such lines, jq -c . an object."
     return advice

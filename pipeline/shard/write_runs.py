@@ -141,10 +141,13 @@ def run_report(name: str, documents: RunBuffer) -> Report:
         "text_bytes": documents.text_bytes,
         "ledger": [[*entry, count] for entry, count in sorted(documents.ledger.items())],
         "cleaning": dict(sorted(documents.cleaning.items())),
+        "dropped": documents.dropped,
         "rejected": documents.rejected,
+        "bad": [[*entry, count] for entry, count in sorted(documents.bad.items())],
         "listed": len(documents.listed),
         "first_rejected": _first(name, documents.excerpts),
         "undecodable": documents.undecodable,
+        "encodings": documents.encodings,
         "unbroken": len(documents.unbroken),
         "first_unbroken": _first(name, documents.unbroken),
     }

@@ -11,7 +11,7 @@ Documents with equal text have equal ids and thus equal placements, so they meet
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,11 +39,13 @@ class ShardOptions:
 
     dedup: whether documents with equal text are dropped. seed: determines the order, and which documents are held out.
     holdout: the share of documents that go to the held-out folder instead; None for no such folder.
+    drop_repeats: how many sentences in a row have to be repeated to be removed (drafts.py); None to remove none.
     """
 
     dedup: Dedup
     seed: int
     holdout: float | None = None
+    drop_repeats: int | None = None
 
 
 def write_shard(
@@ -59,6 +61,19 @@ def write_shard(
     if finished is not None:
         return finished
 
+    table, documents, report = collect_documents(name, read_tables, options, staging)
+    data, encoded = encode_text_shard(name, table, documents["row"].to_numpy())
+    return staging.keep_shard(name, data, {**encoded, **report})
+
+
+def collect_documents(
+    name: str, read_tables: Callable[[], list[pa.Table]], options: ShardOptions, staging: Staging
+) -> tuple[pa.Table, pa.Table, Report]:
+    """Return the rows of a shard, its documents, and what its report says about them.
+
+    The rows are a table with one chunk. The documents are those that stay, in order, as `sort_documents` returns them.
+    Writes the held-out documents into staging. Arguments and errors are those of `write_shard`.
+    """
     table, *drops = read_tables()
     table, ledger = _without_copies(table, options.dedup)
 
@@ -77,16 +92,16 @@ def write_shard(
         documents, dropped = drop_documents(documents, is_chosen, HELD_OUT)
         ledger += dropped
 
-    data, encoded = encode_text_shard(name, table, documents["row"].to_numpy())
+    return table, documents, {"ledger": ledger, **count_documents(table, documents), **held_out}
+
+
+def count_documents(table: pa.Table, documents: pa.Table) -> Report:
+    """Return the number of documents by source and by language. They are `row`s of the table."""
     has_languages = "language" in table.column_names
-    report = {
-        **encoded,
-        "ledger": ledger,
+    return {
         "sources": count_values(documents["source"]),
         "languages": count_values(table["language"].take(documents["row"])) if has_languages else {},
-        **held_out,
     }
-    return staging.keep_shard(name, data, report)
 
 
 def _without_copies(table: pa.Table, dedup: Dedup) -> tuple[pa.Table, LedgerEntries]:
@@ -156,13 +171,18 @@ def drop_documents(table: pa.Table, is_dropped: np.ndarray, reason: str) -> tupl
 
 
 def encode_text_shard(name: str, table: pa.Table, rows: np.ndarray) -> tuple[bytes, Report]:
-    """Return these rows of a table, in this order, as a shard, and its part of the report. Copies one batch at a time.
+    """Return these rows of a table, in this order, as `encode_text_batches` does. Copies one batch at a time."""
+    return encode_text_batches(name, table.schema, shards.taken_batches(table, rows))
+
+
+def encode_text_batches(name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> tuple[bytes, Report]:
+    """Return batches, cut as `ShardEncoder` needs them, as a shard, and its part of the report.
 
     The part has the shard's entry in the manifest, and its lengths (`length_statistics`).
     """
-    encoder = shards.ShardEncoder(table.schema)
+    encoder = shards.ShardEncoder(schema)
     lengths: list[Report] = []
-    for batch in shards.taken_batches(table, rows):
+    for batch in batches:
         encoder.add(batch)
         lengths.append(length_statistics(batch))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from itertools import pairwise
@@ -70,6 +71,8 @@ class Sandbox:
     def run_command(self, words: list[str], pipeline_in_process: bool = True) -> None:
         """Run a command of a page, which must succeed."""
         check_recipe_as_written(words)
+        if words[:2] == ["clozeline", "start"]:
+            self._shrink_plan(words)
         small = self.shrunk(words)
         job = pipeline_job(small)
         if job is not None and pipeline_in_process:
@@ -77,6 +80,17 @@ class Sandbox:
         else:
             done = self.run(small)
         assert done.returncode == 0, (words, done.stdout[-2000:], done.stderr[-3000:])
+
+    def _shrink_plan(self, words: list[str]) -> None:
+        """Let `clozeline start` write its plan, and make it one for the small corpus."""
+        done = self.run([*words, "--plan_only"])
+        assert done.returncode == 0, (words, done.stderr)
+        plan = self.folder / words[words.index("--output") + 1] / "clozeline.toml"
+        keys = {key: f'"{value}"' if isinstance(value, str) else value for key, value in SMALL_RUN.items()}
+        settings = "".join(f'"{key}" = {value}\n' for key, value in keys.items())
+        text = re.sub(r"(?m)^size = \d+", "size = 160", plan.read_text())
+        text = text.replace("cpu_minutes", "tiny")  # whose length is a number of steps
+        plan.write_text(re.sub(r'(?m)^"run.max_hours".*\n', settings, text))
 
     def shrunk(self, words: list[str]) -> list[str]:
         """Return a command for the small corpus."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 
+from clozeline.start import cli as start_cli
 from pipeline import cli as pipeline_cli
 from pipeline.beam import internals
 from tests.docs.pages import PAGES, ROOT, blocks, code_spans, commands, is_no_recipe, prose
@@ -136,6 +137,7 @@ def test_recipe_keys_in_the_text_exist() -> None:
 def test_flags_in_the_text_exist() -> None:
     parsers = [trainer_cli.parser(), pipeline_cli.parser(), doctor.parser("clozeline doctor")]
     parsers += [finetune_cli.parser("clozeline finetune"), suite_cli.parser("clozeline suite"), export_cli.parser()]
+    parsers.append(start_cli.parser("clozeline start"))
     helps = "".join(parser.format_help() for parser in parsers)
     sources = "".join(path.read_text() for path in (ROOT / "pipeline").glob("*.py"))
     known = (

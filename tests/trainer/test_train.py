@@ -14,6 +14,7 @@ def test_what_a_run_leaves(straight: Path, pairs: Path) -> None:
         "metrics.jsonl",
         "ranks.json",
         "unigram.json",
+        "text_facts.json",
         "report.html",
         "tensorboard",
         "checkpoints",

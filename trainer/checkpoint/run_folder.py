@@ -25,6 +25,7 @@ from schemas import storage, vocabulary
 from schemas.errors import UsageError
 from trainer.checkpoint.format import CHECKPOINTS_FOLDER, MANIFEST, write_errors_of
 from trainer.checkpoint.run_lock import LOCK_FILES, RUN_LOCK_FILE, hold
+from trainer.checkpoint.text_facts import TEXT_FACTS_FILE, keep_text_facts
 from trainer.checkpoint.write import remove_partial
 from trainer.config.record import dump_recipe
 from trainer.config.schema import Recipe
@@ -35,7 +36,15 @@ from trainer.metrics.monitors import TENSORBOARD_FOLDER
 
 RECIPE = "recipe.toml"
 
-NEEDED = (RECIPE, "recipe_history.jsonl", "micro_batches.json", UNIGRAM_FILE, "run_id", "metrics.jsonl")
+NEEDED = (
+    RECIPE,
+    "recipe_history.jsonl",
+    "micro_batches.json",
+    UNIGRAM_FILE,
+    TEXT_FACTS_FILE,
+    "run_id",
+    "metrics.jsonl",
+)
 """Files that another machine needs to resume or export a run, besides a checkpoint and the vocabulary."""
 
 FILES = (*NEEDED, "ranks.json", "report.html")
@@ -144,14 +153,15 @@ def write_recipe(recipe: Recipe) -> None:
     storage.publish(str(Path(recipe.run.folder, RECIPE)), dump_recipe(recipe).encode())
 
 
-def describe_run(recipe: Recipe, folder: PairFolder) -> None:
-    """Write what an export needs besides a checkpoint: the resolved recipe and a copy of the pairs' vocabulary.
+def describe_run(recipe: Recipe, folders: list[PairFolder]) -> None:
+    """Write what an export needs besides a checkpoint: the resolved recipe, where the pairs are from, their vocabulary.
 
     Raises StorageError.
     """
     write_recipe(recipe)
+    keep_text_facts(recipe.run.folder, folders)
     run = Path(recipe.run.folder)
-    source = storage.join(folder.folder, vocabulary.VOCABULARY_FOLDER)
+    source = storage.join(folders[0].folder, vocabulary.VOCABULARY_FOLDER)
     for name in storage.names(source):
         content = storage.read(storage.join(source, name))
         storage.publish(str(run / vocabulary.VOCABULARY_FOLDER / name), content)

@@ -13,8 +13,8 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -59,13 +59,12 @@ class Origin:
     """The sources of a file's values, for messages about wrong ones.
 
     path: the file. changes: each as section.key=value, in the order in which they were applied. flag: the flag or the
-    key that has the changes. content: the file's content with the changes, without defaults.
+    key that has the changes.
     """
 
     path: str
     changes: Sequence[str] = ()
     flag: str = "--set"
-    content: Mapping[str, Any] = field(default_factory=dict)
 
     def of(self, *keys: str) -> str:
         """Return what messages about keys begin with: the last change of the first key that has one, or the file.
@@ -78,15 +77,6 @@ class Origin:
                 if _overlap(change.partition("=")[0].strip(), key):
                     return f"{self.flag} {change}"
         return self.path
-
-    def has(self, key: str) -> bool:
-        """Return whether the file or a change sets a key, so that its value is no default."""
-        table: Any = self.content
-        for part in key.split("."):
-            if not isinstance(table, Mapping) or part not in table:
-                return False
-            table = table[part]
-        return True
 
 
 def _overlap(one: str, other: str) -> bool:

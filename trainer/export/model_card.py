@@ -6,12 +6,15 @@ templates/model_card.md.jinja.
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from schemas.pages import render_markdown
+from schemas.text_facts import TextFacts
 from trainer.checkpoint.format import read_state
+from trainer.checkpoint.text_facts import read_text_facts
 from trainer.config.record import public_changes, public_recipe, shown_value
 from trainer.config.schema import Recipe
 from trainer.logs import logger
@@ -59,6 +62,8 @@ def model_card(run: str, checkpoint: Path, recipe: Recipe, averaged: Sequence[in
     run: the local folder. averaged: the steps whose weights were averaged; empty if only the checkpoint's are exported.
     """
     state = read_state(checkpoint)
+    # Fingerprints identify the content that the model was trained on without naming a path.
+    pairs = list(dict.fromkeys([*state.earlier_data, *state.identity["data"]]))
     return render_markdown(
         "trainer.export",
         TEMPLATE,
@@ -73,8 +78,9 @@ def model_card(run: str, checkpoint: Path, recipe: Recipe, averaged: Sequence[in
         max_steps=recipe.run.max_steps,
         tokens=state.tokens,
         origin=origin_of(recipe),
-        # Fingerprints identify the content that the model was trained on without naming a path.
-        pairs_fingerprints=list(dict.fromkeys([*state.earlier_data, *state.identity["data"]])),
+        texts=texts_of(run, pairs),
+        cell=cell,
+        pairs_fingerprints=pairs,
         vocabulary_fingerprint=state.identity["vocabulary"],
         metrics=last_metrics(run, state.step),
         recipe=public_recipe(recipe),
@@ -87,6 +93,18 @@ def origin_of(recipe: Recipe) -> str:
     """Return the name of the folder whose weights the run began with, without its path; empty for random weights."""
     source = recipe.model.init_from or recipe.model.tile_from or ""
     return source.rstrip("/").rpartition("/")[2]
+
+
+def texts_of(run: str, pairs: Sequence[str]) -> list[TextFacts]:
+    """Return what is known about the text of these pairs (fingerprints), each text once, in their order."""
+    known = read_text_facts(run)
+    found = [known[fingerprint] for fingerprint in pairs if fingerprint in known]
+    return list({facts.fingerprint: facts for facts in found}.values())
+
+
+def cell(text: str) -> str:
+    """Return any text as it can stand in a cell of a table in Markdown."""
+    return html.escape(" ".join(text.split()), quote=False).replace("\\", "\\\\").replace("|", "\\|")
 
 
 def last_metrics(run: str, step: int) -> LastMetrics:

@@ -1,7 +1,6 @@
 """The arguments of transformers' Trainer: those that a task's values make, and those that its [trainer] table adds.
 
-[trainer] may hold the keys of `TaskTrainerSection`, so that a new version of transformers opens nothing. Keys that the
-task file or the command line has under another name are refused with that name.
+[trainer] may hold the keys of `TaskTrainerSection`, so that a new version of transformers opens nothing.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,43 +37,12 @@ FIXED = {
 }
 """What differs from Trainer's defaults for all tasks."""
 
-ELSEWHERE = {
-    "bf16": "training.precision",
-    "data_seed": "--first_seed",
-    "group_by_length": "training.group_by_length",
-    "learning_rate": "training.lr",
-    "max_steps": "training.epochs",
-    "metric_for_best_model": "metrics",
-    "num_train_epochs": "training.epochs",
-    "output_dir": "--output",
-    "per_device_train_batch_size": "training.batch",
-    "save_steps": "training.save_every",
-    "seed": "--first_seed",
-    "train_sampling_strategy": "training.group_by_length",
-    "warmup_ratio": "training.warmup_ratio",
-    "warmup_steps": "training.warmup_ratio",
-    "weight_decay": "training.weight_decay",
-}
-"""Arguments that have another name here, with that name."""
-
-TRIED_STEPS = 20
-"""Steps of the trial of a schedule, of which the first two are warmup."""
-
 NO_SMOOTHING = ("choice", "span")
 """Kinds whose loss is not the one that Trainer smooths the labels of."""
 
 
-def check_trainer_names(content: Mapping[str, Any], origin: Origin) -> None:
-    """Raise UsageError for a key of [trainer] that has another name here. content: of the task file."""
-    trainer = content.get("trainer")
-    for key in trainer if isinstance(trainer, Mapping) else ():
-        if key in ELSEWHERE:
-            source = origin.of(f"trainer.{key}")
-            raise UsageError(f"{source}: trainer.{key} is {ELSEWHERE[key]} here. Set that instead.")
-
-
 def check_trainer(task: Task, origin: Origin) -> None:
-    """Raise UsageError for a key of [trainer] that the task has no use for. origin: names the file, or a change."""
+    """Raise UsageError for smoothed labels of a task without classes. origin: names the file, or a change."""
     if task.trainer.label_smoothing_factor and (task.kind in NO_SMOOTHING or task.is_regression):
         what = "whose labels are numbers" if task.is_regression else f"of kind {task.kind}"
         source = origin.of("trainer.label_smoothing_factor", "kind", "data.labels")
@@ -82,12 +50,6 @@ def check_trainer(task: Task, origin: Origin) -> None:
             f"{source}: trainer.label_smoothing_factor is for classes of texts and words, and this is a task {what}. "
             "Remove the key."
         )
-
-    optimizer = task.trainer.optim or "adamw_torch"
-    for key in ("adam_beta1", "adam_beta2", "adam_epsilon"):
-        if getattr(task.trainer, key) is not None and not optimizer.startswith("adamw"):
-            source = origin.of(f"trainer.{key}", "trainer.optim")
-            raise UsageError(f"{source}: trainer.{key} is AdamW's, and trainer.optim is {optimizer!r}. Remove one.")
 
 
 def training_arguments(task: Task, folder: Path, seed: int, ranks: int, on_cpu: bool) -> Any:
@@ -97,22 +59,28 @@ def training_arguments(task: Task, folder: Path, seed: int, ranks: int, on_cpu: 
     """
     from transformers import TrainingArguments
 
-    from trainer.finetune.opening import first_line
-
     batch = batch_of_rank(task, ranks)
     on_this_machine = {"output_dir": str(folder), "seed": seed, "use_cpu": on_cpu, "dataloader_pin_memory": not on_cpu}
     values = DEFAULTS | task.trainer.model_dump(exclude_none=True) | FIXED | of_training(task) | on_this_machine
-    try:
-        with as_started(ranks):
-            arguments = TrainingArguments(**values, per_device_train_batch_size=batch)
-    except (TypeError, ValueError, ImportError) as error:
-        raise UsageError(f"transformers' Trainer refuses values of the task: {first_line(error)}") from error
+    with refusals(TypeError, ValueError, ImportError), as_started(ranks):
+        arguments = TrainingArguments(**values, per_device_train_batch_size=batch)
 
-    check_schedule(task)
-    check_services(task, arguments)
+    with refusals(TypeError, ValueError, ImportError, ArithmeticError, RuntimeError):
+        check_early(task, arguments)
     # Trainer would divide a batch between all GPUs that this process sees. Each of them is another rank's.
     arguments._n_gpu = min(1, arguments._n_gpu)
     return arguments
+
+
+@contextlib.contextmanager
+def refusals(*errors: type[Exception]) -> Iterator[None]:
+    """Turn errors of transformers about values of the task into UsageError."""
+    from trainer.finetune.opening import first_line
+
+    try:
+        yield
+    except errors as error:
+        raise UsageError(f"transformers' Trainer refuses values of the task: {first_line(error)}") from error
 
 
 def of_training(task: Task) -> dict[str, Any]:
@@ -140,49 +108,18 @@ def batch_of_rank(task: Task, ranks: int) -> int:
     return task.training.batch // parts
 
 
-def check_schedule(task: Task) -> None:
-    """Raise UsageError if the schedule of [trainer] lacks a value, or has one that it cannot use.
-
-    Trainer would raise the error after the examples are encoded, or train with rates above training.lr or below 0.
-    """
+def check_early(task: Task, arguments: Any) -> None:
+    """Make the schedule and the services to log to, as Trainer does only after the examples are encoded."""
     import torch
     from transformers import get_scheduler
-
-    from trainer.finetune.opening import first_line
-
-    trainer = task.trainer
-    if trainer.lr_scheduler_type is None and trainer.lr_scheduler_kwargs is None:
-        return
-
-    lr = task.training.lr
-    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=lr)
-    kind, values = trainer.lr_scheduler_type or "linear", dict(trainer.lr_scheduler_kwargs or {})
-    try:
-        schedule = get_scheduler(kind, optimizer, 2, TRIED_STEPS, scheduler_specific_kwargs=values)
-        for step in range(TRIED_STEPS):
-            (rate,) = schedule.get_last_lr()
-            if isinstance(rate, complex) or not 0 <= rate <= lr * (1 + 1e-6):
-                raise ValueError(f"the rate after {step} of {TRIED_STEPS} steps is {rate}, expected 0 to {lr}")
-            optimizer.step()
-            schedule.step()
-    except (TypeError, ValueError, ArithmeticError) as error:
-        raise UsageError(
-            f"trainer.lr_scheduler_type is {kind!r}, which does not work with trainer.lr_scheduler_kwargs = "
-            f"{values}: {first_line(error)}"
-        ) from error
-
-
-def check_services(task: Task, arguments: Any) -> None:
-    """Raise UsageError if a service of trainer.report_to is unknown or not installed."""
     from transformers.integrations.integration_utils import get_reporting_integration_callbacks
 
-    from trainer.finetune.opening import first_line
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=task.training.lr)
+    schedule = task.trainer.lr_scheduler_type or "linear"
+    get_scheduler(schedule, optimizer, 0, 1, scheduler_specific_kwargs=dict(task.trainer.lr_scheduler_kwargs or {}))
 
-    try:
-        for callback in get_reporting_integration_callbacks(arguments.report_to):
-            callback()
-    except (ImportError, RuntimeError, ValueError) as error:
-        raise UsageError(f"trainer.report_to is {task.trainer.report_to!r}: {first_line(error)}") from error
+    for callback in get_reporting_integration_callbacks(arguments.report_to):
+        callback()
 
 
 @contextlib.contextmanager

@@ -19,10 +19,10 @@ from trainer.command_line import (
 from trainer.config.parse import Origin
 from trainer.distributed.stop import StopRequest
 from trainer.finetune.encoder_folder import check_encoder_files
-from trainer.finetune.files.sets import Naming, check_task_files
+from trainer.finetune.files.sets import check_task_files
 from trainer.finetune.inputs import read_on_all_ranks
 from trainer.finetune.task import Task
-from trainer.finetune.task_file import data_folder, is_shipped, read_task
+from trainer.finetune.task_file import data_folder, read_task
 
 EPILOG = """\
 TASK.toml sets the kind of the task, its files and its training values, for example:
@@ -53,7 +53,6 @@ def main(
 
 
 def _run(options: argparse.Namespace, stop: StopRequest) -> None:
-    """Fine-tune, or write the texts of the task."""
     check_launcher()
     check_flags(options)
     task, data = read_on_all_ranks(lambda: _read_request(options), stop)
@@ -86,19 +85,12 @@ def check_flags(options: argparse.Namespace) -> None:
 
     if options.task is None:
         raise UsageError("--task is missing: --write_texts writes the texts of a task.")
-    of_training = {
-        "--seeds": options.seeds,
-        "--first_seed": options.first_seed,
-        "--random_weights": options.random_weights,
-        "--new_head": options.new_head,
-    }
-    unused = [name for name, value in (given | of_training).items() if name != "--task" and value not in (None, False)]
-    if unused:
-        raise UsageError(f"{', '.join(unused)} and --write_texts, which trains nothing. Leave one of them out.")
+    of_training = [options.folder, options.output, options.seeds, options.first_seed]
+    if any(value is not None for value in of_training) or options.random_weights or options.new_head:
+        raise UsageError("--write_texts trains nothing. Give only --task, --data and --set with it.")
 
 
 def _write_texts(task: Task, data: str, path: str) -> None:
-    """Write the texts of the task's training files to `path`."""
     from trainer.finetune.files.read import read_task_data
     from trainer.finetune.texts import write_texts
 
@@ -112,7 +104,7 @@ def _read_request(options: argparse.Namespace) -> tuple[Task, str]:
         check_encoder_files(options.folder, options.random_weights)
     task = read_task(options.task, options.set)
     data = data_folder(options.task, options.data)
-    check_task_files(task, data, Naming(Origin(options.task, options.set), is_shipped(options.task)))
+    check_task_files(task, data, Origin(options.task, options.set))
     return task, data
 
 

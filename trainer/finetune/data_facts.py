@@ -7,16 +7,16 @@ constant prediction scores.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from trainer.finetune.examples import Example
-from trainer.finetune.files.labels import are_fractions
+from trainer.finetune.examples import Example, is_labeled
 from trainer.finetune.files.sets import example_sets
 from trainer.finetune.job import Job
 from trainer.finetune.results import SeedResult
-from trainer.finetune.scores import all_labeled, label_counts, most_frequent_label, name_of_label, scores_of_label
-from trainer.finetune.task import DEV, TEST, TRAIN, Task
+from trainer.finetune.scores import most_frequent_label, name_of_label, scores_of_label
+from trainer.finetune.task import DEV, TEST, TRAIN
 from trainer.finetune.texts import texts_of
 from trainer.logs import logger
 
@@ -27,21 +27,17 @@ MAX_SHOWN_LABELS = 10
 """The maximum number of labels whose counts are logged."""
 
 
-def paths_by_set(task: Task, folder: str) -> dict[str, list[str]]:
-    """Return the paths of each set's files, absolute or URLs. folder: the folder that relative paths start from."""
-    return {
-        found.name: [path if "://" in path else os.path.abspath(path) for path in found.paths]
-        for found in example_sets(task, folder)
-    }
-
-
 def data_facts(job: Job) -> dict[str, Any]:
     """Return the files and the number of examples of each set, and the count of each label in the training set."""
     examples = {TRAIN: len(job.train.examples)}
     examples |= {name: len(others.examples) for name, others in job.others.items()}
-    counts = label_counts(job.kind, job.train.examples)
+    counts = Counter(job.kind.label_ids(job.train.examples))
     labels = {name_of_label(job.kind, label): count for label, count in sorted(counts.items())}
-    return {"files": paths_by_set(job.task, job.data), "examples": examples, "labels": labels}
+    files = {
+        found.name: [path if "://" in path else os.path.abspath(path) for path in found.paths]
+        for found in example_sets(job.task, job.data)
+    }
+    return {"files": files, "examples": examples, "labels": labels}
 
 
 def baseline_scores(job: Job) -> dict[str, dict[str, float]]:
@@ -53,7 +49,7 @@ def baseline_scores(job: Job) -> dict[str, dict[str, float]]:
     if label is None:
         return {}
 
-    labeled = {name: others.examples for name, others in job.others.items() if all_labeled(others.examples)}
+    labeled = {name: others.examples for name, others in job.others.items() if all(map(is_labeled, others.examples))}
     return {name: scores_of_label(job.kind, examples, label) for name, examples in labeled.items()}
 
 
@@ -65,12 +61,6 @@ def log_data(job: Job) -> None:
     steps = -(-len(job.train.features) // batch)
     logger.info("examples: %s%s; %d steps of %d per epoch", ", ".join(sizes), _labels(facts["labels"]), steps, batch)
 
-    if are_fractions(job.kind.labels):
-        logger.warning(
-            "The labels are numbers such as %s, and each different one is a separate class. To predict a number, set "
-            'data.labels = "number", with another --output.',
-            job.kind.labels[0],
-        )
     if job.kind.max_length < job.task.training.max_length:
         logger.info(
             "training.max_length is %d, but the encoder takes rows of at most %d tokens, so rows have at most %d.",
@@ -121,7 +111,6 @@ def shown_labels(counts: dict[str, int]) -> str:
 
 
 def _labels(counts: dict[str, int]) -> str:
-    """Return the labels as part of a log line, in parentheses; only their number if there are many."""
     if not counts:
         return ""
     return f" ({len(counts)} labels)" if len(counts) > MAX_SHOWN_LABELS else f" ({shown_labels(counts)})"
@@ -131,15 +120,6 @@ def warn_of_guessing(job: Job, best: SeedResult, baseline: dict[str, dict[str, f
     """Log a warning if even the best seed is no better on the dev set than always predicting the same label."""
     metric = job.task.metrics[0]
     if DEV not in baseline or best.scores[DEV][metric] > baseline[DEV][metric]:
-        return
-
-    dev_labels = label_counts(job.kind, job.others[DEV].examples)
-    if len(dev_labels) == 1:
-        logger.warning(
-            'Every example of the dev set has the label "%s", so its %s says little. Choose another dev set.',
-            name_of_label(job.kind, next(iter(dev_labels))),
-            metric,
-        )
         return
 
     label = most_frequent_label(job.kind, job.train.examples)

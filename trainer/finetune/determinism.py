@@ -19,23 +19,12 @@ from trainer.logs import logger
 NO_KERNEL = " does not have a deterministic implementation"
 """What torch's error says after the name of the operation."""
 
-CUBLAS_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
-DETERMINISTIC_WORKSPACES = (":4096:8", ":16:8")
-"""The values of the variable with which cuBLAS is deterministic. The first one takes 24 MB and is faster."""
-
 
 def make_deterministic() -> None:
     """Use deterministic kernels in this process. Call it before the first matrix product on the GPU."""
-    workspace = os.environ.get(CUBLAS_VARIABLE)
-    if workspace not in DETERMINISTIC_WORKSPACES:
-        os.environ[CUBLAS_VARIABLE] = DETERMINISTIC_WORKSPACES[0]
-        if workspace:
-            logger.info(
-                "%s is %s instead of %s, for reproducible results.",
-                CUBLAS_VARIABLE,
-                os.environ[CUBLAS_VARIABLE],
-                workspace,
-            )
+    # cuBLAS is deterministic with these workspaces alone. The first one takes 24 MB and is faster.
+    if os.environ.get("CUBLAS_WORKSPACE_CONFIG") != ":16:8":
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
 
     torch.use_deterministic_algorithms(True)
     # Deterministic mode turns on this debugging aid, which costs a pass over every new tensor.

@@ -18,11 +18,8 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json")
 """Files that transformers opens a tokenizer from. Files of sentencepiece, whose names differ, end with .model."""
 
 
-def check_encoder_folder(folder: str, further_advice: str = "") -> None:
-    """Raise UsageError unless a folder has the configuration of a Hugging Face encoder.
-
-    further_advice: what else can be done with the folder of a run, as the end of a sentence.
-    """
+def check_encoder_folder(folder: str) -> None:
+    """Raise UsageError unless a folder has the configuration of a Hugging Face encoder."""
     path = Path(folder)
     if (path / "config.json").is_file():
         return
@@ -32,7 +29,7 @@ def check_encoder_folder(folder: str, further_advice: str = "") -> None:
     if (path / "recipe.toml").is_file():
         raise UsageError(
             f"{folder} has no config.json, so it is not an encoder in the Hugging Face format. It is the folder of a "
-            f"run: `clozeline export` writes its encoder{further_advice}."
+            "run: `clozeline export` writes its encoder, and `clozeline suite --checkpoints` scores its checkpoints."
         )
     raise UsageError(f"{folder} has no config.json, so it is not an encoder in the Hugging Face format. {ADVICE}")
 
@@ -52,19 +49,17 @@ def _download_advice(folder: str) -> str:
 
 
 def _nearest_folder(path: Path) -> str:
-    """Return a hint with the folder next to a missing one whose name is closest, or an empty string."""
     folders = [found.name for found in path.parent.glob("*") if found.is_dir()]
     close = difflib.get_close_matches(path.name, folders, n=1, cutoff=0.6)
     return f" Did you mean {path.parent / close[0]}?" if close else ""
 
 
-def check_encoder_files(folder: str, random_weights: bool = False, further_advice: str = "") -> None:
+def check_encoder_files(folder: str, random_weights: bool = False) -> None:
     """Raise UsageError unless a folder has a configuration, a tokenizer, and weights if they are not to be random.
 
     Raises DataError for a damaged index of the weights.
-    further_advice: as in `check_encoder_folder`.
     """
-    check_encoder_folder(folder, further_advice)
+    check_encoder_folder(folder)
     check_tokenizer_files(folder)
 
     if random_weights:

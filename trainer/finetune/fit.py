@@ -36,13 +36,14 @@ from schemas.errors import StorageError, UsageError
 from trainer.distributed.collectives import run_on_all_ranks, run_on_rank_0, succeed_on_all_ranks
 from trainer.finetune.checkpoints import fault_of, keep_newest, newest_sound, seal
 from trainer.finetune.determinism import choose_kernels
+from trainer.finetune.examples import is_labeled
 from trainer.finetune.job import FeatureSet, Job
 from trainer.finetune.kinds.kind import TARGETS
 from trainer.finetune.kinds.text import CHOICES, loss_of_choices
 from trainer.finetune.layer_rates import layer_groups
 from trainer.finetune.opening import first_line, quiet_transformers
 from trainer.finetune.results import write_metrics
-from trainer.finetune.scores import all_labeled, finished, score
+from trainer.finetune.scores import finished, score
 from trainer.finetune.seed_events import SeedEvents, diverged
 from trainer.finetune.task import DEV
 from trainer.logs import logger
@@ -257,8 +258,8 @@ class FinetuneTrainer(Trainer):
         if name == DEV:
             threshold = self.job.threshold(predictions)
         final = finished(predictions, threshold)
-        is_labeled = all_labeled(examples.examples)
-        return score(self.job.kind, examples.examples, final) if is_labeled else {}, final, threshold
+        scores = score(self.job.kind, examples.examples, final) if all(map(is_labeled, examples.examples)) else {}
+        return scores, final, threshold
 
     def _logits(self, examples: FeatureSet) -> list[Any]:
         """Return the logits of each feature. Raises DivergedError on all ranks if one is not finite."""

@@ -32,12 +32,12 @@ def build_model(job: Job, seed: int) -> Any:
     if job.random_weights:
         return auto_class.from_config(config).float()
 
-    keeps_head = not job.new_head and keeps_existing_head(folder, config, job.kind)
+    is_kept = keeps_head(job, config)
     # A head with a different number of labels gets random weights. check_weights rejects other mismatches.
     model, loading_info = open_weights(auto_class, folder, config=config, ignore_mismatched_sizes=True)
     mismatched = [name for name, *_ in loading_info["mismatched_keys"]]
     check_weights(folder, model, [*loading_info["missing_keys"], *mismatched])
-    return model if keeps_head else with_new_head(model)
+    return model if is_kept else with_new_head(model)
 
 
 def config_for_task(folder: str, task: Task, kind: Kind[Any, Any]) -> Any:
@@ -57,37 +57,26 @@ def config_for_task(folder: str, task: Task, kind: Kind[Any, Any]) -> Any:
     return config
 
 
-def keeps_existing_head(folder: str, config: Any, kind: Kind[Any, Any]) -> bool:
-    """Return whether a head of this kind that a folder may have is used.
+def keeps_head(job: Job, config: Any) -> bool:
+    """Return whether a head of this kind that the folder may have is used, and log what becomes of it.
 
     A head is kept if it has the same labels in the same order. If the kind has no named labels, as in regressions and
     spans, it is kept whenever its size is the same. config: that of the task.
     """
-    if not has_head_of_kind(config, kind):
-        return True
+    folder, kind = job.folder, job.kind
+    has_head = classes_for(kind.model_class)[type(config)].__name__ in (config.architectures or ())
+    if not has_head:
+        return not job.new_head
 
     labels = list(read_config(folder).id2label.values())
-    return not kind.labels or labels == list(kind.labels)
-
-
-def log_head(job: Job) -> None:
-    """Log what happens to the head of a folder that was fine-tuned on a task of this kind."""
-    folder, kind = job.folder, job.kind
-    config = config_for_task(folder, job.task, kind)
-    if not has_head_of_kind(config, kind):
-        return
     if job.new_head:
         logger.info("The head of %s is replaced, as --new_head asks.", folder)
-    elif keeps_existing_head(folder, config, kind):
-        logger.info("%s was fine-tuned on a task of this kind. A head of the same size is kept.", folder)
-    else:
-        labels = list(read_config(folder).id2label.values())
+        return False
+    if kind.labels and labels != list(kind.labels):
         logger.info("%s has a head for other labels (%s), so its head is replaced.", folder, listed(labels))
-
-
-def has_head_of_kind(config: Any, kind: Kind[Any, Any]) -> bool:
-    """Return whether a folder's configuration names the class of model that this kind needs."""
-    return classes_for(kind.model_class)[type(config)].__name__ in (config.architectures or ())
+        return False
+    logger.info("%s was fine-tuned on a task of this kind. A head of the same size is kept.", folder)
+    return True
 
 
 def with_new_head(model: Any) -> Any:

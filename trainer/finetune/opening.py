@@ -18,7 +18,7 @@ from transformers.utils import logging as transformers_logging
 
 from schemas.errors import DataError, UsageError
 from trainer.finetune.encoder_folder import check_encoder_folder, check_tokenizer_files
-from trainer.finetune.kinds.table import KINDS
+from trainer.finetune.kinds import KINDS
 from trainer.models.hf_files import weight_files
 
 COUNTS_FROM_PADDING = {

@@ -67,7 +67,6 @@ def write_outcome(job: Job) -> None:
     """
     results = results_in(job.output)
     best = best_of(results, job.task.metrics[0])
-    baseline = baseline_scores(job)
     content = {
         "task": job.task.name,
         "kind": job.task.kind,
@@ -75,13 +74,19 @@ def write_outcome(job: Job) -> None:
         "encoder": job.folder,
         "random_weights": job.random_weights,
         "data": data_facts(job),
-        "baseline": baseline,
+        "baseline": baseline_scores(job),
         "best_seed": best.seed,
         "summary": summary_of(results),
         "seeds": [asdict(result) for result in results],
     }
 
-    write_best_model(job, best, baseline)
+    folder = job.folder_of_seed(best.seed)
+    if (folder / MODEL_FOLDER).is_dir():
+        move_model(folder, job.output, model_card(job, best, content))
+    # If a later command adds seeds, only a better seed replaces the model, so those of other seeds are never needed.
+    for path in job.output.glob(f"seed-*/{MODEL_FOLDER}"):
+        shutil.rmtree(path, ignore_errors=True)
+
     with keep_running(REPORT_FILE):
         page = report(content, dump_task(job.task))
         storage.publish(str(job.output / REPORT_FILE), page.encode(), durable=False)
@@ -89,18 +94,7 @@ def write_outcome(job: Job) -> None:
     # Written last, because other commands take the existence of results.json as a sign that everything is complete.
     storage.publish(str(job.output / RESULTS_FILE), (json.dumps(content, indent=1) + "\n").encode())
     log_outcome(job, results)
-    warn_of_guessing(job, best, baseline)
-
-
-def write_best_model(job: Job, best: SeedResult, baseline: dict[str, dict[str, float]]) -> None:
-    """Make the model of the best seed OUTPUT/hf, unless an earlier command has, and remove those of the other seeds."""
-    folder = job.folder_of_seed(best.seed)
-    if (folder / MODEL_FOLDER).is_dir():
-        move_model(folder, job.output, model_card(job, best, baseline))
-
-    # If a later command adds seeds, only a better seed replaces the model, so these are never needed again.
-    for path in job.output.glob(f"seed-*/{MODEL_FOLDER}"):
-        shutil.rmtree(path, ignore_errors=True)
+    warn_of_guessing(job, best, content["baseline"])
 
 
 def log_outcome(job: Job, results: list[SeedResult]) -> None:
@@ -110,16 +104,8 @@ def log_outcome(job: Job, results: list[SeedResult]) -> None:
             logger.info("%s %s %s: %s", job.task.name, name, metric, shown(spread, len(results)))
 
     best = best_of(results, job.task.metrics[0])
-    if (job.output / MODEL_FOLDER).is_dir():
-        logger.info("%s: results.json, report.html and hf (seed %d) are written.", job.output, best.seed)
-        return
-    logger.warning(
-        "%s: results.json and report.html are written. hf was removed, and with it the only copy of the weights of "
-        "seed %d: to train them again, remove %s and repeat the command.",
-        job.output,
-        best.seed,
-        job.folder_of_seed(best.seed),
-    )
+    hf = f"hf has seed {best.seed}" if (job.output / MODEL_FOLDER).is_dir() else "hf was removed"
+    logger.info("%s: results.json and report.html are written; %s.", job.output, hf)
 
 
 def shown(spread: Spread, seeds: int) -> str:
@@ -132,45 +118,50 @@ def shown(spread: Spread, seeds: int) -> str:
 
 
 def report(results: dict[str, Any], task: str) -> str:
-    """Return the page. task: the task file's text."""
-    drawn = [chart for chart in charts(results) if chart is not None]
+    """Return the page. results: the content of results.json. task: the task file's text."""
+    main, seeds, data = results["metrics"][0], results["seeds"], results["data"]
+    drawn = [
+        chart_of("Loss on the training set, mean of each epoch", seeds, "loss"),
+        chart_of(f"{main} on the dev set, after each epoch", seeds, main),
+    ]
 
     return render(
         "trainer.finetune",
         "finetune.html",
         title=results["task"],
-        kind=results["kind"],
+        results=results,
         encoder=shown_path(results["encoder"]),
-        random_weights=results["random_weights"],
         figures=figures(results),
-        scores=rows_of_scores(results["summary"]),
-        baseline=rows_of_baseline(results["baseline"]),
-        sets=rows_of_sets(results["data"]),
-        labels=shown_labels(results["data"]["labels"]),
-        charts=drawn,
-        seeds=rows_of_seeds(results["seeds"], results["metrics"][0]),
+        scores=rows_of_scores(results["summary"], results["baseline"]),
+        sets=[[name, f"{size:,}", shown_files(data, name)] for name, size in data["examples"].items()],
+        labels=shown_labels(data["labels"]),
+        charts=[chart for chart in drawn if chart is not None],
+        seeds=[
+            [seed["seed"], seed["epoch"], f"{seed['scores'][DEV][main]:.4f}", duration(seed["seconds"])]
+            for seed in seeds
+        ],
         task=task,
     )
 
 
 def figures(results: dict[str, Any]) -> dict[str, str]:
     """Return the headline numbers as text, by name."""
-    main = results["metrics"][0]
-    seeds = results["seeds"]
-    seconds = sum(seed["seconds"] for seed in seeds)
+    main, seeds = results["metrics"][0], results["seeds"]
 
     # The dev set has chosen the best epoch, so the score on the test set, if it has labels, says more of new text.
     names = [name for name in (TEST, DEV) if name in results["summary"]]
     scores = {f"{main}, {name}": with_interval(results["summary"][name][main]) for name in names}
-    return scores | {"seeds": str(len(seeds)), "time": duration(seconds)}
+    return scores | {"seeds": str(len(seeds)), "time": duration(sum(seed["seconds"] for seed in seeds))}
 
 
-def rows_of_scores(summary: dict[str, dict[str, Spread]]) -> list[list[str]]:
-    """Return a row for each set and metric: set, metric, mean, half-width of its 95% interval, and the quartiles."""
+def rows_of_scores(summary: dict[str, dict[str, Spread]], baseline: dict[str, dict[str, float]]) -> list[list[str]]:
+    """Return a row for each set and metric: set, metric, SPREAD_COLUMNS, and the baseline's score if there is one."""
     rows = []
     for name, scores in summary.items():
         for metric, spread in scores.items():
             values = [spread[column] for column in SPREAD_COLUMNS]
+            if baseline:
+                values.append(baseline[name][metric])
 
             # A single seed has no interval.
             shown = ["-" if value is None else f"{value:.4f}" for value in values]
@@ -178,40 +169,8 @@ def rows_of_scores(summary: dict[str, dict[str, Spread]]) -> list[list[str]]:
     return rows
 
 
-def rows_of_baseline(baseline: dict[str, dict[str, float]]) -> list[list[str]]:
-    """Return a row for each set and metric: set, metric, and the score of always predicting the same label."""
-    rows = []
-    for name, scores in baseline.items():
-        for metric, value in scores.items():
-            rows.append([name, metric, f"{value:.4f}"])
-    return rows
-
-
-def rows_of_sets(data: dict[str, Any]) -> list[list[str]]:
-    """Return a row for each set: its name, the number of its examples, and its files."""
-    rows = []
-    for name, size in data["examples"].items():
-        files = ", ".join(shown_path(path) for path in data["files"][name])
-        rows.append([name, f"{size:,}", files])
-    return rows
-
-
-def rows_of_seeds(seeds: list[dict[str, Any]], main: str) -> list[list[str]]:
-    """Return a row for each seed: its number, its best epoch, the dev score, and the training time."""
-    rows = []
-    for seed in seeds:
-        score = seed["scores"][DEV][main]
-        rows.append([str(seed["seed"]), str(seed["epoch"]), f"{score:.4f}", duration(seed["seconds"])])
-    return rows
-
-
-def charts(results: dict[str, Any]) -> list[Chart | None]:
-    """Return the charts of the training loss and of the main metric, with one line per seed."""
-    main = results["metrics"][0]
-    return [
-        chart_of("Loss on the training set, mean of each epoch", results["seeds"], "loss"),
-        chart_of(f"{main} on the dev set, after each epoch", results["seeds"], main),
-    ]
+def shown_files(data: dict[str, Any], name: str) -> str:
+    return ", ".join(shown_path(path) for path in data["files"][name])
 
 
 def chart_of(title: str, seeds: list[dict[str, Any]], name: str) -> Chart | None:
@@ -228,40 +187,21 @@ def chart_of(title: str, seeds: list[dict[str, Any]], name: str) -> Chart | None
 # ---- The model card ----
 
 
-def model_card(job: Job, best: SeedResult, baseline: dict[str, dict[str, float]]) -> str:
-    """Return the card, as Markdown.
-
-    best: the result of the seed whose weights the folder has. baseline: scores of always predicting the most frequent
-    label, by set and then by metric.
-    """
-    facts = data_facts(job)
+def model_card(job: Job, best: SeedResult, results: dict[str, Any]) -> str:
+    """Return the card of the seed with the best result, as Markdown. results: the content of results.json."""
     values = job.task.model_dump(include={"training", "trainer"}, exclude_none=True)
     return render_markdown(
         "trainer.finetune",
         "model_card.md.jinja",
         task=job.task,
         family=read_config(job.folder).model_type,
-        random_weights=job.random_weights,
         model_class=job.kind.model_class,
         pipeline=PIPELINES[job.task.kind],
         best=best,
-        scores=card_rows(best, facts["examples"], baseline),
-        has_baseline=bool(baseline),
-        labels=[(in_cell(label), count) for label, count in facts["labels"].items()],
+        results=results,
+        labels=[(in_cell(label), count) for label, count in results["data"]["labels"].items()],
         training=tomli_w.dumps({name: table for name, table in values.items() if table}).strip(),
     )
-
-
-def card_rows(best: SeedResult, examples: dict[str, int], baseline: dict[str, dict[str, float]]) -> list[list[str]]:
-    """Return a row for each set and metric: set, examples, metric, score, and the baseline's score if there is one."""
-    rows = []
-    for name, scores in best.scores.items():
-        for metric, score in scores.items():
-            row = [in_cell(name), f"{examples[name]:,}", metric, f"{score:.4f}"]
-            if baseline:
-                row.append(f"{baseline[name][metric]:.4f}")
-            rows.append(row)
-    return rows
 
 
 def in_cell(text: str) -> str:

@@ -1,12 +1,10 @@
-"""The output folder of a fine-tuning: its lock, and the final model."""
+"""The output folder of a fine-tuning: what it belongs to, and the final model."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,8 @@ from safetensors import SafetensorError
 
 from schemas import storage
 from schemas.errors import StorageError
-from trainer.checkpoint.run_lock import held
 from trainer.export.tokenizer import TOKENIZER_CONFIG, portable_config
-from trainer.finetune.inputs import check_inputs, record_inputs
+from trainer.finetune.inputs import record_inputs
 from trainer.finetune.job import Job
 from trainer.finetune.model import restore_dropout
 from trainer.finetune.opening import first_line, open_tokenizer, quiet_transformers
@@ -26,18 +23,6 @@ from trainer.permissions import follow_umask
 TASK_FILE = "task.toml"
 MODEL_FOLDER = "hf"
 MODEL_CARD_FILE = "README.md"
-
-
-@contextlib.contextmanager
-def claimed(output: Path, inputs: dict[str, Any]) -> Iterator[None]:
-    """Lock the output folder for this process, and create it if it does not exist.
-
-    Raises UsageError if a live process holds the lock or the folder belongs to something else, and StorageError if the
-    folder is not writable.
-    """
-    check_inputs(output, inputs, "Undo the change to continue it, choose another --output, or remove that folder.")
-    with held(output):
-        yield
 
 
 def record_start(job: Job) -> None:

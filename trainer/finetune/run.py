@@ -27,6 +27,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from trainer.checkpoint.run_lock import held
 from trainer.distributed.collectives import run_on_rank_0, succeed_on_all_ranks
 from trainer.distributed.process_group import device_of_rank, start_distributed
 from trainer.distributed.stop import StopAgreement, StopRequest
@@ -39,20 +40,30 @@ from trainer.finetune.examples import Example, TaskData
 from trainer.finetune.files.read import read_task_data
 from trainer.finetune.files.sets import named_files
 from trainer.finetune.fit import FinetuneTrainer
-from trainer.finetune.inputs import TIMEOUT_SECONDS, agreed, fingerprint_of, read_inputs_of, read_on_all_ranks
+from trainer.finetune.inputs import (
+    TIMEOUT_SECONDS,
+    agreed,
+    check_inputs,
+    fingerprint_of,
+    read_inputs_of,
+    read_on_all_ranks,
+)
 from trainer.finetune.job import FeatureSet, Job, Order
+from trainer.finetune.kinds import kind_of
 from trainer.finetune.kinds.kind import Kind
-from trainer.finetune.kinds.table import kind_of
-from trainer.finetune.model import build_model, log_head
+from trainer.finetune.model import build_model
 from trainer.finetune.opening import check_folder, longest_row, open_tokenizer, read_config
 from trainer.finetune.outcome import write_outcome, write_predictions
-from trainer.finetune.output import claimed, write_model
+from trainer.finetune.output import write_model
 from trainer.finetune.results import SeedResult, read_seed_result, write_seed_result
 from trainer.finetune.scores import check_metrics_of_labels
 from trainer.finetune.task import DEV, TEST, TRAIN, Task
 from trainer.finetune.task_file import dump_task
 from trainer.logs import logger
 from trainer.run_context import watch_ranks
+
+CHANGED = "Undo the change to continue it, choose another --output, or remove that folder."
+"""What to do about an output folder with results of other inputs."""
 
 
 def finetune(order: Order, stop_request: StopRequest) -> list[SeedResult]:
@@ -72,7 +83,8 @@ def finetune(order: Order, stop_request: StopRequest) -> list[SeedResult]:
         inputs = agreed(lambda: inputs_of(order, data, dist.get_world_size()))
         succeed_on_all_ranks(lambda: arguments_of(order.task, order.output))
         threads = kept_threads(run_on_rank_0(lambda: threads_of(order.output)), cores_of_rank())
-        run_on_rank_0(lambda: resources.enter_context(claimed(order.output, inputs)))
+        run_on_rank_0(lambda: check_inputs(order.output, inputs, CHANGED))
+        run_on_rank_0(lambda: resources.enter_context(held(order.output)))
 
         stop = resources.enter_context(contextlib.closing(StopAgreement(stop_request, 2 * TIMEOUT_SECONDS)))
         stop.training_begins()
@@ -102,9 +114,7 @@ def read_files(order: Order) -> tuple[TaskData, Kind[Any, Any]]:
     data = read_task_data(order.task, order.data)
     check_metrics_of_labels(order.task, data.labels)
 
-    kind = kind_of(order.task, data.labels, tokenizer, longest_row(read_config(order.folder)))
-    kind.check_room()
-    return data, kind
+    return data, kind_of(order.task, data.labels, tokenizer, longest_row(read_config(order.folder)))
 
 
 def inputs_of(order: Order, data: TaskData, ranks: int) -> dict[str, Any]:
@@ -171,8 +181,6 @@ def finished_seed(job: Job, seed: int) -> SeedResult:
         run_on_rank_0(lambda: remove_checkpoints(folder))
         return earlier_result
 
-    if not job.random_weights:
-        log_head(job)
     model = succeed_on_all_ranks(lambda: build_model(job, seed))
     trainer = FinetuneTrainer(job, seed, model, arguments_of(job.task, folder, seed))
     trainer.fit()

@@ -10,7 +10,7 @@ from typing import Any
 import sklearn  # noqa: F401
 
 from schemas.errors import UsageError
-from trainer.finetune.examples import Example, is_labeled
+from trainer.finetune.examples import Example
 from trainer.finetune.kinds.kind import Kind
 from trainer.finetune.metrics.answers import scores_of_parts
 from trainer.finetune.metrics.metric_table import METRICS, unsuitable
@@ -53,16 +53,6 @@ def finished(predictions: Sequence[Any], threshold: float | None) -> list[Any]:
     return [prediction.text if prediction.null_score <= threshold else "" for prediction in predictions]
 
 
-def all_labeled(examples: Sequence[Example]) -> bool:
-    """Return whether every example has a label."""
-    return all(is_labeled(example) for example in examples)
-
-
-def label_counts(kind: Kind[Any, Any], examples: Sequence[Example]) -> Counter[int]:
-    """Return how often each label id occurs in labeled examples. Empty for regressions and spans."""
-    return Counter(kind.label_ids(examples))
-
-
 def name_of_label(kind: Kind[Any, Any], label: int) -> str:
     """Return the name of a label id. The choices of an example have no names, only positions."""
     return kind.labels[label] if kind.labels else str(label)
@@ -70,7 +60,7 @@ def name_of_label(kind: Kind[Any, Any], label: int) -> str:
 
 def most_frequent_label(kind: Kind[Any, Any], train: Sequence[Example]) -> int | None:
     """Return the most frequent label id of a training set, the lowest of several; None for regressions and spans."""
-    counts = label_counts(kind, train)
+    counts = Counter(kind.label_ids(train))
     return min(counts, key=lambda label: (-counts[label], label), default=None)
 
 

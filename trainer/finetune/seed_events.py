@@ -86,7 +86,6 @@ class SeedEvents(TrainerCallback):
         return state.max_steps // self.job.task.training.epochs
 
     def _say_progress(self, state: Any, loss: float) -> None:
-        """Log the step, its loss, and the speed since the last line."""
         training = self.job.task.training
         speed = (state.global_step - self._step_of_line) * training.batch / (perf_counter() - self._last_line)
         logger.info(

@@ -95,7 +95,7 @@ class TaskDataSection(Section):
         default={}, description="Further files, by name, that get predictions and, where they have labels, scores."
     )
     format: Format = Field(
-        description="Format of the files. If unset, by the training file's ending: .jsonl, .tsv, .csv, .conll; "
+        description="Format of the files; if unset, by the training file's ending: .jsonl, .tsv, .csv, .conll; "
         '.txt is "tsv" ("conll" for the kind tags), and .json is "jsonl" ("squad" for the kind span).'
     )
     header: bool = Field(
@@ -169,8 +169,10 @@ class TaskTrainingSection(Section):
     warmup_ratio: float = Field(
         default=0.1, ge=0, lt=1, description="Fraction of the updates over which the rate rises; then it falls to 0."
     )
-    max_length: int = Field(default=128, gt=2, description="Tokens of a sequence, special tokens included.")
-    stride: int = Field(default=64, ge=0, description="Tokens that two windows of a context share (kind span).")
+    max_length: int = Field(default=128, ge=6, description="Tokens of a sequence, special tokens included.")
+    stride: int = Field(
+        default=64, ge=0, description="Tokens that two windows share (kind span): at most half of a row."
+    )
     max_answer_tokens: int = Field(default=30, gt=0, description="Tokens of the longest answer (kind span).")
     null_threshold: float | Literal["best"] = Field(
         default=0.0,

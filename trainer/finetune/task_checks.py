@@ -3,65 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, get_args
 
 from schemas.errors import UsageError
 from trainer.config.parse import Origin
 from trainer.finetune.arguments import check_trainer
 from trainer.finetune.metrics.metric_table import unsuitable
-from trainer.finetune.task import DEV, TEST, TRAIN, Format, Task
-from trainer.finetune.task_kinds import RULES, format_of
-
-
-def check_has_format(content: Mapping[str, Any], origin: Origin) -> None:
-    """Check that the format of the files is given, or implied by the name of the training file.
-
-    content: of the task file. Keys that are missing or wrong are left to the schema.
-    """
-    data = content.get("data")
-    if not isinstance(data, Mapping) or "format" in data or "train" not in data:
-        return
-    if format_of(data["train"], str(content.get("kind"))) is None:
-        source = origin.of("data.format", "data.train")
-        raise UsageError(
-            f"{source}: data.format is missing, and the name of {first_file(data['train'])} implies none. Add it: "
-            f"{', '.join(get_args(Format))}."
-        )
-
-
-def first_file(train: str | Sequence[str]) -> str:
-    """Return the first of the files that data.train names."""
-    return train if isinstance(train, str) else train[0]
+from trainer.finetune.task import DEV, TEST, TRAIN, Task
+from trainer.finetune.task_kinds import RULES
 
 
 def check_task(task: Task, origin: Origin) -> None:
     """Check the keys of a task that depend on each other. origin: names the task file, or a change of it."""
     check_format(task, origin)
     check_columns(task, "data.columns", task.data.header, origin)
-    check_test(task, origin)
+    if task.data.test is not None:
+        header = task.data.header if task.data.test_header is None else task.data.test_header
+        name = "data.columns" if task.data.test_columns is None else "data.test_columns"
+        check_columns(task, name, header, origin)
     check_labels(task, origin)
     check_metrics(task, origin)
     check_names(task, origin)
-    check_stride(task, origin)
     check_trainer(task, origin)
-
-
-def check_stride(task: Task, origin: Origin) -> None:
-    """Check that windows over a context advance."""
-    training = task.training
-    if task.kind != "span" or training.stride < training.max_length:
-        return
-
-    # A stride that the file does not set is always short enough.
-    max_length = f"training.max_length {training.max_length}"
-    if not origin.has("training.max_length"):
-        max_length += " (the default for the kind span)"
-    source = origin.of("training.stride", "training.max_length")
-    raise UsageError(
-        f"{source}: training.stride {training.stride}, expected less than {max_length}. Set training.stride to a "
-        "smaller number."
-    )
 
 
 def check_format(task: Task, origin: Origin) -> None:
@@ -71,20 +33,9 @@ def check_format(task: Task, origin: Origin) -> None:
         expected = 'SQuAD JSON (data.format = "squad")' if task.kind == "span" else " or ".join(formats)
         source = origin.of("data.format", "data.train", "kind")
         raise UsageError(
-            f'{source}: data.format is "{task.data.format}"{origin_of_format(task)}, but a task of the kind '
+            f'{source}: data.format, or the ending of data.train, says "{task.data.format}", but a task of the kind '
             f"{task.kind} is read from {expected}."
         )
-    if task.data.find_answers and task.kind != "span":
-        source = origin.of("data.find_answers", "kind")
-        raise UsageError(f"{source}: data.find_answers is for the kind span, and this task's kind is {task.kind}.")
-
-
-def origin_of_format(task: Task) -> str:
-    """Return where a format may come from, for messages: the training file's name, if its ending stands for it."""
-    train = task.data.train
-    if format_of(train, task.kind) != task.data.format:
-        return ""
-    return f", as the ending of {first_file(train)} says"
 
 
 def check_columns(task: Task, name: str, header: bool, origin: Origin) -> None:
@@ -130,19 +81,6 @@ def unsuitable_column(task: Task, column: str | int, header: bool) -> str | None
     return None
 
 
-def check_test(task: Task, origin: Origin) -> None:
-    """Check the keys of the test file."""
-    data = task.data
-    if data.test is None:
-        if data.test_columns is not None or data.test_header is not None:
-            source = origin.of("data.test_columns", "data.test_header", "data.test")
-            raise UsageError(f"{source}: data.test_columns and data.test_header need data.test.")
-        return
-
-    header = data.header if data.test_header is None else data.test_header
-    check_columns(task, "data.columns" if data.test_columns is None else "data.test_columns", header, origin)
-
-
 def check_labels(task: Task, origin: Origin) -> None:
     """Check that the label keys fit the task's kind, and that the labels are two or more and distinct."""
     rules = RULES[task.kind]
@@ -165,11 +103,6 @@ def check_labels(task: Task, origin: Origin) -> None:
         raise UsageError(f'{source}: data.labels has "{repeated[0]}" twice.')
     if len(labels) < 2:
         raise UsageError(f"{source}: data.labels has {len(labels)} label, expected two or more.")
-
-    both = [label for label in skipped if label in labels]
-    if both:
-        source = origin.of("data.skip_labels", "data.labels")
-        raise UsageError(f'{source}: "{both[0]}" is in data.labels and in data.skip_labels.')
 
 
 def check_metrics(task: Task, origin: Origin) -> None:

@@ -1,22 +1,31 @@
-"""Reads a task file and writes the resolved task back as TOML.
+"""Finds and reads task files, those of users and those that ship, and writes the resolved task back as TOML.
 
-`--task` names a file or a task that ships with Clozeline, such as glue/rte (shipped.py). `--set key=value` overrides
-values, as it does for recipes.
+`--task` names a file or a task that ships with Clozeline, such as glue/rte. Each file in trainer/finetune/tasks has the
+tasks of a suite: the table [tasks.rte] of glue.toml is the content of a task file, with the values of [defaults] where
+it has none. What only a suite needs to know of a task, such as the task that it starts from, is in the same table.
 """
 
 from __future__ import annotations
 
+import difflib
 import posixpath
 import tomllib
+from collections.abc import Collection, Mapping
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from schemas import storage
-from schemas.errors import DataError, UsageError
+from schemas.errors import DataError, UsageError, nearest_name
 from trainer.config.parse import Origin, apply_overrides, parse_section
-from trainer.finetune.arguments import check_trainer_names
-from trainer.finetune.shipped import advice_on_missing, shipped_task, shipped_task_names
 from trainer.finetune.task import Task
-from trainer.finetune.task_checks import check_has_format, check_task
+from trainer.finetune.task_checks import check_task
+
+TOML = ".toml"
+
+SUITES = Path(str(files("trainer") / "finetune" / "tasks"))
+"""The folder of the suites that ship with Clozeline."""
 
 
 def read_task(path: str, overrides: list[str], flag: str = "--task") -> Task:
@@ -26,8 +35,7 @@ def read_task(path: str, overrides: list[str], flag: str = "--task") -> Task:
     Raises UsageError that names each wrong key and the file or the override that has it, or StorageError for a file
     that cannot be read.
     """
-    content = task_content(path, flag)
-    return task_of(content, Origin(path, overrides, content=content))
+    return task_of(task_content(path, flag), Origin(path, overrides))
 
 
 def task_of(content: dict[str, Any], origin: Origin) -> Task:
@@ -36,8 +44,6 @@ def task_of(content: dict[str, Any], origin: Origin) -> Task:
     Raises UsageError as `read_task` does.
     """
     apply_overrides(content, origin.changes, Task)
-    check_has_format(content, origin)
-    check_trainer_names(content, origin)
     task = parse_section(Task, content, origin)
     check_task(task, origin)
     return task
@@ -62,22 +68,83 @@ def data_folder(path: str, data: str | None, flag: str = "--task") -> str:
     return posixpath.dirname(path) or "."
 
 
-def is_shipped(path: str) -> bool:
-    """Return whether a path names a task that comes with Clozeline, and no file."""
-    return path in shipped_task_names() and not storage.exists(path)
-
-
 def task_content(path: str, name: str) -> dict[str, Any]:
     """Return the content of a task file or of a shipped task. A file takes precedence over a shipped task's name.
 
     name: what messages call the choice of the task.
     """
     if is_shipped(path):
-        return shipped_task(path)
+        return merged({"name": path.rpartition("/")[2]}, *_shipped_tables()[path])
 
+    return read_toml(path, name, "task", shipped_task_names())
+
+
+def read_toml(path: str, name: str, what: str, shipped: list[str]) -> dict[str, Any]:
+    """Return the content of a TOML file. Raises UsageError.
+
+    name: what messages call the choice of the file. what: it is of, and shipped: those that could be chosen instead.
+    """
     try:
         return tomllib.loads(storage.read(path).decode("utf-8-sig"))
-    except DataError:
-        raise UsageError(f"{name} {path} does not exist.{advice_on_missing(path)}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{name} {path} is not TOML: {error}.") from error
+    except DataError:
+        hint = nearest_file(path, TOML) or nearest_name(path.removesuffix(TOML), shipped)
+        advice = f"Give a {what} file, or the name of a shipped {what}: {', '.join(shipped)}."
+        if path.endswith(TOML):
+            advice = f"Give the path of a {what} file."
+        raise UsageError(f"{name} {path} does not exist.{hint} {advice}") from None
+
+
+def merged(*tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of several tables as one. Values of later tables replace earlier ones; inner tables are merged."""
+    result: dict[str, Any] = {}
+    for table in tables:
+        for key, value in table.items():
+            earlier = result.get(key)
+            if isinstance(value, dict):
+                value = merged(earlier, value) if isinstance(earlier, dict) else merged(value)
+            result[key] = value
+    return result
+
+
+# ---- Shipped tasks ----
+
+
+def shipped_task_names() -> list[str]:
+    """Return the names of shipped tasks that `--task` takes, in alphabetical order."""
+    return sorted(_shipped_tables())
+
+
+def is_shipped(path: str) -> bool:
+    """Return whether a path names a task that comes with Clozeline, and no file."""
+    return path in _shipped_tables() and not storage.exists(path)
+
+
+@cache
+def _shipped_tables() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    """Return the defaults of each shipped task and its own table, by its name. Keys of suites are left out."""
+    tables = {}
+    for path in SUITES.glob(f"*{TOML}"):
+        suite = tomllib.loads(path.read_text(encoding="utf-8"))
+        for name, table in suite.get("tasks", {}).items():
+            of_task = {key: value for key, value in table.items() if key in Task.model_fields}
+            tables[f"{path.stem}/{name}"] = (suite.get("defaults", {}), of_task)
+    return tables
+
+
+def nearest_file(path: str, ending: str = "", named: Collection[str] = ()) -> str:
+    """Return a hint with the file in the same folder whose name is closest to a path's, or an empty string.
+
+    ending: of the files that count, such as ".toml". The path may lack it. named: paths that are not to be suggested,
+    because they already have another use.
+    Example: `nearest_file("tasks/polarty", ".toml")` -> `" Did you mean tasks/polarity.toml?"`.
+    """
+    # Only the names are compared. With the folder, which is the same, any two paths would be alike.
+    folder, name = posixpath.split(path)
+    free = [found for found in storage.sizes(folder or ".") if posixpath.join(folder, found) not in named]
+    known = [found for found in free if found.endswith(ending) and not found.startswith(".")]
+
+    stems = [found.removesuffix(ending) for found in known]
+    close = difflib.get_close_matches(name.removesuffix(ending), stems, n=1, cutoff=0.6)
+    return f" Did you mean {posixpath.join(folder, close[0] + ending)}?" if close else ""

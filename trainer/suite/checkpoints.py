@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
 import json
-import shutil
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -12,9 +10,7 @@ from typing import Any
 
 from schemas import storage
 from schemas.errors import UsageError
-from schemas.terminal import OneLineParser
 from trainer.checkpoint.format import MANIFEST, checkpoint_path, read_state, steps_saved
-from trainer.command_line import exit_code_of
 from trainer.metrics.log import read_metrics
 from trainer.metrics.presentation import keep_running
 from trainer.metrics.report import SCORES_FILE, read_scores, write_report
@@ -24,26 +20,6 @@ from trainer.suite.plan import Plan
 
 ALL = "all"
 LAST = "last"
-
-
-def main(arguments: list[str], prog: str) -> int:
-    """Export one checkpoint to --output, which appears only when it is complete, and return the exit code."""
-    flags = OneLineParser(prog=prog)
-    flags.add_argument("run")
-    flags.add_argument("--step", type=int, required=True)
-    flags.add_argument("--output", required=True)
-    return exit_code_of(lambda: _export(flags.parse_args(arguments)))
-
-
-def _export(options: argparse.Namespace) -> None:
-    # Only this job needs the exporter, which takes seconds to load.
-    from trainer.export.convert import export
-
-    output = Path(options.output)
-    unfinished = output.with_name(f".{output.name}.partial")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    export(options.run, str(unfinished), options.step)
-    unfinished.rename(output)
 
 
 def steps_of(run: str, which: str) -> list[int]:
@@ -78,7 +54,7 @@ def exported(run: str, steps: Sequence[int], output: Path) -> tuple[list[Encoder
     """Return the checkpoints of a run as encoders, and the jobs that export them in the Hugging Face format."""
     encoders, jobs = [], []
     for step in steps:
-        label = _label(step)
+        label = f"step-{step}"
         folder = output / "checkpoints" / label
         words = ("export", run, "--step", str(step), "--output", str(folder))
         job = Job(f"{label}/export", words, is_done=partial(Path.exists, folder / "config.json"))
@@ -87,10 +63,6 @@ def exported(run: str, steps: Sequence[int], output: Path) -> tuple[list[Encoder
         manifest = str(checkpoint_path(run, step) / MANIFEST)
         encoders.append(Encoder(label, str(folder), needs=(job.name,), manifest=manifest))
     return encoders, jobs
-
-
-def _label(step: int) -> str:
-    return f"step-{step}"
 
 
 def write_scores(plan: Plan, content: dict[str, Any]) -> None:
@@ -106,9 +78,9 @@ def write_scores(plan: Plan, content: dict[str, Any]) -> None:
     hours = hours_of(run)
     lines = []
     for step in plan.steps:
-        cells = content["scores"][_label(step)]
+        cells = content["scores"][f"step-{step}"]
         scores = {name: cell["spread"]["mean"] for name, cell in cells.items() if cell["spread"] is not None}
-        average = content["averages"][_label(step)]
+        average = content["averages"][f"step-{step}"]
         if average is not None and plan.is_whole:
             scores = {"average": average["spread"]["mean"], **scores}
         lines.append({"step": step, "hours": hours.get(step), "scores": scores})

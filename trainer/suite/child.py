@@ -1,7 +1,7 @@
 """Runs one job of a suite, `python -m trainer.suite.child PROGRAM ...`, in a process that ends when the suite's does.
 
 finetune        fine-tunes on a task, as `python -m trainer.finetune` does
-export          writes a checkpoint of a run in the Hugging Face format
+export          writes a checkpoint of a run in the Hugging Face format, as `python -m trainer.export` does
 minimal_pairs   counts how often an encoder prefers the acceptable sentence of a pair
 probe           fits a linear classifier to the frozen vectors of each layer
 """
@@ -55,7 +55,7 @@ def run() -> int:
     # These programs publish each file atomically, and the next start skips finished files, so a signal may end them
     # at any point.
     if program == "export":
-        from trainer.suite.checkpoints import main
+        from trainer.export.cli import main
     elif program == "minimal_pairs":
         from trainer.suite.minimal_pairs import main
     elif program == "probe":

@@ -40,7 +40,7 @@ def encoders_of(words: Sequence[str], random_weights: bool) -> list[Encoder]:
     """
     named = [split_name(word) for word in words]
     for _, folder in named:
-        check_encoder_files(folder, further_advice=", and --checkpoints all scores all its checkpoints")
+        check_encoder_files(folder)
 
     short = short_names([folder for _, folder in named])
     encoders = [Encoder(name or short[folder], folder) for name, folder in named]

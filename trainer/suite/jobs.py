@@ -83,9 +83,6 @@ class Scheduler:
         self.errors: dict[str, str] = {}
         """By job name, one line that says why the job failed or was not started."""
 
-        self._failed_needs: dict[str, str] = {}
-        """For each job that was not started, the name of the job whose failure was the reason."""
-
         self._waiting = list(jobs)
         self._free = list(slots)
         self._running: list[_Running] = []
@@ -132,12 +129,8 @@ class Scheduler:
                 self._start_unless_done(job)
 
     def _give_up(self, job: Job, need: str) -> None:
-        """Record a job as failed because a job that it needs failed or was not started."""
-        # In a chain of jobs, the message names the job that really failed: only its log holds an error.
-        culprit = self._failed_needs.get(need, need)
-        self._failed_needs[job.name] = culprit
-        self.errors[job.name] = f"not started, because {culprit} failed"
-        logger.info("%s: not started (%s), because %s failed", job.name, self._position(), culprit)
+        self.errors[job.name] = f"not started, because {need} failed"
+        logger.info("%s: not started (%s), because %s failed", job.name, self._position(), need)
 
     def _start_unless_done(self, job: Job) -> None:
         if job.is_done():
@@ -169,7 +162,6 @@ class Scheduler:
     # ---- Ending ----
 
     def _collect(self) -> None:
-        """Record how processes ended, and free their slots."""
         for running in list(self._running):
             exit_code = running.process.poll()
             is_alive = exit_code is None
@@ -190,14 +182,12 @@ class Scheduler:
                 logger.info("%s: failed (%s): %s", name, self._position(), self.errors[name])
 
     def _position(self) -> str:
-        """Return how many jobs have ended in any way, such as "5 of 6"."""
         return f"{len(self.done) + len(self.errors)} of {self._count}"
 
     def _reason(self, name: str, exit_code: int) -> str:
-        """Return one line that says why a job's process failed."""
         path = self.log_of(name)
         if exit_code < 0:
-            return f"ended by {name_of_signal(-exit_code)}; see {path}"
+            return f"ended by signal {-exit_code} ({signal.strsignal(-exit_code)}); see {path}"
 
         error = last_error(path)
         return error if error is not None else f"exit code {exit_code}; see {path}"
@@ -213,19 +203,6 @@ class Scheduler:
             if running.process.wait() == 0:
                 self.done.add(running.job.name)
         self._running.clear()
-
-        # Jobs that this start did not reach but an earlier one finished are done, too: their results are valid.
-        for job in self._waiting:
-            if all(need in self.done for need in job.needs) and job.is_done():
-                self.done.add(job.name)
-
-
-def name_of_signal(number: int) -> str:
-    """Return the name of a signal. Real-time signals have none in Python."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def last_error(path: Path) -> str | None:

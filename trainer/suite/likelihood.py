@@ -66,24 +66,14 @@ def masked_rows(sentences: Sequence[str], tokenizer: Any, within_words: bool, lo
             )
         is_special = encoding["special_tokens_mask"][number]
         words = encoding.word_ids(number)
+        end_of_word = {word: place for place, word in enumerate(words)}  # the last of its tokens stays
         for place, target in enumerate(ids):
             if is_special[place]:
                 continue
-            last = end_of_word(words, place) if within_words else place
+            last = end_of_word[words[place]] if within_words else place
             hidden = [tokenizer.mask_token_id] * (last - place + 1)
             rows.append(MaskedRow(number, (*ids[:place], *hidden, *ids[last + 1 :]), place, target))
     return rows
-
-
-def end_of_word(words: Sequence[int | None], place: int) -> int:
-    """Return the position of the last token of the word at `place`.
-
-    words: the index of each token's word, None for special tokens.
-    """
-    last = place
-    while last + 1 < len(words) and words[last + 1] is not None and words[last + 1] == words[place]:
-        last += 1
-    return last
 
 
 def batches_by_length(rows: Sequence[MaskedRow]) -> Iterator[list[int]]:

@@ -43,12 +43,10 @@ SENTENCES_AT_ONCE = 512
 GOOD = "sentence_good"
 BAD = "sentence_bad"
 
-WHY_NOT = {
-    "xlnet": "XLNet predicts tokens in a random order and reads no mask token in their place, so the likelihood of a "
-    "sentence with single tokens masked is not defined for it",
-    "electra": "a replaced-token detector tells which tokens were replaced and gives none of them a probability",
-}
-"""Why some families have no masked-LM head, by model_type. ELECTRA's generators have one, and the same model_type."""
+NO_HEAD = (
+    "cannot judge minimal pairs: it has no head that predicts masked tokens. XLNet, replaced-token detectors, bare "
+    "encoders and fine-tuned folders have none."
+)
 
 
 def main(arguments: list[str], prog: str) -> int:
@@ -146,7 +144,7 @@ def open_masked_lm(folder: str, random_weights: bool) -> tuple[Any, Any]:
     """
     config = read_config(folder)
     if type(config) not in transformers.MODEL_FOR_MASKED_LM_MAPPING:
-        raise _no_masked_lm(folder, config.model_type)
+        raise UsageError(f"{folder} {NO_HEAD}")
 
     tokenizer = any_tokenizer(folder)
     if not tokenizer.is_fast or tokenizer.mask_token_id is None:
@@ -155,15 +153,8 @@ def open_masked_lm(folder: str, random_weights: bool) -> tuple[Any, Any]:
     model, missing = open_model(AutoModelForMaskedLM, folder, random_weights)
     # A head that is missing from the folder would have random weights, so every score would be random.
     if missing:
-        raise _no_masked_lm(folder, config.model_type)
+        raise UsageError(f"{folder} {NO_HEAD}")
     return model, tokenizer
-
-
-def _no_masked_lm(folder: str, model_type: str) -> UsageError:
-    no_head = "it has no head that predicts masked tokens. Bare encoders and fine-tuned folders have none"
-    reason = WHY_NOT.get(model_type, no_head)
-    generator = f" Its generator does: {folder}/generator." if model_type == "electra" else ""
-    return UsageError(f"{folder} cannot judge minimal pairs: {reason}.{generator}")
 
 
 # ---- The scores ----

@@ -25,22 +25,17 @@ class Missing:
     optional: bool = False
 
 
-def missing_files(suite: Suite, data: str | None) -> list[Missing]:
-    """Return the parts of a suite that lack files. data: the value of --data, which may be a URL."""
+def missing_files(suite: Suite) -> list[Missing]:
+    """Return the parts of a suite that lack files."""
     missing = []
     for name, task in suite.tasks.items():
-        absent = absent_files(task.task.data, data or task.folder)
+        absent = [file for file in files_of(task.task.data) if not storage.exists(path_in(task.folder, file))]
         if absent:
             missing.append(Missing(name, tuple(absent), task.task.source))
     for name, pairs in suite.minimal_pairs.items():
-        if not matching(data or suite.folder, pairs.files):
+        if not matching(suite.folder, pairs.files):
             missing.append(Missing(name, (pairs.files,), pairs.source, pairs.optional))
     return missing
-
-
-def absent_files(section: TaskDataSection, data: str) -> list[str]:
-    """Return the files of a task that do not exist. data: the folder that their paths are relative to."""
-    return [name for name in files_of(section) if not storage.exists(path_in(data, name))]
 
 
 def files_of(section: TaskDataSection) -> list[str]:
@@ -65,19 +60,14 @@ def matching(data: str, pattern: str) -> list[str]:
     return [f"{folder}/{name}" for name in names]
 
 
-def without_missing(suite: Suite, data: str | None, skip: bool) -> tuple[Suite, list[Missing]]:
+def without_missing(suite: Suite, skip: bool) -> tuple[Suite, list[Missing]]:
     """Return the suite without the parts whose files are missing, and the parts that were left out.
 
-    data: the value of --data. skip: whether to leave out required parts as well. Otherwise only optional parts may
-    be missing.
+    skip: whether to leave out required parts as well. Otherwise only optional parts may be missing.
     A task that starts from a missing one is left out too.
-    Raises DataError that names every missing file or, if `skip` leaves no part of the suite, where to get the files.
+    Raises DataError that names every missing file, also if `skip` leaves no part of the suite.
     """
-    missing = missing_files(suite, data)
-    required = [part for part in missing if not part.optional]
-    if required and not skip:
-        raise DataError(_message(suite, required))
-
+    missing = missing_files(suite)
     # A task can only start from an earlier one, so a single pass also finds tasks at the end of a chain.
     left_out = {part.name: part for part in missing}
     for name, task in suite.tasks.items():
@@ -86,8 +76,9 @@ def without_missing(suite: Suite, data: str | None, skip: bool) -> tuple[Suite, 
             left_out[name] = Missing(name, left_out[source].files, left_out[source].source)
 
     kept = [name for name in suite.names if name not in left_out]
-    if not kept:
-        raise DataError(_nothing_left(suite, missing, data or suite.folder))
+    required = [part for part in missing if not part.optional]
+    if (required and not skip) or not kept:
+        raise DataError(_message(suite, required or missing))
     return suite.only(kept), list(left_out.values())
 
 
@@ -109,12 +100,3 @@ def _message(suite: Suite, missing: list[Missing]) -> str:
         f"there{alternative}."
     )
     return "\n".join(lines)
-
-
-def _nothing_left(suite: Suite, missing: list[Missing], data: str) -> str:
-    sources = dict.fromkeys(part.source for part in missing if part.source)
-    origin = f" They come from {', '.join(sources)}." if sources else ""
-    return (
-        f"no part of the suite {suite.name} ({', '.join(suite.names)}) has its files in {data}, such as "
-        f"{missing[0].files[0]}.{origin} Put them there, or give their folder with --data."
-    )

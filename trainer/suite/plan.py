@@ -22,7 +22,6 @@ from typing import Any
 from schemas import storage
 from trainer.finetune.inputs import INPUTS_FILE, fingerprint_of, read_inputs_of, read_json
 from trainer.finetune.results import RESULTS_FILE
-from trainer.finetune.task import Task
 from trainer.finetune.task_file import dump_task
 from trainer.logs import logger
 from trainer.suite.encoders import Encoder
@@ -35,28 +34,18 @@ FOLDERS = "folders"
 
 
 @dataclass(frozen=True)
-class ProbedTask:
-    """A task to probe, with the --set flags applied. data: the folder of its files, which may be a URL."""
-
-    task: Task
-    data: str
-
-
-@dataclass(frozen=True)
 class Plan:
     """The encoders and the tasks to score them on.
 
-    data: the value of --data, for the suite's files. probe: the task to probe, which has a folder of files itself.
-    skipped: the parts of the suite whose files are missing. is_whole: whether no part was left out. run: the folder of
-    the run whose checkpoints of these steps are scored, None if the encoders are folders.
+    probe: the task to probe. skipped: the parts of the suite whose files are missing. is_whole: whether no part was
+    left out. run: the folder of the run whose checkpoints of these steps are scored, None if the encoders are folders.
     """
 
     suite: Suite | None
     encoders: Sequence[Encoder]
-    data: str | None
     output: Path
     seeds: int
-    probe: ProbedTask | None = None
+    probe: SuiteTask | None = None
     skipped: Sequence[Missing] = ()
     is_whole: bool = True
     run: str | None = None
@@ -115,7 +104,7 @@ def job_of_task(plan: Plan, name: str, task: SuiteTask, encoder: Encoder) -> Job
         needs = (job_name(encoder.label, source),)
         first_weights = ["--new_head"]
 
-    words = ["finetune", folder, "--task", str(plan.task_file(name)), "--data", plan.data or task.folder]
+    words = ["finetune", folder, "--task", str(plan.task_file(name)), "--data", task.folder]
     words += ["--output", str(output), "--seeds", str(plan.seeds), *first_weights]
     return Job(
         name=job_name(encoder.label, name),
@@ -131,28 +120,26 @@ def job_of_pairs(plan: Plan, name: str, encoder: Encoder) -> Job:
     """Return the job that scores minimal pairs."""
     assert plan.suite is not None
     pairs = plan.suite.minimal_pairs[name]
-    words = ["minimal_pairs", encoder.folder, "--data", plan.data or plan.suite.folder, "--files", pairs.files]
-    words += ["--output", str(plan.place(encoder, name)), "--variant", pairs.variant, *weights_flag(encoder)]
-    return Job(
-        name=job_name(encoder.label, name),
-        words=tuple(words),
-        needs=encoder.needs,
-        is_done=is_of(plan, encoder, name),
-        score=lambda: f"accuracy {plan.results(encoder, name)['accuracy']:.4f}",
-    )
+    flags = ["--data", plan.suite.folder, "--files", pairs.files, "--variant", pairs.variant]
+    words = ["minimal_pairs", *flags]
+    return frozen_job(plan, encoder, name, words, lambda: f"accuracy {plan.results(encoder, name)['accuracy']:.4f}")
 
 
 def job_of_probe(plan: Plan, encoder: Encoder) -> Job:
     """Return the job that probes all layers of an encoder."""
     assert plan.probe is not None
-    words = ["probe", encoder.folder, "--task", str(plan.task_file(PROBE)), "--data", plan.probe.data]
-    words += ["--output", str(plan.place(encoder, PROBE)), *weights_flag(encoder)]
+    words = ["probe", "--task", str(plan.task_file(PROBE)), "--data", plan.probe.folder]
+    return frozen_job(plan, encoder, PROBE, words, lambda: shown_best_layer(plan.results(encoder, PROBE)))
+
+
+def frozen_job(plan: Plan, encoder: Encoder, name: str, words: list[str], score: Callable[[], str]) -> Job:
+    """Return a job that trains nothing. words: its program and flags, but those of the encoder and of the output."""
     return Job(
-        name=job_name(encoder.label, PROBE),
-        words=tuple(words),
+        name=job_name(encoder.label, name),
+        words=(*words, "--output", str(plan.place(encoder, name)), *weights_flag(encoder), encoder.folder),
         needs=encoder.needs,
-        is_done=is_of(plan, encoder, PROBE),
-        score=lambda: shown_best_layer(plan.results(encoder, PROBE)),
+        is_done=lambda: plan.results(encoder, name).get("encoder") == fingerprint_of(encoder.folder),
+        score=score,
     )
 
 
@@ -194,11 +181,6 @@ def shown_best_layer(results: Mapping[str, Any]) -> str:
 
 
 # ---- What is done ----
-
-
-def is_of(plan: Plan, encoder: Encoder, name: str) -> Callable[[], bool]:
-    """Return a function that says whether the results of minimal pairs or of the probe belong to an encoder."""
-    return lambda: plan.results(encoder, name).get("encoder") == fingerprint_of(encoder.folder)
 
 
 def is_finetuned(output: Path, folder: str, seeds: int) -> bool:

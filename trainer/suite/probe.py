@@ -20,13 +20,11 @@ import argparse
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.dummy import DummyClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -40,8 +38,8 @@ from trainer.finetune.examples import TagExample
 from trainer.finetune.files.read import read_task_data
 from trainer.finetune.inputs import fingerprint_of
 from trainer.finetune.job import FeatureSet
+from trainer.finetune.kinds import kind_of
 from trainer.finetune.kinds.kind import TARGETS, Feature, Kind
-from trainer.finetune.kinds.table import kind_of
 from trainer.finetune.opening import longest_row, open_tokenizer, read_config
 from trainer.finetune.results import RESULTS_FILE
 from trainer.finetune.scores import check_metrics_of_labels, most_frequent_label, name_of_label, score, scores_of_label
@@ -70,14 +68,12 @@ def main(arguments: list[str], prog: str) -> int:
 
 def probe(options: argparse.Namespace) -> None:
     """Score all layers and write results.json. Raises DataError and UsageError."""
-    started = perf_counter()
     task = read_task(options.task, [])
     metric = task.metrics[0]
     tokenizer = open_tokenizer(options.folder, task.kind)
     data = read_task_data(task, options.data)
     check_metrics_of_labels(task, data.labels)
     kind = kind_of(task, data.labels, tokenizer, longest_row(read_config(options.folder)))
-    kind.check_room()
     model = open_encoder(options.folder, options.random_weights)
 
     sample = sampled(data.train)
@@ -93,11 +89,9 @@ def probe(options: argparse.Namespace) -> None:
         "task": task.name,
         "metric": metric,
         "encoder": fingerprint_of(options.folder),
-        "random_weights": options.random_weights,
         "layers": scores,
         "baseline": {"label": name_of_label(kind, label), "score": scores_of_label(kind, data.dev, label)[metric]},
         "examples": {"fitted": len(sample), "train": len(data.train), "dev": len(data.dev)},
-        "seconds": perf_counter() - started,
     }
     storage.publish(str(Path(options.output) / RESULTS_FILE), (json.dumps(content, indent=1) + "\n").encode())
 
@@ -158,8 +152,6 @@ def fitted(model: Any, kind: Kind[Any, Any], examples: FeatureSet) -> list[Any]:
         feature = examples.features[number]
         of_example = np.array(classes_of(examples.examples[feature["example"]]))
         classes += of_example[feature.get("words", [0])].tolist()
-    if len(set(classes)) == 1:
-        return [DummyClassifier().fit(vectors_NH, classes) for vectors_NH in vectors_LNH]
 
     classifiers = []
     for vectors_NH in vectors_LNH:

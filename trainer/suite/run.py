@@ -15,10 +15,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from schemas import storage
-from schemas.errors import ClozelineError, DataError, UsageError
+from schemas.errors import ClozelineError, UsageError
 from trainer.checkpoint.run_lock import held
+from trainer.config.parse import Origin
 from trainer.distributed.stop import StopRequest
-from trainer.finetune.files.sets import path_in
+from trainer.finetune.files.sets import check_task_files, path_in
 from trainer.finetune.inputs import check_inputs, fingerprint_of, record_inputs
 from trainer.finetune.results import RESULTS_FILE
 from trainer.finetune.task import Task
@@ -27,10 +28,10 @@ from trainer.logs import logger
 from trainer.metrics.presentation import keep_running
 from trainer.suite.encoders import Encoder, encoders_of
 from trainer.suite.jobs import Job, Scheduler, slots
-from trainer.suite.needed_files import Missing, absent_files, files_of, matching, without_missing
-from trainer.suite.plan import FOLDERS, Plan, ProbedTask, jobs_of, write_tasks
-from trainer.suite.suite_file import Suite, changes_for_all, open_suite, suite_names
-from trainer.suite.suite_results import JobStates, count_without_score, results_of
+from trainer.suite.needed_files import Missing, files_of, matching, without_missing
+from trainer.suite.plan import FOLDERS, Plan, jobs_of, write_tasks
+from trainer.suite.suite_file import Suite, SuiteTask, TaskEntry, changes_for_all, open_suite, suite_names
+from trainer.suite.suite_results import count_without_score, results_of
 from trainer.suite.tables import markdown, page
 
 TABLE_FILE = "table.md"
@@ -52,7 +53,8 @@ def run_suite(options: argparse.Namespace, stop: StopRequest) -> None:
         try:
             scheduler.run()
         finally:
-            content = results_of(plan, JobStates(scheduler.done, scheduler.errors))
+            left = [job.name for job in jobs if job.name not in scheduler.done]
+            content = results_of(plan, {name: scheduler.errors.get(name, "not done") for name in left})
             write_results(plan, content)
 
         if plan.run is not None:
@@ -95,7 +97,6 @@ def plan_of(options: argparse.Namespace) -> tuple[Plan, list[Job]]:
     plan = Plan(
         suite,
         encoders,
-        options.data,
         options.output,
         options.seeds,
         probe,
@@ -112,51 +113,36 @@ def suite_of(options: argparse.Namespace) -> tuple[Suite, list[Missing]]:
     if options.data is None and options.suite in suite_names():
         raise UsageError(f"--suite {options.suite} ships without data. Give the folder of its files with --data.")
 
-    opened = open_suite(options.suite, options.only, options.set)
-    suite, skipped = without_missing(opened, options.data, options.skip_missing)
+    opened = open_suite(options.suite, options.only, options.set, options.data)
+    suite, skipped = without_missing(opened, options.skip_missing)
     for part in skipped:
         logger.info("%s is left out: %s cannot be found.", part.name, ", ".join(part.files))
     return suite, skipped
 
 
 def check_probe_alone(options: argparse.Namespace) -> None:
-    """Raise UsageError if --probe is missing as well, or if a flag only affects tasks of a suite.
-
-    For command lines without --suite, where such a flag would have no effect.
-    """
+    """Raise UsageError if --probe is missing as well as --suite, or if a flag chooses tasks of a suite."""
     if options.probe is None:
         raise UsageError("neither --suite nor --probe is given. Give one of them, or both.")
     if options.only:
         raise UsageError("--only chooses tasks of a suite. Give --suite, or leave it out.")
 
-    for change in options.set:
-        if not changes_for_all([change]):
-            for_probe = change.partition(":")[2]
-            raise UsageError(
-                f"--set {change}: without --suite there is only the probe's task. Write --set {for_probe}."
-            )
 
-
-def probed_task(options: argparse.Namespace) -> ProbedTask:
+def probed_task(options: argparse.Namespace) -> SuiteTask:
     """Return the task to probe. Changes of --set for a single task of the suite do not apply to it.
 
     With a suite, --data is for the suite's files, and the probe's files are in its task file's folder. Without a suite,
     and for a task that ships with Clozeline, which has no files next to it, --data comes first.
-    Raises UsageError if the file is not a task or cannot be probed, and DataError that names all missing files.
+    Raises UsageError if the file is not a task or cannot be probed, and DataError for a missing file.
     """
-    task = read_task(options.probe, list(changes_for_all(options.set)), "--probe")
+    changes = options.set if options.suite is None else list(changes_for_all(options.set))
+    task = read_task(options.probe, changes, "--probe")
     check_probed(task)
 
     data_is_of_suite = options.suite is not None and not is_shipped(options.probe)
     data = data_folder(options.probe, None if data_is_of_suite else options.data, "--probe")
-    absent = absent_files(task.data, data)
-    if absent:
-        source = f" (from {task.source})" if task.source else ""
-        raise DataError(
-            f"--probe {options.probe}: {len(absent)} of its files cannot be found in {data}: "
-            f"{', '.join(absent)}{source}. Put them there, or change data.train and the other paths."
-        )
-    return ProbedTask(task, data)
+    check_task_files(task, data, Origin(options.probe, changes))
+    return SuiteTask(TaskEntry(), task, data)
 
 
 def check_probed(task: Task) -> None:
@@ -198,15 +184,14 @@ def inputs_of(plan: Plan) -> dict[str, Any]:
     inputs: dict[str, Any] = {"encoder": "those of a suite"}
     if plan.suite is not None:
         for name, of_suite in plan.suite.tasks.items():
-            values = inputs_of_task(of_suite.task, plan.data or of_suite.folder)
+            values = inputs_of_task(of_suite.task, of_suite.folder)
             inputs[f"task {name}"] = values | {"starts_from": of_suite.entry.starts_from}
         for name, pairs in plan.suite.minimal_pairs.items():
-            folder = plan.data or plan.suite.folder
-            files = digests_of(matching(folder, pairs.files), folder)
+            files = digests_of(matching(plan.suite.folder, pairs.files), plan.suite.folder)
             inputs[f"minimal pairs {name}"] = {"variant": pairs.variant, "files": files}
 
     if plan.probe is not None:
-        inputs["probe"] = inputs_of_task(plan.probe.task, plan.probe.data)
+        inputs["probe"] = inputs_of_task(plan.probe.task, plan.probe.folder)
     for encoder in plan.encoders:
         inputs[f"encoder {encoder.label}"] = {"weights": weights_of(encoder)}
     return inputs

@@ -8,7 +8,6 @@ separate file. [defaults] holds values of all tasks; those of a task's file, and
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,10 +19,8 @@ from schemas.errors import UsageError, nearest_name
 from trainer.config.parse import Origin, parse_section
 from trainer.config.sections import Place, Section
 from trainer.finetune.files.sets import set_names
-from trainer.finetune.near_file import TOML, nearest_file
-from trainer.finetune.shipped import SUITES, merged
 from trainer.finetune.task import Task
-from trainer.finetune.task_file import task_content, task_of
+from trainer.finetune.task_file import SUITES, TOML, merged, read_toml, task_content, task_of
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
 """The pattern of valid names, which are also the names of folders."""
@@ -80,7 +77,7 @@ class SuiteFile(Section):
 
 @dataclass(frozen=True)
 class SuiteTask:
-    """A task of a suite, with the --set flags applied. folder: of its files, unless --data names another."""
+    """A task of a suite, with the --set flags applied. folder: of its files."""
 
     entry: TaskEntry
     task: Task
@@ -94,7 +91,7 @@ class SuiteTask:
 
 @dataclass(frozen=True)
 class Suite:
-    """A suite and its parts by name. folder: of the suite file, and of minimal pairs, unless --data names another."""
+    """A suite and its parts by name. folder: of the files of minimal pairs."""
 
     name: str
     folder: str
@@ -115,42 +112,23 @@ class Suite:
         )
 
 
-@dataclass(frozen=True)
-class LayeredOrigin(Origin):
-    """The sources of a task's values that are merged from several tables.
-
-    layers: the place and the content of each table; later ones come first. path: for keys that none of them has.
-    """
-
-    layers: Sequence[tuple[str, Mapping[str, Any]]] = ()
-
-    def of(self, *keys: str) -> str:
-        """Return what messages about keys begin with: a change of the first key that has one, or the last table."""
-        found = super().of(*keys)
-        if found != self.path:
-            return found
-        for key in keys:
-            for place, content in reversed(self.layers):
-                if Origin(place, content=content).has(key):
-                    return place
-        return self.path
-
-
 def suite_names() -> list[str]:
     """Return the names of the suites that ship with Clozeline."""
     return sorted(path.stem for path in SUITES.glob(f"*{TOML}"))
 
 
-def open_suite(name: str, only: Sequence[str], changes: Sequence[str]) -> Suite:
+def open_suite(name: str, only: Sequence[str], changes: Sequence[str], data: str | None = None) -> Suite:
     """Return a suite with its tasks.
 
     name: of a shipped suite, or the path of a suite file. only: the parts to keep, and the tasks that these start from
     are kept too; if empty, all parts.
-    changes: the values of --set. "KEY=VALUE" changes every task, "TASK:KEY=VALUE" one of them.
+    changes: the values of --set. "KEY=VALUE" changes every task, "TASK:KEY=VALUE" one of them. data: the folder of all
+    files; if None, those of a task are in the folder of its file, and minimal pairs in that of the suite file.
     Raises UsageError that names each wrong key.
     """
     path = path_of(name)
-    content = read_suite_file(path)
+    table = read_toml(str(path), "--suite", "suite", suite_names())
+    content = parse_section(SuiteFile, table, Origin(str(path)))
     entries = entries_of(content, path)
     pairs = {}
     for part, table in content.minimal_pairs.items():
@@ -168,34 +146,14 @@ def open_suite(name: str, only: Sequence[str], changes: Sequence[str]) -> Suite:
 
     kept = with_sources(entries, only or names)
     tasks = {name: open_task(content, path, name, entry, changes) for name, entry in entries.items() if name in kept}
-    return Suite(content.name, str(path.parent), tasks, {name: pairs[name] for name in pairs if name in kept})
+    if data is not None:
+        tasks = {name: replace(task, folder=data) for name, task in tasks.items()}
+    return Suite(content.name, data or str(path.parent), tasks, {name: pairs[name] for name in pairs if name in kept})
 
 
 def path_of(name: str) -> Path:
-    """Return the path of a suite's file. Shipped names come before paths. Raises UsageError if there is none."""
-    if name in suite_names():
-        return SUITES / f"{name}{TOML}"
-    if Path(name).is_file():
-        return Path(name)
-
-    hint = nearest_file(name, TOML) or nearest_name(name, suite_names())
-    if name.endswith(TOML):
-        raise UsageError(f"--suite {name} does not exist.{hint} Give the path of a suite file.")
-    raise UsageError(
-        f"--suite {name}: there is no such file, and no suite of that name.{hint} These ship with Clozeline: "
-        f"{', '.join(suite_names())}."
-    )
-
-
-def read_suite_file(path: Path) -> SuiteFile:
-    """Return the content of a suite file. Raises UsageError."""
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not TOML: {error}.") from error
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}.") from error
-    return parse_section(SuiteFile, content, Origin(str(path)))
+    """Return the path of a suite's file. Shipped names come before paths."""
+    return SUITES / f"{name}{TOML}" if name in suite_names() else Path(name)
 
 
 def entries_of(content: SuiteFile, path: Path) -> dict[str, TaskEntry]:
@@ -247,20 +205,17 @@ def with_sources(entries: Mapping[str, TaskEntry], names: Sequence[str]) -> set[
 
 def open_task(content: SuiteFile, path: Path, name: str, entry: TaskEntry, changes: Sequence[str]) -> SuiteTask:
     """Return a task of a suite, with --set applied. path: of the suite file. Raises UsageError."""
-    own = f"{path}: tasks.{name}"
-    source, folder = own, path.parent
-    layers = [(f"{path}: defaults", content.defaults)]
+    place, folder = f"{path}: tasks.{name}", path.parent
+    of_file: dict[str, Any] = {}
     if entry.file is not None:
         file = path.parent / entry.file
-        layers.append((str(file), task_content(str(file), f"{path}: the task file")))
-        source, folder = str(file), file.parent
+        of_file = task_content(str(file), f"{path}: the task file")
+        place, folder = f"{place} with {file}", file.parent
     of_task = {key: value for key, value in content.tasks[name].items() if key in Task.model_fields}
-    layers.append((own, of_task))
 
-    values = merged({"name": name}, *(table for _, table in layers))
+    values = merged({"name": name}, content.defaults, of_file, of_task)
     # The error names the task's place, because a suite has several tasks, and --set may change all of them.
-    origin = LayeredOrigin(source, changes_of(name, changes), f"{source}: --set", values, layers)
-    task = task_of(values, origin)
+    task = task_of(values, Origin(place, changes_of(name, changes), f"{place}: --set"))
 
     if entry.metric is not None and entry.metric not in task.metrics:
         raise UsageError(f"{path}: {name} reports {entry.metric}, but it has the metrics {', '.join(task.metrics)}.")

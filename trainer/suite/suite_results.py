@@ -6,8 +6,7 @@ The content depends only on the jobs' results, so except for hours an interrupti
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from statistics import fmean
 from typing import Any
 
@@ -17,39 +16,24 @@ from trainer.suite.plan import PROBE, Plan, job_name, seeds_of, unlabeled_sets, 
 
 ACCURACY = "accuracy"
 
+Errors = Mapping[str, str]
+"""For each job that is not done, by its name, one line that says why."""
+
 Cell = dict[str, Any]
 """A cell of the table. values: one score per seed, or a single one. spread: their statistics, None without values.
 baseline: what always predicting the most frequent label scores, None if the task has no labels to count. hours: the
 time that the job took. error: why there is no score, None if there is one."""
 
 
-@dataclass(frozen=True)
-class JobStates:
-    """How jobs ended.
-
-    done: the names of the jobs whose results are what the plan asks for. errors: by name, why a job failed.
-    """
-
-    done: AbstractSet[str]
-    errors: Mapping[str, str]
-
-    def error_of(self, encoder: Encoder, part: str) -> str | None:
-        """Return why a part of the suite has no score for an encoder, None if it has one."""
-        job = job_name(encoder.label, part)
-        if job in self.errors:
-            return self.errors[job]
-        return None if job in self.done else "not done"
-
-
-def results_of(plan: Plan, jobs: JobStates) -> dict[str, Any]:
+def results_of(plan: Plan, errors: Errors) -> dict[str, Any]:
     """Return the content of results.json.
 
-    Only jobs that are done count. The folder of any other job may hold results of an earlier start with fewer seeds.
+    Only jobs without an error count. The folder of any other job may hold results of an earlier start with fewer seeds.
     """
     rows = rows_of(plan)
     scores: dict[str, dict[str, Cell]] = {}
     for encoder in plan.encoders:
-        scores[encoder.label] = {row["name"]: cell_of(plan, row["name"], encoder, jobs) for row in rows}
+        scores[encoder.label] = {row["name"]: cell_of(plan, row["name"], encoder, errors) for row in rows}
 
     return {
         "suite": plan.suite.name if plan.suite is not None else None,
@@ -61,8 +45,8 @@ def results_of(plan: Plan, jobs: JobStates) -> dict[str, Any]:
         "rows": rows,
         "scores": scores,
         "averages": {label: average(rows, cells) for label, cells in scores.items()},
-        "details": {encoder.label: phenomena_of(plan, encoder, jobs) for encoder in plan.encoders},
-        "probes": {encoder.label: probe_of(plan, encoder, jobs) for encoder in plan.encoders if plan.probe is not None},
+        "details": {encoder.label: phenomena_of(plan, encoder, errors) for encoder in plan.encoders},
+        "probes": {encoder.label: probe_of(plan, encoder, errors) for encoder in plan.encoders if plan.probe},
         "skipped": [asdict(part) for part in plan.skipped],
     }
 
@@ -83,10 +67,10 @@ def rows_of(plan: Plan) -> list[dict[str, Any]]:
     return rows
 
 
-def cell_of(plan: Plan, name: str, encoder: Encoder, jobs: JobStates) -> Cell:
+def cell_of(plan: Plan, name: str, encoder: Encoder, errors: Errors) -> Cell:
     """Return the cell of one encoder in one row: per seed, the mean of the row's metric over its sets."""
     assert plan.suite is not None
-    error = jobs.error_of(encoder, name)
+    error = errors.get(job_name(encoder.label, name))
     if error is not None:
         return empty_cell(error)
 
@@ -142,16 +126,16 @@ def average(rows: Sequence[Mapping[str, Any]], cells: Mapping[str, Cell]) -> Cel
     return filled_cell(values, sum(cell["hours"] for cell in of_rows))
 
 
-def phenomena_of(plan: Plan, encoder: Encoder, jobs: JobStates) -> dict[str, Any]:
+def phenomena_of(plan: Plan, encoder: Encoder, errors: Errors) -> dict[str, Any]:
     """Return the accuracies on minimal pairs by phenomenon, for each set of minimal pairs that has a score."""
     pairs = plan.suite.minimal_pairs if plan.suite is not None else {}
-    scored = [name for name in pairs if jobs.error_of(encoder, name) is None]
+    scored = [name for name in pairs if job_name(encoder.label, name) not in errors]
     return {name: plan.results(encoder, name)["phenomena"] for name in scored}
 
 
-def probe_of(plan: Plan, encoder: Encoder, jobs: JobStates) -> dict[str, Any]:
+def probe_of(plan: Plan, encoder: Encoder, errors: Errors) -> dict[str, Any]:
     """Return the probe's score of each layer for an encoder, or the error."""
-    error = jobs.error_of(encoder, PROBE)
+    error = errors.get(job_name(encoder.label, PROBE))
     if error is not None:
         return {"error": error, "layers": []}
 

@@ -7,10 +7,9 @@ column of times depends on when and where a suite ran.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from schemas.charts import COLORS, Chart, Line, chart
 from schemas.pages import render
 from trainer.finetune.results import with_interval
 from trainer.metrics.presentation import duration, shown_path
@@ -22,9 +21,6 @@ BASELINE = "most frequent label"
 
 GUESSING = "†"
 """Marks a score that is no better than that of always predicting the most frequent label."""
-
-FEW_SEEDS = 3
-"""The largest number of seeds whose intervals get a note under the table."""
 
 STATISTICS = {
     "median": "median",
@@ -46,26 +42,25 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A table with sentences above and below it, and charts of the same numbers, which only a page shows."""
+    """A table with sentences above and below it."""
 
     title: str
     columns: list[str]
     rows: list[Row]
     above: list[str] = field(default_factory=list)
     below: list[str] = field(default_factory=list)
-    charts: list[Chart] = field(default_factory=list)
 
 
-def tables_of(content: dict[str, Any], mark: str) -> list[Table]:
-    """Return the tables that have rows. content: that of results.json. mark: how the best score of a row is shown."""
-    tables = [score_table(content, mark), detail_table(content), phenomenon_table(content), probe_table(content)]
+def tables_of(content: dict[str, Any]) -> list[Table]:
+    """Return the tables that have rows. content: that of results.json."""
+    tables = [score_table(content), detail_table(content), phenomenon_table(content), probe_table(content)]
     return [table for table in tables if table.rows]
 
 
 def markdown(content: dict[str, Any]) -> str:
     """Return the text of table.md. content: that of results.json."""
     parts = [f"# {title_of(content)}"]
-    for table in tables_of(content, mark="bold"):
+    for table in tables_of(content):
         parts += [f"## {table.title}", *table.above, markdown_table(table), *table.below]
     if error_lines(content):
         parts += ["## Not measured", "\n".join(f"- {line}" for line in error_lines(content))]
@@ -87,8 +82,7 @@ def page(content: dict[str, Any]) -> str:
         "suite.html",
         title=title_of(content),
         encoders=[encoder | {"folder": shown_path(encoder["folder"])} for encoder in content["encoders"]],
-        figures=figures(content),
-        tables=tables_of(content, mark="green"),
+        tables=tables_of(content),
         errors=error_lines(content),
     )
 
@@ -101,18 +95,6 @@ def title_of(content: dict[str, Any]) -> str:
 def labels_of(content: dict[str, Any]) -> list[str]:
     """Return the labels of the encoders, in the order of the columns."""
     return [encoder["label"] for encoder in content["encoders"]]
-
-
-def figures(content: dict[str, Any]) -> dict[str, str]:
-    """Return the headline numbers for the top of the page as text, by name."""
-    averages = content["averages"].items()
-    shown = {f"average, {label}": text_of(average) for label, average in averages if average is not None}
-
-    cells = [cell for by_row in content["scores"].values() for cell in by_row.values()]
-    if cells:
-        shown["seeds"] = str(content["seeds"])
-        shown["training time"] = duration(3600 * sum(cell["hours"] for cell in cells))
-    return shown
 
 
 def error_lines(content: dict[str, Any]) -> list[str]:
@@ -136,7 +118,7 @@ def error_lines(content: dict[str, Any]) -> list[str]:
 # ---- Scores ----
 
 
-def score_table(content: dict[str, Any], mark: str) -> Table:
+def score_table(content: dict[str, Any]) -> Table:
     """Return the first table: a row for each part of the suite and one for the average, with a score per encoder."""
     labels = labels_of(content)
     rows = []
@@ -148,7 +130,7 @@ def score_table(content: dict[str, Any], mark: str) -> Table:
     if len(counted) > 1:
         averages = [content["averages"][label] for label in labels]
         rows.append(score_row([AVERAGE, f"of {len(counted)}"], averages))
-    return Table("Scores", ["task", "metric", *labels], rows, above=[legend(content, mark)], below=notes(content))
+    return Table("Scores", ["task", "metric", *labels], rows, above=[legend(content)], below=note_on_guessing(content))
 
 
 def score_row(names: list[str], cells: Sequence[Cell | None]) -> Row:
@@ -192,8 +174,8 @@ def interval_of(cell: Cell) -> tuple[float, float]:
     return mean - half, mean + half
 
 
-def legend(content: dict[str, Any], mark: str) -> str:
-    """Return the sentences that explain the first table. mark: as in `tables_of`."""
+def legend(content: dict[str, Any]) -> str:
+    """Return the sentences that explain the first table."""
     seeds = content["seeds"]
     has_seeds = any(row["sets"] for row in content["rows"])
     if not has_seeds:
@@ -202,7 +184,7 @@ def legend(content: dict[str, Any], mark: str) -> str:
         return "Scores of a single seed. They say nothing about how much scores differ between seeds."
     text = f"Mean of {seeds} seeds ± half of its 95% interval."
     if len(labels_of(content)) > 1:
-        text += f" A score is {mark} where its interval lies above those of all others."
+        text += " A score is marked where its interval lies above those of all others."
     return " ".join([text, *shared_encoders(content["rows"])])
 
 
@@ -220,21 +202,15 @@ def shared_encoders(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def notes(content: dict[str, Any]) -> list[str]:
-    """Return the sentences under the first table: on intervals of two or three seeds, and on scores of guessing."""
-    sentences = []
-    seeds = content["seeds"]
-    has_intervals = any(row["sets"] for row in content["rows"]) and seeds > 1
-    if has_intervals and seeds <= FEW_SEEDS:
-        sentences.append(f"Intervals of {seeds} seeds say little: compare encoders with 5 seeds or more.")
-
+def note_on_guessing(content: dict[str, Any]) -> list[str]:
+    """Return the sentence under the first table if it has scores of guessing."""
     cells = [cell for of_encoder in content["scores"].values() for cell in of_encoder.values()]
-    if any(cell["error"] is None and is_guessing(cell) for cell in cells):
-        sentences.append(
-            f"{GUESSING} No better than always predicting the most frequent label of the training set: nothing was "
-            "learned. Try other training values; see docs/troubleshooting.md."
-        )
-    return sentences
+    if not any(cell["error"] is None and is_guessing(cell) for cell in cells):
+        return []
+    return [
+        f"{GUESSING} No better than always predicting the most frequent label of the training set: nothing was "
+        "learned. Try other training values; see docs/troubleshooting.md."
+    ]
 
 
 # ---- The other tables ----
@@ -261,10 +237,7 @@ def numbers(values: Any) -> list[str]:
 
 def time_of(cell: Cell) -> str:
     """Return the time that a cell's job took, such as "2 min 5 s", and a dash for a job without a score."""
-    if cell["spread"] is None:
-        return DASH
-    seconds = 3600 * cell["hours"]
-    return duration(seconds) if seconds >= 1 else "< 1 s"
+    return DASH if cell["spread"] is None else duration(3600 * cell["hours"])
 
 
 def phenomenon_table(content: dict[str, Any]) -> Table:
@@ -296,9 +269,7 @@ def probe_table(content: dict[str, Any]) -> Table:
 
     first = next(iter(done.values()))
     title = f"Linear probe of each layer: {first['task']}, {first['metric']}"
-    return Table(
-        title, ["layer", *probes], rows, below=[probe_note(first["examples"])], charts=probe_charts(title, done)
-    )
+    return Table(title, ["layer", *probes], rows, below=[probe_note(first["examples"])])
 
 
 def probe_note(counts: Mapping[str, int]) -> str:
@@ -310,16 +281,3 @@ def probe_note(counts: Mapping[str, int]) -> str:
         f"Fitted to {fitted} training examples, and scored on the {counts['dev']:,} of the dev set. The row {BASELINE} "
         "is the score of always predicting the most frequent label of the training set."
     )
-
-
-def probe_charts(title: str, probes: Mapping[str, Any]) -> list[Chart]:
-    """Return the chart of probe scores by layer, with a line for each encoder that has more than one layer."""
-    lines = []
-    for number, (label, probe) in enumerate(probes.items()):
-        if len(probe["layers"]) > 1:
-            lines.append(Line(label, COLORS[number % len(COLORS)], list(enumerate(probe["layers"]))))
-    if not lines:
-        return []
-
-    last_layer = max(len(line.points) for line in lines) - 1
-    return [replace(chart(title, lines, last_layer, [], "{:.4f}".format), unit="layer")]

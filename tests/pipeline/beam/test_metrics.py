@@ -77,6 +77,12 @@ def test_counters_equal_the_ledger(results, documents, vocab: Path, tmp_path: Pa
     assert main([*shard, "--max_bad_ratio=0.1", *flags]) == 0
     check_folder(results[-1], text, "text")
 
+    repeats = tmp_path / "repeats"
+    shard = ["shard", "--input", str(corpus), "--output", str(repeats), "--num_shards=4", "--drop_repeats=1"]
+    assert main([*shard, "--max_bad_ratio=0.1", *flags]) == 0
+    assert counted(results[-1])["dropped/only repeated sentences"] >= 9
+    check_folder(results[-1], repeats, "text")
+
     made = ["--output", str(tmp_path / "vocab"), "--model=wordpiece", "--size=150", "--min_word_count=2"]
     assert main(["vocab", "--text", str(text), "--counts", str(tmp_path / "counts"), *made, *flags]) == 0
     check_counts(results[-2], tmp_path / "counts", text)

@@ -190,7 +190,8 @@ def test_a_job_that_fails_keeps_the_work_of_others_and_one_that_ends_removes_it(
     assert command(*shard, "--text_key", "none").returncode == 3
     assert (other_work / "_unfinished-0123" / "run-000000-0000.arrow").exists()
     assert command(*shard).returncode == 0
-    assert sorted(path.name for path in other_work.iterdir()) == ["manifest.json", "text-00000-of-00001.arrow"]
+    found = sorted(path.name for path in other_work.iterdir())
+    assert found == ["card.html", "ledger.parquet", "manifest.json", "text-00000-of-00001.arrow"]
 
 
 def test_pieces_of_an_older_version_are_not_reused(command, corpus, tmp_path, monkeypatch) -> None:

@@ -135,7 +135,7 @@ def test_the_same_command_removes_its_own_staging_once_its_result_is_published(k
     done = run(None)
     assert done.returncode == 0 and "is already finished by this command" in done.stderr
     assert sorted(path.name for path in out.iterdir()) == sorted(
-        ["manifest.json", "text-00000-of-00002.arrow", "text-00001-of-00002.arrow"]
+        ["card.html", "ledger.parquet", "manifest.json", "text-00000-of-00002.arrow", "text-00001-of-00002.arrow"]
     )
 
 

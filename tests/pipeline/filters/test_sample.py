@@ -6,6 +6,7 @@ import gzip
 import html
 import json
 import re
+import zipfile
 from collections import Counter
 from pathlib import Path
 
@@ -188,6 +189,24 @@ def test_a_sample_has_its_size_and_no_record_twice(name: str, count: int, tmp_pa
     assert len(found) == len(set(found)) == min(count, 302)
     if name == "a.jsonl" and count == 64:  # from all parts of the file
         assert len({int(text.split()[1]) // 30 for text in found if text.split()[1].isdigit()}) == 10
+
+
+def test_members_of_archives_are_in_the_sample(command: Command, tmp_path: Path) -> None:
+    plain = write(tmp_path)
+    assert try_filters(command, tmp_path, "--input", *plain).returncode == 0
+    numbers = cells_of((tmp_path / "page.html").read_text())
+
+    folder = tmp_path / "archives"
+    folder.mkdir()
+    with zipfile.ZipFile(folder / "all.zip", "w") as archive:
+        for path in plain:
+            archive.write(path, path.name)
+        archive.writestr("picture.png", b"\x89PNG\r\n\x1a\n" + bytes(100))
+
+    done = try_filters(command, tmp_path, "--input", folder, "--overwrite")
+    assert done.returncode == 0, done.stderr
+    assert cells_of((tmp_path / "page.html").read_text()) == numbers
+    assert "an image" in done.stdout
 
 
 VALUES = st.one_of(st.integers(0, 200_000).map(float), st.floats(0, 50, allow_nan=False))

@@ -19,6 +19,8 @@ encoding = "cp1252"
 text_layout = "file"
 language = "German"
 license = "public domain"
+url = "https://books.example.org"
+date = 2024-05-01
 
 [[corpus]]
 name = "news"
@@ -64,6 +66,8 @@ def test_each_corpus_is_read_as_by_a_job_of_its_own(command, tmp_path: Path) -> 
         {
             "name": "books",
             "license": "public domain",
+            "url": "https://books.example.org",
+            "date": "2024-05-01",
             "text_layout": "file",
             "encoding": "cp1252",
             "language": "German",
@@ -103,6 +107,8 @@ def test_a_share_is_the_same_documents_whatever_the_workers(command, tmp_path: P
         ('[[corpus]]\nname = "a"', "corpus 1: input is missing"),
         ('[[corpus]]\nname = "a"\ninput = "{news}"\nlangage = "de"', "Did you mean language?"),
         ('[[corpus]]\nname = "a"\ninput = "{news}"\nshare = 2', "share = 2 must be"),
+        ('[[corpus]]\nname = "a"\ninput = "{news}"\nlicense = ["MIT"]', "license = ['MIT'] must be text"),
+        ('[[corpus]]\nname = "a"\ninput = "{news}"\ndate = 2024', "date = 2024 must be text"),
         ('[[corpus]]\nname = "a"\ninput = "{news}"\nformat = "word"', "format = 'word' is none of auto, text"),
         ('[[corpus]]\nname = "a"\ninput = "{news}"\nlanguage = "Klingon"', "Klingon"),
         ('[[corpus]]\nname = "a"\ninput = "{news}"\n[[corpus]]\nname = "b"\ninput = "{news}"', "is in two corpora"),

@@ -116,7 +116,8 @@ def test_any_name_of_an_output_can_be_written_and_read(run, small, tmp_path, nam
     done = run("python", "-m", "pipeline", "shard", "--input", small, "--output", tmp_path / name)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\n") == 1 and done.stderr == ""
-    assert sorted(path.name for path in (tmp_path / name).iterdir()) == ["manifest.json", "text-00000-of-00001.arrow"]
+    found = sorted(path.name for path in (tmp_path / name).iterdir())
+    assert found == ["card.html", "ledger.parquet", "manifest.json", "text-00000-of-00001.arrow"]
     assert run("python", "-m", "pipeline", "verify", tmp_path / name).returncode == 0
 
 

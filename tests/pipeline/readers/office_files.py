@@ -67,7 +67,29 @@ def pdf(pages: list[list[str]], trailer: bytes = b"") -> bytes:
         resources = b"/MediaBox[0 0 612 792]/Resources<</Font<</F1 3 0 R>>>>"
         objects.append(b"<</Type/Page/Parent 2 0 R%s/Contents %d 0 R>>" % (resources, 5 + 2 * number))
         objects.append(b"<</Length %d>>\nstream\n%s\nendstream" % (len(content), content))
+    return _numbered(objects, trailer)
 
+
+def pdf_of_forms(depth: int) -> bytes:
+    """A PDF whose page draws a form in a form and so on. The page and each form show a line."""
+    objects = [
+        b"<</Type/Catalog/Pages 2 0 R>>",
+        b"<</Type/Pages/Kids[4 0 R]/Count 1>>",
+        b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>",
+    ]
+    for level in range(depth + 1):
+        inner = b"/XObject<</X %d 0 R>>" % (6 + 2 * level) if level < depth else b""
+        resources = b"/Resources<</Font<</F1 3 0 R>>%s>>" % inner
+        content = b"BT /F1 10 Tf 72 750 Td (Line %d.) Tj ET" % level + b" /X Do" * (level < depth)
+        if level == 0:
+            objects.append(b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 612 792]%s/Contents 5 0 R>>" % resources)
+        kind = b"/Type/XObject/Subtype/Form/BBox[0 0 612 792]" + resources if level else b""
+        stream = b"<<%s/Length %d>>\nstream\n%s\nendstream" % (kind, len(content), content)
+        objects += [stream] if level == 0 else [stream, b"null"]
+    return _numbered(objects)
+
+
+def _numbered(objects: list[bytes], trailer: bytes = b"") -> bytes:
     data = b"%PDF-1.7\n"
     places: list[int] = []
     for number, each in enumerate(objects, 1):

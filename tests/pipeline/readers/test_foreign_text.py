@@ -47,7 +47,8 @@ def test_the_encoding_that_the_error_names_reads_the_file(tmp_path: Path, text: 
         path.write_bytes(data)
         with pytest.raises(DataError, match=r"--encoding \S+ ?") as refusal:
             documents(path, "utf-8")
-        (named,) = re.findall(r"--encoding ([\w-]+)", str(refusal.value))
+        named, other = re.findall(r"--encoding ([\w-]+)", str(refusal.value))
+        assert other == "auto"
         assert documents(path, named) == text.splitlines()
 
 

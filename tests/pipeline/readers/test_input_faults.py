@@ -221,6 +221,7 @@ TRIES: list[tuple[str, Make, int, list[str]]] = [
         ["x.csv has no text column 'body'; give --text_key one of id, title, text"],
     ),
     ("csv-empty-header", file_of("x.csv", b'"a\n\n'), 3, ["x.csv has no readable row of column names"]),
+    ("csv-cr", file_of("x.csv", b"id,text\r1,A b.\r"), 3, ["x.csv has no readable row", "CR alone", "tr '\\r' '\\n'"]),
     (
         "csv-rows",
         file_of("x.csv", CSV + b'3,A\n4,"A" b,c\n5,a\rb,c\n', "--max_bad_ratio", 0.5),
@@ -304,8 +305,19 @@ def test_the_end_of_shard_says_what_was_left_out_and_cleaned(command, tmp_path: 
         "  left out: 1 x empty document (web)",
         "  left out: 1 x line is not a JSON object (jsonl)",
         "  cleaned: control characters removed 1, spaces made plain 1",
+        f"  listed one by one in {tmp_path / 'out' / 'rejected'}",
     ]
     assert done.stderr == ""
+
+
+def test_a_key_that_no_json_record_has_is_told(command, tmp_path: Path) -> None:
+    records = [{"title": "One"}, {"title": "Two", "body": "A text. It is read."}, {"body": "Another text."}]
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    shard = ("shard", "--input", tmp_path / "x.jsonl", "--overwrite", "--output", tmp_path / "out", "--text_key")
+    misspelled = command(*shard, "title,bdy")
+    assert "none of the first 3 JSON records has a string under 'bdy' of --text_key title,bdy." in misspelled.stderr
+    assert "Did you mean body?" in misspelled.stderr
+    assert command(*shard, "title,body").stderr == ""
 
 
 def test_undecodable_bytes_are_counted_over_the_ranges_of_a_file(command, tmp_path: Path, monkeypatch) -> None:
@@ -363,6 +375,7 @@ def test_a_folder_is_read_without_what_is_not_text(command, tmp_path: Path, monk
         "  left out: 1 x file that looks like XML (folder)",
         "  left out: 2 x file that looks like an image (folder)",
         "  left out: 1 x file that looks like binary data (folder)",
+        f"  listed one by one in {tmp_path / 'out' / 'rejected'}",
     ]
     (rejected,) = (tmp_path / "out" / "rejected").iterdir()
     lines = list(map(json.loads, rejected.read_text().splitlines()))

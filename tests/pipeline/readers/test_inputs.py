@@ -75,6 +75,10 @@ def test_a_folder_of_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     (tmp_path / "texts" / "dead").symlink_to("nothing")
     with pytest.raises(DataError, match="dead, a link to nothing"):
         matching_files("texts")
+    (tmp_path / "texts" / "dead").unlink()
+    (tmp_path / "texts" / "itself").symlink_to("itself")
+    with pytest.raises(DataError, match="itself, a link to nothing or itself"):
+        matching_files("texts")
     (tmp_path / "empty" / ".git").mkdir(parents=True)
     with pytest.raises(UsageError, match=r"empty is a folder without files\. Those that begin with a dot"):
         matching_files("empty")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import gzip
 import itertools
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from pipeline.readers.mediawiki import (
     DISAMBIGUATION,
     NO_END,
     NO_TEXT,
+    NOT_ALONE,
     NOT_XML,
     OTHER_MODEL,
     OTHER_NAMESPACE,
@@ -120,7 +122,25 @@ def test_a_page_in_one_line_is_rejected_and_an_end_that_is_missing_is_told(tmp_p
     lines = ["<mediawiki>", *(page(number, "A", "Text.").replace("\n", "") for number in (1, 2))]
     path.write_text("\n".join([*lines, page(3, "A", "Text.")]))
     for cut in (0, 20, 400, path.stat().st_size - 5):
-        assert told(records(path, cut)) == [OUTSIDE, OUTSIDE, "Text.", NO_END], cut
+        assert told(records(path, cut)) == [NOT_ALONE, NOT_ALONE, "Text.", NO_END], cut
+
+
+def test_a_dump_in_one_line_has_its_end_and_advice(command, tmp_path: Path) -> None:
+    (tmp_path / "dump.xml").write_text(dump(page(1, "A", "Text.")).replace("\n", ""))
+    assert told(records(tmp_path / "dump.xml")) == [NOT_ALONE]
+    done = command("shard", "--input", tmp_path / "dump.xml", "--output", tmp_path / "text")
+    assert done.returncode == 3 and f"{NOT_ALONE}, at byte" in done.stderr and "xmllint --format" in done.stderr
+
+
+@pytest.mark.parametrize("compress", [bz2.compress, gzip.compress])
+def test_a_truncated_dump_in_a_folder_is_no_other_xml(command, tmp_path: Path, compress) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "good.txt").write_text("A text. It is read.\n")
+    (tmp_path / "in" / "wiki.xml.x").write_bytes(compress(dump(page(1, "A", ARTICLE)).encode())[:-20])
+    suffix = "bz2" if compress is bz2.compress else "gz"
+    (tmp_path / "in" / "wiki.xml.x").rename(tmp_path / "in" / f"wiki.xml.{suffix}")
+    done = command("shard", "--input", tmp_path / "in", "--output", tmp_path / "text")
+    assert done.returncode == 3 and f"wiki.xml.{suffix} cannot be read to its end" in done.stderr
 
 
 def test_pages_have_a_limit_and_may_be_long(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ import pytest
 from pipeline.readers.formats import find_format
 from pipeline.readers.listing import matching_files
 from pipeline.readers.office import DAMAGED, ENCRYPTED, NO_TEXT, TOO_LARGE
-from pipeline.readers.pdf import PAGE_WITHOUT_TEXT, text_of_pages
+from pipeline.readers.pdf import PAGE_WITHOUT_TEXT, UNREADABLE_FORM, text_of_pages
 from pipeline.readers.record import Record, RecordOptions, Rejected
 from pipeline.readers.table import read_records
-from tests.pipeline.readers.office_files import docx, epub, odt, pdf, word, zipped
+from tests.pipeline.readers.office_files import docx, epub, odt, pdf, pdf_of_forms, word, zipped
 from tests.pipeline.readers.test_cut_files import whole_range
 
 pytest.importorskip("lxml")
@@ -147,6 +147,25 @@ def test_pdf(tmp_path: Path) -> None:
         assert isinstance(rejected, Rejected) and rejected.reason == reason
 
 
+@pytest.mark.parametrize("depth", [1, 100, 101, 2000])
+def test_forms_in_forms_are_read_or_too_many(tmp_path: Path, depth: int) -> None:
+    pytest.importorskip("pypdf")
+    (document,) = found(tmp_path, pdf_of_forms(depth))
+    if depth <= 100:
+        assert isinstance(document, Record)
+        assert document.text.split() == [word for level in range(depth + 1) for word in ("Line", f"{level}.")]
+    else:
+        assert isinstance(document, Rejected) and document.reason == TOO_LARGE
+
+
+def test_a_damaged_form_of_a_page_is_counted(tmp_path: Path) -> None:
+    pytest.importorskip("pypdf")
+    damaged = pdf_of_forms(1).replace(b"/Subtype/Form", b"/Filter/Form")
+    unreadable, document = found(tmp_path, damaged)
+    assert isinstance(document, Record) and document.text == "Line 0."
+    assert unreadable == Rejected(UNREADABLE_FORM, "pdf", 0)
+
+
 @pytest.mark.parametrize(("limit", "value"), [("MAX_OPERATORS", 50), ("MAX_PAGES", 1), ("MAX_CONTENT_BYTES", 100)])
 def test_a_pdf_above_a_limit_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
@@ -154,4 +173,11 @@ def test_a_pdf_above_a_limit_is_left_out(
     pytest.importorskip("pypdf")
     monkeypatch.setattr(f"pipeline.readers.pdf.{limit}", value)
     (rejected,) = found(tmp_path, pdf([["A b."] * 30, ["C d."] * 30]))
+    assert isinstance(rejected, Rejected) and rejected.reason == TOO_LARGE
+
+
+def test_a_limit_that_a_form_exceeds_is_not_skipped_with_the_form(tmp_path: Path, monkeypatch) -> None:
+    pytest.importorskip("pypdf")
+    monkeypatch.setattr("pipeline.readers.pdf.MAX_OPERATORS", 207)  # 200 of them for the drawing of the form
+    (rejected,) = found(tmp_path, pdf_of_forms(1))
     assert isinstance(rejected, Rejected) and rejected.reason == TOO_LARGE

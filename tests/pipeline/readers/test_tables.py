@@ -97,6 +97,10 @@ def test_lines_after_an_unclosed_quote_are_rows_again(tmp_path: Path) -> None:
         ("x.csv", "\ufefftext\tsource", "a, b\tweb"),
         ("x.csv", "n, text, source", '1, "a, b", web'),
         ("x.tsv", "a;b;source\ttext", "web\ta, b"),
+        ("x.csv", "sep=;\ntext;n", "a, b;1"),
+        ("x.csv", "\ufeffsep=|\r\ntext|source", "a, b|web"),
+        ("x.csv", '"sep=\t"\nsource\ttext', "web\ta, b"),
+        ("x.csv", "sep=;text", "web;a, b"),
         ("x.tab", '\n\n"source"\t"text"', "web\ta, b"),
     ],
 )
@@ -250,6 +254,8 @@ def test_several_columns_are_joined_as_paragraphs(tmp_path: Path, suffix: str) -
         expected[-1] = ""
     assert shown(read(path, "title, text")) == expected
     assert shown(read(path, "a,b")) == ["whole"] * len(ROWS)
+    alternatives = "body | body, title | title, text | a,b"  # the first of which all are there
+    assert shown(read(path, alternatives)) == [text.replace("title, text", alternatives) for text in expected]
     if suffix == "jsonl":
         first, *_ = read(path, "x,y")
         assert isinstance(first, Rejected) and first.keys == ("a,b", "title", "text")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pipeline.readers import cut_files
 from pipeline.readers.record import MAX_RECORD, Record, RecordOptions, Rejected, too_long_reason
 from pipeline.readers.table import read_records
-from pipeline.readers.warc import IN_SEGMENTS, OTHER_STATUS, OTHER_TYPE, REVISIT, begins_with_one_record
+from pipeline.readers.warc import IN_SEGMENTS, OTHER_STATUS, OTHER_TYPE, PLAIN_RESPONSE, REVISIT, begins_with_one_record
 from schemas.errors import DataError
 from schemas.manifest import read_manifest
 from tests.conftest import Command
@@ -73,6 +73,7 @@ PAGES = [
     ("folded-field", RESOURCE.replace(b"WARC-Target", b"X: y\r\n z\r\nWARC-Target"), TEXT),
     ("not-found", response(http(HTML, status="404 Not Found")), OTHER_STATUS),
     ("image", response(http(b"\x89PNG", content_type="image/png")), OTHER_TYPE),
+    ("plain", response(http(b"User-agent: *", content_type="text/plain; charset=utf-8")), PLAIN_RESPONSE),
     ("no-type", response(b"HTTP/1.1 200 OK\r\n\r\n" + HTML), OTHER_TYPE),
     ("dns", record("response", "text/dns", b"x.org. 1 IN A 1.2.3.4"), OTHER_TYPE),
     ("revisit", record("revisit", "application/http", http(b"")), REVISIT),

@@ -29,6 +29,11 @@ SHOWN = [
     ("link-over-lines", "[[not a\nlink]] here.", "not a link here."),
     ("interwiki", "A [[wikt:word|word]] here.", "A word here."),
     ("languages", "Text.\n[[de:Katze]]\n[[zh-yue:貓]]\n[[Kategorie:Tier|Katze]][[Категория:Кошки]]", "Text."),
+    (
+        "category-in-a-line",
+        "Ein Text.[[Kategorie:Tier|Katze]] [[Категорія:Коти]] [[分类:猫]][[Catégorie : Chat]]",
+        "Ein Text.",
+    ),
     ("category", "Text. [[Category:Cats|*]]", "Text."),
     (
         "file",
@@ -39,13 +44,43 @@ SHOWN = [
     ("site", "See [https://x.org/a?b=c the site] and [http://x.org] and [//x.org y].", "See the site and and y."),
     ("site-in-link-brackets", "See [[http://x.org the site]].", "See the site."),
     ("template", "A {{a|b={{c|[[d]]}}|e}} word{{f}}.{{g}}", "A word."),
-    ("template-in-link", "A [[cat|{{nowrap|x}}small cat]] here.", "A small cat here."),
+    ("template-in-link", "A [[cat|{{x|y}}small {{nowrap|[[a|black]] cat}}]] here.", "A small black cat here."),
     ("parameter", "A {{{1|{{PAGENAME}}}}} word {{{{{x}}}|y}}.", "A word."),
+    (
+        "template-of-a-character",
+        "L{{'}}''Iliade'' {{ndash}} a{{nbsp}}b{{=}}c; ''Sun''{{'s}} d.",
+        "L'Iliade – a b=c; Sun's d.",
+    ),
+    (
+        "template-around-text",
+        "{{lang|fr|''le [[chat]]''}}, {{lang-de|Katze}}, {{Transl|ru|ISO|kot}}, {{small|1=a = b}}.",
+        "le chat, Katze, kot, a = b.",
+    ),
+    ("template-in-template", "A {{nowrap|{{convert|5|km|mi|abbr=on}} {{cn}}long}} road.", "A 5 km long road."),
+    (
+        "measures",
+        "{{convert|5|to|10|km2|sqmi|0}}, {{convert|6|ft|2|in|cm}}, {{cvt|3|x|4.5|m}}, {{val|2.5|u=kg}}, "
+        "{{convert|12950|km}}, {{convert|-|}}",
+        "5 to 10 km², 6 ft 2 in, 3 × 4.5 m, 2.5 kg, 12,950 km,",
+    ),
+    (
+        "numbers",
+        "{{frac|1|2}}, {{frac|3|1|2}}, {{frac|4}}, {{chem|H|2|O}}, {{formatnum:1234}}, {{c.|1066}}, "
+        "{{As of|2010|5}}, {{as of|2009|lc=y}}.",
+        "1/2, 3 1/2, 1/4, H2O, 1234, c. 1066, As of May 2010, as of 2009.",
+    ),
+    (
+        "quotation",
+        "He said:{{quote|That is [[one]] step.|Armstrong}}Then:\n{{blockquote|text=Two.|sign=x}}",
+        "He said:\n\nThat is one step.\n\nThen:\n\nTwo.",
+    ),
+    ("template-without-arguments", "A {{lang}}{{convert}}{{nowrap|}}{{frac}}{{as of}}{{quote}} word.", "A word."),
+    ("template-in-quotes", "a ''{{GGY}}'' (UK), '''{{x}}''' b ''<ref>c</ref>'' d.", "a  (UK),  b  d."),
     ("template-over-lines", "{{Infobox\n| a = [[b]]\n| c = {{d\n|e}}\n}}\nText.", "Text."),
     ("table-in-template", "{{box|\n" + TABLE + "\n}}\nText.", "Text."),
     (
         "gap",
-        "Cat ({{lang|fr|chat}}; {{IPA|kat}}) sat {{x}}, then ({{y}}; born 1950) left <ref>z</ref>.",
+        "Cat ({{audio|x.ogg}}; {{IPA|kat}}) sat {{x}}, then ({{y}}; born 1950) left <ref>z</ref>.",
         "Cat sat, then (born 1950) left.",
     ),
     ("table", "Before.\n" + TABLE + "\nAfter.", "Before.\n\nAfter."),
@@ -120,6 +155,8 @@ MARKS = [
     "[[File:x.jpg|",
     "{{a}}",
     "{{a|",
+    "{{quote|",
+    "{{nowrap|",
     "({{a}}",
     "<ref>",
     "</ref>",
@@ -179,6 +216,14 @@ def test_time_grows_with_the_length_alone(mark: str) -> None:
     for run in ("a", " ", "a ", ".", ",", "\n"):
         few = 10_000 // len(run)
         assert seconds(mark + run * few * 10) < 30 * max(0.01, seconds(mark + run * few)), (mark, run)
+
+
+@pytest.mark.parametrize("name", ["quote", "nowrap", "convert", "as of", "frac", "val", "chem", "lang"])
+@pytest.mark.parametrize("run", ["a", " ", "1", "1|", "a=", "=", "|", "1|-|", "|to", "9|ft|", "\n", "[[a]]", "{{'}}"])
+def test_arguments_of_a_template_take_linear_time(name: str, run: str) -> None:
+    few = 10_000 // len(run)
+    few_seconds = seconds(f"{{{{{name}|{run * few}}}}}")
+    assert seconds(f"{{{{{name}|{run * few * 10}}}}}") < 30 * max(0.01, few_seconds)
 
 
 @given(st.lists(st.sampled_from([*MARKS, "\n", "\n\n", " ", "é"]), max_size=60).map("".join))

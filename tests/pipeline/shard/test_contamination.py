@@ -11,11 +11,12 @@ import pyarrow as pa
 import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.shard.contamination import EvaluationSets, read_evaluation_sets, run_hashes, texts_of
 from schemas.errors import DataError
+from tests.pipeline.readers.office_files import docx, word, zipped
 
 QUESTION = "Which of the four rivers that rise in this part of the country is the longest of all?"
 SHORT = "Which river is the longest?"
@@ -29,6 +30,7 @@ def plain_runs(text: str, words: int) -> set[tuple[str, ...]]:
 
 
 @given(st.text("ab .,山い", max_size=40), st.text("ab .,山い", max_size=40), st.integers(1, 4))
+@settings(deadline=None)
 def test_texts_share_hashes_as_they_share_runs_of_words(first: str, second: str, words: int) -> None:
     shared = np.intersect1d(run_hashes(first, words), run_hashes(second, words))
     assert len(shared) == len(plain_runs(first, words) & plain_runs(second, words))
@@ -40,6 +42,9 @@ def write_sets(folder: Path) -> list[str]:
     (folder / "dev.json").write_text(json.dumps({"data": rows}, indent=1))
     (folder / "dev.tsv").write_text(f"id\tquestion\n7\t{QUESTION}\n")
     (folder / "dev.csv").write_text(f'id,question\n7,"{QUESTION}, {SHORT}"\n')
+    (folder / "dev2.csv").write_text(f'id;question\n7;"{QUESTION}, {SHORT}"\n')
+    (folder / "dev.tab").write_text(f"id\tquestion\n7\t{QUESTION}\n")
+    (folder / "dev3.csv").write_text(f"id;question\n7;{QUESTION.replace('that', 'that,')}\n")
     (folder / "dev.txt").write_text(f"{SHORT}\n{QUESTION}\n")
     pq.write_table(pa.Table.from_pylist(rows), folder / "dev.parquet")
     feather.write_feather(pa.Table.from_pylist(rows), folder / "dev.feather")
@@ -72,6 +77,32 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str, content:
     path.write_bytes(content)
     with pytest.raises(DataError, match=rf"{name} (cannot be read|is not gzip)"):
         list(texts_of(str(path)))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("dev.docx", docx(word(QUESTION)), "looks like an office document"),
+        ("dev.zip", zipped({"dev.txt": QUESTION}), "looks like an archive"),
+        ("dev.csv", f"text\n{QUESTION}\n".encode("utf-16"), "is not UTF-8"),
+        ("dev.txt", f"{QUESTION} Und das wäre größer.\n".encode("cp1252"), "is not UTF-8"),
+        ("dev.bin", bytes(range(32)) * 99, "looks like binary data"),
+    ],
+)
+def test_a_file_that_would_match_nothing_is_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=rf"--decontaminate .*{name} {message}"):
+        read_evaluation_sets([str(tmp_path / name)])
+
+
+@pytest.mark.parametrize(
+    "flags", ["--decontaminate no.jsonl --input {}", "--filters no.toml --input {}", "--inputs no.toml"]
+)
+def test_a_file_of_a_flag_that_does_not_exist_is_a_mistake_of_usage(command, tmp_path: Path, flags: str) -> None:
+    (tmp_path / "x.txt").write_text(QUESTION)
+    done = command("shard", *flags.format(tmp_path / "x.txt").split(), "--output", tmp_path / "text")
+    assert done.returncode == 2
+    assert re.search(r"clozeline: --\w+ no\.\w+ does not exist\. Check the path\.\n", done.stderr)
 
 
 def test_a_set_without_a_long_text_is_refused(tmp_path: Path) -> None:

@@ -59,6 +59,16 @@ def test_the_first_run_with_a_fault_is_the_one_that_is_shown() -> None:
     assert added["rejected_runs"] == ["run-000003-0000", "run-000005-0000", "run-000007-0000"]
 
 
+def test_dropped_documents_are_records_too_and_all_kinds_of_bad_ones_are_named() -> None:
+    bad = [["document that cannot be read", "pdf", 1], ["line is not a JSON object", "jsonl", 2]]
+    added = add_runs([report(1, rejected=3, bad=bad, dropped=95), report(2, rejected=0, bad=[], dropped=0)])
+    with pytest.raises(
+        DataError, match=r"100\.00% .*They are 2 x line is not a JSON object \(jsonl\), 1 x doc.* \(pdf\)\."
+    ):
+        survey_corpus(added | {"documents": 0, "dropped": 0}, Sharding(None, 64 * MB), InputLimits(bad_ratio=0.03))
+    survey_corpus(added, Sharding(None, 64 * MB), InputLimits(bad_ratio=0.03))
+
+
 def test_nothing_adds_up_to_nothing() -> None:
     with pytest.raises(DataError, match="no document"):
         survey_corpus(add_runs([]), Sharding(None, 64 * MB), LIMITS)

@@ -103,6 +103,7 @@ def test_the_card_tells_data_metrics_and_recipe(trained, tmp_path: Path, pairs: 
         "| mlm_loss |",
         "BertForPreTraining",
         "hidden_size = 64",
+        "| source (licenses are not stated) | documents |\n|---|---|\n| s0 |",
     ):
         assert told in card
     assert str(pairs) not in card and str(tmp_path.parent) not in card
@@ -121,6 +122,33 @@ def test_the_card_names_the_origin_and_the_data_of_all_phases(trained, tmp_path:
     assert "It began with the weights of `minilm`." in card and "/home/me" not in card
     rows = [line for line in card.splitlines() if line.startswith("| pairs |")]
     assert rows == [f"| pairs | `{fingerprint}` |" for fingerprint in ("ab" * 16, *state["identity"]["data"])]
+
+
+def test_the_card_names_the_corpora_and_their_licenses(trained, tmp_path: Path, pairs: Path) -> None:
+    """From the run alone: the pairs and their text may be gone. What others wrote there stays in its cell."""
+    run = Path(shutil.copytree(trained["bert"], tmp_path / "run"))
+    of_pairs = json.loads((pairs / "manifest.json").read_text())
+    facts = json.loads((run / "text_facts.json").read_text())
+    assert facts == {of_pairs["fingerprint"]: of_pairs["statistics"]["text"]}
+
+    corpora = [
+        {"name": "wiki", "license": "CC BY-SA 4.0", "url": "https://w.org", "date": "2024-05-01", "documents": 3456},
+        {"name": "a|b\n# <b>", "documents": 7},
+    ]
+    facts[of_pairs["fingerprint"]]["corpora"] = corpora
+    (run / "text_facts.json").write_text(json.dumps(facts))
+    export(str(run), str(tmp_path / "hf"), 4)
+    card = (tmp_path / "hf" / "README.md").read_text()
+    assert "| corpus | license | from | date | documents |\n|---|---|---|---|---|\n" in card
+    assert "| wiki | CC BY-SA 4.0 | https://w.org | 2024-05-01 | 3,456 |\n" in card
+    assert "| a\\|b # &lt;b&gt; | not stated |  |  | 7 |\n" in card
+
+    # A damaged file, and a run of before it was written: the card says less.
+    for change in ((run / "text_facts.json").write_text, lambda _: (run / "text_facts.json").unlink()):
+        change('{"a": [')
+        export(str(run), str(tmp_path / "hf"), 4, writing=Writing(overwrite=True))
+        card = (tmp_path / "hf" / "README.md").read_text()
+        assert "## Data\n\n| | fingerprint |" in card and "documents" not in card
 
 
 def test_the_card_has_the_last_evaluation_up_to_its_step(trained, tmp_path: Path) -> None:

@@ -79,6 +79,7 @@ LINES = {"sentence": sentence_lines, "pair": pair_lines, "choice": choice_lines,
 
 
 def write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 

@@ -106,7 +106,7 @@ def test_a_label_that_is_a_list(tmp_path: Path) -> None:
 
 def test_a_compressed_file(tmp_path: Path) -> None:
     message = sentence_error(tmp_path, gzip.compress(GOOD.encode()))
-    assert "train.tsv is compressed. Files of tasks are read as they are; decompress it with gunzip." in message
+    assert "train.tsv is compressed. Files of tasks are read as they are; decompress it." in message
 
 
 def test_labels_that_are_all_alike_or_all_different(tmp_path: Path) -> None:
@@ -167,23 +167,6 @@ def test_an_empty_training_set(file_format: str, content: str, tmp_path: Path) -
     )
 
 
-@pytest.mark.parametrize("content", ["", "text\tlabel\n"])
-def test_an_empty_set(content: str, tmp_path: Path) -> None:
-    assert "dev.tsv" in sentence_error(tmp_path, GOOD, content)
-    assert "train.tsv" in sentence_error(tmp_path, content, GOOD, labels=["positive", "negative"])
-
-
-def test_an_empty_file_among_others_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, content in (("one.tsv", GOOD), ("two.tsv", "text\tlabel\n"), ("three.tsv", GOOD)):
-        (tmp_path / name).write_text(content)
-    data = {"train": ["one.tsv", "two.tsv", "three.tsv"], "dev": "one.tsv", "columns": COLUMNS}
-    task = Task.model_validate({"name": "small", "kind": "sentence", "data": data})
-
-    assert len(read_task_data(task, str(tmp_path)).train) == 4
-    expected = f"{tmp_path}/two.tsv: no examples. The other files of the train set of small have 4.\n"
-    assert capsys.readouterr().out == expected
-
-
 def test_a_set_of_which_nothing_is_left(tmp_path: Path) -> None:
     message = sentence_error(tmp_path, GOOD, "text\tlabel\n \tpositive\n", bad_rows="drop")
     assert "dev.tsv: the dev set of small has no examples" in message
@@ -193,7 +176,7 @@ def test_bytes_that_are_not_utf_8(tmp_path: Path) -> None:
     assert "dev.tsv line 4: byte 0xe9 is not UTF-8" in sentence_error(
         tmp_path, GOOD, GOOD.encode() + b"caf\xe9\tpositive\n"
     )
-    assert "is written in UTF-16" in sentence_error(tmp_path, GOOD, GOOD.encode("utf-16"))
+    assert "line 1: byte 0xff is not UTF-8" in sentence_error(tmp_path, GOOD, GOOD.encode("utf-16"))
 
 
 @pytest.mark.parametrize(
@@ -248,15 +231,6 @@ def test_test_labels_for_some_examples_alone(tmp_path: Path) -> None:
     assert 'test.tsv line 3: unknown label "neutral"' in unknown
 
 
-def test_a_missing_file_is_named_with_its_source(tmp_path: Path) -> None:
-    data = {"train": "RTE/train.tsv", "dev": "RTE/dev.tsv", "columns": COLUMNS}
-    task = Task.model_validate({"name": "rte", "kind": "sentence", "source": "https://example.org", "data": data})
-    with pytest.raises(
-        DataError, match=r"RTE/train.tsv, the train set of rte, does not exist. It comes from https://ex"
-    ):
-        read_task_data(task, str(tmp_path))
-
-
 @pytest.mark.parametrize(
     ("label", "expected"),
     [
@@ -303,13 +277,6 @@ def test_a_word_without_its_tag(tmp_path: Path) -> None:
     columns = {"words": 0, "tags": -1}
     message = error_of(tmp_path, "tags", "Anna NNP B-PER\nlives VBZ\n", format="conll", columns=columns)
     assert "train.conll line 2: 2 columns, but line 1 has 3. Each word needs its tag." in message
-
-
-def test_a_tag_that_the_training_set_does_not_have(tmp_path: Path) -> None:
-    train = "Anna B-PER\nlives O\n\n"
-    columns = {"words": 0, "tags": -1}
-    message = error_of(tmp_path, "tags", train, f"{train}in O\nRome B-LOC\n", format="conll", columns=columns)
-    assert 'dev.conll line 4: unknown label "B-LOC". Expected one of B-PER, O.' in message
 
 
 @pytest.mark.parametrize(
@@ -407,12 +374,3 @@ def test_a_prefix_is_found_by_its_name_or_named(columns: dict[str, Any], tmp_pat
     data = {"train": "train.jsonl", "dev": "dev.jsonl"} | columns
     (example,) = read_task_data(Task.model_validate({"name": "c", "kind": "choice", "data": data}), str(tmp_path)).train
     assert example.choices == ("Which color? blue", "Which color? small")  # type: ignore[union-attr]
-
-
-def test_a_file_without_a_prefix_needs_none(tmp_path: Path) -> None:
-    line = {"context": "The sky.", "choices": ["blue", "small"], "label": 0}
-    for file in ("train", "dev"):
-        (tmp_path / f"{file}.jsonl").write_text(json.dumps(line) + "\n")
-    task = {"name": "c", "kind": "choice", "data": {"train": "train.jsonl", "dev": "dev.jsonl"}}
-    (example,) = read_task_data(Task.model_validate(task), str(tmp_path)).train
-    assert example.choices == ("blue", "small")  # type: ignore[union-attr]

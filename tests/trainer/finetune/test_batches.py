@@ -34,11 +34,6 @@ def test_epochs_and_seeds_differ() -> None:
     assert len(orders) == len(cases)
 
 
-def test_without_groups_batches_do_not_depend_on_lengths() -> None:
-    lengths = list(range(1, 200))
-    assert batches_of(lengths, 8, grouped=False) == batches_of(lengths[::-1], 8, grouped=False)
-
-
 def test_rows_of_a_batch_are_about_as_long_as_each_other() -> None:
     lengths = [1 + (7919 * i) % 128 for i in range(3200)]
     padded = sum(len(batch) * max(lengths[number] for number in batch) for batch in batches_of(lengths, 32))

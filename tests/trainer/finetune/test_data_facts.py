@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 
 from tests.trainer.finetune.tasks import choice_lines, sentence_lines, tag_lines, write_lines, write_task
-from trainer.finetune.files.labels import are_fractions
 
 OTHER = {"text": "The cat.", "label": "second"}
 """An example of the second label."""
@@ -49,31 +47,6 @@ def test_sizes_files_and_labels(finetune, encoder, tmp_path: Path) -> None:
     assert str(tmp_path) not in report, "a page that is shared names no folders of this machine"
     headline = report[: report.index("Scores over all seeds")]
     assert headline.index("accuracy, test") < headline.index("accuracy, dev")
-
-
-@pytest.mark.parametrize(
-    ("labels", "expected"),
-    [
-        (("0.5", "1", "4.25"), True),
-        (("-1.5", "2e3"), True),
-        (("0", "1", "2"), False),
-        (("1.0", "2.0"), False),
-        (("1.5", "unknown"), False),
-        (("nan", "inf"), False),
-        ((), False),
-    ],
-)
-def test_labels_that_look_like_values_are_recognized(labels: tuple[str, ...], expected: bool) -> None:
-    assert are_fractions(labels) == expected
-
-
-def test_labels_that_look_like_values_are_told(finetune, encoder, tmp_path: Path) -> None:
-    task = write_task(tmp_path, "sentence")
-    for name in ("train", "dev", "test"):
-        lines = lines_of(task, name)
-        write_lines(tmp_path / f"{name}.jsonl", [line | {"label": len(line["label"]) / 4} for line in lines])
-    log = fine_tuned(finetune, encoder, task)["log"]
-    assert 'is a separate class. To predict a number, set data.labels = "number", with another --output.' in log
 
 
 def test_examples_that_several_sets_share_are_counted(finetune, encoder, tmp_path: Path) -> None:
@@ -117,38 +90,8 @@ def test_a_score_of_guessing_is_told(finetune, encoder, tmp_path: Path) -> None:
     assert "another training.lr, which is 1e-09" in log
 
 
-def test_a_dev_set_of_one_label_is_told(finetune, encoder, tmp_path: Path) -> None:
-    task = write_task(tmp_path, "sentence")
-    write_lines(tmp_path / "train.jsonl", [line | {"label": "same"} for line in sentence_lines(30, 1)])
-    with (tmp_path / "train.jsonl").open("a") as file:
-        file.write(json.dumps({"text": "The cat.", "label": "second"}) + "\n")
-    write_lines(tmp_path / "dev.jsonl", [line | {"label": "same"} for line in sentence_lines(8, 2)])
-    write_lines(tmp_path / "test.jsonl", [line | {"label": "same"} for line in sentence_lines(8, 3)])
-
-    log = fine_tuned(finetune, encoder, task)["log"]
-    assert 'Every example of the dev set has the label "same", so its accuracy says little.' in log
-
-
 @pytest.mark.parametrize("kind", ["pair", "span"])
 def test_a_kind_without_classes_has_no_baseline(finetune, encoder, tmp_path: Path, kind: str) -> None:
     results = fine_tuned(finetune, encoder, write_task(tmp_path, kind, train=8, dev=8))
     assert results["baseline"] == {} and results["data"]["labels"] == {}
     assert "most frequent label" not in (tmp_path / "out/report.html").read_text()
-
-
-def test_rows_without_room_for_text_are_refused(finetune, encoder, tmp_path: Path) -> None:
-    done = finetune(encoder("bert"), write_task(tmp_path, "pair"), tmp_path / "out", "--set", "training.max_length=4")
-    assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert "training.max_length is 4" in done.stderr and "Set it to at least 5" in done.stderr
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_start_that_failed_leaves_its_folder_to_the_next(finetune, encoder, tmp_path: Path) -> None:
-    task = write_task(tmp_path, "sentence")
-    damaged = tmp_path / "damaged"
-    shutil.copytree(encoder("bert"), damaged)
-    (damaged / "model.safetensors").write_bytes(b"x")
-    assert finetune(damaged, task, tmp_path / "out").returncode == 3
-    assert not (tmp_path / "out/inputs.json").exists()
-
-    fine_tuned(finetune, encoder, task, "--set", "training.lr=0.002")

@@ -19,11 +19,3 @@ def test_every_key_has_a_description_and_is_on_the_page(section: type[Section]) 
     for name, field in section.model_fields.items():
         assert field.description and field.description.endswith("."), name
         assert f"| `{name}` |" in page
-
-
-def test_defaults_are_on_the_page() -> None:
-    page = task_page()
-    assert "| `lr` | number | `2e-05` | > 0, <= 1 |" in page
-    assert "| `metrics` | list of strings | chosen |" in page
-    assert "| `train` | string or list of strings | required |" in page
-    assert "| `text` | string or integer or list of strings or integers | unset |" in page

@@ -103,10 +103,7 @@ def test_a_folder_without_a_configuration(tmp_path: Path) -> None:
 
 def test_the_folder_of_a_run(tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").touch()
-    assert refusal(tmp_path).endswith("It is the folder of a run: `clozeline export` writes its encoder.")
-
-    with pytest.raises(UsageError, match="writes its encoder, and --checkpoints all scores all its checkpoints"):
-        encoders_of([str(tmp_path)], random_weights=False)
+    assert "It is the folder of a run: `clozeline export` writes its encoder, and `clozeline suite" in refusal(tmp_path)
     with pytest.raises(UsageError, match="It is the folder of a run"):
         read_config(str(tmp_path))
 

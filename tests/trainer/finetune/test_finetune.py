@@ -175,11 +175,6 @@ def test_every_kind_is_trained_and_scored(of_each_kind: dict[str, Path], kind: s
     assert isinstance(lines[0]["prediction"], expected[kind])
 
 
-def test_a_pipeline_names_the_tags(of_each_kind: dict[str, Path]) -> None:
-    tags = pipeline("token-classification", model=str(of_each_kind["tags"] / "hf"))
-    assert {found["entity"] for found in tags("The cat sees the river.")} <= {"O", "B-WHO", "B-WHAT"}
-
-
 def test_a_pipeline_gives_the_tags_of_whole_words(of_each_kind: dict[str, Path]) -> None:
     folder = of_each_kind["tags"]
     tags = pipeline("token-classification", model=str(folder / "hf"), aggregation_strategy="first")
@@ -254,11 +249,6 @@ def test_a_metric_that_does_not_serve_the_labels_found(finetune, encoder, tmp_pa
     assert not (tmp_path / "out").exists()
 
 
-def test_an_output_must_be_local(finetune, encoder, task: Path) -> None:
-    done = finetune(encoder("bert"), task, "s3://bucket/out")
-    assert done.returncode == 2 and "is a URL" in done.stderr
-
-
 def test_a_fine_tuned_folder_goes_on_with_another_number_of_labels(
     finetune, of_each_kind: dict[str, Path], task: Path, tmp_path: Path
 ) -> None:
@@ -288,17 +278,12 @@ def test_further_arguments_of_trainer(finetune, encoder, task: Path, tmp_path: P
 
     for change, reason in (
         ("gradient_accumulation_steps=3", "training.batch is 8, expected a multiple of 3: 1, the number of ranks"),
-        ("lr_scheduler_type=cosine_with_min_lr", "trainer.lr_scheduler_type is 'cosine_with_min_lr', which does not"),
-        ("lr_scheduler_kwargs={a=1}", "trainer.lr_scheduler_type is 'linear', which does not work with"),
+        ("lr_scheduler_type=cosine_with_min_lr", "refuses values of the task: One of min_lr or min_lr_rate should be"),
         (
-            "lr_scheduler_type=polynomial --set trainer.lr_scheduler_kwargs={power='2'}",
-            "is 'polynomial', which does not",
+            "lr_scheduler_kwargs={a=1}",
+            "refuses values of the task: get_linear_schedule_with_warmup() got",
         ),
-        (
-            "lr_scheduler_type=cosine_with_min_lr --set trainer.lr_scheduler_kwargs={min_lr=1.0}",
-            "expected 0 to 0.001",
-        ),
-        ("report_to=wandb", "trainer.report_to is 'wandb': WandbCallback requires wandb to be installed"),
+        ("report_to=wandb", "refuses values of the task: WandbCallback requires wandb to be installed"),
     ):
         done = finetune(encoder("bert"), task, tmp_path / "other", "--set", *f"trainer.{change}".split(" "))
         assert done.returncode == 2 and reason in done.stderr and "Traceback" not in done.stderr, done.stderr
@@ -314,8 +299,3 @@ def test_a_service_that_fails_to_start_leaves_the_folder_free(
     assert failed.returncode != 0 and "epoch 1 of" not in failed.stdout
     corrected = finetune(encoder("bert"), task, tmp_path / "out", *one_epoch)
     assert corrected.returncode == 0, corrected.stderr
-
-
-def test_no_encoder(finetune, task: Path, tmp_path: Path) -> None:
-    done = finetune(tmp_path / "nothing", task, tmp_path / "out")
-    assert done.returncode == 2 and "nothing does not exist" in done.stderr and "Traceback" not in done.stderr

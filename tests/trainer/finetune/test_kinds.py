@@ -20,9 +20,9 @@ from transformers import AutoConfig
 from schemas.errors import UsageError
 from trainer.finetune.examples import Answer, ChoiceExample, SpanExample, TagExample, TextExample
 from trainer.finetune.job import FeatureSet
+from trainer.finetune.kinds import kind_of
 from trainer.finetune.kinds.kind import TARGETS, Feature, Kind, length_of
 from trainer.finetune.kinds.span import OUTSIDE, FoundSpan, Spans, best_span
-from trainer.finetune.kinds.table import kind_of
 from trainer.finetune.kinds.tags import IGNORED, parts
 from trainer.finetune.kinds.text import CHOICES, loss_of_choices
 from trainer.finetune.opening import longest_row, open_tokenizer
@@ -337,9 +337,3 @@ def test_a_tokenizer_of_a_decoder_is_refused(encoder, tmp_path: Path) -> None:
     shutil.copy(encoder("roberta") / "config.json", tmp_path)
     with pytest.raises(UsageError, match="Decoders"):
         open_tokenizer(str(tmp_path), "sentence")
-
-
-def test_rows_without_segments(encoder) -> None:
-    kind = kind_for(encoder("roberta"), "pair", ("a", "b"))
-    feature = kind.features([TextExample("0", SENTENCES[0], SENTENCES[1], 0)])[0]
-    assert "token_type_ids" not in batch_of(kind, [feature])

@@ -12,7 +12,7 @@ from schemas.errors import DataError
 from tests.trainer.finetune.tasks import write_task
 from trainer.config.parse import Origin
 from trainer.finetune.cli import _read_request, parser
-from trainer.finetune.files.sets import Naming, check_task_files
+from trainer.finetune.files.sets import check_task_files
 from trainer.finetune.task_file import read_task
 
 
@@ -69,9 +69,9 @@ def test_a_shipped_task_is_not_to_be_corrected(folder: Path, tmp_path: Path) -> 
 
 def test_only_the_first_missing_file_counts_and_urls_are_looked_up(task: Path) -> None:
     resolved = read_task(str(task), [])
-    check_task_files(resolved, str(task.parent))
+    check_task_files(resolved, str(task.parent), Origin(str(task)))
     with pytest.raises(DataError, match=r"^memory://none/train.jsonl, the train set of sentence, does not exist"):
-        check_task_files(resolved, "memory://none", Naming(Origin(str(task))))
+        check_task_files(resolved, "memory://none", Origin(str(task)))
 
 
 def test_it_is_found_before_anything_slow_is_imported(folder: Path, task: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.trainer.finetune.tasks import sentence_lines, write_lines, write_task
+from tests.trainer.finetune.tasks import write_task
 from trainer.finetune.outcome import PIPELINES, in_cell
 
 
@@ -45,13 +45,8 @@ def test_it_has_the_scores_and_how_to_load_the_model(finetune, encoder, tmp_path
     assert type(loaded["model"]).__name__.startswith("BertFor")
 
 
-def test_a_label_stays_in_its_cell(finetune, encoder, tmp_path: Path) -> None:
+def test_a_label_stays_in_its_cell() -> None:
     assert in_cell("a|b\nc") == "a\\|b c"
-    task = write_task(tmp_path, "sentence")
-    for number, name in enumerate(("train", "dev", "test")):
-        lines = [line | {"label": line["label"].replace("first", "a|b")} for line in sentence_lines(24, number)]
-        write_lines(tmp_path / f"{name}.jsonl", lines)
-    assert "\n| a\\|b | " in card_of(finetune, encoder, task)
 
 
 def test_random_first_weights_and_arguments_of_trainer_are_told(finetune, encoder, tmp_path: Path) -> None:

@@ -12,9 +12,8 @@ from tests.trainer.finetune import published
 from tests.trainer.finetune.published import SENTENCES
 from trainer.finetune.examples import Answer, ChoiceExample, SpanExample, TagExample, TaskData, TextExample, is_labeled
 from trainer.finetune.files.read import read_task_data
-from trainer.finetune.shipped import shipped_task_names
 from trainer.finetune.task import Task
-from trainer.finetune.task_file import read_task
+from trainer.finetune.task_file import read_task, shipped_task_names
 
 SUITES = {"glue": published.glue, "superglue": published.superglue, "clue": published.clue}
 
@@ -101,12 +100,6 @@ def test_booleans_are_labels(tmp_path: Path) -> None:
     data = shipped("superglue/boolq", tmp_path)
     assert data.labels == ("false", "true")
     assert [example.label for example in data.train if isinstance(example, TextExample)] == [1, 0, 1, 0]
-
-
-def test_the_spans_of_wsc_follow_the_text(tmp_path: Path) -> None:
-    example = shipped("clue/cluewsc2020", tmp_path).train[0]
-    assert isinstance(example, TextExample)
-    assert example.text_pair == "He Mark"
 
 
 def test_keywords_are_one_text(tmp_path: Path) -> None:

@@ -50,9 +50,3 @@ def test_questions_that_all_have_answers_are_not_divided(spans: Kind) -> None:
 def test_a_part_without_questions_has_no_score(spans: Kind) -> None:
     names = set(score(spans, questions("", ""), ["", "cat"]))
     assert names == {"answer_f1", "exact_match", "NoAns_exact", "NoAns_f1"}
-
-
-def test_metrics_of_other_scripts_stay_alone(encoder) -> None:
-    kind = kind_for(encoder("bert"), "span")
-    kind.task = kind.task.model_copy(update={"metrics": ("cmrc_f1",)})
-    assert set(score(kind, questions("baker", ""), ["baker", ""])) == {"cmrc_f1"}

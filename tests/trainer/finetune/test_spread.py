@@ -32,7 +32,3 @@ def test_one_value_has_no_interval() -> None:
     found = spread([0.25])
     assert found["interval"] is None and with_interval(found) == "0.2500"
     assert found["lower_quartile"] == found["median"] == found["upper_quartile"] == 0.25
-
-
-def test_equal_values_have_an_interval_of_no_width() -> None:
-    assert with_interval(spread([0.5, 0.5, 0.5])) == "0.5000 ± 0.0000"

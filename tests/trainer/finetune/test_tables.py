@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from schemas.errors import DataError
 from trainer.finetune.files.conll import read_conll
 from trainer.finetune.files.json_files import read_json_lines
-from trainer.finetune.files.tables import TableLayout, read_table
+from trainer.finetune.files.tables import read_table
 
 # Each case writes a file, for which a busy machine may need longer than hypothesis allows.
 UNTIMED = settings(deadline=None, max_examples=60)
@@ -28,11 +28,11 @@ def rows_of(field: st.SearchStrategy[str]) -> st.SearchStrategy[list[list[str]]]
     )
 
 
-def read_back(text: str, layout: TableLayout, width: int) -> list[list[str]]:
+def read_back(text: str, separator: str, quotes: bool, width: int) -> list[list[str]]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "table"
         path.write_bytes(text.encode())
-        records = read_table(str(path), layout, dict.fromkeys(range(width), True))
+        records = read_table(str(path), separator, quotes, False, dict.fromkeys(range(width), True))
     assert all(record.fault is None for record in records)
     return [list(record.values.values()) for record in records]
 
@@ -44,7 +44,7 @@ def test_plain_fields_may_hold_anything_but_tabs_and_line_ends(rows: list[list[s
     # A byte order mark at the very beginning of a file is not text.
     expected = [list(row) for row in rows]
     expected[0][0] = expected[0][0].removeprefix("\ufeff")
-    assert read_back(text, TableLayout("\t", quotes=False, header=False), len(rows[0])) == expected
+    assert read_back(text, "\t", False, len(rows[0])) == expected
 
 
 @UNTIMED
@@ -52,7 +52,7 @@ def test_plain_fields_may_hold_anything_but_tabs_and_line_ends(rows: list[list[s
 def test_quoted_fields_may_hold_anything(rows: list[list[str]], separator: str) -> None:
     file = io.StringIO(newline="")
     csv.writer(file, delimiter=separator, quoting=csv.QUOTE_ALL).writerows(rows)
-    assert read_back(file.getvalue(), TableLayout(separator, quotes=True, header=False), len(rows[0])) == rows
+    assert read_back(file.getvalue(), separator, True, len(rows[0])) == rows
 
 
 @UNTIMED
@@ -67,7 +67,7 @@ def test_rows_of_another_length_have_a_fault(rows: list[list[str]], data: st.Dat
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "table"
         path.write_bytes(text.encode())
-        records = read_table(str(path), TableLayout("\t", quotes=False, header=True), {"c1": True})
+        records = read_table(str(path), "\t", False, True, {"c1": True})
 
     faults = [(record.place.rpartition(" ")[2], record.fault) for record in records if record.fault]
     held = "1 field" if fields == 1 else f"{fields} fields"
@@ -82,8 +82,8 @@ def test_any_bytes_are_rows_or_one_line_of_error(content: bytes) -> None:
         path = str(Path(folder) / "file")
         Path(path).write_bytes(content)
         readers = [
-            lambda: read_table(path, TableLayout("\t", quotes=False, header=False), {0: True}),
-            lambda: read_table(path, TableLayout(",", quotes=True, header=True), {0: True}),
+            lambda: read_table(path, "\t", False, False, {0: True}),
+            lambda: read_table(path, ",", True, True, {0: True}),
             lambda: read_conll(path, {0: True, -1: True}),
             lambda: read_json_lines(path, {"text": True}),
         ]

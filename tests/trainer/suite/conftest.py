@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import random
 import signal
 import tomllib
 from collections.abc import Callable, Iterator
@@ -16,8 +14,9 @@ import torch
 import transformers
 from transformers import AutoConfig
 
-from tests.conftest import NOUNS, PLACES, VERBS
+from tests.conftest import NOUNS, VERBS
 from tests.trainer.finetune.conftest import write_encoder
+from tests.trainer.finetune.tasks import sentences, tag_lines, words_of, write_lines
 from trainer.distributed.stop import LISTENED
 
 Lines = list[dict[str, Any]]
@@ -53,36 +52,14 @@ def masked_lm(vocab: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable
     return folder_of
 
 
-def parts(count: int, seed: int) -> list[tuple[str, str, str, str]]:
-    """Subject, verb, object and place of sentences."""
-    rng = random.Random(seed)
-    return [(rng.choice(NOUNS), rng.choice(VERBS), rng.choice(NOUNS), rng.choice(PLACES)) for _ in range(count)]
-
-
 def subject_lines(count: int, seed: int) -> Lines:
     """Is the subject one of the first nouns?"""
-    return [
-        {"text": f"The {subject} {verb} the {thing} {place}.", "label": str(NOUNS.index(subject) < 7)}
-        for subject, verb, thing, place in parts(count, seed)
-    ]
+    return [{"text": words_of(parts), "label": str(NOUNS.index(parts[0]) < 7)} for parts in sentences(count, seed)]
 
 
 def verb_lines(count: int, seed: int) -> Lines:
     """Is the verb one of the first ones?"""
-    return [
-        {"text": f"The {subject} {verb} the {thing} {place}.", "label": str(VERBS.index(verb) < 6)}
-        for subject, verb, thing, place in parts(count, seed)
-    ]
-
-
-def tag_lines(count: int, seed: int) -> Lines:
-    """Who does it, and to what?"""
-    lines = []
-    for subject, verb, thing, place in parts(count, seed):
-        words = ["The", subject, verb, "the", thing, *place.split()]
-        tags = ["O", "B-WHO", "O", "O", "B-WHAT", *["O"] * len(place.split())]
-        lines.append({"words": words, "tags": tags})
-    return lines
+    return [{"text": words_of(parts), "label": str(VERBS.index(parts[1]) < 6)} for parts in sentences(count, seed)]
 
 
 def minimal_pairs(count: int, seed: int) -> Lines:
@@ -94,13 +71,8 @@ def minimal_pairs(count: int, seed: int) -> Lines:
             "UID": f"order_{number % 2}",
             "linguistics_term": "word order",
         }
-        for number, (subject, verb, thing, _) in enumerate(parts(count, seed))
+        for number, (subject, verb, thing, _) in enumerate(sentences(count, seed))
     ]
-
-
-def write_lines(path: Path, lines: Lines) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def write_task(folder: Path, name: str, kind: str, lines: Callable[[int, int], Lines], **training: Any) -> None:

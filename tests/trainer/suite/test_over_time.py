@@ -92,7 +92,7 @@ def test_scores_of_a_part_join_those_of_the_whole(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(checkpoints, "write_report", lambda *_: None)
     monkeypatch.setattr(checkpoints, "read_state", lambda _: SimpleNamespace(resumed_at=None, changes=[]))
     run = str(run_folder(tmp_path / "run", [10]))
-    whole = Plan(Suite("small", "", {}, {}), [], "", tmp_path, 1, run=run, steps=[10])
+    whole = Plan(Suite("small", "", {}, {}), [], tmp_path, 1, run=run, steps=[10])
 
     def content_of(scores: dict[str, float]) -> dict[str, Any]:
         cells = {name: {"spread": {"mean": score}} for name, score in scores.items()}

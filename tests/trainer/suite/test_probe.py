@@ -13,15 +13,14 @@ from safetensors.torch import load_file, save_file
 
 from schemas.errors import DataError, UsageError
 from tests.trainer.finetune.conftest import write_encoder
-from tests.trainer.suite.conftest import Lines, changed, subject_lines, tag_lines, write_lines, write_task
+from tests.trainer.suite.conftest import changed, subject_lines, tag_lines, write_task
 from trainer.finetune.examples import TagExample
 from trainer.finetune.job import FeatureSet
-from trainer.finetune.kinds.table import kind_of
+from trainer.finetune.kinds import kind_of
 from trainer.finetune.opening import open_tokenizer
 from trainer.finetune.task import Task
 from trainer.suite.cli import main as suite_main
 from trainer.suite.cli import parser
-from trainer.suite.plan import shown_best_layer
 from trainer.suite.probe import layer_vectors, main, open_encoder
 from trainer.suite.run import check_probed, probed_task
 
@@ -54,11 +53,6 @@ def test_every_layer_and_the_most_frequent_label_get_a_score(
     # All words are "O", so no chunk is found.
     expected = 0.0 if metric == "chunk_f1" else dev.count(label) / len(dev)
     assert found["baseline"] == {"label": label, "score": pytest.approx(expected)}
-
-
-def test_the_log_line_of_a_probe_has_a_score() -> None:
-    results = {"metric": "accuracy", "layers": [0.5, 0.75, 0.625]}
-    assert shown_best_layer(results) == "accuracy 0.7500 (layer 1 of 0 to 2)"
 
 
 def test_what_has_no_classes_is_refused() -> None:
@@ -95,31 +89,10 @@ def test_a_long_sentence_has_a_vector_for_each_word(vocab: Path, xlnet_vocab: Pa
         assert np.allclose(together[1], alone[0], atol=1e-5)
 
 
-def test_the_checks_of_fine_tuning_come_before_the_vectors(
-    masked_lm: Callable[[int], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def three_labels(count: int, seed: int) -> Lines:
-        return [line | {"label": str(number % 3)} for number, line in enumerate(subject_lines(count, seed))]
-
-    words = ["--data", str(tmp_path), "--output", str(tmp_path / "out"), "--task"]
-    write_task(tmp_path, "three", "sentence", three_labels)
-    task = changed(tmp_path / "three.toml", metrics=["f1"])
-    assert main([str(masked_lm(0)), *words, str(task)], "test") == 2
-    assert 'metrics has "f1", which needs two labels' in capsys.readouterr().err
-
-    write_task(tmp_path, "short", "sentence", subject_lines)
-    task = changed(tmp_path / "short.toml", kind="pair", training={"max_length": 3})
-    for path in (tmp_path / "short").iterdir():
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-        write_lines(path, [line | {"text_pair": line["text"]} for line in lines])
-    assert main([str(masked_lm(0)), *words, str(task)], "test") == 2
-    assert "training.max_length is 3, so a row has 3 tokens, of which 3 are special" in capsys.readouterr().err
-
-
 def test_a_change_whose_value_is_a_url_reaches_the_probe(tmp_path: Path) -> None:
     write_task(tmp_path, "task", "sentence", subject_lines)
     url = f"file://{tmp_path}/task/dev.jsonl"
-    words = ["folder", "--probe", str(tmp_path / "task.toml"), "--output", "out"]
+    words = ["folder", "--probe", str(tmp_path / "task.toml"), "--output", "out", "--suite", "suite.toml"]
     options = parser("test").parse_args([*words, "--set", f"data.dev={url}", "--set", "subjects:training.batch=2"])
     probed = probed_task(options)
     assert probed.task.data.dev == f"{tmp_path}/task/dev.jsonl"
@@ -134,7 +107,7 @@ def test_missing_files_of_the_probe_are_named_before_the_start(
     words = [str(masked_lm(0)), "--probe", str(tmp_path / "task.toml"), "--output", str(tmp_path / "out")]
     assert suite_main(words) == 3
     error = capsys.readouterr().err
-    assert "1 of its files cannot be found" in error and "task/dev.jsonl (from https://example.org/task)" in error
+    assert "task/dev.jsonl, the dev set of task, does not exist. It comes from https://example.org/task." in error
     assert not (tmp_path / "out").exists()
 
 
@@ -144,7 +117,7 @@ def test_the_probe_of_a_suite_has_its_own_folder(suite_file: Path, tmp_path: Pat
     given = str(tmp_path / "elsewhere")
 
     def data_of(*words: str) -> str:
-        return probed_task(parser("test").parse_args(["folder", "--output", "out", "--probe", task, *words])).data
+        return probed_task(parser("test").parse_args(["folder", "--output", "out", "--probe", task, *words])).folder
 
     assert data_of() == str(tmp_path / "elsewhere")
     assert data_of("--data", given) == given

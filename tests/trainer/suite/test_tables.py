@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,10 +16,8 @@ from trainer.finetune.results import RESULTS_FILE, spread
 from trainer.suite.encoders import Encoder
 from trainer.suite.plan import Plan, is_finetuned
 from trainer.suite.suite_file import open_suite
-from trainer.suite.suite_results import JobStates, average, count_without_score, results_of
-from trainer.suite.tables import best_position, error_lines, interval_of, markdown, page, time_of
-
-ALL = {"first/subjects", "first/tags", "first/verbs", "first/order"}
+from trainer.suite.suite_results import average, count_without_score, results_of
+from trainer.suite.tables import best_position, error_lines, interval_of, markdown, page
 
 
 def write(path: Path, content: object) -> None:
@@ -32,7 +29,7 @@ def write(path: Path, content: object) -> None:
 def plan(suite_file: Path, tmp_path: Path) -> Plan:
     """A plan of two seeds whose folders hold results of three."""
     suite = open_suite(str(suite_file), [], [])
-    plan = Plan(suite, [Encoder("first", "folder")], str(suite_file.parent), tmp_path / "out", 2)
+    plan = Plan(suite, [Encoder("first", "folder")], tmp_path / "out", 2)
     [encoder] = plan.encoders
     for name, task in suite.tasks.items():
         scores = [{"dev": {task.metric: value}} for value in (0.25, 0.75, 1.0)]
@@ -46,7 +43,7 @@ def plan(suite_file: Path, tmp_path: Path) -> Plan:
 
 
 def test_only_the_seeds_that_were_asked_for_count(plan: Plan) -> None:
-    found = results_of(plan, JobStates(ALL, {}))
+    found = results_of(plan, {})
     assert found["scores"]["first"]["subjects"]["values"] == [0.25, 0.75]
     assert found["scores"]["first"]["subjects"]["baseline"] == 0.25
     assert found["scores"]["first"]["subjects"]["hours"] == 1.0
@@ -57,7 +54,7 @@ def test_only_the_seeds_that_were_asked_for_count(plan: Plan) -> None:
 
 def test_results_of_jobs_that_are_not_done_do_not_count(plan: Plan) -> None:
     """Their folders may hold fewer seeds, or results of an earlier start."""
-    found = results_of(plan, JobStates({"first/subjects"}, {"first/tags": "broken"}))
+    found = results_of(plan, {"first/tags": "broken"} | dict.fromkeys(("first/verbs", "first/order"), "not done"))
     assert found["averages"]["first"] is None
     assert error_lines(found) == ["first/tags: broken", "first/verbs: not done", "first/order: not done"]
     assert "word order" not in markdown(found)
@@ -69,7 +66,7 @@ def test_a_set_without_labels_is_a_line_and_not_a_traceback(plan: Plan) -> None:
     entry = tags.entry.model_copy(update={"sets": ("dev", "hidden")})
     suite = replace(plan.suite, tasks={**plan.suite.tasks, "tags": replace(tags, entry=entry)})
 
-    found = results_of(replace(plan, suite=suite), JobStates(ALL, {}))
+    found = results_of(replace(plan, suite=suite), {})
     assert error_lines(found) == [
         "first/tags: the set hidden has no labels, so it has no score. Remove it from the task's sets."
     ]
@@ -150,32 +147,11 @@ def test_the_table_says_everything() -> None:
 
 def test_the_page_says_the_same_and_loads_nothing() -> None:
     html = page(content())
-    texts = ["&lt;a&gt;", "0.5200 ± 0.0497", 'class="good">0.8100 ± 0.0248', "agreement", "no masked LM", "layer 2"]
-    for text in [*texts, "Fitted to 2,000 of 30,000 training examples", "Intervals of 3 seeds say little"]:
+    texts = ["&lt;a&gt;", "0.5200 ± 0.0497", 'class="good">0.8100 ± 0.0248', "agreement", "no masked LM"]
+    for text in [*texts, "Fitted to 2,000 of 30,000 training examples"]:
         assert text in html
     assert "src=" not in html and "href=" not in html
     assert page(content(suite=None, rows=[], scores={"a": {}, "b": {}}, averages={"a": None, "b": None}))
-
-
-def test_every_encoder_has_a_line_and_words_of_names_stay() -> None:
-    """A page says "green" where the text says "bold", and there are more encoders than colors."""
-    probe = content()["probes"]["a"]
-    labels = [f"encoder{number}" for number in range(8)]
-    rows = [{"name": "bolder", "metric": "accuracy", "sets": ["dev"], "starts_from": "bold", "in_average": True}]
-    html = page(
-        content(
-            rows=rows,
-            encoders=[{"label": label, "folder": label, "random_weights": False} for label in labels],
-            scores={label: {"bolder": cell(0.5, 0.6)} for label in labels},
-            averages=dict.fromkeys(labels),
-            details={label: {} for label in labels},
-            probes=dict.fromkeys(labels, probe),
-        )
-    )
-    assert re.findall(r"</svg>(.*?)</li>", html) == labels
-    assert (
-        "A score is green where its" in html and "All seeds of bolder start from one encoder, the best of bold." in html
-    )
 
 
 def test_a_score_of_guessing_is_marked() -> None:
@@ -220,19 +196,6 @@ def test_the_average_is_over_tasks_seed_by_seed() -> None:
     with_pairs = average(rows, {"x": cell(0.5), "y": cell(0.1, 0.3)})
     assert with_pairs is not None and with_pairs["values"] == pytest.approx([0.3, 0.4])
     assert average(rows, {"x": cell(error="no"), "y": cell(0.1, 0.3)}) is None
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(0.3, "< 1 s"), (1.0, "1 s"), (125.0, "2 min 5 s")])
-def test_short_times_can_be_read(seconds: float, text: str) -> None:
-    assert time_of(cell(0.5, hours=seconds / 3600)) == text
-
-
-@pytest.mark.parametrize(("seeds", "has_note"), [(1, False), (2, True), (3, True), (4, False)])
-def test_intervals_of_few_seeds_get_a_note(seeds: int, has_note: bool) -> None:
-    found = content(seeds=seeds)
-    assert (f"Intervals of {seeds} seeds say little" in markdown(found)) == has_note
-    only_pairs = [row for row in found["rows"] if not row["sets"]]
-    assert "say little" not in markdown(found | {"rows": only_pairs})
 
 
 def test_the_legend_says_whose_intervals_are_too_narrow() -> None:

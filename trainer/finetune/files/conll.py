@@ -59,7 +59,6 @@ def _columns(line: str) -> list[str]:
 
 
 def _positions(path: str, width: int, wanted: Wanted) -> list[int]:
-    """Return those wanted columns that a file has, which are numbers."""
     positions = []
     for column, is_required in wanted.items():
         position = int(column)

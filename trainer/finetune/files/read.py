@@ -16,8 +16,8 @@ from trainer.finetune.files.example_builder import ExampleBuilder, columns_of, t
 from trainer.finetune.files.json_files import read_c3, read_json_lines, read_json_list, read_questions
 from trainer.finetune.files.labels import check_names, infer_names, name_of
 from trainer.finetune.files.records import BadRowError, Record, Wanted
-from trainer.finetune.files.sets import ExampleSet, check_task_files, example_sets
-from trainer.finetune.files.tables import TableLayout, read_table
+from trainer.finetune.files.sets import ExampleSet, example_sets
+from trainer.finetune.files.tables import read_table
 from trainer.finetune.task import DEV, TEST, TRAIN, Column, Task
 from trainer.finetune.task_kinds import RULES
 from trainer.logs import logger
@@ -39,10 +39,10 @@ def read_task_data(task: Task, folder: str) -> TaskData:
     folder: the folder that the task's paths are relative to.
     Raises DataError or UsageError that names the file, the line, the value and what was expected.
     """
-    check_task_files(task, folder)
     sets = example_sets(task, folder)
     records = {example_set.name: _records(task, example_set) for example_set in sets}
-    found = _found_labels(task, sets[0], records[TRAIN]) if _infers_labels(task) else None
+    infers_labels = task.kind not in ("choice", "span") and task.data.labels is None
+    found = _found_labels(task, sets[0], records[TRAIN]) if infers_labels else None
     named = task.data.labels if isinstance(task.data.labels, tuple) else ()
     names = named if found is None else infer_names(found)
     positions = {name: position for position, name in enumerate(names)}
@@ -65,24 +65,15 @@ def _records(task: Task, example_set: ExampleSet) -> list[Record]:
     """Return the records of a set's files, in order. Raises DataError if a file cannot be read or all are empty."""
     wanted = _wanted_columns(task, example_set)
     records: list[Record] = []
-    empty: list[str] = []
     for path in example_set.paths:
         if task.data.format in SEPARATORS:
-            layout = TableLayout(SEPARATORS[task.data.format], task.data.quotes, example_set.header)
-            found = read_table(path, layout, wanted)
+            separator = SEPARATORS[task.data.format]
+            records += read_table(path, separator, task.data.quotes, example_set.header, wanted)
         else:
-            found = READERS[task.data.format](path, wanted)
-
-        records += found
-        if not found:
-            empty.append(path)
+            records += READERS[task.data.format](path, wanted)
 
     if not records:
         raise _no_examples(example_set)
-    if empty:
-        logger.warning(
-            "%s: no examples. The other files of %s have %d.", ", ".join(empty), example_set.title, len(records)
-        )
     return records
 
 
@@ -105,11 +96,6 @@ def _no_examples(example_set: ExampleSet) -> DataError:
         f"{', '.join(example_set.paths)}: {example_set.title} has no examples. Check that the task names the right "
         "file, and that it was written completely."
     )
-
-
-def _infers_labels(task: Task) -> bool:
-    """Return whether the names of a task's labels are those of its training set."""
-    return task.kind not in ("choice", "span") and task.data.labels is None
 
 
 def _found_labels(task: Task, train: ExampleSet, records: list[Record]) -> list[str]:
@@ -174,7 +160,6 @@ def _id_of(builder: ExampleBuilder, record: Record, position: int) -> str:
 
 
 def _advice(builder: ExampleBuilder) -> str:
-    """Return what to do about a bad row, as a further sentence."""
     if builder.data.bad_rows == "drop":
         return ""
     if builder.is_test:

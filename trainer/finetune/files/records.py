@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,17 +13,8 @@ from trainer.finetune.task import Column, ColumnsSection
 Wanted = Mapping[Column, bool]
 """The columns to read from a file, and whether the file must have them."""
 
-COMPRESSED = {
-    b"\x1f\x8b": "gunzip",
-    b"BZh": "bunzip2",
-    b"\xfd7zXZ\x00": "unxz",
-    b"(\xb5/\xfd": "unzstd",
-    b"PK\x03\x04": "unzip",
-}
-"""The first bytes of compressed files, and what decompresses them."""
-
-OTHER_MARKS = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-"""Byte order marks of encodings that are not supported."""
+COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"(\xb5/\xfd", b"PK\x03\x04")
+"""The first bytes of files that gzip, bzip2, xz, zstd and zip have compressed."""
 
 SHOWN_NAMES = 12
 """The maximum number of column or label names in a message."""
@@ -53,12 +43,8 @@ def read_text(path: str) -> str:
     path: a local path or a URL. Raises DataError for a missing file and for bytes that are not UTF-8.
     """
     content = storage.read(path)
-    if content.startswith(OTHER_MARKS):
-        raise DataError(f"{path} is written in UTF-16 or UTF-32. Expected UTF-8; convert it, for example with iconv.")
-
-    for magic, program in COMPRESSED.items():
-        if content.startswith(magic):
-            raise DataError(f"{path} is compressed. Files of tasks are read as they are; decompress it with {program}.")
+    if content.startswith(COMPRESSED):
+        raise DataError(f"{path} is compressed. Files of tasks are read as they are; decompress it.")
 
     try:
         # utf-8-sig removes the byte order mark that Microsoft's programs put at the start of a file.

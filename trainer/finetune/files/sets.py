@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from schemas import storage
 from schemas.errors import DataError
 from trainer.config.parse import Origin
-from trainer.finetune.near_file import nearest_file
 from trainer.finetune.task import DEV, TEST, TRAIN, ColumnsSection, Task, TaskDataSection
+from trainer.finetune.task_file import is_shipped, nearest_file
 
 
 @dataclass(frozen=True)
@@ -69,26 +69,10 @@ def _example_set(task: Task, name: str, folder: str) -> ExampleSet:
     return ExampleSet(name, f"the {name} set of {task.name}", paths, header, columns)
 
 
-@dataclass(frozen=True)
-class Naming:
-    """What names the files of a task, for messages.
-
-    origin: of the task's values. is_shipped: whether the task comes with Clozeline, so that only the folder can be
-    wrong.
-    """
-
-    origin: Origin
-    is_shipped: bool = False
-
-
-UNNAMED = Naming(Origin("the task file"))
-"""For callers that do not know the task file."""
-
-
-def check_task_files(task: Task, folder: str, naming: Naming = UNNAMED) -> None:
+def check_task_files(task: Task, folder: str, origin: Origin) -> None:
     """Raise DataError that names the first file of a task that does not exist, and what to correct.
 
-    folder: the folder that the task's paths are relative to.
+    folder: the folder that the task's paths are relative to. origin: of the task's values.
     """
     sets = example_sets(task, folder)
     # No file is suggested that the task names already: the same examples would be trained on and scored.
@@ -102,18 +86,17 @@ def check_task_files(task: Task, folder: str, naming: Naming = UNNAMED) -> None:
             source = f" It comes from {task.source}." if task.source else ""
             raise DataError(
                 f"{path}, {example_set.title}, does not exist.{source}{nearest_file(path, named=named)} "
-                f"{_correction(task, example_set.name, naming)}"
+                f"{_correction(task, example_set.name, origin)}"
             )
 
 
-def _correction(task: Task, set_name: str, naming: Naming) -> str:
-    """Return what to do about a missing file of a set, as a sentence."""
+def _correction(task: Task, set_name: str, origin: Origin) -> str:
     folder = "the folder that holds the task's files with --data"
     key = f"data.extra.{set_name}" if set_name in task.data.extra else f"data.{set_name}"
 
-    named_by = naming.origin.of(key)
-    if named_by != naming.origin.path:
+    named_by = origin.of(key)
+    if named_by != origin.path:
         return f"Correct {named_by}, or give {folder}."
-    if naming.is_shipped:
+    if is_shipped(origin.path):
         return f"Give {folder}."
     return f"Correct {key} of {named_by}, or give {folder}."

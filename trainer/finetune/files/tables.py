@@ -10,7 +10,6 @@ import csv
 import io
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from schemas.errors import DataError
 from trainer.finetune.files.records import Record, Wanted, counted, missing_column, read_text, split_lines
@@ -20,45 +19,34 @@ SEPARATOR_NAMES = {"\t": "tabs", ",": "commas"}
 """What messages call the characters that separate fields."""
 
 
-@dataclass(frozen=True)
-class TableLayout:
-    """The layout of a table. separator: one character. quotes: whether quotes may enclose fields."""
-
-    separator: str
-    quotes: bool
-    header: bool
-
-
-def read_table(path: str, layout: TableLayout, wanted: Wanted) -> list[Record]:
+def read_table(path: str, separator: str, quotes: bool, header: bool, wanted: Wanted) -> list[Record]:
     """Return the rows of a table, each with the wanted columns.
 
+    quotes: whether quotes may enclose fields. header: whether the first row names the columns.
     A row with too few or too many fields has a `fault`, and "" for each field that it lacks.
     Raises DataError for an empty file, a missing or ambiguous column, and a quote that is never closed.
     """
     text = read_text(path)
-    rows = list(_quoted_rows(path, text, layout.separator) if layout.quotes else _plain_rows(text, layout.separator))
+    if quotes:
+        rows = list(_quoted_rows(path, text, separator))
+    else:
+        rows = [(number, line.split(separator)) for number, line in enumerate(split_lines(text), start=1)]
     if not rows:
         raise DataError(f"{path} is empty. Expected lines of fields. Check that it was written completely.")
 
     width = len(rows[0][1])
-    names = rows.pop(0)[1] if layout.header else [str(position) for position in range(width)]
+    names = rows.pop(0)[1] if header else [str(position) for position in range(width)]
     if width == 1 and sum(wanted.values()) > 1:
-        raise _not_separated(path, text, layout.separator)
+        raise _not_separated(path, text, separator)
     positions = _positions(path, names, wanted)
 
     records = []
     for line, fields in rows:
-        fault = None if len(fields) == width else _fault(fields, width, layout)
+        fault = None if len(fields) == width else _fault(fields, width, separator, quotes)
         fields += [""] * (width - len(fields))
         values = {column: fields[position] for column, position in positions.items()}
         records.append(Record(f"{path} line {line}", values, fault))
     return records
-
-
-def _plain_rows(text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield each line's number, from 1, and its fields."""
-    for number, line in enumerate(split_lines(text), start=1):
-        yield number, line.split(separator)
 
 
 def _quoted_rows(path: str, text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
@@ -80,7 +68,6 @@ def _quoted_rows(path: str, text: str, separator: str) -> Iterator[tuple[int, li
 
 
 def _not_separated(path: str, text: str, separator: str) -> DataError:
-    """Return the error for a file of several columns whose first line has no separator."""
     separators = SEPARATOR_NAMES[separator]
     where = f"the first line of {path}" if separator in text else path
     return DataError(
@@ -104,13 +91,12 @@ def _positions(path: str, names: list[str], wanted: Wanted) -> dict[Column, int]
     return positions
 
 
-def _fault(fields: list[str], width: int, layout: TableLayout) -> str:
-    """Return what is wrong with a line that has too few or too many fields, and its probable cause."""
-    separators = SEPARATOR_NAMES[layout.separator]
+def _fault(fields: list[str], width: int, separator: str, quotes: bool) -> str:
+    separators = SEPARATOR_NAMES[separator]
     found = f"{counted(len(fields), 'field')}, expected {width}"
     if len(fields) < width:
         return f"{found}: too few {separators}"
-    if layout.quotes:
+    if quotes:
         return f"{found}: too many {separators}, or a field that has one is not in quotes"
     if any(field.startswith('"') for field in fields):
         return f"{found}: too many {separators}. If quotes enclose fields in this file, set data.quotes = true"

@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from schemas.errors import UsageError
 from trainer.distributed.watchdog import progress
 from trainer.finetune.task import Task
 
@@ -73,6 +72,9 @@ class Kind(ABC, Generic[Example, Prediction]):
     truncates: ClassVar[bool] = True
     """Whether texts that are too long for a row are truncated. Other kinds divide them into several rows."""
 
+    fixed_outputs: ClassVar[int | None] = None
+    """The number of outputs of the head, None if it is that of the labels."""
+
     def __init__(
         self, task: Task, labels: Sequence[str], tokenizer: PreTrainedTokenizerBase, longest: int | None = None
     ):
@@ -87,28 +89,12 @@ class Kind(ABC, Generic[Example, Prediction]):
         if longest is not None:
             self.max_length = min(self.max_length, longest)
 
-    def check_room(self) -> None:
-        """Raise UsageError if a row has no room for at least one token of each of its texts."""
-        special = self.tokenizer.num_special_tokens_to_add(pair=self.texts_per_row == 2)
-        needed = special + self.texts_per_row
-        if self.max_length < needed:
-            raise UsageError(
-                f"training.max_length is {self.task.training.max_length}, so a row has {self.max_length} tokens, of "
-                f"which {special} are special. Set it to at least {needed} for a task of kind {self.task.kind}; most "
-                "texts need 128 or more."
-            )
-
     @property
-    def texts_per_row(self) -> int:
-        """The number of texts that share a row: 1 or 2."""
-        return 1 if self.task.kind in ("sentence", "tags") else 2
-
-    # ---- What a kind defines ----
-
-    @property
-    @abstractmethod
     def outputs(self) -> int:
         """The number of outputs of the head (`num_labels` of transformers' configurations)."""
+        return self.fixed_outputs or len(self.labels)
+
+    # ---- What a kind defines ----
 
     @abstractmethod
     def features(self, examples: Sequence[Example]) -> list[Feature]:

@@ -61,11 +61,8 @@ class Spans(Kind[SpanExample, Prediction]):
     """Predicts the text of the best span."""
 
     model_class = "AutoModelForQuestionAnswering"
+    fixed_outputs = 2
     truncates = False
-
-    @property
-    def outputs(self) -> int:
-        return 2
 
     def features(self, examples: Sequence[SpanExample]) -> list[Feature]:
         features: list[Feature] = []
@@ -250,34 +247,20 @@ def best_span(logits_T2: Floats, offsets_T2: Offsets, max_tokens: int) -> FoundS
         return None
 
     # A window has thousands of pairs of tokens. The best pair is nearly always among the most likely starts and ends,
-    # to which run_squad.py limits the search as well.
-    starts = _likeliest(logits_T2[:, 0], places_N)
-    ends = _likeliest(logits_T2[:, 1], places_N)
+    # to which run_squad.py limits the search as well. In the order of the row, the first of equal pairs is found.
+    starts_N, ends_N = (np.sort(_likeliest(logits_T2[:, side], places_N)) for side in (0, 1))
+    scores_NN = logits_T2[starts_N, 0][:, None] + logits_T2[ends_N, 1]
+    lengths_NN = ends_N - starts_N[:, None]
+    scores_NN[(lengths_NN < 0) | (lengths_NN >= max_tokens)] = -np.inf
 
-    best: tuple[float, int, int] | None = None
-    for start in starts:
-        for end in ends:
-            if not start <= end < start + max_tokens:
-                continue
-
-            # Positions are negated so that, of spans with equal scores, the first one has the largest rank.
-            rank = (float(logits_T2[start, 0] + logits_T2[end, 1]), -start, -end)
-            if best is None or rank > best:
-                best = rank
-
-    if best is None:
+    row, column = np.unravel_index(np.argmax(scores_NN), scores_NN.shape)
+    if scores_NN[row, column] == -np.inf:
         return None
-
-    start = -best[1]
-    end = -best[2]
-    return FoundSpan(
-        begin=int(offsets_T2[start, 0]),
-        end=int(offsets_T2[end, 1]),
-        score=float(logits_T2[start, 0]) + float(logits_T2[end, 1]),
-    )
+    start, end = starts_N[row], ends_N[column]
+    score = float(logits_T2[start, 0]) + float(logits_T2[end, 1])
+    return FoundSpan(int(offsets_T2[start, 0]), int(offsets_T2[end, 1]), score)
 
 
-def _likeliest(logits_T: Floats, places_N: NDArray[np.int64]) -> list[int]:
-    """Return the positions with the highest logits, in descending order; equal logits keep their order."""
-    order = np.argsort(-logits_T[places_N], kind="stable")[:CANDIDATES]
-    return [int(place) for place in places_N[order]]
+def _likeliest(logits_T: Floats, places_N: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the positions with the highest logits, the first ones of equal logits."""
+    return places_N[np.argsort(-logits_T[places_N], kind="stable")[:CANDIDATES]]

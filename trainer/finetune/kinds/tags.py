@@ -28,10 +28,6 @@ class Tags(Kind[TagExample, list[int]]):
     model_class = "AutoModelForTokenClassification"
     truncates = False
 
-    @property
-    def outputs(self) -> int:
-        return len(self.labels)
-
     def features(self, examples: Sequence[TagExample]) -> list[Feature]:
         special = self.tokenizer.num_special_tokens_to_add(pair=False)
         pieces_of = self._pieces_of_words(examples)
@@ -45,7 +41,6 @@ class Tags(Kind[TagExample, list[int]]):
         return features
 
     def _pieces_of_words(self, examples: Sequence[TagExample]) -> dict[str, int]:
-        """Return the number of tokens of each distinct word."""
         words = sorted({word for example in examples for word in example.words})
 
         pieces_of: dict[str, int] = {}

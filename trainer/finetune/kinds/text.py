@@ -46,10 +46,6 @@ class Classification(_OneLabel):
 
     model_class = "AutoModelForSequenceClassification"
 
-    @property
-    def outputs(self) -> int:
-        return len(self.labels)
-
     def features(self, examples: Sequence[TextExample]) -> list[Feature]:
         texts = [example.text for example in examples]
 
@@ -74,9 +70,7 @@ class Classification(_OneLabel):
 class Regression(Classification):
     """Predicts a number for a text or a pair of texts, trained with the squared error."""
 
-    @property
-    def outputs(self) -> int:
-        return 1
+    fixed_outputs = 1
 
     def predictions(
         self, examples: Sequence[TextExample], features: Sequence[Feature], logits: Sequence[Floats]
@@ -94,10 +88,7 @@ class Choice(_OneLabel):
     """Predicts the position of the right continuation of a context, from 0, as in SWAG."""
 
     model_class = "AutoModelForMultipleChoice"
-
-    @property
-    def outputs(self) -> int:
-        return 1
+    fixed_outputs = 1
 
     def features(self, examples: Sequence[ChoiceExample]) -> list[Feature]:
         contexts: list[str] = []

@@ -83,24 +83,5 @@ def test_the_score_is_conlleval_s(prefixes: str) -> None:
     assert len(scores) > 50
 
 
-@pytest.mark.parametrize(
-    ("tags", "found"),
-    [
-        ("B-PER I-PER O B-PER B-PER", [(0, 1), (3, 3), (4, 4)]),
-        ("I-PER I-PER O I-PER B-PER", [(0, 1), (3, 3), (4, 4)]),
-        ("B-PER E-PER O S-PER S-PER", [(0, 1), (3, 3), (4, 4)]),
-        ("B-PER E-PER B-PER I-PER E-PER", [(0, 1), (2, 4)]),
-        ("I-PER I-LOC I-LOC I-PER O", [(0, 0), (1, 2), (3, 3)]),
-        ("O O O", []),
-    ],
-)
-def test_one_text_in_each_scheme(tags: str, found: list[tuple[int, int]]) -> None:
-    assert [(first, last) for _, first, last in chunks([tags.split()])] == found
-
-
-def test_a_chunk_ends_with_its_sentence() -> None:
-    assert chunks([["B-PER", "I-PER"], ["I-PER"]]) == [("PER", 0, 1), ("PER", 3, 3)]
-
-
 def test_without_chunks_the_score_is_0() -> None:
     assert chunk_f1([["O", "O"]], [["O", "O"]]) == 0.0

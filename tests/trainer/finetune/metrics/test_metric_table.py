@@ -11,7 +11,7 @@ from scipy import stats
 from sklearn import metrics as sklearn_metrics
 
 from trainer.finetune.metrics.metric_table import METRICS, metrics_for, unsuitable
-from trainer.finetune.task_kinds import METRICS_OF_NUMBERS, RULES
+from trainer.finetune.task_kinds import RULES
 
 TAGS = ("O", "B-PER", "I-PER")
 EXAMPLES: dict[str, tuple[Any, ...]] = {
@@ -21,7 +21,6 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
     "tags": ([[1, 2], [0, 0]], [(1, 2), (0, 1)], TAGS),
     "span": (["the Rhine", "", "Bonn"], [("Rhine",), (), ("Rome",)], ()),
 }
-NUMBERS = ([0.5, 2.5, 1.0], [1.0, 2.0, 3.0], ())
 
 
 @pytest.mark.parametrize("kind", RULES)
@@ -30,23 +29,6 @@ def test_every_kind_has_metrics_that_compute(kind: str) -> None:
     for name in metrics_for(kind):
         assert 0.0 < METRICS[name].function(*EXAMPLES[kind]) < 1.0, name
         assert unsuitable(name, kind, False, 2) is None
-
-
-@pytest.mark.parametrize("kind", ["sentence", "pair"])
-def test_numbers_have_metrics_that_compute(kind: str) -> None:
-    assert metrics_for(kind, has_numbers=True) == ["pearson", "spearman", "pearson_and_spearman"]
-    for name in metrics_for(kind, has_numbers=True):
-        assert 0.0 < METRICS[name].function(*NUMBERS) < 1.0, name
-
-
-def test_values() -> None:
-    assert METRICS["accuracy"].function(*EXAMPLES["choice"]) == pytest.approx(2 / 3)
-    assert METRICS["accuracy"].function(*EXAMPLES["tags"]) == pytest.approx(3 / 4)
-    assert METRICS["chunk_f1"].function(*EXAMPLES["tags"]) == pytest.approx(2 / 3)
-    assert METRICS["exact_match"].function(*EXAMPLES["span"]) == pytest.approx(2 / 3)
-    assert METRICS["spearman"].function(*NUMBERS) == pytest.approx(0.5)
-    # Of ids 0 to 9 only 3 and 7 occur: one is right each time, the other half of the times.
-    assert METRICS["macro_f1"].function([3, 3, 7, 3], [3, 3, 7, 7], ()) == pytest.approx((4 / 5 + 2 / 3) / 2)
 
 
 def test_random_predictions_score_as_the_libraries_say() -> None:
@@ -94,12 +76,6 @@ def test_undefined_values_are_0_without_a_warning(name: str, predictions: list, 
         assert METRICS[name].function(predictions, references, ()) == 0.0
 
 
-def test_defaults_serve_their_kind() -> None:
-    for kind, rules in RULES.items():
-        assert set(rules.metrics) <= set(metrics_for(kind))
-        assert not rules.one_label or set(METRICS_OF_NUMBERS) <= set(metrics_for(kind, has_numbers=True))
-
-
 @pytest.mark.parametrize(
     ("name", "kind", "has_numbers", "labels", "reason"),
     [
@@ -116,7 +92,3 @@ def test_what_does_not_serve_is_refused(
     answer = unsuitable(name, kind, has_numbers, labels)
     assert answer is not None
     assert reason in answer
-
-
-def test_labels_need_not_be_known_yet() -> None:
-    assert unsuitable("f1", "sentence", False, None) is None

@@ -3,7 +3,7 @@
 The sources are pydoc's topics, the docstrings of built-in types, and the docstrings of modules in the standard library
 and installed packages. Modules are parsed, not imported. One module is one document.
 
-    python deploy/demo/corpus.py OUTPUT.jsonl [--megabytes 8]
+    python -m clozeline.demo.corpus OUTPUT.jsonl [--megabytes 8]
 """
 
 from __future__ import annotations

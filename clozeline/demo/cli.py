@@ -1,4 +1,4 @@
-"""`make demo`: text -> vocabulary -> pairs -> training, killed halfway and resumed -> export -> fill in blanks.
+"""`clozeline demo`: text -> vocabulary -> pairs -> training, killed halfway and resumed -> export -> fill in blanks.
 
 Every step is a command that a user would type, and is printed before it runs. The training is stopped by SIGKILL, which
 leaves it no chance to save, and started again by the same command. So the steps between the last checkpoint and the
@@ -20,14 +20,22 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-HERE = Path("deploy/demo")
+from clozeline.installation import USAGE_ERROR, missing_extras
+
 BIN = Path(sys.executable).parent
+
+BLANKS = (
+    "If the key is not found, a [MASK] is raised.",
+    "Return [MASK] if the object is a string, false otherwise.",
+    "The default [MASK] is used if the argument is omitted.",
+    "For more [MASK], see the documentation.",
+    "Wait until the [MASK] has finished.",
+    "The start and [MASK] of the slice.",
+)
 
 KILL_AT = 0.55
 """The share of all steps after which the training is killed. With the default recipe, the last checkpoint is then at
 one half."""
-
-USAGE_ERROR = 2  # the exit code, as of all commands
 
 MARKER = ".made_by_demo"
 """An empty file in the output folder. The next demo deletes the folder only if this file is there."""
@@ -47,13 +55,23 @@ TIMES = (
 Line = dict[str, Any]  # one line of metrics.jsonl
 
 
-def main() -> None:
-    flags = argparse.ArgumentParser(description="All of Clozeline in a few minutes.")
+def main(arguments: list[str] | None = None, prog: str = "clozeline demo") -> int:
+    """Run the demo. It ends with the exit code of the command that fails."""
+    flags = argparse.ArgumentParser(
+        prog=prog,
+        description="All of Clozeline in two minutes: text, vocabulary, pairs, a training that is killed and resumed, "
+        "an export, blanks filled in.",
+    )
     flags.add_argument("--output", type=Path, default=Path("out/demo"), help="folder for everything the demo writes")
-    flags.add_argument("--config", default="trainer/recipes/tiny.toml", help="recipe to train")
+    flags.add_argument("--config", default="tiny", help="recipe to train")
     flags.add_argument("--megabytes", default="8", help="amount of text")
     flags.add_argument("--set", action="append", default=[], help="override a value of the recipe")
-    options = flags.parse_args()
+    options = flags.parse_args(arguments)
+
+    missing = missing_extras("pipeline", "trainer", "export")
+    if missing is not None:
+        print(f"clozeline: {missing}", file=sys.stderr)
+        return USAGE_ERROR
 
     started = time.perf_counter()
     out = options.output
@@ -62,8 +80,8 @@ def main() -> None:
 
     make_pairs(out, options.megabytes)
     train_and_resume(out, options.config, options.set)
-    command(f"python -m trainer.export {out}/run --output {out}/hf")
-    command(f"python {HERE}/blanks.py {out}/hf {out}/run")
+    command(f"clozeline export {out}/run --output {out}/hf")
+    command(f"python -m clozeline.start.blanks {out}/hf {out}/run", "\n".join(BLANKS))
 
     print(f"\nDone in {time.perf_counter() - started:.0f} seconds. Look at")
     results = {
@@ -73,6 +91,8 @@ def main() -> None:
     }
     for title, name in results.items():
         print(f"  {title:<15} {out / name}")
+    print("With your own text: clozeline start FOLDER")
+    return 0
 
 
 def empty(out: Path) -> None:
@@ -96,14 +116,14 @@ def make_pairs(out: Path, megabytes: str) -> None:
     """Make a corpus of Python's own documentation, and run the three jobs of the pipeline on it."""
     text = out / "text"
     vocab = out / "vocab"
-    command(f"python {HERE}/corpus.py {out}/corpus.jsonl --megabytes {megabytes}")
+    command(f"python -m clozeline.demo.corpus {out}/corpus.jsonl --megabytes {megabytes}")
     shard = f"--output {text} --num_shards 4 --dedup exact --holdout 0.02"
-    command(f"python -m pipeline shard --input {out}/corpus.jsonl {shard}")
-    command(f"python -m pipeline vocab --text {text} --output {vocab} --model wordpiece --size 4000")
+    command(f"clozeline shard --input {out}/corpus.jsonl {shard}")
+    command(f"clozeline vocab --text {text} --output {vocab} --model wordpiece --size 4000")
 
     rows = "--objective full_sentences --max_length 128"
-    command(f"python -m pipeline pairs --text {text} --vocab {vocab} --output {out}/pairs {rows}")
-    command(f"python -m pipeline pairs --text {text}_heldout --vocab {vocab} --output {out}/held_out {rows}")
+    command(f"clozeline pairs --text {text} --vocab {vocab} --output {out}/pairs {rows}")
+    command(f"clozeline pairs --text {text}_heldout --vocab {vocab} --output {out}/held_out {rows}")
 
 
 def train_and_resume(out: Path, config: str, changes: list[str]) -> None:
@@ -201,10 +221,10 @@ def saved_steps(run: Path) -> list[int]:
     return sorted(int(name) for name in names if name.isdigit())
 
 
-def command(line: str) -> None:
-    """Show a command and run it. If it fails, end the demo with its exit code."""
+def command(line: str, text: str | None = None) -> None:
+    """Show a command and run it, with `text` on its stdin. If it fails, end the demo with its exit code."""
     show(line)
-    exit_code = subprocess.run(arguments(line), env=environment(), check=False).returncode
+    exit_code = subprocess.run(arguments(line), env=environment(), input=text, text=True, check=False).returncode
     if exit_code:
         sys.exit(exit_code)
 
@@ -214,16 +234,14 @@ def show(line: str) -> None:
 
 
 def arguments(line: str) -> list[str]:
-    """Return the words of a command line, with the full path of the program, which is in BIN."""
+    """Return the words of a command line, with the program that it starts: this Python's, or one that is in BIN."""
     program, *rest = shlex.split(line)
-    return [str(BIN / program), *rest]
+    if program == "clozeline":
+        return [sys.executable, "-m", "clozeline", *rest]
+    return [sys.executable if program == "python" else str(BIN / program), *rest]
 
 
 def environment() -> dict[str, str]:
     """Return this process's environment with the virtual environment first on PATH, as after `activate`."""
     path = f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}"
     return os.environ | {"DS_ACCELERATOR": "cpu", "PATH": path}
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,1 @@
+"""`clozeline demo`: all of Clozeline in two minutes, on the documentation that Python carries."""

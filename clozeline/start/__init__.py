@@ -1,0 +1,10 @@
+"""`clozeline start FOLDER`: from a folder of files to an encoder, by the commands that it prints.
+
+    look.py        what the files are, how much text they hold and in which languages
+    decide.py      the values of every step for that text, this machine and the hours, each with its reason
+    plan_file.py   OUTPUT/clozeline.toml, which has these values, and the commands that they make
+    steps.py       runs the commands one after another; repeats only what a change concerns
+    closing.py     what came out: the held-out loss, filled blanks, the pages
+
+The steps are the other commands of `clozeline`, so nothing can be made here that they do not make.
+"""

@@ -1,0 +1,85 @@
+"""Fills in blanks with an exported model: in sentences of a text folder, beside what word frequencies alone would say.
+
+    python -m clozeline.start.blanks HF_DIR RUN_DIR TEXT_DIR
+
+A model that has learned word frequencies alone gives the same answer to every question. RUN_DIR has the counts of the
+tokens that it was trained on. Without TEXT_DIR, the sentences come from stdin, one a line, with [MASK] in each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import torch
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+from transformers.utils import logging
+
+from schemas import storage
+from schemas.manifest import read_manifest
+from schemas.shards import decode_text
+
+SENTENCES = 5
+WORDS_SHOWN = 4
+FIT_CHARACTERS = range(40, 160)  # of a sentence to show
+
+Question = tuple[str, str]
+"""A sentence with its blank as the mask token, and the word that stood there; "" if it is not known."""
+
+
+@torch.inference_mode()
+def main() -> None:
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    hf, run, *text = sys.argv[1:]
+    tokenizer = AutoTokenizer.from_pretrained(hf)
+    model = AutoModelForMaskedLM.from_pretrained(hf).eval()
+    counts_V = torch.tensor(json.loads((Path(run) / "unigram.json").read_text())["counts"], dtype=torch.float64)
+    questions = list(_blanked(text[0], tokenizer, counts_V)) if text else [(line.rstrip(), "") for line in sys.stdin]
+
+    print("Word frequencies alone, whatever the sentence:")
+    print("    " + answers(counts_V / counts_V.sum(), tokenizer))
+    for sentence, word in questions:
+        inputs = tokenizer(sentence.replace("[MASK]", tokenizer.mask_token), return_tensors="pt")
+        inputs.pop("token_type_ids", None)
+        blank = (inputs["input_ids"][0] == tokenizer.mask_token_id).nonzero()[0].item()
+        logits_V = model(**inputs).logits[0, blank]  # V: tokens of the vocabulary
+        print(sentence.replace("[MASK]", f"____ ({word})") if word else sentence)
+        print("    " + answers(logits_V.softmax(-1), tokenizer))
+
+
+def answers(probabilities_V: torch.Tensor, tokenizer: Any) -> str:
+    """Return one line with the most likely words and their probabilities, given those of the vocabulary, (V,)."""
+    shares, ids = probabilities_V.topk(WORDS_SHOWN)
+    words = [tokenizer.decode([token]).strip() for token in ids.tolist()]
+    return "   ".join(f"{word} {share:.1%}" for word, share in zip(words, shares.tolist(), strict=True))
+
+
+def _blanked(folder: str, tokenizer: Any, counts_V: torch.Tensor) -> Iterator[Question]:
+    """Yield sentences of a text folder, evenly spaced, each with a blank for one of its words that is one token.
+
+    It is the word in the middle if these are sorted by how often they occur: neither too easy nor a matter of luck.
+    """
+    url = storage.join(folder, read_manifest(folder, "text").shards[0].path)
+    documents = decode_text(storage.read(url), url)["sentences"].to_pylist()
+    found = [one for sentences in documents for one in sentences[1:-1] if len(one) in FIT_CHARACTERS]
+    questions = 0
+    for place in range(0, len(found), max(1, len(found) // (4 * SENTENCES))):
+        words = sorted(set(re.findall(r"(?<=\s)\w{2,}(?=[\s,.;])", found[place])))
+        tokens = {word: tokenizer.encode(f" {word}", add_special_tokens=False) for word in words}
+        known = sorted((counts_V[ids[0]].item(), word) for word, ids in tokens.items() if len(ids) == 1)
+        if known and questions < SENTENCES:
+            word = known[len(known) // 2][1]
+            questions += 1
+            yield re.sub(rf"(?<=\s){re.escape(word)}(?=[\s,.;])", "[MASK]", found[place], count=1), word
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""The command line of `clozeline start`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+
+from clozeline.installation import missing_extras
+from clozeline.start import plan_file
+from clozeline.start.closing import closing_lines
+from clozeline.start.decide import Machine, Sections, decide, expected
+from clozeline.start.look import Look, look_at
+from clozeline.start.steps import facts_of, run_steps
+from schemas import storage
+from schemas.errors import ClozelineError, UsageError
+from schemas.terminal import OneLineParser, one_line, print_lines
+
+DEFAULT_HOURS = 0.17
+
+
+def main(arguments: list[str] | None = None, prog: str = "clozeline start") -> int:
+    """Run the command line and return the process's exit code."""
+    try:
+        return _start(parser(prog).parse_args(arguments), prog)
+    except ClozelineError as error:
+        print(f"clozeline: {one_line(str(error))}", file=sys.stderr)
+        return error.exit_code
+
+
+def parser(prog: str) -> argparse.ArgumentParser:
+    top = OneLineParser(
+        prog=prog,
+        allow_abbrev=False,
+        description="From a folder of text to an encoder: look at the files, say what will be done and why, write that "
+        "to DIR/clozeline.toml, and do it. The same command continues after any interruption.",
+    )
+    top.add_argument(
+        "input", metavar="FOLDER", help="a folder, a file or a pattern, with text in any format of `shard`"
+    )
+    top.add_argument("--output", default="out", metavar="DIR", help="folder for everything (default: %(default)s)")
+    top.add_argument(
+        "--hours",
+        type=_hours,
+        metavar="H",
+        help=f"how long to train (default: {DEFAULT_HOURS}, ten minutes)",
+    )
+    top.add_argument("--language", metavar="CODE", help="that of the text (default: as it is found); auto for several")
+    top.add_argument("--yes", action="store_true", help="do not ask before the first step")
+    top.add_argument("--plan_only", action="store_true", help="write clozeline.toml and stop, to change it first")
+    return top
+
+
+def _hours(text: str) -> float:
+    hours = float(text)
+    if not 0 < hours < float("inf"):
+        raise ValueError
+    return hours
+
+
+_hours.__name__ = "number of hours"
+
+
+def _start(options: argparse.Namespace, prog: str) -> int:
+    missing = missing_extras("pipeline", "trainer", "export")
+    if missing is not None:
+        raise UsageError(missing)
+    output = options.output
+    if not storage.is_local(output):
+        raise UsageError(f"--output {output} is a URL. `clozeline start` works in a folder of this machine.")
+    folder, written = os.path.realpath(options.input), os.path.realpath(output)
+    if os.path.isdir(folder) and os.path.join(written, "").startswith(os.path.join(folder, "")):
+        raise UsageError(
+            f"--output {storage.printable(output)} is in the folder {storage.printable(options.input)}, whose files "
+            "are all read. Give an --output outside of it."
+        )
+    storage.check_writable_folder(output)
+
+    path = os.path.join(output, plan_file.NAME)
+    is_new = not os.path.exists(path)
+    if is_new:
+        look = look_at(options.input)
+        print_lines(_look_lines(options.input, look))
+        _write_plan(options, look, path, prog)
+    plan = plan_file.read_plan(path)
+    _refuse_other_values(options, plan, path)
+
+    steps = plan_file.steps_of(plan, output)
+    print_lines(["", f"{one_line(path)}{' is written' if is_new else ''}: {len(steps)} steps", *_step_lines(steps)])
+    if options.plan_only:
+        return 0
+    if is_new and not options.yes and not _is_agreed():
+        print(f"Nothing was done. Change {path} as you like, and repeat the command.")
+        return 0
+
+    code = run_steps(steps, facts_of(plan), output)
+    if code == 0:
+        print_lines(closing_lines(output, plan))
+    return code
+
+
+def _is_agreed() -> bool:
+    """Ask on a terminal whether to begin. Without one there is nobody to ask, and the answer is yes."""
+    if not sys.stdin.isatty():
+        return True
+    try:
+        return input("Begin? [Y/n] ").strip().lower() in ("", "y", "yes")
+    except (EOFError, KeyboardInterrupt):
+        print()
+        return False
+
+
+def _write_plan(options: argparse.Namespace, look: Look, path: str, prog: str) -> None:
+    sections = decide(options.input, look, Machine.here(), options.hours or DEFAULT_HOURS, options.language)
+    print_lines(["", *_setting_lines(sections), expected(sections["train"]["config"].value)])
+    command = shlex.join([*prog.split(), options.input, "--output", options.output])
+    storage.publish(path, plan_file.to_text(sections, options.input, command).encode())
+
+
+def _refuse_other_values(options: argparse.Namespace, plan: plan_file.Values, path: str) -> None:
+    """Raise UsageError if the command line says something else than the file that it continues."""
+    given = {
+        "FOLDER": (options.input, plan["start"].get("folder")),
+        "--hours": (options.hours, plan["train"].get("run.max_hours")),
+        "--language": (options.language, plan["shard"].get("language")),
+    }
+    for flag, (value, planned) in given.items():
+        if value is not None and planned is not None and value != planned:
+            raise UsageError(
+                f"{flag} {value} is not what {storage.printable(path)} has, {planned}. Change it there, or give "
+                "another --output for a second model."
+            )
+
+
+# ---- Lines for the terminal ----
+
+
+def _look_lines(folder: str, look: Look) -> Iterator[str]:
+    files = sum(kind.files for kind in look.kinds)
+    yield f"{storage.printable(folder)}: {files:,} files, {_megabytes(sum(kind.bytes for kind in look.kinds))}"
+    for title, is_read in (("read", True), ("left out", False)):
+        for kind in look.kinds:
+            if kind.is_read == is_read:
+                yield f"  {title:<9} {kind.files:>7,} x {_megabytes(kind.bytes):>11}  {kind.name}"
+    languages = ", ".join(f"{code} {share:.0%}" for code, share in look.languages.items() if share >= 0.005)
+    yield f"About {_megabytes(look.text_bytes)} of text in {look.documents:,} documents; languages: {languages or '?'}."
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB" if size >= 100_000 else f"{size:,} bytes"
+
+
+def _setting_lines(sections: Sections) -> Iterator[str]:
+    for name, settings in sections.items():
+        for number, (key, setting) in enumerate(settings.items()):
+            shown = " ".join(setting.value) if isinstance(setting.value, list) else str(setting.value)
+            yield f"{'' if number else name:<6} {key} = {shown}" + (f"   ({setting.why})" if setting.why else "")
+
+
+def _step_lines(steps: list[plan_file.Step]) -> Iterator[str]:
+    for step in steps:
+        yield f"  $ {shlex.join(step.words)}"

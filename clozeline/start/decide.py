@@ -1,0 +1,152 @@
+"""The values of every step for a text, a machine and a time, each with the reason that clozeline.toml gives for it.
+
+The rules are those of docs/own_corpus.md. Nothing here is learned from the run: the same look at the same machine gives
+the same file.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from clozeline.start.look import Look
+from trainer.config.load import recipe_names, recipe_text
+
+MAIN_SHARE = 0.98
+"""A text in one language by this share is taken to be in that one: the rest is names, quotations and errors."""
+
+VOCABULARY_SIZES = ((2_000_000, 4_000), (50_000_000, 8_000), (500_000_000, 16_000))
+"""(bytes of text, entries) up to which that many entries suffice."""
+LARGE_VOCABULARY = 30_522
+
+IDEOGRAPHS = ("zh", "ja", "wuu", "yue")
+MIN_OF_IDEOGRAPHS = 16_000  # some 8,000 of these are single characters
+UNSPACED = ("th", "lo", "km", "my", "bo")
+"""Languages without spaces and without ideographs: WordPiece would take a whole sentence for a word."""
+
+HELD_OUT_DOCUMENTS = 500
+"""Documents to hold out, about: some thousand rows give a steady loss."""
+
+CPU_RECIPES = ((0.75, "cpu_minutes"), (5.0, "cpu_hour"))
+"""(hours, recipe) up to which the recipe is the one for a CPU."""
+
+SHORTEST_HOURS = 0.17
+WARMUP_STEPS = 200
+"""The hours of cpu_minutes, and the steps of its warm-up."""
+
+
+class Setting(NamedTuple):
+    """A value of the plan, and why it is that."""
+
+    value: Any
+    why: str = ""
+
+
+Sections = dict[str, dict[str, Setting]]
+"""The settings of each step by their names, which are flags of its command or keys of a recipe."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What decides about recipes."""
+
+    gpus: int
+
+    @classmethod
+    def here(cls) -> Machine:
+        return cls(_gpus())
+
+
+def _gpus() -> int:
+    """Return the number of GPUs that training would use."""
+    if os.environ.get("DS_ACCELERATOR") == "cpu" or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+        return 0
+    if shutil.which("nvidia-smi") is None:
+        return 0
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False).stdout
+    return sum(line.startswith("GPU ") for line in listed.splitlines())
+
+
+def decide(folder: str, look: Look, machine: Machine, hours: float, language: str | None) -> Sections:
+    """Return the settings of all steps. language: that of --language, if it was given."""
+    return {
+        "shard": _shard(folder, look, language),
+        "vocab": _vocab(look),
+        "pairs": {
+            "objective": Setting("full_sentences", "rows without padding; the kind that the recipe takes"),
+            "max_length": Setting(128, "tokens in a row"),
+        },
+        "train": _train(machine, hours),
+        "export": {},
+    }
+
+
+def _shard(folder: str, look: Look, language: str | None) -> dict[str, Setting]:
+    held_out = min(0.05, max(0.005, HELD_OUT_DOCUMENTS / max(look.documents, 1)))
+    settings = {
+        "input": Setting([folder]),
+        "language": _language(look, language),
+        "dedup": Setting(
+            "exact", '"minhash" also drops documents that are nearly equal, as those of the web often are'
+        ),
+        "holdout": Setting(round(held_out, 4), "the share of documents that only measure the model"),
+    }
+    if look.text_layout == "file":
+        settings["text_layout"] = Setting("file", "blank lines divide paragraphs in these files, not documents")
+    if look.text_key != "text":
+        settings["text_key"] = Setting(look.text_key, "the keys or columns of the text; the first that a file has")
+    return settings
+
+
+def _language(look: Look, given: str | None) -> Setting:
+    if given is not None:
+        return Setting(given)
+    if not look.languages:
+        return Setting("en", "a guess, because the package that finds languages is not installed")
+    most, share = next(iter(look.languages.items()))
+    found = ", ".join(f"{code} {part:.0%}" for code, part in list(look.languages.items())[:4] if part >= 0.005)
+    if share >= MAIN_SHARE and most != "und":
+        return Setting(most, f"of the sampled text: {found}")
+    return Setting("auto", f"of the sampled text: {found}; auto finds that of each document")
+
+
+def _vocab(look: Look) -> dict[str, Setting]:
+    size = next((entries for most, entries in VOCABULARY_SIZES if look.text_bytes <= most), LARGE_VOCABULARY)
+    why = f"for some {look.text_bytes / 1e6:,.1f} MB of text"
+    if any(look.languages.get(code, 0) > 0.05 for code in IDEOGRAPHS) and size < MIN_OF_IDEOGRAPHS:
+        size, why = MIN_OF_IDEOGRAPHS, "single characters take thousands of entries in Chinese and Japanese"
+
+    if any(look.languages.get(code, 0) > 0.05 for code in UNSPACED):
+        return {
+            "model": Setting("unigram", "needs no spaces between words"),
+            "size": Setting(size, why),
+        }
+    return {"model": Setting("wordpiece", "BERT's kind; others are bytebpe and unigram"), "size": Setting(size, why)}
+
+
+def expected(recipe: str) -> str:
+    """Return what the recipe's header says of its results, or an empty string."""
+    header = recipe_text(recipe).partition("\n\n[")[0] if recipe in recipe_names() else ""
+    lines = [line.removeprefix("#").strip() for line in header.splitlines()]
+    starts = [number for number, line in enumerate(lines) if line.startswith("Expected")]
+    return " ".join(lines[starts[0] :]) if starts else ""
+
+
+def _train(machine: Machine, hours: float) -> dict[str, Setting]:
+    if machine.gpus:
+        recipe, why = "gpu_day", "a base-sized encoder for GPUs"
+    else:
+        recipe = next((name for most, name in CPU_RECIPES if hours <= most), "cpu_night")
+        why = "for this many hours of a CPU"
+    settings = {
+        "config": Setting(recipe, f"{why}; `clozeline recipes {recipe}` prints it"),
+        "processes": Setting(max(1, machine.gpus), "one for each GPU" if machine.gpus else "uses all cores"),
+        "run.max_hours": Setting(hours, 'any key of the recipe can stand here, such as "optimizer.lr" = 1e-3'),
+    }
+    if hours < SHORTEST_HOURS and not machine.gpus:
+        steps = max(10, round(WARMUP_STEPS * hours / SHORTEST_HOURS))
+        settings["schedule.warmup_steps"] = Setting(steps, "fewer than the recipe's, for so short a run")
+    return settings

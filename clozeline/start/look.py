@@ -1,0 +1,190 @@
+"""Looks at a folder before anything is made of it: kinds of files, keys of their texts, amount of text, languages.
+
+Up to MAX_OPENED files are opened, and SAMPLE documents are read, so this takes seconds for any folder. The amounts are
+estimates; `shard` says what became of every file.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from clozeline.start.text_keys import ROWS_OF, text_key
+from pipeline.readers.formats import ForeignFileError, named_format
+from pipeline.readers.inputs import FileRange, Split, ranges_of, with_format
+from pipeline.readers.listing import InputFile, list_inputs
+from pipeline.readers.open import DECOMPRESSION_ERRORS
+from pipeline.readers.record import Record, RecordOptions, TextLayout
+from pipeline.readers.sampling import sample
+from pipeline.shard.detection import detect_language, model_hash
+from schemas import storage
+from schemas.errors import DataError, UsageError
+
+MAX_OPENED = 1000
+"""Files that are opened. Of further ones, their names alone tell what they are."""
+
+SAMPLE = 400
+"""Documents that are read."""
+
+MAX_BOOK_BYTES = 8 << 20  # of a text file that is one document
+PARAGRAPH_BYTES = 500
+"""Blank lines that divide plain text into smaller pieces than this, on average, divide paragraphs, not documents."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Files of one kind. name: their format, or what they are if they are left out."""
+
+    name: str
+    is_read: bool
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a folder holds.
+
+    text_key: of records and tables, as a flag of `shard`. text_layout: what separates documents in plain text.
+    text_bytes, documents: estimates. languages: the share of the sampled text in each, most first; empty if the
+    identifier is not installed.
+    """
+
+    kinds: list[Kind]
+    text_key: str
+    text_layout: TextLayout
+    text_bytes: int
+    documents: int
+    languages: dict[str, float]
+
+
+@dataclass
+class _Sampled:
+    """Sums over sampled documents. record_bytes: what they take in their files. by_language: bytes of text."""
+
+    documents: int = 0
+    text_bytes: int = 0
+    record_bytes: int = 0
+    by_language: Counter[str] = field(default_factory=Counter)
+
+
+def look_at(folder: str) -> Look:
+    """Look at a folder, a file or a pattern. Raises UsageError if it holds no text."""
+    files = list_inputs(folder).files
+    found = [_found(file, is_opened=number < MAX_OPENED) for number, file in enumerate(files)]
+    kinds = _kinds(files, found)
+    readable = [one for one in found if isinstance(one, FileRange)]
+    if not readable:
+        left_out = ", ".join(f"{kind.files:,} x {kind.name}" for kind in kinds)
+        raise UsageError(f"{storage.printable(folder)} holds no text that can be read: {left_out}.")
+
+    options = RecordOptions(_text_keys(readable), _text_layout(readable))
+    by_format: dict[str, list[FileRange]] = {}
+    for file_range in readable:
+        by_format.setdefault(file_range.format, []).append(file_range)
+
+    # Each format by itself, because the share of text in a file differs most between formats.
+    sampled = {name: _sampled(ranges, options) for name, ranges in by_format.items()}
+    text_bytes = sum(_estimated_bytes(by_format[name], one) for name, one in sampled.items())
+    documents = sum(one.documents for one in sampled.values())
+    mean_bytes = sum(one.text_bytes for one in sampled.values()) / max(documents, 1)
+    return Look(
+        kinds,
+        options.text_key,
+        options.text_layout,
+        text_bytes,
+        documents=round(text_bytes / max(mean_bytes, 1)),
+        languages=_shares(sum((one.by_language for one in sampled.values()), Counter())),
+    )
+
+
+def _found(file: InputFile, is_opened: bool) -> FileRange | str:
+    """Return the whole file as a range with its format, or what it is if it is left out."""
+    file_range = next(ranges_of(file, named_format(file.path) or "auto"))
+    file_range = replace(file_range, end=file.size, in_folder=True)
+    try:
+        return with_format(file_range) if is_opened else file_range
+    except ForeignFileError as error:
+        return error.kind
+    except DataError as error:
+        return str(error)
+
+
+def _kinds(files: list[InputFile], found: list[FileRange | str]) -> list[Kind]:
+    """Return the kinds of files: those that are read first, and of these the largest."""
+    counts: Counter[tuple[str, bool]] = Counter()
+    sizes: Counter[tuple[str, bool]] = Counter()
+    for file, one in zip(files, found, strict=True):
+        kind = (one.format, True) if isinstance(one, FileRange) else (one, False)
+        counts[kind] += 1
+        sizes[kind] += file.size
+    order = sorted(counts, key=lambda kind: (not kind[1], -sizes[kind], kind[0]))
+    return [Kind(*kind, counts[kind], sizes[kind]) for kind in order]
+
+
+def _text_keys(ranges: list[FileRange]) -> str:
+    """Return the keys of all texts as alternatives: "text" first, then those of most files."""
+    files: Counter[str] = Counter()
+    for file_range in ranges:
+        if file_range.format in ROWS_OF:
+            with suppress(DataError, csv.Error, pa.ArrowException, *DECOMPRESSION_ERRORS):  # `shard` says what is wrong
+                files[text_key(file_range)] += 1
+    return "|".join(sorted(files, key=lambda key: (key != "text", -files[key], key))) or "text"
+
+
+def _text_layout(ranges: list[FileRange]) -> TextLayout:
+    """Return "file" if plain text looks like books: blank lines divide it into paragraphs."""
+    texts = [one for one in ranges if one.format == "text"]
+    if not texts or max(one.size for one in texts) > MAX_BOOK_BYTES:
+        return "blank_line"
+    sampled = _sampled(texts, RecordOptions("text", "blank_line"))
+    is_divided = sampled.text_bytes < PARAGRAPH_BYTES * sampled.documents
+    return "file" if is_divided and sampled.documents > len(texts) else "blank_line"
+
+
+def _sampled(ranges: list[FileRange], options: RecordOptions) -> _Sampled:
+    """Read a sample of these files. Those that cannot be read count nothing here: `shard` reports them."""
+    sums = _Sampled()
+    finds_languages = _has_identifier()
+    for record in _records(ranges, options):
+        size = len(record.text.encode(errors="replace"))
+        sums.documents += 1
+        sums.text_bytes += size
+        sums.record_bytes += record.size
+        if finds_languages:
+            sums.by_language[detect_language(record.text)[0]] += size
+    return sums
+
+
+def _records(ranges: list[FileRange], options: RecordOptions) -> Iterator[Record]:
+    each = max(1, SAMPLE // len(ranges))
+    for file_range in ranges[:: max(1, len(ranges) // SAMPLE)]:
+        try:
+            for record, _ in sample([Split(0, (file_range,))], each, options):
+                if isinstance(record, Record):
+                    yield record
+        except (DataError, pa.ArrowException, *DECOMPRESSION_ERRORS):
+            continue
+
+
+def _has_identifier() -> bool:
+    try:
+        return bool(model_hash())
+    except UsageError:
+        return False
+
+
+def _estimated_bytes(ranges: list[FileRange], sampled: _Sampled) -> int:
+    stored = sum(one.weight if one.compression else one.size for one in ranges)
+    share = sampled.text_bytes / sampled.record_bytes if sampled.record_bytes else 1
+    return int(stored * min(share, 10))
+
+
+def _shares(by_language: Counter[str]) -> dict[str, float]:
+    total = by_language.total()
+    return {code: size / total for code, size in by_language.most_common()} if total else {}

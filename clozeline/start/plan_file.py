@@ -1,0 +1,190 @@
+"""OUTPUT/clozeline.toml: a plan as a file that people read and change, and the commands that it makes.
+
+A section is a step, and its keys are the flags of the step's command; of [train], all but `config` and `processes` are
+keys of the recipe. `start` itself gives the flags that connect the steps, so they cannot stand there.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tomllib
+from dataclasses import dataclass
+from typing import Any
+
+from clozeline.start.decide import Sections
+from schemas import storage
+from schemas.errors import UsageError, nearest_name
+
+NAME = "clozeline.toml"
+
+SECTIONS = ("start", "shard", "vocab", "pairs", "train", "export")
+CONNECTIONS = {
+    "start": (),
+    "shard": ("output",),
+    "vocab": ("text", "output"),
+    "pairs": ("text", "vocab", "output"),
+    "train": ("data.pairs", "run.output", "evaluation.pairs"),
+    "export": ("output",),
+}
+"""What connects the steps."""
+
+HEADER = """\
+# What `clozeline start` does, step by step. Change any value, or add any flag of a step's command, and repeat
+#     {command}
+# It repeats the steps that a change concerns, and continues those that were interrupted.
+"""
+
+Values = dict[str, dict[str, Any]]
+"""What the file says: the values of each section."""
+
+
+def to_text(sections: Sections, folder: str, command: str) -> str:
+    """Return the file. folder: what was looked at. command: the one that made it."""
+    parts = [HEADER.format(command=command), f"[start]\nfolder = {_value(folder)}\n"]
+    for name, settings in sections.items():
+        lines = [f"[{name}]"]
+        assigned = [f"{_key(key)} = {_value(setting.value)}" for key, setting in settings.items()]
+        width = min(44, max(map(len, assigned), default=0))
+        for line, setting in zip(assigned, settings.values(), strict=True):
+            lines.append(f"{line:<{width}}  # {setting.why}" if setting.why else line)
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+def _key(name: str) -> str:
+    return name if name.replace("_", "").isalnum() else json.dumps(name)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
+    # JSON's strings, numbers and booleans are TOML's, but for the letters that it escapes as pairs.
+    return json.dumps(value, ensure_ascii=False)
+
+
+def read_plan(path: str) -> Values:
+    """Read the file. Raises UsageError if it is not TOML, or has what no step takes."""
+    shown = storage.printable(path)
+    try:
+        with open(path, "rb") as file:
+            plan = tomllib.load(file)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"{shown} is not TOML: {error}. Repair that line, or remove the file for a new one."
+        ) from error
+
+    for name, section in plan.items():
+        if name not in SECTIONS:
+            hint = nearest_name(name, SECTIONS)
+            raise UsageError(f"{shown}: there is no section {name!r}.{hint} Sections: {', '.join(SECTIONS)}.")
+        if not isinstance(section, dict):
+            raise UsageError(f"{shown}: {name} = {section!r} is no section. Write [{name}], and its values below.")
+        _check_section(f"{shown}, [{name}]", name, section)
+
+    missing = [name for name in ("shard", "vocab", "pairs", "train") if name not in plan]
+    if missing:
+        raise UsageError(f"{shown} has no section [{missing[0]}]. Remove the file, and `start` writes a new one.")
+    return {name: plan.get(name, {}) for name in SECTIONS}
+
+
+def _check_section(place: str, name: str, section: dict[str, Any]) -> None:
+    for key, value in section.items():
+        if key in CONNECTIONS[name]:
+            raise UsageError(f"{place}: {key} connects the steps, and `clozeline start` sets it. Remove that line.")
+        values = value if isinstance(value, list) else [value]
+        if not values or not all(isinstance(one, str | int | float | bool) for one in values):
+            raise UsageError(
+                f"{place}: {key} = {value!r} is neither a number, a text, true, false nor a list of these."
+            )
+    if name == "train":
+        processes = section.get("processes", 1)
+        if not isinstance(section.get("config"), str):
+            raise UsageError(f"{place}: config is missing: the name of a recipe, or its file.")
+        if type(processes) is not int or processes < 1:
+            raise UsageError(f"{place}: processes = {processes!r} is not a number from 1 up.")
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command of the plan.
+
+    folder: what it writes, below the output. needs: the steps whose results it reads.
+    words: the command. is_finished_by: the file in its folder that is there once it is finished.
+    """
+
+    name: str
+    folder: str
+    needs: tuple[str, ...]
+    words: tuple[str, ...]
+    is_finished_by: str = "manifest.json"
+
+    @property
+    def is_job(self) -> bool:
+        """Whether the pipeline makes it."""
+        return self.is_finished_by == "manifest.json"
+
+
+def steps_of(plan: Values, output: str) -> list[Step]:
+    """Return the commands of a plan, in order."""
+    at = {name: os.path.join(output, name) for name in ("text", "vocab", "pairs", "held_out", "run", "hf")}
+    pairs = ["--vocab", at["vocab"], *_flags(plan["pairs"])]
+    holds_out = "holdout" in plan["shard"]
+    steps = [
+        _job("shard", "text", (), ["--output", at["text"], *_flags(plan["shard"])]),
+        _job("vocab", "vocab", ("shard",), ["--text", at["text"], "--output", at["vocab"], *_flags(plan["vocab"])]),
+        _job("pairs", "pairs", ("shard", "vocab"), ["--text", at["text"], "--output", at["pairs"], *pairs]),
+    ]
+    if holds_out:
+        text = f"{at['text']}_heldout"
+        words = ("clozeline", "pairs", "--text", text, "--output", at["held_out"], *pairs)
+        steps.append(Step("held-out pairs", "held_out", ("shard", "vocab"), words))
+
+    needs = ("pairs", "held-out pairs") if holds_out else ("pairs",)
+    connections = {"data.pairs": at["pairs"], "run.output": at["run"]}
+    if holds_out:
+        connections["evaluation.pairs"] = at["held_out"]
+    train = tuple(_training(plan["train"], connections))
+    export = ("clozeline", "export", at["run"], "--output", at["hf"], *_flags(plan["export"]))
+    return [
+        *steps,
+        Step("train", "run", needs, train, "recipe.toml"),
+        Step("export", "hf", ("train",), export, "config.json"),
+    ]
+
+
+def _job(name: str, folder: str, needs: tuple[str, ...], words: list[str]) -> Step:
+    return Step(name, folder, needs, ("clozeline", name, *words))
+
+
+def _training(section: dict[str, Any], connections: dict[str, str]) -> list[str]:
+    settings = {key: value for key, value in section.items() if key not in ("config", "processes")} | connections
+    sets = [word for key, value in settings.items() for word in ("--set", f"{key}={_set(value)}")]
+    processes = section.get("processes", 1)
+    start = ["clozeline", "train"]
+    if processes > 1:
+        start = ["deepspeed", "--num_gpus", str(processes), "--module", "trainer"]
+    return [*start, "--config", section["config"], *sets]
+
+
+def _set(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _flags(section: dict[str, Any]) -> list[str]:
+    """Return flags as words of a command line. Example: `{"size": 8000, "lowercase": True}` -> four words less one."""
+    words: list[str] = []
+    for key, value in section.items():
+        if value is False:
+            continue
+        words.append(f"--{key}")
+        if isinstance(value, list):
+            words += map(str, value)
+        elif value is not True:
+            words.append(_number(value) if isinstance(value, float) else str(value))
+    return words
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if math.isfinite(value) and value == int(value) and abs(value) < 1e15 else repr(value)

@@ -1,0 +1,168 @@
+"""Runs the commands of a plan one after another, and remembers in OUTPUT/steps.json what was made by which.
+
+A step has a key: a hash of its command, of the keys of the steps that it needs, and of the input files or the recipe's
+text. A step whose key is that of its last start is left as it is if it ended well, and otherwise its command runs again
+and continues. With another key its result is made anew: `--overwrite` replaces that of the pipeline, and a run's folder
+is renamed, so that no training is lost.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from glob import escape as glob_escape
+from glob import glob
+from typing import Any
+
+from clozeline.start.plan_file import Step, Values
+from pipeline.readers.corpora import read_corpora
+from pipeline.readers.listing import list_inputs
+from schemas import storage
+from schemas.errors import DataError
+
+NAME = "steps.json"
+
+Facts = dict[str, Any]
+"""What a step depends on besides its command, by the names of steps."""
+
+
+@dataclass
+class Begun:
+    """The last start of a step. replaces: whether it was to replace an earlier result."""
+
+    key: str
+    is_done: bool = False
+    replaces: bool = False
+
+
+@dataclass
+class Record:
+    """OUTPUT/steps.json."""
+
+    output: str
+    steps: dict[str, Begun] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, output: str) -> Record:
+        path = os.path.join(output, NAME)
+        if not os.path.exists(path):
+            return cls(output)
+        try:
+            with open(path, encoding="utf-8") as file:
+                return cls(output, {name: Begun(**entry) for name, entry in json.load(file).items()})
+        except (ValueError, TypeError, AttributeError) as error:
+            raise DataError(
+                f"{storage.printable(path)} is damaged ({error}). Remove it: finished steps are recognized by their "
+                "folders, and the others are made again."
+            ) from error
+
+    def write(self) -> None:
+        text = json.dumps({name: vars(entry) for name, entry in self.steps.items()}, indent=2) + "\n"
+        storage.publish(os.path.join(self.output, NAME), text.encode())
+
+
+def keys_of(steps: list[Step], facts: Facts) -> dict[str, str]:
+    """Return the key of each step."""
+    keys: dict[str, str] = {}
+    for step in steps:
+        parts = [list(step.words), [keys[name] for name in step.needs], facts.get(step.name)]
+        keys[step.name] = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    return keys
+
+
+def facts_of(plan: Values) -> Facts:
+    """Return the files that the corpus has, and hashes of those that the plan names."""
+    shard = plan["shard"]
+    patterns = _listed(shard.get("input"))
+    if "inputs" in shard:
+        patterns += [pattern for corpus in read_corpora(str(shard["inputs"])) for pattern in corpus.patterns]
+    files = [list(file) for file in list_inputs(*patterns).files] if patterns else []
+    named = [*_listed(shard.get("inputs")), *_listed(shard.get("filters")), *_listed(shard.get("decontaminate"))]
+    return {"shard": [files, _hashes(named)], "train": _hashes([str(plan["train"]["config"])])}
+
+
+def _listed(value: Any) -> list[str]:
+    return [str(one) for one in value] if isinstance(value, list) else [] if value is None else [str(value)]
+
+
+def _hashes(paths: list[str]) -> list[str]:
+    """Return hashes of those that are files."""
+    return [storage.sha256(storage.read(path)) for path in paths if os.path.isfile(path)]
+
+
+def run_steps(steps: list[Step], facts: Facts, output: str) -> int:
+    """Run what is not done yet. Return 0, or the exit code of the command that did not end well."""
+    record = Record.read(output)
+    keys = keys_of(steps, facts)
+    for number, step in enumerate(steps, start=1):
+        title = f"[{number}/{len(steps)}] {step.name}"
+        begun = record.steps.get(step.name)
+        is_there = os.path.exists(os.path.join(output, step.folder, step.is_finished_by))
+        if begun is not None and begun.key == keys[step.name] and begun.is_done and is_there:
+            print(f"{title}: done before", flush=True)
+            continue
+
+        words = list(step.words)
+        if begun is None or begun.key != keys[step.name]:
+            folder = os.path.join(output, step.folder)
+            begun = Begun(keys[step.name], replaces=os.path.exists(folder))
+            if step.name == "train" and glob(os.path.join(glob_escape(folder), "checkpoints", "step-*")):
+                print(f"{title}: the earlier run is kept as {_set_aside(folder)}")
+        begun.is_done = False
+        if begun.replaces and step.name != "train":
+            words.append("--overwrite")
+
+        record.steps[step.name] = begun
+        record.write()
+        print(f"\n{title}\n$ {shlex.join(words)}", flush=True)
+        code = _run(words)
+        if code:
+            return code
+        begun.is_done, begun.replaces = True, False
+        record.write()
+    return 0
+
+
+def _set_aside(folder: str) -> str:
+    """Rename a folder to the first name of this kind that is free, and return the new one."""
+    number = 1
+    while os.path.exists(f"{folder}_before_{number}"):
+        number += 1
+    os.rename(folder, f"{folder}_before_{number}")
+    return f"{folder}_before_{number}"
+
+
+def _run(words: list[str]) -> int:
+    """Run a command of ours to its end. Signals to this process alone are handed on; those of Ctrl-C reach both."""
+    program = {"clozeline": [sys.executable, "-m", "clozeline"], "deepspeed": _launcher()}[words[0]]
+    process = subprocess.Popen([*program, *words[1:]])
+
+    def hand_on(number: int, frame: object) -> None:
+        process.send_signal(number)
+
+    before = [(number, signal.signal(number, handler)) for number, handler in _handlers(hand_on)]
+    try:
+        code = process.wait()
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+    return code if code >= 0 else 128 - code
+
+
+def _handlers(hand_on: Callable[[int, object], None]) -> list[tuple[int, Any]]:
+    def wait(number: int, frame: object) -> None:
+        """Leave it to the command, which got the signal too, to end well."""
+
+    return [(signal.SIGTERM, hand_on), (signal.SIGINT, wait)]
+
+
+def _launcher() -> list[str]:
+    beside = os.path.join(os.path.dirname(sys.executable), "deepspeed")
+    return [beside if os.path.exists(beside) else "deepspeed"]

@@ -1,0 +1,83 @@
+"""Finds the key or the column that holds the text of a file of records, where it is not called `text`."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Any
+
+from pipeline.readers.columnar import open_arrow, open_parquet
+from pipeline.readers.inputs import FileRange
+from pipeline.readers.open import open_text
+from pipeline.readers.ranges import HEAD_BYTES, open_head, open_range
+
+USUAL = ("text", "content", "body", "article", "document", "raw_content", "sentence", "abstract", "description")
+"""Names of such keys, the most usual first. If none is there, it is the key with the most characters."""
+
+NO_TEXT = {"source", "url", "id"}
+
+ROWS = 50  # that are looked at
+
+
+def text_key(file_range: FileRange) -> str:
+    """Return the key of the text; "text" if the first rows have no strings."""
+    lengths: Counter[str] = Counter()
+    for row in islice(ROWS_OF[file_range.format](file_range), ROWS):
+        lengths.update({name: len(value) for name, value in row.items() if isinstance(value, str) and name})
+
+    usual = [name for name in USUAL if lengths[name]]
+    most = [name for name, _ in lengths.most_common() if name.lower() not in NO_TEXT]
+    return (usual or most or ["text"])[0]
+
+
+def _head_lines(file_range: FileRange) -> list[str]:
+    """Return the whole lines at the beginning of a file."""
+    head = open_head(file_range.file)
+    with open_text(head, file_range.display_path, file_range.compression, file_range.encoding) as opened:
+        data = opened.read(HEAD_BYTES)
+    lines = data.decode("utf-8-sig", errors="replace").splitlines()
+    return lines[:-1] if len(data) == HEAD_BYTES and len(lines) > 1 else lines
+
+
+def _json_rows(file_range: FileRange) -> Iterable[dict[str, Any]]:
+    for line in _head_lines(file_range):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            yield row
+
+
+def _csv_rows(file_range: FileRange) -> Iterable[dict[str, Any]]:
+    lines = _head_lines(file_range)
+    header = lines[0] if lines else ""
+    delimiter = max("\t,;", key=header.count)
+    return csv.DictReader(lines, delimiter=delimiter)
+
+
+def _parquet_rows(file_range: FileRange) -> Iterable[dict[str, Any]]:
+    with open_range(file_range.file) as opened:
+        for batch in open_parquet(opened, file_range.display_path).iter_batches(batch_size=ROWS):
+            yield from batch.to_pylist()
+
+
+def _arrow_rows(file_range: FileRange) -> Iterable[dict[str, Any]]:
+    with open_range(file_range.file) as opened:
+        columns = len(open_arrow(opened, file_range.display_path).schema)
+        reader = open_arrow(opened, file_range.display_path, list(range(columns)))
+        is_file = hasattr(reader, "num_record_batches")
+        for batch in map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader:
+            yield from batch.slice(0, ROWS).to_pylist()
+
+
+ROWS_OF: dict[str, Callable[[FileRange], Iterable[dict[str, Any]]]] = {
+    "jsonl": _json_rows,
+    "csv": _csv_rows,
+    "parquet": _parquet_rows,
+    "arrow": _arrow_rows,
+}
+"""The formats whose text is under a key, and what reads their first rows."""

@@ -1,0 +1,126 @@
+"""The second pass of `shard --drop_repeats`: from the drafts of all shards to shards without repeated sentences.
+
+    drafts -> spans -> (exchange by hash) -> later places -> (exchange by shard) -> text shards
+
+The first exchange brings the occurrences of a span together: at most one from each draft. The places of all but the
+earliest go to their shards, which pipeline/shard/drafts.py then finishes. pipeline/shard/repeats.py has the rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+from apache_beam.pvalue import AsSingleton, PCollection
+
+from pipeline.beam import steps
+from pipeline.beam.steps import call_once
+from pipeline.commit.reports import Report, total
+from pipeline.commit.staging import Staging
+from pipeline.exchange.blocks import Addressed, Shuffle, Stream
+from pipeline.exchange.exchange import Exchange, Output, Plan, Plans, Step, Written, relay
+from pipeline.exchange.runs import Keys
+from pipeline.shard.drafts import SPAN_BUCKETS, finish_shard, write_draft
+from pipeline.shard.repeats import PLACE_SCHEMA, SPAN_SCHEMA, later_places, shards_of
+from pipeline.shard.survey import MAX_READS
+from pipeline.shard.write_shard import ShardOptions
+from schemas.shards import shard_name
+
+BUCKET_SPANS = 2_000_000
+"""Maximum mean number of spans per bucket. They take 32 MB, and 100 MB while they are sorted."""
+
+SPANS = "spans"
+SHARDS = "shards"
+"""Names of the exchanges' plans."""
+
+
+def write_draft_of_bucket(
+    index: int,
+    read_tables: Callable[[], list[pa.Table]],
+    num_shards: int,
+    options: ShardOptions,
+    staging: Staging,
+) -> Report:
+    """Do for a bucket of documents what `write_draft` does."""
+    return write_draft(shard_name("text", index, num_shards), read_tables, options, staging)
+
+
+@dataclass
+class DropRepeats(beam.PTransform):
+    """What `write_draft` returns for each shard -> reports of text shards, as `finish_shard` returns them.
+
+    sentences: of a span.
+    """
+
+    drafts: Any
+    sentences: int
+    shuffle: Shuffle
+    staging: Staging
+
+    def expand(self, pbegin: Any) -> PCollection:
+        counts = self.drafts | "Counts" >> beam.Map(_counts) | "Add up" >> beam.CombineGlobally(_add_counts)
+        plans = AsSingleton(pbegin | "Plan" >> call_once(_plans, AsSingleton(counts)))
+
+        spans = Written(Stream(0, "spans", SPAN_SCHEMA, _hashes), self.drafts | "Indexes" >> beam.Map(_numbered_index))
+        repeats = Output(Stream(0, "repeats", PLACE_SCHEMA), SHARDS)
+        (found,) = relay([spans], Step("repeats", find_repeats, SPANS, [repeats]), plans, self.shuffle, self.staging)
+
+        finish = Step("finish", partial(_finish_shard, sentences=self.sentences, staging=self.staging), SHARDS)
+        return pbegin | "Finish shards" >> Exchange([found], finish, plans, self.shuffle, self.staging)
+
+
+# The plan
+
+
+def _counts(draft: Report) -> Report:
+    return {"shards": 1, "spans": draft["spans"]}
+
+
+def _add_counts(counts: Iterable[Report]) -> Report:
+    listed = list(counts)
+    return {name: total(listed, name) for name in ("shards", "spans")}
+
+
+def _plans(added: Report) -> Plans:
+    num_shards = added["shards"]
+    needed = -(-added["spans"] // BUCKET_SPANS)
+    buckets = 1 << max(0, needed - 1).bit_length()
+    merges = buckets > SPAN_BUCKETS or num_shards * buckets > MAX_READS
+    return {SPANS: Plan(buckets, merges, details=num_shards), SHARDS: Plan(num_shards, details=num_shards)}
+
+
+def _numbered_index(draft: Report) -> tuple[int, list]:
+    return draft["shard"], draft["index"]
+
+
+def _hashes(rows: pa.RecordBatch) -> Keys:
+    return rows["span"].to_numpy()
+
+
+# The steps, on workers
+
+
+def find_repeats(bucket: int, read_tables: Callable[[], list[pa.Table]], num_shards: int) -> Iterator[Addressed]:
+    """Send the places of all occurrences of a span except the first to their shards. Output 0: places."""
+    (spans,) = read_tables()
+    places = later_places(spans["span"].to_numpy(), spans["place"].to_numpy())
+    yield 0, (keys_of_shards(num_shards)[shards_of(places)], pa.record_batch([pa.array(places)], schema=PLACE_SCHEMA))
+
+
+def keys_of_shards(num_shards: int) -> Keys:
+    """Return (num_shards,) uint64: for each shard, the smallest key that an exchange of the shards brings there."""
+    return np.array([-(-(shard << 64) // num_shards) for shard in range(num_shards)], np.uint64)
+
+
+def _finish_shard(
+    index: int, read_tables: Callable[[], list[pa.Table]], num_shards: int, sentences: int, staging: Staging
+) -> Report:
+    report = finish_shard(shard_name("text", index, num_shards), read_tables, sentences, staging)
+    steps.count_report("text", report)
+    steps.count(f"{steps.PIECES}/text")
+    return report

@@ -1,0 +1,190 @@
+"""In which encoding are bytes that are not UTF-8? A guess, from a sample of a file's lines.
+
+Texts in the Latin alphabet are known by the letters of their language: in the right encoding nearly all letters outside
+of ASCII belong to one language. charset-normalizer, which looks at how unusual the characters are, often takes them for
+those of another region. It decides about all other scripts.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+
+from schemas.errors import UsageError
+
+_PACKAGE = "charset-normalizer"
+
+# Letters outside of ASCII, and signs that are used as letters are, of each language or of several with the same.
+_WESTERN = (
+    "àâæçéèêëîïôœùûüÿ",  # French
+    "äöüßé",  # German
+    "áéíñóúü¿¡ºª",  # Spanish, Galician, Irish
+    "àèéìíîòóùú",  # Italian
+    "áâãàçéêíóôõúüºª",  # Portuguese
+    "àçèéíïòóúü·",  # Catalan
+    "åäöéü",  # Swedish, Finnish
+    "æøåéèêóòôä",  # Danish, Norwegian
+    "áéëèêïíóöüú",  # Dutch
+    "áéíóúýþæöð",  # Icelandic
+    "áíóúýæøð",  # Faroese
+    "ëç",  # Albanian
+)
+_CENTRAL = (
+    "ąćęłńóśźż",  # Polish
+    "áčďéěíňóřšťúůýž",  # Czech
+    "áäčďéíĺľňóôŕšťúýž",  # Slovak
+    "áéíóöőúüű",  # Hungarian
+    "čćđšž",  # Croatian, Slovenian
+    "ăâîşţ",  # Romanian
+)
+_BALTIC = (
+    "ąčęėįšųūž",  # Lithuanian
+    "āčēģīķļņšūž",  # Latvian
+)
+_ESTONIAN = ("äõöüšž",)
+_TURKISH = ("çğıöşüİ",)
+_GREEK = ("αβγδεζηθικλμνξοπρστυφχψωςάέήίόύώϊϋΐΰ",)
+
+Languages = tuple[tuple[str, tuple[str, ...]], ...]
+"""Encodings, each with the letters of the languages that are written in it."""
+
+# Encodings with the languages that are written in them. The first one of equal fit is taken.
+_LANGUAGES: Languages = (
+    ("cp1252", (*_WESTERN, *_ESTONIAN)),
+    ("iso8859-15", (*_WESTERN, *_ESTONIAN)),
+    ("cp1250", _CENTRAL),
+    ("iso8859-2", _CENTRAL),
+    ("cp1254", _TURKISH),
+    ("cp1257", (*_BALTIC, *_ESTONIAN)),
+    ("iso8859-13", (*_BALTIC, *_ESTONIAN)),
+    ("iso8859-16", ("ăâîșț",)),
+    ("cp1258", ("àáâãăđèéêìíòóôõơùúưý\u0300\u0301\u0303\u0309\u0323",)),  # Vietnamese, with marks that combine
+    ("mac_roman", _WESTERN),
+    ("cp850", _WESTERN),
+    ("cp852", _CENTRAL),
+    ("mac_latin2", _CENTRAL),
+    ("cp857", _TURKISH),
+)
+_GREEK_ENCODINGS: Languages = (("cp1253", _GREEK), ("iso8859-7", _GREEK))
+_MIN_FIT = 0.9  # minimum share of the characters outside of ASCII that are of the language
+
+# Those of DOS and old Macs have letters where others have typographic signs, so a text with signs alone would fit, too.
+_RARE = ("mac_roman", "cp850", "cp852", "mac_latin2", "cp857")
+_RARE_FIT = 0.95  # factor of their fit
+
+# Typographic signs fit every language.
+_SIGNS = frozenset(
+    "\u2018\u2019\u201a\u201c\u201d\u201e\u2013\u2014\u2026\u2022\u20ac\xab\xbb\xa0\xad\xa7\xa9\xae\xb0\xb7"
+)
+
+# Of charset-normalizer: more chaos than its threshold of 0.2 may be, because coherence decides with it.
+_MAX_CHAOS = 0.4
+_CHAOS_WEIGHT = 3
+
+_FOREIGN_WORD = re.compile(r"(?<![A-Za-z])[^\W\d_A-Za-z]{2,}(?![A-Za-z])")
+_MIN_IN_WORDS = 0.6  # of the characters outside of ASCII
+
+_ASCII_LETTER = re.compile(rb"[A-Za-z]")
+_NOT_ASCII = re.compile(rb"[\x80-\xff]")
+
+# In a wrong encoding, letters become capitals within words, and signs where no such sign is.
+_MIDDLE_CAPITAL = re.compile(r"(?<=[^\W\d_A-Z])[^\W\d_A-Za-z]")
+_MISPLACED = re.compile("(?<=[A-Za-z])[\u201a\u201e\u2022\u20ac]|(?<=[A-Za-z])[\u2026\xab\xbb](?=[A-Za-z])")
+
+# What charset-normalizer chooses from: of encodings that contain one another, only the largest.
+_OTHERS = [
+    *("cp1251", "koi8_r", "koi8_u", "cp866", "iso8859_5", "mac_cyrillic", "kz1048"),
+    *("cp1253", "iso8859_7", "cp1255", "iso8859_8", "cp1256", "iso8859_6", "cp874", "cp1258"),
+    *("gb18030", "big5hkscs", "cp932", "euc_jp", "cp949"),
+    *("cp1252", "cp1250", "iso8859_2", "cp1254", "cp1257"),
+]
+
+
+@cache
+def guesser_version() -> str:
+    """Return the version of charset-normalizer. Raises UsageError, with the pip command, if it is not installed."""
+    try:
+        return version(_PACKAGE)
+    except PackageNotFoundError as error:
+        raise UsageError(
+            f'--encoding auto needs the package {_PACKAGE}. It comes with the extra "pipeline": '
+            'pip install "clozeline[pipeline]"'
+        ) from error
+
+
+def guess_encoding(sample: bytes) -> str:
+    """Return Python's name of the likely encoding of lines that are not UTF-8, or an empty string."""
+    if not _is_latin(sample):
+        return _guess_by_package(sample)
+    return encoding_by_letters(sample) or _plausible(_guess_by_package(sample), sample)
+
+
+def encoding_by_letters(sample: bytes) -> str:
+    """Return the encoding in which lines are nearly all in one language of the Latin alphabet, or an empty string."""
+    return _best_by_letters(sample, _LANGUAGES) if _is_latin(sample) else ""
+
+
+def _is_latin(sample: bytes) -> bool:
+    return len(_ASCII_LETTER.findall(sample)) > 2 * len(_NOT_ASCII.findall(sample))
+
+
+def _guess_by_package(sample: bytes) -> str:
+    """Return the guess of charset-normalizer: of what it takes for text, the most like a language.
+
+    Chaos is how unusual neighboring characters are, and coherence how much their frequencies are those of a language,
+    both in percent. The package itself prefers the least chaos, whatever the coherence.
+    """
+    from charset_normalizer import from_bytes
+
+    matches = from_bytes(sample, cp_isolation=_OTHERS, threshold=_MAX_CHAOS)
+    if not matches:
+        return ""
+    best = max(matches, key=lambda match: match.percent_coherence - _CHAOS_WEIGHT * match.percent_chaos)
+    found = codecs.lookup(best.encoding).name
+    if found in ("cp1253", "iso8859-7"):  # they differ in few letters
+        return _best_by_letters(sample, _GREEK_ENCODINGS) or found
+    return found
+
+
+def _plausible(encoding: str, sample: bytes) -> str:
+    """Return the encoding of lines with many Latin letters if its other letters make words; else an empty string.
+
+    Damaged lines in ASCII have single characters of any kind instead.
+    """
+    if not encoding:
+        return ""
+    text = sample.decode(encoding, errors="replace")
+    foreign = sum(character > "\x7f" for character in text)
+    in_words = sum(map(len, _FOREIGN_WORD.findall(text)))
+    return encoding if in_words >= _MIN_IN_WORDS * foreign else ""
+
+
+def _best_by_letters(sample: bytes, languages: Languages) -> str:
+    """Return the encoding in which the text is best in one of the languages, or an empty string."""
+    best, best_rank = "", (0.0, 0, 0)
+    for encoding, alphabets in languages:
+        rank = max(_ranks(sample.decode(encoding, errors="replace"), alphabets))
+        if encoding in _RARE:
+            rank = (rank[0] * _RARE_FIT, *rank[1:])
+        if rank > best_rank:
+            best, best_rank = encoding, rank
+    return codecs.lookup(best).name if best_rank[0] >= _MIN_FIT else ""
+
+
+def _ranks(text: str, alphabets: tuple[str, ...]) -> Iterator[tuple[float, int, int]]:
+    """Yield how well the characters outside of ASCII fit each language, from 0 to 1.
+
+    Of equal fits, Western languages rank first, then those with few letters.
+    """
+    foreign = [character for character in text if character > "\x7f"]
+    misplaced = sum(map(str.isupper, _MIDDLE_CAPITAL.findall(text))) + len(_MISPLACED.findall(text))
+    signs = sum(map(_SIGNS.__contains__, foreign))
+    letters = [character.lower() for character in foreign if character not in _SIGNS]
+
+    for alphabet in alphabets:
+        known = sum(map(set(alphabet).__contains__, letters))
+        fit = (known + signs - misplaced) / max(1, len(foreign))
+        yield fit, alphabet in _WESTERN, 0 if alphabet in _WESTERN else -len(alphabet)

@@ -1,0 +1,192 @@
+"""`clozeline start`: from a folder to an encoder by one command, which continues, and repeats what changes concern."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from clozeline.cli import main
+from tests import forked
+from tests.conftest import Run
+from tests.trainer.distributed.test_stop import wait_for
+
+SMALL_RUN = """
+"run.max_steps" = 12
+"schedule.warmup_steps" = 2
+"model.hidden_size" = 32
+"model.intermediate_size" = 64
+"run.log_every" = 4
+"checkpoint.every" = 4
+"evaluation.every" = 12
+"""
+
+
+@pytest.fixture
+def folder(documents: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Files as people have them, with texts under three names, in a folder with a space in its name."""
+    monkeypatch.chdir(tmp_path)
+    folder = Path("my texts")
+    folder.mkdir()
+    (folder / "notes.txt").write_text("\n\n".join(documents[:20]))
+    (folder / "a.jsonl").write_text("".join(json.dumps({"id": "1", "body": text}) + "\n" for text in documents[20:40]))
+    rows = [{"title": "A title", "content": text} for text in documents[40:60]]
+    pq.write_table(pa.Table.from_pylist(rows), folder / "b.parquet")
+    (folder / "c.csv").write_text("name,text\n" + "".join(f'{i},"{text}"\n' for i, text in enumerate(documents[60:80])))
+    with zipfile.ZipFile(folder / "old.zip", "w") as archive:
+        archive.writestr("d.txt", "\n\n".join(documents[80:120]))
+    (folder / "cover.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(50))
+    return folder
+
+
+def plan_of(output: str = "out") -> dict:
+    return tomllib.loads(Path(output, "clozeline.toml").read_text())
+
+
+def change(old: str, new: str) -> None:
+    path = Path("out/clozeline.toml")
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def test_the_plan_says_what_is_read_and_why(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["start", str(folder), "--hours", "2", "--plan_only"]) == 0
+    told = capsys.readouterr().out
+    for kind in ("text", "jsonl", "parquet", "csv", "zip"):
+        assert re.search(rf"read +1 x .* {kind}$", told, re.MULTILINE), told
+    assert re.search(r"left out +1 x .* an image$", told, re.MULTILINE)
+    assert "languages: en " in told and "clozeline shard --output out/text" in told
+
+    plan = plan_of()
+    assert plan["start"] == {"folder": "my texts"}
+    assert plan["train"]["config"] == "cpu_hour" and plan["train"]["run.max_hours"] == 2
+    assert plan["shard"]["language"] == "en"
+    assert plan["shard"]["text_key"] == "text|body|content"
+    assert [path.name for path in Path("out").iterdir()] == ["clozeline.toml"]
+
+
+def test_one_command_goes_all_the_way_and_a_change_repeats_what_depends_on_it(folder: Path, run: Run) -> None:
+    start = ("python", "-m", "clozeline", "start", folder)
+    assert run(*start, "--plan_only").returncode == 0
+    change("size = 4000", "size = 300")
+    change('config = "cpu_minutes"', 'config = "tiny"')
+    plan = Path("out/clozeline.toml")
+    plan.write_text(re.sub('"run.max_hours".*\n', SMALL_RUN, plan.read_text()))
+
+    done = run(*start)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Loss on held-out documents: " in done.stdout and "____ (" in done.stdout
+    for name in ("text", "text_heldout", "vocab", "pairs", "held_out"):
+        assert Path("out", name, "manifest.json").exists()
+    assert Path("out/hf/model.safetensors").exists()
+    documents = json.loads(Path("out/text/manifest.json").read_text())["totals"]["documents"]
+    held_out = json.loads(Path("out/text_heldout/manifest.json").read_text())["totals"]["documents"]
+    assert documents + held_out == 120
+
+    again = run(*start)
+    assert again.returncode == 0 and again.stdout.count("done before") == 6
+
+    change("size = 300", "size = 320")
+    changed = run(*start)
+    assert changed.returncode == 0, changed.stdout + changed.stderr
+    assert changed.stdout.count("done before") == 1 and "shard: done before" in changed.stdout
+    assert "the earlier run is kept as out/run_before_1" in changed.stdout
+    assert json.loads(Path("out/vocab/manifest.json").read_text())["options"]["size"] == 320
+
+    (folder / "more.txt").write_text("A new document with a few words.\n")
+    shutil.rmtree("out/hf")
+    change('"run.max_steps" = 12', '"run.max_steps" = 1')
+    failed = run(*start)
+    assert failed.returncode == 2 and "warmup_steps" in failed.stderr and "done before" not in failed.stdout
+    assert json.loads(Path("out/text/manifest.json").read_text())["totals"]["documents"] + held_out >= 120
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_it_continues_where_it_was_interrupted(folder: Path, run: Run, number: int) -> None:
+    start = ("python", "-m", "clozeline", "start", folder)
+    assert run(*start, "--plan_only").returncode == 0
+    change('config = "cpu_minutes"', 'config = "tiny"')
+    change("size = 4000", "size = 300")
+    plan = Path("out/clozeline.toml")
+    small = SMALL_RUN.replace(" = 12", " = 240").replace('every" = 4', 'every" = 12')
+    plan.write_text(re.sub('"run.max_hours".*\n', small, plan.read_text()))
+
+    for seen in ("out/text/manifest.json", "out/vocab/manifest.json", "out/run/checkpoints/step-00000012"):
+        process = forked.Command(start, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        wait_for(Path(seen), process)
+        if number == signal.SIGTERM:
+            os.kill(process.pid, number)
+        else:
+            os.killpg(process.pid, number)
+        output, _ = process.communicate(timeout=120)
+        assert process.returncode in (-number, 75, 130, 143), output
+        assert "Traceback" not in output
+
+    change('"run.max_steps" = 240', '"run.max_steps" = 240  # as before')
+    done = run(*start)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("done before") == 4 and "Resuming from" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["nothing_here"], "--input nothing_here matches no file"),
+        (["pictures"], "pictures holds no text that can be read: 1 x an image."),
+        (["my texts", "--output", "s3://bucket/out"], "is a URL"),
+        (["."], "--output out is in the folder ., whose files are all read."),
+        (["my texts", "--hours", "soon"], "argument --hours: invalid number of hours value: 'soon'"),
+        (["my texts", "--hour", "1"], "Did you mean --hours?"),
+    ],
+)
+def test_a_mistake_is_one_line(folder: Path, words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("pictures").mkdir()
+    shutil.copy(folder / "cover.png", "pictures")
+    assert main(["start", *words]) == 2
+    said = capsys.readouterr().err
+    assert told in said and said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words", "told"),
+    [
+        ("[vocab]", "[vocabs]", [], "there is no section 'vocabs'. Did you mean vocab?"),
+        ("[vocab]", "[vocab", [], "is not TOML"),
+        ("[pairs]", '[pairs]\ntext = "elsewhere"', [], "text connects the steps"),
+        (
+            "[pairs]",
+            "[pairs]\nmasking = {kind = 1}",
+            [],
+            "is neither a number, a text, true, false nor a list of these",
+        ),
+        ("processes = 1", "processes = 0", [], "processes = 0 is not a number from 1 up"),
+        ("[start]", "[start]", ["--hours", "3"], "--hours 3.0 is not what out/clozeline.toml has, 0.17"),
+    ],
+)
+def test_a_mistake_in_the_plan_is_one_line(
+    folder: Path, old: str, new: str, words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["start", str(folder), "--plan_only"]) == 0
+    change(old, new)
+    assert main(["start", str(folder), *words]) == 2
+    said = capsys.readouterr().err
+    assert told in said and said.count("\n") == 1
+
+
+def test_another_folder_needs_another_output(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["start", str(folder), "--plan_only"]) == 0
+    Path("other").mkdir()
+    assert main(["start", "other"]) == 2
+    assert "FOLDER other is not what out/clozeline.toml has, my texts" in capsys.readouterr().err

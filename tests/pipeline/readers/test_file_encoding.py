@@ -1,0 +1,169 @@
+"""--encoding auto: each file of text is read in the encoding that its bytes show."""
+
+from __future__ import annotations
+
+import gzip
+import random
+from pathlib import Path
+
+import pytest
+
+from pipeline.readers.encodings import AUTO
+from pipeline.readers.file_encoding import LOOKED_AT, SAMPLE_BYTES, file_encoding
+from pipeline.readers.inputs import SPLIT_BYTES, plan_splits, with_format
+from pipeline.readers.listing import matching_files
+from pipeline.readers.ranges import HeldFile
+from pipeline.readers.record import Record, RecordOptions
+from pipeline.readers.table import read_records
+from schemas import shards
+from schemas.manifest import read_manifest
+from tests.pipeline.readers.input_files import CHINESE, FRENCH, JAPANESE, KOREAN, POLISH, PROSE, RUSSIAN
+from tests.pipeline.readers.office_files import zipped
+from tests.pipeline.readers.test_encodings import TEXTS, WRITTEN
+
+FILES = [
+    ("a.txt", PROSE, "utf-8"),
+    ("b.txt", FRENCH, "cp1252"),
+    ("c.txt", RUSSIAN, "cp1251"),
+    ("d.txt.gz", RUSSIAN, "koi8-r"),
+    ("e.txt", POLISH, "iso8859-2"),
+    ("f.txt", CHINESE, "gb18030"),
+    ("g.txt", JAPANESE, "euc_jp"),
+    ("h.txt.gz", KOREAN, "utf-16"),
+    ("i.csv", "text;n\n" + FRENCH.replace("\n", ";1\n"), "mac-roman"),
+]
+LAST_LINES = ("Une année déjà passée.\n", "Прошёл ещё один год.\n")  # of the members of a zip file
+
+
+def encoding_of(data: bytes) -> str:
+    return file_encoding(HeldFile.of("x.txt", data), "x.txt")
+
+
+def write_folder(folder: Path, *, as_utf8: bool) -> Path:
+    folder.mkdir()
+    for name, text, encoding in FILES:
+        data = text.encode("utf-8" if as_utf8 else encoding)
+        (folder / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+
+    french, russian = LAST_LINES
+    members: dict[str, bytes | str] = {
+        "m.txt": (FRENCH + french).encode("utf-8" if as_utf8 else "cp1252"),
+        "n.txt.gz": gzip.compress((RUSSIAN + russian).encode("utf-8" if as_utf8 else "cp866")),
+    }
+    (folder / "z.zip").write_bytes(zipped(members))
+    return folder
+
+
+def test_a_folder_of_many_encodings_equals_the_same_folder_in_utf8(command, tmp_path: Path) -> None:
+    made = {}
+    for name, workers in (("utf8", 1), ("mixed", 2)):
+        folder = write_folder(tmp_path / name, as_utf8=name == "utf8")
+        output = tmp_path / f"{name}-text"
+        flags = ("--encoding", "auto", "--direct_num_workers", workers, "--num_shards", 2)
+        done = command("shard", "--input", folder, "--output", output, *flags)
+        assert done.returncode == 0, done.stderr
+        manifest = read_manifest(str(output), "text")
+        tables = [(output / shard.path).read_bytes() for shard in manifest.shards]
+        rows = [shards.decode_table(table, "text", shards.TEXT_SCHEMA)["sentences"].to_pylist() for table in tables]
+        made[name] = (manifest.fingerprint, rows)
+
+    assert made["utf8"] == made["mixed"]
+    expected = {encoding: 1 for _, _, encoding in FILES} | {"cp1252": 2, "cp866": 1}
+    found = read_manifest(str(tmp_path / "mixed-text"), "text").statistics["encodings"]
+    assert {encoding: entry["files"] for encoding, entry in found.items()} == expected
+    assert found["cp866"]["first"] == f"{tmp_path}/mixed/z.zip/n.txt.gz"
+    assert f"  2 files are not UTF-8 and were read as cp1252 (the first: {tmp_path}/mixed/b.txt)\n" in done.stdout
+    assert "inspect" in done.stdout and "as utf-8" not in done.stdout
+
+
+def test_the_default_refuses_such_a_folder_and_names_auto(command, tmp_path: Path) -> None:
+    for name, data in {"b.txt": FRENCH.encode("cp1252"), "h.txt": KOREAN.encode("utf-16")}.items():
+        (tmp_path / name).write_bytes(data)
+        done = command("shard", "--input", tmp_path / name, "--output", tmp_path / "text")
+        assert done.returncode == 3
+        assert name in done.stderr and "--encoding auto" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_corpus_of_several_finds_its_encodings(command, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(RUSSIAN.encode("koi8-r"))
+    (tmp_path / "b.txt").write_bytes(FRENCH.encode("utf-16-le"))
+    corpora = "".join(
+        f'[[corpus]]\nname = "{name}"\ninput = "{tmp_path}/{name}.txt"\nencoding = "{encoding}"\n'
+        for name, encoding in (("a", "Auto"), ("b", "utf-16-le"))
+    )
+    (tmp_path / "corpora.toml").write_text(corpora)
+    done = command("shard", "--inputs", tmp_path / "corpora.toml", "--output", tmp_path / "text")
+    assert done.returncode == 0, done.stderr
+
+    manifest = read_manifest(str(tmp_path / "text"), "text")
+    assert manifest.statistics["encodings"] == {"koi8-r": {"files": 1, "first": f"{tmp_path}/a.txt"}}
+    assert manifest.options["charset_normalizer"]
+
+
+def test_most_texts_are_read_as_they_were_written() -> None:
+    wrong = set()
+    for name, written in WRITTEN:
+        text = (TEXTS[name] + "\n") * 5
+        data = text.encode(written)
+        if data.decode(encoding_of(data), errors="replace") != text:
+            wrong.add((name, written))
+    assert wrong <= {("fr", "cp850"), ("it", "cp850"), ("de", "cp850")}
+
+
+@pytest.mark.parametrize("text", [FRENCH, RUSSIAN, CHINESE, JAPANESE], ids=["fr", "ru", "zh", "ja"])
+@pytest.mark.parametrize("share", [0.0002, 0.002, 0.02])
+def test_damaged_utf8_stays_utf8(text: str, share: float) -> None:
+    data = bytearray((text * 4).encode())
+    rng = random.Random(0)
+    for _ in range(1 + int(share * len(data))):
+        data[rng.randrange(len(data))] = rng.randrange(0x80, 0x100)
+    assert encoding_of(bytes(data)) == encoding_of(bytes(data[:-1])) == "utf-8"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        PROSE.encode() * 99,
+        PROSE.encode() * 20 + b"\x81\x8d\x9d",
+        b"".join(PROSE.encode() + bytes([number]) for number in range(0x80, 0x100)),
+        random.Random(0).randbytes(100_000),
+        (FRENCH * 9).encode() + FRENCH.encode("cp1252"),
+    ],
+    ids=["empty", "ascii", "ascii-damaged", "ascii-much-damaged", "binary", "two-encodings"],
+)
+def test_what_is_in_no_other_encoding_is_refused_or_read_as_utf8(data: bytes) -> None:
+    assert encoding_of(data) == "utf-8"
+
+
+def test_a_large_file_that_was_cut_at_wrong_bytes_is_read_once(tmp_path: Path) -> None:
+    """Bytes of UTF-16 that look like line ends lie within its characters, such as Ċ, U+010A."""
+    line = "Ċ" * 50_000 + " ab\n"
+    lines = 3 * SPLIT_BYTES // len(line.encode("utf-16-le"))
+    (tmp_path / "x.txt").write_bytes((line * lines).encode("utf-16"))
+
+    splits = plan_splits(matching_files(str(tmp_path / "x.txt")), "auto", AUTO)
+    ranges = [with_format(file_range) for split in splits for file_range in split.ranges]
+    records = [list(read_records(one, RecordOptions("text", "line"))) for one in ranges]
+    assert [len(found) for found in records] == [lines, 0, 0, 0][: len(ranges)]
+    assert len(ranges) >= 3 and {one.encoding for one in ranges} == {"utf-16"}
+    assert all(isinstance(record, Record) and record.text.rstrip("\n") == line.rstrip("\n") for record in records[0])
+
+
+@pytest.mark.parametrize(("place", "expected"), [(0.5, "cp1252"), (0.995, "utf-8")])
+def test_of_a_larger_file_samples_are_looked_at(tmp_path: Path, place: float, expected: str) -> None:
+    """What lies between two samples is missed, and refused by the reader."""
+    data = bytearray(PROSE.encode() * (LOOKED_AT // len(PROSE) + 100_000))
+    foreign = "Là-bas, l'été fut décidé.\n".encode("cp1252") * (4 * SAMPLE_BYTES // 26 if place == 0.5 else 20)
+    start = int(place * len(data))
+    data[start : start + len(foreign)] = foreign
+    (tmp_path / "x.txt").write_bytes(data)
+    (file,) = matching_files(str(tmp_path / "x.txt"))
+    assert file_encoding(file, "x.txt") == expected
+
+
+def test_a_file_in_two_encodings_is_refused_in_one_line(command, tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_bytes((FRENCH * 9).encode() + FRENCH.encode("cp1252"))
+    done = command("shard", "--input", tmp_path, "--output", tmp_path.parent / "text", "--encoding", "auto")
+    assert done.returncode == 3 and done.stderr.count("\n") == 1
+    assert "x.txt is not UTF-8" in done.stderr and "--encoding auto took it for" in done.stderr

@@ -1,0 +1,46 @@
+"""RUN/text_facts.json: where the text of the run's pairs is from, by the pairs' fingerprint, for its model card.
+
+The pairs may be gone when the run is exported, and those of earlier phases even when it is resumed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from schemas import storage
+from schemas.text_facts import TextFacts, facts_of
+from trainer.data.folder import PairFolder
+from trainer.logs import logger
+
+TEXT_FACTS_FILE = "text_facts.json"
+
+
+def keep_text_facts(run: str, folders: Sequence[PairFolder]) -> None:
+    """Add what these pairs say about their text to the run's file. Pairs of earlier versions say nothing.
+
+    Raises StorageError.
+    """
+    facts = read_text_facts(run)
+    for folder in folders:
+        found = facts_of(folder.manifest.statistics)
+        if found is not None:
+            facts[folder.manifest.fingerprint] = found
+
+    if facts:
+        content = {fingerprint: found.model_dump(mode="json") for fingerprint, found in sorted(facts.items())}
+        storage.publish(str(Path(run, TEXT_FACTS_FILE)), (json.dumps(content, indent=1) + "\n").encode())
+
+
+def read_text_facts(run: str) -> dict[str, TextFacts]:
+    """Return the facts by the fingerprint of the pairs. None of a run of an earlier version, nor of a damaged file."""
+    path = Path(run, TEXT_FACTS_FILE)
+    if not path.exists():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return {fingerprint: TextFacts.model_validate(facts) for fingerprint, facts in content.items()}
+    except (OSError, ValueError, AttributeError, RecursionError):
+        logger.info("%s is damaged, so where the text of the pairs is from is not known.", path)
+        return {}
