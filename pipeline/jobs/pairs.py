@@ -9,7 +9,7 @@ vocabulary.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -36,8 +36,9 @@ from pipeline.ledger import LEDGER_FILE, ledger_table
 from pipeline.options import PairsJob
 from pipeline.pairs.build_shard import PairShard, build_shard, most_frequent_tokens
 from pipeline.pairs.corpus import PairOptions
-from pipeline.pairs.encoding import Encoder, EncoderPool
+from pipeline.pairs.encoders import EncoderPool, new_encoder
 from pipeline.pairs.published_tokenizer import check_encoding, without_dropout
+from pipeline.pairs.segmenters import NONE, chosen_segmenters, versions_of
 from pipeline.text_card import CARD_FILE
 from pipeline.vocab.cut_words import check_rules
 from pipeline.vocab.kinds import maker_of
@@ -80,6 +81,10 @@ def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     recorded = recorded_options(job)
     if job.languages is None:
         del recorded["languages"]
+    segmenters = chosen_segmenters(job.word_segmenter, job.languages, text)
+    versions = versions_of(segmenters.values())
+    if versions:
+        recorded["segmenter_versions"] = versions
     identity = {
         "options": recorded,
         "seed": job.seed,
@@ -93,7 +98,7 @@ def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     options = beam_options(checked, beam_arguments, text.totals["text_bytes"])
     job = _for_workers(job, options)
     staging = plan_staging(job.output, "pairs", identity)
-    plan = PairsPlan(job, tokenizer_json, vocabulary.model, TextFolder.of(job.text, text), staging)
+    plan = PairsPlan(job, tokenizer_json, vocabulary.model, TextFolder.of(job.text, text), staging, segmenters)
     execution = partial(_execution, WritePairs(plan, _facts(job, text), provenance), options)
     return run_job("pairs", Wanted("pairs", provenance, job.overwrite), staging, options, execution)
 
@@ -107,10 +112,10 @@ def check(job: PairsJob, vocabulary: Vocabulary) -> None:
             f"--max_length {job.max_length} is more than the 16-bit positions of a shard allow. "
             f"Give at most {MAX_LENGTH}."
         )
-    if job.word_segmenter == "jieba" and not maker_of(vocabulary.model).isolates_ideographs:
+    if job.word_segmenter != NONE and not maker_of(vocabulary.model).isolates_ideographs:
         raise UsageError(
-            f"--word_segmenter jieba needs a token for each Chinese character, which {vocabulary.model} does not have. "
-            "Use a wordpiece vocabulary, or leave the flag out."
+            f"--word_segmenter {job.word_segmenter} needs tokens that spell the characters of a word, which those of "
+            f"{vocabulary.model} do not. Use a wordpiece vocabulary, or leave the flag out."
         )
 
 
@@ -159,7 +164,7 @@ class PairsPlan:
     job: the job's options, with paths that workers can open.
     tokenizer_json: the vocabulary, without BPE dropout.
     model: the kind of vocabulary. text: the folder of text shards.
-    staging: the staging area of the output folder.
+    staging: the staging area of the output folder. segmenters: as `chosen_segmenters` returns them.
     """
 
     job: PairsJob
@@ -167,6 +172,7 @@ class PairsPlan:
     model: Model
     text: TextFolder
     staging: Staging
+    segmenters: dict[str, str] = field(default_factory=dict)
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -243,7 +249,7 @@ def build_pair_shard(target: PairShard, plan: PairsPlan) -> Report:
     options = PairOptions(job.objective, job.max_length, job.short_seq_prob, job.seed, job.static_masks, masking)
     vocabulary = _vocabulary(plan.tokenizer_json)
 
-    with _encoders(plan.tokenizer_json, plan.model, job.word_segmenter).lend() as encoder:
+    with _encoders(plan.tokenizer_json, plan.model, tuple(plan.segmenters.items())).lend() as encoder:
         data, report = build_shard(target, encoder, vocabulary, options)
     return plan.staging.keep_shard(target.name, data, report)
 
@@ -255,22 +261,13 @@ def _vocabulary(tokenizer_json: bytes) -> Vocabulary:
 
 
 @lru_cache(maxsize=1)
-def _encoders(tokenizer_json: bytes, model: Model, word_segmenter: str) -> EncoderPool:
+def _encoders(tokenizer_json: bytes, model: Model, segmenters: tuple[tuple[str, str], ...]) -> EncoderPool:
     """Return this process's pool of encoders, which keep their caches from one shard to the next.
 
     `lru_cache` does not lock: two threads that call this first at the same time may each make a pool. The pool that
     the cache does not keep still serves the shard it was made for.
     """
-    return EncoderPool(partial(_new_encoder, tokenizer_json, model, word_segmenter))
-
-
-def _new_encoder(tokenizer_json: bytes, model: Model, word_segmenter: str) -> Encoder:
-    if word_segmenter == "none":
-        return Encoder(tokenizer_json, model)
-
-    from pipeline.pairs.word_segmentation import joined_words  # loads a dictionary, which takes 1 s and 150 MB
-
-    return Encoder(tokenizer_json, model, joined_words)
+    return EncoderPool(partial(new_encoder, tokenizer_json, model, segmenters))
 
 
 def add_pair_reports(reports: list[Report]) -> Report:

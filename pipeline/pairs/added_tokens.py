@@ -22,7 +22,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from tokenizers import Encoding
 
-from pipeline.pairs.encoding_cache import EncodedStrings, JoinedWords
+from pipeline.pairs.encoding_cache import EncodedStrings, MarkWords
+from pipeline.pairs.word_segmentation import KEPT
 from pipeline.words.rules import literal_tokenizer
 from schemas.ragged import offsets_of
 from schemas.vocabulary_kinds import Model, kind_of
@@ -36,11 +37,11 @@ Search = Callable[[str], object]
 class AddedTokens:
     """The added tokens of one tokenizer that are not special."""
 
-    def __init__(self, tokenizer_json: bytes, model: Model, joined_words: JoinedWords | None):
-        """Load a tokenizer.json. `joined_words` tells which words of a text continue the word before them."""
+    def __init__(self, tokenizer_json: bytes, model: Model, mark_words: MarkWords | None):
+        """Load a tokenizer.json. `mark_words` tells where words begin in scripts without spaces."""
         self._tokenizer = literal_tokenizer(tokenizer_json)
         self._needs_prefix_spaces = kind_of(model).is_byte_level and not _adds_prefix_space(self._tokenizer)
-        self._joined_words = joined_words
+        self._mark_words = mark_words
 
         added = self._tokenizer.get_added_tokens_decoder()
         self._ids = {i for i, token in added.items() if not token.special}
@@ -60,19 +61,19 @@ class AddedTokens:
         """Return the ids of N sentences, encoded by the tokenizer itself."""
         ids = [np.zeros(0, dtype=np.int32)]
         lengths: list[int] = []
-        joined: list[bool] = []
+        marks: list[int] = []
 
         for strings in _string_batches(sentences):
             texts = self._with_prefix_spaces(strings) if self._needs_prefix_spaces else strings
             for text, encoding in zip(texts, self._encode_batch(texts), strict=True):
                 ids.append(np.array(encoding.ids, dtype=np.int32))
                 lengths.append(len(encoding.ids))
-                if self._joined_words is not None:
-                    joined += _joined_tokens(encoding, text, self._joined_words)
+                if self._mark_words is not None:
+                    marks += self._marks_of(encoding, text, self._mark_words)
 
         offsets_N1 = offsets_of(np.array(lengths, dtype=np.int64))
-        joined_T = None if self._joined_words is None else np.array(joined, dtype=bool)
-        return EncodedStrings(np.concatenate(ids), offsets_N1, joined_T)
+        marks_T = None if self._mark_words is None else np.array(marks, dtype=np.int8)
+        return EncodedStrings(np.concatenate(ids), offsets_N1, marks_T)
 
     def _may_occur(self, sentence: str) -> bool:
         if self._find is not None and self._find(sentence):
@@ -85,9 +86,29 @@ class AddedTokens:
 
     def _encode_batch(self, texts: list[str]) -> list[Encoding]:
         # encode_batch_fast does not record which characters a token came from.
-        if self._joined_words is None:
+        if self._mark_words is None:
             return self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return self._tokenizer.encode_batch(texts, add_special_tokens=False)
+
+    def _marks_of(self, encoding: Encoding, text: str, mark_words: MarkWords) -> list[int]:
+        """Return the mark of each token's first character. An added token of several characters is a word."""
+        spans = {word: encoding.word_to_chars(word) or (0, 0) for word in encoding.word_ids if word is not None}
+        marks_C = mark_words([text], [[text[start:end] for start, end in spans.values()]])
+
+        marks_of_word: dict[int | None, dict[int, int]] = {}
+        place = 0
+        for word, (start, end) in spans.items():
+            marks_of_word[word] = dict(
+                zip(range(start, end), marks_C[place : place + end - start].tolist(), strict=True)
+            )
+            place += end - start
+
+        marks = []
+        for token_id, word, (first, _) in zip(encoding.ids, encoding.word_ids, encoding.offsets, strict=True):
+            of_word = marks_of_word.get(word, {})
+            is_long = token_id in self._ids and len(of_word) > 1
+            marks.append(KEPT if is_long else of_word.get(first, KEPT))
+        return marks
 
     def _with_prefix_spaces(self, sentences: list[str]) -> list[str]:
         """Return the sentences with a space before the first word, except where they begin with an added token.
@@ -120,17 +141,3 @@ def _search(contents: Iterable[str]) -> Search | None:
 def _string_batches(sentences: pa.Array) -> Iterator[list[str]]:
     for start in range(0, len(sentences), SENTENCES_AT_ONCE):
         yield sentences.slice(start, SENTENCES_AT_ONCE).to_pylist()
-
-
-def _joined_tokens(encoding: Encoding, text: str, joined_words: JoinedWords) -> list[bool]:
-    """Return for each token whether its word continues the word before it; an added token is a word."""
-    word_of_token = encoding.word_ids
-    distinct_words = [word for word in dict.fromkeys(word_of_token) if word is not None]
-
-    spellings = []
-    for word in distinct_words:
-        start, end = encoding.word_to_chars(word) or (0, 0)
-        spellings.append(text[start:end])
-
-    joined = dict(zip(distinct_words, joined_words(text, spellings), strict=True))
-    return [word is not None and joined[word] for word in word_of_token]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pipeline.commit import reports
 from pipeline.pairs.corpus import DocumentLedger, EncodedCorpus, PairOptions
-from pipeline.pairs.encoding import Encoder
+from pipeline.pairs.encoders import TextEncoder
 from pipeline.pairs.encoding_cache import EncodedStrings
 from pipeline.pairs.full_sentences import fill_rows
 from pipeline.pairs.layout import (
@@ -31,6 +31,7 @@ from pipeline.pairs.layout import (
 )
 from pipeline.pairs.nsp_sop import pair_sentences
 from pipeline.pairs.static_masks import StaticMaskDrawer, StaticMasks
+from pipeline.pairs.word_segmentation import BEGINS, CONTINUES
 from schemas import shards, storage
 from schemas.manifest import Shard, read_shard_bytes
 from schemas.ragged import offsets_of
@@ -57,7 +58,7 @@ class PairShard:
 
 
 def build_shard(
-    target: PairShard, encoder: Encoder, vocabulary: Vocabulary, options: PairOptions
+    target: PairShard, encoder: TextEncoder, vocabulary: Vocabulary, options: PairOptions
 ) -> tuple[bytes, dict[str, Any]]:
     """Return the bytes of a pair shard and its report. Raises DataError if the text shard is damaged.
 
@@ -77,7 +78,7 @@ def build_shard(
 
 
 def read_as_tokens(
-    target: PairShard, encoder: Encoder, vocabulary: Vocabulary
+    target: PairShard, encoder: TextEncoder, vocabulary: Vocabulary
 ) -> tuple[EncodedDocuments, reports.Ledger]:
     """Read and encode the text shard. Returns the ledger of documents in other languages, too.
 
@@ -96,7 +97,7 @@ def read_as_tokens(
     return to_tokens(text, encoder, vocabulary), others
 
 
-def to_tokens(text: pa.Table, encoder: Encoder, vocabulary: Vocabulary) -> EncodedDocuments:
+def to_tokens(text: pa.Table, encoder: TextEncoder, vocabulary: Vocabulary) -> EncodedDocuments:
     """Encode all sentences of a text shard.
 
     Sentences without a token (for example only invisible characters) are left out, and so are documents without tokens.
@@ -105,11 +106,10 @@ def to_tokens(text: pa.Table, encoder: Encoder, vocabulary: Vocabulary) -> Encod
     ids = []
     word_starts = []
     lengths = [np.zeros(0, dtype=np.int64)]
-    for chunk in text["sentences"].chunks:
-        for encoded in encoder.encode_chunks(chunk.flatten()):
-            ids.append(encoded.ids_T.astype(id_type))
-            word_starts.append(word_starts_of(encoded, vocabulary))
-            lengths.append(np.diff(encoded.offsets_N1))
+    for encoded in encoder.encode_text(text):
+        ids.append(encoded.ids_T.astype(id_type))
+        word_starts.append(word_starts_of(encoded, vocabulary))
+        lengths.append(np.diff(encoded.offsets_N1))
 
     # No word begins at a special token.
     special_ids = np.array(SpecialTokens.of(vocabulary).all_ids(), dtype=id_type)
@@ -132,8 +132,9 @@ def to_tokens(text: pa.Table, encoder: Encoder, vocabulary: Vocabulary) -> Encod
 def word_starts_of(encoded: EncodedStrings, vocabulary: Vocabulary) -> NDArray[np.bool_]:
     """Return (T,) bool: whether each token begins a word."""
     word_starts_T = vocabulary.starts_word_V.take(encoded.ids_T)
-    if encoded.joined_T is not None:
-        word_starts_T &= ~encoded.joined_T
+    if encoded.marks_T is not None:
+        word_starts_T[encoded.marks_T == CONTINUES] = False
+        word_starts_T[encoded.marks_T == BEGINS] = True
 
     # The first token of a sentence begins a word, whatever the vocabulary says of it.
     has_tokens_N = np.diff(encoded.offsets_N1) > 0

@@ -27,13 +27,13 @@ than N.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from pipeline.pairs.added_tokens import AddedTokens
@@ -41,7 +41,7 @@ from pipeline.pairs.encoding_cache import (
     MISSING,
     EncodedStrings,
     EncodingCache,
-    JoinedWords,
+    MarkWords,
     concatenate,
     merge_encoded,
 )
@@ -71,27 +71,33 @@ _PRINTABLE = [chr(code) for code in range(0x21, 0x7F)]
 
 
 class Encoder:
-    """A tokenizer with caches for pieces and words. Not thread-safe; see `EncoderPool`."""
+    """A tokenizer with caches for pieces and words. Not thread-safe; see encoders.py."""
 
-    def __init__(self, tokenizer_json: bytes, model: Model, joined_words: JoinedWords | None = None):
+    def __init__(self, tokenizer_json: bytes, model: Model, mark_words: MarkWords | None = None):
         """Load a tokenizer.json.
 
-        `joined_words` tells which words of a run continue the word before them, for scripts without spaces.
+        `mark_words` tells where words begin in scripts without spaces; only for WordPiece.
         """
         tokenizer = Tokenizer.from_str(tokenizer_json.decode())
         self._cutter = WordCutter(tokenizer, model)
         self._model: Any = tokenizer.model  # without the normalizer and the pre-tokenizer
-        self._added_tokens = AddedTokens(tokenizer_json, model, joined_words)
-        self._joined_words = joined_words
+        self._added_tokens = AddedTokens(tokenizer_json, model, mark_words)
+        self._mark_words = mark_words
+        self._characters_V = _characters_of_tokens(tokenizer, kind_of(model).inside_word)
 
-        # `joined_words` must see whole runs.
-        self._isolates_ideographs = joined_words is None and _isolates_ideographs(json.loads(tokenizer_json))
+        # `mark_words` has to see whole runs.
+        self._isolates_ideographs = mark_words is None and _isolates_ideographs(json.loads(tokenizer_json))
         self._keeps_white_space = kind_of(model).is_byte_level
         self._clear_caches()
 
     def encode(self, sentences: pa.Array) -> EncodedStrings:
         """Return the ids of N sentences, given as an Arrow array of strings."""
-        return concatenate(list(self.encode_chunks(sentences)), with_joined=self._joined_words is not None)
+        return concatenate(list(self.encode_chunks(sentences)), with_marks=self._mark_words is not None)
+
+    def encode_text(self, text: pa.Table) -> Iterator[EncodedStrings]:
+        """Yield the ids of all sentences of a text shard, a chunk of text at a time."""
+        for chunk in text["sentences"].chunks:
+            yield from self.encode_chunks(chunk.flatten())
 
     def encode_chunks(self, sentences: pa.Array) -> Iterator[EncodedStrings]:
         """Yield the ids of sentences, a chunk of about CHUNK_BYTES of text at a time."""
@@ -117,7 +123,7 @@ class Encoder:
         return encoded_pieces._replace(offsets_N1=encoded_pieces.offsets_N1[offsets_N1])
 
     def _clear_caches(self) -> None:
-        self._pieces = EncodingCache(with_joined=self._joined_words is not None)
+        self._pieces = EncodingCache(with_marks=self._mark_words is not None)
         self._words = EncodingCache()
 
     def _numbers_of_pieces(self, distinct: pa.Array) -> Ints:
@@ -130,8 +136,8 @@ class Encoder:
         missing = np.flatnonzero(numbers_D == MISSING)
         pieces = distinct.take(pa.array(missing))
 
-        # `joined_words` takes one run at a time, so cutting many pieces at once would gain nothing.
-        is_plain = self._cutter.is_plain(pieces) & (self._joined_words is None)
+        # `mark_words` has to see the words of all pieces.
+        is_plain = self._cutter.is_plain(pieces) & (self._mark_words is None)
         if is_plain.any():
             numbers_D[missing[is_plain]] = self._add_plain_pieces(pieces.filter(pa.array(is_plain)))
         if not is_plain.all():
@@ -149,16 +155,27 @@ class Encoder:
         strings = pieces.to_pylist()
         words_of_piece = self._cutter.cut_any(strings)
         words = list(chain.from_iterable(words_of_piece))
-        ids_T, offsets_W1, joined_T = self._encode_words(pa.array(words, pa.string()))
+        ids_T, offsets_W1, marks_T = self._encode_words(pa.array(words, pa.string()))
 
-        if self._joined_words is not None:
+        if self._mark_words is not None:
             runs = self._cutter.runs_of(strings)
-            joined = map(self._joined_words, runs, words_of_piece)
-            joined_W = np.fromiter(chain.from_iterable(joined), bool, len(words))
-            joined_T = np.repeat(joined_W, np.diff(offsets_W1))
+            marks_C = self._mark_words(runs, words_of_piece)
+            marks_T = marks_C[self._first_characters(words, ids_T, offsets_W1)]
 
         words_P = np.fromiter(map(len, words_of_piece), np.int64, len(pieces))
-        return self._pieces.add(pieces, EncodedStrings(ids_T, offsets_W1[offsets_of(words_P)], joined_T))
+        return self._pieces.add(pieces, EncodedStrings(ids_T, offsets_W1[offsets_of(words_P)], marks_T))
+
+    def _first_characters(self, words: list[str], ids_T: NDArray[np.int32], offsets_W1: Ints) -> Ints:
+        """Return (T,) the place of each token's first character in the words, laid end to end.
+
+        WordPiece's tokens spell their word; one that does not, [UNK], stands for a whole word.
+        """
+        starts_W1 = offsets_of(np.fromiter(map(len, words), np.int64, len(words)))
+        tokens_W = np.diff(offsets_W1)
+
+        before_T1 = offsets_of(self._characters_V[ids_T])
+        first_T = np.repeat(starts_W1[:-1] - before_T1[offsets_W1[:-1]], tokens_W) + before_T1[:-1]
+        return np.minimum(first_T, np.repeat(starts_W1[1:] - 1, tokens_W))
 
     def _encode_words(self, words: pa.Array) -> EncodedStrings:
         numbered = words.dictionary_encode()
@@ -180,31 +197,13 @@ class Encoder:
         return EncodedStrings(ids_T, offsets_of(lengths_W), None)
 
 
-class EncoderPool:
-    """The encoders of one worker process, each lent to one thread at a time.
-
-    Beam runs several bundles in one process, each in a thread, and an encoder changes its caches while it encodes. A
-    pool grows to the largest number of shards that were ever built at the same time. Thread-local encoders would be
-    safe too, but Beam ends idle threads, and their caches would be lost.
-    """
-
-    def __init__(self, make: Callable[[], Encoder]):
-        """Start without encoders; `make` is called when all are lent."""
-        self._make = make
-        self._idle: list[Encoder] = []
-
-    @contextmanager
-    def lend(self) -> Iterator[Encoder]:
-        """Lend an encoder for the duration of a `with` block."""
-        try:
-            encoder = self._idle.pop()  # atomic, as `append` is
-        except IndexError:
-            encoder = self._make()
-
-        yield encoder
-
-        # Not reached after an exception: the caches of an encoder that was interrupted may be incomplete.
-        self._idle.append(encoder)
+def _characters_of_tokens(tokenizer: Tokenizer, inside_word: str) -> Ints:
+    """Return (V,) the number of characters of each token, without the mark of those inside a word."""
+    tokens = tokenizer.get_vocab()
+    characters_V = np.zeros(max(tokens.values(), default=-1) + 1, np.int64)
+    for token, token_id in tokens.items():
+        characters_V[token_id] = len(token.removeprefix(inside_word))
+    return characters_V
 
 
 def _isolates_ideographs(tokenizer: dict[str, Any]) -> bool:

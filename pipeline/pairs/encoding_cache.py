@@ -33,20 +33,20 @@ _MIXERS = (np.uint64(GOLDEN), np.uint64(MIX_1), np.uint64(MIX_2))
 # Masks for the lowest 0, 1, ... 8 bytes of a word.
 _LOWEST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(_WORD_BYTES + 1)], dtype=np.uint64)
 
-JoinedWords = Callable[[str, list[str]], list[bool]]
-"""A function from a text and its words to whether each word continues the word before it."""
+MarkWords = Callable[[list[str], list[list[str]]], NDArray[np.int8]]
+"""A function from texts and the words of each to marks of all characters of all words (word_segmentation.py)."""
 
 
 class EncodedStrings(NamedTuple):
     """N strings end to end: string i is ids_T[offsets_N1[i] : offsets_N1[i + 1]].
 
-    joined_T is true for the tokens of words that continue the word before them, according to the encoder's
-    `joined_words`. It is None if there is no such function.
+    marks_T has the mark of each token's first character, according to the encoder's `mark_words`. It is None if there
+    is no such function.
     """
 
     ids_T: NDArray[np.int32]
     offsets_N1: Ints
-    joined_T: NDArray[np.bool_] | None
+    marks_T: NDArray[np.int8] | None
 
     def take(self, indices: Ints) -> EncodedStrings:
         """Return the strings with these indices, in this order."""
@@ -54,29 +54,29 @@ class EncodedStrings(NamedTuple):
         lengths = self.offsets_N1[indices + 1] - starts
 
         ids_T = take_ranges(self.ids_T, starts, lengths)
-        joined_T = None
-        if self.joined_T is not None:
-            joined_T = take_ranges(self.joined_T, starts, lengths)
-        return EncodedStrings(ids_T, offsets_of(lengths), joined_T)
+        marks_T = None
+        if self.marks_T is not None:
+            marks_T = take_ranges(self.marks_T, starts, lengths)
+        return EncodedStrings(ids_T, offsets_of(lengths), marks_T)
 
 
-def concatenate(parts: list[EncodedStrings], with_joined: bool) -> EncodedStrings:
-    """Return the strings of all parts in order. If `with_joined`, all parts must have joined_T."""
+def concatenate(parts: list[EncodedStrings], with_marks: bool) -> EncodedStrings:
+    """Return the strings of all parts in order. If `with_marks`, all parts must have marks_T."""
     no_id = np.zeros(0, dtype=np.int32)
     ids_T = np.concatenate([no_id, *[part.ids_T for part in parts]])
     lengths = [np.diff(part.offsets_N1) for part in parts]
     offsets_N1 = offsets_of(np.concatenate([np.zeros(0, dtype=np.int64), *lengths]))
 
-    joined_T = None
-    if with_joined:
-        joined = [part.joined_T for part in parts if part.joined_T is not None]
-        joined_T = np.concatenate([np.zeros(0, dtype=bool), *joined])
-    return EncodedStrings(ids_T, offsets_N1, joined_T)
+    marks_T = None
+    if with_marks:
+        marks = [part.marks_T for part in parts if part.marks_T is not None]
+        marks_T = np.concatenate([np.zeros(0, dtype=np.int8), *marks])
+    return EncodedStrings(ids_T, offsets_N1, marks_T)
 
 
 def merge_encoded(zeros: EncodedStrings, ones: EncodedStrings, from_ones_N: NDArray[np.bool_]) -> EncodedStrings:
     """Merge two lists of strings: take the next of `ones` where `from_ones_N` is true, else the next of `zeros`."""
-    both = concatenate([zeros, ones], with_joined=zeros.joined_T is not None)
+    both = concatenate([zeros, ones], with_marks=zeros.marks_T is not None)
     ones_before_N = offsets_of(from_ones_N)[:-1]
     zeros_before_N = np.arange(len(from_ones_N)) - ones_before_N
     zeros_count = len(zeros.offsets_N1) - 1
@@ -89,15 +89,15 @@ class EncodingCache:
     Not thread-safe: `add` changes several attributes, one after the other.
     """
 
-    def __init__(self, with_joined: bool = False):
-        """Make an empty cache. `with_joined`: whether strings come with `joined_T`."""
+    def __init__(self, with_marks: bool = False):
+        """Make an empty cache. `with_marks`: whether strings come with `marks_T`."""
         self.bytes = 0  # of strings and ids
         self._numbers_of_keys = KeyTable()
         self._numbers_of_others: dict[str, int] = {}  # strings without a key; see keys_of
         self._ids = GrowingArray(np.int32)
         self._offsets = GrowingArray(np.int64)
         self._offsets.append(np.zeros(1, dtype=np.int64))
-        self._joined = GrowingArray(np.bool_) if with_joined else None
+        self._marks = GrowingArray(np.int8) if with_marks else None
 
     def __len__(self) -> int:
         """Return the number of strings."""
@@ -106,8 +106,8 @@ class EncodingCache:
     @property
     def encoded(self) -> EncodedStrings:
         """All strings of the cache, in the order of their numbers."""
-        joined_T = None if self._joined is None else self._joined.values
-        return EncodedStrings(self._ids.values, self._offsets.values, joined_T)
+        marks_T = None if self._marks is None else self._marks.values
+        return EncodedStrings(self._ids.values, self._offsets.values, marks_T)
 
     def find(self, strings: pa.Array) -> Ints:
         """Return (N,) int64: the numbers of strings, MISSING for those that the cache does not contain."""
@@ -135,8 +135,8 @@ class EncodingCache:
         self.bytes += len(bytes_of(strings)[0]) + encoded.ids_T.nbytes
         self._offsets.append(self._offsets.values[-1] + encoded.offsets_N1[1:])
         self._ids.append(encoded.ids_T)
-        if self._joined is not None and encoded.joined_T is not None:
-            self._joined.append(encoded.joined_T)
+        if self._marks is not None and encoded.marks_T is not None:
+            self._marks.append(encoded.marks_T)
         return numbers_N
 
 

@@ -1,91 +1,143 @@
-"""Finds where Chinese words begin, so that whole words can be masked although every character is a token.
+"""Finds where words begin in scripts without spaces, so that whole words can be masked.
 
-jieba cuts a run of text into words, while BERT's rules make every ideograph a separate word. The two are aligned by
-counting: the k-th ideograph of the run is the k-th ideograph among BERT's words, however normalization changed the
-characters between them. Token ids do not change, only `word_starts` does. The rule is that of Chinese-BERT-wwm
-(arXiv:1906.08101).
+BERT's rules make every ideograph a word, and a run of kana or of Thai letters one word, however long. A segmenter
+(segmenters.py) cuts the same text into words of its language, and each character of BERT's words gets a mark:
+
+    CONTINUES   the first character of one of BERT's words: the segmenter's word began before it
+    BEGINS      a character inside one of BERT's words: a word of the segmenter begins here
+    KEPT        all others, also in other scripts: what the vocabulary says of the token counts
+
+A token has the mark of its first character. So a token that crosses the beginning of a segmenter's word joins both
+words: the next token, in the middle of the second one, does not begin a word. Token ids do not change, only
+`word_starts` does. In Chinese this is the rule of Chinese-BERT-wwm (arXiv:1906.08101).
+
+The segmenter reads the text as it was written, while BERT's words are normalized. Both are aligned by counting: the
+k-th letter of the script in the text is the k-th one in BERT's words. Other characters may come, go or change in
+between, and so may combining marks, such as a Thai vowel above its consonant. Where the numbers differ, the segmenter
+gets the normalized words instead.
+
+Shape suffixes: R runs, C characters of all runs, B those of them that are no combining marks, K the letters.
 """
 
 from __future__ import annotations
 
-import threading
-import warnings
-from functools import lru_cache
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
 
-with warnings.catch_warnings():  # Python 3.12 warns about jieba's regular expressions
-    warnings.simplefilter("ignore")
-    import jieba
+import numpy as np
+from numpy.typing import NDArray
 
-_IDEOGRAPH_RANGES = (
-    (0x4E00, 0x9FFF),
-    (0x3400, 0x4DBF),
-    (0x20000, 0x2A6DF),
-    (0x2A700, 0x2B73F),
-    (0x2B740, 0x2B81F),
-    (0x2B820, 0x2CEAF),
-    (0xF900, 0xFAFF),
-    (0x2F800, 0x2FA1F),
-)
-"""The code points that google-research/bert's tokenizer makes separate words (`_is_chinese_char`)."""
-_FIRST_IDEOGRAPH = 0x3400
+from pipeline.words.arrow import Bools, Ints
+from schemas.ragged import offsets_of
 
-_loading = threading.Lock()
+KEPT, CONTINUES, BEGINS = 0, 1, 2
+
+Cut = Callable[[str], list[int]]
+"""A function from a text to the places at which its words begin; its end may be one, too."""
+
+Ranges = tuple[tuple[int, int], ...]
+"""The first and the last code point of each range."""
 
 
-def is_ideograph(character: str) -> bool:
-    """Return whether BERT's rules make a character a separate word."""
-    point = ord(character)
-    if point < _FIRST_IDEOGRAPH:  # most characters of most text
-        return False
-    return any(first <= point <= last for first, last in _IDEOGRAPH_RANGES)
+@dataclass(frozen=True)
+class Script:
+    """The letters that a segmenter decides about, and the combining marks among them, which belong to a letter."""
+
+    letters: Ranges
+    combining: Ranges = ()
 
 
-def segmenter() -> Any:
-    """Return jieba with its packaged dictionary, unaffected by words that other code adds or by a cache in /tmp.
+class WordMarker:
+    """Marks the characters of BERT's words as a segmenter cuts them. As thread-safe as the segmenter is."""
 
-    All threads of a process share it, because cutting only reads it. Without the lock, each thread might load a
-    dictionary, which takes a second and 150 MB.
+    def __init__(self, cut: Cut, script: Script):
+        """Take the segmenter and what it decides about."""
+        self._cut = cut
+        self._script = script
+
+    def __call__(self, runs: list[str], words_of_run: list[list[str]]) -> NDArray[np.int8]:
+        """Return (C,) the mark of each character of the words of all runs, end to end.
+
+        Example: of the run `"\u6211\u7231\u5317\u4eac"` and its four words, only the last one CONTINUES.
+        """
+        spelled = ["".join(words) for words in words_of_run]
+        found = _find_letters(spelled, self._script)
+        marks_C = np.full(found.characters, KEPT, np.int8)
+        if len(found.place_K) == 0:
+            return marks_C[:-1]
+
+        begins_K, follows_K, is_last_K = self._segment(runs, spelled, found)
+        is_first_C = np.zeros(found.characters, dtype=bool)
+        is_first_C[_starts_of(list(chain.from_iterable(words_of_run)))] = True
+
+        letter_K = found.base_B[found.place_K]
+        marks_C[letter_K[is_first_C[letter_K] & follows_K]] = CONTINUES
+        marks_C[letter_K[~is_first_C[letter_K] & begins_K]] = BEGINS
+
+        # A letter of another script inside of BERT's word, after the end of the segmenter's word.
+        is_other_B = ~found.is_letter_B & ~is_first_C[found.base_B]
+        next_K = found.place_K + 1
+        marks_C[found.base_B[next_K[is_last_K & is_other_B[next_K]]]] = BEGINS
+        return marks_C[:-1]
+
+    def _segment(self, runs: list[str], spelled: list[str], found: _Letters) -> tuple[Bools, Bools, Bools]:
+        """Return of each letter whether it begins a word, follows another letter of its word, and is the word's last.
+
+        found: the letters of the words (`spelled`).
+        """
+        texts = runs
+        written = _find_letters(texts, self._script)
+        differs_R = written.letters_R != found.letters_R
+        if differs_R.any():
+            texts = [words if differs else run for run, words, differs in zip(runs, spelled, differs_R, strict=True)]
+            written = _find_letters(texts, self._script)
+
+        begins_C = np.zeros(written.characters, dtype=bool)
+        starts_R1 = _starts_of(texts)
+        begins_C[starts_R1] = True
+        for run in np.flatnonzero(written.letters_R):
+            begins_C[starts_R1[run] + np.array(self._cut(texts[run]), np.int64)] = True
+
+        begins_B = begins_C[written.base_B]
+        begins_B[0] = True
+        begins_K = begins_B[written.place_K]
+        return begins_K, ~begins_K & written.is_letter_B[written.place_K - 1], begins_B[written.place_K + 1]
+
+
+class _Letters(NamedTuple):
+    """Where letters are in texts laid end to end, after which a NUL stands, so that each letter has a next character.
+
+    characters: C. base_B: the characters that are no combining marks. is_letter_B: which of them are letters. place_K:
+    the places of letters in base_B. letters_R: the number of letters of each text.
     """
-    with _loading:
-        return _load()
+
+    characters: int
+    base_B: Ints
+    is_letter_B: Bools
+    place_K: Ints
+    letters_R: Ints
 
 
-@lru_cache(maxsize=1)
-def _load() -> Any:
-    tokenizer = jieba.Tokenizer()
-    tokenizer.FREQ, tokenizer.total = tokenizer.gen_pfdict(tokenizer.get_dict_file())
-    tokenizer.initialized = True  # otherwise cutting would load the dictionary again, and modify it
-    return tokenizer
+def _find_letters(texts: list[str], script: Script) -> _Letters:
+    points_C = np.frombuffer(("".join(texts) + "\0").encode("utf-32-le", "surrogatepass"), np.uint32)
+    base_B = np.flatnonzero(~_in_ranges(points_C, script.combining))
+    is_letter_B = _in_ranges(points_C[base_B], script.letters)
+    place_K = np.flatnonzero(is_letter_B)
+
+    starts_R1 = _starts_of(texts)
+    letters_R = np.diff(np.searchsorted(base_B[place_K], starts_R1))
+    return _Letters(len(points_C), base_B, is_letter_B, place_K, letters_R)
 
 
-def joined_words(run: str, words: list[str]) -> list[bool]:
-    """Return for each of BERT's `words` of a run whether it continues the Chinese word before it.
-
-    Example: `joined_words("我爱北京", ["我", "爱", "北", "京"])` -> `[False, False, False, True]`.
-    """
-    if not any(map(is_ideograph, run)):
-        return [False] * len(words)
-
-    # The k-th ideograph of the words is the k-th of the run. Some words contain several, or one among other characters:
-    # added tokens, and ideographs that a published tokenizer does not isolate. They never continue a word.
-    joined = []
-    continues = iter(_continuing_ideographs(run))
-    for word in words:
-        continues_of_word = [next(continues, False) for character in word if is_ideograph(character)]
-        joined.append(len(word) == 1 and any(continues_of_word))
-    return joined
+def _starts_of(texts: list[str]) -> Ints:
+    """Return where each text begins if all are laid end to end, and the end."""
+    return offsets_of(np.fromiter(map(len, texts), np.int64, len(texts)))
 
 
-def _continuing_ideographs(run: str) -> list[bool]:
-    """Return for each ideograph of a run whether it continues the word of an ideograph directly before it."""
-    continues = []
-    for word in segmenter().cut(run):
-        follows_ideograph = False
-        for character in word:
-            if is_ideograph(character):
-                continues.append(follows_ideograph)
-                follows_ideograph = True
-            else:
-                follows_ideograph = False
-    return continues
+def _in_ranges(points: NDArray[np.uint32], ranges: Ranges) -> Bools:
+    found = np.zeros(len(points), dtype=bool)
+    for first, last in ranges:
+        found |= (points >= first) & (points <= last)
+    return found

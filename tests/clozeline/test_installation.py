@@ -90,6 +90,8 @@ def test_the_packages_that_all_parts_need_are_those_of_pyproject() -> None:
         ("tqdm", "trainer", "trainer"),
         ("tqdm", "pipeline", "pipeline"),
         ("jieba", "pipeline", "chinese"),
+        ("sudachidict_small", "pipeline", "japanese"),
+        ("pythainlp", "pipeline", "thai"),
         ("s3fs", "trainer", "s3"),
         ("gcsfs", "trainer", "gcs"),
         ("torch.nothing", "trainer", None),

@@ -1,5 +1,7 @@
 """Finished folders of pairs: every objective and option, as other libraries read them."""
 
+import json
+from importlib.metadata import version
 from pathlib import Path
 
 import polars
@@ -7,6 +9,7 @@ import pyarrow as pa
 import pytest
 from tokenizers import Tokenizer
 
+from pipeline.pairs.segmenters import SEGMENTERS
 from schemas import shards
 from schemas.manifest import read_manifest
 from schemas.vocabulary import read_vocabulary
@@ -62,24 +65,84 @@ def test_chinese_words_begin_where_jieba_says(command, tmp_path) -> None:
         ("vocab", "--text", text, "--output", vocab, "--model", "wordpiece", "--size", 60),
         *(
             ("pairs", "--text", text, "--vocab", vocab, "--output", tmp_path / name, "--objective", "sop", *flags)
-            for name, flags in (("plain", ()), ("words", ("--word_segmenter", "jieba")))
+            for name, flags in (
+                ("plain", ()),
+                ("words", ("--word_segmenter", "jieba")),
+                ("auto", ("--word_segmenter", "auto")),
+            )
         ),
     ):
         done = command(*arguments)
         assert done.returncode == 0 and done.stderr == "", done.stderr
     vocabulary = read_vocabulary(str(vocab))
-    plain, words = (
+    plain, words, auto = (
         shards.decode_table(
             next((tmp_path / name).glob("*.arrow")).read_bytes(), name, shards.pairs_schema(vocabulary.size)
         )
-        for name in ("plain", "words")
+        for name in ("plain", "words", "auto")
     )
+    assert auto == words  # the text's language
     assert plain.drop("word_starts") == words.drop("word_starts")  # the segmenter changes no id
     for row in words.to_pylist():
         joined = [
             vocabulary.tokens[i] for i, starts in zip(row["input_ids"], row["word_starts"], strict=True) if not starts
         ]
         assert joined[:1] == ["[CLS]"] and {"\u4eac", "\u5b89", "\u95e8"} >= set(joined) - {"[CLS]", "[SEP]"} != set()
+
+
+LANGUAGES = {
+    "ja": ("日本語の文章です", ["日本", "語", "の", "文章", "です"]),
+    "th": ("ฉันรักภาษาไทยเพราะฉันเป็นคนไทย", ["ฉัน", "รัก", "ภาษาไทย", "เพราะ", "ฉัน", "เป็น", "คนไทย"]),
+    "zh": ("我爱北京天安门", ["我", "爱", "北京", "天安门"]),
+    "de": ("Die Katze sieht den Hund im Garten", ["Die", "Katze", "sieht", "den", "Hund", "im", "Garten"]),
+}
+
+
+def read_words(folder: Path, of_name: str) -> dict[str, list[str]]:
+    """Return the words of each document, as `word_starts` has them, and check that ids are those of another folder."""
+    vocabulary = read_vocabulary(str(folder / "vocabulary"))
+    tables = [
+        shards.decode_table(next(path.glob("*.arrow")).read_bytes(), path.name, shards.pairs_schema(vocabulary.size))
+        for path in (folder, folder.parent / of_name)
+    ]
+    assert tables[0].drop("word_starts") == tables[1].drop("word_starts")  # a segmenter changes no id
+    words: dict[str, list[str]] = {}
+    for row in tables[0].to_pylist():
+        of_document = words.setdefault(row["document_a"], [])
+        for token_id, starts in zip(row["input_ids"], row["word_starts"], strict=True):
+            token = vocabulary.tokens[token_id].removeprefix("##")
+            if starts:
+                of_document.append(token)
+            elif token_id not in vocabulary.special_ids:
+                of_document[-1] += token
+    return {"".join(found): found for found in words.values()}
+
+
+@pytest.mark.parametrize("segmenter", ["auto", "sudachi", "nlpo3"])
+def test_each_language_has_the_words_of_its_segmenter(command, tmp_path, segmenter: str) -> None:
+    """In one folder, without labels. A segmenter that was named decides about all documents."""
+    documents = [json.dumps({"text": text}, ensure_ascii=False) for text, _ in LANGUAGES.values()]
+    (tmp_path / "in.jsonl").write_text("\n".join(documents))
+    text, vocab, out = tmp_path / "text", tmp_path / "vocab", tmp_path / "words"
+    pairs = ("pairs", "--text", text, "--vocab", vocab, "--objective", "doc_sentences", "--output")
+    for arguments in (
+        ("shard", "--input", tmp_path / "in.jsonl", "--output", text, "--language", "auto", "--num_shards", 1),
+        ("vocab", "--text", text, "--output", vocab, "--model", "wordpiece", "--size", 400, "--min_frequency", 99),
+        (*pairs, tmp_path / "plain"),
+        (*pairs, out, "--word_segmenter", segmenter),
+    ):
+        done = command(*arguments)
+        assert done.returncode == 0, done.stderr
+
+    found = read_words(out, "plain")
+    for code, (sentence, words) in LANGUAGES.items():
+        is_cut = segmenter == "auto" or code == "de" or SEGMENTERS[segmenter].language == code
+        if code != "zh" or segmenter != "sudachi":  # which cuts Chinese too, in its way
+            assert (found[sentence.replace(" ", "")] == words) == is_cut, code
+
+    used = SEGMENTERS if segmenter == "auto" else [segmenter]
+    versions = {package: version(package) for name in used for package in SEGMENTERS[name].packages}
+    assert read_manifest(str(out), "pairs").options["segmenter_versions"] == versions
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])

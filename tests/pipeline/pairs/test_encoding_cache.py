@@ -11,11 +11,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer, models
 from tokenizers.pre_tokenizers import ByteLevel
 
 from pipeline.pairs import encoding
-from pipeline.pairs.encoding import Encoder, EncoderPool
+from pipeline.pairs.encoders import EncoderPool
+from pipeline.pairs.encoding import Encoder
 from pipeline.pairs.encoding_cache import MISSING, EncodedStrings, EncodingCache, KeyTable
 from pipeline.vocab.kinds import maker_of
 from pipeline.words.rules import normalizer
@@ -52,9 +54,14 @@ SENTENCES = st.lists(
 )
 
 
-def continues(run: str, words: list[str]) -> list[bool]:
-    """A rule that looks at both the run and the word."""
-    return [i > 0 and (len(word) + len(run)) % 2 == 0 for i, word in enumerate(words)]
+def marks_of(run: str, words: list[str]) -> list[int]:
+    """A mark for each character of the words, by a rule that looks at both the run and the place in the word."""
+    return [(len(run) + place + number) % 3 for number, word in enumerate(words) for place in range(len(word))]
+
+
+def mark_all(runs: list[str], words_of_run: list[list[str]]) -> NDArray[np.int8]:
+    marks = [mark for run, words in zip(runs, words_of_run, strict=True) for mark in marks_of(run, words)]
+    return np.array(marks, np.int8)
 
 
 @pytest.mark.parametrize("model", ["wordpiece", "bytebpe"])
@@ -71,26 +78,30 @@ def test_lots_of_sentences_equal_the_library(model: Model, with_added: bool, lot
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(encoding, "MAX_CACHED_PIECES", most)
         for lot in lots:
-            ids_T, offsets_N1, joined_T = encoder.encode(pa.array(lot, pa.string()))
+            ids_T, offsets_N1, marks_T = encoder.encode(pa.array(lot, pa.string()))
             expected = [library.encode(sentence, add_special_tokens=False).ids for sentence in lot]
             assert [ids_T[a:b].tolist() for a, b in itertools.pairwise(offsets_N1)] == expected
-            assert joined_T is None and ids_T.dtype == np.int32 and offsets_N1.dtype == np.int64
+            assert marks_T is None and ids_T.dtype == np.int32 and offsets_N1.dtype == np.int64
 
 
 @given(lots=st.lists(SENTENCES, min_size=1, max_size=3), most=st.sampled_from([0, 2, 1_000_000]))
 @settings(max_examples=20, deadline=None)
-def test_joined_words_mark_all_tokens_of_a_word(lots: list[list[str]], most: int) -> None:
+def test_a_token_has_the_mark_of_its_first_character(lots: list[list[str]], most: int) -> None:
     data = small_tokenizer("wordpiece")
     library: Any = Tokenizer.from_str(data.decode())
-    whole_words = Tokenizer(library.model)
-    encoder = Encoder(data, "wordpiece", continues)
+    encoder = Encoder(data, "wordpiece", mark_all)
 
-    def plain(run: str) -> list[tuple[int, bool]]:
-        """(id, joined) of each token of a run."""
+    def plain(run: str) -> list[tuple[int, int]]:
+        """(id, mark) of each token of a run."""
         words = [word for word, _ in library.pre_tokenizer.pre_tokenize_str(library.normalizer.normalize_str(run))]
-        found = []
-        for word, joined in zip(words, continues(run, words), strict=True):
-            found += [(i, joined) for i in whole_words.encode(word, add_special_tokens=False).ids]
+        marks = marks_of(run, words)
+        found, place = [], 0
+        for word in words:
+            first = place
+            for token in library.model.tokenize(word):
+                found.append((token.id, marks[first]))
+                first += len(token.value.removeprefix("##"))
+            place += len(word)
         return found
 
     with pytest.MonkeyPatch.context() as patched:
@@ -98,8 +109,8 @@ def test_joined_words_mark_all_tokens_of_a_word(lots: list[list[str]], most: int
         for lot in lots:
             encoded = encoder.encode(pa.array(lot, pa.string()))
             expected = [pair for sentence in lot for run in sentence.split(" ") for pair in plain(run)]
-            assert encoded.joined_T is not None
-            assert list(zip(encoded.ids_T.tolist(), encoded.joined_T.tolist(), strict=True)) == expected
+            assert encoded.marks_T is not None
+            assert list(zip(encoded.ids_T.tolist(), encoded.marks_T.tolist(), strict=True)) == expected
 
 
 def held(cache: EncodingCache) -> list[str]:
@@ -113,14 +124,14 @@ def held(cache: EncodingCache) -> list[str]:
 def test_a_full_cache_is_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before new ones are added, and only when there are more than allowed; their words go with them."""
     monkeypatch.setattr(encoding, "MAX_CACHED_PIECES", 2)
-    encoder = Encoder(small_tokenizer("wordpiece"), "wordpiece", continues)
+    encoder = Encoder(small_tokenizer("wordpiece"), "wordpiece", mark_all)
     known = []
     for text in ("a", "b", "c", "ab", "a b"):
         encoder.encode(pa.array([text]))
         known.append((held(encoder._pieces), held(encoder._words)))
         cached = encoder._pieces.encoded
-        assert cached.joined_T is not None
-        assert len(cached.joined_T) == len(cached.ids_T)
+        assert cached.marks_T is not None
+        assert len(cached.marks_T) == len(cached.ids_T)
     assert [pieces for pieces, _ in known] == [["a"], ["a", "b"], ["a", "b", "c"], ["ab"], [" b", "a", "ab"]]
     assert [words for _, words in known] == [["a"], ["a", "b"], ["a", "b", "c"], ["ab"], ["a", "ab", "b"]]
 
@@ -162,10 +173,10 @@ def test_a_cache_is_a_dictionary(lots: list[dict[str, list[int]]]) -> None:
 
         strings = [*reversed(plain), *plain]
         numbers_R = cache.find(pa.array(strings, pa.string()))
-        ids_T, offsets_R1, joined_T = cache.encoded.take(numbers_R)
+        ids_T, offsets_R1, marks_T = cache.encoded.take(numbers_R)
         assert ids_T.tolist() == [i for string in strings for i in plain[string]]
         assert np.diff(offsets_R1).tolist() == [len(plain[string]) for string in strings]
-        assert offsets_R1[0] == 0 and joined_T is None
+        assert offsets_R1[0] == 0 and marks_T is None
         assert ids_T.dtype == np.int32 and numbers_R.dtype == np.int64
 
 

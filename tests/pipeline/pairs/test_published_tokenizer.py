@@ -177,16 +177,17 @@ def test_every_spelling_next_to_everything(variant) -> None:
 
 @pytest.mark.parametrize("texts", [["\u5317\u4eac\u5927\u5b66 covid19"], ["a covid19 \u5317\u4eac", "the dog"]])
 def test_chinese_words_around_added_tokens(vocab: Path, texts: list[str]) -> None:
-    from pipeline.pairs.word_segmentation import joined_words
+    from pipeline.pairs.segmenters import word_marker
+    from pipeline.pairs.word_segmentation import CONTINUES
 
     data = published(vocab, None, [AddedToken("covid19"), AddedToken("\u5927")])
-    ids, _, joined = Encoder(data, "wordpiece", joined_words).encode(pa.array(texts))
+    ids, _, marks = Encoder(data, "wordpiece", word_marker("jieba")).encode(pa.array(texts))
     plain, _, none = Encoder(data, "wordpiece").encode(pa.array(texts))
-    assert ids.tolist() == plain.tolist() and none is None and joined is not None
+    assert ids.tolist() == plain.tolist() and none is None and marks is not None
 
     # jieba: the words are 北京大学, or 北京.
     expected = {1: [False, True, True, True, False], 2: [False, False, False, True, False, False]}[len(texts)]
-    assert joined.tolist() == expected
+    assert (marks == CONTINUES).tolist() == expected
 
 
 def test_added_tokens_begin_words_and_are_readable(byte_vocab: Path) -> None:
