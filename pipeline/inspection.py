@@ -25,7 +25,7 @@ from schemas.statistics import (
     schema_of_file,
     unigrams_entry,
 )
-from schemas.text_facts import TextFacts, facts_of
+from schemas.text_facts import DomainFacts, TextFacts, facts_of, with_others
 from schemas.vocabulary import (
     COUNTS_FILE,
     TOKENIZER_FILE,
@@ -207,6 +207,9 @@ def show_statistics(statistics: dict[str, Any]) -> Iterator[str]:
     for name, value in statistics.items():
         if value is None:
             continue
+        if name == "domains":
+            yield from _show_domains(DomainFacts.model_validate(value))
+            continue
         if name.startswith(LOG2):
             # Example: [1, 0, 3] -> {"1": 1, "2-3": 0, "4-7": 3}
             name = name.removeprefix(LOG2)
@@ -278,6 +281,13 @@ def _show_text_facts(text: TextFacts) -> Iterator[str]:
     for corpus in text.corpora:
         said = "  ".join(filter(None, [corpus.license or "license not stated", corpus.url, corpus.date]))
         yield f"    {corpus.name:<26} {corpus.documents:>15,}  {said}"
+    if text.domains is not None:
+        yield from _show_domains(text.domains)
+
+
+def _show_domains(domains: DomainFacts) -> Iterator[str]:
+    yield _labeled("domains", f"{domains.hosts:,} hosts of {domains.documents:,} documents, before copies are dropped")
+    yield from _bars(with_others(domains))
 
 
 def _show_lengths(name: str, lengths: list[int], more: str = "") -> Iterator[str]:

@@ -1,8 +1,7 @@
 """What came in, on the cards of a text and of its pairs: files, corpora, what each stage left out, languages, lengths.
 
 This module computes the contents; templates/came_in.html renders them on both pages, and templates/text_card.html is
-the page of a text. Like all cards they hold no paths. There are no domains: records of the web have the source `web`,
-and no count of their hosts is kept, of which a crawl has millions.
+the page of a text. Like all cards they hold no paths.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 from schemas.charts import Bar, bars, short
 from schemas.manifest import Manifest
 from schemas.pages import render
-from schemas.text_facts import CorpusFacts, TextFacts
+from schemas.text_facts import CorpusFacts, TextFacts, with_others
 
 CARD_FILE = "card.html"
 
@@ -68,6 +67,8 @@ def came_in(facts: TextFacts) -> dict[str, Any]:
             for stage in facts.left_out
         ],
         "cleaning": bars(facts.cleaning, sum(count for _, count in facts.cleaning)),
+        "domains": facts.domains,
+        "domain_bars": bars(with_others(facts.domains), facts.domains.documents) if facts.domains else [],
         "language": facts.language,
         "languages": bars(facts.languages, facts.documents),
         "sentences": _log2_bars(facts.sentences_per_document),

@@ -23,7 +23,7 @@ from pydantic.dataclasses import dataclass
 
 from schemas import FORMAT_VERSION, storage
 from schemas.errors import DataError
-from schemas.text_facts import TextFacts
+from schemas.text_facts import DomainFacts, TextFacts
 
 NAME = "manifest.json"
 ADVICE = "Copy the folder again or rebuild it with --overwrite."
@@ -136,7 +136,7 @@ _Positive = Annotated[int, Field(gt=0, lt=2**31)]
 NEEDED: dict[FolderKind, type[BaseModel]] = {
     "text": _needed(
         totals=_needed(text_bytes=Count),
-        statistics=_needed(documents_by_source=dict[str, Count]),
+        statistics=_needed(documents_by_source=dict[str, Count], domains=(DomainFacts | None, None)),
     ),
     "counts": _needed(
         options=_needed(partitions=_Positive),

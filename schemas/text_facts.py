@@ -46,10 +46,24 @@ class LeftOut(BaseModel):
     largest: list[tuple[str, str, Size]]
 
 
+class DomainFacts(BaseModel):
+    """Where pages of the web are from: counts of documents by the host of their URL, before copies are dropped.
+
+    hosts: their number. documents: those that have a host. largest: (host, documents), largest first, then by name.
+    """
+
+    model_config = _FACTS
+
+    hosts: Size
+    documents: Size
+    largest: list[Named] = Field(max_length=MAX_LISTED)
+
+
 class TextFacts(BaseModel):
     """The facts. files, bytes: of the input, as stored. sources, languages: (name, documents), largest first.
 
     language: of the job; "auto" if it found that of each document, and only then are there `languages`.
+    domains: only of input with URLs.
     sentences_per_document, characters_per_sentence: counts by powers of two; item i is that of 2**i to 2**(i+1) - 1.
     """
 
@@ -67,6 +81,7 @@ class TextFacts(BaseModel):
     corpora: list[CorpusFacts] = []
     left_out: list[LeftOut] = []
     cleaning: list[Named] = []
+    domains: DomainFacts | None = None
     sentences_per_document: list[Size] = []
     characters_per_sentence: list[Size] = []
 
@@ -75,6 +90,24 @@ def facts_of(statistics: dict[str, Any]) -> TextFacts | None:
     """Return what the statistics of pairs say about their text; None if an earlier version made them."""
     facts = statistics.get("text")
     return None if facts is None else TextFacts.model_validate(facts)
+
+
+def dumped(facts: TextFacts) -> dict[str, Any]:
+    """Return the facts as JSON values, without `domains` if there are none."""
+    return facts.model_dump(mode="json", exclude_none=True)
+
+
+def domains_of(statistics: dict[str, Any]) -> DomainFacts | None:
+    """Return what the statistics of a text say about domains; None without URLs. Raises ValueError if it is invalid."""
+    domains = statistics.get("domains")
+    return None if domains is None else DomainFacts.model_validate(domains)
+
+
+def with_others(domains: DomainFacts) -> list[Named]:
+    """Return the largest hosts with their documents, then a sum of the others."""
+    others = domains.hosts - len(domains.largest)
+    counted = domains.documents - sum(count for _, count in domains.largest)
+    return [*domains.largest, (f"{others:,} others", counted)] if others > 0 else domains.largest
 
 
 def cut(name: str) -> str:

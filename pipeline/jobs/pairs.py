@@ -46,7 +46,7 @@ from schemas import FORMAT_VERSION, shards, storage
 from schemas.errors import DataError, UsageError
 from schemas.manifest import NAME, Manifest, Shard, check_unchanged, read_manifest, read_root
 from schemas.masking import Masking
-from schemas.text_facts import TextFacts
+from schemas.text_facts import TextFacts, dumped
 from schemas.vocabulary import (
     TOKENIZER_FILE,
     TOKENIZER_FILES,
@@ -301,7 +301,7 @@ def publish_pairs(summaries: list[PartSummary], plan: PairsPlan, facts: TextFact
     sample = _read_largest_shard(folder.largest, plan.staging, vocabulary)
     text = read_root(plan.text.path, "text")
     check_unchanged(plan.text.path, text, plan.text.fingerprint)
-    statistics = _statistics(folder.sums, sample, vocabulary) | {"text": facts.model_dump(mode="json")}
+    statistics = _statistics(folder.sums, sample, vocabulary) | {"text": dumped(facts)}
     manifest = _manifest(folder, statistics, vocabulary, provenance)
     if manifest.totals["rows"] == 0:
         raise _no_row(manifest, plan.job)

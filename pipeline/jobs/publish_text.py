@@ -81,7 +81,7 @@ def publish_with_held_out(
     manifest = _manifest(survey, folder, provenance, inputs, folders.text)
     _, held_out_shards = shard_place(held_out.largest.path)
     held_out_manifest = _manifest(
-        replace(survey, num_shards=held_out_shards),
+        replace(survey, num_shards=held_out_shards, domains=None),  # which are those of both sides
         _with_other_side(held_out, folder),
         replace(provenance, options=provenance.options | SIDE),
         inputs,
@@ -158,6 +158,7 @@ def _manifest(
             **({"encodings": survey.encodings} if survey.encodings else {}),
             "documents_by_source": sums["sources"],
             **({"documents_by_language": sums["languages"]} if sums["languages"] else {}),
+            **({"domains": survey.domains} if survey.domains else {}),
             "log2_sentences_per_document": sums["sentences_per_document"],
             "log2_characters_per_sentence": sums["characters_per_sentence"],
         },

@@ -31,6 +31,7 @@ from pipeline.commit.reports import Report
 from pipeline.commit.staging import Staging, plan_staging
 from pipeline.exchange.blocks import Shuffle
 from pipeline.exchange.exchange import Exchange, Plan, Plans, Step, Written
+from pipeline.jobs.domains import CountDomains, with_domains
 from pipeline.jobs.near_duplicates import SHARDS, Search, near_duplicates_to_drop, rounds_for
 from pipeline.jobs.publish_text import TextStagings, add_text_reports, publish_text, publish_with_held_out
 from pipeline.jobs.repeats import DropRepeats, write_draft_of_bucket
@@ -163,10 +164,11 @@ def _execution(
         if sets is not None:
             staging.put(EVALUATION_SETS, sets.to_bytes())
 
+    has_urls = any(file_range.may_have_urls for split in splits for file_range in split.ranges)
     return Execution(
         kind="text",
         label="Shard corpora",
-        graph=replace(graph, splits=len(splits)),
+        graph=replace(graph, splits=len(splits), has_urls=has_urls),
         options=options,
         staging=staging,
         work=Work("split-", len(splits), graph.input_bytes),
@@ -287,6 +289,7 @@ class ShardCorpora(beam.PTransform):
     splits: their number. They and the list of inputs are in staging (pipeline/readers/inputs.py).
     input_bytes: of all inputs, as stored.
     held_out: the staging of the held-out folder; None without --holdout.
+    has_urls: whether some records may have URLs, whose hosts are counted then.
     """
 
     splits: int
@@ -297,6 +300,7 @@ class ShardCorpora(beam.PTransform):
     shuffle: Shuffle
     staging: Staging
     held_out: Staging | None = None
+    has_urls: bool = False
 
     def expand(self, pbegin: Any) -> PCollection:
         reading = self._reading()
@@ -319,12 +323,13 @@ class ShardCorpora(beam.PTransform):
         if repeats is not None:
             shards = pbegin | "Drop repeats" >> DropRepeats(shards, repeats, self.shuffle, self.staging)
         summaries = AsList(shards | "Summarize parts" >> SummarizeParts(add_text_reports, self.staging))
+        facts = self._facts(pbegin, runs, survey)
         if self.held_out is None:
-            finish = call_last(publish_text, survey, summaries, self.provenance, self.staging)
+            finish = call_last(publish_text, facts, summaries, self.provenance, self.staging)
         else:
             folders = TextStagings(self.staging, self.held_out)
             held_out = AsList(pbegin | "Hold out" >> WriteHeldOut(shards, self, folders))
-            finish = call_last(publish_with_held_out, survey, summaries, held_out, self.provenance, folders)
+            finish = call_last(publish_with_held_out, facts, summaries, held_out, self.provenance, folders)
         return pbegin | "Finish" >> finish
 
     def _reading(self) -> ReadOptions:
@@ -335,13 +340,21 @@ class ShardCorpora(beam.PTransform):
             for corpus, job in self.corpora
             if corpus.name
         }
-        return replace(reading_options(self.job, sets, has_languages), of_corpora=of_corpora)
+        reading = reading_options(self.job, sets, has_languages)
+        return replace(reading, has_urls=self.has_urls, of_corpora=of_corpora)
 
     def _survey(self, pbegin: Any, runs: Any) -> PCollection:
         limits = InputLimits(self.job.max_bad_ratio, self.job.max_undecodable_ratio)
 
         added = runs | "Facts" >> beam.Map(_without_index) | "Add up" >> beam.CombineGlobally(add_runs)
         return pbegin | "Survey" >> call_once(survey_corpus, AsSingleton(added), self.sharding(), limits)
+
+    def _facts(self, pbegin: Any, runs: Any, survey: AsSingleton) -> AsSingleton:
+        """Return the survey with the domains, if there may be any."""
+        if not self.has_urls:
+            return survey
+        domains = AsList(runs | "Count domains" >> CountDomains(survey, self.shuffle, self.staging))
+        return AsSingleton(pbegin | "Add domains" >> call_once(with_domains, survey, domains))
 
     def sharding(self) -> Sharding:
         """Return the user's choices about shards."""
@@ -401,7 +414,7 @@ def _plans_of_held_out(added: Report, share: float, sharding: Sharding) -> Plans
     return _plans(plan_held_out(added, share, sharding))
 
 
-_INDEXES = ("index", "bands", "signatures")
+_INDEXES = ("index", "bands", "signatures", "hosts")
 """Entries of a run's report that say where its rows are. They are long, and only exchanges read them."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pipeline.ledger import left_out
 from pipeline.readers.corpora import FACTS
 from schemas.manifest import Input, Manifest
-from schemas.text_facts import CorpusFacts, TextFacts, largest_first
+from schemas.text_facts import CorpusFacts, TextFacts, domains_of, largest_first
 
 
 def text_facts(manifest: Manifest, inputs: list[Input]) -> TextFacts:
@@ -29,6 +29,7 @@ def text_facts(manifest: Manifest, inputs: list[Input]) -> TextFacts:
         corpora=corpora,
         left_out=left_out(manifest.ledger),
         cleaning=largest_first(statistics.get("cleaning", {}).items()),
+        domains=domains_of(statistics),
         sentences_per_document=statistics.get("log2_sentences_per_document", []),
         characters_per_sentence=statistics.get("log2_characters_per_sentence", []),
     )

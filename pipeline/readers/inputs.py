@@ -109,6 +109,15 @@ class FileRange:
         """The row of its format; that of plain text while the format is not known."""
         return READERS["text" if self.format == "auto" else self.format]
 
+    @property
+    def may_have_urls(self) -> bool:
+        """Whether records may have the host of a URL, as far as is known before the file is read."""
+        known = named_format(self.path) if self.format == "auto" else self.format
+        if known is None:
+            return True
+        reader = READERS[known]
+        return reader.has_urls or reader.members is not None
+
     def place(self, position: int) -> dict[str, Any]:
         """Return where a record begins, for errors and OUTPUT/rejected/: its file, and its offset as `place`.
 

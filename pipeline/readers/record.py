@@ -99,6 +99,7 @@ class Record:
     position: byte offset at which the record begins; in Parquet and Arrow, the row number. See `FileRange.place`.
     size: bytes of the record.
     line_count: number of lines; set for plain text only.
+    host: that of the record's URL; empty in formats without URLs (see `Reader.has_urls`).
     """
 
     text: str
@@ -107,6 +108,7 @@ class Record:
     position: int = field(default=0, compare=False)
     size: int = field(default=0, compare=False)
     line_count: int = field(default=0, compare=False)
+    host: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)

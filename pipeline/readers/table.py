@@ -79,6 +79,7 @@ class Reader(NamedTuple):
     check: raises DataError if an open file with this name is damaged, and ModuleNotFoundError if a package that reads
         it is missing.
     members: yields the files in an archive; `records` is None then.
+    has_urls: whether records have the host of their URL.
     """
 
     records: Callable[[Stream, FileRange, RecordOptions], Iterator[Record | Rejected]] | None
@@ -90,6 +91,7 @@ class Reader(NamedTuple):
     flags: tuple[str, ...] = ()
     check: Callable[[IO[bytes], str], object] | None = None
     members: Callable[[IO[bytes], Growth], Iterator[Member]] | None = None
+    has_urls: bool = False
 
     @property
     def uses_encoding(self) -> bool:
@@ -140,6 +142,7 @@ READERS: dict[Format, Reader] = {
         gets="plain",
         harmless=WEB_RULES,
         check=check_warc,
+        has_urls=True,
     ),
     "html": Reader(
         html_records,

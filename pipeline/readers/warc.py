@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 from typing import IO, TYPE_CHECKING, NamedTuple
+from urllib.parse import urlsplit
 
 from pipeline.readers.cut_files import FRAME_FORMATS
 from pipeline.readers.frames import CompressedBytes
@@ -61,6 +63,8 @@ WEB_RULES = (OTHER_STATUS, OTHER_TYPE, PLAIN_RESPONSE, REVISIT, *HTML_RULES)
 _HTML_TYPES = ("text/html", "application/xhtml+xml")
 _VERSION_LINE = re.compile(rb"WARC/\d\.\d{1,2}[ \t]*\r?\n")
 _LINE_ENDS = (b"\r\n", b"\n", b"\r")  # the last one only where the file ends
+
+_MAX_HOST = 253  # characters of a name, by RFC 1035
 
 _READ_BYTES = 1 << 20  # read at once from a block that is not kept
 _AFTER_BLOCK_BYTES = 8  # at most; the standard asks for four
@@ -109,8 +113,26 @@ def warc_records(stream: Stream, file_range: FileRange, options: RecordOptions) 
         except PageError as error:
             excerpt = excerpt_of(entry.url.encode(errors="replace"))
             record = Rejected(error.reason, SOURCE, entry.offset, excerpt, size=entry.size)
+        if isinstance(record, Record):
+            record = replace(record, host=host_of(entry.url))
         if record is not None:
             yield record
+
+
+def host_of(url: str) -> str:
+    """Return the host of a URL: lower case, without user, port, final dot and a leading "www."; "" if it has none.
+
+    Example: `"https://www.Example.org:8080/a"` -> `"example.org"`.
+    """
+    try:
+        host = (urlsplit(url).hostname or "").removesuffix(".")
+    except ValueError:  # such as brackets around what is no address
+        return ""
+    if len(host) > _MAX_HOST or not host.isprintable() or " " in host:
+        return ""
+
+    bare = host.removeprefix("www.")
+    return bare if "." in bare else host  # www.com is a name
 
 
 # ---- Documents ----

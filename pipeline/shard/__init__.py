@@ -7,6 +7,7 @@ The path of one document, which begins in pipeline/readers:
     cleaning         fixed rules for control characters, spaces, line ends, Unicode and endless words
     sentences        wrapped lines are joined, and the text is split into sentences by the rules of `languages`
     write_runs       the first half of the shuffle: every worker writes sorted run files
+    hosts            how many documents of a crawl are from which host
     survey           all runs are counted: may this be published, and in how many shards?
     copies           optional (--dedup): all copies of a text but one are dropped, starting within runs
     write_shard      the second half of the shuffle: every shard collects its documents from all runs

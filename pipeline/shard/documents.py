@@ -197,7 +197,8 @@ class ReadOptions(RecordOptions):
     """How files become documents: the part of the job's options that workers need.
 
     finds_encodings: whether that of each file is found, with --encoding auto.
-    has_languages: whether rows have the columns of languages. share: of documents that are kept, by their ids.
+    has_languages: whether rows have the columns of languages. has_urls: whether some records may have hosts, which
+    runs then count. share: of documents that are kept, by their ids.
     of_corpora: the options of each corpus of --inputs, by its name. They differ in what a corpus may choose.
     """
 
@@ -214,6 +215,7 @@ class ReadOptions(RecordOptions):
     finds_encodings: bool = False
     evaluation_sets: str = ""  # the URL of the file that holds them
     has_languages: bool = False
+    has_urls: bool = False
     share: float = 1.0
     of_corpora: Mapping[str, ReadOptions] = field(default_factory=dict)
 

@@ -40,6 +40,9 @@ MANY_LINES = 1000
 MANY_LONG_LINES = 100
 LONG_LINE = 100
 
+RUN_HOSTS = 1 << 18
+"""Maximum hosts of one run, of about 200 bytes each. Runs of ordinary pages have 10,000 documents."""
+
 CHUNK_BYTES = 1 << 20
 """Bytes of sentences that wait as Python strings. So few stay in the processor's cache, and their memory is reused."""
 
@@ -98,6 +101,7 @@ class RunBuffer:
     undecodable: one report for each range with undecodable bytes.
     encodings: with --encoding auto, the number of files that were read in each, and the first one; see `add_encodings`.
     unbroken: documents with many lines and no blank line; see `note_unbroken`.
+    hosts: number of kept documents by the host of their URL, copies among them.
     """
 
     ids: list[int] = field(default_factory=list)
@@ -117,6 +121,7 @@ class RunBuffer:
     undecodable: list[Report] = field(default_factory=list)
     encodings: dict[str, Report] = field(default_factory=dict)
     unbroken: list[Report] = field(default_factory=list)
+    hosts: Counter[str] = field(default_factory=Counter)
 
     def add(self, record: Record, file_range: FileRange, reading: ReadOptions) -> None:
         """Take a document through all steps and keep its sentences. If a step drops it, count it in the ledger."""
@@ -143,6 +148,8 @@ class RunBuffer:
             return
         self.ids.append(number)
         self.sources.append(record.source)
+        if record.host:
+            self.hosts[record.host] += 1
         if reading.has_languages:
             self.languages.append(document.language)
             self.confidences.append(document.confidence)
@@ -259,7 +266,7 @@ def read_split(split: Split, reading: ReadOptions) -> Iterator[RunBuffer]:
                     documents.note_unbroken(record, file_range)
 
             # Checked after a document is added, so a run exceeds the limit by at most one document.
-            if documents.characters >= RUN_CHARACTERS:
+            if documents.characters >= RUN_CHARACTERS or len(documents.hosts) >= RUN_HOSTS:
                 yield documents
                 documents = RunBuffer()
 

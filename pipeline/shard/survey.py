@@ -43,6 +43,7 @@ class CorpusSurvey:
     undecodable: statistics of the files with undecodable bytes.
     encodings: with --encoding auto, {name: {"files": number, "first": path}}.
     unbroken: number and first of the documents with many lines but no blank line.
+    domains: as `add_domains` returns them; None without URLs, and until they are added up.
     """
 
     documents: int
@@ -54,6 +55,7 @@ class CorpusSurvey:
     undecodable: Report | None = None
     unbroken: Report | None = None
     encodings: dict[str, Report] = field(default_factory=dict)
+    domains: Report | None = None
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ from pipeline.near_duplicates.signatures import SIGNATURE_BUCKETS, distinct_sign
 from pipeline.readers.inputs import Split
 from pipeline.shard.copies import Dedup, drop_copies, run_schema
 from pipeline.shard.documents import ReadOptions
+from pipeline.shard.hosts import HOST_BUCKETS, host_keys, host_rows
 from pipeline.shard.run_buffer import RunBuffer, read_split
 from schemas.randomness import key, mix
 
@@ -72,7 +73,7 @@ def write_runs(split: Split, reading: ReadOptions, num_shards: int | None, stagi
     many of its bytes are not in its encoding.
     """
     finished = staging.report(report_name(split))
-    if finished is not None:
+    if finished is not None and _has_all(finished["runs"], reading):
         return finished["runs"]
 
     buckets = num_shards or RUN_BUCKETS
@@ -84,11 +85,18 @@ def write_runs(split: Split, reading: ReadOptions, num_shards: int | None, stagi
         report["index"] = _write_run(name, documents, reading, buckets, staging).to_row()
         if reading.dedup == "minhash":
             report |= _write_signatures(name, documents, staging)
+        if reading.has_urls:
+            report["hosts"] = _write_hosts(name, documents, staging)
         reports.append(report)
 
     # Last, because the report proves that all runs of the split are complete.
     staging.keep_report(report_name(split), {"runs": reports})
     return reports
+
+
+def _has_all(runs: list[Report], reading: ReadOptions) -> bool:
+    # Earlier versions did not count hosts. Their runs are written again, with the same documents.
+    return not reading.has_urls or all("hosts" in run for run in runs)
 
 
 def _write_run(name: str, documents: RunBuffer, reading: ReadOptions, buckets: int, staging: Staging) -> RunIndex:
@@ -113,6 +121,16 @@ def _write_signatures(name: str, documents: RunBuffer, staging: Staging) -> Repo
     data, index = encode_run(signature_rows(ids, minima), ids, SIGNATURE_BUCKETS, f"{name}.signatures.run")
     staging.put(index.name, data)
     return {"bands": band_index.to_row(), "signatures": index.to_row()}
+
+
+def _write_hosts(name: str, documents: RunBuffer, staging: Staging) -> list | None:
+    """Write a run file of the number of documents of each host. Return its index for the run's report, None without."""
+    if not documents.hosts:
+        return None
+    rows = host_rows(documents.hosts)
+    data, index = encode_run(rows, host_keys(rows), HOST_BUCKETS, f"{name}.hosts.run")
+    staging.put(index.name, data)
+    return index.to_row()
 
 
 def rows_of(documents: RunBuffer, reading: ReadOptions) -> pa.RecordBatch:

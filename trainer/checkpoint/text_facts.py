@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from schemas import storage
-from schemas.text_facts import TextFacts, facts_of
+from schemas.text_facts import TextFacts, dumped, facts_of
 from trainer.data.folder import PairFolder
 from trainer.logs import logger
 
@@ -29,7 +29,7 @@ def keep_text_facts(run: str, folders: Sequence[PairFolder]) -> None:
             facts[folder.manifest.fingerprint] = found
 
     if facts:
-        content = {fingerprint: found.model_dump(mode="json") for fingerprint, found in sorted(facts.items())}
+        content = {fingerprint: dumped(found) for fingerprint, found in sorted(facts.items())}
         storage.publish(str(Path(run, TEXT_FACTS_FILE)), (json.dumps(content, indent=1) + "\n").encode())
 
 
