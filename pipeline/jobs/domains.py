@@ -1,6 +1,8 @@
 """The counts of domains in `shard`, of input with URLs: an exchange in which equal hosts of all runs meet.
 
-hosts of each run -> an exchange by host -> the number and the largest ones of each bucket -> the survey
+    hosts of each run -> an exchange by host -> the number and the largest hosts of each bucket -> the survey
+
+pipeline/shard/hosts.py has what is done with the counts.
 """
 
 from __future__ import annotations

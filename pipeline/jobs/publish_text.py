@@ -81,7 +81,7 @@ def publish_with_held_out(
     manifest = _manifest(survey, folder, provenance, inputs, folders.text)
     _, held_out_shards = shard_place(held_out.largest.path)
     held_out_manifest = _manifest(
-        replace(survey, num_shards=held_out_shards, domains=None),  # which are those of both sides
+        replace(survey, num_shards=held_out_shards, domains=None),  # the text has those of both sides
         _with_other_side(held_out, folder),
         replace(provenance, options=provenance.options | SIDE),
         inputs,
