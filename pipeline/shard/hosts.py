@@ -43,8 +43,14 @@ def sum_hosts(rows: pa.Table) -> pa.Table:
 def add_hosts(pieces: Iterable[pa.Table]) -> Report:
     """Add up the rows of a bucket, in any order. Returns its hosts and documents, and its MAX_LISTED largest hosts."""
     total = HOST_SCHEMA.empty_table()
+    pending: list[pa.Table] = []
     for piece in pieces:
-        total = sum_hosts(pa.concat_tables([total, piece]))
+        pending.append(piece)
+        # Only once there are more rows than hosts, so that each row is added up about twice.
+        if sum(table.num_rows for table in pending) > total.num_rows:
+            total = sum_hosts(pa.concat_tables([total, *pending]))
+            pending = []
+    total = sum_hosts(pa.concat_tables([total, *pending]))
 
     largest = total.sort_by(_LARGEST_FIRST).slice(0, MAX_LISTED)
     return {
