@@ -122,8 +122,8 @@ def empty(out: Path) -> None:
     is_empty = not out.exists() or (out.is_dir() and not any(out.iterdir()))
     if not is_ours and not is_empty:
         print(
-            f"clozeline: --output {out} holds files, and no {MARKER}, which a demo leaves. Remove it yourself if it is an earlier "
-            "demo's, or give a new or an empty folder.",
+            f"clozeline: --output {out} holds files, and no {MARKER}, which a demo leaves. Remove it yourself if it is "
+            "an earlier demo's, or give a new or an empty folder.",
             file=sys.stderr,
         )
         sys.exit(USAGE_ERROR)

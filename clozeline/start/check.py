@@ -15,9 +15,6 @@ from trainer import cli as trainer_cli
 from trainer.config.load import load_recipe
 from trainer.export import cli as export_cli
 
-SECTION_OF = {"held-out pairs": "pairs"}
-"""The sections of steps that are called otherwise."""
-
 
 def check_steps(steps: list[Step], place: str) -> None:
     """Raise the error that a command would end with, for the first with a wrong flag, key or value.
@@ -28,7 +25,7 @@ def check_steps(steps: list[Step], place: str) -> None:
         try:
             _check(step)
         except ClozelineError as error:
-            raise type(error)(f"{place}, [{SECTION_OF.get(step.name, step.name)}]: {error}") from error
+            raise type(error)(f"{place}, [{step.section}]: {error}") from error
 
 
 def _check(step: Step) -> None:

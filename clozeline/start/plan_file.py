@@ -126,6 +126,11 @@ class Step:
     is_finished_by: str = "manifest.json"
 
     @property
+    def section(self) -> str:
+        """The section that its flags stand in."""
+        return "pairs" if self.name == "held-out pairs" else self.name
+
+    @property
     def is_job(self) -> bool:
         """Whether the pipeline makes it."""
         return self.is_finished_by == "manifest.json"

@@ -116,6 +116,7 @@ def test_one_command_goes_all_the_way_and_a_change_repeats_what_depends_on_it(fo
     change("size = 320", "size = 6")
     failed = run(*start)
     assert failed.returncode == 3 and "cannot hold the alphabet" in failed.stderr
+    assert "[2/6] vocab did not end well" in failed.stderr and "keys of [vocab] in out/clozeline.toml" in failed.stderr
     assert "[1/6] shard\n" in failed.stdout and "[3/6]" not in failed.stdout
     sides = [json.loads(Path("out", name, "manifest.json").read_text()) for name in ("text", "text_heldout")]
     assert sum(side["totals"]["documents"] for side in sides) == 122
