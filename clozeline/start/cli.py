@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None, prog: str = "clozeline start") -> i
         return error.exit_code
 
 
-def parser(prog: str) -> argparse.ArgumentParser:
+def parser(prog: str) -> OneLineParser:
     top = OneLineParser(
         prog=prog,
         allow_abbrev=False,
