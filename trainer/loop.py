@@ -143,6 +143,8 @@ class Loop:
             self.phase = phase_of_length(self.phase, self.run_recipe)
             self.plateau = replace(self.plateau, phase=self.phase)
             self.progress.set_length(self.run_recipe, self.phase, self.plateau, step)
+        elif self.progress.metrics is not None:
+            self.progress.metrics.set_length(steps)
         self.progress.state = self.progress.state.model_copy(update={"speed": hours.speed._asdict()})
 
     def time_evaluation(self, step: int) -> float:

@@ -357,6 +357,8 @@ def open_metrics(
         mfu = mfu_of_one_token(phase.recipe, folders, dist.get_world_size())
         metrics = MetricsLog(run.folder, state.step, run.max_steps, mfu, tell_monitors, evaluated)
         metrics.objective = phase.recipe.objective.kind
+        if context.hours is not None and context.hours.speed is None:
+            metrics.set_length(None)  # max_steps is only the bound: millions of steps, and hundreds of hours
         opened.append(metrics)
 
     run_on_rank_0(write_and_open)

@@ -21,8 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from clozeline.installation import USAGE_ERROR, missing_extras
+from pipeline.flags import positive
+from schemas.errors import ClozelineError, UsageError
+from schemas.terminal import OneLineParser, one_line
+from trainer.config.load import load_recipe
 
 BIN = Path(sys.executable).parent
+LAUNCHER = "deepspeed"
 
 BLANKS = (
     "If the key is not found, a [MASK] is raised.",
@@ -57,21 +62,37 @@ Line = dict[str, Any]  # one line of metrics.jsonl
 
 def main(arguments: list[str] | None = None, prog: str = "clozeline demo") -> int:
     """Run the demo. It ends with the exit code of the command that fails."""
-    flags = argparse.ArgumentParser(
+    try:
+        return _demo(_parser(prog).parse_args(arguments))
+    except ClozelineError as error:
+        print(f"clozeline: {one_line(str(error))}", file=sys.stderr)
+        return error.exit_code
+
+
+def _parser(prog: str) -> argparse.ArgumentParser:
+    flags = OneLineParser(
         prog=prog,
+        allow_abbrev=False,
         description="All of Clozeline in two minutes: text, vocabulary, pairs, a training that is killed and resumed, "
         "an export, blanks filled in.",
     )
     flags.add_argument("--output", type=Path, default=Path("out/demo"), help="folder for everything the demo writes")
     flags.add_argument("--config", default="tiny", help="recipe to train")
-    flags.add_argument("--megabytes", default="8", help="amount of text")
+    flags.add_argument("--megabytes", type=positive, default=8, help="amount of text")
     flags.add_argument("--set", action="append", default=[], help="override a value of the recipe")
-    options = flags.parse_args(arguments)
+    return flags
 
+
+def _demo(options: argparse.Namespace) -> int:
     missing = missing_extras("pipeline", "trainer", "export")
     if missing is not None:
-        print(f"clozeline: {missing}", file=sys.stderr)
-        return USAGE_ERROR
+        raise UsageError(missing)
+    if not (BIN / LAUNCHER).exists():
+        raise UsageError(
+            f"{BIN / LAUNCHER} is missing, with which the demo trains. Install DeepSpeed into the environment of this "
+            "Python."
+        )
+    load_recipe(options.config, [*options.set, "data.pairs=pairs", "run.output=run"])
 
     started = time.perf_counter()
     out = options.output
@@ -101,8 +122,8 @@ def empty(out: Path) -> None:
     is_empty = not out.exists() or (out.is_dir() and not any(out.iterdir()))
     if not is_ours and not is_empty:
         print(
-            f"--output {out} holds files, and no {MARKER}, which a demo leaves. Remove it yourself if it is an earlier "
-            "demo's, or give a new or an empty folder.",
+            f"clozeline: --output {out} holds files, and no {MARKER}, which a demo leaves. Remove it yourself if it is "
+            "an earlier demo's, or give a new or an empty folder.",
             file=sys.stderr,
         )
         sys.exit(USAGE_ERROR)
@@ -112,7 +133,7 @@ def empty(out: Path) -> None:
     (out / MARKER).touch()
 
 
-def make_pairs(out: Path, megabytes: str) -> None:
+def make_pairs(out: Path, megabytes: int) -> None:
     """Make a corpus of Python's own documentation, and run the three jobs of the pipeline on it."""
     text = out / "text"
     vocab = out / "vocab"
@@ -135,7 +156,7 @@ def train_and_resume(out: Path, config: str, changes: list[str]) -> None:
     settings = [f"data.pairs={out}/pairs", f"run.output={run}", f"evaluation.pairs={out}/held_out"]
     settings += changes
     sets = " ".join(f"--set {setting}" for setting in settings)
-    training = f"deepspeed --quiet --num_gpus 2 --module trainer --config {config} {sets}"
+    training = f"{LAUNCHER} --quiet --num_gpus 2 --module trainer --config {config} {sets}"
 
     lost = kill_midway(training, run)
     command(training)

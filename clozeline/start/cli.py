@@ -7,16 +7,23 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 
 from clozeline.installation import missing_extras
 from clozeline.start import plan_file
+from clozeline.start.check import check_steps
 from clozeline.start.closing import closing_lines
 from clozeline.start.decide import Machine, Sections, decide, expected
 from clozeline.start.look import Look, look_at
+from clozeline.start.steps import NAME as STEPS_NAME
 from clozeline.start.steps import facts_of, run_steps
+from pipeline.flags import unknown_flags
+from pipeline.shard.detection import AUTO
+from pipeline.shard.languages import find_language
 from schemas import storage
 from schemas.errors import ClozelineError, UsageError
 from schemas.terminal import OneLineParser, one_line, print_lines
+from schemas.urls import normal
 
 DEFAULT_HOURS = 0.17
 
@@ -24,13 +31,16 @@ DEFAULT_HOURS = 0.17
 def main(arguments: list[str] | None = None, prog: str = "clozeline start") -> int:
     """Run the command line and return the process's exit code."""
     try:
-        return _start(parser(prog).parse_args(arguments), prog)
+        options, others = parser(prog).parse_known_args(arguments)
+        if others:
+            raise unknown_flags(others, parser(prog).known_flags)
+        return _start(options, prog)
     except ClozelineError as error:
         print(f"clozeline: {one_line(str(error))}", file=sys.stderr)
         return error.exit_code
 
 
-def parser(prog: str) -> argparse.ArgumentParser:
+def parser(prog: str) -> OneLineParser:
     top = OneLineParser(
         prog=prog,
         allow_abbrev=False,
@@ -38,29 +48,39 @@ def parser(prog: str) -> argparse.ArgumentParser:
         "to DIR/clozeline.toml, and do it. The same command continues after any interruption.",
     )
     top.add_argument(
-        "input", metavar="FOLDER", help="a folder, a file or a pattern, with text in any format of `shard`"
+        "input", type=normal, metavar="FOLDER", help="a folder, a file or a pattern, with text in any format of `shard`"
     )
-    top.add_argument("--output", default="out", metavar="DIR", help="folder for everything (default: %(default)s)")
+    top.add_argument(
+        "--output", type=normal, default="out", metavar="DIR", help="folder for everything (default: %(default)s)"
+    )
     top.add_argument(
         "--hours",
         type=_hours,
         metavar="H",
         help=f"how long to train (default: {DEFAULT_HOURS}, ten minutes)",
     )
-    top.add_argument("--language", metavar="CODE", help="that of the text (default: as it is found); auto for several")
+    top.add_argument(
+        "--language",
+        type=_language,
+        metavar="CODE",
+        help="that of the text (default: as it is found); auto for several",
+    )
     top.add_argument("--yes", action="store_true", help="do not ask before the first step")
     top.add_argument("--plan_only", action="store_true", help="write clozeline.toml and stop, to change it first")
     return top
 
 
 def _hours(text: str) -> float:
-    hours = float(text)
-    if not 0 < hours < float("inf"):
-        raise ValueError
-    return hours
+    with suppress(ValueError):
+        if 0 < float(text) < float("inf"):
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number of hours above 0, such as 0.5 or 12")
 
 
-_hours.__name__ = "number of hours"
+def _language(text: str) -> str:
+    if text.strip().lower() != AUTO:
+        find_language(text)
+    return text
 
 
 def _start(options: argparse.Namespace, prog: str) -> int:
@@ -68,14 +88,7 @@ def _start(options: argparse.Namespace, prog: str) -> int:
     if missing is not None:
         raise UsageError(missing)
     output = options.output
-    if not storage.is_local(output):
-        raise UsageError(f"--output {output} is a URL. `clozeline start` works in a folder of this machine.")
-    folder, written = os.path.realpath(options.input), os.path.realpath(output)
-    if os.path.isdir(folder) and os.path.join(written, "").startswith(os.path.join(folder, "")):
-        raise UsageError(
-            f"--output {storage.printable(output)} is in the folder {storage.printable(options.input)}, whose files "
-            "are all read. Give an --output outside of it."
-        )
+    _refuse_output(options.input, output)
     storage.check_writable_folder(output)
 
     path = os.path.join(output, plan_file.NAME)
@@ -86,12 +99,14 @@ def _start(options: argparse.Namespace, prog: str) -> int:
         _write_plan(options, look, path, prog)
     plan = plan_file.read_plan(path)
     _refuse_other_values(options, plan, path)
-
     steps = plan_file.steps_of(plan, output)
+    check_steps(steps, storage.printable(path))
+
     print_lines(["", f"{one_line(path)}{' is written' if is_new else ''}: {len(steps)} steps", *_step_lines(steps)])
     if options.plan_only:
         return 0
-    if is_new and not options.yes and not _is_agreed():
+    is_begun = os.path.exists(os.path.join(output, STEPS_NAME))
+    if not is_begun and not options.yes and not _is_agreed():
         print(f"Nothing was done. Change {path} as you like, and repeat the command.")
         return 0
 
@@ -99,6 +114,18 @@ def _start(options: argparse.Namespace, prog: str) -> int:
     if code == 0:
         print_lines(closing_lines(output, plan))
     return code
+
+
+def _refuse_output(given: str, output: str) -> None:
+    """Raise UsageError if the output cannot be a folder of ours. given: the FOLDER."""
+    if not storage.is_local(output):
+        raise UsageError(f"--output {output} is a URL. `clozeline start` works in a folder of this machine.")
+    folder, written = os.path.realpath(given), os.path.realpath(output)
+    if os.path.isdir(folder) and os.path.join(written, "").startswith(os.path.join(folder, "")):
+        raise UsageError(
+            f"--output {storage.printable(output)} is in the folder {storage.printable(given)}, whose files are all "
+            "read. Give an --output outside of it."
+        )
 
 
 def _is_agreed() -> bool:
@@ -114,7 +141,7 @@ def _is_agreed() -> bool:
 
 def _write_plan(options: argparse.Namespace, look: Look, path: str, prog: str) -> None:
     sections = decide(options.input, look, Machine.here(), options.hours or DEFAULT_HOURS, options.language)
-    print_lines(["", *_setting_lines(sections), expected(sections["train"]["config"].value)])
+    print_lines(["", *_setting_lines(sections), *expected(sections)])
     command = shlex.join([*prog.split(), options.input, "--output", options.output])
     storage.publish(path, plan_file.to_text(sections, options.input, command).encode())
 
@@ -122,7 +149,7 @@ def _write_plan(options: argparse.Namespace, look: Look, path: str, prog: str) -
 def _refuse_other_values(options: argparse.Namespace, plan: plan_file.Values, path: str) -> None:
     """Raise UsageError if the command line says something else than the file that it continues."""
     given = {
-        "FOLDER": (options.input, plan["start"].get("folder")),
+        "FOLDER": (options.input, normal(str(plan["start"].get("folder", options.input)))),
         "--hours": (options.hours, plan["train"].get("run.max_hours")),
         "--language": (options.language, plan["shard"].get("language")),
     }

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from clozeline.start.plan_file import Values, holds_out
+
 PAGES = (
     ("text/card.html", "what became of the files"),
     ("pairs/card.html", "what the model was trained on"),
@@ -16,7 +18,7 @@ PAGES = (
 )
 
 
-def closing_lines(output: str, plan: dict[str, dict[str, Any]]) -> Iterator[str]:
+def closing_lines(output: str, plan: Values) -> Iterator[str]:
     """Yield the lines."""
     yield ""
     found = _last_evaluation(os.path.join(output, "run", "metrics.jsonl"))
@@ -26,9 +28,11 @@ def closing_lines(output: str, plan: dict[str, dict[str, Any]]) -> Iterator[str]
         if "eval_unigram_loss" in found:
             line += f"; word frequencies alone have {found['eval_unigram_loss']:.2f}"
         yield f"{line}."
+    elif not holds_out(plan):
+        yield "No documents were held out ([shard] holdout), so nothing shows how the model does on other text."
 
     hf = os.path.join(output, "hf")
-    text = os.path.join(output, "text_heldout" if "holdout" in plan["shard"] else "text")
+    text = os.path.join(output, "text_heldout" if holds_out(plan) else "text")
     blanks = [sys.executable, "-m", "clozeline.start.blanks", hf, os.path.join(output, "run"), text]
     yield from subprocess.run(blanks, capture_output=True, text=True, check=False).stdout.splitlines()
 

@@ -29,6 +29,9 @@ UNSPACED = ("th", "lo", "km", "my", "bo")
 
 HELD_OUT_DOCUMENTS = 500
 """Documents to hold out, about: some thousand rows give a steady loss."""
+FEWEST_HELD_OUT = 6
+"""Documents to hold out, about, of a small corpus. Chance decides on each, and that it takes none is then unlikely."""
+LARGEST_SHARE = 0.2  # that is held out
 
 CPU_RECIPES = ((0.75, "cpu_minutes"), (5.0, "cpu_hour"))
 """(hours, recipe) up to which the recipe is the one for a CPU."""
@@ -85,7 +88,6 @@ def decide(folder: str, look: Look, machine: Machine, hours: float, language: st
 
 
 def _shard(folder: str, look: Look, language: str | None) -> dict[str, Setting]:
-    held_out = min(0.05, max(0.005, HELD_OUT_DOCUMENTS / max(look.documents, 1)))
     settings = {
         "input": Setting([folder]),
         "language": _language(look, language),
@@ -93,13 +95,23 @@ def _shard(folder: str, look: Look, language: str | None) -> dict[str, Setting]:
         "dedup": Setting(
             "exact", '"minhash" also drops documents that are nearly equal, as those of the web often are'
         ),
-        "holdout": Setting(round(held_out, 4), "the share of documents that only measure the model"),
+        "holdout": _holdout(look.documents),
     }
     if look.text_layout == "file":
         settings["text_layout"] = Setting("file", "blank lines divide paragraphs in these files, not documents")
+    if look.text_layout == "line":
+        settings["text_layout"] = Setting("line", "a document in each line: the lines are long, and none is blank")
     if look.text_key != "text":
         settings["text_key"] = Setting(look.text_key, "the keys or columns of the text; the first that a file has")
     return settings
+
+
+def _holdout(documents: int) -> Setting:
+    share = min(0.05, max(0.005, HELD_OUT_DOCUMENTS / max(documents, 1)))
+    share = max(share, FEWEST_HELD_OUT / max(documents, 1))
+    if share > LARGEST_SHARE:
+        return Setting(False, f"about {documents:,} documents are too few to hold some out; 0.1 would hold out a tenth")
+    return Setting(round(share, 4), "the share of documents that only measure the model")
 
 
 def _language(look: Look, given: str | None) -> Setting:
@@ -128,12 +140,16 @@ def _vocab(look: Look) -> dict[str, Setting]:
     return {"model": Setting("wordpiece", "BERT's kind; others are bytebpe and unigram"), "size": Setting(size, why)}
 
 
-def expected(recipe: str) -> str:
-    """Return what the recipe's header says of its results, or an empty string."""
+def expected(sections: Sections) -> list[str]:
+    """Return what the recipe's header says of its results, if that is of such text and of no longer a training."""
+    train = sections["train"]
+    recipe = train["config"].value
+    if "schedule.warmup_steps" in train or sections["shard"]["language"].value != "en":
+        return []
     header = recipe_text(recipe).partition("\n\n[")[0] if recipe in recipe_names() else ""
     lines = [line.removeprefix("#").strip() for line in header.splitlines()]
     starts = [number for number, line in enumerate(lines) if line.startswith("Expected")]
-    return " ".join(lines[starts[0] :]) if starts else ""
+    return [" ".join(lines[starts[0] :])] if starts else []
 
 
 def _train(machine: Machine, hours: float) -> dict[str, Setting]:

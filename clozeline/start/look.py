@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from clozeline.start.text_keys import ROWS_OF, text_key
+from clozeline.start.text_keys import ROWS_OF, head_lines, text_key
 from pipeline.readers.encodings import AUTO
 from pipeline.readers.formats import ForeignFileError, named_format
 from pipeline.readers.inputs import FileRange, Split, ranges_of, with_format
@@ -35,6 +35,12 @@ SAMPLE = 400
 MAX_BOOK_BYTES = 8 << 20  # of a text file that is one document
 PARAGRAPH_BYTES = 500
 """Blank lines that divide plain text into smaller pieces than this, on average, divide paragraphs, not documents."""
+
+LINE_BYTES = 200
+"""Lines without a blank one between them that are longer than this, on average, are documents, not paragraphs."""
+FEW_FILES = 30
+LARGE_FILE = 2 << 20
+"""Up to so many files of text, or if they are larger than this on average, a file is probably not one document."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +87,7 @@ def look_at(folder: str) -> Look:
     kinds = _kinds(files, found)
     readable = [one for one in found if isinstance(one, FileRange)]
     if not readable:
-        left_out = ", ".join(f"{kind.files:,} x {kind.name}" for kind in kinds)
-        raise UsageError(f"{storage.printable(folder)} holds no text that can be read: {left_out}.")
+        raise _no_text(folder, kinds)
 
     options = RecordOptions(_text_keys(readable), _text_layout(readable))
     by_format: dict[str, list[FileRange]] = {}
@@ -93,6 +98,8 @@ def look_at(folder: str) -> Look:
     sampled = {name: _sampled(ranges, options) for name, ranges in by_format.items()}
     text_bytes = sum(_estimated_bytes(by_format[name], one) for name, one in sampled.items())
     documents = sum(one.documents for one in sampled.values())
+    if text_bytes == 0:
+        raise _no_text(folder, kinds)
     mean_bytes = sum(one.text_bytes for one in sampled.values()) / max(documents, 1)
     return Look(
         kinds,
@@ -102,6 +109,11 @@ def look_at(folder: str) -> Look:
         documents=round(text_bytes / max(mean_bytes, 1)),
         languages=_shares(sum((one.by_language for one in sampled.values()), Counter())),
     )
+
+
+def _no_text(folder: str, kinds: list[Kind]) -> UsageError:
+    found = ", ".join(f"{kind.files:,} x {kind.name}{' without text' if kind.is_read else ''}" for kind in kinds)
+    return UsageError(f"{storage.printable(folder)} holds no text that can be read: {found}.")
 
 
 def _found(file: InputFile, is_opened: bool) -> FileRange | str:
@@ -139,13 +151,25 @@ def _text_keys(ranges: list[FileRange]) -> str:
 
 
 def _text_layout(ranges: list[FileRange]) -> TextLayout:
-    """Return "file" if plain text looks like books: blank lines divide it into paragraphs."""
+    """Return "file" if plain text looks like books: blank lines divide it into paragraphs. "line": see LINE_BYTES."""
     texts = [one for one in ranges if one.format == "text"]
-    if not texts or max(one.size for one in texts) > MAX_BOOK_BYTES:
+    if not texts:
+        return "blank_line"
+    are_parts = len(texts) <= FEW_FILES or sum(one.size for one in texts) > LARGE_FILE * len(texts)
+    if are_parts and all(map(_has_a_document_in_each_line, texts[:FEW_FILES])):
+        return "line"
+    if max(one.size for one in texts) > MAX_BOOK_BYTES:
         return "blank_line"
     sampled = _sampled(texts, RecordOptions("text", "blank_line"))
     is_divided = sampled.text_bytes < PARAGRAPH_BYTES * sampled.documents
     return "file" if is_divided and sampled.documents > len(texts) else "blank_line"
+
+
+def _has_a_document_in_each_line(file_range: FileRange) -> bool:
+    with suppress(DataError, *DECOMPRESSION_ERRORS):
+        lines = head_lines(file_range)
+        return len(lines) > 1 and all(map(str.strip, lines)) and len("".join(lines).encode()) > LINE_BYTES * len(lines)
+    return False
 
 
 def _sampled(ranges: list[FileRange], options: RecordOptions) -> _Sampled:

@@ -68,8 +68,8 @@ def read_plan(path: str) -> Values:
     """Read the file. Raises UsageError if it is not TOML, or has what no step takes."""
     shown = storage.printable(path)
     try:
-        with open(path, "rb") as file:
-            plan = tomllib.load(file)
+        with open(path, encoding="utf-8-sig") as file:  # editors on Windows may begin files with a byte order mark
+            plan = tomllib.loads(file.read())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(
             f"{shown} is not TOML: {error}. Repair that line, or remove the file for a new one."
@@ -106,6 +106,11 @@ def _check_section(place: str, name: str, section: dict[str, Any]) -> None:
             raise UsageError(f"{place}: processes = {processes!r} is not a number from 1 up.")
 
 
+def holds_out(plan: Values) -> bool:
+    """Return whether a share of the documents is held out."""
+    return plan["shard"].get("holdout", False) is not False
+
+
 @dataclass(frozen=True)
 class Step:
     """A command of the plan.
@@ -121,6 +126,11 @@ class Step:
     is_finished_by: str = "manifest.json"
 
     @property
+    def section(self) -> str:
+        """The section that its flags stand in."""
+        return "pairs" if self.name == "held-out pairs" else self.name
+
+    @property
     def is_job(self) -> bool:
         """Whether the pipeline makes it."""
         return self.is_finished_by == "manifest.json"
@@ -130,20 +140,20 @@ def steps_of(plan: Values, output: str) -> list[Step]:
     """Return the commands of a plan, in order."""
     at = {name: os.path.join(output, name) for name in ("text", "vocab", "pairs", "held_out", "run", "hf")}
     pairs = ["--vocab", at["vocab"], *_flags(plan["pairs"])]
-    holds_out = "holdout" in plan["shard"]
+    has_held_out = holds_out(plan)
     steps = [
         _job("shard", "text", (), ["--output", at["text"], *_flags(plan["shard"])]),
         _job("vocab", "vocab", ("shard",), ["--text", at["text"], "--output", at["vocab"], *_flags(plan["vocab"])]),
         _job("pairs", "pairs", ("shard", "vocab"), ["--text", at["text"], "--output", at["pairs"], *pairs]),
     ]
-    if holds_out:
+    if has_held_out:
         text = f"{at['text']}_heldout"
         words = ("clozeline", "pairs", "--text", text, "--output", at["held_out"], *pairs)
         steps.append(Step("held-out pairs", "held_out", ("shard", "vocab"), words))
 
-    needs = ("pairs", "held-out pairs") if holds_out else ("pairs",)
+    needs = ("pairs", "held-out pairs") if has_held_out else ("pairs",)
     connections = {"data.pairs": at["pairs"], "run.output": at["run"]}
-    if holds_out:
+    if has_held_out:
         connections["evaluation.pairs"] = at["held_out"]
     train = tuple(_training(plan["train"], connections))
     export = ("clozeline", "export", at["run"], "--output", at["hf"], *_flags(plan["export"]))

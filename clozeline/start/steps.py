@@ -21,13 +21,17 @@ from glob import escape as glob_escape
 from glob import glob
 from typing import Any
 
+from clozeline.start.plan_file import NAME as PLAN_NAME
 from clozeline.start.plan_file import Step, Values
 from pipeline.readers.corpora import read_corpora
 from pipeline.readers.listing import list_inputs
 from schemas import storage
-from schemas.errors import DataError
+from schemas.errors import INTERRUPTED, DataError, PreemptedError
 
 NAME = "steps.json"
+
+STOPPED = (PreemptedError.exit_code, INTERRUPTED, 128 + signal.SIGTERM)
+"""Exit codes of a command that was asked to stop."""
 
 Facts = dict[str, Any]
 """What a step depends on besides its command, by the names of steps."""
@@ -124,10 +128,21 @@ def run_steps(steps: list[Step], facts: Facts, output: str) -> int:
         print(f"\n{title}\n$ {shlex.join(words)}", flush=True)
         code = _run(words)
         if code:
+            if code not in STOPPED:
+                _tell_failure(title, step, output)
             return code
         begun.is_done, begun.replaces = True, False
         record.write()
     return 0
+
+
+def _tell_failure(title: str, step: Step, output: str) -> None:
+    place = storage.printable(os.path.join(output, PLAN_NAME))
+    print(
+        f"{title} did not end well; the line above says why. Its flags are keys of [{step.section}] in {place}. Change "
+        "them there or the files, and repeat `clozeline start`: it continues from here.",
+        file=sys.stderr,
+    )
 
 
 def _set_aside(folder: str) -> str:

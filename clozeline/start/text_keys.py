@@ -33,8 +33,8 @@ def text_key(file_range: FileRange) -> str:
     return (usual or most or ["text"])[0]
 
 
-def _head_lines(file_range: FileRange) -> list[str]:
-    """Return the whole lines at the beginning of a file."""
+def head_lines(file_range: FileRange) -> list[str]:
+    """Return the whole lines in the first HEAD_BYTES of a file."""
     head = open_head(file_range.file)
     with open_text(head, file_range.display_path, file_range.compression, file_range.encoding) as opened:
         data = opened.read(HEAD_BYTES)
@@ -43,7 +43,7 @@ def _head_lines(file_range: FileRange) -> list[str]:
 
 
 def _json_rows(file_range: FileRange) -> Iterable[dict[str, Any]]:
-    for line in _head_lines(file_range):
+    for line in head_lines(file_range):
         try:
             row = json.loads(line)
         except ValueError:
@@ -53,7 +53,7 @@ def _json_rows(file_range: FileRange) -> Iterable[dict[str, Any]]:
 
 
 def _csv_rows(file_range: FileRange) -> Iterable[dict[str, Any]]:
-    lines = _head_lines(file_range)
+    lines = head_lines(file_range)
     header = lines[0] if lines else ""
     delimiter = max("\t,;", key=header.count)
     return csv.DictReader(lines, delimiter=delimiter)

@@ -109,8 +109,17 @@ def test_one_command_goes_all_the_way_and_a_change_repeats_what_depends_on_it(fo
     shutil.rmtree("out/hf")
     change('"run.max_steps" = 12', '"run.max_steps" = 1')
     failed = run(*start)
-    assert failed.returncode == 2 and "warmup_steps" in failed.stderr and "done before" not in failed.stdout
-    assert json.loads(Path("out/text/manifest.json").read_text())["totals"]["documents"] + held_out >= 121
+    assert failed.returncode == 2 and "toml, [train]: " in failed.stderr and "warmup_steps" in failed.stderr
+    assert failed.stdout == ""
+
+    change('"run.max_steps" = 1\n', '"run.max_steps" = 12\n')
+    change("size = 320", "size = 6")
+    failed = run(*start)
+    assert failed.returncode == 3 and "cannot hold the alphabet" in failed.stderr
+    assert "[2/6] vocab did not end well" in failed.stderr and "keys of [vocab] in out/clozeline.toml" in failed.stderr
+    assert "[1/6] shard\n" in failed.stdout and "[3/6]" not in failed.stdout
+    sides = [json.loads(Path("out", name, "manifest.json").read_text()) for name in ("text", "text_heldout")]
+    assert sum(side["totals"]["documents"] for side in sides) == 122
 
 
 @pytest.mark.thorough
@@ -148,16 +157,23 @@ def test_it_continues_where_it_was_interrupted(folder: Path, run: Run, number: i
         (["pictures"], "pictures holds no text that can be read: 1 x an image."),
         (["my texts", "--output", "s3://bucket/out"], "is a URL"),
         (["."], "--output out is in the folder ., whose files are all read."),
-        (["my texts", "--hours", "soon"], "argument --hours: invalid number of hours value: 'soon'"),
+        (["blank"], "blank holds no text that can be read: 1 x text without text, 1 x an image."),
+        (["my texts", "--hours", "soon"], "argument --hours: 'soon' is not a number of hours above 0, such as 0.5"),
         (["my texts", "--hour", "1"], "Did you mean --hours?"),
+        (["my texts", "--language", "germn"], "--language 'germn' is not a known language code or name."),
+        (["a.txt", "b.txt"], "If they come from a name with spaces or a pattern, quote it"),
     ],
 )
 def test_a_mistake_is_one_line(folder: Path, words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("pictures").mkdir()
-    shutil.copy(folder / "cover.png", "pictures")
+    Path("blank").mkdir()
+    for other in ("pictures", "blank"):
+        shutil.copy(folder / "cover.png", other)
+    Path("blank/empty.txt").touch()
     assert main(["start", *words]) == 2
     said = capsys.readouterr().err
     assert told in said and said.count("\n") == 1
+    assert not Path("out").exists() or not any(Path("out").iterdir())
 
 
 @pytest.mark.parametrize(
@@ -173,6 +189,12 @@ def test_a_mistake_is_one_line(folder: Path, words: list[str], told: str, capsys
             "is neither a number, a text, true, false nor a list of these",
         ),
         ("processes = 1", "processes = 0", [], "processes = 0 is not a number from 1 up"),
+        ("size = 4000", "sizee = 4000", [], "toml, [vocab]: Unknown flag --sizee. Did you mean --size?"),
+        ("size = 4000", 'size = "big"', [], "toml, [vocab]: argument --size: 'big' is not a whole number above 0"),
+        ("max_length", "short_seq_prob = 0.1\nmax_length", [], "toml, [pairs]: --short_seq_prob changes nothing"),
+        ('"cpu_minutes"', '"cpu_minute"', [], "toml, [train]: --config cpu_minute does not exist. Did you mean cpu_m"),
+        ("run.max_hours", "run.maxhours", [], "unknown key run.maxhours. Did you mean run.max_hours?"),
+        ("[export]", "[export]\naverage = 0", [], "toml, [export]: argument --average: "),
         ("[start]", "[start]", ["--hours", "3"], "--hours 3.0 is not what out/clozeline.toml has, 0.17"),
     ],
 )
@@ -191,3 +213,35 @@ def test_another_folder_needs_another_output(folder: Path, capsys: pytest.Captur
     Path("other").mkdir()
     assert main(["start", "other"]) == 2
     assert "FOLDER other is not what out/clozeline.toml has, my texts" in capsys.readouterr().err
+
+
+def test_the_form_of_a_path_makes_no_other_model(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(Path.cwd()))
+    assert main(["start", "~/my texts/", "--output", "~/out/", "--plan_only"]) == 0
+    plan = Path("out/clozeline.toml")
+    plan.write_bytes(b"\xef\xbb\xbf" + plan.read_bytes().replace(b"\n", b"\r\n"))  # an editor on Windows
+    assert main(["start", str(folder.absolute()), "--output", "out", "--plan_only"]) == 0
+    assert "is written" not in capsys.readouterr().out.partition("is written")[2]
+
+
+@pytest.mark.parametrize(("documents_there", "share"), [(20, False), (40, 0.15), (120, 0.05)])
+def test_a_small_corpus_holds_out_enough_or_nothing(
+    documents: list[str], documents_there: int, share: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("lines.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in documents[:documents_there]))
+    assert main(["start", "lines.jsonl", "--plan_only"]) == 0
+    assert plan_of()["shard"]["holdout"] == share
+
+
+def test_a_long_line_is_a_document_if_no_line_is_blank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("zh.txt").write_text("".join(f"{number}年，{'我们在城里看见了一条河。' * 12}\n" for number in range(100)))
+    Path("poem.txt").write_text("A line of a poem.\n" * 100)
+    assert main(["start", "zh.txt", "--output", "long", "--plan_only"]) == 0
+    assert main(["start", "poem.txt", "--output", "short", "--plan_only"]) == 0
+    assert plan_of("long")["shard"]["text_layout"] == "line"
+    assert plan_of("long")["shard"]["holdout"] == 0.06
+    assert "text_layout" not in plan_of("short")["shard"]

@@ -45,6 +45,11 @@ def load_recipe(path: str, changes: list[str]) -> Recipe:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"--config {path} is not TOML: {error}.") from error
 
+    if {"start", "shard", "train"} <= content.keys():
+        raise UsageError(
+            f"--config {path} is the plan of `clozeline start`, not a recipe. Repeat that command, or give the config "
+            "of its [train], and the other keys there with --set."
+        )
     apply_overrides(content, changes)
     drop_outranked_starts(content.get("model"), path, changes)
     content["model"] = with_shape(content)

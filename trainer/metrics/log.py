@@ -104,10 +104,11 @@ class MetricsLog:
         # tqdm draws on stderr.
         self._bar = tqdm(total=max_steps, initial=from_step, unit="step") if sys.stderr.isatty() else None
 
-    def set_length(self, max_steps: int) -> None:
-        """Set the number of steps that the progress bar shows."""
+    def set_length(self, max_steps: int | None) -> None:
+        """Set the number of steps that the progress bar shows; None while it is not known."""
         if self._bar is not None:
             self._bar.total = max_steps
+            self._bar.refresh()
 
     def advance(self) -> None:
         """Move the progress bar one step."""

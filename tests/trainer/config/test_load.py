@@ -138,6 +138,9 @@ def test_a_missing_section_and_a_missing_file_are_named(tmp_path: Path) -> None:
     (tmp_path / "r.toml").write_text("[model\n")
     with pytest.raises(UsageError, match="is not TOML"):
         load_recipe(str(tmp_path / "r.toml"), [])
+    (tmp_path / "clozeline.toml").write_text("[start]\n[shard]\n[train]\nconfig = 'tiny'\n")
+    with pytest.raises(UsageError, match="is the plan of `clozeline start`, not a recipe"):
+        load_recipe(str(tmp_path / "clozeline.toml"), [])
 
 
 def test_places_have_one_form_wherever_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,8 @@
 """Metrics over resumes: one line a step, whatever was cut, and TensorBoard's copy the same."""
 
+import io
 import json
+import sys
 from pathlib import Path
 from time import perf_counter
 
@@ -30,6 +32,22 @@ def test_an_evaluation_that_is_made_again_has_one_line(tmp_path: Path) -> None:
         metrics.close()
         MetricsLog(str(run), 1, 10, is_evaluated=is_evaluated).close()
         assert len(read_metrics(str(run))) == lines
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_bar_shows_no_length_before_it_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    metrics = MetricsLog(str(tmp_path), 0, 10_000_000)
+    begun = terminal.tell()
+    metrics.set_length(None)
+    metrics.set_length(123)
+    metrics.close()
+    assert "10000000" not in terminal.getvalue()[begun:] and "0/123 [" in terminal.getvalue()
 
 
 def run_resumed(run: Path) -> None:
