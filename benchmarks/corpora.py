@@ -3,7 +3,7 @@
     make bench_corpora DUMP=enwiki-latest-pages-articles1.xml.bz2      # installs the others in out/corpora/rivals
 
 Documents are repeated, each copy with its number in it. A measurement is one line of OUTPUT/results.jsonl, and those
-that are there are not made again, so that an interrupted benchmark continues. Failed ones are told, and tried again.
+that are there are skipped, so that an interrupted benchmark continues. Failed ones are reported and tried again.
 
 `shard` reads, cleans, splits sentences, shuffles and checks what it wrote. datatrove reads, filters and writes
 documents, WikiExtractor extracts them. Speed per core is megabytes of text, HTML or XML, before compression, by the CPU

@@ -1,4 +1,4 @@
-"""Fills in blanks with an exported model: in sentences of a text folder, beside what word frequencies alone would say.
+"""Fills in blanks with an exported model: in sentences of a text folder, and with word frequencies alone to compare.
 
     python -m clozeline.start.blanks HF_DIR RUN_DIR TEXT_DIR
 

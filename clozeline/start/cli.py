@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 from clozeline.installation import missing_extras
 from clozeline.start import plan_file
-from clozeline.start.check import check_steps
-from clozeline.start.closing import closing_lines
 from clozeline.start.decide import Machine, Sections, decide, expected
 from clozeline.start.look import Look, look_at
+from clozeline.start.plan_file import Values, holds_out
 from clozeline.start.steps import NAME as STEPS_NAME
-from clozeline.start.steps import facts_of, run_steps
+from clozeline.start.steps import check_steps, facts_of, run_steps
 from pipeline.flags import unknown_flags
 from pipeline.shard.detection import AUTO
 from pipeline.shard.languages import find_language
@@ -129,7 +131,7 @@ def _refuse_output(given: str, output: str) -> None:
 
 
 def _is_agreed() -> bool:
-    """Ask on a terminal whether to begin. Without one there is nobody to ask, and the answer is yes."""
+    """Ask on a terminal whether to begin. Without one the answer is yes."""
     if not sys.stdin.isatty():
         return True
     try:
@@ -189,3 +191,51 @@ def _setting_lines(sections: Sections) -> Iterator[str]:
 def _step_lines(steps: list[plan_file.Step]) -> Iterator[str]:
     for step in steps:
         yield f"  $ {shlex.join(step.words)}"
+
+
+# ---- What came out ----
+
+
+PAGES = (
+    ("text/card.html", "what became of the files"),
+    ("pairs/card.html", "what the model was trained on"),
+    ("run/report.html", "how the training went"),
+)
+
+
+def closing_lines(output: str, plan: Values) -> Iterator[str]:
+    """Yield what came out: the held-out loss, blanks filled in the user's own text, the pages, and what is next."""
+    yield ""
+    found = _last_evaluation(os.path.join(output, "run", "metrics.jsonl"))
+    loss = found.get("eval_mlm_loss_masked", found.get("eval_mlm_loss"))
+    if loss is not None:
+        line = f"Loss on held-out documents: {loss:.2f} nats a blank"
+        if "eval_unigram_loss" in found:
+            line += f"; word frequencies alone have {found['eval_unigram_loss']:.2f}"
+        yield f"{line}."
+    elif not holds_out(plan):
+        yield "No documents were held out ([shard] holdout), so nothing shows how the model does on other text."
+
+    hf = os.path.join(output, "hf")
+    text = os.path.join(output, "text_heldout" if holds_out(plan) else "text")
+    blanks = [sys.executable, "-m", "clozeline.start.blanks", hf, os.path.join(output, "run"), text]
+    yield from subprocess.run(blanks, capture_output=True, text=True, check=False).stdout.splitlines()
+
+    yield ""
+    for name, what in PAGES:
+        if os.path.exists(os.path.join(output, name)):
+            yield f"  {os.path.join(output, name):<28} {what}"
+    yield f"  {hf:<28} the model, for transformers' from_pretrained"
+    yield "Next:"
+    yield f"  clozeline inspect {os.path.join(output, 'pairs')} --rows 3"
+    yield f"  clozeline finetune {hf} --task TASK.toml --output {os.path.join(output, 'task')}"
+    yield f"  change {os.path.join(output, 'clozeline.toml')} (run.max_hours, size, filters), and repeat the command"
+
+
+def _last_evaluation(path: str) -> dict[str, Any]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = [json.loads(line) for line in file if line.endswith("\n")]
+    except OSError:
+        return {}
+    return next((line for line in reversed(lines) if "eval_mlm_loss" in line), {})

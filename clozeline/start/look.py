@@ -40,7 +40,7 @@ LINE_BYTES = 200
 """Lines without a blank one between them that are longer than this, on average, are documents, not paragraphs."""
 FEW_FILES = 30
 LARGE_FILE = 2 << 20
-"""Up to so many files of text, or if they are larger than this on average, a file is probably not one document."""
+"""Up to this many text files, or above this mean size in bytes, a file is probably not one document."""
 
 
 @dataclass(frozen=True)

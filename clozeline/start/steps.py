@@ -2,7 +2,7 @@
 
 A step has a key: a hash of its command, of the keys of the steps that it needs, and of the input files or the recipe's
 text. A step whose key is that of its last start is left as it is if it ended well, and otherwise its command runs again
-and continues. With another key its result is made anew: `--overwrite` replaces that of the pipeline, and a run's folder
+and continues. With another key its result is replaced: `--overwrite` replaces that of the pipeline, and a run's folder
 is renamed, so that no training is lost.
 """
 
@@ -23,10 +23,16 @@ from typing import Any
 
 from clozeline.start.plan_file import NAME as PLAN_NAME
 from clozeline.start.plan_file import Step, Values
+from pipeline import cli as pipeline_cli
+from pipeline.flags import given_flags
+from pipeline.options import PairsJob, VocabJob
 from pipeline.readers.corpora import read_corpora
 from pipeline.readers.listing import list_inputs
 from schemas import storage
-from schemas.errors import INTERRUPTED, DataError, PreemptedError
+from schemas.errors import INTERRUPTED, ClozelineError, DataError, PreemptedError
+from trainer import cli as trainer_cli
+from trainer.config.load import load_recipe
+from trainer.export import cli as export_cli
 
 NAME = "steps.json"
 
@@ -34,7 +40,7 @@ STOPPED = (PreemptedError.exit_code, INTERRUPTED, 128 + signal.SIGTERM)
 """Exit codes of a command that was asked to stop."""
 
 Facts = dict[str, Any]
-"""What a step depends on besides its command, by the names of steps."""
+"""What a step depends on other than its command, by the names of steps."""
 
 
 @dataclass
@@ -79,6 +85,41 @@ def keys_of(steps: list[Step], facts: Facts) -> dict[str, str]:
         parts = [list(step.words), [keys[name] for name in step.needs], facts.get(step.name)]
         keys[step.name] = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
     return keys
+
+
+def check_steps(steps: list[Step], place: str) -> None:
+    """Raise the error that a command would end with, for the first with a wrong flag, key or value.
+
+    place: the plan's file, which the error names with the section of the step. The parser of each command reads its
+    words. What only the results of earlier steps can show, such as a vocabulary that cannot hold the alphabet, is left
+    to the command.
+    """
+    for step in steps:
+        try:
+            _check(step)
+        except ClozelineError as error:
+            raise type(error)(f"{place}, [{step.section}]: {error}") from error
+
+
+def _check(step: Step) -> None:
+    if step.is_job:
+        _check_job(list(step.words[1:]))
+    elif step.name == "train":
+        options = trainer_cli.parser("clozeline train").parse_args(step.words[step.words.index("--config") :])
+        load_recipe(options.config, options.set)
+    else:
+        export_cli.parser("clozeline export").parse_args(step.words[2:])
+
+
+def _check_job(words: list[str]) -> None:
+    parsed, others = pipeline_cli.parser("clozeline").parse_known_args(words)
+    if others:
+        from pipeline.beam.engines import check_flags  # loads Beam, which takes a second
+
+        check_flags(others, parsed.known_flags)
+    for name, options in (("vocab", VocabJob), ("pairs", PairsJob)):
+        if words[0] == name:
+            options.from_flags(given_flags(options, parsed))
 
 
 def facts_of(plan: Values) -> Facts:
@@ -179,5 +220,5 @@ def _handlers(hand_on: Callable[[int, object], None]) -> list[tuple[int, Any]]:
 
 
 def _launcher() -> list[str]:
-    beside = os.path.join(os.path.dirname(sys.executable), "deepspeed")
-    return [beside if os.path.exists(beside) else "deepspeed"]
+    installed = os.path.join(os.path.dirname(sys.executable), "deepspeed")
+    return [installed if os.path.exists(installed) else "deepspeed"]

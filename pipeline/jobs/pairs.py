@@ -30,7 +30,6 @@ from pipeline.commit.publish import end_publication, is_published, publish_outpu
 from pipeline.commit.reports import Report, add_by_name, add_histograms, add_ledgers, ledger_entries, total
 from pipeline.commit.staging import Staging, plan_staging
 from pipeline.flags import recorded_options
-from pipeline.jobs.text_facts import text_facts
 from pipeline.jobs.text_folder import DivideText, TextFolder
 from pipeline.ledger import LEDGER_FILE, ledger_table
 from pipeline.options import PairsJob
@@ -39,7 +38,7 @@ from pipeline.pairs.corpus import PairOptions
 from pipeline.pairs.encoders import EncoderPool, new_encoder
 from pipeline.pairs.published_tokenizer import check_encoding, without_dropout
 from pipeline.pairs.segmenters import NONE, chosen_segmenters, versions_of
-from pipeline.text_card import CARD_FILE
+from pipeline.text_card import CARD_FILE, text_facts
 from pipeline.vocab.cut_words import check_rules
 from pipeline.vocab.kinds import maker_of
 from schemas import FORMAT_VERSION, shards, storage
