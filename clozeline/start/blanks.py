@@ -44,6 +44,8 @@ def main() -> None:
     counts_V = torch.tensor(json.loads((Path(run) / "unigram.json").read_text())["counts"], dtype=torch.float64)
     questions = list(_blanked(text[0], tokenizer, counts_V)) if text else [(line.rstrip(), "") for line in sys.stdin]
 
+    if not questions:  # as of text without spaces between words
+        return
     print("Word frequencies alone, whatever the sentence:")
     print("    " + answers(counts_V / counts_V.sum(), tokenizer))
     for sentence, word in questions:

@@ -65,7 +65,7 @@ def parser(prog: str) -> OneLineParser:
         "--language",
         type=_language,
         metavar="CODE",
-        help="that of the text (default: as it is found); auto for several",
+        help="language of the text (default: detected); auto if there are several",
     )
     top.add_argument("--yes", action="store_true", help="do not ask before the first step")
     top.add_argument("--plan_only", action="store_true", help="write clozeline.toml and stop, to change it first")
@@ -109,7 +109,7 @@ def _start(options: argparse.Namespace, prog: str) -> int:
         return 0
     is_begun = os.path.exists(os.path.join(output, STEPS_NAME))
     if not is_begun and not options.yes and not _is_agreed():
-        print(f"Nothing was done. Change {path} as you like, and repeat the command.")
+        print(f"Nothing was done. Change {storage.printable(path)} as you like, and repeat the command.")
         return 0
 
     code = run_steps(steps, facts_of(plan), output)
@@ -209,9 +209,9 @@ def closing_lines(output: str, plan: Values) -> Iterator[str]:
     found = _last_evaluation(os.path.join(output, "run", "metrics.jsonl"))
     loss = found.get("eval_mlm_loss_masked", found.get("eval_mlm_loss"))
     if loss is not None:
-        line = f"Loss on held-out documents: {loss:.2f} nats a blank"
+        line = f"Loss on held-out documents: {loss:.2f} nats per blank"
         if "eval_unigram_loss" in found:
-            line += f"; word frequencies alone have {found['eval_unigram_loss']:.2f}"
+            line += f"; word frequencies alone give {found['eval_unigram_loss']:.2f}"
         yield f"{line}."
     elif not holds_out(plan):
         yield "No documents were held out ([shard] holdout), so nothing shows how the model does on other text."
@@ -219,7 +219,10 @@ def closing_lines(output: str, plan: Values) -> Iterator[str]:
     hf = os.path.join(output, "hf")
     text = os.path.join(output, "text_heldout" if holds_out(plan) else "text")
     blanks = [sys.executable, "-m", "clozeline.start.blanks", hf, os.path.join(output, "run"), text]
-    yield from subprocess.run(blanks, capture_output=True, text=True, check=False).stdout.splitlines()
+    done = subprocess.run(blanks, capture_output=True, text=True, check=False)
+    yield from done.stdout.splitlines()
+    if done.returncode:
+        yield f"The blanks could not be filled in: {(done.stderr.strip().splitlines() or ['?'])[-1]}"
 
     yield ""
     for name, what in PAGES:
@@ -236,6 +239,6 @@ def _last_evaluation(path: str) -> dict[str, Any]:
     try:
         with open(path, encoding="utf-8") as file:
             lines = [json.loads(line) for line in file if line.endswith("\n")]
-    except OSError:
+    except (OSError, ValueError):  # a damaged line: the report tells of it
         return {}
     return next((line for line in reversed(lines) if "eval_mlm_loss" in line), {})

@@ -80,7 +80,7 @@ def read_plan(path: str) -> Values:
             hint = nearest_name(name, SECTIONS)
             raise UsageError(f"{shown}: there is no section {name!r}.{hint} Sections: {', '.join(SECTIONS)}.")
         if not isinstance(section, dict):
-            raise UsageError(f"{shown}: {name} = {section!r} is no section. Write [{name}], and its values below.")
+            raise UsageError(f"{shown}: {name} = {section!r} is not a section. Write [{name}], and its values below.")
         _check_section(f"{shown}, [{name}]", name, section)
 
     missing = [name for name in ("shard", "vocab", "pairs", "train") if name not in plan]
@@ -95,9 +95,7 @@ def _check_section(place: str, name: str, section: dict[str, Any]) -> None:
             raise UsageError(f"{place}: {key} connects the steps, and `clozeline start` sets it. Remove that line.")
         values = value if isinstance(value, list) else [value]
         if not values or not all(isinstance(one, str | int | float | bool) for one in values):
-            raise UsageError(
-                f"{place}: {key} = {value!r} is neither a number, a text, true, false nor a list of these."
-            )
+            raise UsageError(f"{place}: {key} = {value!r} must be a number, a string, true, false, or a list of these.")
     if name == "train":
         processes = section.get("processes", 1)
         if not isinstance(section.get("config"), str):

@@ -69,8 +69,8 @@ class Record:
                 return cls(output, {name: Begun(**entry) for name, entry in json.load(file).items()})
         except (ValueError, TypeError, AttributeError) as error:
             raise DataError(
-                f"{storage.printable(path)} is damaged ({error}). Remove it: finished steps are recognized by their "
-                "folders, and the others are made again."
+                f"{storage.printable(path)} is damaged ({error}). Remove it: all steps are run again, and the "
+                "trained run is kept as run_before_1."
             ) from error
 
     def write(self) -> None:
@@ -129,7 +129,8 @@ def facts_of(plan: Values) -> Facts:
     if "inputs" in shard:
         patterns += [pattern for corpus in read_corpora(str(shard["inputs"])) for pattern in corpus.patterns]
     files = [list(file) for file in list_inputs(*patterns).files] if patterns else []
-    named = [*_listed(shard.get("inputs")), *_listed(shard.get("filters")), *_listed(shard.get("decontaminate"))]
+    named = [*_listed(shard.get("inputs")), *_listed(shard.get("filters"))]
+    named += [path for given in _listed(shard.get("decontaminate")) for path in given.split(",")]
     return {"shard": [files, _hashes(named)], "train": _hashes([str(plan["train"]["config"])])}
 
 
@@ -180,8 +181,8 @@ def run_steps(steps: list[Step], facts: Facts, output: str) -> int:
 def _tell_failure(title: str, step: Step, output: str) -> None:
     place = storage.printable(os.path.join(output, PLAN_NAME))
     print(
-        f"{title} did not end well; the line above says why. Its flags are keys of [{step.section}] in {place}. Change "
-        "them there or the files, and repeat `clozeline start`: it continues from here.",
+        f"{title} failed; see the error above. Its flags are under [{step.section}] in {place}. Fix them or the input "
+        "files, and run `clozeline start` again: it continues from here.",
         file=sys.stderr,
     )
 

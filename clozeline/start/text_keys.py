@@ -38,8 +38,8 @@ def head_lines(file_range: FileRange) -> list[str]:
     head = open_head(file_range.file)
     with open_text(head, file_range.display_path, file_range.compression, file_range.encoding) as opened:
         data = opened.read(HEAD_BYTES)
-    lines = data.decode("utf-8-sig", errors="replace").splitlines()
-    return lines[:-1] if len(data) == HEAD_BYTES and len(lines) > 1 else lines
+    lines = data.decode("utf-8-sig", errors="replace").split("\n")  # as the readers do
+    return lines[:-1] if len(lines) > 1 else lines
 
 
 def _json_rows(file_range: FileRange) -> Iterable[dict[str, Any]]:

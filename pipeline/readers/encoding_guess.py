@@ -185,6 +185,6 @@ def _ranks(text: str, alphabets: tuple[str, ...]) -> Iterator[tuple[float, int, 
     letters = [character.lower() for character in foreign if character not in _SIGNS]
 
     for alphabet in alphabets:
-        known = sum(map(set(alphabet).__contains__, letters))
+        known = sum(map({letter.lower() for letter in alphabet}.__contains__, letters))  # of İ, two characters
         fit = (known + signs - misplaced) / max(1, len(foreign))
         yield fit, alphabet in _WESTERN, 0 if alphabet in _WESTERN else -len(alphabet)

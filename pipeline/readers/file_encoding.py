@@ -67,7 +67,7 @@ def _found_encoding(file: InputFile, shown: str) -> str:
 
 
 def _blocks(file: InputFile, shown: str) -> Iterator[tuple[bytes, bool]]:
-    """Yield what is looked at of a file's text, each block with whether it begins within a line."""
+    """Yield what is looked at of a file's text, each block with whether it follows on the one before."""
     compression = compression_of(file.path)
     if compression is None and file.size > LOOKED_AT:
         yield from _samples(file)
@@ -98,7 +98,7 @@ def _samples(file: InputFile) -> Iterator[tuple[bytes, bool]]:
         elif b"\n" in block:
             yield block.partition(b"\n")[2], False
         else:
-            yield block.lstrip(_CONTINUATIONS), True
+            yield block.lstrip(_CONTINUATIONS), False
 
 
 @dataclass

@@ -357,5 +357,5 @@ def _text(text: str | None, tag: str, grammar: Grammar, open_as_written: int) ->
 
 def _plain_lines(text: str) -> str:
     """Return a text without spaces around its lines, and without empty lines, which would end the paragraph."""
-    lines: Iterable[str] = (" ".join(line.split(" ")).strip(" \t\r") for line in text.split("\n"))
+    lines: Iterable[str] = (line.strip(" \t\r") for line in text.split("\n"))
     return "\n".join(filter(None, lines))

@@ -102,7 +102,7 @@ def _arguments(content: str) -> Arguments:
         if not equals or not _NAME.fullmatch(name):
             count += 1
             numbered[count] = part.strip()
-        elif name in "123456789":
+        elif len(name) == 1 and name in "123456789":
             numbered[int(name)] = value.strip()
         else:
             named[name] = value.strip()

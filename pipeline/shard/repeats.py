@@ -38,8 +38,7 @@ _HASHED_AT_ONCE = 1 << 16  # sentences that become Python objects at once
 _LOW_32_BITS = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
 
-_BASE = key("spans of sentences") | 1  # odd, and so invertible modulo 2**64
-_INVERSE = pow(_BASE, -1, 1 << 64)
+_FACTOR = key("spans of sentences") | 1  # odd, and so invertible modulo 2**64
 
 
 # Spans
@@ -78,18 +77,11 @@ def find_spans(hashes_S: Hashes, lengths_D: Ints, count: int) -> tuple[Hashes, I
     end_of_document_S = np.repeat(np.cumsum(lengths_D), lengths_D)
     positions_P = np.flatnonzero(np.arange(sentences) + count <= end_of_document_S)
 
-    # The sum of hash[i] * BASE**i over a span is a difference of running sums, exact modulo 2**64, so any `count` takes
-    # the same time. Divided by BASE**start it does not depend on the position.
-    running = np.zeros(sentences + 1, np.uint64)
-    np.cumsum(hashes_S * _powers(_BASE, sentences), out=running[1:])
-    sums_P = running[positions_P + count] - running[positions_P]
-    return mix(sums_P * _powers(_INVERSE, sentences)[positions_P]), positions_P
-
-
-def _powers(base: int, size: int) -> Hashes:
-    factors = np.full(size, base, np.uint64)
-    factors[:1] = 1
-    return np.multiply.accumulate(factors)
+    # Mixed after each sentence: sums of powers would let chosen sentences cancel each other.
+    spans_P = np.zeros(len(positions_P), np.uint64)
+    for place in range(count if len(positions_P) else 0):
+        spans_P = mix(spans_P * np.uint64(_FACTOR) + hashes_S[positions_P + place])
+    return spans_P, positions_P
 
 
 # Places

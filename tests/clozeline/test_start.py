@@ -39,7 +39,11 @@ def folder(documents: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     folder = Path("my texts")
     folder.mkdir()
     (folder / "notes.txt").write_text("\n\n".join(documents[:20]))
-    (folder / "a.jsonl").write_text("".join(json.dumps({"id": "1", "body": text}) + "\n" for text in documents[20:40]))
+    (folder / "a.jsonl").write_text(
+        "".join(
+            json.dumps({"id": "1", "body": text + "\u2028"}, ensure_ascii=False) + "\n" for text in documents[20:40]
+        )
+    )
     rows = [{"title": "A title", "content": text} for text in documents[40:60]]
     pq.write_table(pa.Table.from_pylist(rows), folder / "b.parquet")
     (folder / "c.csv").write_text("name,text\n" + "".join(f'{i},"{text}"\n' for i, text in enumerate(documents[60:80])))
@@ -116,7 +120,10 @@ def test_one_command_goes_all_the_way_and_a_change_repeats_what_depends_on_it(fo
     change("size = 320", "size = 6")
     failed = run(*start)
     assert failed.returncode == 3 and "cannot hold the alphabet" in failed.stderr
-    assert "[2/6] vocab did not end well" in failed.stderr and "keys of [vocab] in out/clozeline.toml" in failed.stderr
+    assert (
+        "[2/6] vocab failed; see the error above" in failed.stderr
+        and "under [vocab] in out/clozeline.toml" in failed.stderr
+    )
     assert "[1/6] shard\n" in failed.stdout and "[3/6]" not in failed.stdout
     sides = [json.loads(Path("out", name, "manifest.json").read_text()) for name in ("text", "text_heldout")]
     assert sum(side["totals"]["documents"] for side in sides) == 122
@@ -186,7 +193,7 @@ def test_a_mistake_is_one_line(folder: Path, words: list[str], told: str, capsys
             "[pairs]",
             "[pairs]\nmasking = {kind = 1}",
             [],
-            "is neither a number, a text, true, false nor a list of these",
+            "must be a number, a string, true, false, or a list of these",
         ),
         ("processes = 1", "processes = 0", [], "processes = 0 is not a number from 1 up"),
         ("size = 4000", "sizee = 4000", [], "toml, [vocab]: Unknown flag --sizee. Did you mean --size?"),

@@ -39,8 +39,8 @@ def read_text_facts(run: str) -> dict[str, TextFacts]:
     if not path.exists():
         return {}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(storage.read(str(path)))
         return {fingerprint: TextFacts.model_validate(facts) for fingerprint, facts in content.items()}
-    except (OSError, ValueError, AttributeError, RecursionError):
+    except (ValueError, AttributeError, RecursionError):
         logger.info("%s is damaged, so where the text of the pairs is from is not known.", path)
         return {}

@@ -167,3 +167,17 @@ def test_a_file_in_two_encodings_is_refused_in_one_line(command, tmp_path: Path)
     done = command("shard", "--input", tmp_path, "--output", tmp_path.parent / "text", "--encoding", "auto")
     assert done.returncode == 3 and done.stderr.count("\n") == 1
     assert "x.txt is not UTF-8" in done.stderr and "--encoding auto took it for" in done.stderr
+
+
+def test_turkish_with_capitals_is_found() -> None:
+    text = "Ben İstanbul'da yaşıyorum ve çok mutluyum. İzmir de güzeldir, değil mi? Şimdi ılık bir gün.\n" * 20
+    assert encoding_of(text.encode("cp1254")) == "cp1254"
+
+
+def test_a_large_file_of_one_line_is_known_by_its_samples(tmp_path: Path) -> None:
+    line = (FRENCH.replace("\n", " ") * 40).encode("cp1252")
+    path = tmp_path / "line.txt"
+    path.write_bytes(b"Plain words. " * 40_000 + line * (1 + LOOKED_AT // len(line)))
+    (file,) = matching_files(str(path))
+    assert file.size > LOOKED_AT
+    assert file_encoding(file, "line.txt") == "cp1252"

@@ -74,6 +74,7 @@ SHOWN = [
         "He said:{{quote|That is [[one]] step.|Armstrong}}Then:\n{{blockquote|text=Two.|sign=x}}",
         "He said:\n\nThat is one step.\n\nThen:\n\nTwo.",
     ),
+    ("template-large-number", "A {{nowrap|1=green|123456789=x}} word.", "A green word."),
     ("template-without-arguments", "A {{lang}}{{convert}}{{nowrap|}}{{frac}}{{as of}}{{quote}} word.", "A word."),
     ("template-in-quotes", "a ''{{GGY}}'' (UK), '''{{x}}''' b ''<ref>c</ref>'' d.", "a  (UK),  b  d."),
     ("template-over-lines", "{{Infobox\n| a = [[b]]\n| c = {{d\n|e}}\n}}\nText.", "Text."),
