@@ -70,6 +70,8 @@ _ALPHABETS_END = "\u2c00"  # after punctuation, too
 _MOST = 0.8
 
 _ASCII_LETTER = re.compile(rb"[A-Za-z]")
+_CONTROL_BYTES = re.compile(rb"[\x00-\x08\x0e-\x1f]")
+_MANY_CONTROLS = 0.05  # of a head, with which it is no text in UTF-8
 DAMAGED_UTF8 = 0.3  # undecodable share of the bytes outside of ASCII; below it, the text is damaged UTF-8
 _QUOTES = "\u2018\u2019\u201c\u201d\u201e\u2013\u2014\u2026\xab\xbb"
 _OR_AUTO = ", or each file in the encoding that its bytes show with --encoding auto"  # what errors advise
@@ -216,7 +218,9 @@ def wide_encoding(head: bytes, expected: str) -> str | None:
             return name
 
     # In languages with other letters than Latin ones, NULs are few: those of spaces, digits and line ends.
-    if expected == UTF8 and not _is_utf8(head):
+    # The bytes of many letters are all below 0x80: those of Cyrillic, Arabic and Thai, with control bytes.
+    is_plain = _is_utf8(head) and len(_CONTROL_BYTES.findall(head)) < _MANY_CONTROLS * len(head)
+    if expected == UTF8 and not is_plain:
         for name in ("utf-16-le", "utf-16-be"):
             if _is_text(codecs.getincrementaldecoder(name)(errors="replace").decode(head)):
                 return name

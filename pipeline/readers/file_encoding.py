@@ -29,6 +29,7 @@ SAMPLE_BYTES = 256 << 10
 """Of a larger file. Together they are read from a store in about a second."""
 
 _MIN_LETTERS = 4  # places; fewer letters of a language may be an accident
+_PURE = 0.7  # share of undecodable places among the bytes outside ASCII
 _MOST_FREQUENT = "cp1252"  # which even those few are taken for
 _BLOCK_BYTES = 1 << 20
 _GUESSED_FROM = 1 << 14  # bytes
@@ -152,7 +153,10 @@ class Evidence:
         if 0 in self.sample:  # data, or UTF-32 that its beginning did not show
             return UTF8
 
+        # Of letters of one byte nearly all are undecodable. With fewer, the rest are characters of UTF-8.
         by_letters = encoding_by_letters(self.sample)
+        if by_letters and self.undecodable < _PURE * self.foreign:
+            return UTF8
         if self.undecodable < _MIN_LETTERS:
             return by_letters if by_letters == _MOST_FREQUENT else UTF8
 

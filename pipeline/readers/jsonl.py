@@ -107,6 +107,9 @@ def parse_json_line(line: bytes | None, text_key: str, offset: int, max_bytes: i
 
     wanted = wanted_keys(text_key, fields)
     text = _text_under(wanted, fields)
+    if not text and "|" in text_key and text_key not in fields:
+        filled = {key for key, value in fields.items() if isinstance(value, str) and value}
+        text = _text_under(wanted_keys(text_key, filled), fields) or text
     if text is None:
         reason = f"no text under {text_key!r}"
         keys = _keys_of_strings(fields) if fields.keys().isdisjoint(wanted) else ()

@@ -181,3 +181,25 @@ def test_a_large_file_of_one_line_is_known_by_its_samples(tmp_path: Path) -> Non
     (file,) = matching_files(str(path))
     assert file.size > LOOKED_AT
     assert file_encoding(file, "line.txt") == "cp1252"
+
+
+THAI = "วันนี้เราไปมหาวิทยาลัย อากาศดีมาก ทุกคนมีความสุข\n" * 30
+ARABIC = "ذهبنا اليوم إلى الجامعة. كان الطقس جميلا.\n" * 30
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("text", [RUSSIAN, THAI, ARABIC], ids=["Russian", "Thai", "Arabic"])
+def test_utf_16_without_a_mark_whose_bytes_are_ascii(command, text: str, encoding: str, tmp_path: Path) -> None:
+    told = []
+    for written in ("utf-8", encoding):
+        (tmp_path / written).mkdir()
+        (tmp_path / written / "a.txt").write_bytes(text.encode(written))
+        flags = ("--encoding", AUTO, "--language", "ru", "--output", tmp_path / f"text {written}")
+        told.append(command("shard", "--input", tmp_path / written, *flags).stdout)
+    assert told[0].split("fingerprint")[1].split()[0] == told[1].split("fingerprint")[1].split()[0]
+
+
+def test_characters_of_utf_8_keep_a_file_in_utf_8() -> None:
+    line = "Café é à ü ö.\n\n"
+    text = b"Plain English words stand here in a row.\n\n" * 30_000 + line.encode() * 3 + line.encode("cp1252") * 3
+    assert encoding_of(text) == "utf-8"

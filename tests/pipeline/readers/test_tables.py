@@ -264,6 +264,16 @@ def test_several_columns_are_joined_as_paragraphs(tmp_path: Path, suffix: str) -
             read(path, "titel,text")
 
 
+def test_json_takes_the_first_key_with_text(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    empty = ["", None, 5, ["x"]]
+    path.write_text(
+        "".join(json.dumps({"text": text, "body": "B"}) + "\n" for text in ["A", *empty]) + '{"text": ""}\n'
+    )
+    assert shown(read(path, "text|body")) == ["A", "B", "B", "B", "B", ""]
+    assert shown(read(path, "text"))[:2] == ["A", ""]
+
+
 def test_the_joined_text_counts_for_the_limit(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": ["12345", "1"], "b": ["12345", "2"]}), tmp_path / "x.parquet")
     assert shown(read(tmp_path / "x.parquet", "a,b", max_document_bytes=9)) == ["- record above 9 bytes", "1\n\n2"]
