@@ -153,15 +153,16 @@ class Evidence:
         if 0 in self.sample:  # data, or UTF-32 that its beginning did not show
             return UTF8
 
-        # Of letters of one byte nearly all are undecodable. With fewer, the rest are characters of UTF-8.
+        # Of Western letters of one byte nearly all are undecodable. With fewer, the rest are characters of UTF-8.
         by_letters = encoding_by_letters(self.sample)
-        if by_letters and self.undecodable < _PURE * self.foreign:
+        is_western = by_letters != "" or is_in_other_encoding(self.sample)
+        if is_western and self.undecodable < _PURE * self.foreign:
             return UTF8
         if self.undecodable < _MIN_LETTERS:
             return by_letters if by_letters == _MOST_FREQUENT else UTF8
 
         is_much = self.undecodable >= MIN_PLACES and self.undecodable > MAX_UNDECODABLE_RATIO * self.size
-        is_other = is_much or by_letters != "" or is_in_other_encoding(self.sample)
+        is_other = is_much or is_western
         return (guess_encoding(self.sample) if is_other else "") or UTF8
 
 
