@@ -165,6 +165,7 @@ COMMANDS = {
     "train": Command(
         "pair shards -> checkpoints; resumes automatically", "trainer.cli:main", "trainer", takes_stop=True
     ),
+    "report": Command("runs on one page, also while they train", "trainer.report:main", "trainer"),
     "export": Command("checkpoint -> Hugging Face folder", "trainer.export.cli:main", "export"),
     "finetune": Command(
         "encoder and task -> scores, predictions and a fine-tuned folder",

@@ -27,6 +27,12 @@ MAX_POINTS = 400
 MAX_DOTS = 60
 """A line of at most this many points has a dot at each point, which shows its value."""
 
+FIRST_STEPS = 0.1
+"""Share of a line's steps that may lie outside of its chart, if they would squeeze all others into less than half."""
+
+FEW_POINTS = 8
+"""A line of fewer points is shown as a whole."""
+
 BINS = 64
 """Maximum bars of a histogram."""
 
@@ -48,6 +54,14 @@ class Level(NamedTuple):
     label: str
 
 
+class Tick(NamedTuple):
+    """A label below a chart: its distance from the left in percent, its text, and which part of it is there."""
+
+    x: float
+    label: str
+    anchor: str
+
+
 @dataclass(frozen=True)
 class Line:
     """A named line: (step, value), or (hours, value), in order of steps."""
@@ -55,6 +69,7 @@ class Line:
     name: str
     color: Color
     points: Sequence[tuple[float, float]]
+    is_dashed: bool = False
 
 
 class PointGroup(NamedTuple):
@@ -85,6 +100,7 @@ class DrawnLine:
     points: str
     band: str | None
     dots: list[Dot]
+    is_dashed: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,16 +115,17 @@ class Mark:
 class Chart:
     """A chart with its title, lines over steps 0 to `last_step`, and axes.
 
-    unit: the name of the horizontal axis's unit. digits: decimals of the numbers on that axis.
+    is_cut: whether first steps lie above or below it. unit: the name of the horizontal axis's unit.
     """
 
     title: str
     lines: list[DrawnLine]
     levels: list[Level]
+    ticks: list[Tick]
     marks: list[Mark]
     last_step: float
+    is_cut: bool = False
     unit: str = "step"
-    digits: int = 0
     height: int = CHART_HEIGHT
     inner_width: int = INNER_WIDTH
 
@@ -137,16 +154,45 @@ class Scale:
 def chart(title: str, lines: Sequence[Line], last_step: float, resumed_at: Sequence[int], text_of: TextOf) -> Chart:
     """Lay out lines over steps 0 to `last_step`, with marks where the run was resumed. text_of: formats values."""
     values = [value for line in lines for _, value in line.points]
-    levels = round_levels(min(values), max(values))
-    scale = Scale(last_step, low=levels[0], high=levels[-1])
+    low, high = _range_shown(lines)
+    levels = round_levels(low, high)
+    is_cut = (low, high) != (min(values), max(values))
+    # Rounding errors must not cut off the values at the ends.
+    scale = Scale(last_step, low=min(levels[0], low), high=max(levels[-1], high))
 
     return Chart(
         title=title,
         lines=[_drawn(line, scale, text_of) for line in lines],
         levels=[Level(scale.y(level), text_of(level)) for level in levels],
+        ticks=ticks(last_step),
         marks=[Mark(step, scale.percent(step)) for step in resumed_at],
         last_step=last_step,
+        is_cut=is_cut,
     )
+
+
+def _range_shown(lines: Sequence[Line]) -> tuple[float, float]:
+    """Return the lowest and the highest value to show: of all steps, or without the first ones if they differ much."""
+    values = [value for line in lines for _, value in line.points]
+    later = [
+        value
+        for line in lines
+        for step, value in line.points
+        if len(line.points) < FEW_POINTS or step > FIRST_STEPS * line.points[-1][0]
+    ]
+    if 0 < max(later) - min(later) < (max(values) - min(values)) / 2:
+        return min(later), max(later)
+    return min(values), max(values)
+
+
+def ticks(last: float) -> list[Tick]:
+    """Return labels at round numbers of an axis from 0 to `last`."""
+    placed = [(100 * value / last, value) for value in round_levels(0, last)]
+    return [
+        Tick(x, f"{value:,.10g}", "start" if x == 0 else "end" if x > 97 else "middle")
+        for x, value in placed
+        if x <= 100 + 1e-9
+    ]
 
 
 def chart_over_hours(title: str, lines: Sequence[Line], text_of: TextOf) -> Chart:
@@ -159,13 +205,13 @@ def chart_over_hours(title: str, lines: Sequence[Line], text_of: TextOf) -> Char
         replace(line, points=[(round(hours, digits + 1), value) for hours, value in line.points]) for line in lines
     ]
     drawn = chart(title, rounded, max(round(last, digits + 1), 1e-6), [], text_of)
-    return replace(drawn, unit="hour", digits=digits + 1)
+    return replace(drawn, unit="hour")
 
 
 def round_levels(low: float, high: float) -> list[float]:
     """Return two to six levels at round numbers, the first at or below `low` and the last at or above `high`."""
     # Equal values, or nearly equal ones, still get a scale with some height.
-    span = max(high - low, abs(high) * 1e-3)
+    span = max(high - low, abs(high) * 0.02)
     if span == 0:
         span = 1.0
 
@@ -196,11 +242,12 @@ def thinned(points: Sequence[tuple[float, float]], max_groups: int) -> list[Poin
 
 
 def _drawn(line: Line, scale: Scale, text_of: TextOf) -> DrawnLine:
-    groups = thinned(line.points, MAX_POINTS)
+    points = [(step, value) for step, value in line.points if scale.low <= value <= scale.high]
+    groups = thinned(points, MAX_POINTS)
     means = [scale.inner_point(group.step, group.mean) for group in groups]
 
     band = None
-    is_thinned = len(groups) < len(line.points)
+    is_thinned = len(groups) < len(points)
     if is_thinned:
         # The polygon goes along the lowest values, and back along the highest.
         lower_edge = [scale.inner_point(group.step, group.lowest) for group in groups]
@@ -208,10 +255,10 @@ def _drawn(line: Line, scale: Scale, text_of: TextOf) -> DrawnLine:
         band = " ".join(lower_edge + upper_edge)
 
     dots = []
-    if len(line.points) <= MAX_DOTS:
-        dots = [Dot(scale.percent(step), scale.y(value), step, text_of(value)) for step, value in line.points]
+    if len(points) <= MAX_DOTS:
+        dots = [Dot(scale.percent(step), scale.y(value), step, text_of(value)) for step, value in points]
 
-    return DrawnLine(line.name, line.color, " ".join(means), band, dots)
+    return DrawnLine(line.name, line.color, " ".join(means), band, dots, line.is_dashed)
 
 
 def short(value: float) -> str:

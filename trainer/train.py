@@ -30,6 +30,7 @@ from trainer.data.counts import open_frequencies
 from trainer.data.folder import PairFolder, open_folders
 from trainer.data.share import RankShare, share_of
 from trainer.data.stream import Stream, build_stream
+from trainer.describe import count_parameters, meta_model
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.deepspeed_internals import release_engine_memory
 from trainer.distributed.process_group import device_of_rank, start_distributed
@@ -44,7 +45,9 @@ from trainer.loop import Loop, is_evaluated
 from trainer.metrics.log import MetricsLog
 from trainer.metrics.monitors import Tell, monitors_of, name_run
 from trainer.metrics.speed import mfu_of_one_token
+from trainer.metrics.starts import note_start
 from trainer.micro_batches import noting_out_of_memory, with_micro_batches
+from trainer.models.families import encoder_shape
 from trainer.profile import NOTHING, Recording
 from trainer.run_context import RunContext, newest_checkpoint, open_run
 
@@ -258,7 +261,9 @@ def run_phase(
         else:
             warn_of_few_updates(phase)
 
-        metrics = open_metrics(context, phase, data.folders, state, monitors_of(engine))
+        run_on_rank_0(lambda: note_start_of(context, phase, folders, state))
+        tell_monitors = monitors_of(engine, state.recipe)
+        metrics = open_metrics(context, phase, data.folders, state, tell_monitors)
         if metrics is not None:
             resources.callback(close_metrics, metrics)
 
@@ -334,6 +339,22 @@ def recorded_attention(phase: Phase, checkpoint: FoundCheckpoint | None) -> str 
     if checkpoint is None or checkpoint.state.step == phase.steps_before:
         return None
     return checkpoint.state.attention or FLASH
+
+
+def note_start_of(context: RunContext, phase: Phase, folders: list[PairFolder], state: TrainingState) -> None:
+    """Note in the run's folder when and how training began from `state`, unless no step is left. On rank 0."""
+    if state.step >= context.last_step:
+        return
+    shape = encoder_shape(phase.recipe.model, folders[0].vocabulary.size)
+    note_start(
+        context.run_recipe.run.folder,
+        state.step,
+        state.seconds,
+        ranks=dist.get_world_size(),
+        parameters=count_parameters(meta_model(shape)),
+        pass_tokens=sum(folder.manifest.totals["tokens"] for folder in folders),
+        resumed_at=state.resumed_at,
+    )
 
 
 def open_metrics(

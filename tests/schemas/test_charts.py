@@ -55,7 +55,7 @@ def test_lines_lie_inside_their_chart(points: list[tuple[int, float]]) -> None:
     drawn = render("trainer.metrics", "chart.html", chart=laid_out)
     assert "&lt;name&gt;" in drawn and "<name>" not in drawn
     places = re.findall(r'<polyline class="blue" points="([^"]*)"', drawn)[-1].split()
-    assert len(places) == len(points)
+    assert len(places) == len(points) or laid_out.is_cut
     for place in places:
         x, y = map(float, place.split(","))
         assert 0 <= x <= 1000 and -0.1 <= y <= CHART_HEIGHT + 0.1

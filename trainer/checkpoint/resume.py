@@ -35,7 +35,7 @@ from trainer.checkpoint.format import (
 )
 from trainer.checkpoint.rank_files import WEIGHTS, RankFiles
 from trainer.checkpoint.remote import RunUrl
-from trainer.checkpoint.run_folder import NodeFolders
+from trainer.checkpoint.run_folder import HISTORY, NodeFolders
 from trainer.checkpoint.snapshot import shapes_of
 from trainer.checkpoint.state import IDENTITY_OF_RUN, TrainingState, check_unchanged, identity
 from trainer.config.phases import Phase
@@ -56,9 +56,6 @@ from trainer.distributed.zero import (
     set_updates_made,
 )
 from trainer.logs import logger
-
-HISTORY = "recipe_history.jsonl"
-"""A file in a run's folder with one JSON object (a RecipeChange) per line."""
 
 WITHOUT_EFFECT = frozenset({*(f"model.{name}" for name in START_KEYS), "data.statistics"})
 """Keys that only the first weights depend on. They may change, because what they name may be gone by then."""

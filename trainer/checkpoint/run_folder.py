@@ -33,17 +33,22 @@ from trainer.data.counts import UNIGRAM_FILE
 from trainer.data.folder import PairFolder
 from trainer.distributed.collectives import nodes_of_ranks, run_on_all_ranks, run_on_rank_0
 from trainer.metrics.monitors import TENSORBOARD_FOLDER
+from trainer.metrics.starts import STARTS_FILE
 
 RECIPE = "recipe.toml"
 
+HISTORY = "recipe_history.jsonl"
+"""One JSON object (a RecipeChange) per line."""
+
 NEEDED = (
     RECIPE,
-    "recipe_history.jsonl",
+    HISTORY,
     "micro_batches.json",
     UNIGRAM_FILE,
     TEXT_FACTS_FILE,
     "run_id",
     "metrics.jsonl",
+    STARTS_FILE,
 )
 """Files that another machine needs to resume or export a run, besides a checkpoint and the vocabulary."""
 

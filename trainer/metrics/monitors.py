@@ -10,14 +10,18 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
 from schemas import storage
 from schemas.errors import UsageError
 from trainer.metrics.presentation import keep_running
+from trainer.metrics.starts import Start, read_starts, time_of
 
 if TYPE_CHECKING:
     # Readers of metrics need no DeepSpeed.
@@ -39,13 +43,18 @@ class TensorBoardWriter:
     """Writes the metrics to RUN/tensorboard. Errors are logged and never end a run.
 
     The copy is rewritten from metrics.jsonl whenever a run is opened, because steps that are taken again after a resume
-    would otherwise make curves go back and forth.
+    would otherwise make curves go back and forth. Every value has the time at which it was logged, and the recipe is
+    among the texts.
     """
 
-    def __init__(self, run: str, lines: Iterable[dict[str, Any]]):
+    def __init__(self, run: str, lines: Sequence[dict[str, Any]]):
         """Replace the copy by one that holds `lines` of the metrics."""
         self._folder = Path(run) / TENSORBOARD_FOLDER
         self._writer: Any = None
+        last = lines[-1] if lines else {"step": 0}
+        self._starts = read_starts(run) or [
+            Start(time=time.time(), step=last["step"], seconds=last.get("seconds") or 0.0)
+        ]
 
         with keep_running(str(self._folder)):
             # Imported here because it takes a second, which most commands need not wait for.
@@ -53,6 +62,10 @@ class TensorBoardWriter:
 
             shutil.rmtree(self._folder, ignore_errors=True)
             self._writer = SummaryWriter(str(self._folder))
+            recipe = Path(run, "recipe.toml")
+            if recipe.exists():
+                shown = indent(recipe.read_text(encoding="utf-8"), "    ")  # a block of code in Markdown
+                self._writer.add_text("recipe", shown, last["step"], self._starts[-1].time)
             for line in lines:
                 self._add(line)
             self._writer.flush()
@@ -71,7 +84,7 @@ class TensorBoardWriter:
 
     def _add(self, line: dict[str, Any]) -> None:
         for tag, value in tagged(line):
-            self._writer.add_scalar(tag, value, line["step"], line.get("seconds"))
+            self._writer.add_scalar(tag, value, line["step"], time_of(line, self._starts))
 
 
 def tagged(line: dict[str, Any]) -> Iterator[tuple[str, float]]:
@@ -106,10 +119,10 @@ def name_run(run: str, settings: dict[str, Any]) -> None:
     os.environ.setdefault("WANDB_RESUME", "allow")
 
 
-def monitors_of(engine: DeepSpeedEngine) -> Tell:
+def monitors_of(engine: DeepSpeedEngine, recipe: dict[str, Any]) -> Tell:
     """Return a function that sends a line of the metrics to the engine's monitors.
 
-    From then on the engine itself sends them nothing.
+    From then on the engine itself sends them nothing. recipe: by full key; W&B gets it as the run's config.
     """
     monitor: Any = engine.monitor
     if not monitor.enabled:
@@ -117,6 +130,10 @@ def monitors_of(engine: DeepSpeedEngine) -> Tell:
 
     # The engine checks this flag before it writes its own events; `write_events` does not.
     monitor.enabled = False
+    if monitor.wandb_monitor is not None:
+        with keep_running("The config of W&B"):
+            # A resumed run may have other values.
+            import_module("wandb").config.update(recipe, allow_val_change=True)
 
     def tell(line: dict[str, Any]) -> None:
         monitor.write_events([(tag, value, line["step"]) for tag, value in tagged(line)])

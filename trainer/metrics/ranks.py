@@ -7,6 +7,7 @@ stays far slower than the others, a line in the log names it once.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median_low
 from typing import NamedTuple
@@ -40,12 +41,12 @@ class RankReport(NamedTuple):
     host: str
 
 
-def slowest_of(reports: list[RankReport]) -> RankReport:
+def slowest_of(reports: Sequence[RankReport]) -> RankReport:
     """Return the report with the most own seconds."""
     return max(reports, key=lambda report: report.own_seconds)
 
 
-def ratio_to_median(report: RankReport, reports: list[RankReport]) -> float | None:
+def ratio_to_median(report: RankReport, reports: Sequence[RankReport]) -> float | None:
     """Return a rank's own seconds divided by the median of all ranks, or by the lower median of an even number.
 
     None if the median is 0.

@@ -11,9 +11,10 @@ from typing import Any
 from schemas import storage
 from schemas.errors import UsageError
 from trainer.checkpoint.format import MANIFEST, checkpoint_path, read_state, steps_saved
+from trainer.metrics.curves import SCORES_FILE, read_scores
 from trainer.metrics.log import read_metrics
 from trainer.metrics.presentation import keep_running
-from trainer.metrics.report import SCORES_FILE, read_scores, write_report
+from trainer.metrics.report import write_report
 from trainer.suite.encoders import Encoder
 from trainer.suite.jobs import Job
 from trainer.suite.plan import Plan

@@ -16,6 +16,7 @@ from tests.trainer.one_rank import group_of_one
 from trainer.metrics import ranks
 from trainer.metrics.ranks import RankFile, RankReport, rank_figures, ratio_to_median, read_ranks
 from trainer.metrics.report import report
+from trainer.metrics.run_record import read_record
 from trainer.metrics.speed import StepClock
 
 
@@ -87,7 +88,8 @@ def test_the_report_shows_the_slowest_ranks(tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_text("")
     file = RankFile(str(tmp_path))
     file.add(reports(*[1.0] * 20, 2.5))
-    page = report(str(tmp_path), [{"step": 1}], [])
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
+    page = report(read_record(str(tmp_path)), None)
     assert "<td>20</td>" in page and "<td>2.50</td>" in page and page.count("<td>h") == 8
 
 

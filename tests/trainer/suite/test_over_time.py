@@ -14,7 +14,7 @@ from schemas.charts import Line, chart_over_hours
 from schemas.errors import UsageError
 from tests.conftest import Run
 from tests.trainer.suite.conftest import minimal_pairs, write_lines
-from trainer.metrics.report import charts_over_hours, read_scores
+from trainer.metrics.curves import charts_over_hours, read_scores
 from trainer.suite import checkpoints
 from trainer.suite.checkpoints import hours_of, steps_of
 from trainer.suite.plan import Plan

@@ -1,0 +1,113 @@
+"""What a run's folder says about the run, for its report: read at any time, also while it trains or after it was moved.
+
+A folder at a URL is read through a copy of its small files: checkpoints stay where they are.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from schemas import storage
+from schemas.errors import CheckpointError, DataError
+from trainer.checkpoint.format import best_step, checkpoint_path, read_state, steps_saved
+from trainer.checkpoint.remote import download_file
+from trainer.checkpoint.run_folder import FILES, HISTORY, RECIPE
+from trainer.config.record import RecipeChange
+from trainer.metrics.curves import SCORES_FILE
+from trainer.metrics.log import Metrics, is_evaluation, read_metrics
+from trainer.metrics.ranks import RankReport, read_ranks
+from trainer.metrics.starts import Start, read_starts
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run as its folder has it.
+
+    run: the folder or URL. folder: the local one that holds its small files. resumed_at: the steps after which it was
+    resumed. changes: of its recipe, at resumes. best: the step of the best checkpoint.
+    """
+
+    run: str
+    folder: str
+    lines: Metrics
+    recipe: dict[str, Any]
+    resumed_at: Sequence[int]
+    changes: Sequence[RecipeChange]
+    starts: Sequence[Start]
+    ranks: Sequence[RankReport]
+    best: int | None
+
+    @property
+    def last_line(self) -> dict[str, Any]:
+        """The last line of a step, or the last line if all are evaluations."""
+        return next((line for line in reversed(self.lines) if not is_evaluation(line)), self.lines[-1])
+
+    @property
+    def evaluations(self) -> Metrics:
+        """The lines of evaluations."""
+        return [line for line in self.lines if is_evaluation(line)]
+
+    @property
+    def last_step(self) -> int | None:
+        """The step at which the command ends training, None if the recipe does not say."""
+        run = self.recipe.get("run", {})
+        return min(filter(None, (run.get("stop_at"), run.get("max_steps"))), default=None)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every step was taken, and evaluated if there are held-out pairs."""
+        if self.last_step is None or self.last_line["step"] < self.last_step:
+            return False
+        is_evaluated = self.recipe.get("evaluation", {}).get("pairs") is not None
+        return not is_evaluated or any(line["step"] >= self.last_step for line in self.evaluations)
+
+
+def read_record(
+    run: str, copy: str | None = None, resumed: tuple[Sequence[int], Sequence[RecipeChange]] | None = None
+) -> RunRecord:
+    """Read a run. copy: the local copy of a run at a URL. resumed: where it was, and what changed; by default as saved.
+
+    Raises DataError if the recipe cannot be read.
+    """
+    folder = copy or run
+    path = Path(folder, RECIPE)
+    try:
+        recipe = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} is not the recipe of a run: {error}. Give the run.output of a training.") from error
+
+    starts = read_starts(folder)
+    resumed_at, changes = resumed or (_resumed_at(folder, starts), _changes(folder))
+    return RunRecord(
+        run, folder, read_metrics(folder), recipe, resumed_at, changes, starts, read_ranks(folder), best_step(run)
+    )
+
+
+def _resumed_at(folder: str, starts: Sequence[Start]) -> Sequence[int]:
+    """Return the steps after which a run was resumed, those in its newest checkpoint if it is of an earlier version."""
+    if starts:
+        return starts[-1].resumed_at
+    try:
+        return read_state(checkpoint_path(folder, steps_saved(folder)[-1])).resumed_at
+    except (IndexError, CheckpointError):
+        return []
+
+
+def _changes(folder: str) -> list[RecipeChange]:
+    try:
+        lines = Path(folder, HISTORY).read_text(encoding="utf-8").splitlines()
+        return [RecipeChange.model_validate_json(line) for line in lines]
+    except (OSError, ValueError):
+        return []
+
+
+def copy_small_files(url: str, folder: str) -> None:
+    """Copy what a report needs from a run at a URL, except for evaluations of checkpoints. Raises StorageError."""
+    present = storage.names(url)
+    for name in (*FILES, SCORES_FILE):
+        if name in present:
+            download_file(storage.join(url, name), Path(folder, name))

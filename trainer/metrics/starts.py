@@ -1,0 +1,131 @@
+"""RUN/starts.jsonl: when and how a run was started and resumed, one JSON object for each time training began.
+
+metrics.jsonl counts seconds of training alone, so that it does not depend on when a run was interrupted. The starts say
+which time of day that was, for TensorBoard, and what the report names: the command, the machine and the versions.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from trainer.metrics.presentation import keep_running
+
+STARTS_FILE = "starts.jsonl"
+
+PACKAGES = ("clozeline", "torch", "deepspeed")
+"""The packages whose versions are noted, besides Python's."""
+
+
+class Start(BaseModel):
+    """One start. The fields after `seconds` are for people: nothing is computed from them.
+
+    time: seconds since 1970. step, seconds: of training, before this start. folder: the working directory.
+    pass_tokens: those of the pairs, without padding. resumed_at: the steps after which the run was resumed so far.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    time: float
+    step: int
+    seconds: float
+    command: str = ""
+    folder: str = ""
+    ranks: int = 1
+    machine: str = ""
+    versions: dict[str, str] = {}
+    parameters: int | None = None
+    pass_tokens: int | None = None
+    resumed_at: list[int] = []
+
+    @property
+    def date(self) -> str:
+        """The time as text. Example: `2026-11-28 20:47 UTC`."""
+        return f"{datetime.fromtimestamp(self.time, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def note_start(run: str, step: int, seconds: float, **facts: Any) -> None:
+    """Append a start, after `step` and `seconds` of training. facts: further fields of Start. Logs what fails."""
+    with keep_running(STARTS_FILE):
+        start = Start(
+            time=time.time(),
+            step=step,
+            seconds=seconds,
+            command=command_of_process(),
+            folder=os.getcwd(),
+            machine=machine(),
+            versions={"python": platform.python_version()} | _versions(),
+            **facts,
+        )
+        with Path(run, STARTS_FILE).open("a", encoding="utf-8") as file:
+            file.write(start.model_dump_json() + "\n")
+
+
+def read_starts(run: str) -> list[Start]:
+    """Return the starts of a run, in order. Damaged lines are left out, and runs of earlier versions have none."""
+    try:
+        lines = Path(run, STARTS_FILE).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+
+    starts = []
+    for line in lines:
+        try:
+            starts.append(Start.model_validate_json(line))
+        except ValidationError:
+            continue
+    return starts
+
+
+def time_of(line: dict[str, Any], starts: Sequence[Start]) -> float:
+    """Return when a line of the metrics was logged, in seconds since 1970, given one start or more.
+
+    Lines of before the first start were logged by an earlier version. They are taken to lead up to it.
+    """
+    seconds = line.get("seconds") or 0.0
+    began = [start for start in starts if start.step <= line["step"] and start.seconds < seconds]
+    start = began[-1] if began else starts[0]
+    return start.time + seconds - start.seconds
+
+
+def command_of_process() -> str:
+    """Return how this process was started, without what launchers add to it."""
+    program, *words = sys.argv
+    path = Path(program)
+    name = path.parent.name if path.name == "__main__.py" else path.name
+    given = [word for word in words if not word.startswith("--local_rank")]
+    return f"{'python -m trainer' if name == 'trainer' else name} {shlex.join(given)}".strip()
+
+
+def machine() -> str:
+    """Return the accelerator of this process, or the number and kind of its CPU's cores."""
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"CPU with {os.cpu_count()} cores, {names[0] if names else platform.machine()}"
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

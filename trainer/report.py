@@ -1,0 +1,222 @@
+"""The command line of `clozeline report`: a run's page, or one page of several runs, at any time.
+
+The page of one run is that which its training writes, RUN/report.html. With --watch it is written again as the metrics
+grow, and a browser that shows it reads it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from schemas import storage
+from schemas.errors import StorageError, UsageError
+from schemas.urls import normal
+from trainer.command_line import command_parser, exit_code_of, local_folder
+
+if TYPE_CHECKING:
+    from trainer.metrics.run_record import RunRecord
+
+PAGE = "report.html"
+RECIPE = "recipe.toml"
+METRICS = "metrics.jsonl"
+
+REFRESH = 5
+"""Seconds between two looks at the metrics, and after which a browser reads the page again."""
+
+OURS = b'<p class="brand">Clozeline run'
+"""What every page of this command holds, so that no other file is replaced."""
+
+EPILOG = """\
+examples:
+
+  clozeline report out/run
+  clozeline report out/run_a out/run_b s3://bucket/run_c --output out/runs.html --watch
+"""
+
+
+def main(arguments: list[str] | None = None, prog: str = "python -m trainer.report") -> int:
+    """Write the page and return the process's exit code. prog: the command's name in help and in errors."""
+    return exit_code_of(lambda: _report(parser(prog).parse_args(arguments)))
+
+
+def parser(prog: str) -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    flags = command_parser(prog, "Write a run, or several next to each other, on one HTML page.", EPILOG)
+    flags.add_argument(
+        "runs", nargs="+", type=normal, metavar="RUN", help="run.output of a training: a folder or a URL"
+    )
+    flags.add_argument(
+        "--output",
+        type=local_folder,
+        metavar="FILE",
+        help=f"page to write (default: RUN/{PAGE} for one folder, otherwise {PAGE} in the working directory)",
+    )
+    flags.add_argument(
+        "--watch",
+        action="store_true",
+        help="write the page again while the runs train, until they have ended or Ctrl-C; the page refreshes itself",
+    )
+    return flags
+
+
+def _report(options: argparse.Namespace) -> None:
+    runs = [run.rstrip("/") or run for run in options.runs]
+    repeated = next((run for run in runs if runs.count(run) > 1), None)
+    if repeated is not None:
+        raise UsageError(f"{storage.printable(repeated)} is given twice. Give each run once.")
+    for run in runs:
+        check_run(run)
+    output = options.output or (str(Path(runs[0], PAGE)) if len(runs) == 1 and storage.is_local(runs[0]) else PAGE)
+    check_output(output)
+
+    page = Page(runs, output)
+    if options.watch:
+        page.watch()
+    else:
+        page.write()
+    print(f"{storage.printable(output)}: the report of {_counted(runs)} is written.")
+
+
+def _counted(runs: Sequence[str]) -> str:
+    return storage.printable(runs[0]) if len(runs) == 1 else f"{len(runs)} runs"
+
+
+class Page:
+    """The page of some runs, which is written once or several times."""
+
+    def __init__(self, runs: Sequence[str], output: str):
+        self._runs = runs
+        self._output = output
+
+    def write(self, refresh: int | None = None) -> bool:
+        """Write the page, and return whether all runs are over. refresh: as for `report`.
+
+        Raises UsageError if a run has logged nothing yet or there are too many, and StorageError.
+        """
+        # These imports load torch, which takes seconds, so they wait until the arguments are known to be valid.
+        from trainer.metrics.comparison import MAX_RUNS, comparison
+        from trainer.metrics.report import report
+
+        if len(self._runs) > MAX_RUNS:
+            raise UsageError(f"{len(self._runs)} runs are too many for one page. Give up to {MAX_RUNS}.")
+        with tempfile.TemporaryDirectory(prefix="clozeline-report-") as folder:
+            records = [_record(run, Path(folder, str(number))) for number, run in enumerate(self._runs)]
+            place = os.path.dirname(os.path.abspath(self._output))
+            if len(records) == 1:
+                page = report(records[0], place, refresh)
+            else:
+                page = comparison(records, place, refresh)
+        storage.publish(self._output, page.encode(), durable=False)
+        return all(record.is_over for record in records)
+
+    def watch(self) -> None:
+        """Write the page whenever metrics have grown, until all runs are over or Ctrl-C, and then without a refresh."""
+        previous = {number: signal.signal(number, signal.default_int_handler) for number in SIGNALS}
+        try:
+            self._follow()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            for number in SIGNALS:
+                signal.signal(number, signal.SIG_IGN)
+        try:
+            self.write()
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def _follow(self) -> None:
+        seen: list[float | None] | None = None
+        while True:
+            found = [storage.modified(storage.join(run, METRICS)) for run in self._runs]
+            if found != seen:
+                is_over = self.write(REFRESH)
+                if seen is None:
+                    print(
+                        f"{storage.printable(self._output)} follows {_counted(self._runs)}. Ctrl-C ends it.", flush=True
+                    )
+                seen = found
+                if is_over:
+                    return
+            time.sleep(REFRESH)
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def _record(run: str, copy: Path) -> RunRecord:
+    from trainer.metrics.run_record import copy_small_files, read_record
+
+    if not storage.is_local(run):
+        copy_small_files(run, str(copy))
+    record = read_record(run, None if storage.is_local(run) else str(copy))
+    if not record.lines:
+        raise UsageError(
+            f"{storage.printable(run)} has not logged a step yet. Repeat the command once it has; run.log_every says "
+            "after how many."
+        )
+    return record
+
+
+# What the arguments may be
+
+
+def check_run(run: str) -> None:
+    """Raise UsageError that says what a path is, unless it is the folder or URL of a run that has begun to log."""
+    names = set(storage.names(run))
+    if {RECIPE, METRICS} <= names:
+        return
+    path = storage.printable(run)
+    if not names:
+        what = "is a file" if storage.exists(run) and storage.is_local(run) and not os.path.isdir(run) else "is empty"
+        if not storage.exists(run):
+            raise UsageError(f"{path} does not exist. Check the path; a run is the run.output of a training.")
+        raise UsageError(f"{path} {what}, not a run. Give the folder of a run, which holds {METRICS}.")
+    for what, is_it in KINDS:
+        if is_it(names):
+            raise UsageError(what.format(path=path))
+    raise UsageError(f"{path} is not a run: it holds no {METRICS} and {RECIPE}. Give the run.output of a training.")
+
+
+KINDS: tuple[tuple[str, Callable[[set[str]], bool]], ...] = (
+    ("{path} has not logged a step yet. Repeat the command once it has.", lambda names: RECIPE in names),
+    ("{path} holds a run in {path}/run. Give that.", lambda names: "run" in names and "clozeline.toml" in names),
+    ("{path} is a checkpoint of a run. Give the run's folder.", lambda names: {"state.json", "manifest.json"} <= names),
+    (
+        "{path} holds text, a vocabulary, pairs or counts, not a run. `clozeline inspect {path}` shows it.",
+        lambda names: "manifest.json" in names,
+    ),
+    (
+        f"{{path}} holds a fine-tuning or a suite, not a run. Its page is {{path}}/{PAGE}.",
+        lambda names: {"results.json", PAGE} <= names,
+    ),
+    ("{path} holds a model, not a run. Give the run that it was exported from.", lambda names: "config.json" in names),
+)
+"""What else a folder may be, by the names in it, and the line that says so."""
+
+
+def check_output(output: str) -> None:
+    """Raise UsageError if a file that is not a report of this command is in the way."""
+    if os.path.isdir(output):
+        raise UsageError(f"--output {storage.printable(output)} is a folder. Give the name of a file, as in {PAGE}.")
+    try:
+        with open(output, "rb") as file:
+            is_ours = OURS in file.read(1 << 16)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StorageError(f"{storage.printable(output)} cannot be read: {error.strerror}. Give --output.") from error
+    if not is_ours:
+        raise UsageError(f"{storage.printable(output)} is not a report of runs, so it is kept. Give another --output.")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
