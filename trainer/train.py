@@ -261,9 +261,7 @@ def run_phase(
         else:
             warn_of_few_updates(phase)
 
-        run_on_rank_0(lambda: note_start_of(context, phase, folders, state))
-        tell_monitors = monitors_of(engine, state.recipe)
-        metrics = open_metrics(context, phase, data.folders, state, tell_monitors)
+        metrics = open_metrics(context, phase, data.folders, state, monitors_of(engine, state.recipe))
         if metrics is not None:
             resources.callback(close_metrics, metrics)
 
@@ -341,20 +339,14 @@ def recorded_attention(phase: Phase, checkpoint: FoundCheckpoint | None) -> str 
     return checkpoint.state.attention or FLASH
 
 
-def note_start_of(context: RunContext, phase: Phase, folders: list[PairFolder], state: TrainingState) -> None:
-    """Note in the run's folder when and how training began from `state`, unless no step is left. On rank 0."""
-    if state.step >= context.last_step:
-        return
+def facts_of_start(phase: Phase, folders: list[PairFolder]) -> dict[str, int]:
+    """Return what the report says about a phase's ranks, model and data."""
     shape = encoder_shape(phase.recipe.model, folders[0].vocabulary.size)
-    note_start(
-        context.run_recipe.run.folder,
-        state.step,
-        state.seconds,
-        ranks=dist.get_world_size(),
-        parameters=count_parameters(meta_model(shape)),
-        pass_tokens=sum(folder.manifest.totals["tokens"] for folder in folders),
-        resumed_at=state.resumed_at,
-    )
+    return {
+        "ranks": dist.get_world_size(),
+        "parameters": count_parameters(meta_model(shape)),
+        "pass_tokens": sum(folder.manifest.totals["tokens"] for folder in folders),
+    }
 
 
 def open_metrics(
@@ -375,6 +367,8 @@ def open_metrics(
         if state.step < context.last_step or not (Path(run.folder) / RECIPE).exists():
             describe_run(context.run_recipe, folders)
         write_history(run.folder, state.changes)
+        if state.step < context.last_step:
+            note_start(run.folder, state, evaluated, **facts_of_start(phase, folders))
         mfu = mfu_of_one_token(phase.recipe, folders, dist.get_world_size())
         metrics = MetricsLog(run.folder, state.step, run.max_steps, mfu, tell_monitors, evaluated)
         metrics.objective = phase.recipe.objective.kind

@@ -124,7 +124,7 @@ def _all_lines(lines: Metrics) -> Iterator[tuple[str, list[Line], TextOf]]:
             points = points_of(lines, metric)
             if points:
                 drawn.setdefault(" ".join(f"{x:g}:{value:.4g}" for x, value in points), Line(name, color, points))
-        if title != BY_PLACE or not seen.issuperset(drawn):
+        if drawn and (title != BY_PLACE or not seen.issuperset(drawn)):
             yield title, list(drawn.values()), text_of
         seen |= set(drawn)
 

@@ -15,11 +15,14 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from trainer.metrics.presentation import keep_running
+
+if TYPE_CHECKING:
+    from trainer.checkpoint.state import TrainingState
 
 STARTS_FILE = "starts.jsonl"
 
@@ -28,9 +31,10 @@ PACKAGES = ("clozeline", "torch", "deepspeed")
 
 
 class Start(BaseModel):
-    """One start. The fields after `seconds` are for people: nothing is computed from them.
+    """One start. The fields after `is_evaluated` are for people.
 
-    time: seconds since 1970. step, seconds: of training, before this start. folder: the working directory.
+    time: seconds since 1970. step, seconds: of training, before this start. is_evaluated: whether the evaluation of
+    `step`, if there is one, was made before. folder: the working directory.
     pass_tokens: those of the pairs, without padding. resumed_at: the steps after which the run was resumed so far.
     """
 
@@ -39,6 +43,7 @@ class Start(BaseModel):
     time: float
     step: int
     seconds: float
+    is_evaluated: bool = True
     command: str = ""
     folder: str = ""
     ranks: int = 1
@@ -54,17 +59,19 @@ class Start(BaseModel):
         return f"{datetime.fromtimestamp(self.time, UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def note_start(run: str, step: int, seconds: float, **facts: Any) -> None:
-    """Append a start, after `step` and `seconds` of training. facts: further fields of Start. Logs what fails."""
+def note_start(run: str, state: TrainingState, is_evaluated: bool, **facts: int) -> None:
+    """Append a start from `state`. is_evaluated, facts: fields of Start. Logs what fails."""
     with keep_running(STARTS_FILE):
         start = Start(
             time=time.time(),
-            step=step,
-            seconds=seconds,
+            step=state.step,
+            seconds=state.seconds,
+            is_evaluated=is_evaluated,
             command=command_of_process(),
             folder=os.getcwd(),
             machine=machine(),
             versions={"python": platform.python_version()} | _versions(),
+            resumed_at=state.resumed_at,
             **facts,
         )
         with Path(run, STARTS_FILE).open("a", encoding="utf-8") as file:
@@ -92,10 +99,11 @@ def time_of(line: dict[str, Any], starts: Sequence[Start]) -> float:
 
     Lines of before the first start were logged by an earlier version. They are taken to lead up to it.
     """
-    seconds = line.get("seconds") or 0.0
-    began = [start for start in starts if start.step <= line["step"] and start.seconds < seconds]
+    is_evaluation = "eval_mlm_loss" in line
+    first_steps = [start.step + (start.is_evaluated or not is_evaluation) for start in starts]
+    began = [start for start, first_step in zip(starts, first_steps, strict=True) if first_step <= line["step"]]
     start = began[-1] if began else starts[0]
-    return start.time + seconds - start.seconds
+    return start.time + (line.get("seconds") or 0.0) - start.seconds
 
 
 def command_of_process() -> str:
