@@ -22,9 +22,10 @@ from trainer.attention_choice import FLASH, attention_of
 from trainer.build_model import build_initial_model, fill_in_initial_weights, warn_of_vocabulary
 from trainer.checkpoint.format import FoundCheckpoint
 from trainer.checkpoint.resume import announce, resume, write_history
-from trainer.checkpoint.run_folder import RECIPE, describe_run
+from trainer.checkpoint.run_folder import describe_run
 from trainer.checkpoint.state import TrainingState
 from trainer.config.phases import Phase, phase_after, phases_of
+from trainer.config.record import RECIPE
 from trainer.config.schema import Recipe
 from trainer.data.counts import open_frequencies
 from trainer.data.folder import PairFolder, open_folders

@@ -13,6 +13,7 @@ def test_what_a_run_leaves(straight: Path, pairs: Path) -> None:
         "recipe.toml",
         "metrics.jsonl",
         "ranks.json",
+        "starts.jsonl",
         "unigram.json",
         "text_facts.json",
         "report.html",

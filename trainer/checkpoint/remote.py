@@ -43,9 +43,10 @@ from trainer.checkpoint.format import (
     steps_saved,
 )
 from trainer.checkpoint.rank_files import rank_file
-from trainer.checkpoint.run_folder import FILES, NEEDED, RECIPE, SHARED_FOLDERS
+from trainer.checkpoint.run_folder import FILES, NEEDED, SHARED_FOLDERS
 from trainer.checkpoint.run_lock import RUN_LOCK_FILE
 from trainer.checkpoint.write import discard, partial_path, publish
+from trainer.config.record import RECIPE
 from trainer.distributed.collectives import run_on_all_ranks, run_on_rank_0
 from trainer.distributed.watchdog import progress
 from trainer.logs import EVERY_RANK, logger

@@ -35,11 +35,11 @@ from trainer.checkpoint.format import (
 )
 from trainer.checkpoint.rank_files import WEIGHTS, RankFiles
 from trainer.checkpoint.remote import RunUrl
-from trainer.checkpoint.run_folder import HISTORY, NodeFolders
+from trainer.checkpoint.run_folder import NodeFolders
 from trainer.checkpoint.snapshot import shapes_of
 from trainer.checkpoint.state import IDENTITY_OF_RUN, TrainingState, check_unchanged, identity
 from trainer.config.phases import Phase
-from trainer.config.record import RecipeChange, changes_between, flatten, shown_value
+from trainer.config.record import HISTORY, RecipeChange, changes_between, flatten, shown_value
 from trainer.config.schema import Recipe
 from trainer.config.sections import START_KEYS
 from trainer.data.counts import identity_of_counts

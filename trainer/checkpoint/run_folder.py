@@ -27,18 +27,13 @@ from trainer.checkpoint.format import CHECKPOINTS_FOLDER, MANIFEST, write_errors
 from trainer.checkpoint.run_lock import LOCK_FILES, RUN_LOCK_FILE, hold
 from trainer.checkpoint.text_facts import TEXT_FACTS_FILE, keep_text_facts
 from trainer.checkpoint.write import remove_partial
-from trainer.config.record import dump_recipe
+from trainer.config.record import HISTORY, RECIPE, dump_recipe
 from trainer.config.schema import Recipe
 from trainer.data.counts import UNIGRAM_FILE
 from trainer.data.folder import PairFolder
 from trainer.distributed.collectives import nodes_of_ranks, run_on_all_ranks, run_on_rank_0
 from trainer.metrics.monitors import TENSORBOARD_FOLDER
 from trainer.metrics.starts import STARTS_FILE
-
-RECIPE = "recipe.toml"
-
-HISTORY = "recipe_history.jsonl"
-"""One JSON object (a RecipeChange) per line."""
 
 NEEDED = (
     RECIPE,

@@ -12,6 +12,12 @@ from pydantic import BaseModel, ConfigDict
 
 from trainer.config.schema import Recipe
 
+RECIPE = "recipe.toml"
+"""The file of a run's folder with the recipe of its steps."""
+
+HISTORY = "recipe_history.jsonl"
+"""The file of a run's folder with how that changed, a RecipeChange as JSON on each line."""
+
 UNRECORDED = ("run.output", "run.local", "run.stop_at", "data.cache", "data.cache_gigabytes")
 """Keys that say where a run's files are and where it pauses. Nothing that a run computes depends on them."""
 

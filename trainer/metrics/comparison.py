@@ -68,6 +68,7 @@ def comparison(records: Sequence[RunRecord], page_folder: str | None, refresh: i
         refresh=refresh,
         runs=runs,
         figures=_figures(records),
+        do_compare=_do_compare(records),
         differences=_differences(records),
         charts=_charts(runs, records),
     )
@@ -95,16 +96,26 @@ def _shown(number: int, name: str, record: RunRecord, page_folder: str | None) -
     )
 
 
+def _do_compare(records: Sequence[RunRecord]) -> bool:
+    """Return whether all runs have the same held-out pairs, by their path."""
+    return len({str(record.recipe.get("evaluation", {}).get("pairs")) for record in records}) == 1
+
+
 def _figures(records: Sequence[RunRecord]) -> list[Row]:
-    """Return the key figures, and the loss after the last step at which all runs were evaluated."""
+    """Return the key figures, and the loss after the last step at which all runs were evaluated.
+
+    The best of each row is marked, except for losses on other pairs.
+    """
+    do_compare = _do_compare(records)
     found = [figures(record) for record in records]
     rows = []
     for name, first in found[0].items():
         shown = [one[name] for one in found]
         cells = [figure.text for figure in shown]
         if set(cells) != {"-"}:
-            rows.append(Row(name, cells, _best([figure.value for figure in shown], first.better)))
-    return [*_at_common_step(records), *rows]
+            better = first.better if do_compare or not name.startswith("held-out") else 0
+            rows.append(Row(name, cells, _best([figure.value for figure in shown], better)))
+    return [*(_at_common_step(records) if do_compare else []), *rows]
 
 
 def _at_common_step(records: Sequence[RunRecord]) -> list[Row]:

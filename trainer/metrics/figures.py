@@ -121,9 +121,9 @@ def _course(loss: float, before: list[dict[str, Any]], name: str) -> Iterator[st
     step, previous = earlier[-1]
     lowest_step, lowest = min(earlier, key=lambda point: point[1])
     if loss < previous:
-        yield f"It has fallen by {previous - loss:.3f} since the evaluation after step {step:,}."
+        yield f"The loss has fallen by {previous - loss:.3f} since the evaluation after step {step:,}."
     elif lowest < loss:
-        yield f"It was lowest after step {lowest_step:,}, at {lowest:.4f}."
+        yield f"The loss was lowest after step {lowest_step:,}, at {lowest:.4f}."
 
 
 def _gap(loss: float, record: RunRecord, name: str) -> Iterator[str]:

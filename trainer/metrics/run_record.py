@@ -14,13 +14,13 @@ from typing import Any
 from schemas import storage
 from schemas.errors import CheckpointError, DataError
 from trainer.checkpoint.format import best_step, checkpoint_path, read_state, steps_saved
-from trainer.checkpoint.remote import download_file
-from trainer.checkpoint.run_folder import FILES, HISTORY, RECIPE
-from trainer.config.record import RecipeChange
+from trainer.config.record import HISTORY, RECIPE, RecipeChange
 from trainer.metrics.curves import SCORES_FILE
-from trainer.metrics.log import Metrics, is_evaluation, read_metrics
-from trainer.metrics.ranks import RankReport, read_ranks
-from trainer.metrics.starts import Start, read_starts
+from trainer.metrics.log import METRICS_FILE, Metrics, is_evaluation, read_metrics
+from trainer.metrics.ranks import RANKS_FILE, RankReport, read_ranks
+from trainer.metrics.starts import STARTS_FILE, Start, read_starts
+
+SMALL_FILES = (RECIPE, HISTORY, METRICS_FILE, RANKS_FILE, STARTS_FILE, SCORES_FILE)
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,6 @@ def _changes(folder: str) -> list[RecipeChange]:
 def copy_small_files(url: str, folder: str) -> None:
     """Copy what a report needs from a run at a URL, except for evaluations of checkpoints. Raises StorageError."""
     present = storage.names(url)
-    for name in (*FILES, SCORES_FILE):
+    for name in SMALL_FILES:
         if name in present:
-            download_file(storage.join(url, name), Path(folder, name))
+            storage.publish(str(Path(folder, name)), storage.read(storage.join(url, name)), durable=False)

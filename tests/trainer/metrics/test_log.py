@@ -143,6 +143,11 @@ def test_rates_and_seconds_are_those_of_the_time_that_is_given() -> None:
 
 
 def test_tensorboard_is_rewritten_after_a_resume(tmp_path: Path) -> None:
+    """With the time of day of every value, over a start that a later one from an earlier step replaced."""
+    starts = [(1e9, 0, 0.0), (2e9, 4, 4.0), (3e9, 3, 3.0)]
+    lines = [json.dumps({"time": time, "step": step, "seconds": seconds}) for time, step, seconds in starts]
+    (tmp_path / "starts.jsonl").write_text("\n".join(["{", *lines]))
+    (tmp_path / "recipe.toml").write_text("[run]\noutput = 'mine'\n")
     run_resumed(tmp_path)
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
@@ -152,6 +157,10 @@ def test_tensorboard_is_rewritten_after_a_resume(tmp_path: Path) -> None:
     ]
     assert [(event.step, event.value) for event in events.Scalars("eval/mlm_loss")] == [(4, 0.5)]
     assert "mfu" not in events.scalars.Keys()
+    times = {event.step: event.wall_time for event in events.Scalars("loss")}
+    assert times == {step: 1e9 + step if step <= 3 else 3e9 + step - 3 for step in times} and len(times) > 3
+    (recipe,) = events.Tensors("recipe/text_summary")
+    assert b"    output = 'mine'" in recipe.tensor_proto.string_val[0]
 
 
 def test_monitors_get_the_metrics_and_nothing_else(training, tmp_path: Path) -> None:

@@ -1,0 +1,149 @@
+"""`clozeline report`: one page of several runs at any time, wherever they are, and one line for what is no run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from schemas import storage
+from tests.trainer.metrics.test_report import Balanced
+from trainer import report
+from trainer.metrics.log import NAMES
+
+START = {"time": 1.7e9, "command": "clozeline train --config mine", "ranks": 2, "machine": "H100"}
+START |= {"parameters": 1_444_416, "pass_tokens": 4_000, "versions": {"torch": "2.13.0"}}
+
+
+def run_folder(folder: Path, lr: float, steps: int) -> Path:
+    """A run of 8 steps that has taken some of them, evaluated after every second one."""
+    folder.mkdir(parents=True)
+    (folder / "recipe.toml").write_text(
+        f"[run]\noutput = '{folder}'\nmax_steps = 8\nseed = 0\n[optimizer]\nlr = {lr}\n[data]\npairs = 'pairs'\n"
+        "[evaluation]\npairs = 'held_out'\n"
+    )
+    (folder / "starts.jsonl").write_text(json.dumps(START | {"step": 0, "seconds": 0.0, "folder": str(folder.parent)}))
+    (folder / "metrics.jsonl").write_text("")
+    train(folder, 1, steps)
+    return folder
+
+
+def train(folder: Path, first: int, last: int) -> None:
+    with (folder / "metrics.jsonl").open("a") as file:
+        for step in range(first, last + 1):
+            line = dict.fromkeys(NAMES, 1.0) | {"step": step, "mlm_loss": 5 / step, "mfu": None, "tokens": 1000 * step}
+            file.write(json.dumps(line | {"seconds": 60.0 * step}) + "\n")
+            if step % 2 == 0:
+                evaluated = {"eval_mlm_loss": 6 / step, "eval_mlm_accuracy": 0.5, "eval_unigram_loss": 7.0}
+                file.write(json.dumps({"step": step, "seconds": 60.0 * step} | evaluated) + "\n")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_three_runs_on_one_page(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two of them have the same name, one is at a URL and in its fifth step; a data card is where training began."""
+    run_folder(here / "a/run", 0.001, 8)
+    run_folder(here / "b/run", 0.004, 8)
+    (here / "a/pairs").mkdir()
+    (here / "a/pairs/card.html").touch()
+    remote = run_folder(here / "away/run", 0.004, 5)
+    for path in remote.iterdir():
+        storage.publish(f"memory://report/c/{path.name}", path.read_bytes())
+
+    assert report.main(["a/run", "b/run/", "memory://report/c"]) == 0
+    assert capsys.readouterr().out == "report.html: the report of 3 runs is written.\n"
+    page = (here / "report.html").read_text()
+    texts = Balanced(page.replace('<svg class="swatch', "<svg ")).texts
+    assert [texts.count(name) > 2 for name in ("a/run", "b/run", "report/c")] == [True] * 3
+    assert "optimizer.lr" in texts and "0.001" in texts
+    assert not {"run.seed", "run.output", "run.max_steps", "data.pairs"} & set(texts)
+
+    row = texts[texts.index("held-out loss after step 4, which all have") :]
+    assert [text for text in row if text][1:4] == ["1.5000"] * 3
+    assert {"8 of 8", "5 of 8", "2", "1.25", "1.44M"} <= set(texts)
+    assert {"Masked LM loss", "Masked LM loss, over hours", "Held-out loss, over hours"} <= set(texts)
+    assert page.count('href="a/pairs/card.html"') == 1 and "refresh" not in page
+    assert "2 ranks, H100" in texts and "clozeline train --config mine" in texts
+
+
+def test_the_page_follows_a_run_until_ctrl_c(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "REFRESH", 0.02)
+    folder = run_folder(here / "run", 0.001, 3)
+    seen = []
+
+    def look(text: str) -> None:
+        page = here / "run/report.html"
+        for _ in range(500):
+            if page.exists() and text in page.read_text():
+                break
+            time.sleep(0.02)
+        seen.append(page.read_text())
+
+    def other_process() -> None:
+        look("3 of 8")
+        train(folder, 4, 4)
+        look("4 of 8")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=other_process)
+    thread.start()
+    assert report.main(["run", "--watch"]) == 0
+    thread.join()
+    assert ["3 of 8" in seen[0], "4 of 8" in seen[1]] == [True, True]
+    assert all('<meta http-equiv="refresh"' in page for page in seen)
+    assert "refresh" not in (here / "run/report.html").read_text()
+    assert capsys.readouterr().out.splitlines() == [
+        "run/report.html follows run. Ctrl-C ends it.",
+        "run/report.html: the report of run is written.",
+    ]
+
+    train(folder, 5, 8)
+    assert report.main(["run", "--watch"]) == 0, "it ends with the run"
+
+
+@pytest.mark.parametrize(
+    ("made", "given", "message"),
+    [
+        ({}, ["nope"], "nope does not exist. Check the path"),
+        (
+            {"x/manifest.json": ""},
+            ["x"],
+            "x holds text, a vocabulary, pairs or counts, not a run. `clozeline inspect x",
+        ),
+        (
+            {"x/results.json": "", "x/report.html": ""},
+            ["x"],
+            "x holds a fine-tuning or a suite, not a run. Its page is",
+        ),
+        ({"x/config.json": ""}, ["x"], "x holds a model, not a run"),
+        ({"x/state.json": "", "x/manifest.json": ""}, ["x"], "x is a checkpoint of a run"),
+        ({"x/clozeline.toml": "", "x/run/recipe.toml": ""}, ["x"], "x holds a run in x/run. Give that."),
+        ({"x/recipe.toml": ""}, ["x"], "x has not logged a step yet"),
+        ({"x/recipe.toml": "", "x/metrics.jsonl": ""}, ["x"], "x has not logged a step yet"),
+        ({"x/recipe.toml": "=", "x/metrics.jsonl": ""}, ["x"], "x/recipe.toml is not the recipe of a run"),
+        ({"x/notes.md": ""}, ["x"], "x is not a run: it holds no metrics.jsonl and recipe.toml"),
+        ({"x": ""}, ["x"], "x is a file, not a run"),
+        ({"x/recipe.toml": "", "x/metrics.jsonl": ""}, ["x", "x"], "x is given twice"),
+        ({"report.html": "mine", "x/recipe.toml": "", "x/metrics.jsonl": ""}, ["x", "--output", "report.html"], "kept"),
+    ],
+)
+def test_what_is_no_run(
+    here: Path, capsys: pytest.CaptureFixture[str], made: dict[str, str], given: list[str], message: str
+) -> None:
+    for name, content in made.items():
+        (here / name).parent.mkdir(exist_ok=True)
+        (here / name).write_text(content)
+    assert report.main(given) in (2, 3)
+    error = capsys.readouterr().err
+    assert error.startswith("clozeline: ") and message in error and error.count("\n") == 1
