@@ -2,8 +2,9 @@
 
     python -m clozeline.start.blanks HF_DIR RUN_DIR TEXT_DIR
 
-A model that has learned word frequencies alone gives the same answer to every question. RUN_DIR has the counts of the
-tokens that it was trained on. Without TEXT_DIR, the sentences come from stdin, one a line, with [MASK] in each.
+They are printed, and the report of the run shows them. A model that has learned word frequencies alone gives the same
+answer to every question. RUN_DIR has the counts of the tokens that it was trained on. Without TEXT_DIR, the sentences
+come from stdin, one a line, with [MASK] in each.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ from transformers.utils import logging
 from schemas import storage
 from schemas.manifest import read_manifest
 from schemas.shards import decode_text
+from trainer.metrics.presentation import keep_running
+from trainer.metrics.report import write_report
+from trainer.metrics.run_record import write_blanks
 
 SENTENCES = 5
 WORDS_SHOWN = 4
@@ -46,15 +50,20 @@ def main() -> None:
 
     if not questions:  # as of text without spaces between words
         return
-    print("Word frequencies alone, whatever the sentence:")
-    print("    " + answers(counts_V / counts_V.sum(), tokenizer))
+    filled = [("Word frequencies alone, whatever the sentence:", answers(counts_V / counts_V.sum(), tokenizer))]
     for sentence, word in questions:
         inputs = tokenizer(sentence.replace("[MASK]", tokenizer.mask_token), return_tensors="pt")
         inputs.pop("token_type_ids", None)
         blank = (inputs["input_ids"][0] == tokenizer.mask_token_id).nonzero()[0].item()
         logits_V = model(**inputs).logits[0, blank]  # V: tokens of the vocabulary
-        print(sentence.replace("[MASK]", f"____ ({word})") if word else sentence)
-        print("    " + answers(logits_V.softmax(-1), tokenizer))
+        shown = sentence.replace("[MASK]", f"____ ({word})") if word else sentence
+        filled.append((shown, answers(logits_V.softmax(-1), tokenizer)))
+
+    for sentence, words in filled:
+        print(f"{sentence}\n    {words}")
+    with keep_running("The report with filled-in blanks"):
+        write_blanks(run, filled)
+        write_report(run)
 
 
 def answers(probabilities_V: torch.Tensor, tokenizer: Any) -> str:

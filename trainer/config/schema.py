@@ -285,7 +285,7 @@ class FilesTable(Section):
 
 
 class WandbTable(Section):
-    """Weights & Biases. The key of the account is read from WANDB_API_KEY."""
+    """Weights & Biases. The recipe is the config of its run. The key of the account is read from WANDB_API_KEY."""
 
     enabled: bool | None = Field(default=None, description="Whether the metrics are sent to it.")
     project: str | None = Field(default=None, description="Name of the project.")

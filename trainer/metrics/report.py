@@ -30,13 +30,15 @@ RANK_ROWS = 8
 """The most ranks in the table, the slowest first."""
 
 
-def write_report(run: str, resumed_at: Sequence[int], changes: Sequence[RecipeChange] = ()) -> None:
+def write_report(run: str, resumed_at: Sequence[int] | None = None, changes: Sequence[RecipeChange] = ()) -> None:
     """Write RUN/report.html from the metrics and the recipe of RUN. Does nothing if there are no metrics yet.
 
-    resumed_at: the steps after which the run was resumed. changes: how its recipe changed there.
+    resumed_at: the steps after which the run was resumed, by default as its folder has it. changes: how its recipe
+    changed there.
     """
     if read_metrics(run):
-        page = report(read_record(run, resumed=(resumed_at, changes)), run)
+        record = read_record(run, resumed=None if resumed_at is None else (resumed_at, changes))
+        page = report(record, run)
         storage.publish(str(Path(run) / REPORT_FILE), page.encode(), durable=False)
 
 
@@ -59,6 +61,7 @@ def report(record: RunRecord, page_folder: str | None, refresh: int | None = Non
         constants=constants(lines),
         evaluation=_last_evaluation(lines),
         note=_last_note(lines),
+        blanks=record.blanks,
         ranks=_rows_of_ranks(record.ranks),
         changes=shown_changes(record),
         recipe=tomli_w.dumps(record.recipe),

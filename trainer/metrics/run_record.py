@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from schemas import storage
 from schemas.errors import CheckpointError, DataError
 from trainer.checkpoint.format import best_step, checkpoint_path, read_state, steps_saved
@@ -20,7 +22,16 @@ from trainer.metrics.log import METRICS_FILE, Metrics, is_evaluation, read_metri
 from trainer.metrics.ranks import RANKS_FILE, RankReport, read_ranks
 from trainer.metrics.starts import STARTS_FILE, Start, read_starts
 
-SMALL_FILES = (RECIPE, HISTORY, METRICS_FILE, RANKS_FILE, STARTS_FILE, SCORES_FILE)
+BLANKS_FILE = "blanks.json"
+
+SMALL_FILES = (RECIPE, HISTORY, METRICS_FILE, RANKS_FILE, STARTS_FILE, SCORES_FILE, BLANKS_FILE)
+
+
+class Blanks(BaseModel):
+    """Sentences whose blanks a model filled in that was exported when `step` was the last one: (sentence, words)."""
+
+    step: int
+    filled: list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -40,6 +51,7 @@ class RunRecord:
     starts: Sequence[Start]
     ranks: Sequence[RankReport]
     best: int | None
+    blanks: Blanks | None
 
     @property
     def last_line(self) -> dict[str, Any]:
@@ -83,7 +95,16 @@ def read_record(
     starts = read_starts(folder)
     resumed_at, changes = resumed or (_resumed_at(folder, starts), _changes(folder))
     return RunRecord(
-        run, folder, read_metrics(folder), recipe, resumed_at, changes, starts, read_ranks(folder), best_step(run)
+        run,
+        folder,
+        read_metrics(folder),
+        recipe,
+        resumed_at,
+        changes,
+        starts,
+        ranks=read_ranks(folder),
+        best=best_step(run),
+        blanks=_blanks(folder),
     )
 
 
@@ -103,6 +124,20 @@ def _changes(folder: str) -> list[RecipeChange]:
         return [RecipeChange.model_validate_json(line) for line in lines]
     except (OSError, ValueError):
         return []
+
+
+def _blanks(folder: str) -> Blanks | None:
+    try:
+        return Blanks.model_validate_json(Path(folder, BLANKS_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def write_blanks(run: str, filled: Sequence[tuple[str, str]]) -> None:
+    """Write RUN/blanks.json: sentences and the words that the run's model has for their blanks. Raises StorageError."""
+    step = max((line["step"] for line in read_metrics(run)), default=0)
+    content = Blanks(step=step, filled=list(filled)).model_dump_json(indent=1)
+    storage.publish(str(Path(run, BLANKS_FILE)), content.encode(), durable=False)
 
 
 def copy_small_files(url: str, folder: str) -> None:
