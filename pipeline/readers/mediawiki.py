@@ -89,7 +89,7 @@ def page_records(stream: Stream, file_range: FileRange, options: RecordOptions) 
     """
     page: DocumentLines | None = None
     around = _Around() if file_range.start == 0 else None
-    max_bytes = options.max_document_bytes if file_range.encoding == UTF8 else 0
+    are_plain = False
 
     offset = 0
     for offset, line, is_later in all_lines(stream, file_range, options):
@@ -100,6 +100,7 @@ def page_records(stream: Stream, file_range: FileRange, options: RecordOptions) 
             if is_later:
                 return
             page = DocumentLines(options.max_document_bytes, offset)
+            are_plain = file_range.encoding == UTF8
 
         if page is not None:
             page.add(line, offset)
@@ -107,8 +108,10 @@ def page_records(stream: Stream, file_range: FileRange, options: RecordOptions) 
                 yield _article(page)
                 page = None
                 around = _Around()
-            elif line is not None and offset + len(line) == (following := stream.offset):  # the last that was read
-                page.add(read_lines_before(stream, b"page>", max_bytes), following)
+            elif are_plain and line is not None and offset + len(line) == stream.offset:  # the last that was read
+                lines = read_lines_before(stream, b"page>", options.max_document_bytes)
+                are_plain = lines is not None
+                page.add(lines or b"", stream.offset)
         elif around is not None:
             yield from around.rejected(line, offset)
         elif is_later:

@@ -93,11 +93,11 @@ def all_lines(stream: Stream, file_range: FileRange, options: RecordOptions) -> 
             yield from _with_plain_ends(kept, offset, is_later)
 
 
-def read_lines_before(stream: Stream, mark: bytes, max_bytes: int) -> bytes:
+def read_lines_before(stream: Stream, mark: bytes, max_bytes: int) -> bytes | None:
     """Read the next lines at once, as far as they are buffered, up to the line that contains `mark`.
 
-    For readers of all_lines, which spend most of their time on lines that they only keep. Returns nothing if the lines
-    are longer than `max_bytes`, or if all_lines may change one: UTF-8 is expected.
+    For readers of all_lines, which spend most of their time on lines that they only keep. Reads nothing and returns
+    None if the lines are longer than `max_bytes`, or if all_lines may change one: UTF-8 is expected.
     """
     buffer = stream.file.peek()  # type: ignore[attr-defined]
     end = buffer.find(mark)
@@ -105,7 +105,7 @@ def read_lines_before(stream: Stream, mark: bytes, max_bytes: int) -> bytes:
     lines = buffer[:length]
     may_change = b"\r" in lines or _BLANK_BEGINS.match(lines) or _BLANK_FOLLOWS.search(lines)
     if may_change or length > max_bytes:
-        return b""
+        return None
     stream.offset += length
     return stream.file.read(length)
 

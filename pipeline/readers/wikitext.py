@@ -112,7 +112,7 @@ def _gap_after(before: str) -> str:
 # ---- Nested ----
 
 # Four patterns, each with a fixed beginning: Python searches for one that begins with any of four much longer.
-_NESTING = tuple(map(re.compile, (r"\{\{+", r"\}\}+", r"\[\[", r"\]\]")))
+_NESTING = tuple(re.compile(kind) for kind in (r"\{\{+", r"\}\}+", r"\[\[", r"\]\]"))
 
 # [[target]] and [[target|label]] with no mark in them, and no : or /, which shown_of_link looks at. The group is what
 # is shown, so that `split` leaves only that of each: most links are read without a line of Python.
