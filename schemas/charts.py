@@ -9,10 +9,12 @@ A histogram is a list whose element i counts the rows of length i.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import ceil, floor, log10
+from operator import itemgetter
 from typing import Literal, NamedTuple
 
 CHART_HEIGHT = 200
@@ -153,10 +155,9 @@ class Scale:
 
 def chart(title: str, lines: Sequence[Line], last_step: float, resumed_at: Sequence[int], text_of: TextOf) -> Chart:
     """Lay out lines over steps 0 to `last_step`, with marks where the run was resumed. text_of: formats values."""
-    values = [value for line in lines for _, value in line.points]
-    low, high = _range_shown(lines)
+    whole = extremes([line.points for line in lines])
+    low, high = _range_shown(lines, whole)
     levels = round_levels(low, high)
-    is_cut = (low, high) != (min(values), max(values))
     # Rounding errors must not cut off the values at the ends.
     scale = Scale(last_step, low=min(levels[0], low), high=max(levels[-1], high))
 
@@ -167,22 +168,27 @@ def chart(title: str, lines: Sequence[Line], last_step: float, resumed_at: Seque
         ticks=ticks(last_step),
         marks=[Mark(step, scale.percent(step)) for step in resumed_at],
         last_step=last_step,
-        is_cut=is_cut,
+        is_cut=(low, high) != whole,
     )
 
 
-def _range_shown(lines: Sequence[Line]) -> tuple[float, float]:
-    """Return the lowest and the highest value to show: of all steps, or without the first ones if they differ much."""
-    values = [value for line in lines for _, value in line.points]
-    later = [
-        value
-        for line in lines
-        for step, value in line.points
-        if len(line.points) < FEW_POINTS or step > FIRST_STEPS * line.points[-1][0]
-    ]
-    if 0 < max(later) - min(later) < (max(values) - min(values)) / 2:
-        return min(later), max(later)
+def extremes(lines: Sequence[Sequence[tuple[float, float]]]) -> tuple[float, float]:
+    """Return the lowest and the highest value of the points of several lines, of which one has a point."""
+    values = [value for points in lines for _, value in points]
     return min(values), max(values)
+
+
+def _range_shown(lines: Sequence[Line], whole: tuple[float, float]) -> tuple[float, float]:
+    """Return the lowest and the highest value to show: of all steps, or without the first ones if they differ much.
+
+    whole: those of all steps.
+    """
+    later = []
+    for line in lines:
+        first = FIRST_STEPS * line.points[-1][0] if len(line.points) >= FEW_POINTS else 0
+        later.append(line.points[bisect_left(line.points, first, key=itemgetter(0)) :])
+    low, high = extremes(later)
+    return (low, high) if 0 < high - low < (whole[1] - whole[0]) / 2 else whole
 
 
 def ticks(last: float) -> list[Tick]:
@@ -242,7 +248,10 @@ def thinned(points: Sequence[tuple[float, float]], max_groups: int) -> list[Poin
 
 
 def _drawn(line: Line, scale: Scale, text_of: TextOf) -> DrawnLine:
-    points = [(step, value) for step, value in line.points if scale.low <= value <= scale.high]
+    points = line.points
+    low, high = extremes([points])
+    if low < scale.low or high > scale.high:
+        points = [(step, value) for step, value in points if scale.low <= value <= scale.high]
     groups = thinned(points, MAX_POINTS)
     means = [scale.inner_point(group.step, group.mean) for group in groups]
 

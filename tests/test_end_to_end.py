@@ -33,6 +33,7 @@ def test_the_demo(run, tmp_path: Path) -> None:
     assert told.count("%   ") == 7 * 3  # word frequencies and six blanks, four words each
     for name in ("pairs/card.html", "run/report.html", "hf/config.json", "hf/model.safetensors", "hf/tokenizer.json"):
         assert (tmp_path / name).stat().st_size > 0
+    assert "Blanks, filled in after step 60" in (tmp_path / "run/report.html").read_text()
     logged = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in logged if "eval_mlm_loss" in line] == [30, 60]
     lines = [line for line in logged if "loss" in line]

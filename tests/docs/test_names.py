@@ -15,7 +15,7 @@ from pipeline import cli as pipeline_cli
 from pipeline.beam import internals
 from tests.docs.pages import PAGES, ROOT, blocks, code_spans, commands, is_no_recipe, prose
 from trainer import cli as trainer_cli
-from trainer import doctor
+from trainer import doctor, report
 from trainer.config.load import load_recipe, recipe_names, recipe_text
 from trainer.config.schema import PhaseSection, Recipe
 from trainer.config.sections import Section
@@ -137,7 +137,7 @@ def test_recipe_keys_in_the_text_exist() -> None:
 def test_flags_in_the_text_exist() -> None:
     parsers = [trainer_cli.parser(), pipeline_cli.parser(), doctor.parser("clozeline doctor")]
     parsers += [finetune_cli.parser("clozeline finetune"), suite_cli.parser("clozeline suite"), export_cli.parser()]
-    parsers.append(start_cli.parser("clozeline start"))
+    parsers += [start_cli.parser("clozeline start"), report.parser("clozeline report")]
     helps = "".join(parser.format_help() for parser in parsers)
     sources = "".join(path.read_text() for path in (ROOT / "pipeline").glob("*.py"))
     known = (

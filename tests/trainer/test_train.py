@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from trainer import report
+
 
 def test_what_a_run_leaves(straight: Path, pairs: Path) -> None:
     names = {path.name for path in straight.iterdir()}
@@ -22,6 +24,9 @@ def test_what_a_run_leaves(straight: Path, pairs: Path) -> None:
         "vocabulary",
         "lock",
     }
+    page = (straight / "report.html").read_bytes()
+    assert report.main([str(straight)]) == 0
+    assert (straight / "report.html").read_bytes() == page, "the command writes what the training wrote"
     assert [p.name for p in sorted((straight / "checkpoints").iterdir())] == ["step-00000008", "step-00000012"]
     lines = [json.loads(line) for line in (straight / "metrics.jsonl").read_text().splitlines()]
     assert list(lines[0]) == [

@@ -12,7 +12,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from schemas.charts import COLORS, Chart, Line, TextOf, chart, chart_over_hours, percent, short
+from schemas.charts import COLORS, Chart, Line, TextOf, chart, chart_over_hours, extremes, percent, short
 from schemas.masking import KINDS
 from trainer.metrics.log import Metrics
 
@@ -21,6 +21,9 @@ SLOWEST = "Slowest rank"
 
 LEVEL = 1e-3
 """The largest difference of a chart's values, as a share of the highest, that counts as none."""
+
+LOOKED_AT = 200
+"""How many points of two lines are compared, at least."""
 
 CHARTS: tuple[tuple[str, dict[str, str], TextOf], ...] = (
     (
@@ -92,23 +95,19 @@ CHARTS: tuple[tuple[str, dict[str, str], TextOf], ...] = (
 SCORES_FILE = "suite_scores.json"
 
 
-def run_charts(lines: Metrics, resumed_at: Sequence[int]) -> list[Chart]:
-    """Return the charts of CHARTS that have something to show. Values that are missing or not finite are left out."""
-    return [
-        chart(title, drawn, lines[-1]["step"], resumed_at, text_of)
-        for title, drawn, text_of in _all_lines(lines)
-        if not _is_constant(drawn)
-    ]
+def run_charts(lines: Metrics, resumed_at: Sequence[int]) -> tuple[list[Chart], list[str]]:
+    """Return the charts of CHARTS that have something to show, and of those that would be level the title and value.
 
-
-def constants(lines: Metrics) -> list[str]:
-    """Return the charts of CHARTS that would be level, each as a title and its value."""
-    found = {
-        title: text_of(drawn[0].points[-1][1]) for title, drawn, text_of in _all_lines(lines) if _is_constant(drawn)
-    }
-    if found.get(SLOWEST) == "1":  # a run of one rank
-        del found[SLOWEST]
-    return [f"{title}: {value}" for title, value in found.items()]
+    Values that are missing or not finite are left out.
+    """
+    charts, level = [], []
+    for title, drawn, text_of in _all_lines(lines):
+        value = text_of(drawn[0].points[-1][1])
+        if not _is_level(drawn):
+            charts.append(chart(title, drawn, lines[-1]["step"], resumed_at, text_of))
+        elif (title, value) != (SLOWEST, "1"):  # as in a run of one rank
+            level.append(f"{title}: {value}")
+    return charts, level
 
 
 def _all_lines(lines: Metrics) -> Iterator[tuple[str, list[Line], TextOf]]:
@@ -123,26 +122,32 @@ def _all_lines(lines: Metrics) -> Iterator[tuple[str, list[Line], TextOf]]:
         for (metric, name), color in zip(metrics.items(), COLORS, strict=False):
             points = points_of(lines, metric)
             if points:
-                drawn.setdefault(" ".join(f"{x:g}:{value:.4g}" for x, value in points), Line(name, color, points))
+                drawn.setdefault(_look(points), Line(name, color, points))
         if drawn and (title != BY_PLACE or not seen.issuperset(drawn)):
             yield title, list(drawn.values()), text_of
         seen |= set(drawn)
 
 
+def _look(points: Sequence[tuple[float, float]]) -> str:
+    """Return a text that is the same for lines that look the same."""
+    return " ".join(f"{x:g}:{value:.4g}" for x, value in points[:: max(1, len(points) // LOOKED_AT)])
+
+
 def points_of(lines: Metrics, metric: str, scale: str = "step") -> list[tuple[float, float]]:
     """Return the finite values of a metric with their steps. scale: "hours" for hours of training in their place."""
-    across = [(line["step"] if scale == "step" else _hours(line), line.get(metric)) for line in lines]
-    return [(x, value) for x, value in across if is_number(x) and is_number(value)]
+    if scale == "step":
+        return [(line["step"], value) for line in lines if is_number(value := line.get(metric))]
+    return [
+        (line["seconds"] / 3600, value)
+        for line in lines
+        if is_number(value := line.get(metric)) and is_number(line.get("seconds"))
+    ]
 
 
-def _hours(line: dict[str, Any]) -> float | None:
-    return line["seconds"] / 3600 if is_number(line.get("seconds")) else None
-
-
-def _is_constant(drawn: Sequence[Line]) -> bool:
+def _is_level(drawn: Sequence[Line]) -> bool:
     """Return whether the values of several points are so nearly the same that all labels of the axis would be."""
-    values = [value for line in drawn for _, value in line.points]
-    return len(values) > 1 and max(values) - min(values) <= LEVEL * max(map(abs, values))
+    low, high = extremes([line.points for line in drawn])
+    return sum(len(line.points) for line in drawn) > 1 and high - low <= LEVEL * max(abs(low), abs(high))
 
 
 def read_scores(run: str) -> dict[str, list[dict[str, Any]]]:

@@ -16,9 +16,9 @@ from schemas import storage
 from schemas.masking import KINDS
 from schemas.pages import render
 from trainer.config.record import RecipeChange, shown_value
-from trainer.metrics.curves import charts_over_hours, constants, run_charts
+from trainer.metrics.curves import charts_over_hours, run_charts
 from trainer.metrics.figures import facts, known_figures, verdict
-from trainer.metrics.log import CAUSE, Metrics, is_evaluation, read_metrics
+from trainer.metrics.log import CAUSE, METRICS_FILE, Metrics, is_evaluation
 from trainer.metrics.plateau import ADVICE
 from trainer.metrics.presentation import or_dash
 from trainer.metrics.ranks import RankReport, ratio_to_median
@@ -36,8 +36,10 @@ def write_report(run: str, resumed_at: Sequence[int] | None = None, changes: Seq
     resumed_at: the steps after which the run was resumed, by default as its folder has it. changes: how its recipe
     changed there.
     """
-    if read_metrics(run):
-        record = read_record(run, resumed=None if resumed_at is None else (resumed_at, changes))
+    if not Path(run, METRICS_FILE).exists():
+        return
+    record = read_record(run, resumed=None if resumed_at is None else (resumed_at, changes))
+    if record.lines:
         page = report(record, run)
         storage.publish(str(Path(run) / REPORT_FILE), page.encode(), durable=False)
 
@@ -48,6 +50,7 @@ def report(record: RunRecord, page_folder: str | None, refresh: int | None = Non
     page_folder: where the page will be; None if that is a URL. refresh: seconds after which a browser reads it again.
     """
     lines = record.lines
+    charts, level = run_charts(lines, record.resumed_at)
     return render(
         "trainer.metrics",
         "report.html",
@@ -57,8 +60,8 @@ def report(record: RunRecord, page_folder: str | None, refresh: int | None = Non
         figures=known_figures(record),
         verdict=verdict(record),
         facts=facts(record, page_folder),
-        charts=run_charts(lines, record.resumed_at),
-        constants=constants(lines),
+        charts=charts,
+        level=level,
         evaluation=_last_evaluation(lines),
         note=_last_note(lines),
         blanks=record.blanks,
