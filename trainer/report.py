@@ -1,12 +1,13 @@
 """The command line of `clozeline report`: a run's page, or one page of several runs, at any time.
 
-The page of one run is that which its training writes, RUN/report.html. With --watch it is written again as the metrics
-grow, and a browser that shows it reads it again.
+The page of one run is that which its training writes, RUN/report.html. With --watch a page is written again as the
+metrics grow, and a browser that shows it reads it again.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
@@ -57,7 +58,8 @@ def parser(prog: str) -> argparse.ArgumentParser:
         "--output",
         type=local_folder,
         metavar="FILE",
-        help=f"page to write (default: RUN/{PAGE} for one folder, otherwise {PAGE} in the working directory)",
+        help=f"page to write (default: RUN/{PAGE} for one folder; for several, for URLs and with --watch {PAGE} in the "
+        "working directory)",
     )
     flags.add_argument(
         "--watch",
@@ -74,7 +76,9 @@ def _report(options: argparse.Namespace) -> None:
         raise UsageError(f"{storage.printable(repeated)} is given twice. Give each run once.")
     for run in runs:
         check_run(run)
-    output = options.output or (str(Path(runs[0], PAGE)) if len(runs) == 1 and storage.is_local(runs[0]) else PAGE)
+    # A training writes RUN/report.html itself, without a refresh.
+    is_in_run = len(runs) == 1 and storage.is_local(runs[0]) and not options.watch
+    output = options.output or (str(Path(runs[0], PAGE)) if is_in_run else PAGE)
     check_output(output)
 
     page = Page(runs, output)
@@ -89,6 +93,10 @@ def _counted(runs: Sequence[str]) -> str:
     return storage.printable(runs[0]) if len(runs) == 1 else f"{len(runs)} runs"
 
 
+class NothingLoggedError(UsageError):
+    """A run has not logged a step yet."""
+
+
 class Page:
     """The page of some runs, which is written once or several times."""
 
@@ -99,7 +107,7 @@ class Page:
     def write(self, refresh: int | None = None) -> bool:
         """Write the page, and return whether all runs are over. refresh: as for `report`.
 
-        Raises UsageError if a run has logged nothing yet or there are too many, and StorageError.
+        Raises NothingLoggedError if a run has logged nothing yet, UsageError if there are too many, and StorageError.
         """
         # These imports load torch, which takes seconds, so they wait until the arguments are known to be valid.
         from trainer.metrics.comparison import MAX_RUNS, comparison
@@ -134,19 +142,20 @@ class Page:
                 signal.signal(number, handler)
 
     def _follow(self) -> None:
+        """Write the page whenever metrics have grown, until all runs are over. Waits for runs that are about to log."""
         seen: list[float | None] | None = None
-        while True:
+        is_over = False
+        while not is_over:
             found = [storage.modified(storage.join(run, METRICS)) for run in self._runs]
             if found != seen:
-                is_over = self.write(REFRESH)
                 if seen is None:
-                    print(
-                        f"{storage.printable(self._output)} follows {_counted(self._runs)}. Ctrl-C ends it.", flush=True
-                    )
+                    what = f"follows {_counted(self._runs)}"
+                    print(f"{storage.printable(self._output)} {what}. Ctrl-C ends it.", flush=True)
                 seen = found
-                if is_over:
-                    return
-            time.sleep(REFRESH)
+                with contextlib.suppress(NothingLoggedError):
+                    is_over = self.write(REFRESH)
+            if not is_over:
+                time.sleep(REFRESH)
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -159,7 +168,7 @@ def _record(run: str, copy: Path) -> RunRecord:
         copy_small_files(run, str(copy))
     record = read_record(run, None if storage.is_local(run) else str(copy))
     if not record.lines:
-        raise UsageError(
+        raise NothingLoggedError(
             f"{storage.printable(run)} has not logged a step yet. Repeat the command once it has; run.log_every says "
             "after how many."
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from math import exp, isfinite
 from pathlib import Path
@@ -138,6 +139,10 @@ def _gap(loss: float, record: RunRecord, name: str) -> Iterator[str]:
 # How it was made
 
 
+_PATH = re.compile(r"(?<![^\s='\"])(\w+:/)?/[^\s'\"]+")
+"""An absolute path or a URL in a command."""
+
+
 class Fact(NamedTuple):
     """A line about a run. link: relative to the page, empty without one."""
 
@@ -151,9 +156,8 @@ def facts(record: RunRecord, page_folder: str | None) -> list[Fact]:
     found = []
     if record.starts:
         last = record.starts[-1]
-        words = (shown_path(word) if word.startswith("/") else word for word in last.command.split(" "))
         found.append(Fact("started", record.starts[0].date))
-        found.append(Fact("command", " ".join(words)))
+        found.append(Fact("command", _PATH.sub(lambda match: shown_path(match[0]), last.command)))
         found.append(Fact("machine", f"{last.ranks:,} rank{'s' * (last.ranks > 1)}, {last.machine}"))
         found.append(Fact("versions", ", ".join(f"{name} {number}" for name, number in last.versions.items())))
 
