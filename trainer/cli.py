@@ -7,10 +7,10 @@ import json
 import os
 from time import perf_counter
 
+from schemas.command_line import CommandParser, file_path
 from schemas.errors import UsageError
 from schemas.terminal import print_lines
-from schemas.urls import normal
-from trainer.command_line import add_launcher_flag, add_set_flag, command_parser, run_until_stopped
+from trainer.command_line import EXIT_CODES, add_launcher_flag, add_set_flag, run_until_stopped
 from trainer.config.load import load_recipe
 from trainer.distributed.stop import StopRequest
 from trainer.models.families import check_memory
@@ -77,34 +77,28 @@ def check_launcher() -> None:
         )
 
 
-def parser(prog: str = "python -m trainer") -> argparse.ArgumentParser:
+def parser(prog: str = "python -m trainer") -> CommandParser:
     """Return the parser of the trainer's flags."""
-    flags = command_parser(prog, "Pretrain an encoder. A run whose folder holds a checkpoint resumes from it.")
-    flags.add_argument(
-        "--config",
-        type=normal,
-        required=True,
-        metavar="RECIPE",
-        help="recipe file, or the name of one that ships, such as bert_base",
+    flags = CommandParser(
+        prog,
+        "Pretrain an encoder; a run whose folder holds a checkpoint resumes from it.",
+        [
+            f"{prog} --config tiny --set data.pairs=out/pairs --set run.output=out/run",
+            "torchrun --nproc_per_node 8 -m trainer --config bert_base --set data.pairs=out/pairs",
+        ],
+        EXIT_CODES,
     )
-    add_set_flag(flags, "section.key=value", "override one value of the recipe; may be repeated")
-    flags.add_argument(
-        "--describe",
-        action="store_true",
-        help="print parameter counts, memory and FLOPs estimates as JSON, and exit without training",
-    )
-    flags.add_argument(
-        "--profile",
-        type=int,
-        metavar="N",
-        help="record N steps after the first few with torch.profiler, and write traces to RUN/profile",
-    )
-    flags.add_argument(
-        "--profile_after",
-        type=int,
-        default=WARM_UP_STEPS,
-        metavar="STEPS",
-        help=f"steps of this start that come before those of --profile ({WARM_UP_STEPS})",
-    )
+    recipe = flags.add_argument_group("the recipe")
+    what = "recipe file, or the name of one that ships (`clozeline recipes` lists them), such as bert_base"
+    recipe.add_argument("--config", type=file_path, required=True, metavar="RECIPE", help=what)
+    add_set_flag(recipe, "section.key=value", "override one value of the recipe; may be repeated")
+
+    look = flags.add_argument_group("look and measure")
+    what = "print parameter counts, memory and FLOPs estimates as JSON, and exit without training"
+    look.add_argument("--describe", action="store_true", help=what)
+    what = "record N steps after the first few with torch.profiler, and write traces to RUN/profile"
+    look.add_argument("--profile", type=int, metavar="N", help=what)
+    what = "steps of this start that come before those of --profile"
+    look.add_argument("--profile_after", type=int, default=WARM_UP_STEPS, metavar="STEPS", help=what)
     add_launcher_flag(flags)
     return flags
