@@ -84,7 +84,7 @@ def script(shell: str) -> str:
         for action in flags._actions:
             _complete(action, recipes)
     commands.add_parser("help", help="the help of a command").add_argument("command", choices=list(cli.COMMANDS))
-    return shtab.complete(whole, shell, preamble=functions)
+    return shtab.complete(whole, shell, preamble=functions)  # type: ignore[arg-type]  # takes one for each shell
 
 
 def _recipe_names() -> list[str]:

@@ -171,7 +171,7 @@ def _add_inspect_arguments(sub: CommandParser, groups: dict[str, str]) -> None:
 
 
 def _add_verify_arguments(sub: CommandParser, groups: dict[str, str]) -> None:
-    sub.add_argument("folder", type=folder_path, metavar="DIR", help="a finished folder of the pipeline")
+    sub.add_argument("folders", type=folder_path, nargs="+", metavar="DIR", help="a finished folder of the pipeline")
 
 
 def _run_shard(invocation: Invocation) -> None:
@@ -290,7 +290,7 @@ def _run_verify(invocation: Invocation) -> None:
     from pipeline.inspection import verify
 
     invocation.refuse_other_arguments()
-    print_lines(verify(invocation.parsed.folder))
+    print_lines(line for folder in invocation.parsed.folders for line in verify(folder))
 
 
 def _warn(warning: str) -> None:

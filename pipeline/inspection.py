@@ -82,7 +82,7 @@ def inspect_all(paths: Sequence[str], rows: int) -> Iterator[str]:
             yield from inspect(path, rows)
         except ClozelineError as error:
             failed.append(path)
-            yield f"{path}: {error}"
+            yield str(error)
         yield ""
     if failed:
         raise DataError(f"{len(failed)} of {len(paths)} cannot be shown: {', '.join(failed)}.")

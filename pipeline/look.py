@@ -83,7 +83,10 @@ class _Sampled:
 
 def look_at(folder: str) -> Look:
     """Look at a folder, a file or a pattern. Raises UsageError if it holds no text."""
-    files = list_inputs(folder).files
+    try:
+        files = list_inputs(folder).files
+    except UsageError as error:
+        raise UsageError(str(error).removeprefix("--input ")) from error
     found = [_found(file, is_opened=number < MAX_OPENED) for number, file in enumerate(files)]
     kinds = _kinds(files, found)
     readable = [one for one in found if isinstance(one, FileRange)]
@@ -123,7 +126,8 @@ def documents_of(folder: str, look: Look, count: int) -> Iterator[Record]:
 def look_lines(folder: str, look: Look) -> Iterator[str]:
     """Yield lines for the terminal: kinds of files, read and left out, and the text in them."""
     files = sum(kind.files for kind in look.kinds)
-    yield f"{storage.printable(folder)}: {files:,} file{'s' if files > 1 else ''}, {_megabytes(sum(kind.bytes for kind in look.kinds))}"
+    size = _megabytes(sum(kind.bytes for kind in look.kinds))
+    yield f"{storage.printable(folder)}: {files:,} file{'s' if files > 1 else ''}, {size}"
     for title, is_read in (("read", True), ("left out", False)):
         for kind in look.kinds:
             if kind.is_read == is_read:

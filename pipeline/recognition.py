@@ -109,8 +109,7 @@ def explain(path: str, rows: int) -> Iterator[str]:
     if not storage.exists(path):
         raise DataError(f"{path} does not exist. Give a folder or a file that a command wrote, a model or a corpus.")
 
-    filesystem, name = storage.filesystem(path)
-    if filesystem.isfile(name):
+    if _is_file(path):
         yield from _of_file(path, rows)
         return
     folder = Folder(path)
@@ -128,8 +127,15 @@ def explain(path: str, rows: int) -> Iterator[str]:
         yield from _of_text(path, rows)
 
 
+def _is_file(path: str) -> bool:
+    filesystem, name = storage.filesystem(path)
+    return filesystem.isfile(name)
+
+
 def what_is(path: str) -> str:
-    """Return what a folder is; empty if it is none of ours and no model."""
+    """Return what a folder is; empty for a file, and if it is none of ours and no model."""
+    if _is_file(path):
+        return ""
     folder = Folder(path)
     kind = kind_of(folder)
     if kind is not None:

@@ -30,6 +30,9 @@ class CommandParser(argparse.ArgumentParser):
     description: one sentence. examples: command lines. notes: text with line breaks. usage: instead of the usual one.
     """
 
+    hint: Callable[[str, Iterable[str]], str]
+    """What was probably meant by a flag that is not among the known ones."""
+
     values_of_flags: dict[str, Any]
     """The values of the flags that have been parsed so far."""
 
@@ -49,6 +52,7 @@ class CommandParser(argparse.ArgumentParser):
         self.examples = list(examples)
         self.exit_codes = exit_codes
         self.notes = notes
+        self.hint = flag_hint
         self._positionals.title = "arguments"
         self._optionals.title = LAST_GROUP
         for name in (None, "store"):
@@ -108,8 +112,17 @@ class CommandParser(argparse.ArgumentParser):
     def parse_args(self, args=None, namespace=None):
         parsed, others = self.parse_known_args(args, namespace)
         if others:
-            raise unknown_flags(others, self.known_flags, self.prog)
+            raise self._unexpected(others)
         return parsed
+
+    def _unexpected(self, others: list[str]) -> UsageError:
+        flags = [word for word in others if word.startswith("-")]
+        place = self._given.index(others[0])
+        key = self._given[place - 1]
+        if not flags and place > 1 and self._given[place - 2] == "--set" and "=" not in key:
+            value = others[-1]
+            return UsageError(f"--set {key}: expected KEY=VALUE without spaces, as in --set {key}={value}.")
+        return unknown_flags(others, self.known_flags, self.prog, self.hint)
 
     def error(self, message: str) -> NoReturn:
         end = "" if message.endswith("?") else "."
@@ -120,6 +133,8 @@ class CommandParser(argparse.ArgumentParser):
         if "arguments are required" not in message:
             return ""
         required = re.findall(r"--\w+", message)
+        if len(required) == 1 and len(self._given) == 1 and not self._get_positional_actions():
+            return f" Did you mean {required[0]} {self._given[0]}?" if self._given[0][:1] not in ("", "-") else ""
         given = [argument.partition("=")[0] for argument in self._given if argument.startswith("--")]
         unknown = [flag for flag in given if flag not in self._option_string_actions]
         hints = [(flag, flag_hint(flag, required)) for flag in unknown]
@@ -193,10 +208,12 @@ def flag_hint(flag: str, known: Iterable[str]) -> str:
     return hint.replace("mean ", "mean --", 1)
 
 
-def unknown_flags(unknown: list[str], known: list[str], prog: str = "") -> UsageError:
-    """Return the error for unknown flags, each with the nearest known one. Leaves out their values.
+def unknown_flags(
+    unknown: list[str], known: list[str], prog: str = "", hint: Callable[[str, Iterable[str]], str] = flag_hint
+) -> UsageError:
+    """Return the error for unknown flags, each with a hint, by default the nearest known one. Leaves out their values.
 
-    prog: whose help to name where there is no hint.
+    prog: whose help to name.
     """
     flags = [word for word in unknown if word.startswith("-")]
     if not flags:
@@ -205,7 +222,7 @@ def unknown_flags(unknown: list[str], known: list[str], prog: str = "") -> Usage
             f"unexpected arguments: {first}. If they come from a name with spaces or a pattern, quote it, so that the "
             "shell does not split or expand it: 'folder/*.txt'."
         )
-    hints = [f"Unknown flag {flag}.{flag_hint(flag.split('=')[0], known)}" for flag in flags]
+    hints = [f"Unknown flag {flag}.{hint(flag.split('=')[0], known)}" for flag in flags]
     see = f" See `{prog} --help`." if prog else ""
     return UsageError(" ".join(hints) + see)
 

@@ -5,13 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections.abc import Iterable
 from time import perf_counter
 
-from schemas.command_line import CommandParser, file_path
+from schemas import storage
+from schemas.command_line import CommandParser, file_path, flag_hint
 from schemas.errors import UsageError
+from schemas.manifest import read_root
 from schemas.terminal import print_lines
 from trainer.command_line import EXIT_CODES, add_launcher_flag, add_set_flag, run_until_stopped
 from trainer.config.load import load_recipe
+from trainer.config.parse import keys_called
+from trainer.config.phases import phases_of
+from trainer.config.schema import Recipe
 from trainer.distributed.stop import StopRequest
 from trainer.models.families import check_memory
 from trainer.profile import NOTHING, WARM_UP_STEPS, Recording, check_recording
@@ -37,6 +43,7 @@ def _run(options: argparse.Namespace, stop: StopRequest) -> None:
         return
 
     check_launcher()
+    check_pairs(recipe)
     check_memory(recipe, options.config)
     recording = NOTHING
     if options.profile is not None:
@@ -48,6 +55,27 @@ def _run(options: argparse.Namespace, stop: StopRequest) -> None:
 
     pretrain(recipe, stop, recording, started)
 
+
+def check_pairs(recipe: Recipe) -> None:
+    """Raise DataError if a new run of one process has no pairs to read: at once, before torch is loaded."""
+    checkpoints = storage.join(recipe.run.output, "checkpoints")
+    if os.environ.get("WORLD_SIZE", "1") != "1" or storage.names(checkpoints):
+        return
+    for phase in phases_of(recipe):
+        for folder in phase.recipe.data.folders:
+            read_root(folder, "pairs")
+
+
+ALIASES = {
+    "batch_size": "global_batch",
+    "learning_rate": "lr",
+    "output_dir": "output",
+    "data": "pairs",
+    "steps": "max_steps",
+    "warmup": "warmup_steps",
+    "hours": "max_hours",
+}
+"""Flags of other trainers, and the recipe's keys for them."""
 
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_SIZE")
 """What a launcher sets in each process; torch and DeepSpeed read them as numbers."""
@@ -101,4 +129,19 @@ def parser(prog: str = "python -m trainer") -> CommandParser:
     what = "steps of this start that come before those of --profile"
     look.add_argument("--profile_after", type=int, default=WARM_UP_STEPS, metavar="STEPS", help=what)
     add_launcher_flag(flags)
+    flags.hint = recipe_hint
     return flags
+
+
+def recipe_hint(flag: str, known: Iterable[str]) -> str:
+    """Return what was probably meant by an unknown flag: a key of the recipe, a launcher's flag, or one of ours."""
+    name = flag.lstrip("-").replace("-", "_")
+    keys = keys_called(ALIASES.get(name, name))
+    if keys:
+        return f" Keys of the recipe are set with --set: --set {' or '.join(keys)}=VALUE."
+    if "gpu" in name or "nproc" in name:
+        return (
+            " A launcher starts a process for each GPU: deepspeed --num_gpus N --module trainer, or torchrun "
+            "--nproc_per_node N -m trainer, and then --config ..."
+        )
+    return flag_hint(flag, known)

@@ -304,7 +304,7 @@ def main(arguments: list[str] | None = None, prog: str = "python -m trainer.doct
 
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        findings = examine(recipe, options.folder, options.url)
+        findings = examine(recipe, options.folder or "", options.url)
     except KeyboardInterrupt:
         print("clozeline: interrupted", file=sys.stderr)
         return 130
@@ -332,7 +332,7 @@ def parser(prog: str) -> CommandParser:
 
     places = flags.add_argument_group("where it writes")
     what = "check this folder (default: that of run.output)"
-    places.add_argument("--folder", type=folder_path, default="", metavar="DIR", help=what)
+    places.add_argument("--folder", type=folder_path, metavar="DIR", help=what)
     what = "check that this URL can be written; may be repeated"
     places.add_argument("--url", action="append", default=[], metavar="URL", help=what)
 

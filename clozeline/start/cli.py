@@ -84,6 +84,11 @@ def _start(options: argparse.Namespace, prog: str) -> int:
     if missing is not None:
         raise UsageError(missing)
     output = options.output
+    if options.input.startswith(("http://", "https://")):
+        raise UsageError(
+            f"FOLDER {options.input} is a web address. Download it first (wget, or `hf download` for a data set), and "
+            "give the folder or file."
+        )
     _refuse_output(options.input, output)
     storage.check_writable_folder(output)
 

@@ -6,6 +6,7 @@ import argparse
 import signal
 import sys
 
+from schemas import storage
 from schemas.command_line import CommandParser, folder_path, positive
 from schemas.errors import INTERRUPTED, UsageError
 from trainer.command_line import exit_code_of
@@ -24,6 +25,9 @@ def main(arguments: list[str] | None = None, prog: str = "python -m trainer.expo
 def _export(options: argparse.Namespace) -> None:
     if options.best and options.average > 1:
         raise UsageError("--average takes the last checkpoints, not the best one. Leave --best out.")
+
+    if not storage.names(storage.join(options.run, "checkpoints"), "step-"):
+        raise UsageError(f"{options.run} holds no checkpoint. Give the run.output of a recipe that has been trained.")
 
     # This import loads torch, which takes seconds, so it waits until the flags are known to be valid.
     from trainer.export.convert import Writing, export
