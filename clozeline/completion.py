@@ -93,15 +93,15 @@ def _recipe_names() -> list[str]:
     return []
 
 
-def _parsers() -> dict[str, argparse.ArgumentParser]:
+def _parsers() -> dict[str, CommandParser]:
     """Return the parsers of all commands whose packages are installed."""
-    found: dict[str, argparse.ArgumentParser] = {}
+    found: dict[str, CommandParser] = {}
     for name, command in cli.COMMANDS.items():
         if name in found:
             continue
         with suppress(ImportError):
             made = import_module(command.program.partition(":")[0]).parser(f"clozeline {name}")
-            found |= made._subparsers._group_actions[0].choices if command.program == cli.PIPELINE else {name: made}
+            found |= made.commands or {name: made}
     return found
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from pipeline.beam import display, stop_signals
 from pipeline.flags import add_flags, given_flags, yes_or_no
-from pipeline.help import ABOUT, About
+from pipeline.help import ABOUT, LAUNCH, About
 from pipeline.options import PairsJob, ShardJob, StatisticsJob, VocabJob
 from schemas import storage
 from schemas.command_line import CommandParser, file_path, folder_path, positive, unknown_flags
@@ -127,13 +127,15 @@ def parser(prog: str = "python -m pipeline") -> CommandParser:
         )
         command.add_arguments(sub, about.groups)
         sub.set_defaults(command=command, known_flags=sub.known_flags, verbose=False)
+    top.commands = subparsers.choices
     return top
 
 
 def _add_beam_job_flags(options: type) -> Callable[[CommandParser, dict[str, str]], None]:
     def add_arguments(sub: CommandParser, groups: dict[str, str]) -> None:
         add_flags(sub, options, groups)
-        group = _add_dry_run(sub)
+        _add_dry_run(sub)
+        group = sub.group(LAUNCH)
         group.add_argument(
             "--no_wait",
             action="store_true",
@@ -149,10 +151,8 @@ def _add_statistics_flags(sub: CommandParser, groups: dict[str, str]) -> None:
     _add_dry_run(sub)
 
 
-def _add_dry_run(sub: CommandParser) -> argparse._ArgumentGroup:
-    """Add --dry_run to the last group, and return that group."""
-    group = sub._action_groups[-1]
-    group.add_argument(
+def _add_dry_run(sub: CommandParser) -> None:
+    sub.group(LAUNCH).add_argument(
         "--dry_run",
         nargs="?",
         type=yes_or_no,
@@ -161,13 +161,12 @@ def _add_dry_run(sub: CommandParser) -> argparse._ArgumentGroup:
         metavar="True",
         help="check the job, print its size and an estimate of its work, and write nothing",
     )
-    return group
 
 
 def _add_inspect_arguments(sub: CommandParser, groups: dict[str, str]) -> None:
     sub.add_argument("paths", type=file_path, nargs="+", metavar="PATH", help=INSPECTED)
-    group = sub.add_argument_group(*groups)
-    group.add_argument("--rows", type=positive, default=5, metavar="N", help="number of rows to show")
+    (shown,) = groups
+    sub.group(shown).add_argument("--rows", type=positive, default=5, metavar="N", help="number of rows to show")
 
 
 def _add_verify_arguments(sub: CommandParser, groups: dict[str, str]) -> None:

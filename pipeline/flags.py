@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass
 from typing import Any
 
-from schemas.command_line import folder_path, positive
+from schemas.command_line import CommandParser, Flags, folder_path, positive
 
 _KEY = "flag"
 
@@ -88,14 +88,14 @@ def flags_of(options: type) -> dict[str, tuple[Flag | Switch, Any]]:
     return {field.name: (field.metadata[_KEY], field.default) for field in dataclasses.fields(options)}
 
 
-def add_flags(parser: argparse.ArgumentParser, options: type, groups: Mapping[str, str]) -> None:
+def add_flags(parser: CommandParser, options: type, groups: Mapping[str, str]) -> None:
     """Add a flag to `parser` for each field of the dataclass `options`.
 
     groups: for each title in the help, the names of its flags with spaces between.
     """
-    group_of: dict[str, argparse._ActionsContainer] = {}
+    group_of: dict[str, Flags] = {}
     for title, names in groups.items():
-        group_of |= dict.fromkeys(names.split(), parser.add_argument_group(title))
+        group_of |= dict.fromkeys(names.split(), parser.group(title))
     for name, (flag, default) in flags_of(options).items():
         group = group_of.get(name, parser)
         if isinstance(flag, Switch):
@@ -104,7 +104,7 @@ def add_flags(parser: argparse.ArgumentParser, options: type, groups: Mapping[st
             _add_option(group, name, flag, default)
 
 
-def _add_option(parser: argparse._ActionsContainer, name: str, flag: Flag, default: Any) -> None:
+def _add_option(parser: Flags, name: str, flag: Flag, default: Any) -> None:
     settings: dict[str, Any] = {"type": flag.check, "metavar": flag.metavar or METAVARS.get(flag.check)}
     if isinstance(flag.check, OneOf):
         settings["choices"] = flag.check.choices
@@ -117,7 +117,7 @@ def _add_option(parser: argparse._ActionsContainer, name: str, flag: Flag, defau
     action.shown_default = None if default is MISSING else default  # type: ignore[attr-defined]
 
 
-def _add_switch(parser: argparse._ActionsContainer, name: str, flag: Switch) -> None:
+def _add_switch(parser: Flags, name: str, flag: Switch) -> None:
     if not flag.off_help:
         parser.add_argument(f"--{name}", action="store_true", default=argparse.SUPPRESS, help=flag.help)
         return

@@ -20,7 +20,10 @@ class About:
     notes: str = ""
 
 
-_LAUNCH = {"how it runs": "shuffle overwrite dry_run no_wait verbose"}
+LAUNCH = "how it runs"
+"""The group that the flags of the launch stand in."""
+
+_LAUNCHED = {LAUNCH: "shuffle overwrite"}
 
 ABOUT = {
     "shard": About(
@@ -36,7 +39,7 @@ ABOUT = {
             "what is written": "holdout num_shards shard_megabytes seed",
             "limits": "max_bad_ratio max_undecodable_ratio max_document_bytes max_decompression_ratio",
         }
-        | _LAUNCH,
+        | _LAUNCHED,
         NOTE_ON_BEAM,
     ),
     "vocab": About(
@@ -51,7 +54,7 @@ ABOUT = {
             "an extended one": "extend add",
             "what is rare": "min_frequency min_word_count",
         }
-        | _LAUNCH,
+        | _LAUNCHED,
         NOTE_ON_BEAM,
     ),
     "pairs": About(
@@ -65,7 +68,7 @@ ABOUT = {
             "rows": "objective max_length short_seq_prob dupe_factor seed",
             "stored masks": "static_masks masking mask_prob max_predictions",
         }
-        | _LAUNCH,
+        | _LAUNCHED,
         NOTE_ON_BEAM,
     ),
     "statistics": About(
@@ -77,7 +80,7 @@ ABOUT = {
         {
             "folders": "pairs output",
             "what is counted": "window max_tokens max_cooccurrences",
-            "how it runs": "processes overwrite dry_run",
+            LAUNCH: "processes overwrite",
         },
     ),
     "inspect": About(

@@ -9,11 +9,12 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import sys
 import textwrap
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NoReturn, Protocol
 
 from schemas.errors import UsageError, nearest_name
 
@@ -24,6 +25,13 @@ LAST_GROUP = "other"
 NOT_SHOWN = (argparse.SUPPRESS, "")  # as defaults
 
 
+class Flags(Protocol):
+    """A parser, or a group of its flags."""
+
+    add_argument: Callable[..., argparse.Action]
+    add_mutually_exclusive_group: Callable[..., Any]
+
+
 class CommandParser(argparse.ArgumentParser):
     """The parser of one command, which raises UsageError where argparse would print its usage and exit.
 
@@ -32,6 +40,9 @@ class CommandParser(argparse.ArgumentParser):
 
     hint: Callable[[str, Iterable[str]], str]
     """What was probably meant by a flag that is not among the known ones."""
+
+    commands: Mapping[str, CommandParser]
+    """The parsers of its commands, by name, if it has commands."""
 
     values_of_flags: dict[str, Any]
     """The values of the flags that have been parsed so far."""
@@ -53,6 +64,8 @@ class CommandParser(argparse.ArgumentParser):
         self.exit_codes = exit_codes
         self.notes = notes
         self.hint = flag_hint
+        self.commands = {}
+        self._groups: dict[str, argparse._ArgumentGroup] = {}
         self._positionals.title = "arguments"
         self._optionals.title = LAST_GROUP
         for name in (None, "store"):
@@ -62,6 +75,12 @@ class CommandParser(argparse.ArgumentParser):
     def known_flags(self) -> list[str]:
         """Every flag of this parser, as written on the command line."""
         return list(self._option_string_actions)
+
+    def group(self, title: str) -> Flags:
+        """Return the group with this title, which is added if there is none."""
+        if title not in self._groups:
+            self._groups[title] = self.add_argument_group(title)
+        return self._groups[title]
 
     # Help
 
@@ -92,14 +111,9 @@ class CommandParser(argparse.ArgumentParser):
         """Return the usage: what must be given, and whether there is more."""
         if self.usage:
             return self.usage
-        formatter = self._get_formatter()
+        given = [value_of(action) for action in self._get_positional_actions()]
         named = [action for action in self._actions if action.option_strings and action.required]
-        words = [
-            self.prog,
-            *(formatter._format_args(action, action.dest) for action in self._get_positional_actions()),
-            *(f"{one.option_strings[0]} {formatter._format_args(one, one.dest.upper())}" for one in named),
-            "[options]",
-        ]
+        words = [self.prog, *given, *(f"{one.option_strings[0]} {value_of(one)}" for one in named), "[options]"]
         return " ".join(words).replace("%", "%%")
 
     # Errors
@@ -170,6 +184,14 @@ class HelpFormatter(argparse.HelpFormatter):
         return action.choices is not None and len(",".join(map(str, action.choices))) > LONG_CHOICES
 
 
+def value_of(action: argparse.Action) -> str:
+    """Return what the usage calls an argument's value."""
+    name = action.metavar or action.dest.upper()
+    if action.nargs == "+":
+        return f"{name} [{name} ...]"
+    return f"[{name}]" if action.nargs == "?" else str(name)
+
+
 def help_with_default(text: str, default: object) -> str:
     """Append the default to a flag's help, unless the flag has none or the text already explains it."""
     is_shown = isinstance(default, str | int | float | os.PathLike) and not isinstance(default, bool)
@@ -180,7 +202,7 @@ def help_with_default(text: str, default: object) -> str:
 
 def filled(text: str) -> str:
     """Return text with long lines broken at the terminal's width, and indented as far as the line's second column."""
-    width = HelpFormatter("")._width
+    width = shutil.get_terminal_size().columns - 2  # as argparse has it
     lines = []
     for line in text.splitlines():
         start = " " * re.match(r" *(\S+ {2,})?", line).end()  # type: ignore[union-attr]  # it matches any line

@@ -49,10 +49,12 @@ DEEPSPEED_NAMES = {
 }
 
 ACCEPTED = {
+    "_ArgumentGroup": "the type of argparse's groups, which has no public name",
     "_actions": "argparse has no public list of a parser's flags",
     "_asdict": "a documented method of named tuples",
     "_fields": "a documented attribute of named tuples",
     "_exit": "os._exit is documented",
+    "_group_actions": "what a group of argparse holds; its formatters have no public way to ask",
     "_get_help_string": "the method of argparse's formatters that subclasses override",
     "_run_exitfuncs": "atexit has no public way to run the handlers early",
     "_flash_attention_forward": "an operator of ATen; torch's public function for it has no dropout",

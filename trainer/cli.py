@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 from collections.abc import Iterable
+from importlib.util import find_spec
 from time import perf_counter
 
 from schemas import storage
@@ -43,8 +44,8 @@ def _run(options: argparse.Namespace, stop: StopRequest) -> None:
         return
 
     check_launcher()
-    check_pairs(recipe)
     check_memory(recipe, options.config)
+    check_pairs(recipe)
     recording = NOTHING
     if options.profile is not None:
         recording = Recording(options.profile, options.profile_after)
@@ -58,6 +59,8 @@ def _run(options: argparse.Namespace, stop: StopRequest) -> None:
 
 def check_pairs(recipe: Recipe) -> None:
     """Raise DataError if a new run of one process has no pairs to read: at once, before torch is loaded."""
+    if find_spec("torch") is None:  # which is said first
+        return
     checkpoints = storage.join(recipe.run.output, "checkpoints")
     if os.environ.get("WORLD_SIZE", "1") != "1" or storage.names(checkpoints):
         return

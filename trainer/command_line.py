@@ -9,6 +9,7 @@ import argparse
 import sys
 from collections.abc import Callable
 
+from schemas.command_line import Flags
 from schemas.errors import ClozelineError
 from schemas.terminal import terminal_safe
 from trainer.distributed.stop import StopRequest
@@ -21,7 +22,7 @@ EXIT_CODES = (
 """Those of the commands that train."""
 
 
-def add_set_flag(flags: argparse._ActionsContainer, metavar: str = "KEY=VALUE", help: str | None = None) -> None:
+def add_set_flag(flags: Flags, metavar: str = "KEY=VALUE", help: str | None = None) -> None:
     """Add --set, which may be repeated: `options.set` is a list of texts."""
     flags.add_argument("--set", action=AddKey, default=[], metavar=metavar, help=help)
 

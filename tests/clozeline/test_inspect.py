@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +28,7 @@ SUITE = {"suite": "glue", "scores": {}, "averages": {"hf": {"mean": 0.5}}}
 CONFIG = {"architectures": ["BertForMaskedLM"], "model_type": "bert", "hidden_size": 64}
 START = {"clozeline.toml": "[start]\nfolder = 'my texts'\n", "steps.json": {"shard": {"is_done": True}}}
 
-FOLDERS = {
+FOLDERS: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "run": (
         {"recipe.toml": RECIPE, "metrics.jsonl": METRICS, "checkpoints/step-00000040/state.json": {}},
         ["the folder of a run", "bert, 2 layers of 64", "step 40 of 80", "4.25 nats; word frequencies alone give 6.50"],

@@ -38,7 +38,7 @@ MISTAKES = {
     "vocab --text {text} --output {out} --model wordpiece --size 8k": (2, "'8k' is not a whole number above 0"),
     "vocab --text {pairs} --output {out} --model wordpiece --size 99": (
         3,
-        "{pairs} holds pairs, but text was expected",
+        "holds pairs, but text was expected",
     ),
     "pairs --text {text} --vocab {text} --output {out} --objective nsp": (3, "{text} holds no vocabulary"),
     "pairs --text {text} --vocab {vocab} --output {out} --objective nsp --runer X": (2, "Did you mean --runner?"),
@@ -48,7 +48,7 @@ MISTAKES = {
     "train tiny": (2, "required: --config. Did you mean --config tiny?"),
     "train --config tiny --set data.pairs={text} --set run.output={out}": (
         3,
-        "{text} holds text, but pairs was expected",
+        "holds text, but pairs was expected",
     ),
     "train --config tiny --set optimiser.lr=1": (2, "unknown key optimiser. Did you mean optimizer?"),
     "train --config tiny --set optimizer.learning_rate=1": (2, "[optimizer] has kind, lr, betas"),

@@ -160,15 +160,12 @@ def test_it_continues_where_it_was_interrupted(folder: Path, run: Run, number: i
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["nothing_here"], "--input nothing_here matches no file"),
         (["pictures"], "pictures holds no text that can be read: 1 x an image."),
         (["my texts", "--output", "s3://bucket/out"], "is a URL"),
         (["."], "--output out is in the folder ., whose files are all read."),
         (["blank"], "blank holds no text that can be read: 1 x text without text, 1 x an image."),
-        (["my texts", "--hours", "soon"], "argument --hours: 'soon' is not a number of hours above 0, such as 0.5"),
         (["my texts", "--hour", "1"], "Did you mean --hours?"),
         (["my texts", "--language", "germn"], "--language 'germn' is not a known language code or name."),
-        (["a.txt", "b.txt"], "If they come from a name with spaces or a pattern, quote it"),
     ],
 )
 def test_a_mistake_is_one_line(folder: Path, words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import MISSING, dataclass
 
 import pytest
@@ -36,7 +35,7 @@ class Options:
 
 
 def parse(*arguments: str) -> dict[str, object]:
-    parser = argparse.ArgumentParser(exit_on_error=False)
+    parser = CommandParser("x")
     add_flags(parser, Options, {})
     return given_flags(Options, parser.parse_args(list(arguments)))
 
@@ -49,7 +48,7 @@ def test_only_flags_that_were_given_are_parsed() -> None:
 
 @pytest.mark.parametrize("wrong", [("--rows", "0"), ("--ratio", "nan"), ("--ratio", "2"), ("--color", "green")])
 def test_a_check_refuses_a_value(wrong: tuple[str, str]) -> None:
-    with pytest.raises(argparse.ArgumentError):
+    with pytest.raises(UsageError, match=wrong[0]):
         parse("--path", "p", *wrong)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+from importlib.util import find_spec
 
 from schemas import storage
 from schemas.command_line import CommandParser, folder_path, positive
@@ -26,7 +27,8 @@ def _export(options: argparse.Namespace) -> None:
     if options.best and options.average > 1:
         raise UsageError("--average takes the last checkpoints, not the best one. Leave --best out.")
 
-    if not storage.names(storage.join(options.run, "checkpoints"), "step-"):
+    is_installed = find_spec("safetensors") is not None
+    if is_installed and not storage.names(storage.join(options.run, "checkpoints"), "step-"):
         raise UsageError(f"{options.run} holds no checkpoint. Give the run.output of a recipe that has been trained.")
 
     # This import loads torch, which takes seconds, so it waits until the flags are known to be valid.
