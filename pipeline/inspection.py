@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline import card
-from pipeline.recognition import LABEL_WIDTH, explain, labeled, next_is, what_is
+from pipeline.folder_kinds import LABEL_WIDTH, labeled, next_is, what_is
+from pipeline.recognition import explain
 from pipeline.summary import ledger_lines
 from schemas import shards, storage
 from schemas.charts import bins, mean, quantile

@@ -147,9 +147,12 @@ class CommandParser(argparse.ArgumentParser):
         if "arguments are required" not in message:
             return ""
         required = re.findall(r"--\w+", message)
-        if len(required) == 1 and len(self._given) == 1 and not self._get_positional_actions():
-            return f" Did you mean {required[0]} {self._given[0]}?" if self._given[0][:1] not in ("", "-") else ""
-        given = [argument.partition("=")[0] for argument in self._given if argument.startswith("--")]
+        first = self._given[0] if self._given else "-"
+        if not first.startswith("-") and not self._get_positional_actions():
+            if len(required) == len(self._given) == 1:
+                return f" Did you mean {required[0]} {first}?"
+            return f" {first} has no flag before it."
+        given = [argument.partition("=")[0] for argument in self._given if argument.startswith("-")]
         unknown = [flag for flag in given if flag not in self._option_string_actions]
         hints = [(flag, flag_hint(flag, required)) for flag in unknown]
         return "".join(f" Unknown flag {flag}.{hint}" for flag, hint in hints if hint)
@@ -225,6 +228,9 @@ def flag_hint(flag: str, known: Iterable[str]) -> str:
     """Return what was probably meant by an unknown flag, or an empty string."""
     if flag.startswith("--resume"):
         return " It is not needed: the same command continues what it began."
+    if len(flag) == 2:
+        meant = [name for name in known if name.startswith(f"-{flag}")]
+        return f" Did you mean {' or '.join(meant)}?" if meant else ""
     # Without dashes, in which all flags are alike.
     hint = nearest_name(flag.removeprefix("--"), [name.removeprefix("--") for name in known if name.startswith("--")])
     return hint.replace("mean ", "mean --", 1)

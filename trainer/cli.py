@@ -77,6 +77,7 @@ ALIASES = {
     "steps": "max_steps",
     "warmup": "warmup_steps",
     "hours": "max_hours",
+    "epochs": "max_epochs",
 }
 """Flags of other trainers, and the recipe's keys for them."""
 

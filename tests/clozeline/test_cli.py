@@ -165,7 +165,6 @@ def test_ctrl_c_while_modules_are_imported_is_one_line() -> None:
     ("name", "told"),
     [
         (None, "does not exist"),
-        ("recipe.toml", "is the folder of a run, which has no shards to verify"),
         ("state.json", "is a checkpoint, which"),
         ("config.json", "is a model in the Hugging Face format, which"),
         ("notes.txt", "is not a finished folder: it holds no manifest.json"),

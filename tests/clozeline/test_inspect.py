@@ -42,7 +42,7 @@ FOLDERS: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "model": ({"config.json": CONFIG}, ["a model in the Hugging Face format", "BertForMaskedLM"], "clozeline finetune"),
     "tuned": ({"results.json": RESULTS, "hf/config.json": CONFIG}, ["films", "accuracy 0.7500"], "from_pretrained("),
     "tuning": (
-        {"task.toml": "name = 'films'\nkind = 'sentence'\n", "seed-0/x": ""},
+        {"task.toml": "name = 'films'\nkind = 'sentence'\n", "inputs.json": {}, "seed-0/x": ""},
         ["unfinished; begun: seed-0"],
         "the command that began it continues it",
     ),
