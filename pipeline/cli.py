@@ -77,7 +77,6 @@ class Command:
     """One command of the program. `add_arguments` declares its flags in groups, `run` does its work."""
 
     name: str
-    help: str
     add_arguments: Callable[[CommandParser, dict[str, str]], None]
     run: Callable[[Invocation], None]
 
@@ -120,7 +119,7 @@ def parser(prog: str = "python -m pipeline") -> CommandParser:
         sub = subparsers.add_parser(
             command.name,
             prog=f"{prog} {command.name}",
-            help=command.help,
+            help=about.sentence,
             description=about.sentence,
             examples=[f"{prog} {example}" for example in about.examples],
             notes=about.notes,
@@ -313,10 +312,10 @@ def _result_lines(manifest: Manifest, output: str) -> list[str]:
 
 
 COMMANDS = (
-    Command("shard", "corpora -> text shards", _add_beam_job_flags(ShardJob), _run_shard),
-    Command("vocab", "text shards -> vocabulary", _add_beam_job_flags(VocabJob), _run_vocab),
-    Command("pairs", "text shards + vocabulary -> pair shards", _add_beam_job_flags(PairsJob), _run_pairs),
-    Command("statistics", "pair shards -> counts of tokens and co-occurrences", _add_statistics_flags, _run_statistics),
-    Command("inspect", "say what a folder or a file is, and what is in it", _add_inspect_arguments, _run_inspect),
-    Command("verify", "check every shard of a folder against its manifest", _add_verify_arguments, _run_verify),
+    Command("shard", _add_beam_job_flags(ShardJob), _run_shard),
+    Command("vocab", _add_beam_job_flags(VocabJob), _run_vocab),
+    Command("pairs", _add_beam_job_flags(PairsJob), _run_pairs),
+    Command("statistics", _add_statistics_flags, _run_statistics),
+    Command("inspect", _add_inspect_arguments, _run_inspect),
+    Command("verify", _add_verify_arguments, _run_verify),
 )

@@ -66,7 +66,7 @@ class Folder:
             content = tomllib.loads(text) if name.endswith(".toml") else json.loads(text)
         except (ValueError, RecursionError):
             return {}
-        return content if isinstance(content, dict) else {}
+        return table(content)
 
     @cached_property
     def results(self) -> Any:
@@ -83,6 +83,11 @@ class Kind(NamedTuple):
     what: str
     is_one: Callable[[Folder], bool]
     lines: Callable[[Folder], Iterator[str]]
+
+
+def table(value: object) -> dict[str, Any]:
+    """Return a value that should be a table; an empty one if it is something else."""
+    return value if isinstance(value, dict) else {}
 
 
 def labeled(name: str, text: object) -> str:
@@ -103,7 +108,8 @@ def kind_of(folder: Folder) -> Kind | None:
 
 def is_file(path: str) -> bool:
     filesystem, name = storage.filesystem(path)
-    return filesystem.isfile(name)
+    with storage.storage_errors_of(path):
+        return filesystem.isfile(name)
 
 
 def what_is(path: str) -> str:
@@ -123,9 +129,9 @@ def _has(name: str) -> Callable[[Folder], bool]:
 
 def _of_start(folder: Folder) -> Iterator[str]:
     plan, steps = folder.read(PLAN), folder.read("steps.json")
-    source = plan.get("start", {}).get("folder", "?") if isinstance(plan.get("start"), dict) else "?"
+    source = table(plan.get("start")).get("folder", "?")
     yield labeled("text", source)
-    done = [name for name, step in steps.items() if isinstance(step, dict) and step.get("is_done")]
+    done = [name for name, step in steps.items() if table(step).get("is_done")]
     yield labeled("done", ", ".join(done) or "nothing yet")
     yield from results_inside(folder)
     again = f"clozeline start {shlex.quote(str(source))} --output {folder.quoted}"
@@ -148,7 +154,7 @@ def _of_checkpoint(folder: Folder) -> Iterator[str]:
 
 def _of_run(folder: Folder) -> Iterator[str]:
     recipe = folder.read(RECIPE)
-    model, data, run = (recipe.get(name) or {} for name in ("model", "data", "run"))
+    model, data, run = (table(recipe.get(name)) for name in ("model", "data", "run"))
     yield labeled(
         "model",
         f"{model.get('family', '?')}, {model.get('num_hidden_layers', '?')} layers of {model.get('hidden_size', '?')}",
@@ -205,9 +211,8 @@ def _last_lines(folder: Folder) -> list[dict[str, Any]]:
 def _of_suite(folder: Folder) -> Iterator[str]:
     results = folder.results
     yield labeled("suite", results.get("suite") or "a probe")
-    averages = results.get("averages")
-    for label, average in (averages if isinstance(averages, dict) else {}).items():
-        score = average.get("mean", average.get("score")) if isinstance(average, dict) else average
+    for label, average in table(results.get("averages")).items():
+        score = table(table(average).get("spread")).get("mean")
         yield labeled("encoder", f"{label}" + (f": {score:.4f} on average" if _is_number(score) else ""))
     yield labeled("tables", f"{folder.at('table.md')}, {folder.at('report.html')}")
     yield from next_is("the command that made it adds tasks, encoders and seeds")
@@ -224,10 +229,9 @@ def _of_finetuning(folder: Folder) -> Iterator[str]:
         return
 
     yield labeled("encoder", results.get("encoder", "?"))
-    summary = results.get("summary")
-    for set_name, scores in (summary if isinstance(summary, dict) else {}).items():
-        shown = [f"{metric} {one['mean']:.4f}" for metric, one in scores.items() if _is_number(one.get("mean"))]
-        yield labeled(set_name, "  ".join(shown))
+    for set_name, scores in table(results.get("summary")).items():
+        means = {metric: table(spread).get("mean") for metric, spread in table(scores).items()}
+        yield labeled(set_name, "  ".join(f"{name} {mean:.4f}" for name, mean in means.items() if _is_number(mean)))
     yield labeled("report", folder.at("report.html"))
     if "hf" in folder.names:
         yield from next_is(f"transformers' from_pretrained({folder.at('hf')!r}) opens the best seed's model")
@@ -327,4 +331,4 @@ def _number(value: object) -> str:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from textwrap import wrap
@@ -267,7 +268,8 @@ def show_statistics(statistics: dict[str, Any]) -> Iterator[str]:
 
 def _wrapped(name: str, text: str) -> str:
     """Return a name and its text as `labeled` does, with long text wrapped and indented to the same column."""
-    lines = wrap(text, WIDTH - LABEL_WIDTH, break_long_words=False, break_on_hyphens=False)
+    width = min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
+    lines = wrap(text, max(width - LABEL_WIDTH, 20), break_long_words=False, break_on_hyphens=False)
     indentation = "\n" + " " * LABEL_WIDTH
     return labeled(name, indentation.join(lines))
 

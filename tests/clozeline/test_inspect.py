@@ -24,7 +24,7 @@ RESULTS = {
     "encoder": "hf",
     "summary": {"test": {"accuracy": {"mean": 0.75}}},
 }
-SUITE = {"suite": "glue", "scores": {}, "averages": {"hf": {"mean": 0.5}}}
+SUITE = {"suite": "glue", "scores": {}, "averages": {"hf": {"spread": {"mean": 0.5}}}}
 CONFIG = {"architectures": ["BertForMaskedLM"], "model_type": "bert", "hidden_size": 64}
 START = {"clozeline.toml": "[start]\nfolder = 'my texts'\n", "steps.json": {"shard": {"is_done": True}}}
 

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from clozeline.cli import main
+from pipeline.inspection import inspect_all
 from tests import forked
 from tests.conftest import Run
 from tests.trainer.distributed.test_stop import wait_for
@@ -101,6 +102,11 @@ def test_one_command_goes_all_the_way_and_a_change_repeats_what_depends_on_it(fo
     documents = json.loads(Path("out/text/manifest.json").read_text())["totals"]["documents"]
     held_out = json.loads(Path("out/text_heldout/manifest.json").read_text())["totals"]["documents"]
     assert documents + held_out == 121
+
+    shown = "\n".join(inspect_all(["out", "out/run", "out/run/checkpoints/step-00000012", "out/hf"], 1))
+    assert "done        shard, vocab, pairs, held-out pairs, train, export" in shown
+    assert "progress    step 12 of 12" in shown and "word frequencies alone give" in shown
+    assert "step        12 after " in shown and " parameters" in shown
 
     again = run(*start)
     assert again.returncode == 0 and again.stdout.count("done before") == 6
