@@ -45,11 +45,11 @@ def _run(options: argparse.Namespace, stop: StopRequest) -> None:
 
     check_launcher()
     check_memory(recipe, options.config)
-    check_pairs(recipe)
     recording = NOTHING
     if options.profile is not None:
         recording = Recording(options.profile, options.profile_after)
         check_recording(recording, recipe.run)
+    check_pairs(recipe)
 
     # This import loads torch and DeepSpeed, which takes seconds, so it waits until the recipe is known to be valid.
     from trainer.train import pretrain
