@@ -117,8 +117,8 @@ def usage_parser() -> CommandParser:
         "Raw text to a pretrained encoder: BERT, RoBERTa, ELECTRA, ModernBERT and others.",
         ["clozeline start my_texts --output out/mine", "clozeline train --help"],
         EXIT_CODES,
-        usage="clozeline COMMAND ...",
     )
+    parser.usage = "clozeline COMMAND ..."
     for title, commands in GROUPS.items():
         group = parser.add_argument_group(title)
         for name, command in commands.items():

@@ -35,7 +35,7 @@ class Flags(Protocol):
 class CommandParser(argparse.ArgumentParser):
     """The parser of one command, which raises UsageError where argparse would print its usage and exit.
 
-    description: one sentence. examples: command lines. notes: text with line breaks. usage: instead of the usual one.
+    description: one sentence. examples: command lines. notes: text with line breaks.
     """
 
     hint: Callable[[str, Iterable[str]], str]
@@ -56,10 +56,9 @@ class CommandParser(argparse.ArgumentParser):
         examples: Sequence[str] = (),
         exit_codes: str = EXIT_CODES,
         notes: str = "",
-        usage: str | None = None,
     ) -> None:
         # An abbreviation that works today would stop working when another flag begins with the same letters.
-        super().__init__(prog, usage, description=description, formatter_class=HelpFormatter, allow_abbrev=False)
+        super().__init__(prog, description=description, formatter_class=HelpFormatter, allow_abbrev=False)
         self.examples = list(examples)
         self.exit_codes = exit_codes
         self.notes = notes
@@ -131,11 +130,10 @@ class CommandParser(argparse.ArgumentParser):
 
     def _unexpected(self, others: list[str]) -> UsageError:
         flags = [word for word in others if word.startswith("-")]
-        place = self._given.index(others[0])
-        key = self._given[place - 1]
-        if not flags and place > 1 and self._given[place - 2] == "--set" and "=" not in key:
-            value = others[-1]
-            return UsageError(f"--set {key}: expected KEY=VALUE without spaces, as in --set {key}={value}.")
+        for word, key, value in zip(self._given, self._given[1:], self._given[2:], strict=False):
+            if word == "--set" and "=" not in key and value == others[0] and not flags:
+                whole = f"--set {key}={others[-1]}"
+                return UsageError(f"--set {key}: expected KEY=VALUE without spaces, as in {whole}.")
         return unknown_flags(others, self.known_flags, self.prog, self.hint)
 
     def error(self, message: str) -> NoReturn:
@@ -168,14 +166,11 @@ class CommandParser(argparse.ArgumentParser):
 class HelpFormatter(argparse.HelpFormatter):
     """Help with each default once, and with long lists of choices where they wrap."""
 
-    def _get_help_string(self, action: argparse.Action) -> str:
+    def _expand_help(self, action: argparse.Action) -> str:
         text = action.help or ""
         if action.choices is not None and action.metavar is None and self._has_long_choices(action):
             text = f"{text}; one of {', '.join(map(str, action.choices))}"
-        return help_with_default(text, getattr(action, "shown_default", action.default)).replace("%", "%%")
-
-    def _expand_help(self, action: argparse.Action) -> str:
-        return self._get_help_string(action).replace("%%", "%")
+        return help_with_default(text, getattr(action, "shown_default", action.default))
 
     def _metavar_formatter(self, action: argparse.Action, default_metavar: str) -> Any:
         if action.metavar is None and self._has_long_choices(action):
