@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from schemas import storage
+from schemas.command_line import CommandParser, file_path, folder_path
 from schemas.errors import StorageError, UsageError
-from schemas.urls import normal
-from trainer.command_line import command_parser, exit_code_of, local_folder
+from trainer.command_line import exit_code_of
 
 if TYPE_CHECKING:
     from trainer.metrics.run_record import RunRecord
@@ -35,37 +35,31 @@ REFRESH = 5
 OURS = b'<p class="brand">Clozeline run'
 """What every page of this command holds, so that no other file is replaced."""
 
-EPILOG = """\
-examples:
-
-  clozeline report out/run
-  clozeline report out/run_a out/run_b s3://bucket/run_c --output out/runs.html --watch
-"""
-
 
 def main(arguments: list[str] | None = None, prog: str = "python -m trainer.report") -> int:
     """Write the page and return the process's exit code. prog: the command's name in help and in errors."""
     return exit_code_of(lambda: _report(parser(prog).parse_args(arguments)))
 
 
-def parser(prog: str) -> argparse.ArgumentParser:
+def parser(prog: str) -> CommandParser:
     """Return the parser of the command line."""
-    flags = command_parser(prog, "Write a run, or several next to each other, on one HTML page.", EPILOG)
-    flags.add_argument(
-        "runs", nargs="+", type=normal, metavar="RUN", help="run.output of a training: a folder or a URL"
+    flags = CommandParser(
+        prog,
+        "Write a run, or several next to each other, on one HTML page.",
+        [f"{prog} out/run", f"{prog} out/run_a out/run_b s3://bucket/run_c --output out/runs.html --watch"],
+        "0 done, also after Ctrl-C with --watch, 2 usage or configuration, 3 bad data, 5 storage, 130 interrupted",
     )
-    flags.add_argument(
-        "--output",
-        type=local_folder,
-        metavar="FILE",
-        help=f"page to write (default: RUN/{PAGE} for one folder; for several, for URLs and with --watch {PAGE} in the "
-        "working directory)",
+    what = "run.output of a training: a folder or a URL"
+    flags.add_argument("runs", nargs="+", type=folder_path, metavar="RUN", help=what)
+
+    page = flags.add_argument_group("the page")
+    what = (
+        f"page to write (default: RUN/{PAGE} for one folder; for several, for URLs and with --watch {PAGE} in the "
+        "working directory)"
     )
-    flags.add_argument(
-        "--watch",
-        action="store_true",
-        help="write the page again while the runs train, until they have ended or Ctrl-C; the page refreshes itself",
-    )
+    page.add_argument("--output", type=file_path, metavar="FILE", help=what)
+    what = "write the page again while the runs train, until they have ended or Ctrl-C; the page refreshes itself"
+    page.add_argument("--watch", action="store_true", help=what)
     return flags
 
 
@@ -214,6 +208,8 @@ KINDS: tuple[tuple[str, Callable[[set[str]], bool]], ...] = (
 
 def check_output(output: str) -> None:
     """Raise UsageError if a file that is not a report of this command is in the way."""
+    if not storage.is_local(output):
+        raise UsageError(f"--output {storage.printable(output)} is a URL. Give a file on this machine.")
     if os.path.isdir(output):
         raise UsageError(f"--output {storage.printable(output)} is a folder. Give the name of a file, as in {PAGE}.")
     try:
