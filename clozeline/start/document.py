@@ -72,7 +72,16 @@ def sizes_page() -> str:
 
 def _sections(megabytes: int, machine: Machine, hours: float, language: str = "en") -> Sections:
     text_bytes = megabytes * 1_000_000
-    look = Look([], "text", "blank_line", text_bytes, text_bytes // BYTES_OF_DOCUMENT, {language: 1.0})
+    look = Look(
+        kinds=[],
+        text_key="text",
+        text_layout="blank_line",
+        text_bytes=text_bytes,
+        documents=text_bytes // BYTES_OF_DOCUMENT,
+        languages={language: 1.0},
+        encodings={},
+        copies=0,
+    )
     return decide("corpus", look, machine, hours, None)
 
 
