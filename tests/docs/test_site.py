@@ -53,6 +53,7 @@ def test_notebooks_run_cell_by_cell(sandbox: Sandbox, capsys: pytest.CaptureFixt
 @pytest.mark.thorough
 @pytest.mark.timeout(1200)
 def test_notebooks_run_in_jupyter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands have a terminal there, so one that asks a question would wait for its answer."""
     nbclient = pytest.importorskip("nbclient", reason="pip install nbclient ipykernel")
     import nbformat
 
