@@ -10,7 +10,7 @@ from math import ceil
 from pathlib import Path
 
 from clozeline.start.decide import Machine, Sections, decide
-from clozeline.start.look import Look
+from pipeline.look import Look
 from trainer.config.load import load_recipe
 from trainer.config.schema import Recipe
 
