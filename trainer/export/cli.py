@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import signal
 import sys
 
@@ -25,11 +26,24 @@ def _export(options: argparse.Namespace) -> None:
     if options.best and options.average > 1:
         raise UsageError("--average takes the last checkpoints, not the best one. Leave --best out.")
 
+    if options.private and not options.push_to_hub:
+        raise UsageError("--private is for --push_to_hub OWNER/NAME. Add that, or leave --private out.")
+
     # This import loads torch, which takes seconds, so it waits until the flags are known to be valid.
-    from trainer.export.convert import Writing, export
+    from trainer.export.convert import export
+    from trainer.export.folder import Writing
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    writing = Writing(options.overwrite, int(options.max_shard_gigabytes * 10**9), options.average)
+    writing = Writing(
+        overwrite=options.overwrite,
+        max_shard_bytes=int(options.max_shard_gigabytes * 10**9),
+        average=options.average,
+        pooling=options.sentence_transformers,
+        onnx=options.onnx,
+        license=options.license or "",
+        repository=options.push_to_hub,
+        private=options.private,
+    )
     logger.info("%s", export(options.run, options.output, options.step, options.best, writing))
 
 
@@ -62,7 +76,39 @@ def parser(prog: str = "python -m trainer.export") -> argparse.ArgumentParser:
         metavar="GB",
         help="cut larger weights into several files of at most this size (default: %(default)g)",
     )
+    top.add_argument(
+        "--sentence_transformers",
+        action="store_true",
+        help="add the files with which SentenceTransformer(HF_DIR) returns the mean of a text's tokens",
+    )
+    top.add_argument(
+        "--onnx",
+        action="store_true",
+        help='add onnx/model.onnx, checked with ONNX Runtime; needs the extra "onnx", and is not for XLNet',
+    )
+
+    top.add_argument(
+        "--license",
+        type=_license,
+        metavar="ID",
+        help="the model's license for its card, as the Hub spells it, such as apache-2.0",
+    )
+    top.add_argument(
+        "--push_to_hub",
+        default="",
+        metavar="OWNER/NAME",
+        help="upload the export to this repository on the Hugging Face Hub too, with the token in HF_TOKEN or of "
+        "`hf auth login`",
+    )
+    top.add_argument("--private", action="store_true", help="create that repository as a private one")
     return top
+
+
+def _license(text: str) -> str:
+    """Return an identifier that can stand in the card's header."""
+    if not re.fullmatch("[a-z0-9][a-z0-9.-]*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not an identifier of a license, such as apache-2.0 or cc-by-4.0")
+    return text
 
 
 def _gigabytes(text: str) -> float:
