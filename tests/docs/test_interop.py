@@ -24,7 +24,7 @@ MODULES = {module.__name__: module for module in (datasets, duckdb, polars, pyar
 
 
 def test_other_tools_open_our_files(sandbox: Sandbox, text: Path, pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", sandbox.folder / "cache")
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", sandbox.folder / "cache")
     for folder in (text, pairs):
         sandbox.put(folder, f"out/{folder.name}")
 

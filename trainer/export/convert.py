@@ -22,7 +22,6 @@ import json
 import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import import_module
 from math import prod
 from pathlib import Path
 
@@ -63,6 +62,7 @@ from trainer.export.folder import (
 )
 from trainer.export.hub import check_access, push
 from trainer.export.model_card import model_card, versions
+from trainer.export.onnx_file import check_onnx, write_onnx
 from trainer.export.pooling import pooling_files
 from trainer.export.tokenizer import tokenizer_files
 from trainer.export.verify import check_export
@@ -113,9 +113,8 @@ def _fill(unfinished: Path, output: str, folder: str, steps: Sequence[int], writ
     """
     checkpoints = [checkpoint_path(folder, one) for one in steps]
     recipe = load_recipe(str(Path(folder, "recipe.toml")), [])
-    onnx_file = import_module("trainer.export.onnx_file") if writing.onnx else None  # its packages may be missing
-    if onnx_file is not None:
-        onnx_file.check_family(recipe.model.family)
+    if writing.onnx:
+        check_onnx(recipe.model.family)
 
     vocabulary_folder = Path(folder, VOCABULARY_FOLDER)
     vocabulary = read_vocabulary(str(vocabulary_folder))
@@ -137,9 +136,9 @@ def _fill(unfinished: Path, output: str, folder: str, steps: Sequence[int], writ
     checks = "not checked, because transformers is not installed"
     if None not in differences:
         checks = f"checked, to {max(filter(None, differences), default=0.0):.0e}"
-    if onnx_file is not None:
+    if writing.onnx:
         with write_errors(output, unfinished, model):
-            checks += f"; {ONNX_FILE} to {onnx_file.write_onnx(unfinished, parts[0].model, vocabulary):.0e}"
+            checks += f"; {ONNX_FILE} to {write_onnx(unfinished, parts[0].model, vocabulary):.0e}"
     return model.shape.family, checks
 
 

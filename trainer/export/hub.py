@@ -7,6 +7,7 @@ export begins, as far as one request can tell: no token, one that is refused, no
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -39,7 +40,8 @@ def push(folder: Path, files: Sequence[str], output: str, repository: str, priva
     finished export, for messages. private: of a repository that is created; one that exists keeps its visibility.
     Raises UsageError or StorageError.
     """
-    disable_progress_bars()
+    if not sys.stderr.isatty():
+        disable_progress_bars()
     done = f"The export in {output} is complete; this uploads it later: hf upload {repository} {output}"
     with _hub_errors(repository, done):
         api = HfApi()

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import logging
 import warnings
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import onnxruntime
-import onnxscript  # noqa: F401  torch's exporter imports it after most of its work
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
@@ -49,8 +48,10 @@ class Graph(nn.Module):
         return output.hidden_states[-1], *logits
 
 
-def check_family(family: str) -> None:
-    """Raise UsageError if models of a family cannot be exported."""
+def check_onnx(family: str) -> None:
+    """Raise UsageError if models of a family cannot be exported, and ModuleNotFoundError if a package is missing."""
+    for package in ("onnx", "onnxruntime", "onnxscript"):
+        import_module(package)
     if family == "xlnet":
         raise UsageError("--onnx: torch's ONNX exporter cannot translate XLNet. Leave --onnx out.")
 
@@ -66,6 +67,8 @@ def write_onnx(folder: Path, model: PartModel, vocabulary: Vocabulary) -> float:
     path = folder / ONNX_FILE
     path.parent.mkdir()
     _translate(graph, padded, path)
+
+    import onnxruntime  # starts a thread, so not with the module: tests fork processes that have imported all modules
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     largest = max(_difference(session, graph, inputs) for inputs in (padded, alone))
@@ -119,8 +122,11 @@ def _translate(graph: Graph, inputs: tuple[Tensor, ...], path: Path) -> None:
 
 
 @torch.inference_mode()
-def _difference(session: onnxruntime.InferenceSession, graph: Graph, inputs: tuple[Tensor, ...]) -> float:
-    """Return the largest difference of any output, relative as in verify.py. NaN if one is not finite."""
+def _difference(session: Any, graph: Graph, inputs: tuple[Tensor, ...]) -> float:
+    """Return the largest difference of any output, relative as in verify.py; NaN if one is not finite.
+
+    session: ONNX Runtime's, with the same model as the graph.
+    """
     feed = {name: values.numpy() for name, values in zip(INPUTS, inputs, strict=False)}
     is_real_BL = inputs[1].bool()
     differences = []

@@ -12,13 +12,13 @@ from huggingface_hub import constants
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoModelForPreTraining, AutoTokenizer
 
-from schemas.errors import StorageError
+from schemas.errors import StorageError, UsageError
 from tests.hub_stand_in import Hub, running_hub
 from tests.small_models import FAMILIES, SMALL_VOCABULARY, random_model, section, write_hf
 from trainer.export.cli import main
 from trainer.export.convert import export
 from trainer.export.folder import Writing
-from trainer.export.onnx_file import write_onnx
+from trainer.export.onnx_file import check_onnx, write_onnx
 from trainer.models.electra import parts_of
 
 ADDED = {"modules.json", "sentence_bert_config.json", "1_Pooling/config.json", "onnx/model.onnx"}
@@ -68,6 +68,8 @@ def test_onnx_runtime_computes_what_torch_does(exported: Path) -> None:
     expected = (output.hidden_states[-1], output.prediction_logits, output.seq_relationship_logits)
     for theirs, ours in zip(found, expected, strict=True):
         torch.testing.assert_close(torch.from_numpy(theirs), ours, atol=1e-5, rtol=1e-5)
+    with pytest.raises(UsageError, match="cannot translate XLNet"):
+        check_onnx("xlnet")
     assert b".py" not in (exported / "onnx/model.onnx").read_bytes()  # no places on the machine that wrote it
 
 
@@ -104,7 +106,9 @@ def test_the_hub_gets_the_folder_and_keeps_nothing_of_an_earlier_one(
     assert f"Uploaded to {hub.url}/me/small." in capsys.readouterr().out
     assert not ADDED & set(files_of(exported)) and not (exported / "onnx").exists()
     assert hub.files["me/small"] == {k: v for k, v in files_of(exported).items() if k != "notes.txt"}
-    assert hub.commits == 2 and "No license was chosen" in (exported / "README.md").read_text()
+    export(str(run_folder), "memory://interop/hf", writing=Writing(repository="me/copy"))
+    assert hub.files["me/copy"].keys() == hub.files["me/small"].keys() and not hub.repositories["me/copy"]
+    assert hub.commits == 3 and "No license was chosen" in (exported / "README.md").read_text()
 
 
 @pytest.mark.parametrize(
