@@ -175,6 +175,10 @@ def _look_lines(folder: str, look: Look) -> Iterator[str]:
                 yield f"  {title:<9} {kind.files:>7,} x {_megabytes(kind.bytes):>11}  {kind.name}"
     languages = ", ".join(f"{code} {share:.0%}" for code, share in look.languages.items() if share >= 0.005)
     yield f"About {_megabytes(look.text_bytes)} of text in {look.documents:,} documents; languages: {languages or '?'}."
+    if look.encodings:
+        yield f"Not UTF-8: {', '.join(f'{files:,} x {name}' for name, files in look.encodings.items())}."
+    if look.copies:
+        yield f"Copies: {look.copies:,} of the files have the same bytes as another one."
 
 
 def _megabytes(size: int) -> str:

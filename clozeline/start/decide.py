@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tomllib
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -158,10 +159,17 @@ def _train(machine: Machine, hours: float) -> dict[str, Setting]:
     else:
         recipe = next((name for most, name in CPU_RECIPES if hours <= most), "cpu_night")
         why = "for this many hours of a CPU"
+    values = tomllib.loads(recipe_text(recipe))
+    size = f"{values['model']['num_hidden_layers']} layers, {values['model']['hidden_size']} wide"
+    why += f": {size}, {values['batch']['global_batch']:,} rows a step"
     settings = {
         "config": Setting(recipe, f"{why}; `clozeline recipes {recipe}` prints it"),
         "processes": Setting(max(1, machine.gpus), "one for each GPU" if machine.gpus else "uses all cores"),
-        "run.max_hours": Setting(hours, 'any key of the recipe can stand here, such as "optimizer.lr" = 1e-3'),
+        "run.max_hours": Setting(
+            hours,
+            "how many steps fit is measured on the first ones; any key of the recipe can stand here, such as "
+            '"optimizer.lr" = 1e-3',
+        ),
     }
     if hours < SHORTEST_HOURS and not machine.gpus:
         steps = max(10, round(WARMUP_STEPS * hours / SHORTEST_HOURS))

@@ -1,4 +1,4 @@
-"""Looks at a folder before anything is made of it: kinds of files, keys of their texts, amount of text, languages.
+"""Looks at a folder before anything is made of it: kinds, encodings and copies of files, keys of texts, languages.
 
 Up to MAX_OPENED files are opened, and SAMPLE documents are read, so this takes seconds for any folder. The amounts are
 estimates; `shard` says what became of every file.
@@ -7,6 +7,7 @@ estimates; `shard` says what became of every file.
 from __future__ import annotations
 
 import csv
+import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from clozeline.start.text_keys import ROWS_OF, head_lines, text_key
-from pipeline.readers.encodings import AUTO
+from pipeline.readers.encodings import AUTO, UTF8
 from pipeline.readers.formats import ForeignFileError, named_format
 from pipeline.readers.inputs import FileRange, Split, ranges_of, with_format
 from pipeline.readers.listing import InputFile, list_inputs
@@ -59,7 +60,8 @@ class Look:
 
     text_key: of records and tables, as a flag of `shard`. text_layout: what separates documents in plain text.
     text_bytes, documents: estimates. languages: the share of the sampled text in each, most first; empty if the
-    identifier is not installed.
+    identifier is not installed. encodings: files of text that are not UTF-8, by their encoding. copies: files with the
+    same bytes as another one.
     """
 
     kinds: list[Kind]
@@ -68,6 +70,8 @@ class Look:
     text_bytes: int
     documents: int
     languages: dict[str, float]
+    encodings: dict[str, int]
+    copies: int
 
 
 @dataclass
@@ -108,6 +112,8 @@ def look_at(folder: str) -> Look:
         text_bytes,
         documents=round(text_bytes / max(mean_bytes, 1)),
         languages=_shares(sum((one.by_language for one in sampled.values()), Counter())),
+        encodings=dict(Counter(one.encoding for one in readable if one.encoding not in (UTF8, AUTO)).most_common()),
+        copies=_copies([one.file for one in readable]),
     )
 
 
@@ -138,6 +144,26 @@ def _kinds(files: list[InputFile], found: list[FileRange | str]) -> list[Kind]:
         sizes[kind] += file.size
     order = sorted(counts, key=lambda kind: (not kind[1], -sizes[kind], kind[0]))
     return [Kind(*kind, counts[kind], sizes[kind]) for kind in order]
+
+
+def _copies(files: list[InputFile]) -> int:
+    """Return how many files have the bytes of another one. Only those of equal size are read, and none of a store."""
+    by_size: dict[int, list[InputFile]] = {}
+    for file in files:
+        if file.size and storage.is_local(file.path):
+            by_size.setdefault(file.size, []).append(file)
+
+    copies = 0
+    for alike in by_size.values():
+        if len(alike) > 1:
+            with suppress(OSError):  # `shard` says what is wrong
+                copies += len(alike) - len({_hash(file.path) for file in alike})
+    return copies
+
+
+def _hash(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "blake2b").digest()
 
 
 def _text_keys(ranges: list[FileRange]) -> str:

@@ -46,8 +46,8 @@ MAX_RANGES = 256
 COMPRESSED_WEIGHT = 4
 """A compressed byte counts as this many bytes of text."""
 
-CUT_ABOVE = 64 << 20
-"""Compressed files up to this size are one range. A worker reads such a file in less than a minute."""
+CUT_ABOVE = 2 * CELL_BYTES
+"""Compressed files up to this size are one range."""
 
 MAX_CHECKED_FILES = 256
 """Up to this many files are opened before the job starts, to refuse unreadable ones. More are left to the workers."""

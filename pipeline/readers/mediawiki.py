@@ -15,9 +15,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from xml.parsers import expat
 
+from pipeline.readers.encodings import UTF8
 from pipeline.readers.open import Stream
 from pipeline.readers.record import BYTE_ORDER_MARK, Record, RecordOptions, Rejected, excerpt_of
-from pipeline.readers.text import DocumentLines, all_lines
+from pipeline.readers.text import DocumentLines, all_lines, read_lines_before
 from pipeline.readers.wikitext import NestingError, plain_text, without_opaque
 
 if TYPE_CHECKING:
@@ -71,11 +72,8 @@ _DISAMBIGUATION_TEMPLATES = (
     r"|вишезначна одредница|αποσαφήνιση|פירושונים|توضيح|صفحة توضيح|ابهام‌زدایی|aimai|[\w]{0,8}曖昧さ回避"
     r"|消歧[义義][页頁]?|동음이의(?:어)?|동명이인|แก้กำกวม"
 )
-# Two patterns, because Python searches several times as fast for one that begins with fixed characters.
-_DISAMBIGUATIONS = (
-    re.compile(rf"\{{\{{\s*+(?:{_DISAMBIGUATION_TEMPLATES})\s*(?:\||\}}\}})", re.IGNORECASE),
-    re.compile("__DISAMBIG__", re.IGNORECASE),
-)
+_DISAMBIGUATION = re.compile(rf"\{{\{{\s*+(?:{_DISAMBIGUATION_TEMPLATES})\s*(?:\||\}}\}})", re.IGNORECASE)
+_SWITCH = re.compile("__DISAMBIG__", re.IGNORECASE)
 
 
 def begins_dump(head: bytes) -> bool:
@@ -91,6 +89,7 @@ def page_records(stream: Stream, file_range: FileRange, options: RecordOptions) 
     """
     page: DocumentLines | None = None
     around = _Around() if file_range.start == 0 else None
+    are_plain = False
 
     offset = 0
     for offset, line, is_later in all_lines(stream, file_range, options):
@@ -101,6 +100,7 @@ def page_records(stream: Stream, file_range: FileRange, options: RecordOptions) 
             if is_later:
                 return
             page = DocumentLines(options.max_document_bytes, offset)
+            are_plain = file_range.encoding == UTF8
 
         if page is not None:
             page.add(line, offset)
@@ -108,6 +108,10 @@ def page_records(stream: Stream, file_range: FileRange, options: RecordOptions) 
                 yield _article(page)
                 page = None
                 around = _Around()
+            elif are_plain and line is not None and offset + len(line) == stream.offset:  # the last that was read
+                lines = read_lines_before(stream, b"page>", options.max_document_bytes)
+                are_plain = lines is not None
+                page.add(lines or b"", stream.offset)
         elif around is not None:
             yield from around.rejected(line, offset)
         elif is_later:
@@ -179,7 +183,7 @@ def _reason_to_leave_out(parts: dict[str, str]) -> str | None:
 
 
 def _is_disambiguation(text: str) -> bool:
-    return any(named.search(text) for named in _DISAMBIGUATIONS)
+    return bool(_DISAMBIGUATION.search(text) or ("__" in text and _SWITCH.search(text)))
 
 
 def _parse(xml: str) -> dict[str, str]:

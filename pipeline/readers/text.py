@@ -30,6 +30,8 @@ _BLANK_CHARACTERS = [character for character in map(chr, range(0x80, 0x10000)) i
 _BLANK_CHARACTERS += "\u200b\u200c\u200d\u2060\ufeff"
 _UNICODE_BLANK = re.compile(rb"(?:\s|%b)+" % b"|".join(character.encode() for character in _BLANK_CHARACTERS))
 _STARTS_OF_BLANKS = frozenset(_BLANKS) | {character.encode()[0] for character in _BLANK_CHARACTERS}
+_BLANK_BEGINS = re.compile(rb"[ \t\v\f]*[%b]" % bytes(first for first in _STARTS_OF_BLANKS if first >= 0x80))
+_BLANK_FOLLOWS = re.compile(rb"\n" + _BLANK_BEGINS.pattern)
 
 _READ_BYTES = 1 << 20  # read at once from a line that is not kept
 _EXCERPT_LINES = 3
@@ -62,11 +64,11 @@ def all_lines(stream: Stream, file_range: FileRange, options: RecordOptions) -> 
     max_bytes = options.max_document_bytes
 
     # A line that crosses the cut belongs to the range before.
-    offset = stream.offset
     if file_range.start > 0:
-        offset += _skip_line(file)
+        stream.offset += _skip_line(file)
 
     while line := file.readline(max_bytes + 1):
+        offset = stream.offset
         is_later = offset > stream.end
         length = len(line)
         kept: bytes | None = line
@@ -78,6 +80,7 @@ def all_lines(stream: Stream, file_range: FileRange, options: RecordOptions) -> 
         elif line.isspace():
             kept = line + _read_blank_lines(stream, offset + length)
             length = len(kept)
+        stream.offset += length
 
         # Encodings that are not line-safe have been converted to UTF-8 already.
         if line_safe and kept is not None:
@@ -88,7 +91,23 @@ def all_lines(stream: Stream, file_range: FileRange, options: RecordOptions) -> 
             yield Line(offset, kept, is_later)
         else:
             yield from _with_plain_ends(kept, offset, is_later)
-        offset += length
+
+
+def read_lines_before(stream: Stream, mark: bytes, max_bytes: int) -> bytes | None:
+    """Read the next lines at once, as far as they are buffered, up to the line that contains `mark`.
+
+    For readers of all_lines, which spend most of their time on lines that they only keep. Reads nothing and returns
+    None if the lines are longer than `max_bytes`, or if all_lines may change one: UTF-8 is expected.
+    """
+    buffer = stream.file.peek()  # type: ignore[attr-defined]
+    end = buffer.find(mark)
+    length = buffer.rfind(b"\n", 0, end if end >= 0 else len(buffer)) + 1
+    lines = buffer[:length]
+    may_change = b"\r" in lines or _BLANK_BEGINS.match(lines) or _BLANK_FOLLOWS.search(lines)
+    if may_change or length > max_bytes:
+        return None
+    stream.offset += length
+    return stream.file.read(length)
 
 
 def lines_of_range(stream: Stream, file_range: FileRange, options: RecordOptions) -> Iterator[Line]:
@@ -216,12 +235,12 @@ class DocumentLines:
         return self._lines[0] if self._lines else b""
 
     def add(self, line: bytes | None, offset: int) -> None:
-        """Add the next line; None stands for a line that is longer than a whole document may be."""
+        """Add the next line, or several; None stands for a line that is longer than a whole document may be."""
         if self._length == 0:
             self._text_offset = offset
 
         self._length += self._max_bytes + 1 if line is None else len(line)
-        if line is not None and self._length <= self._max_bytes:
+        if line and self._length <= self._max_bytes:
             self._lines.append(line)
 
     def to_record(self, source: str, skipped_lines: int = 0) -> Record | Rejected:

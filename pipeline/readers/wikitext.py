@@ -22,6 +22,7 @@ Control characters that XML forbids mark places between the steps.
 from __future__ import annotations
 
 import html
+import itertools
 import re
 from collections.abc import Iterator
 
@@ -110,7 +111,13 @@ def _gap_after(before: str) -> str:
 
 # ---- Nested ----
 
-_NESTING = re.compile(r"(\{\{+|\}\}+|\[\[|\]\])")
+# Four patterns, each with a fixed beginning: Python searches for one that begins with any of four much longer.
+_NESTING = tuple(re.compile(kind) for kind in (r"\{\{+", r"\}\}+", r"\[\[", r"\]\]"))
+
+# [[target]] and [[target|label]] with no mark in them, and no : or /, which shown_of_link looks at. The group is what
+# is shown, so that `split` leaves only that of each: most links are read without a line of Python.
+_TARGET = r"[^\[\]{}<>|:/\n]"
+_PLAIN_LINK = re.compile(rf"\[\[(?<!\[\[\[)(?:{_TARGET}*+\||(?!\s)(?={_TARGET}++(?<!\s)\]\]))([^\[\]{{}}]++)\]\]")
 
 
 def _without_templates(text: str) -> str:
@@ -119,22 +126,26 @@ def _without_templates(text: str) -> str:
     As in MediaWiki's preprocessor, marks that close are paired with the last open one or with none, and three braces,
     a parameter, come before two, a template.
     """
-    parts = _NESTING.split(text)
-    kept = parts[:1]
+    text = "".join(_PLAIN_LINK.split(text))
+    marks = sorted(found.span() for kind in _NESTING for found in kind.finditer(text))
+    if not marks:
+        return text
+
+    kept = [text[: marks[0][0]]]
     opened: list[list[int]] = []  # the number of open braces, or 0 for a link, and the length of `kept` there
 
-    for mark, following in zip(parts[1::2], parts[2::2], strict=True):
-        if mark[0] in "[{":
-            opened.append([len(mark) if mark[0] == "{" else 0, len(kept)])
+    for (first, end), (following, _) in itertools.pairwise([*marks, (len(text), 0)]):
+        mark = text[first]
+        if mark in "[{":
+            opened.append([end - first if mark == "{" else 0, len(kept)])
             if len(opened) > MAX_DEPTH:
                 raise NestingError
-        elif mark == "]]":
-            if opened and opened[-1][0] == 0:
-                _, start = opened.pop()
-                kept[start:] = [shown_of_link("".join(kept[start:]))]
-        else:
-            _close_braces(len(mark), opened, kept)
-        kept.append(following)
+        elif mark == "}":
+            _close_braces(end - first, opened, kept)
+        elif opened and opened[-1][0] == 0:
+            _, start = opened.pop()
+            kept[start:] = [shown_of_link("".join(kept[start:]))]
+        kept.append(text[end:following])
     return "".join(kept)
 
 
@@ -158,6 +169,7 @@ def _close_braces(count: int, opened: list[list[int]], kept: list[str]) -> None:
 # Possessive, because a long address without its bracket would be divided in all ways.
 _SITE_LINK = re.compile(r"\[(?:(?:https?|ftps?|news|ircs?)://|//|mailto:)[^\s\[\]<>\"]*+([^\[\]\n]*+)\]", re.IGNORECASE)
 _QUOTES = re.compile("(''+)")
+_FROM_QUOTES = re.compile("''[^\n]*+")
 _SWITCH = re.compile(r"__([^\W\d_]{2,40})__")
 _BLOCK_TAGS = "blockquote|br|caption|center|dd|div|dl|dt|h[1-6]|hr|li|ol|p|poem|table|td|th|tr|ul"
 _INLINE_TAGS = (
@@ -175,7 +187,7 @@ def _inline(text: str) -> str:
     if "<" in text:
         text = _TAG.sub(lambda found: "\n\n" if found[1] else "", text)
     if "''" in text:
-        text = "\n".join(_without_quotes(line) if "''" in line else line for line in text.split("\n"))
+        text = _FROM_QUOTES.sub(_without_quotes, text)
     text = _SITE_LINK.sub(lambda found: found[1].strip() or _GAP, text)
     if "__" in text:
         text = _SWITCH.sub(lambda found: "" if found[1] == found[1].upper() else found[0], text)
@@ -184,12 +196,19 @@ def _inline(text: str) -> str:
     return _without_gaps(text) if _GAP in text else text
 
 
-def _without_quotes(line: str) -> str:
-    """Return a line without the marks of italic (two apostrophes), bold (three) and both (five).
+def _without_quotes(found: re.Match[str]) -> str:
+    """Return a line, from its first mark on, without the marks of italic (two apostrophes), bold (three) and both.
 
-    As in MediaWiki's Parser::doQuotes, more apostrophes than that are text before the mark. So is one of three if a
+    As in MediaWiki's Parser::doQuotes, more apostrophes than five are text before the mark. So is one of three if a
     line would end both in italic and in bold: the French "l'''Iliade''" has an italic title after an elision.
     """
+    line = found[0]
+    if "''''" not in line:
+        bold = line.count("'''")
+        italic = line.count("''") - bold
+        if bold % 2 == 0 or italic % 2 == 0:  # as in nearly all lines: the marks go, and nothing else
+            return line.replace("'''", "").replace("''", "")
+
     parts = _QUOTES.split(line)
     marks: list[int] = []
     for place in range(1, len(parts), 2):
@@ -201,7 +220,11 @@ def _without_quotes(line: str) -> str:
     bold, italic = (sum(mark in (count, 5) for mark in marks) for count in (3, 2))
     before_bold = [2 * number for number, mark in enumerate(marks) if mark == 3]
     if bold % 2 and italic % 2 and before_bold:
-        parts[min(before_bold, key=lambda place: _rank_of_elision(parts[place]))] += "'"
+        start = found.start()
+        before_line = found.string[max(0, start - 2) : start].rpartition("\n")[2]
+        parts[
+            min(before_bold, key=lambda place: _rank_of_elision(before_line + parts[0] if place == 0 else parts[place]))
+        ] += "'"
     return "".join(parts[::2])
 
 

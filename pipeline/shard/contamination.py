@@ -29,7 +29,7 @@ from pipeline.readers.encodings import UTF8, wide_encoding
 from pipeline.readers.formats import binary_kind
 from pipeline.readers.open import compression_of, open_plain
 from pipeline.readers.ranges import HEAD_BYTES
-from pipeline.readers.record import MAX_UNDECODABLE_RATIO
+from pipeline.readers.record import BYTE_ORDER_MARK, MAX_UNDECODABLE_RATIO
 from schemas import storage
 from schemas.errors import DataError
 from schemas.randomness import key, mix, numbers
@@ -133,7 +133,7 @@ def texts_of(path: str) -> Iterator[str]:
     try:
         with open_plain(io.BytesIO(storage.read_named("--decontaminate", path)), shown, compression) as file:
             if name.endswith((".jsonl", ".json")):
-                yield from _strings(_values(file.read()))
+                yield from _strings(_values(file.read().removeprefix(BYTE_ORDER_MARK)))
             elif name.endswith((".parquet", ".arrow", ".feather")):
                 data = io.BytesIO(file.read())
                 table = pq.read_table(data) if name.endswith(".parquet") else feather.read_table(data)

@@ -50,6 +50,7 @@ def folder(documents: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with zipfile.ZipFile(folder / "old.zip", "w") as archive:
         archive.writestr("d.txt", "\n\n".join(documents[80:120]))
     (folder / "old.txt").write_bytes("Gruß und Kuß aus München, Köln und Würzburg. Er läßt grüßen.".encode("cp1252"))
+    shutil.copy(folder / "notes.txt", folder / "notes (1).txt")
     (folder / "cover.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(50))
     return folder
 
@@ -68,9 +69,11 @@ def change(old: str, new: str) -> None:
 def test_the_plan_says_what_is_read_and_why(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["start", str(folder), "--hours", "2", "--plan_only"]) == 0
     told = capsys.readouterr().out
-    for count, kind in ((2, "text"), (1, "jsonl"), (1, "parquet"), (1, "csv"), (1, "zip")):
+    for count, kind in ((3, "text"), (1, "jsonl"), (1, "parquet"), (1, "csv"), (1, "zip")):
         assert re.search(rf"read +{count} x .* {kind}$", told, re.MULTILINE), told
     assert re.search(r"left out +1 x .* an image$", told, re.MULTILINE)
+    assert "Not UTF-8: 1 x cp1252." in told and "Copies: 1 of the files" in told
+    assert "3 layers, 192 wide, 8 rows a step" in told
     assert "languages: en " in told and "clozeline shard --output out/text" in told
 
     plan = plan_of()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import itertools
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pipeline.readers import cut_files
+from pipeline.readers import cut_files, table
 from pipeline.readers.inputs import FileRange
 from pipeline.readers.listing import matching_files
 from pipeline.readers.mediawiki import (
@@ -115,6 +116,20 @@ def test_streams_of_bzip2_are_cut_anywhere(tmp_path: Path, monkeypatch, pages_in
     assert told(whole) == [text for _, *texts in PAGES for text in texts]
     for cut in range(1, path.stat().st_size, 37):
         assert without_places(records(path, cut, cut + 500)) == without_places(whole), cut
+
+
+def test_what_is_buffered_changes_nothing(tmp_path: Path, monkeypatch) -> None:
+    blanks = ["\u200b", " \u3000", "\x85", "\t", "\r", " \u200b a", "《a》", "a\rb", "'' a", "\u00a0\r"]
+    pages = [page(number, "A", f"Text.\n{blank}\nMore.\n\n{blank}\n{blank}End.") for number, blank in enumerate(blanks)]
+    (path := tmp_path / "dump.xml").write_text(dump(*pages, *(written for written, *_ in PAGES)), newline="")
+    found = []
+    for size in (1, 7, 100, 1000, 100_000):
+        monkeypatch.setattr(
+            table, "open_range", lambda file, *_, size=size: io.BufferedReader(io.FileIO(file.path), size)
+        )
+        found.append(records(path))
+    assert all(same == found[0] for same in found)
+    assert told(found[0])[0] == "Text.\n\nMore.\n\n\u200bEnd."
 
 
 def test_a_page_in_one_line_is_rejected_and_an_end_that_is_missing_is_told(tmp_path: Path) -> None:

@@ -79,6 +79,11 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str, content:
         list(texts_of(str(path)))
 
 
+def test_json_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (path := tmp_path / "dev.jsonl").write_text(json.dumps({"question": QUESTION}), encoding="utf-8-sig")
+    assert list(texts_of(str(path))) == [QUESTION]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

@@ -26,6 +26,7 @@ def test_the_gradient_of_many_micro_batches_is_within_one_percent(run, tmp_path:
         assert found < 0.01, case
 
 
+@pytest.mark.thorough
 def test_the_gradient_of_large_micro_batches_is_within_one_percent(run, tmp_path: Path) -> None:
     """torch's CPU kernels add up the gradients of embeddings and layer norms in 16 bits, token after token."""
     for case, found in errors(run, tmp_path / "errors.json", 2, 4, STAGES, rows=128).items():

@@ -145,6 +145,7 @@ def test_a_run_is_told_the_same_if_a_signal_interrupted_the_evaluation_that_tell
     assert timeless(broken) == timeless(straight)
 
 
+@pytest.mark.thorough
 def test_an_evaluation_between_phases_is_rerun_and_examined_in_the_phase_that_ended(
     training, held_out, tmp_path: Path
 ) -> None:
@@ -191,6 +192,7 @@ def test_no_place_of_causal_language_modeling_has_a_kind(training, tmp_path: Pat
     assert all("mlm_loss_masked" not in line and line["unigram_loss"] > 0 for line in lines_of(out))
 
 
+@pytest.mark.thorough
 def test_causal_language_modeling_is_examined_by_its_own_loss(training, held_out, tmp_path: Path) -> None:
     """Evaluations predict masked tokens, which a causal phase does not learn, so their loss says nothing about it."""
     out = tmp_path / "run"
