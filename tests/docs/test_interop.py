@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from glob import glob
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import datasets
-import duckdb
-import polars
 import pyarrow.dataset
 import pyarrow.ipc
 import pyarrow.parquet
 import pytest
-import tokenizers
 import torch
-import transformers
 
 from tests.docs.conftest import Sandbox
 from tests.docs.pages import PAGES
 
-MODULES = {module.__name__: module for module in (datasets, duckdb, polars, pyarrow, tokenizers, transformers)}
+MODULES = ("datasets", "duckdb", "polars", "pyarrow", "tokenizers", "transformers")
 
 
 def test_other_tools_open_our_files(sandbox: Sandbox, text: Path, pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    modules = {name: import_module(name) for name in MODULES}  # here, because every worker of xdist imports this file
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", sandbox.folder / "cache")
     for folder in (text, pairs):
         sandbox.put(folder, f"out/{folder.name}")
@@ -35,7 +32,7 @@ def test_other_tools_open_our_files(sandbox: Sandbox, text: Path, pairs: Path, m
     assert len(lines) == 11
     for tool, line in lines:
         for kind in ("pairs", "text") if ".arrow" in line else ("pairs",):
-            names = MODULES | {"glob": lambda pattern: sorted(glob(pattern))}
+            names = modules | {"glob": lambda pattern: sorted(glob(pattern))}
             found = eval(line.replace("out/pairs", f"out/{kind}"), names)
             if "vocabulary" in line:
                 assert len(found.get_vocab()) == 160

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import onnxruntime
 import pytest
 import torch
 from huggingface_hub import constants
-from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoModelForPreTraining, AutoTokenizer
 
 from schemas.errors import StorageError, UsageError
@@ -57,6 +55,8 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 def test_onnx_runtime_computes_what_torch_does(exported: Path) -> None:
+    import onnxruntime  # here, because every worker of xdist imports what stands above
+
     tokenizer = AutoTokenizer.from_pretrained(exported)
     inputs = tokenizer(TEXTS, TEXTS[::-1], return_tensors="pt", padding=True)
     session = onnxruntime.InferenceSession(str(exported / "onnx/model.onnx"))
@@ -81,6 +81,8 @@ def test_every_family_becomes_onnx(family: str, tmp_path: Path) -> None:
 
 
 def test_sentence_transformers_returns_the_mean_of_all_tokens(exported: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
     encoder = SentenceTransformer(str(exported), device="cpu")
     assert encoder.max_seq_length == 128
     inputs = AutoTokenizer.from_pretrained(exported)(TEXTS, return_tensors="pt", padding=True)
