@@ -38,9 +38,9 @@ from apache_beam.options.pipeline_options import (
 from pipeline.beam import internals
 from pipeline.beam.runners import DEFAULT_RUNNER, LOCAL_RUNNERS, PORTABLE_RUNNERS, full_name, short_name
 from pipeline.exchange.blocks import Shuffle
-from pipeline.flags import unknown_flags
 from pipeline.processes import WORTH_A_PROCESS
 from schemas import storage
+from schemas.command_line import unknown_flags
 from schemas.errors import UsageError
 from schemas.host_limits import usable_cores
 

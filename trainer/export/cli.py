@@ -6,10 +6,12 @@ import argparse
 import re
 import signal
 import sys
+from importlib.util import find_spec
 
+from schemas import storage
+from schemas.command_line import CommandParser, Flags, folder_path, positive
 from schemas.errors import INTERRUPTED, UsageError
-from schemas.urls import normal
-from trainer.command_line import command_parser, exit_code_of, whole_number_from
+from trainer.command_line import exit_code_of
 from trainer.logs import logger
 
 
@@ -29,6 +31,10 @@ def _export(options: argparse.Namespace) -> None:
     if options.private and not options.push_to_hub:
         raise UsageError("--private is for --push_to_hub OWNER/NAME. Add that, or leave --private out.")
 
+    is_installed = find_spec("safetensors") is not None
+    if is_installed and not storage.names(storage.join(options.run, "checkpoints"), "step-"):
+        raise UsageError(f"{options.run} holds no checkpoint. Give the run.output of a recipe that has been trained.")
+
     # This import loads torch, which takes seconds, so it waits until the flags are known to be valid.
     from trainer.export.convert import export
     from trainer.export.folder import Writing
@@ -41,67 +47,53 @@ def _export(options: argparse.Namespace) -> None:
         pooling=options.sentence_transformers,
         onnx=options.onnx,
         license=options.license or "",
-        repository=options.push_to_hub,
+        repository=options.push_to_hub or "",
         private=options.private,
     )
     logger.info("%s", export(options.run, options.output, options.step, options.best, writing))
 
 
-def parser(prog: str = "python -m trainer.export") -> argparse.ArgumentParser:
+def parser(prog: str = "python -m trainer.export") -> CommandParser:
     """Return the parser of the command line."""
-    top = command_parser(prog, "Write a checkpoint as a Hugging Face folder.")
-    top.add_argument("run", type=normal, metavar="RUN_DIR", help="run.output of the recipe: a folder or a URL")
-    top.add_argument("--output", type=normal, required=True, metavar="HF_DIR", help="folder or URL to write")
+    top = CommandParser(
+        prog,
+        "Write a checkpoint as a Hugging Face folder.",
+        [f"{prog} out/run --output out/hf", f"{prog} out/run --output out/best --best --overwrite"],
+        "0 done, 2 usage or configuration, 4 bad checkpoint, 5 storage, 130 interrupted",
+    )
+    what = "run.output of the recipe: a folder or a URL"
+    top.add_argument("run", type=folder_path, metavar="RUN_DIR", help=what)
 
-    which = top.add_mutually_exclusive_group()
-    which.add_argument("--step", type=int, help="export the checkpoint of this step; the newest by default")
+    group = top.add_argument_group("which checkpoint")
+    which = group.add_mutually_exclusive_group()
+    what = "export the checkpoint of this step; the newest by default"
+    which.add_argument("--step", type=int, metavar="N", help=what)
     which.add_argument("--best", action="store_true", help="export the checkpoint with the lowest held-out loss")
+    what = "export the mean weights of the last K checkpoints, with --step of the last K up to that one"
+    group.add_argument("--average", type=positive, default=1, metavar="K", help=what)
 
-    top.add_argument(
-        "--average",
-        type=whole_number_from(1),
-        default=1,
-        metavar="K",
-        help="export the mean weights of the last K checkpoints, with --step of the last K up to that one",
-    )
-    top.add_argument(
-        "--overwrite",
-        action="store_true",
-        help="replace the files of an earlier export in HF_DIR; other files are kept",
-    )
-    top.add_argument(
-        "--max_shard_gigabytes",
-        type=_gigabytes,
-        default=5.0,
-        metavar="GB",
-        help="cut larger weights into several files of at most this size (default: %(default)g)",
-    )
-    top.add_argument(
-        "--sentence_transformers",
-        action="store_true",
-        help="add the files with which SentenceTransformer(HF_DIR) returns the mean of a text's tokens",
-    )
-    top.add_argument(
-        "--onnx",
-        action="store_true",
-        help='add onnx/model.onnx, checked with ONNX Runtime; needs the extra "onnx", and is not for XLNet',
-    )
+    group = top.add_argument_group("what is written")
+    group.add_argument("--output", type=folder_path, required=True, metavar="HF_DIR", help="folder or URL to write")
+    what = "replace the files of an earlier export in HF_DIR; other files are kept"
+    group.add_argument("--overwrite", action="store_true", help=what)
+    what = "cut larger weights into several files of at most this size"
+    group.add_argument("--max_shard_gigabytes", type=_gigabytes, default=5.0, metavar="GB", help=what)
 
-    top.add_argument(
-        "--license",
-        type=_license,
-        metavar="ID",
-        help="the model's license for its card, as the Hub spells it, such as apache-2.0",
-    )
-    top.add_argument(
-        "--push_to_hub",
-        default="",
-        metavar="OWNER/NAME",
-        help="upload the export to this repository on the Hugging Face Hub too, with the token in HF_TOKEN or of "
-        "`hf auth login`",
-    )
-    top.add_argument("--private", action="store_true", help="create that repository as a private one")
+    group = top.add_argument_group("for other tools")
+    what = "add the files with which SentenceTransformer(HF_DIR) returns the mean of a text's tokens"
+    group.add_argument("--sentence_transformers", action="store_true", help=what)
+    what = 'add onnx/model.onnx, checked with ONNX Runtime; needs the extra "onnx", and is not for XLNet'
+    group.add_argument("--onnx", action="store_true", help=what)
+    _add_hub_flags(top.add_argument_group("the Hugging Face Hub"))
     return top
+
+
+def _add_hub_flags(group: Flags) -> None:
+    what = "upload the export to this repository too, with the token in HF_TOKEN or of `hf auth login`"
+    group.add_argument("--push_to_hub", metavar="OWNER/NAME", help=what)
+    group.add_argument("--private", action="store_true", help="create that repository as a private one")
+    what = "the model's license for its card, as the Hub spells it, such as apache-2.0"
+    group.add_argument("--license", type=_license, metavar="ID", help=what)
 
 
 def _license(text: str) -> str:
