@@ -56,11 +56,8 @@ def _axes(chart: Chart, bottom: int) -> list[str]:
         elements.append(f'<path class="level" d="M{LEFT} {y:.1f}h{WIDTH}"/>')
         elements.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{level.label}</text>')
 
-    for quarter in range(5):
-        number = f"{chart.last_step * quarter / 4:,.{chart.digits}f}"
-        text = f"{number} {chart.unit}s" if quarter == 4 else number
-        anchor = "end" if quarter == 4 else "middle"
-        elements.append(
-            f'<text x="{LEFT + WIDTH * quarter / 4}" y="{bottom + 18}" text-anchor="{anchor}">{text}</text>'
-        )
+    for tick in chart.ticks:
+        text = f"{tick.label} {chart.unit}s" if tick is chart.ticks[-1] else tick.label
+        x = LEFT + WIDTH * tick.x / 100
+        elements.append(f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="{tick.anchor}">{text}</text>')
     return elements
