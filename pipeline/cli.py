@@ -14,10 +14,10 @@ from typing import Any
 from pipeline.beam import display, stop_signals
 from pipeline.flags import add_flags, folder, given_flags, positive, unknown_flags, yes_or_no
 from pipeline.options import PairsJob, ShardJob, StatisticsJob, VocabJob
-from schemas import storage
+from schemas import progress, storage
 from schemas.errors import INTERRUPTED, ClozelineError, UsageError, nearest_name
 from schemas.manifest import Manifest, read_manifest
-from schemas.terminal import OneLineParser, one_line, print_lines
+from schemas.terminal import OneLineParser, one_line, print_lines, tell_error, tell_warning
 
 BEAM_FLAGS = "Any other flag goes to Beam: --direct_num_workers (worker processes on this machine), --runner ..."
 NOT_FOR_SAMPLES = (
@@ -87,13 +87,15 @@ def main(arguments: list[str] | None = None, prog: str = "python -m pipeline") -
         invocation = Invocation(parsed, other_arguments, parsed.known_flags)
         # Around the whole command, because Beam logs warnings while it is imported.
         with stop_signals.as_interrupts(), display.job_logs(other_arguments, parsed.verbose):
+            if hasattr(parsed, "dry_run"):  # a job, which may list many files before its bar begins
+                progress.doing(f"{parsed.command.name}, looking at the input")
             parsed.command.run(invocation)
         return 0
     except ClozelineError as error:
-        print(f"clozeline: {one_line(str(error))}", file=sys.stderr)
+        tell_error(one_line(str(error)))
         return error.exit_code
     except KeyboardInterrupt as interrupt:
-        print(f"clozeline: {str(interrupt) or _stopped(arguments)}", file=sys.stderr)
+        tell_error(str(interrupt) or _stopped(arguments))
         return INTERRUPTED
 
 
@@ -283,7 +285,7 @@ def _run_verify(invocation: Invocation) -> None:
 def _warn(warning: str) -> None:
     """Print a warning on stderr; an empty one is none."""
     if warning:
-        print(f"clozeline: warning: {warning}", file=sys.stderr)
+        tell_warning(warning)
 
 
 def _result_line(manifest: Manifest, output: str) -> str:

@@ -13,6 +13,7 @@ from schemas.urls import normal
 from trainer.command_line import add_launcher_flag, add_set_flag, command_parser, run_until_stopped
 from trainer.config.load import load_recipe
 from trainer.distributed.stop import StopRequest
+from trainer.logs import show_place
 from trainer.models.families import check_memory
 from trainer.profile import NOTHING, WARM_UP_STEPS, Recording, check_recording
 
@@ -44,6 +45,7 @@ def _run(options: argparse.Namespace, stop: StopRequest) -> None:
         check_recording(recording, recipe.run)
 
     # This import loads torch and DeepSpeed, which takes seconds, so it waits until the recipe is known to be valid.
+    show_place("loading torch and DeepSpeed")
     from trainer.train import pretrain
 
     pretrain(recipe, stop, recording, started)

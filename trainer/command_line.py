@@ -9,11 +9,12 @@ import argparse
 import sys
 from collections.abc import Callable
 
+from schemas import progress
 from schemas.errors import ClozelineError
-from schemas.terminal import OneLineParser, terminal_safe
+from schemas.terminal import OneLineParser, tell_error, terminal_safe
 from schemas.urls import normal
 from trainer.distributed.stop import StopRequest
-from trainer.logs import rank_of_process
+from trainer.logs import log_file, rank_of_process
 
 
 def command_parser(prog: str, description: str, epilog: str | None = None) -> OneLineParser:
@@ -79,6 +80,8 @@ def exit_code_of(command: Callable[[], None]) -> int:
     except ClozelineError as error:
         print_error(error)
         return error.exit_code
+    finally:
+        progress.end()
     return 0
 
 
@@ -99,6 +102,7 @@ def print_error(error: ClozelineError) -> None:
     rank = rank_of_process()
     message = terminal_safe(str(error))
     if rank == 0:
-        print(f"clozeline: {message}", file=sys.stderr, flush=True)
+        log_file.add(f"clozeline: {message}")
+        tell_error(message)
     elif not error.everywhere:
-        print(f"clozeline: rank {rank}: {message}", file=sys.stderr, flush=True)
+        tell_error(f"rank {rank}: {message}")

@@ -23,7 +23,7 @@ from typing import Any
 from clozeline.installation import USAGE_ERROR, missing_extras
 from pipeline.flags import positive
 from schemas.errors import ClozelineError, UsageError
-from schemas.terminal import OneLineParser, one_line
+from schemas.terminal import OneLineParser, one_line, tell_error
 from trainer.config.load import load_recipe
 
 BIN = Path(sys.executable).parent
@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None, prog: str = "clozeline demo") -> in
     try:
         return _demo(_parser(prog).parse_args(arguments))
     except ClozelineError as error:
-        print(f"clozeline: {one_line(str(error))}", file=sys.stderr)
+        tell_error(one_line(str(error)))
         return error.exit_code
 
 

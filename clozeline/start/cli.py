@@ -24,7 +24,7 @@ from pipeline.shard.detection import AUTO
 from pipeline.shard.languages import find_language
 from schemas import storage
 from schemas.errors import ClozelineError, UsageError
-from schemas.terminal import OneLineParser, one_line, print_lines
+from schemas.terminal import OneLineParser, one_line, print_lines, tell_error
 from schemas.urls import normal
 
 DEFAULT_HOURS = 0.17
@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None, prog: str = "clozeline start") -> i
             raise unknown_flags(others, parser(prog).known_flags)
         return _start(options, prog)
     except ClozelineError as error:
-        print(f"clozeline: {one_line(str(error))}", file=sys.stderr)
+        tell_error(one_line(str(error)))
         return error.exit_code
 
 

@@ -7,12 +7,13 @@ them and end with their launcher, and a signal within REPEAT_SECONDS of another 
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
 from types import FrameType
+
+from schemas.terminal import tell
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -87,7 +88,7 @@ def deferred(notice: str) -> Iterator[list[int]]:
         if arrived and number == signal.SIGINT:
             raise KeyboardInterrupt
         if not arrived:
-            print(f"clozeline: {notice}", file=sys.stderr, flush=True)
+            tell(notice)
         if number != signal.SIGINT:
             _Requests.last = monotonic()
         arrived.append(number)

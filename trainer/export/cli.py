@@ -9,7 +9,7 @@ import sys
 from schemas.errors import INTERRUPTED, UsageError
 from schemas.urls import normal
 from trainer.command_line import command_parser, exit_code_of, whole_number_from
-from trainer.logs import logger
+from trainer.logs import logger, show_place
 
 
 def main(arguments: list[str] | None = None, prog: str = "python -m trainer.export") -> int:
@@ -26,6 +26,7 @@ def _export(options: argparse.Namespace) -> None:
         raise UsageError("--average takes the last checkpoints, not the best one. Leave --best out.")
 
     # This import loads torch, which takes seconds, so it waits until the flags are known to be valid.
+    show_place(f"exporting {options.run}")
     from trainer.export.convert import Writing, export
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
