@@ -17,7 +17,7 @@ from pipeline.options import PairsJob, ShardJob, StatisticsJob, VocabJob
 from schemas import progress, storage
 from schemas.errors import INTERRUPTED, ClozelineError, UsageError, nearest_name
 from schemas.manifest import Manifest, read_manifest
-from schemas.terminal import OneLineParser, one_line, print_lines, tell_error, tell_warning
+from schemas.terminal import OneLineParser, one_line, print_lines, print_note, tell_error, tell_warning
 
 BEAM_FLAGS = "Any other flag goes to Beam: --direct_num_workers (worker processes on this machine), --runner ..."
 NOT_FOR_SAMPLES = (
@@ -200,7 +200,7 @@ def _try_filters(job: ShardJob, invocation: Invocation) -> None:
         )
     unused = [f"--{name}" for name in NOT_FOR_SAMPLES if name in invocation.given(ShardJob)]
     if unused:
-        print(f"Note: --sample makes no text shards, so {', '.join(unused)} changes nothing.", file=sys.stderr)
+        print_note(f"Note: --sample makes no text shards, so {', '.join(unused)} changes nothing.")
 
     lines = run(job)
     with stop_signals.reported_as_finished(storage.printable(job.output)):

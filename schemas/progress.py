@@ -52,10 +52,10 @@ class Bar:
             unit_scale=unit == "B",
             smoothing=0,
             leave=stays,
-            dynamic_ncols=True,
             delay=0 if unit else DRAW_EVERY,
             bar_format=None if unit else "{desc} [{elapsed}]",
             colour="green" if takes_color(sys.stderr) else None,
+            **_size_on_screen(),
         )
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._draw_regularly, name="progress", daemon=True)
@@ -119,6 +119,14 @@ class Bar:
 
     def _describe(self, doing: str) -> None:
         self._bar.set_description_str(", ".join(filter(None, (self._what, doing))), refresh=False)
+
+
+def _size_on_screen() -> dict[str, Any]:
+    """Return tqdm's arguments for the size of the terminal, which may change; some terminals know none."""
+    with contextlib.suppress(OSError, ValueError):
+        if os.get_terminal_size(sys.stderr.fileno()).columns == 0:
+            return {"ncols": 80, "nrows": 24}
+    return {"dynamic_ncols": True}
 
 
 def doing(what: str) -> None:
