@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.forked import Command
@@ -12,7 +13,7 @@ from tests.trainer.conftest import SHRUNK
 COLOR = re.compile(r"\x1b\[\d+m")
 
 
-def on_terminal(words: list[object], until: str = "", **environment: str) -> tuple[int, str]:
+def on_terminal(words: Sequence[object], until: str = "", **environment: str) -> tuple[int, str]:
     """Run a command on a terminal; press Ctrl-C once it has written `until`. Returns its exit code and all it wrote."""
     ours, theirs = os.openpty()
     with open(ours, "rb", buffering=0) as screen:
