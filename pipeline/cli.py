@@ -97,6 +97,8 @@ def main(arguments: list[str] | None = None, prog: str = "python -m pipeline") -
     except KeyboardInterrupt as interrupt:
         tell_error(str(interrupt) or _stopped(arguments))
         return INTERRUPTED
+    finally:
+        progress.end()
 
 
 def _stopped(arguments: list[str] | None) -> str:

@@ -64,7 +64,7 @@ class Bar:
 
     @property
     def is_drawn(self) -> bool:
-        return self._bar is not None
+        return self._bar is not None and not self._bar.disable
 
     def advance(self, number: int = 1) -> None:
         """Count more that is done."""
@@ -76,7 +76,7 @@ class Bar:
         if self._bar is not None:
             self._bar.update(done - self._bar.n)
 
-    def set_total(self, total: int | None) -> None:
+    def set_total(self, total: int) -> None:
         if self._bar is not None:
             self._bar.total = total
 
@@ -88,14 +88,13 @@ class Bar:
     def close(self) -> None:
         """Take the bar off the terminal, or end its line if it stays."""
         global _shown
-        if self._bar is None:
+        if not self.is_drawn:
             return
         self._ended.set()
         self._thread.join(JOIN_SECONDS)
         if self._what:
             self._describe("")
         self._bar.close()
-        self._bar = None
         if _shown is self:
             _shown = None
 
@@ -111,11 +110,10 @@ class Bar:
             self._doing = what
 
     def _draw_regularly(self) -> None:
-        bar = self._bar
         while not self._ended.wait(DRAW_EVERY):
             self._describe(self._doing)
-            bar.delay = 0  # tqdm takes a bar with a delay for one that was never drawn
-            bar.refresh()
+            self._bar.delay = 0  # tqdm takes a bar with a delay for one that was never drawn
+            self._bar.refresh()
 
     def _describe(self, doing: str) -> None:
         self._bar.set_description_str(", ".join(filter(None, (self._what, doing))), refresh=False)
