@@ -40,10 +40,12 @@ lint: .venv/installed_dev
 	$(BIN)/ruff format --check .
 	$(BIN)/pyrefly check
 
-# the generated parts of docs/: the references of recipe and task keys
-docs: setup
+# the generated pages of docs/, and all pages as a site in out/site
+docs: .venv/installed_dev
+	$(BIN)/python -m clozeline.start.document
 	$(BIN)/python -m trainer.config.document
 	$(BIN)/python -m trainer.finetune.document
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
 bench: .venv/installed_dev
 	$(BIN)/python benchmarks/run.py

@@ -30,16 +30,15 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from html import escape
-from itertools import count, cycle
-from math import log
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import commands
 import torch
+from drawing import write_svg
 from quality_measure import HeldOut, read_held_out
 from quality_ours import (
     FIRST_HALVES,
@@ -57,7 +56,7 @@ from quality_probes import fine_tuned_score, probe, read_examples
 from transformers import AutoModelForMaskedLM
 
 from schemas import storage
-from schemas.charts import round_levels
+from schemas.charts import COLORS, Line, chart, short
 from schemas.statistics import read_statistics
 from trainer.finetune.results import spread, with_interval
 
@@ -66,12 +65,6 @@ HELD_OUT_EVERY = 50
 
 CONTESTANTS = ["run_mlm, defaults", "run_mlm, 1e-3, 8", SMALL_BERT]
 """The baselines for the shipped recipe. docs/measurements.md has the learning rates and batches that were tried."""
-
-TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500)
-"""Minutes that the axis of a drawing may show."""
-
-COLORS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b")
-"""Of the curves of a drawing, in their order."""
 
 Key = tuple[str, float, int]
 """A run: the name of the contestant, the minutes, and the seed."""
@@ -280,60 +273,18 @@ def print_scores(title: str, outcomes: dict[Key, Outcome], score: Callable[[Path
 
 
 def draw(outcomes: dict[Key, Outcome], unigram_loss: float, path: Path) -> None:
-    """Draw the held-out loss of all trained runs over minutes, and that of word frequencies, as an SVG of 720 x 400."""
+    """Draw the held-out loss of all trained runs over minutes, and that of word frequencies."""
     curves = [(key[0], outcome.curve) for key, outcome in outcomes.items() if outcome.curve]
     if not curves:
         return
 
-    times = [seconds / 60 for _, curve in curves for seconds, _ in curve]
-    losses = [unigram_loss, *(loss for _, curve in curves for _, loss in curve)]
-    first, span = min(times), log(max(times) / min(times)) or 1.0
-    levels = round_levels(min(losses), max(losses))
-
-    def x(minutes: float) -> float:
-        return round(56 + 648 * log(minutes / first) / span, 1)
-
-    def y(loss: float) -> float:
-        return round(352 - 336 * (loss - levels[0]) / (levels[-1] - levels[0]), 1)
-
     names = list(dict.fromkeys(name for name, _ in curves))
     color = dict(zip(names, cycle(COLORS), strict=False))
-    lines = []
-    for name, curve in curves:
-        points = " ".join(f"{x(seconds / 60)},{y(loss)}" for seconds, loss in curve)
-        lines.append(f'<polyline points="{points}" stroke="{color[name]}" fill="none" stroke-width="2"/>')
-    lines.append(f'<path d="M56 {y(unigram_loss)}H704" stroke="gray" stroke-dasharray="6 3"/>')
-
-    ticks = {x(minutes): f"{minutes:g}" for minutes in TICKS if first <= minutes <= max(times)}
-    drawing = [*axes(ticks, {y(level): f"{level:.1f}" for level in levels}), *lines]
-    drawing += legend(color | {"word frequencies alone": "gray"})
-    style = 'viewBox="0 0 720 400" width="720" height="400" font-family="sans-serif" font-size="13"'
-    svg = [f'<svg xmlns="http://www.w3.org/2000/svg" {style}>', *drawing, "</svg>"]
-    path.write_text("\n".join(svg) + "\n")
-
-
-def axes(ticks: dict[float, str], levels: dict[float, str]) -> list[str]:
-    """Return the SVG elements of both axes. ticks, levels: pixels from the left and from the top, and their labels."""
-    elements = ['<rect width="720" height="400" fill="white"/>']
-    for y, label in levels.items():
-        elements.append(f'<path d="M56 {y}H704" stroke="#dddddd"/>')
-        elements.append(f'<text x="48" y="{y + 4}" text-anchor="end">{label}</text>')
-    for x, label in ticks.items():
-        elements.append(f'<path d="M{x} 352v5" stroke="black"/>')
-        elements.append(f'<text x="{x}" y="372" text-anchor="middle">{label}</text>')
-
-    elements.append('<text x="380" y="393" text-anchor="middle">minutes of one core</text>')
-    turned = 'transform="translate(14 184) rotate(-90)" text-anchor="middle"'
-    return [*elements, f"<text {turned}>held-out loss at [MASK], nats</text>"]
-
-
-def legend(colors: dict[str, str]) -> list[str]:
-    """Return the SVG elements that name the lines of each color."""
-    elements = []
-    for y, (name, color) in zip(count(250, 18), colors.items(), strict=False):
-        elements.append(f'<path d="M72 {y}h24" stroke="{color}" stroke-width="2"/>')
-        elements.append(f'<text x="104" y="{y + 4}">{escape(name)}</text>')
-    return elements
+    lines = [Line(name, color[name], [(seconds / 60, loss) for seconds, loss in curve]) for name, curve in curves]
+    last = max(minutes for line in lines for minutes, _ in line.points)
+    lines.append(Line("word frequencies alone", "gray", [(0, unigram_loss), (last, unigram_loss)]))
+    drawn = chart("Held-out loss at [MASK], nats", lines, last, [], short)
+    write_svg(replace(drawn, unit="minute"), path)
 
 
 if __name__ == "__main__":

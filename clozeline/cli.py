@@ -6,6 +6,7 @@ A program is imported only when its command is given, so that `clozeline --help`
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,10 +15,9 @@ from clozeline import __version__
 from clozeline.installation import USAGE_ERROR, end, run_explained
 
 if TYPE_CHECKING:
-    import argparse
+    from schemas.command_line import CommandParser
 
-EXIT_CODES = """\
-exit codes:
+EXIT_CODES = """
   0    done
   1    a run that cannot continue
   2    usage or configuration
@@ -50,11 +50,13 @@ class Command(NamedTuple):
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return the process's exit code."""
-    words = sys.argv[1:] if arguments is None else arguments
+    words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]
+    elif words[1:] == ["help"] and not os.path.exists("help"):
+        words = [words[0], "--help"]
     if not words or words[0] not in COMMANDS:
-        return explain_usage(words)
+        return run_explained(lambda: explain_usage(words), "")
 
     command = COMMANDS[words[0]]
     code = run_explained(lambda: _start(command, words), command.extra)
@@ -87,96 +89,85 @@ def _start(command: Command, words: list[str]) -> int:
 def explain_usage(words: list[str]) -> int:
     """Answer --help and --version, or print what is wrong with a command line without a known command.
 
-    Returns the exit code. Raises SystemExit for --help, --version and unknown flags.
+    Returns the exit code. Raises SystemExit for --help and --version.
     """
+    from schemas.errors import UsageError, nearest_name
+
     parser = usage_parser()
     if not words:
         parser.print_help(sys.stderr)
         return USAGE_ERROR
 
     first = words[0]
-    if first.startswith("-"):
-        parser.parse_args([first])  # exits on --help, --version and unknown flags
-
-    import difflib  # imported here because it loads more slowly than this whole module
-
-    close = difflib.get_close_matches(first, COMMANDS, n=1)
-    hint = f" Did you mean {close[0]}?" if close else ""
-    print(f"clozeline: there is no command {first}.{hint} See `clozeline --help`.", file=sys.stderr)
-    return USAGE_ERROR
-
-
-def usage_parser() -> argparse.ArgumentParser:
-    import argparse  # loads more slowly than this whole module
-
-    width = max(len(name) for name in COMMANDS)
-    lines = [f"  {name:<{width}} {command.help}" for name, command in COMMANDS.items()]
-    parser = argparse.ArgumentParser(
-        prog="clozeline",
-        usage="clozeline COMMAND ...",
-        description="Raw text to a pretrained encoder: BERT, RoBERTa, ELECTRA, ModernBERT and others.",
-        epilog="\n".join(["commands (`clozeline COMMAND --help` lists the flags of each):", *lines, "", EXIT_CODES]),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--version", action="version", version=f"clozeline {__version__}")
-    return parser
-
-
-def run_recipes(arguments: list[str], prog: str) -> int:
-    """List the recipes that ship with Clozeline, or print one of them."""
-    import argparse
-
-    parser = argparse.ArgumentParser(
-        prog=prog,
-        description="List the recipes that ship with Clozeline with their size, objective, data and hardware, or "
-        "print one of them, to copy and change.",
-    )
-    parser.add_argument("name", nargs="?", help="the recipe to print; without it, all are listed")
-    name = parser.parse_args(arguments).name
-
-    from schemas.errors import ClozelineError
-    from schemas.terminal import print_lines
-    from trainer.config.document import recipe_list
-    from trainer.config.load import recipe_text
-
     try:
-        lines = recipe_text(name).splitlines() if name else recipe_list()
-    except ClozelineError as error:
+        if first.startswith("-"):
+            parser.parse_args([first])
+        raise UsageError(f"there is no command {first}.{nearest_name(first, COMMANDS)} See `clozeline --help`.")
+    except UsageError as error:
         print(f"clozeline: {error}", file=sys.stderr)
         return error.exit_code
 
-    print_lines(lines)
-    return 0
+
+def usage_parser() -> CommandParser:
+    """Return the parser of `clozeline` itself, whose help lists all commands."""
+    from schemas.command_line import CommandParser  # loads more slowly than this whole module
+
+    parser = CommandParser(
+        "clozeline",
+        "Raw text to a pretrained encoder: BERT, RoBERTa, ELECTRA, ModernBERT and others.",
+        ["clozeline start my_texts --output out/mine", "clozeline train --help"],
+        EXIT_CODES,
+    )
+    parser.usage = "clozeline COMMAND ..."
+    for title, commands in GROUPS.items():
+        group = parser.add_argument_group(title)
+        for name, command in commands.items():
+            group.add_argument(name, nargs="?", help=command.help)
+    parser.add_argument("--version", action="version", version=f"clozeline {__version__}", help="print the version")
+    return parser
 
 
-COMMANDS = {
-    "start": Command("a folder of text -> an encoder, by the commands below", "clozeline.start.cli:main", "pipeline"),
-    "demo": Command("all of them on Python's documentation, in two minutes", "clozeline.demo.cli:main", "pipeline"),
-    "shard": Command("corpora -> text shards", PIPELINE, "pipeline"),
-    "vocab": Command("text shards -> vocabulary", PIPELINE, "pipeline"),
-    "pairs": Command("text shards -> pair shards", PIPELINE, "pipeline"),
-    "statistics": Command("pair shards -> counts of tokens and co-occurrences", PIPELINE, "pipeline"),
-    "inspect": Command("show what is in a shard or a folder, decoded and readable", PIPELINE, "pipeline"),
-    "verify": Command("check every shard of a folder against its manifest", PIPELINE, "pipeline"),
-    "worker": Command(
-        "a worker, or a pool of workers, of an engine such as Flink", "pipeline.beam.workers:main", "pipeline"
-    ),
-    "train": Command(
-        "pair shards -> checkpoints; resumes automatically", "trainer.cli:main", "trainer", takes_stop=True
-    ),
-    "export": Command("checkpoint -> Hugging Face folder", "trainer.export.cli:main", "export"),
-    "finetune": Command(
-        "encoder and task -> scores, predictions and a fine-tuned folder",
-        "trainer.finetune.cli:main",
-        "finetune",
-        takes_stop=True,
-    ),
-    "suite": Command("encoders and many tasks -> one table with intervals", "trainer.suite.cli:main", "finetune"),
-    "doctor": Command(
-        "check this machine for training, and say how to fix what is wrong", "trainer.doctor:main", "trainer"
-    ),
-    "recipes": Command(
-        "list the training recipes that `--config` takes by name", "clozeline.cli:run_recipes", "trainer"
-    ),
+GROUPS = {
+    "from text to encoder": {
+        "start": Command(
+            "a folder of text -> an encoder, by the commands below", "clozeline.start.cli:main", "pipeline"
+        ),
+        "demo": Command("all of them on Python's documentation, in two minutes", "clozeline.demo.cli:main", "pipeline"),
+        "shard": Command("corpora -> text shards", PIPELINE, "pipeline"),
+        "vocab": Command("text shards -> vocabulary", PIPELINE, "pipeline"),
+        "pairs": Command("text shards -> pair shards", PIPELINE, "pipeline"),
+        "statistics": Command("pair shards -> counts of tokens and co-occurrences", PIPELINE, "pipeline"),
+        "train": Command(
+            "pair shards -> checkpoints; resumes automatically", "trainer.cli:main", "trainer", takes_stop=True
+        ),
+    },
+    "use it": {
+        "export": Command("checkpoint -> Hugging Face folder", "trainer.export.cli:main", "export"),
+        "finetune": Command(
+            "encoder and task -> scores, predictions and a fine-tuned folder",
+            "trainer.finetune.cli:main",
+            "finetune",
+            takes_stop=True,
+        ),
+        "suite": Command("encoders and many tasks -> one table with intervals", "trainer.suite.cli:main", "finetune"),
+    },
+    "look and check": {
+        "inspect": Command("say what a folder or a file is, what is in it, and what to do next", PIPELINE, "pipeline"),
+        "verify": Command("check every shard of a folder against its manifest", PIPELINE, "pipeline"),
+        "recipes": Command(
+            "list the training recipes that `--config` takes by name", "clozeline.recipes:main", "trainer"
+        ),
+        "doctor": Command(
+            "check this machine for training, and say how to fix what is wrong", "trainer.doctor:main", "trainer"
+        ),
+    },
+    "around it": {
+        "completion": Command("print a script for the TAB key of bash, zsh or fish", "clozeline.completion:main", ""),
+        "worker": Command(
+            "a worker, or a pool of workers, of an engine such as Flink", "pipeline.beam.workers:main", "pipeline"
+        ),
+    },
 }
+"""All commands, as `--help` groups them."""
+
+COMMANDS = {name: command for commands in GROUPS.values() for name, command in commands.items()}

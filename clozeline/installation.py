@@ -60,7 +60,7 @@ EXTRAS = {
 }
 """The top-level modules that each extra of pyproject.toml installs."""
 
-BASE = ("fsspec", "jinja2", "numpy", "pyarrow", "pydantic")
+BASE = ("fsspec", "jinja2", "numpy", "pyarrow", "pydantic", "shtab")
 """The top-level modules that every part needs. They can be missing only if clozeline runs without being installed."""
 
 

@@ -12,14 +12,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.beam import display, stop_signals
-from pipeline.flags import add_flags, folder, given_flags, positive, unknown_flags, yes_or_no
+from pipeline.flags import add_flags, given_flags, yes_or_no
+from pipeline.help import ABOUT, LAUNCH, About
 from pipeline.options import PairsJob, ShardJob, StatisticsJob, VocabJob
 from schemas import progress, storage
+from schemas.command_line import CommandParser, file_path, folder_path, positive, unknown_flags
 from schemas.errors import INTERRUPTED, ClozelineError, UsageError, nearest_name
 from schemas.manifest import Manifest, read_manifest
-from schemas.terminal import OneLineParser, one_line, print_lines, print_note, tell_error, tell_warning
+from schemas.terminal import one_line, print_lines, print_note, tell_error, tell_warning
 
-BEAM_FLAGS = "Any other flag goes to Beam: --direct_num_workers (worker processes on this machine), --runner ..."
+INSPECTED = "a folder, a shard or a file, of ours or yours; two vocabularies are compared"
 NOT_FOR_SAMPLES = (
     "dedup",
     "drop_repeats",
@@ -72,12 +74,15 @@ class Invocation:
 
 @dataclass(frozen=True)
 class Command:
-    """One command of the program. `add_arguments` declares its flags, `run` does its work."""
+    """One command of the program. `add_arguments` declares its flags in groups, `run` does its work."""
 
     name: str
-    help: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]
+    add_arguments: Callable[[CommandParser, dict[str, str]], None]
     run: Callable[[Invocation], None]
+
+    @property
+    def about(self) -> About:
+        return ABOUT[self.name]
 
 
 def main(arguments: list[str] | None = None, prog: str = "python -m pipeline") -> int:
@@ -107,58 +112,68 @@ def _stopped(arguments: list[str] | None) -> str:
     return "interrupted." if only_reads else STOPPED
 
 
-def parser(prog: str = "python -m pipeline") -> OneLineParser:
+def parser(prog: str = "python -m pipeline") -> CommandParser:
     """Return the parser of all commands. Its result also has the chosen `command` and its `known_flags`."""
-    top = OneLineParser(prog=prog, description="Raw text to sentence pairs, as Apache Beam jobs.", allow_abbrev=False)
-    names = "|".join(command.name for command in COMMANDS)
-    subparsers = top.add_subparsers(required=True, metavar=names, parser_class=OneLineParser)
+    examples = [f"{prog} {command.about.examples[0]}" for command in COMMANDS[:2]]
+    top = CommandParser(prog, "Raw text to sentence pairs, as Apache Beam jobs.", examples)
+    subparsers = top.add_subparsers(required=True, metavar="COMMAND", title="commands", parser_class=CommandParser)
 
     for command in COMMANDS:
-        sub = subparsers.add_parser(command.name, help=command.help, description=command.help, allow_abbrev=False)
-        command.add_arguments(sub)
+        about = command.about
+        sub = subparsers.add_parser(
+            command.name,
+            prog=f"{prog} {command.name}",
+            help=about.sentence,
+            description=about.sentence,
+            examples=[f"{prog} {example}" for example in about.examples],
+            notes=about.notes,
+        )
+        command.add_arguments(sub, about.groups)
         sub.set_defaults(command=command, known_flags=sub.known_flags, verbose=False)
+    top.commands = subparsers.choices
     return top
 
 
-def _add_beam_job_flags(options: type) -> Callable[[argparse.ArgumentParser], None]:
-    def add_arguments(sub: argparse.ArgumentParser) -> None:
-        add_flags(sub, options)
+def _add_beam_job_flags(options: type) -> Callable[[CommandParser, dict[str, str]], None]:
+    def add_arguments(sub: CommandParser, groups: dict[str, str]) -> None:
+        add_flags(sub, options, groups)
         _add_dry_run(sub)
-        sub.add_argument(
+        group = sub.group(LAUNCH)
+        group.add_argument(
             "--no_wait",
             action="store_true",
             help="submit the job to its engine, print its id and exit; it publishes on its own",
         )
-        sub.add_argument("--verbose", action="store_true", help="show Beam's log, which local jobs otherwise hide")
-        sub.epilog = BEAM_FLAGS
+        group.add_argument("--verbose", action="store_true", help="show Beam's log, which local jobs otherwise hide")
 
     return add_arguments
 
 
-def _add_statistics_flags(sub: argparse.ArgumentParser) -> None:
-    add_flags(sub, StatisticsJob)
+def _add_statistics_flags(sub: CommandParser, groups: dict[str, str]) -> None:
+    add_flags(sub, StatisticsJob, groups)
     _add_dry_run(sub)
 
 
-def _add_dry_run(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument(
+def _add_dry_run(sub: CommandParser) -> None:
+    sub.group(LAUNCH).add_argument(
         "--dry_run",
         nargs="?",
         type=yes_or_no,
         const=True,
         default=False,
+        metavar="True",
         help="check the job, print its size and an estimate of its work, and write nothing",
     )
 
 
-def _add_inspect_arguments(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("path", type=folder, help="a shard or a finished folder")
-    sub.add_argument("other", type=folder, nargs="?", help="a second vocabulary, to compare with the first")
-    sub.add_argument("--rows", type=positive, default=5, help="number of rows to show (default: %(default)s)")
+def _add_inspect_arguments(sub: CommandParser, groups: dict[str, str]) -> None:
+    sub.add_argument("paths", type=file_path, nargs="+", metavar="PATH", help=INSPECTED)
+    (shown,) = groups
+    sub.group(shown).add_argument("--rows", type=positive, default=5, metavar="N", help="number of rows to show")
 
 
-def _add_verify_arguments(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("folder", type=folder, help="a finished folder")
+def _add_verify_arguments(sub: CommandParser, groups: dict[str, str]) -> None:
+    sub.add_argument("folders", type=folder_path, nargs="+", metavar="DIR", help="a finished folder of the pipeline")
 
 
 def _run_shard(invocation: Invocation) -> None:
@@ -267,21 +282,17 @@ def _run_statistics(invocation: Invocation) -> None:
 
 
 def _run_inspect(invocation: Invocation) -> None:
-    from pipeline.inspection import compare, inspect
+    from pipeline.inspection import inspect_all
 
     invocation.refuse_other_arguments()
-    parsed = invocation.parsed
-    if parsed.other:
-        print_lines(compare(parsed.path, parsed.other))
-    else:
-        print_lines(inspect(parsed.path, parsed.rows))
+    print_lines(inspect_all(invocation.parsed.paths, invocation.parsed.rows))
 
 
 def _run_verify(invocation: Invocation) -> None:
     from pipeline.inspection import verify
 
     invocation.refuse_other_arguments()
-    print_lines(verify(invocation.parsed.folder))
+    print_lines(line for folder in invocation.parsed.folders for line in verify(folder))
 
 
 def _warn(warning: str) -> None:
@@ -305,20 +316,10 @@ def _result_lines(manifest: Manifest, output: str) -> list[str]:
 
 
 COMMANDS = (
-    Command("shard", "corpora -> text shards", _add_beam_job_flags(ShardJob), _run_shard),
-    Command("vocab", "text shards -> vocabulary", _add_beam_job_flags(VocabJob), _run_vocab),
-    Command("pairs", "text shards + vocabulary -> pair shards", _add_beam_job_flags(PairsJob), _run_pairs),
-    Command(
-        "statistics",
-        "pair shards -> counts of tokens and co-occurrences, which training can start from",
-        _add_statistics_flags,
-        _run_statistics,
-    ),
-    Command("inspect", "show what is in a shard or a folder, decoded", _add_inspect_arguments, _run_inspect),
-    Command(
-        "verify",
-        "check every shard against its manifest; exit code 3 when one is wrong",
-        _add_verify_arguments,
-        _run_verify,
-    ),
+    Command("shard", _add_beam_job_flags(ShardJob), _run_shard),
+    Command("vocab", _add_beam_job_flags(VocabJob), _run_vocab),
+    Command("pairs", _add_beam_job_flags(PairsJob), _run_pairs),
+    Command("statistics", _add_statistics_flags, _run_statistics),
+    Command("inspect", _add_inspect_arguments, _run_inspect),
+    Command("verify", _add_verify_arguments, _run_verify),
 )

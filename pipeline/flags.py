@@ -16,13 +16,11 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from argparse import ArgumentTypeError
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass
 from typing import Any
 
-from schemas.errors import UsageError
-from schemas.terminal import flag_hint
-from schemas.urls import normal
+from schemas.command_line import CommandParser, Flags, folder_path, positive
 
 _KEY = "flag"
 
@@ -90,41 +88,36 @@ def flags_of(options: type) -> dict[str, tuple[Flag | Switch, Any]]:
     return {field.name: (field.metadata[_KEY], field.default) for field in dataclasses.fields(options)}
 
 
-def add_flags(parser: argparse.ArgumentParser, options: type) -> None:
-    """Add a flag to `parser` for each field of the dataclass `options`."""
+def add_flags(parser: CommandParser, options: type, groups: Mapping[str, str]) -> None:
+    """Add a flag to `parser` for each field of the dataclass `options`.
+
+    groups: for each title in the help, the names of its flags with spaces between.
+    """
+    group_of: dict[str, Flags] = {}
+    for title, names in groups.items():
+        group_of |= dict.fromkeys(names.split(), parser.group(title))
     for name, (flag, default) in flags_of(options).items():
+        group = group_of.get(name, parser)
         if isinstance(flag, Switch):
-            _add_switch(parser, name, flag)
+            _add_switch(group, name, flag)
         else:
-            _add_option(parser, name, flag, default)
+            _add_option(group, name, flag, default)
 
 
-def _add_option(parser: argparse.ArgumentParser, name: str, flag: Flag, default: Any) -> None:
-    settings: dict[str, Any] = {"type": flag.check}
+def _add_option(parser: Flags, name: str, flag: Flag, default: Any) -> None:
+    settings: dict[str, Any] = {"type": flag.check, "metavar": flag.metavar or METAVARS.get(flag.check)}
     if isinstance(flag.check, OneOf):
         settings["choices"] = flag.check.choices
     if flag.many:
         settings |= {"nargs": "+", "action": "extend"}
-    if flag.metavar is not None:
-        settings["metavar"] = flag.metavar
 
-    parser.add_argument(
-        f"--{name}",
-        required=default is MISSING,
-        default=argparse.SUPPRESS,
-        help=help_with_default(flag.help, default),
-        **settings,
+    action = parser.add_argument(
+        f"--{name}", required=default is MISSING, default=argparse.SUPPRESS, help=flag.help, **settings
     )
+    action.shown_default = None if default is MISSING else default  # type: ignore[attr-defined]
 
 
-def help_with_default(text: str, default: object) -> str:
-    """Append the default to a flag's help, unless the flag has no default or the text already explains it."""
-    if default in (MISSING, None) or "(default" in text:
-        return text
-    return f"{text} (default: {default})"
-
-
-def _add_switch(parser: argparse.ArgumentParser, name: str, flag: Switch) -> None:
+def _add_switch(parser: Flags, name: str, flag: Switch) -> None:
     if not flag.off_help:
         parser.add_argument(f"--{name}", action="store_true", default=argparse.SUPPRESS, help=flag.help)
         return
@@ -140,19 +133,6 @@ def given_flags(options: type, parsed: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(parsed, name) for name in names if hasattr(parsed, name)}
 
 
-def unknown_flags(unknown: list[str], known: list[str]) -> UsageError:
-    """Return the error for unknown flags, each with the nearest known one. Leaves out their values."""
-    flags = [word for word in unknown if word.startswith("-")]
-    if not flags:
-        first = " ".join(unknown[:3]) + " ..." * (len(unknown) > 3)
-        return UsageError(
-            f"unexpected arguments: {first}. If they come from a name with spaces or a pattern, quote it, so that the "
-            "shell does not split or expand it: 'folder/*.txt'."
-        )
-    hints = [f"Unknown flag {flag}.{flag_hint(flag.split('=')[0], known)}" for flag in flags]
-    return UsageError(" ".join(hints))
-
-
 def recorded_options(job: Any) -> dict[str, Any]:
     """Return what the manifest records as `options`, in the order of the job's fields.
 
@@ -162,20 +142,6 @@ def recorded_options(job: Any) -> dict[str, Any]:
     return {
         field.name: getattr(job, field.name) for field in dataclasses.fields(job) if field.metadata[_KEY].is_recorded
     }
-
-
-def folder(text: str) -> str:
-    """Check an argument that names a folder. An empty one, as from an unset variable, would mean the root folder."""
-    if not text.strip():
-        raise ArgumentTypeError("it is empty; give a path or a URL")
-    return normal(text)
-
-
-def positive(text: str) -> int:
-    """Check an argument that must be a whole number above zero."""
-    if not text.isdigit() or int(text) < 1:
-        raise ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return int(text)
 
 
 def yes_or_no(text: str) -> bool:
@@ -209,3 +175,14 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError:
         return float("nan")
+
+
+METAVARS: dict[Callable[[str], Any], str] = {
+    str: "TEXT",
+    int: "N",
+    positive: "N",
+    share: "SHARE",
+    fraction: "SHARE",
+    folder_path: "DIR",
+}
+"""What the help calls a flag's value, by its check."""

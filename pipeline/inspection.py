@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from textwrap import wrap
@@ -12,10 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline import card
+from pipeline.folder_kinds import LABEL_WIDTH, labeled, next_is, what_is
+from pipeline.recognition import explain
 from pipeline.summary import ledger_lines
 from schemas import shards, storage
 from schemas.charts import bins, mean, quantile
-from schemas.errors import DataError, StorageError
+from schemas.errors import ClozelineError, DataError, StorageError
 from schemas.manifest import NAME, Manifest, Shard, open_manifest, read_manifest, read_shard_bytes
 from schemas.row_checks import PairLimits, check_pairs, check_row_count, read_pairs_vocabulary
 from schemas.statistics import (
@@ -35,18 +39,18 @@ from schemas.vocabulary import (
 )
 from schemas.vocabulary_kinds import VOCABULARY_KINDS
 
-WANTED = "Give a folder that a job wrote; `inspect` also takes a shard (.arrow)."
+WANTED = "Give a folder that a job of the pipeline wrote."
 
 CHECKPOINT = "state.json"
 
-OTHER_FOLDERS = {
-    CHECKPOINT: "a checkpoint. `clozeline export RUN --step N` checks it and writes its model",
-    "recipe.toml": "the folder of a run. `clozeline train` checks its checkpoints when it resumes, and `clozeline "
-    "export` the one that it reads; report.html shows what the run did",
-    "results.json": "the results of a fine-tuning or a suite; report.html shows them",
-    "config.json": "a model in the Hugging Face format. `clozeline finetune` and transformers open it",
+NEXT = {
+    "text": "clozeline vocab --text {path} --output DIR --model wordpiece --size 30522",
+    "counts": "clozeline vocab --counts {path} --output DIR --model wordpiece --size 30522",
+    "vocab": "clozeline pairs --text TEXT --vocab {path} --output DIR --objective nsp",
+    "pairs": "clozeline train --config tiny --set data.pairs={path} --set run.output=DIR",
+    "statistics": "clozeline train --config RECIPE --set data.statistics={path} ...",
 }
-"""What a folder is that holds a file of this name, and what to do with it."""
+"""What to do with a finished folder, by its kind."""
 
 SCHEMAS = {
     "counts": shards.COUNTS_BY_SOURCE_SCHEMA,
@@ -54,7 +58,6 @@ SCHEMAS = {
 }
 
 WIDTH = 100  # maximum characters of a wrapped line
-LABEL_WIDTH = 12  # width of the name before a line's content
 SHOWN_SENTENCES = 5  # of a document
 SHOWN_WORD_COUNTS = (2, 3, 5, 10)
 LOG2 = "log2_"  # begins the names of histograms over powers of two
@@ -63,13 +66,46 @@ MAX_BARS = 8  # of a histogram
 BAR_WIDTH = 32  # characters of the longest bar
 
 
+def inspect_all(paths: Sequence[str], rows: int) -> Iterator[str]:
+    """Yield lines on each path; for two vocabularies, on what they share.
+
+    Raises DataError at the end if some cannot be shown, after a line for each of them, or at once for a single one.
+    """
+    if len(paths) == 1:
+        yield from inspect(paths[0], rows)
+        return
+    if len(paths) == 2 and all(_is_vocabulary(path) for path in paths):
+        yield from compare(*paths)
+        return
+
+    failed = []
+    for path in paths:
+        try:
+            yield from inspect(path, rows)
+        except ClozelineError as error:
+            failed.append(path)
+            yield str(error)
+        yield ""
+    if failed:
+        raise DataError(f"{len(failed)} of {len(paths)} cannot be shown: {', '.join(failed)}.")
+
+
+def _is_vocabulary(path: str) -> bool:
+    return storage.exists(storage.join(path, NAME)) and storage.exists(storage.join(path, TOKENIZER_FILE))
+
+
 def inspect(path: str, rows: int) -> Iterator[str]:
-    """Yield lines that show a finished folder, or the first rows of one shard. Raises DataError if it is neither."""
+    """Yield lines that say what a folder or a file is, show what is in it, and what to do next.
+
+    Raises DataError if it does not exist, or is damaged.
+    """
     if path.endswith(".arrow"):
         yield from show_shard(path, rows)
         return
+    if not is_pipeline_folder(path):
+        yield from explain(path, rows)
+        return
 
-    check_is_pipeline_folder(path)
     manifest = open_manifest(path)
     try:
         yield from list(show_manifest(manifest))
@@ -82,20 +118,25 @@ def inspect(path: str, rows: int) -> Iterator[str]:
     if manifest.kind != "vocab" and manifest.shards:
         largest = max(manifest.shards, key=lambda shard: shard.rows)
         yield from show_shard(storage.join(path, largest.path), rows)
+    yield ""
+    yield from next_is(NEXT[manifest.kind].format(path=shlex.quote(path)))
+
+
+def is_pipeline_folder(path: str) -> bool:
+    """Return whether `path` is a finished folder that a job of the pipeline wrote."""
+    is_finished = storage.exists(storage.join(path, NAME))
+    return is_finished and not storage.exists(storage.join(path, CHECKPOINT))
 
 
 def check_is_pipeline_folder(path: str) -> None:
     """Raise DataError, which says what `path` is, unless it is a finished folder that a job of the pipeline wrote."""
-    is_finished = storage.exists(storage.join(path, NAME))
-    if is_finished and not storage.exists(storage.join(path, CHECKPOINT)):
+    if is_pipeline_folder(path):
         return
     if not storage.exists(path):
         raise DataError(f"{path} does not exist. {WANTED}")
-
-    files = storage.sizes(path)
-    for name, what in OTHER_FOLDERS.items():
-        if name in files:
-            raise DataError(f"{path} is {what}.")
+    what = what_is(path)
+    if what:
+        raise DataError(f"{path} is {what}, which has no shards to verify. `clozeline inspect` says more. {WANTED}")
     raise DataError(f"{path} is not a finished folder: it holds no {NAME}. {WANTED}")
 
 
@@ -124,6 +165,8 @@ def show_shard(path: str, rows: int) -> Iterator[str]:
     elif columns == COOCCURRENCES_SCHEMA.names:
         cooccurrences = shards.decode_table(data, path, COOCCURRENCES_SCHEMA)
         yield from show_cooccurrences(cooccurrences, rows, counted_tokens(path))
+    elif "input_ids" not in columns:
+        yield from explain(path, rows)
     else:
         vocabulary = read_vocabulary(storage.join(folder, VOCABULARY_FOLDER))
         schema = shards.schema_of_pairs(data, path, vocabulary.size)
@@ -170,7 +213,7 @@ def compare(a: str, b: str) -> Iterator[str]:
 def show_manifest(manifest: Manifest) -> Iterator[str]:
     """Yield the lines that describe a finished folder: totals, options, statistics, what was left out, shards."""
     yield f"{manifest.kind}  fingerprint {manifest.fingerprint}  seed {manifest.seed}"
-    yield _labeled("totals", "  ".join(f"{name} {count:,}" for name, count in manifest.totals.items()))
+    yield labeled("totals", "  ".join(f"{name} {count:,}" for name, count in manifest.totals.items()))
     yield _wrapped("options", "  ".join(f"{name}={value}" for name, value in manifest.options.items()))
 
     if manifest.kind == "pairs":
@@ -181,9 +224,9 @@ def show_manifest(manifest: Manifest) -> Iterator[str]:
         yield from show_statistics(manifest.statistics)
 
     for line in ledger_lines(manifest):
-        yield _labeled("ledger", line)
+        yield labeled("ledger", line)
     total_bytes = sum(shard.bytes for shard in manifest.shards)
-    yield _labeled("shards", f"{len(manifest.shards)}, {total_bytes:,} bytes")
+    yield labeled("shards", f"{len(manifest.shards)}, {total_bytes:,} bytes")
 
 
 def show_rare_words(manifest: Manifest) -> Iterator[str]:
@@ -223,16 +266,12 @@ def show_statistics(statistics: dict[str, Any]) -> Iterator[str]:
             yield f"    {key:<26} {_as_text(entry)}"
 
 
-def _labeled(name: str, text: str) -> str:
-    """Return a name and its text, which starts at the same column in every line."""
-    return f"{name:<{LABEL_WIDTH - 1}} {text}"
-
-
 def _wrapped(name: str, text: str) -> str:
-    """Return a name and its text as `_labeled` does, with long text wrapped and indented to the same column."""
-    lines = wrap(text, WIDTH - LABEL_WIDTH, break_long_words=False, break_on_hyphens=False)
+    """Return a name and its text as `labeled` does, with long text wrapped and indented to the same column."""
+    width = min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
+    lines = wrap(text, max(width - LABEL_WIDTH, 20), break_long_words=False, break_on_hyphens=False)
     indentation = "\n" + " " * LABEL_WIDTH
-    return _labeled(name, indentation.join(lines))
+    return labeled(name, indentation.join(lines))
 
 
 def _as_text(value: object) -> str:
@@ -261,23 +300,23 @@ def show_pair_statistics(manifest: Manifest) -> Iterator[str]:
         yield from _bars(list(zip(names, statistics["labels"], strict=True)))
     if "masks" in statistics:
         rate = f"{card.mask_rate(manifest):.2%} of all tokens chosen"
-        yield _labeled("masks", f"{manifest.options['static_masks']} a row, {card.mask_kind(manifest)}: {rate}")
+        yield labeled("masks", f"{manifest.options['static_masks']} a row, {card.mask_kind(manifest)}: {rate}")
         yield from _bars([(name, statistics["masks"][fate]) for fate, name in card.FATES.items()])
 
     unknown = statistics["unknown_tokens"]
-    yield _labeled("unknown", f"{unknown:,} tokens, {unknown / max(manifest.totals['tokens'], 1):.3%}")
+    yield labeled("unknown", f"{unknown:,} tokens, {unknown / max(manifest.totals['tokens'], 1):.3%}")
     duplicates = f"{statistics['duplicate_rows']:,} rows with the tokens of an earlier row of their shard"
-    yield _labeled("duplicates", duplicates)
-    yield _labeled("sources", "by the first document of each row")
+    yield labeled("duplicates", duplicates)
+    yield labeled("sources", "by the first document of each row")
     yield from _bars(card.commonest_sources(manifest))
     if statistics["commonest_tokens"]:
-        yield _labeled("commonest", "tokens of the fullest shard, a random sample")
+        yield labeled("commonest", "tokens of the fullest shard, a random sample")
         yield from _show_commonest_tokens(manifest)
 
 
 def _show_text_facts(text: TextFacts) -> Iterator[str]:
     left_out = ", ".join(f"{stage.stage} {stage.count:,}" for stage in text.left_out) or "nothing"
-    yield _labeled("text", f"{text.documents:,} documents of {text.files:,} files; left out: {left_out}")
+    yield labeled("text", f"{text.documents:,} documents of {text.files:,} files; left out: {left_out}")
     for corpus in text.corpora:
         said = "  ".join(filter(None, [corpus.license or "license not stated", corpus.url, corpus.date]))
         yield f"    {corpus.name:<26} {corpus.documents:>15,}  {said}"
@@ -286,13 +325,13 @@ def _show_text_facts(text: TextFacts) -> Iterator[str]:
 
 
 def _show_domains(domains: DomainFacts) -> Iterator[str]:
-    yield _labeled("domains", f"{domains.hosts:,} hosts of {domains.documents:,} documents, before copies are dropped")
+    yield labeled("domains", f"{domains.hosts:,} hosts of {domains.documents:,} documents, before copies are dropped")
     yield from _bars(with_others(domains))
 
 
 def _show_lengths(name: str, lengths: list[int], more: str = "") -> Iterator[str]:
     quartiles = ", ".join(f"{quantile(lengths, share):,}" for share in (0.25, 0.5, 0.75))
-    yield _labeled(name, f"mean {mean(lengths):.1f} tokens, quartiles {quartiles}{more}")
+    yield labeled(name, f"mean {mean(lengths):.1f} tokens, quartiles {quartiles}{more}")
     yield from _bars([(f"{first}-{last} tokens", count) for first, last, count in bins(lengths, MAX_BARS)])
 
 

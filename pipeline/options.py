@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from pipeline.flags import OneOf, folder, fraction, option, positive, share, switch, switch_pair
+from pipeline.flags import OneOf, fraction, option, share, switch, switch_pair
 from pipeline.readers.record import MAX_RATIO, MAX_RECORD, MAX_UNDECODABLE_RATIO, Format, TextLayout
+from schemas.command_line import folder_path, positive
 from schemas.errors import UsageError
 from schemas.masking import KINDS
 from schemas.vocabulary_kinds import VOCABULARY_KINDS, flags_of_others, kind_of
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def output_flag() -> Any:
-    return option(help="folder to write, local or a URL (s3://, gs://)", check=folder, recorded=False)
+    return option(help="folder to write, local or a URL (s3://, gs://)", check=folder_path, recorded=False)
 
 
 def shuffle_flag(what: str) -> Any:
@@ -57,6 +58,7 @@ class ShardJob:
         help="files, patterns or folders, with spaces or commas between them; may be repeated; .gz .bz2 .xz .zst are "
         "decompressed",
         many=True,
+        metavar="FILE",
         recorded=False,
     )
     inputs: str | None = option(
@@ -185,20 +187,20 @@ class VocabJob:
     """
 
     text: str | None = option(
-        None, help="folder written by shard; not needed with finished --counts", check=folder, recorded=False
+        None, help="folder written by shard; not needed with finished --counts", check=folder_path, recorded=False
     )
     counts: str | None = option(
         None,
         help="folder of word counts: written when --text is given and it is not finished, then read; vocabularies of "
         "other sizes and kinds can be learned from it",
-        check=folder,
+        check=folder_path,
         recorded=False,
     )
     output: str = output_flag()
     extend: str | None = option(
         None,
         help="folder of a vocabulary or a published tokenizer to add tokens to, instead of --model and --size",
-        check=folder,
+        check=folder_path,
         recorded=False,
     )
     add: int | None = option(
@@ -293,9 +295,9 @@ class VocabJob:
 class PairsJob:
     """Options of `pairs`: text shards and a vocabulary to pair shards."""
 
-    text: str = option(help="folder written by shard", check=folder, recorded=False)
+    text: str = option(help="folder written by shard", check=folder_path, recorded=False)
     vocab: str = option(
-        check=folder,
+        check=folder_path,
         help="folder written by vocab, or a published tokenizer's folder",
         recorded=False,
     )
@@ -363,7 +365,7 @@ class PairsJob:
 class StatisticsJob:
     """Options of `statistics`: pair shards to counts of tokens and of their co-occurrences."""
 
-    pairs: str = option(help="folder written by pairs", check=folder, recorded=False)
+    pairs: str = option(help="folder written by pairs", check=folder_path, recorded=False)
     output: str = output_flag()
     window: int = option(3, check=positive, help="greatest distance, in tokens, at which two tokens co-occur")
     max_tokens: int = option(

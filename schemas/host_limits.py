@@ -57,7 +57,7 @@ def _available_on_machine() -> int:
         return 1024 * kilobytes
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-    except (OSError, ValueError):
+    except (AttributeError, OSError, ValueError):  # Windows has no sysconf, macOS not this name
         return ASSUMED_BYTES
 
 

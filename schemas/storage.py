@@ -190,7 +190,10 @@ def publish(url: str, data: bytes, durable: bool = True) -> None:
 
 
 def sync_folder(path: str) -> None:
-    """Make a rename inside a local folder survive a power cut (fsync of the directory)."""
+    """Make a rename inside a local folder survive a power cut (fsync of the directory, which Windows does not have)."""
+    if os.name == "nt":
+        return
+
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import platform
 import shutil
 import sys
 from collections.abc import Iterator
@@ -63,7 +64,7 @@ def filesystem(url: str) -> tuple[Any, str]:
     except OSError as error:
         # For hdfs://, pyarrow loads Java's library here, and connects.
         reason = str(error).partition("\n")[0].rstrip(".")
-        machine = os.uname().nodename
+        machine = platform.node()
         raise StorageError(f"{url} cannot be opened on machine {machine}: {reason}.{_advice(url)}") from error
 
 
@@ -79,7 +80,7 @@ def _missing_package(url: str, error: ImportError) -> UsageError:
     advice = f'Install it there: pip install "clozeline[{extra}]".' if extra else f"{str(error).rstrip('.')}."
     return UsageError(
         f"{url} needs a package that is not installed in the Python environment {sys.prefix} of machine "
-        f"{os.uname().nodename}. {advice}"
+        f"{platform.node()}. {advice}"
     )
 
 

@@ -49,11 +49,12 @@ DEEPSPEED_NAMES = {
 }
 
 ACCEPTED = {
+    "_ArgumentGroup": "the type of argparse's groups, which has no public name",
     "_actions": "argparse has no public list of a parser's flags",
     "_asdict": "a documented method of named tuples",
     "_fields": "a documented attribute of named tuples",
     "_exit": "os._exit is documented",
-    "_get_help_string": "the method of argparse's formatters that subclasses override",
+    "_group_actions": "what a group of argparse holds; its formatters have no public way to ask",
     "_run_exitfuncs": "atexit has no public way to run the handlers early",
     "_flash_attention_forward": "an operator of ATen; torch's public function for it has no dropout",
     "_foreach_copy_": "in a benchmark; the public way is a loop over tensors",

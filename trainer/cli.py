@@ -5,13 +5,20 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections.abc import Iterable
+from importlib.util import find_spec
 from time import perf_counter
 
+from schemas import storage
+from schemas.command_line import CommandParser, file_path, flag_hint
 from schemas.errors import UsageError
+from schemas.manifest import read_root
 from schemas.terminal import print_lines
-from schemas.urls import normal
-from trainer.command_line import add_launcher_flag, add_set_flag, command_parser, run_until_stopped
+from trainer.command_line import EXIT_CODES, add_launcher_flag, add_set_flag, run_until_stopped
 from trainer.config.load import load_recipe
+from trainer.config.parse import keys_called
+from trainer.config.phases import phases_of
+from trainer.config.schema import Recipe
 from trainer.distributed.stop import StopRequest
 from trainer.logs import show_place
 from trainer.models.families import check_memory
@@ -43,6 +50,7 @@ def _run(options: argparse.Namespace, stop: StopRequest) -> None:
     if options.profile is not None:
         recording = Recording(options.profile, options.profile_after)
         check_recording(recording, recipe.run)
+    check_pairs(recipe)
 
     # This import loads torch and DeepSpeed, which takes seconds, so it waits until the recipe is known to be valid.
     show_place("loading torch and DeepSpeed")
@@ -50,6 +58,30 @@ def _run(options: argparse.Namespace, stop: StopRequest) -> None:
 
     pretrain(recipe, stop, recording, started)
 
+
+def check_pairs(recipe: Recipe) -> None:
+    """Raise DataError if a new run of one process has no pairs to read: at once, before torch is loaded."""
+    if find_spec("torch") is None:  # which is said first
+        return
+    checkpoints = storage.join(recipe.run.output, "checkpoints")
+    if os.environ.get("WORLD_SIZE", "1") != "1" or storage.names(checkpoints):
+        return
+    for phase in phases_of(recipe):
+        for folder in phase.recipe.data.folders:
+            read_root(folder, "pairs")
+
+
+ALIASES = {
+    "batch_size": "global_batch",
+    "learning_rate": "lr",
+    "output_dir": "output",
+    "data": "pairs",
+    "steps": "max_steps",
+    "warmup": "warmup_steps",
+    "hours": "max_hours",
+    "epochs": "max_epochs",
+}
+"""Flags of other trainers, and the recipe's keys for them."""
 
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_SIZE")
 """What a launcher sets in each process; torch and DeepSpeed read them as numbers."""
@@ -79,34 +111,43 @@ def check_launcher() -> None:
         )
 
 
-def parser(prog: str = "python -m trainer") -> argparse.ArgumentParser:
+def parser(prog: str = "python -m trainer") -> CommandParser:
     """Return the parser of the trainer's flags."""
-    flags = command_parser(prog, "Pretrain an encoder. A run whose folder holds a checkpoint resumes from it.")
-    flags.add_argument(
-        "--config",
-        type=normal,
-        required=True,
-        metavar="RECIPE",
-        help="recipe file, or the name of one that ships, such as bert_base",
+    flags = CommandParser(
+        prog,
+        "Pretrain an encoder; a run whose folder holds a checkpoint resumes from it.",
+        [
+            f"{prog} --config tiny --set data.pairs=out/pairs --set run.output=out/run",
+            "torchrun --nproc_per_node 8 -m trainer --config bert_base --set data.pairs=out/pairs",
+        ],
+        EXIT_CODES,
     )
-    add_set_flag(flags, "section.key=value", "override one value of the recipe; may be repeated")
-    flags.add_argument(
-        "--describe",
-        action="store_true",
-        help="print parameter counts, memory and FLOPs estimates as JSON, and exit without training",
-    )
-    flags.add_argument(
-        "--profile",
-        type=int,
-        metavar="N",
-        help="record N steps after the first few with torch.profiler, and write traces to RUN/profile",
-    )
-    flags.add_argument(
-        "--profile_after",
-        type=int,
-        default=WARM_UP_STEPS,
-        metavar="STEPS",
-        help=f"steps of this start that come before those of --profile ({WARM_UP_STEPS})",
-    )
+    recipe = flags.add_argument_group("the recipe")
+    what = "recipe file, or the name of one that ships (`clozeline recipes` lists them), such as bert_base"
+    recipe.add_argument("--config", type=file_path, required=True, metavar="RECIPE", help=what)
+    add_set_flag(recipe, "section.key=value", "override one value of the recipe; may be repeated")
+
+    look = flags.add_argument_group("look and measure")
+    what = "print parameter counts, memory and FLOPs estimates as JSON, and exit without training"
+    look.add_argument("--describe", action="store_true", help=what)
+    what = "record N steps after the first few with torch.profiler, and write traces to RUN/profile"
+    look.add_argument("--profile", type=int, metavar="N", help=what)
+    what = "steps of this start that come before those of --profile"
+    look.add_argument("--profile_after", type=int, default=WARM_UP_STEPS, metavar="STEPS", help=what)
     add_launcher_flag(flags)
+    flags.hint = recipe_hint
     return flags
+
+
+def recipe_hint(flag: str, known: Iterable[str]) -> str:
+    """Return what was probably meant by an unknown flag: a key of the recipe, a launcher's flag, or one of ours."""
+    name = flag.lstrip("-").replace("-", "_")
+    keys = keys_called(ALIASES.get(name, name))
+    if keys:
+        return f" Keys of the recipe are set with --set: --set {' or '.join(keys)}=VALUE."
+    if "gpu" in name or "nproc" in name:
+        return (
+            " A launcher starts a process for each GPU: deepspeed --num_gpus N --module trainer, or torchrun "
+            "--nproc_per_node N -m trainer, and then --config ..."
+        )
+    return flag_hint(flag, known)

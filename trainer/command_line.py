@@ -1,4 +1,4 @@
-"""What the trainer's commands share: the parser, some flags, and how errors become exit codes.
+"""What the trainer's commands share: some flags, and how errors become exit codes.
 
 This module imports nothing slow, because flags are checked before torch is loaded.
 """
@@ -10,26 +10,20 @@ import sys
 from collections.abc import Callable
 
 from schemas import progress
+from schemas.command_line import Flags
 from schemas.errors import ClozelineError
-from schemas.terminal import OneLineParser, tell_error, terminal_safe
-from schemas.urls import normal
+from schemas.terminal import tell_error, terminal_safe
 from trainer.distributed.stop import StopRequest
 from trainer.logs import log_file, rank_of_process
 
-
-def command_parser(prog: str, description: str, epilog: str | None = None) -> OneLineParser:
-    """Return the parser of a command that people type. epilog: printed as it is, line breaks included."""
-    return OneLineParser(
-        prog=prog,
-        description=description,
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        # An abbreviation that works today would stop working when another flag begins with the same letters.
-        allow_abbrev=False,
-    )
+EXIT_CODES = (
+    "0 done, 1 cannot continue, 2 usage or configuration, 3 bad data, 4 bad checkpoint, 5 storage, 75 interrupted and "
+    "saved, 130 interrupted before there was something to save"
+)
+"""Those of the commands that train."""
 
 
-def add_set_flag(flags: argparse.ArgumentParser, metavar: str = "KEY=VALUE", help: str | None = None) -> None:
+def add_set_flag(flags: Flags, metavar: str = "KEY=VALUE", help: str | None = None) -> None:
     """Add --set, which may be repeated: `options.set` is a list of texts."""
     flags.add_argument("--set", action=AddKey, default=[], metavar=metavar, help=help)
 
@@ -49,28 +43,6 @@ class AddKey(argparse.Action):
 def add_launcher_flag(flags: argparse.ArgumentParser) -> None:
     """Accept --local_rank, which the deepspeed launcher passes, and ignore it: the environment's LOCAL_RANK counts."""
     flags.add_argument("--local_rank", type=int, help=argparse.SUPPRESS)
-
-
-def whole_number_from(lowest: int) -> Callable[[str], int]:
-    """Return an argparse type that accepts whole numbers of at least `lowest`."""
-
-    def whole_number(text: str) -> int:
-        if not text.isdecimal() or int(text) < lowest:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of {lowest} or more")
-        return int(text)
-
-    return whole_number
-
-
-def local_folder(text: str) -> str:
-    """Return a flag's folder. A URL is an error, because as a path it would be a local folder such as "s3:"."""
-    folder = normal(text)
-    if "://" in folder:
-        raise argparse.ArgumentTypeError(
-            f"{text} is a URL. The command resumes from what it saved on this machine, so it needs a local folder; "
-            "copy that folder afterwards"
-        )
-    return folder
 
 
 def exit_code_of(command: Callable[[], None]) -> int:

@@ -5,7 +5,6 @@ Checks import torch and DeepSpeed themselves, because these may be missing. One 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import json
@@ -24,10 +23,10 @@ from threading import Thread
 from typing import Any, Literal
 
 from schemas import storage
+from schemas.command_line import CommandParser, file_path, folder_path
 from schemas.errors import ClozelineError, StorageError, UsageError
 from schemas.host_limits import allowed_cores, available_bytes, core_quota, usable_cores
-from schemas.terminal import OneLineParser, print_lines, terminal_safe
-from schemas.urls import normal
+from schemas.terminal import print_lines, terminal_safe
 from trainer.command_line import add_set_flag
 from trainer.config.load import load_recipe
 from trainer.config.phases import phases_of
@@ -305,7 +304,7 @@ def main(arguments: list[str] | None = None, prog: str = "python -m trainer.doct
 
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        findings = examine(recipe, options.folder, options.url)
+        findings = examine(recipe, options.folder or "", options.url)
     except KeyboardInterrupt:
         print("clozeline: interrupted", file=sys.stderr)
         return 130
@@ -319,16 +318,26 @@ def main(arguments: list[str] | None = None, prog: str = "python -m trainer.doct
     return exit_code
 
 
-def parser(prog: str) -> argparse.ArgumentParser:
+def parser(prog: str) -> CommandParser:
     """Return the parser of the command's flags."""
-    about = "Check whether training can start on this machine, and say what to change. Trains nothing, leaves nothing."
-    codes = "exit codes: 0 training can start, 2 usage, configuration or a missing package, 5 storage"
-    flags = OneLineParser(prog=prog, description=about, epilog=codes, allow_abbrev=False)
-    flags.add_argument("--config", type=normal, metavar="RECIPE", help="also check what this recipe needs")
-    add_set_flag(flags, metavar="section.key=value", help="override one value of the recipe")
-    flags.add_argument("--folder", type=normal, default="", help="check this folder; otherwise that of run.output")
-    flags.add_argument("--url", action="append", default=[], help="check that this URL can be written; may be repeated")
-    flags.add_argument("--json", action="store_true", help="print one JSON object")
+    flags = CommandParser(
+        prog,
+        "Check whether training can start on this machine, and say what to change; it trains nothing, leaves nothing.",
+        [prog, f"{prog} --config bert_base --set run.output=out/run"],
+        "0 training can start, 2 usage, configuration or a missing package, 5 storage",
+    )
+    recipe = flags.add_argument_group("the recipe")
+    recipe.add_argument("--config", type=file_path, metavar="RECIPE", help="also check what this recipe needs")
+    add_set_flag(recipe, metavar="section.key=value", help="override one value of the recipe")
+
+    places = flags.add_argument_group("where it writes")
+    what = "check this folder (default: that of run.output)"
+    places.add_argument("--folder", type=folder_path, metavar="DIR", help=what)
+    what = "check that this URL can be written; may be repeated"
+    places.add_argument("--url", action="append", default=[], metavar="URL", help=what)
+
+    answer = flags.add_argument_group("the answer")
+    answer.add_argument("--json", action="store_true", help="print one JSON object")
     return flags
 
 

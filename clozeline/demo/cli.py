@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from clozeline.installation import USAGE_ERROR, missing_extras
-from pipeline.flags import positive
+from schemas.command_line import CommandParser, file_path, local_folder, positive
 from schemas.errors import ClozelineError, UsageError
-from schemas.terminal import OneLineParser, one_line, tell_error
+from schemas.terminal import one_line, tell_error
+from trainer.command_line import add_set_flag
 from trainer.config.load import load_recipe
 
 BIN = Path(sys.executable).parent
@@ -63,24 +64,30 @@ Line = dict[str, Any]  # one line of metrics.jsonl
 def main(arguments: list[str] | None = None, prog: str = "clozeline demo") -> int:
     """Run the demo. It ends with the exit code of the command that fails."""
     try:
-        return _demo(_parser(prog).parse_args(arguments))
+        return _demo(parser(prog).parse_args(arguments))
     except ClozelineError as error:
         tell_error(one_line(str(error)))
         return error.exit_code
 
 
-def _parser(prog: str) -> argparse.ArgumentParser:
-    flags = OneLineParser(
-        prog=prog,
-        allow_abbrev=False,
-        description="All of Clozeline in two minutes: text, vocabulary, pairs, a training that is killed and resumed, "
-        "an export, blanks filled in.",
+def parser(prog: str) -> CommandParser:
+    """Return the parser of the command line."""
+    flags = CommandParser(
+        prog,
+        "All of Clozeline in two minutes: text, vocabulary, pairs, a training that is killed and resumed, an export, "
+        "blanks filled in.",
+        [prog, f"{prog} --output out/small --megabytes 2 --set run.max_steps=100"],
     )
-    flags.add_argument("--output", type=Path, default=Path("out/demo"), help="folder for everything the demo writes")
-    flags.add_argument("--config", default="tiny", help="recipe to train")
-    flags.add_argument("--megabytes", type=positive, default=8, help="amount of text")
-    flags.add_argument("--set", action="append", default=[], help="override a value of the recipe")
+    group = flags.add_argument_group("what it does")
+    group.add_argument("--output", type=_local, default=Path("out/demo"), metavar="DIR", help="folder for everything")
+    group.add_argument("--megabytes", type=positive, default=8, metavar="N", help="amount of text")
+    group.add_argument("--config", type=file_path, default="tiny", metavar="RECIPE", help="recipe to train")
+    add_set_flag(group, "section.key=value", "override a value of the recipe; may be repeated")
     return flags
+
+
+def _local(text: str) -> Path:
+    return Path(local_folder(text))
 
 
 def _demo(options: argparse.Namespace) -> int:

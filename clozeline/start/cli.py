@@ -15,17 +15,18 @@ from typing import Any
 from clozeline.installation import missing_extras
 from clozeline.start import plan_file
 from clozeline.start.decide import Machine, Sections, decide, expected
-from clozeline.start.look import Look, look_at
 from clozeline.start.plan_file import Values, holds_out
 from clozeline.start.steps import NAME as STEPS_NAME
 from clozeline.start.steps import check_steps, facts_of, run_steps
-from pipeline.flags import unknown_flags
+from pipeline.look import Look, look_at, look_lines
 from pipeline.shard.detection import AUTO
 from pipeline.shard.languages import find_language
 from schemas import progress, storage
+from schemas.command_line import CommandParser, file_path, folder_path
 from schemas.errors import ClozelineError, UsageError
-from schemas.terminal import OneLineParser, one_line, print_lines, tell_error
+from schemas.terminal import one_line, print_lines, tell_error
 from schemas.urls import normal
+from trainer.command_line import EXIT_CODES
 
 DEFAULT_HOURS = 0.17
 
@@ -33,42 +34,35 @@ DEFAULT_HOURS = 0.17
 def main(arguments: list[str] | None = None, prog: str = "clozeline start") -> int:
     """Run the command line and return the process's exit code."""
     try:
-        options, others = parser(prog).parse_known_args(arguments)
-        if others:
-            raise unknown_flags(others, parser(prog).known_flags)
-        return _start(options, prog)
+        return _start(parser(prog).parse_args(arguments), prog)
     except ClozelineError as error:
         tell_error(one_line(str(error)))
         return error.exit_code
 
 
-def parser(prog: str) -> OneLineParser:
-    top = OneLineParser(
-        prog=prog,
-        allow_abbrev=False,
-        description="From a folder of text to an encoder: look at the files, say what will be done and why, write that "
-        "to DIR/clozeline.toml, and do it. The same command continues after any interruption.",
+def parser(prog: str) -> CommandParser:
+    """Return the parser of the command line."""
+    top = CommandParser(
+        prog,
+        "From a folder of text to an encoder: look at the files, say what will be done and why, write that to "
+        "DIR/clozeline.toml, and do it; the same command continues after any interruption.",
+        [f"{prog} my_texts --output out/mine --hours 2", f'{prog} "corpus/*.jsonl.gz" --language de --plan_only'],
+        EXIT_CODES,
     )
-    top.add_argument(
-        "input", type=normal, metavar="FOLDER", help="a folder, a file or a pattern, with text in any format of `shard`"
-    )
-    top.add_argument(
-        "--output", type=normal, default="out", metavar="DIR", help="folder for everything (default: %(default)s)"
-    )
-    top.add_argument(
-        "--hours",
-        type=_hours,
-        metavar="H",
-        help=f"how long to train (default: {DEFAULT_HOURS}, ten minutes)",
-    )
-    top.add_argument(
-        "--language",
-        type=_language,
-        metavar="CODE",
-        help="language of the text (default: detected); auto if there are several",
-    )
-    top.add_argument("--yes", action="store_true", help="do not ask before the first step")
-    top.add_argument("--plan_only", action="store_true", help="write clozeline.toml and stop, to change it first")
+    what = "a folder, a file or a pattern, with text in any format of `shard`"
+    top.add_argument("input", type=file_path, metavar="FOLDER", help=what)
+
+    model = top.add_argument_group("the model")
+    what = f"how long to train (default: {DEFAULT_HOURS}, ten minutes)"
+    model.add_argument("--hours", type=_hours, metavar="H", help=what)
+    what = "language of the text (default: detected); auto if there are several"
+    model.add_argument("--language", type=_language, metavar="CODE", help=what)
+
+    runs = top.add_argument_group("how it runs")
+    runs.add_argument("--output", type=folder_path, default="out", metavar="DIR", help="folder for everything")
+    runs.add_argument("--yes", action="store_true", help="do not ask before the first step")
+    what = "write clozeline.toml and stop, to change it first"
+    runs.add_argument("--plan_only", action="store_true", help=what)
     return top
 
 
@@ -90,6 +84,11 @@ def _start(options: argparse.Namespace, prog: str) -> int:
     if missing is not None:
         raise UsageError(missing)
     output = options.output
+    if options.input.startswith(("http://", "https://")):
+        raise UsageError(
+            f"FOLDER {options.input} is a web address. Download it first (wget, or `hf download` for a data set), and "
+            "give the folder or file."
+        )
     _refuse_output(options.input, output)
     storage.check_writable_folder(output)
 
@@ -98,7 +97,7 @@ def _start(options: argparse.Namespace, prog: str) -> int:
     if is_new:
         progress.doing(f"looking at {storage.printable(options.input)}")
         look = look_at(options.input)
-        print_lines(_look_lines(options.input, look))
+        print_lines(look_lines(options.input, look))
         _write_plan(options, look, path, prog)
     plan = plan_file.read_plan(path)
     _refuse_other_values(options, plan, path)
@@ -165,25 +164,6 @@ def _refuse_other_values(options: argparse.Namespace, plan: plan_file.Values, pa
 
 
 # ---- Lines for the terminal ----
-
-
-def _look_lines(folder: str, look: Look) -> Iterator[str]:
-    files = sum(kind.files for kind in look.kinds)
-    yield f"{storage.printable(folder)}: {files:,} files, {_megabytes(sum(kind.bytes for kind in look.kinds))}"
-    for title, is_read in (("read", True), ("left out", False)):
-        for kind in look.kinds:
-            if kind.is_read == is_read:
-                yield f"  {title:<9} {kind.files:>7,} x {_megabytes(kind.bytes):>11}  {kind.name}"
-    languages = ", ".join(f"{code} {share:.0%}" for code, share in look.languages.items() if share >= 0.005)
-    yield f"About {_megabytes(look.text_bytes)} of text in {look.documents:,} documents; languages: {languages or '?'}."
-    if look.encodings:
-        yield f"Not UTF-8: {', '.join(f'{files:,} x {name}' for name, files in look.encodings.items())}."
-    if look.copies:
-        yield f"Copies: {look.copies:,} of the files have the same bytes as another one."
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB" if size >= 100_000 else f"{size:,} bytes"
 
 
 def _setting_lines(sections: Sections) -> Iterator[str]:

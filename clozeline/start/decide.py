@@ -13,7 +13,7 @@ import tomllib
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from clozeline.start.look import Look
+from pipeline.look import Look
 from trainer.config.load import recipe_names, recipe_text
 
 MAIN_SHARE = 0.98

@@ -9,6 +9,7 @@ is renamed, so that no training is lost.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import shlex
@@ -16,6 +17,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr
 from dataclasses import dataclass, field
 from glob import escape as glob_escape
 from glob import glob
@@ -96,7 +98,8 @@ def check_steps(steps: list[Step], place: str) -> None:
     """
     for step in steps:
         try:
-            _check(step)
+            with redirect_stderr(io.StringIO()):  # the command itself will say what it has to say
+                _check(step)
         except ClozelineError as error:
             raise type(error)(f"{place}, [{step.section}]: {error}") from error
 

@@ -14,8 +14,9 @@ from dataclasses import MISSING
 from typing import Any
 
 from pipeline.filters.rules import SETS
-from pipeline.flags import Flag, OneOf, Switch, flags_of, folder, fraction, help_with_default, positive, share
+from pipeline.flags import Flag, OneOf, Switch, flags_of, fraction, share
 from pipeline.options import PairsJob, ShardJob, VocabJob
+from schemas.command_line import folder_path, help_with_default, positive
 
 OPTIONS = {"shard": ShardJob, "vocab": VocabJob, "pairs": PairsJob}
 
@@ -24,7 +25,7 @@ _PATTERN_OF_INPUT = rf"(gs|s3)://{_BUCKET}/[^,\s]+"
 _SHARE = r"0(\.[0-9]+)?"
 
 REGEX_OF_CHECK: dict[Callable[[str], Any], str] = {
-    folder: rf"(gs|s3)://{_BUCKET}(/[^,*?\s]+)+/?",
+    folder_path: rf"(gs|s3)://{_BUCKET}(/[^,*?\s]+)+/?",
     fraction: _SHARE,
     int: "-?[0-9]{1,18}",
     positive: "[1-9][0-9]{0,18}",

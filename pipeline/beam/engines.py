@@ -16,6 +16,7 @@ import copy
 import json
 import logging
 import os
+import platform
 import shutil
 import socket
 import sys
@@ -38,9 +39,9 @@ from apache_beam.options.pipeline_options import (
 from pipeline.beam import internals
 from pipeline.beam.runners import DEFAULT_RUNNER, LOCAL_RUNNERS, PORTABLE_RUNNERS, full_name, short_name
 from pipeline.exchange.blocks import Shuffle
-from pipeline.flags import unknown_flags
 from pipeline.processes import WORTH_A_PROCESS
 from schemas import storage
+from schemas.command_line import unknown_flags
 from schemas.errors import UsageError
 from schemas.host_limits import usable_cores
 
@@ -272,7 +273,7 @@ def cluster_address(options: PipelineOptions) -> tuple[str, str | None]:
 def _is_this_machine(address: str) -> bool:
     """Whether an address such as "localhost:8081", "http://127.0.0.1:8081" or "spark://host:7077" is this machine's."""
     host = address.rpartition("://")[2].rpartition(":")[0] or address
-    here = ("localhost", "127.0.0.1", "[::1]", "::1", "0.0.0.0", os.uname().nodename.lower())
+    here = ("localhost", "127.0.0.1", "[::1]", "::1", "0.0.0.0", platform.node().lower())
     return host.lower() in here
 
 
@@ -307,7 +308,7 @@ def path_for_workers(flag: str, path: str, options: PipelineOptions) -> str:
     if short_runner_name(options) in PORTABLE_RUNNERS:
         advice += ", or set --environment_type to LOOPBACK, PROCESS or EXTERNAL"
     raise UsageError(
-        f"{flag} {storage.printable(path)} is a path on this machine ({os.uname().nodename}), but the workers of "
+        f"{flag} {storage.printable(path)} is a path on this machine ({platform.node()}), but the workers of "
         f"{runner_as_written(options)} run in containers or on other machines and would not see it. {advice}."
     )
 

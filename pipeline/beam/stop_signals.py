@@ -15,7 +15,8 @@ from types import FrameType
 
 from schemas.terminal import tell
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""Windows has no SIGHUP."""
 
 REPEAT_SECONDS = 5.0
 """For this long a repeated signal is ignored, so that it does not interrupt the cleanup that the first one started."""

@@ -32,10 +32,9 @@ from typing import Any
 from pipeline.beam import internals
 from pipeline.beam.stop_signals import SIGNALS
 from pipeline.environment import look_for_cycles_seldom, set_in_environment
-from pipeline.flags import positive
 from pipeline.processes import end_with_parent
+from schemas.command_line import CommandParser, positive
 from schemas.errors import INTERRUPTED, ClozelineError, UsageError
-from schemas.terminal import OneLineParser
 
 DEFAULT_PORT = 50000  # as in the examples of Beam and Flink
 PROVISION_SECONDS = 60.0
@@ -46,7 +45,7 @@ def main(arguments: list[str] | None = None, prog: str = "clozeline-worker") -> 
     """Run a worker, or a pool of workers, to its end and return the exit code of the process."""
     words = sys.argv[1:] if arguments is None else arguments
     try:
-        parsed, _ = _parser(prog).parse_known_args(words)  # engines may pass flags that are unknown here
+        parsed, _ = parser(prog).parse_known_args(words)  # engines may pass flags that are unknown here
 
         # C libraries read these variables when a process starts, so start the process again with them.
         if set_in_environment(os.environ):
@@ -63,27 +62,26 @@ def main(arguments: list[str] | None = None, prog: str = "clozeline-worker") -> 
     return 0
 
 
-def _parser(prog: str) -> OneLineParser:
-    parser = OneLineParser(
-        prog=prog,
-        description="The Python side of an engine's workers, where Clozeline is installed.",
-        allow_abbrev=False,
+def parser(prog: str) -> CommandParser:
+    """Return the parser of the command line."""
+    flags = CommandParser(
+        prog,
+        "Run the Python side of an engine's workers, on a machine where Clozeline is installed.",
+        [f"{prog} --pool --port 50000", f"{prog} --pool --host 0.0.0.0 --port 50000"],
+        "0 done, 2 usage or configuration, 130 interrupted",
     )
-    parser.add_argument("--pool", action="store_true", help="wait for an engine and start a worker for each request")
-    parser.add_argument(
-        "--port",
-        type=positive,
-        default=DEFAULT_PORT,
-        help="of the pool: for --environment_type EXTERNAL --environment_config HOST:PORT (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--host",
-        default="127.0.0.1",
-        help="address that the pool listens at. Whoever reaches it can run code here (default: %(default)s)",
-    )
-    for name in ("id", "provision_endpoint", "control_endpoint", "logging_endpoint"):
-        parser.add_argument(f"--{name}", default="", help="given by the engine that starts the worker")
-    return parser
+    pool = flags.add_argument_group("a pool that waits for engines")
+    pool.add_argument("--pool", action="store_true", help="wait for an engine and start a worker for each request")
+    what = "for --environment_type EXTERNAL --environment_config HOST:PORT"
+    pool.add_argument("--port", type=positive, default=DEFAULT_PORT, metavar="N", help=what)
+    what = "address that the pool listens at; whoever reaches it can run code here"
+    pool.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help=what)
+
+    worker = flags.add_argument_group("given by the engine that starts a worker")
+    worker.add_argument("--id", default="", metavar="NAME")
+    for name in ("provision_endpoint", "control_endpoint", "logging_endpoint"):
+        worker.add_argument(f"--{name}", default="", metavar="ADDRESS")
+    return flags
 
 
 @dataclass(frozen=True)

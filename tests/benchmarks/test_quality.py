@@ -58,11 +58,11 @@ def test_a_drawing_has_a_curve_for_each_run_that_was_evaluated(quality: ModuleTy
     drawing = ElementTree.parse(tmp_path / "curves.svg").getroot()
     inside = [
         0 <= float(coordinate) <= limit
-        for line in drawing.findall("{*}polyline")
+        for line in drawing.findall("{*}svg/{*}polyline")
         for point in line.attrib["points"].split()
-        for coordinate, limit in zip(point.split(","), (720, 400), strict=True)
+        for coordinate, limit in zip(point.split(","), (1000, 200), strict=True)
     ]
-    assert inside == [True] * 6
+    assert inside == [True] * 10, "two coordinates of three measurements and of both ends of the line"
     told = [text.text for text in drawing.findall("{*}text")]
     assert "tiny" in told and "a<b" in told and "run_mlm, defaults" not in told
 

@@ -58,7 +58,7 @@ LAUNCHER_FLAGS = {
 
 
 def test_every_page_with_commands_is_tested() -> None:
-    tested = {"README.md", "docs/quickstart.md", "docs/own_corpus.md", "docs/cluster.md", "docs/continue_published.md"}
+    tested = {"README.md", "docs/quickstart.md", "docs/own_corpus.md", "docs/cluster.md"}
     tested |= {"docs/proteins.md", "docs/finetune.md", "docs/suites.md", "docs/adapt.md", "docs/filters.md"}
     tested |= {"CONTRIBUTING.md"}
     assert {page for page in PAGES if commands(page)} == tested

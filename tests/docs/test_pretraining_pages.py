@@ -13,7 +13,7 @@ from pipeline.filters.rules import chosen_rules
 from schemas.manifest import read_manifest
 from schemas.vocabulary import read_vocabulary
 from tests.conftest import ESM2_VOCABULARY, Command, made
-from tests.docs.conftest import Sandbox, put_published_model
+from tests.docs.conftest import Sandbox
 from tests.docs.pages import PAGES, blocks
 from tests.object_store import ObjectStore
 from tests.pipeline.filters.test_filters import LINES
@@ -50,13 +50,6 @@ def test_training_on_a_cluster_of_one_machine(sandbox: Sandbox, pairs: Path, sto
     sandbox.put(pairs, "out/pairs")
     sandbox.run_page("docs/cluster.md")
     assert Path("out/from_bucket/model.safetensors").exists()
-
-
-@pytest.mark.timeout(600)
-def test_a_published_model_is_continued(sandbox: Sandbox, vocab: Path) -> None:
-    put_published_model(sandbox.folder / "models/bert-base-uncased", vocab)
-    sandbox.run_page("docs/continue_published.md")
-    assert Path("out/hf/model.safetensors").exists()
 
 
 def test_proteins_become_pairs(sandbox: Sandbox) -> None:

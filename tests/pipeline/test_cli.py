@@ -33,7 +33,7 @@ def test_help_states_each_default_once_and_none_that_says_nothing(command, job: 
     assert "None)" not in parsed and "True)" not in parsed and "False)" not in parsed
     assert ") (default" not in parsed
     expected = {
-        "shard": ["--seed SEED seed for shuffling (default: 0)", "(default: auto)"],
+        "shard": ["--seed N seed for shuffling (default: 0)", "(default: auto)"],
         "vocab": ["keep case, and accents too in wordpiece: the default of the others", "(default: 1)"],
         "pairs": ["to shorter rows (default: 0.1)", "or a published tokenizer's folder", "(default: 128)"],
     }[job]

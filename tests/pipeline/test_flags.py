@@ -14,7 +14,6 @@ from pipeline.flags import (
     fraction,
     given_flags,
     option,
-    positive,
     share,
     switch,
     switch_pair,
@@ -22,6 +21,7 @@ from pipeline.flags import (
 from pipeline.jobs.vocab_accents import with_case_of
 from pipeline.options import PairsJob, VocabJob
 from pipeline.shard.languages import find_language
+from schemas.command_line import CommandParser, positive
 from schemas.errors import UsageError
 
 
@@ -36,8 +36,8 @@ class Options:
 
 
 def parse(*arguments: str) -> dict[str, object]:
-    parser = argparse.ArgumentParser(exit_on_error=False)
-    add_flags(parser, Options)
+    parser = CommandParser("x")
+    add_flags(parser, Options, {})
     return given_flags(Options, parser.parse_args(list(arguments)))
 
 
@@ -49,13 +49,13 @@ def test_only_flags_that_were_given_are_parsed() -> None:
 
 @pytest.mark.parametrize("wrong", [("--rows", "0"), ("--ratio", "nan"), ("--ratio", "2"), ("--color", "green")])
 def test_a_check_refuses_a_value(wrong: tuple[str, str]) -> None:
-    with pytest.raises(argparse.ArgumentError):
+    with pytest.raises(UsageError, match=wrong[0]):
         parse("--path", "p", *wrong)
 
 
 def test_help_adds_the_default_unless_the_text_explains_it() -> None:
-    parser = argparse.ArgumentParser()
-    add_flags(parser, Options)
+    parser = CommandParser("x")
+    add_flags(parser, Options, {})
     shown = " ".join(parser.format_help().split())
     assert "a color (default: red)" in shown and "rows (default: all)" in shown
     assert shown.count("(default") == 3

@@ -231,11 +231,7 @@ def test_a_full_disk_is_exit_code_5(full_disk: Path, capsys: pytest.CaptureFixtu
     [
         (["--config", "bert-base"], "--config bert-base does not exist. Did you mean bert_base?"),
         (["--config", "tiny", "--set", "run.sead=1"], "--set run.sead=1: unknown key run.sead."),
-        (
-            ["--jsno"],
-            "unrecognized arguments: --jsno. Unknown flag --jsno. Did you mean --json? "
-            "See `python -m trainer.doctor --help`.",
-        ),
+        (["--jsno"], "Unknown flag --jsno. Did you mean --json? See `python -m trainer.doctor --help`."),
     ],
 )
 def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str], flags: list[str], message: str) -> None:

@@ -133,8 +133,13 @@ def apply_override(content: dict[str, Any], override: str, schema: type[Section]
 
 def _sections_of(key: str, schema: type[Section]) -> str:
     """Return a hint at the sections that have a key which was given without one."""
-    full_names = [f"{name}.{key}" for name in schema.model_fields if annotation_of([name, key], schema) is not None]
+    full_names = keys_called(key, schema)
     return f" Did you mean {' or '.join(full_names)}?" if full_names else ""
+
+
+def keys_called(key: str, schema: type[Section] = Recipe) -> list[str]:
+    """Return the full names of the keys with this name in any section. Example: "lr" -> ["optimizer.lr"]."""
+    return [f"{name}.{key}" for name in schema.model_fields if annotation_of([name, key], schema) is not None]
 
 
 def _is_value(key: str, schema: type[Section]) -> bool:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+from importlib.util import find_spec
 
+from schemas import storage
+from schemas.command_line import CommandParser, folder_path, positive
 from schemas.errors import INTERRUPTED, UsageError
-from schemas.urls import normal
-from trainer.command_line import command_parser, exit_code_of, whole_number_from
+from trainer.command_line import exit_code_of
 from trainer.logs import logger, show_place
 
 
@@ -25,6 +27,10 @@ def _export(options: argparse.Namespace) -> None:
     if options.best and options.average > 1:
         raise UsageError("--average takes the last checkpoints, not the best one. Leave --best out.")
 
+    is_installed = find_spec("safetensors") is not None
+    if is_installed and not storage.names(storage.join(options.run, "checkpoints"), "step-"):
+        raise UsageError(f"{options.run} holds no checkpoint. Give the run.output of a recipe that has been trained.")
+
     # This import loads torch, which takes seconds, so it waits until the flags are known to be valid.
     show_place(f"exporting {options.run}")
     from trainer.export.convert import Writing, export
@@ -34,35 +40,31 @@ def _export(options: argparse.Namespace) -> None:
     logger.info("%s", export(options.run, options.output, options.step, options.best, writing))
 
 
-def parser(prog: str = "python -m trainer.export") -> argparse.ArgumentParser:
+def parser(prog: str = "python -m trainer.export") -> CommandParser:
     """Return the parser of the command line."""
-    top = command_parser(prog, "Write a checkpoint as a Hugging Face folder.")
-    top.add_argument("run", type=normal, metavar="RUN_DIR", help="run.output of the recipe: a folder or a URL")
-    top.add_argument("--output", type=normal, required=True, metavar="HF_DIR", help="folder or URL to write")
+    top = CommandParser(
+        prog,
+        "Write a checkpoint as a Hugging Face folder.",
+        [f"{prog} out/run --output out/hf", f"{prog} out/run --output out/best --best --overwrite"],
+        "0 done, 2 usage or configuration, 4 bad checkpoint, 5 storage, 130 interrupted",
+    )
+    what = "run.output of the recipe: a folder or a URL"
+    top.add_argument("run", type=folder_path, metavar="RUN_DIR", help=what)
 
-    which = top.add_mutually_exclusive_group()
-    which.add_argument("--step", type=int, help="export the checkpoint of this step; the newest by default")
+    group = top.add_argument_group("which checkpoint")
+    which = group.add_mutually_exclusive_group()
+    what = "export the checkpoint of this step; the newest by default"
+    which.add_argument("--step", type=int, metavar="N", help=what)
     which.add_argument("--best", action="store_true", help="export the checkpoint with the lowest held-out loss")
+    what = "export the mean weights of the last K checkpoints, with --step of the last K up to that one"
+    group.add_argument("--average", type=positive, default=1, metavar="K", help=what)
 
-    top.add_argument(
-        "--average",
-        type=whole_number_from(1),
-        default=1,
-        metavar="K",
-        help="export the mean weights of the last K checkpoints, with --step of the last K up to that one",
-    )
-    top.add_argument(
-        "--overwrite",
-        action="store_true",
-        help="replace the files of an earlier export in HF_DIR; other files are kept",
-    )
-    top.add_argument(
-        "--max_shard_gigabytes",
-        type=_gigabytes,
-        default=5.0,
-        metavar="GB",
-        help="cut larger weights into several files of at most this size (default: %(default)g)",
-    )
+    group = top.add_argument_group("what is written")
+    group.add_argument("--output", type=folder_path, required=True, metavar="HF_DIR", help="folder or URL to write")
+    what = "replace the files of an earlier export in HF_DIR; other files are kept"
+    group.add_argument("--overwrite", action="store_true", help=what)
+    what = "cut larger weights into several files of at most this size"
+    group.add_argument("--max_shard_gigabytes", type=_gigabytes, default=5.0, metavar="GB", help=what)
     return top
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from schemas.errors import UsageError
-from schemas.urls import normal
-from trainer.cli import check_launcher
-from trainer.command_line import (
-    add_launcher_flag,
-    add_set_flag,
-    command_parser,
+from schemas.command_line import (
+    CommandParser,
+    file_path,
+    folder_path,
     local_folder,
-    run_until_stopped,
+    positive,
     whole_number_from,
 )
+from schemas.errors import UsageError
+from trainer.cli import check_launcher
+from trainer.command_line import EXIT_CODES, add_launcher_flag, add_set_flag, run_until_stopped
 from trainer.config.parse import Origin
 from trainer.distributed.stop import StopRequest
 from trainer.finetune.encoder_folder import check_encoder_files
@@ -25,14 +25,14 @@ from trainer.finetune.task import Task
 from trainer.finetune.task_file import data_folder, read_task
 from trainer.logs import show_place
 
-EPILOG = """\
+NOTES = """\
 TASK.toml sets the kind of the task, its files and its training values, for example:
 
   name = "reviews"
   kind = "sentence"            # or pair, choice, tags, span
 
   [data]
-  train = "train.jsonl"        # lines such as {"text": "A fine film.", "label": "good"}
+  train = "train.jsonl"        # {"text": "A fine film.", "label": "good"}
   dev = "dev.jsonl"
 
   [training]
@@ -110,36 +110,42 @@ def _read_request(options: argparse.Namespace) -> tuple[Task, str]:
     return task, data
 
 
-def parser(prog: str) -> argparse.ArgumentParser:
+def parser(prog: str) -> CommandParser:
     """Return the parser of the command line."""
-    flags = command_parser(prog, "Fine-tune an encoder on one task and measure it there.", EPILOG)
-    flags.add_argument(
-        "folder",
-        type=normal,
-        nargs="?",
-        metavar="FOLDER",
-        help="encoder in the Hugging Face format: an export or a published model",
+    flags = CommandParser(
+        prog,
+        "Fine-tune an encoder on one task and measure it there.",
+        [
+            f"{prog} out/hf --task reviews.toml --output out/reviews --seeds 3",
+            f"{prog} models/bert-base --task glue/rte --data glue/RTE --output out/rte --set training.lr=3e-5",
+        ],
+        EXIT_CODES,
+        NOTES,
     )
-    flags.add_argument("--task", type=normal, metavar="TASK.toml", help="task file, or a shipped task such as glue/rte")
-    flags.add_argument("--output", type=local_folder, metavar="DIR", help="output folder")
-    flags.add_argument(
-        "--data", type=normal, metavar="DIR", help="folder of the task's files (default: the folder of TASK.toml)"
-    )
-    flags.add_argument("--seeds", type=whole_number_from(1), help="number of seeds to train (default: 1)")
-    flags.add_argument("--first_seed", type=whole_number_from(0), help="the first seed (default: 0)")
-    add_set_flag(flags, help="override a value of the task file, such as training.lr=5e-5; may be repeated")
-    weights = flags.add_mutually_exclusive_group()
-    weights.add_argument(
-        "--random_weights", action="store_true", help="start from random weights of the same shape, as a baseline"
-    )
-    weights.add_argument(
-        "--new_head", action="store_true", help="start with a new head, even if the encoder has one for these labels"
-    )
-    flags.add_argument(
-        "--write_texts",
-        type=normal,
-        metavar="FILE",
-        help="write the texts of the task's training files as JSON Lines for `clozeline shard`, and end",
-    )
+    what = "encoder in the Hugging Face format: an export or a published model"
+    flags.add_argument("folder", type=folder_path, nargs="?", metavar="FOLDER", help=what)
+
+    task = flags.add_argument_group("the task")
+    what = "task file, or a shipped task such as glue/rte"
+    task.add_argument("--task", type=file_path, metavar="TASK.toml", help=what)
+    what = "folder of the task's files (default: the folder of TASK.toml)"
+    task.add_argument("--data", type=folder_path, metavar="DIR", help=what)
+    add_set_flag(task, help="override a value of the task file, such as training.lr=5e-5; may be repeated")
+
+    training = flags.add_argument_group("the training")
+    training.add_argument("--output", type=local_folder, metavar="DIR", help="output folder")
+    what = "number of seeds to train (default: 1)"
+    training.add_argument("--seeds", type=positive, metavar="N", help=what)
+    what = "the first seed (default: 0)"
+    training.add_argument("--first_seed", type=whole_number_from(0), metavar="N", help=what)
+    weights = training.add_mutually_exclusive_group()
+    what = "start from random weights of the same shape, as a baseline"
+    weights.add_argument("--random_weights", action="store_true", help=what)
+    what = "start with a new head, even if the encoder has one for these labels"
+    weights.add_argument("--new_head", action="store_true", help=what)
+
+    texts = flags.add_argument_group("instead of training")
+    what = "write the texts of the task's training files as JSON Lines for `clozeline shard`, and end"
+    texts.add_argument("--write_texts", type=file_path, metavar="FILE", help=what)
     add_launcher_flag(flags)
     return flags

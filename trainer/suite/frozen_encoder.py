@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
+from schemas.command_line import CommandParser
 from schemas.randomness import key
-from schemas.terminal import OneLineParser
 from trainer.finetune.opening import open_weights, read_config
 
 
-def job_parser(prog: str, required: tuple[str, ...]) -> OneLineParser:
+def job_parser(prog: str, required: tuple[str, ...]) -> CommandParser:
     """Return the parser of a job with FOLDER, the required flags, and --random_weights."""
-    flags = OneLineParser(prog=prog)
+    flags = CommandParser(prog)
     flags.add_argument("folder")
     for name in required:
         flags.add_argument(name, required=True)

@@ -82,8 +82,8 @@ def test_an_old_best_checkpoint_is_not_among_the_last(trained: Path, tmp_path: P
         ),
         (["--average", "3", "--step", "4"], "keeps 2 recent checkpoints up to step 4 (3, 4). Average fewer"),
         (["--average", "2", "--best"], "--average takes the last checkpoints, not the best one"),
-        (["--average", "0"], "--average: '0' is not a whole number of 1 or more"),
-        (["--average", "two"], "--average: 'two' is not a whole number of 1 or more"),
+        (["--average", "0"], "--average: '0' is not a whole number above 0"),
+        (["--average", "two"], "--average: 'two' is not a whole number above 0"),
     ],
 )
 def test_what_cannot_be_averaged_is_a_usage_error(

@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 import pyarrow as pa
 
-from clozeline.start.text_keys import ROWS_OF, head_lines, text_key
 from pipeline.readers.encodings import AUTO, UTF8
 from pipeline.readers.formats import ForeignFileError, named_format
 from pipeline.readers.inputs import FileRange, Split, ranges_of, with_format
@@ -24,6 +24,7 @@ from pipeline.readers.open import DECOMPRESSION_ERRORS
 from pipeline.readers.record import Record, RecordOptions, TextLayout
 from pipeline.readers.sampling import sample
 from pipeline.shard.detection import detect_language, model_hash
+from pipeline.text_keys import ROWS_OF, head_lines, text_key
 from schemas import storage
 from schemas.errors import DataError, UsageError
 
@@ -86,7 +87,10 @@ class _Sampled:
 
 def look_at(folder: str) -> Look:
     """Look at a folder, a file or a pattern. Raises UsageError if it holds no text."""
-    files = list_inputs(folder).files
+    try:
+        files = list_inputs(folder).files
+    except UsageError as error:
+        raise UsageError(str(error).removeprefix("--input ")) from error
     found = [_found(file, is_opened=number < MAX_OPENED) for number, file in enumerate(files)]
     kinds = _kinds(files, found)
     readable = [one for one in found if isinstance(one, FileRange)]
@@ -115,6 +119,35 @@ def look_at(folder: str) -> Look:
         encodings=dict(Counter(one.encoding for one in readable if one.encoding not in (UTF8, AUTO)).most_common()),
         copies=_copies([one.file for one in readable]),
     )
+
+
+def documents_of(folder: str, look: Look, count: int) -> Iterator[Record]:
+    """Yield about `count` documents of what was looked at, from places all over it."""
+    found = [_found(file, is_opened=True) for file in list_inputs(folder).files[:count]]
+    ranges = [one for one in found if isinstance(one, FileRange)]
+    if ranges:
+        yield from islice(_records(ranges, RecordOptions(look.text_key, look.text_layout), count), count)
+
+
+def look_lines(folder: str, look: Look) -> Iterator[str]:
+    """Yield lines for the terminal: kinds of files, read and left out, and the text in them."""
+    files = sum(kind.files for kind in look.kinds)
+    size = _megabytes(sum(kind.bytes for kind in look.kinds))
+    yield f"{storage.printable(folder)}: {files:,} file{'s' if files > 1 else ''}, {size}"
+    for title, is_read in (("read", True), ("left out", False)):
+        for kind in look.kinds:
+            if kind.is_read == is_read:
+                yield f"  {title:<9} {kind.files:>7,} x {_megabytes(kind.bytes):>11}  {kind.name}"
+    languages = ", ".join(f"{code} {share:.0%}" for code, share in look.languages.items() if share >= 0.005)
+    yield f"About {_megabytes(look.text_bytes)} of text in {look.documents:,} documents; languages: {languages or '?'}."
+    if look.encodings:
+        yield f"Not UTF-8: {', '.join(f'{files:,} x {name}' for name, files in look.encodings.items())}."
+    if look.copies:
+        yield f"Copies: {look.copies:,} of the files have the same bytes as another one."
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB" if size >= 100_000 else f"{size:,} bytes"
 
 
 def _no_text(folder: str, kinds: list[Kind]) -> UsageError:
@@ -212,9 +245,9 @@ def _sampled(ranges: list[FileRange], options: RecordOptions) -> _Sampled:
     return sums
 
 
-def _records(ranges: list[FileRange], options: RecordOptions) -> Iterator[Record]:
-    each = max(1, SAMPLE // len(ranges))
-    for file_range in ranges[:: max(1, len(ranges) // SAMPLE)]:
+def _records(ranges: list[FileRange], options: RecordOptions, count: int = SAMPLE) -> Iterator[Record]:
+    each = max(1, count // len(ranges))
+    for file_range in ranges[:: max(1, len(ranges) // count)]:
         try:
             for record, _ in sample([Split(0, (file_range,))], each, options):
                 if isinstance(record, Record):

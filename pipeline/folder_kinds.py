@@ -1,0 +1,334 @@
+"""The kinds of folders that `inspect` knows and no job of the pipeline wrote: what is in one, and what to do next.
+
+A kind is known by the names of its files. Those of the trainer are read as JSON and TOML alone, so nothing of the
+trainer has to be installed. What is damaged is left out of the answer: the command that uses it says what is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import tomllib
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from schemas import storage
+from schemas.errors import DataError
+from schemas.manifest import NAME
+from schemas.vocabulary import TOKENIZER_FILE
+
+PLAN = "clozeline.toml"
+RECIPE = "recipe.toml"
+METRICS = "metrics.jsonl"
+RESULTS = "results.json"
+TASK = "task.toml"
+INPUTS = "inputs.json"
+CONFIG = "config.json"
+STATE = "state.json"
+OF_RUNS = (METRICS, "checkpoints", "lock")
+UNFINISHED = ("_unfinished-", "_lease-")
+
+MAX_FILE = 64 << 20  # bytes of a file that is read whole
+TAIL = 1 << 18  # bytes at the end of the metrics
+MAX_HEADER = 16 << 20  # bytes of the header of a file of weights
+MAX_LISTED = 20  # folders in a folder
+LABEL_WIDTH = 12  # width of the name before a line's content
+
+
+RESULTS_OF_JOBS = {
+    "text": "text shards",
+    "counts": "word counts",
+    "vocab": "a vocabulary",
+    "pairs": "pair shards",
+    "statistics": "statistics of pairs",
+}
+"""What the finished folders of jobs are, by the kind in their manifests."""
+
+
+class Folder:
+    """A folder, and what it holds. `names` are those of files and folders."""
+
+    def __init__(self, path: str):
+        self.path = path
+        self.names = set(storage.names(path))
+
+    def at(self, *names: str) -> str:
+        return storage.join(self.path, *names)
+
+    def read(self, name: str) -> Any:
+        """Return the content of a JSON or TOML file; empty if there is none, or if it is damaged."""
+        if name not in self.names or storage.size(self.at(name)) > MAX_FILE:
+            return {}
+        try:
+            text = storage.read(self.at(name)).decode("utf-8-sig")
+            content = tomllib.loads(text) if name.endswith(".toml") else json.loads(text)
+        except (ValueError, RecursionError):
+            return {}
+        return table(content)
+
+    @cached_property
+    def results(self) -> Any:
+        return self.read(RESULTS)
+
+    @property
+    def quoted(self) -> str:
+        return shlex.quote(self.path)
+
+
+class Kind(NamedTuple):
+    """A kind of folder. what: its name. is_one: by what it holds. lines: what it holds, and what is next."""
+
+    what: str
+    is_one: Callable[[Folder], bool]
+    lines: Callable[[Folder], Iterator[str]]
+
+
+def table(value: object) -> dict[str, Any]:
+    """Return a value that should be a table; an empty one if it is something else."""
+    return value if isinstance(value, dict) else {}
+
+
+def labeled(name: str, text: object) -> str:
+    """Return a name and its text, which starts at the same column in every line."""
+    return f"{name:<{LABEL_WIDTH - 1}} {text}"
+
+
+def next_is(*commands: str) -> Iterator[str]:
+    """Yield lines with what to type next."""
+    for number, command in enumerate(commands):
+        yield labeled("" if number else "next", command)
+
+
+def kind_of(folder: Folder) -> Kind | None:
+    """Return the kind of a folder, None if it is none of ours and no model."""
+    return next((kind for kind in KINDS if kind.is_one(folder)), None)
+
+
+def is_file(path: str) -> bool:
+    filesystem, name = storage.filesystem(path)
+    with storage.storage_errors_of(path):
+        return filesystem.isfile(name)
+
+
+def what_is(path: str) -> str:
+    """Return what a folder is; empty for a file, and if it is none of ours and no model."""
+    if is_file(path):
+        return ""
+    folder = Folder(path)
+    kind = kind_of(folder)
+    if kind is not None:
+        return kind.what
+    return RESULTS_OF_JOBS.get(str(folder.read(NAME).get("kind")), "")
+
+
+def _has(name: str) -> Callable[[Folder], bool]:
+    return lambda folder: name in folder.names
+
+
+def _of_start(folder: Folder) -> Iterator[str]:
+    plan, steps = folder.read(PLAN), folder.read("steps.json")
+    source = table(plan.get("start")).get("folder", "?")
+    yield labeled("text", source)
+    done = [name for name, step in steps.items() if table(step).get("is_done")]
+    yield labeled("done", ", ".join(done) or "nothing yet")
+    yield from results_inside(folder)
+    again = f"clozeline start {shlex.quote(str(source))} --output {folder.quoted}"
+    has_model = CONFIG in Folder(folder.at("hf")).names
+    uses = _uses_of_model(shlex.quote(folder.at("hf"))) if has_model else ()
+    yield from next_is(f"{again}    continues, or repeats what a change of {PLAN} concerns", *uses)
+
+
+def _of_checkpoint(folder: Folder) -> Iterator[str]:
+    state = folder.read(STATE)
+    yield labeled("step", f"{_number(state.get('step'))} after {_number(state.get('tokens'))} tokens")
+    size = sum(storage.sizes(folder.path).values())
+    yield labeled("files", f"{len(folder.names)}, {size:,} bytes")
+    run = folder.path.rsplit("/checkpoints", 1)[0]
+    yield from next_is(
+        f"clozeline export {shlex.quote(run)} --step {state.get('step', 'N')} --output DIR    checks it, and writes "
+        "its model"
+    )
+
+
+def _of_run(folder: Folder) -> Iterator[str]:
+    recipe = folder.read(RECIPE)
+    model, data, run = (table(recipe.get(name)) for name in ("model", "data", "run"))
+    yield labeled(
+        "model",
+        f"{model.get('family', '?')}, {model.get('num_hidden_layers', '?')} layers of {model.get('hidden_size', '?')}",
+    )
+    yield labeled("pairs", data.get("pairs", "?"))
+    lines = _last_lines(folder)
+    step = max((int(line["step"]) for line in lines if _is_number(line.get("step"))), default=0)
+    whole = run.get("max_steps")
+    yield labeled("progress", f"step {step:,}" + (f" of {whole:,}" if isinstance(whole, int) else ""))
+    yield from _losses(lines)
+
+    kept = storage.names(folder.at("checkpoints"), "step-")
+    newest = f", the newest {kept[-1]}" if kept else ""
+    yield labeled("checkpoints", f"{len(kept)}{newest}")
+    if "report.html" in folder.names:
+        yield labeled("report", folder.at("report.html"))
+    if not kept or (isinstance(whole, int) and step < whole):
+        yield from next_is("the command that began it continues it")
+    if kept:
+        yield from next_is(f"clozeline export {folder.quoted} --output {shlex.quote(folder.path + '_hf')}")
+
+
+def _losses(lines: list[dict[str, Any]]) -> Iterator[str]:
+    for name, keys in (
+        ("loss", ("mlm_loss", "loss")),
+        ("held out", ("eval_mlm_loss_masked", "eval_mlm_loss", "eval_loss")),
+    ):
+        found = [line[key] for line in lines for key in keys[:1] if _is_number(line.get(key))]
+        found = found or [line[key] for line in lines for key in keys if _is_number(line.get(key))]
+        if found:
+            frequencies = [line["eval_unigram_loss"] for line in lines if _is_number(line.get("eval_unigram_loss"))]
+            more = f"; word frequencies alone give {frequencies[-1]:.2f}" if frequencies and name == "held out" else ""
+            yield labeled(name, f"{found[-1]:.2f} nats{more}")
+
+
+def _last_lines(folder: Folder) -> list[dict[str, Any]]:
+    """Return the objects in the last lines of the metrics."""
+    if METRICS not in folder.names:
+        return []
+    url = folder.at(METRICS)
+    size = storage.size(url)
+    (tail,) = storage.read_ranges([storage.ByteRange(url, max(0, size - TAIL), size)])
+    lines = []
+    for line in tail.split(b"\n"):
+        try:
+            content = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(content, dict):
+            lines.append(content)
+    return lines
+
+
+def _of_suite(folder: Folder) -> Iterator[str]:
+    results = folder.results
+    yield labeled("suite", results.get("suite") or "a probe")
+    for label, average in table(results.get("averages")).items():
+        score = table(table(average).get("spread")).get("mean")
+        yield labeled("encoder", f"{label}" + (f": {score:.4f} on average" if _is_number(score) else ""))
+    yield labeled("tables", f"{folder.at('table.md')}, {folder.at('report.html')}")
+    yield from next_is("the command that made it adds tasks, encoders and seeds")
+
+
+def _of_finetuning(folder: Folder) -> Iterator[str]:
+    results, task = folder.results, folder.read(TASK)
+    name = results.get("task") or task.get("name", "?")
+    yield labeled("task", f"{name} ({results.get('kind') or task.get('kind', '?')})")
+    if not results:
+        seeds = [seed for seed in sorted(folder.names) if seed.startswith("seed-")]
+        yield labeled("progress", f"unfinished; begun: {', '.join(seeds) or 'no seed'}")
+        yield from next_is("the command that began it continues it")
+        return
+
+    yield labeled("encoder", results.get("encoder", "?"))
+    for set_name, scores in table(results.get("summary")).items():
+        means = {metric: table(spread).get("mean") for metric, spread in table(scores).items()}
+        yield labeled(set_name, "  ".join(f"{name} {mean:.4f}" for name, mean in means.items() if _is_number(mean)))
+    yield labeled("report", folder.at("report.html"))
+    if "hf" in folder.names:
+        yield from next_is(f"transformers' from_pretrained({folder.at('hf')!r}) opens the best seed's model")
+
+
+def _of_model(folder: Folder) -> Iterator[str]:
+    config = folder.read(CONFIG)
+    classes = config.get("architectures")
+    name = classes[0] if isinstance(classes, list) and classes else "?"
+    yield labeled("model", f"{name} ({config.get('model_type', '?')})")
+    shape = ("num_hidden_layers", "hidden_size", "num_attention_heads", "max_position_embeddings", "vocab_size")
+    yield labeled("shape", "  ".join(f"{key}={config[key]}" for key in shape if key in config))
+    parameters = sum(_parameters(folder.at(one)) for one in sorted(folder.names) if one.endswith(".safetensors"))
+    if parameters:
+        yield labeled("weights", f"{parameters:,} parameters")
+    elif not any(one.endswith((".bin", ".safetensors")) for one in folder.names):
+        yield labeled("weights", "none: there is no *.safetensors")
+    if TOKENIZER_FILE not in folder.names and not {"vocab.txt", "vocab.json"} & folder.names:
+        yield labeled("tokenizer", f"none: there is no {TOKENIZER_FILE}")
+    yield from next_is(*_uses_of_model(folder.quoted))
+
+
+def _uses_of_model(path: str) -> tuple[str, str]:
+    return (
+        f"clozeline finetune {path} --task TASK.toml --output DIR",
+        f"clozeline train --config adapt_domain --set model.init_from={path} ...    continues it on other text",
+    )
+
+
+def _parameters(url: str) -> int:
+    """Return how many numbers a file of safetensors holds, by its header; 0 if that is damaged."""
+    (start,) = storage.read_ranges([storage.ByteRange(url, 0, 8)])
+    length = int.from_bytes(start, "little")
+    if length > MAX_HEADER:
+        return 0
+    (header,) = storage.read_ranges([storage.ByteRange(url, 8, 8 + length)])
+    try:
+        tensors = json.loads(header)
+        return sum(math.prod(one["shape"]) for key, one in tensors.items() if key != "__metadata__")
+    except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        return 0
+
+
+def _of_unfinished(folder: Folder) -> Iterator[str]:
+    yield labeled("holds", f"pieces that the next attempt reuses; there is no {NAME} yet")
+    yield from next_is("the command that began it continues it; while it runs, wait for it")
+
+
+def _of_tokenizer(folder: Folder) -> Iterator[str]:
+    yield from tokenizer_lines(folder.at(TOKENIZER_FILE))
+    yield from next_is(f"clozeline pairs --text TEXT --vocab {folder.quoted} --output DIR --objective full_sentences")
+
+
+def _of_nothing(folder: Folder) -> Iterator[str]:
+    yield from next_is("clozeline start YOUR_TEXTS --output " + folder.quoted)
+
+
+KINDS = (
+    Kind("a folder of `clozeline start`", _has(PLAN), _of_start),
+    Kind("a checkpoint", _has(STATE), _of_checkpoint),
+    Kind("the folder of a run", lambda it: RECIPE in it.names and not it.names.isdisjoint(OF_RUNS), _of_run),
+    Kind("the output of a suite", lambda it: "scores" in it.results, _of_suite),
+    Kind("the output of a fine-tuning", lambda it: "task" in it.results or it.names >= {TASK, INPUTS}, _of_finetuning),
+    Kind("a model in the Hugging Face format", _has(CONFIG), _of_model),
+    Kind(
+        "the folder of a job that is not finished",
+        lambda it: NAME not in it.names and any(name.startswith(UNFINISHED) for name in it.names),
+        _of_unfinished,
+    ),
+    Kind("a tokenizer", lambda it: TOKENIZER_FILE in it.names and NAME not in it.names, _of_tokenizer),
+    Kind("an empty folder", lambda it: not it.names, _of_nothing),
+)
+"""The kinds of folders, in the order in which they are tried: a run may lie in a folder of `start`."""
+
+
+def results_inside(folder: Folder) -> Iterator[str]:
+    """Yield a line for each folder inside that is one of ours."""
+    found = [(name, what_is(folder.at(name))) for name in sorted(folder.names)[:MAX_LISTED] if "." not in name]
+    yield from (labeled(name, what) for name, what in found if what not in ("", "an empty folder"))
+
+
+def tokenizer_lines(url: str) -> Iterator[str]:
+    """Yield what a tokenizer.json holds. Raises DataError if it is damaged."""
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_str(storage.read(url).decode())
+    except Exception as error:  # the package raises plain Exception
+        raise DataError(f"{url} is no tokenizer that can be read: {error}.") from error
+    yield labeled("tokenizer", f"{type(tokenizer.model).__name__}, {tokenizer.get_vocab_size():,} tokens")
+    special = [token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special]
+    yield labeled("special", " ".join(special[:10]) or "none")
+
+
+def _number(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else "?"
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15

@@ -1,0 +1,126 @@
+"""What `inspect` says of what is no finished result of the pipeline: a folder of another kind, a file, or a corpus."""
+
+from __future__ import annotations
+
+import shlex
+import tomllib
+from collections.abc import Iterator
+
+from pipeline.folder_kinds import (
+    CONFIG,
+    LABEL_WIDTH,
+    METRICS,
+    RESULTS,
+    STATE,
+    Folder,
+    is_file,
+    kind_of,
+    labeled,
+    next_is,
+    results_inside,
+    tokenizer_lines,
+    what_is,
+)
+from pipeline.look import documents_of, look_at, look_lines
+from schemas import storage
+from schemas.errors import DataError, UsageError
+from schemas.manifest import NAME
+from schemas.vocabulary import TOKENIZER_FILE
+
+EXCERPT = 200  # characters of a document
+
+
+def explain(path: str, rows: int) -> Iterator[str]:
+    """Yield lines on a folder or a file that is no finished result of the pipeline.
+
+    Raises DataError if it does not exist, or if it is text that cannot be read.
+    """
+    if not storage.exists(path):
+        raise DataError(f"{path} does not exist. Give a folder or a file that a command wrote, a model or a corpus.")
+
+    if is_file(path):
+        yield from _of_file(path, rows)
+        return
+    folder = Folder(path)
+    kind = kind_of(folder)
+    if kind is not None:
+        yield f"{path}: {kind.what}"
+        yield from kind.lines(folder)
+        return
+
+    inside = list(results_inside(folder))
+    if inside:
+        yield f"{path}: a folder with results. `clozeline inspect` says more of each"
+        yield from inside
+    else:
+        yield from _of_text(path, rows)
+
+
+SETTINGS = {
+    "corpus": ("corpora for --inputs", "clozeline shard --inputs {path} --output DIR"),
+    "shard": (
+        "the plan of `clozeline start`",
+        "the command in its first lines, which `clozeline inspect` of its folder prints, too",
+    ),
+    "model": ("a recipe", "clozeline train --config {path}"),
+    "tasks": ("a suite", "clozeline suite FOLDER --suite {path} --output DIR"),
+    "minimal_pairs": ("a suite", "clozeline suite FOLDER --suite {path} --output DIR"),
+    "kind": ("a task", "clozeline finetune FOLDER --task {path} --output DIR"),
+    "rules": ("rules for --filters", "clozeline shard --input FILES --filters {path} --output DIR"),
+    "sets": ("rules for --filters", "clozeline shard --input FILES --filters {path} --output DIR"),
+}
+"""What a TOML file is that has this key, and what takes it."""
+
+
+def _of_file(path: str, rows: int) -> Iterator[str]:
+    folder, _, name = path.rpartition("/")
+    if name == TOKENIZER_FILE:
+        yield f"{path}: a tokenizer"
+        yield from tokenizer_lines(path)
+        yield from next_is(f"clozeline inspect {shlex.quote(folder or '.')}")
+    elif name.endswith(".toml"):
+        yield from _of_settings(path)
+    elif name.endswith(".html"):
+        yield from (f"{path}: a page", *next_is("open it with a browser"))
+    elif name in (NAME, METRICS, RESULTS, CONFIG, STATE):
+        yield f"{path}: a part of {what_is(folder or '.') or 'its folder'}"
+        yield from next_is(f"clozeline inspect {shlex.quote(folder or '.')}")
+    else:
+        yield from _of_text(path, rows)
+
+
+def _of_settings(path: str) -> Iterator[str]:
+    try:
+        content = tomllib.loads(storage.read(path).decode("utf-8-sig"))
+    except ValueError as error:
+        raise DataError(f"{path} is not TOML: {error}.") from error
+    what, command = next((SETTINGS[key] for key in SETTINGS if key in content), ("a TOML file, none of ours", ""))
+    yield f"{path}: {what}"
+    if what == SETTINGS["corpus"][0]:
+        from pipeline.readers.corpora import read_corpora
+
+        for corpus in read_corpora(path):
+            yield labeled(corpus.name[:LABEL_WIDTH], f"{', '.join(corpus.patterns)}  {corpus.license}".rstrip())
+    else:
+        yield labeled("sections", ", ".join(key for key in content if isinstance(content[key], dict | list)) or "none")
+    if command:
+        yield from next_is(command.format(path=shlex.quote(path)))
+
+
+def _of_text(path: str, rows: int) -> Iterator[str]:
+    """Yield what a corpus holds, as `clozeline start` sees it, and the beginnings of some documents."""
+    try:
+        look = look_at(path)
+    except UsageError as error:  # nothing is wrong: it is no text
+        raise DataError(str(error)) from error
+    yield from look_lines(path, look)
+    for document in documents_of(path, look, rows):
+        text = " ".join(document.text[: 2 * EXCERPT].split())[:EXCERPT]
+        yield labeled("document", f"{text} ..." if len(document.text) > EXCERPT else text)
+
+    flags = "" if look.text_key == "text" else f" --text_key {shlex.quote(look.text_key)}"
+    flags += "" if look.text_layout == "blank_line" else f" --text_layout {look.text_layout}"
+    yield from next_is(
+        f"clozeline start {shlex.quote(path)}    all steps to an encoder",
+        f"clozeline shard --input {shlex.quote(path)} --output DIR{flags}    the first of them",
+    )

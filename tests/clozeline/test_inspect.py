@@ -1,0 +1,105 @@
+"""`clozeline inspect`: any folder or file is named in a few lines, with what to do next."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from safetensors.numpy import save_file
+
+METRICS = '{"step": 40, "mlm_loss": 4.5}\n{"step": 40, "eval_mlm_loss_masked": 4.25, "eval_unigram_loss": 6.5}\n{"st'
+RECIPE = (
+    "[model]\nfamily = 'bert'\nnum_hidden_layers = 2\nhidden_size = 64\n[data]\npairs = 'p'\n[run]\nmax_steps = 80\n"
+)
+RESULTS = {
+    "task": "films",
+    "kind": "sentence",
+    "encoder": "hf",
+    "summary": {"test": {"accuracy": {"mean": 0.75}}},
+}
+SUITE = {"suite": "glue", "scores": {}, "averages": {"hf": {"spread": {"mean": 0.5}}}}
+CONFIG = {"architectures": ["BertForMaskedLM"], "model_type": "bert", "hidden_size": 64}
+START = {"clozeline.toml": "[start]\nfolder = 'my texts'\n", "steps.json": {"shard": {"is_done": True}}}
+
+FOLDERS: dict[str, tuple[dict[str, Any], list[str], str]] = {
+    "run": (
+        {"recipe.toml": RECIPE, "metrics.jsonl": METRICS, "checkpoints/step-00000040/state.json": {}},
+        ["the folder of a run", "bert, 2 layers of 64", "step 40 of 80", "4.25 nats; word frequencies alone give 6.50"],
+        "clozeline export {at}/run --output {at}/run_hf",
+    ),
+    "checkpoint": (
+        {"state.json": {"step": 40, "tokens": 1200}, "manifest.json": {}},
+        ["a checkpoint", "40 after 1,200 tokens"],
+        "clozeline export {at}/checkpoint --step 40 --output DIR",
+    ),
+    "model": ({"config.json": CONFIG}, ["a model in the Hugging Face format", "BertForMaskedLM"], "clozeline finetune"),
+    "tuned": ({"results.json": RESULTS, "hf/config.json": CONFIG}, ["films", "accuracy 0.7500"], "from_pretrained("),
+    "tuning": (
+        {"task.toml": "name = 'films'\nkind = 'sentence'\n", "inputs.json": {}, "seed-0/x": ""},
+        ["unfinished; begun: seed-0"],
+        "the command that began it continues it",
+    ),
+    "suite": ({"results.json": SUITE}, ["the output of a suite", "hf: 0.5000 on average"], "the command that made it"),
+    "start": (START, ["a folder of `clozeline start`", "my texts", "shard"], "clozeline start 'my texts' --output"),
+    "unfinished": ({"_unfinished-12/piece": ""}, ["a job that is not finished"], "the command that began it continues"),
+    "empty": ({}, ["an empty folder"], "clozeline start YOUR_TEXTS --output {at}/empty"),
+    "books": (
+        {"a.txt": "The river is long. The house is small.\n", "page.png": "\x89PNG"},
+        ["2 files", "read", "left out", "The river is long."],
+        "clozeline start {at}/books",
+    ),
+    "damaged": ({"recipe.toml": "=", "metrics.jsonl": "[" * 10**5}, ["the folder of a run", "step 0"], "the command"),
+}
+"""Files of each folder, what is said of it, and what comes next."""
+
+
+def write(folder: Path, files: dict[str, object]) -> None:
+    folder.mkdir(parents=True)
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="latin-1")
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_folder_is_named_with_what_is_next(command, name: str, tmp_path: Path) -> None:
+    files, told, following = FOLDERS[name]
+    write(tmp_path / name, files)
+    done = command("inspect", tmp_path / name, "--rows", 1)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [text for text in told if text not in done.stdout] == []
+    last = done.stdout[done.stdout.index("\nnext ") :]
+    assert following.format(at=tmp_path) in last
+    assert done.stdout.count("\n") < 15
+
+
+def test_files_are_named_too(command, vocab: Path, pairs: Path, tmp_path: Path) -> None:
+    write(tmp_path / "my files", {"a.jsonl": '{"body": "Some words here."}\n', "corpora.toml": "", "run.toml": RECIPE})
+    folder = tmp_path / "my files"
+    (folder / "corpora.toml").write_text('[[corpus]]\nname = "wiki"\ninput = "wiki/*.txt"\nlicense = "CC0"\n')
+    pq.write_table(pa.table({"content": ["Words in a column."]}), folder / "a.parquet")
+    save_file({"a": np.zeros((3, 4), np.float32)}, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    shutil.copy(vocab / "tokenizer.json", folder)
+
+    shown = {name: command("inspect", folder / name).stdout for name in sorted(os.listdir(folder))}
+    assert "--text_key body" in shown["a.jsonl"] and "Some words here." in shown["a.jsonl"]
+    assert "--text_key content" in shown["a.parquet"]
+    assert "wiki/*.txt  CC0" in shown["corpora.toml"] and "clozeline shard --inputs '" in shown["corpora.toml"]
+    assert "a recipe" in shown["run.toml"]
+    assert "WordPiece, " in shown["tokenizer.json"] and "[MASK]" in shown["tokenizer.json"]
+    assert "a part of a model" in shown["config.json"]
+    assert "12 parameters" in command("inspect", folder).stdout
+
+    together = command("inspect", vocab, tmp_path / "none", pairs, "--rows", 1)
+    assert together.returncode == 3 and "1 of 3 cannot be shown" in together.stderr
+    assert f"clozeline pairs --text TEXT --vocab {vocab}" in together.stdout
+    assert f"{tmp_path}/none does not exist" in together.stdout
+    assert f"--set data.pairs={pairs}" in together.stdout

@@ -1,0 +1,115 @@
+"""What newcomers type by mistake: each gets one line with what to type instead, at once, and no traceback."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from clozeline.cli import COMMANDS, PIPELINE, explain_usage
+
+MISTAKES = {
+    # the command
+    "trian": (2, "there is no command trian. Did you mean train?"),
+    "--verion": (2, "Unknown flag --verion. Did you mean --version?"),
+    "completion tcsh": (2, "invalid choice: 'tcsh' (choose from bash, zsh, fish)"),
+    # start
+    "start https://example.com/a.txt": (2, "is a web address. Download it first"),
+    "start nope": (2, "nope matches no file. Check the path"),
+    "start {books}/a.png --output {out}": (2, "a.png holds no text that can be read: 1 x an image"),
+    "start {books} --hours ten": (2, "'ten' is not a number of hours above 0, such as 0.5"),
+    "start {books} --output {books}/out": (2, "is in the folder {books}, whose files are all read"),
+    "start {books}/a.txt {books}/b.txt": (2, "a pattern, quote it, so that the shell does not split or expand it"),
+    # text
+    "shard --input nope/*.txt --output {out}": (2, "--input nope/*.txt matches no file"),
+    "shard --input {books} --text-key body --output {out}": (2, "Unknown flag --text-key. Did you mean --text_key?"),
+    "shard --input {books} --output {out} --format txt": (2, "choose from auto, text, * Did you mean text?"),
+    "shard --input {books} --output {out} --filters gofer": (2, "'gofer' is not a set of rules. Did you mean gopher?"),
+    "shard --input {books} --output {out} --language inglish": (2, "Did you mean english?"),
+    "shard --input {books} --output {out} --encoding utf_9": (2, "Did you mean utf_8?"),
+    "shard --input {books} --output {books}": (2, "whose files are all read. Give --output another folder."),
+    # vocabulary and pairs
+    "vocab --text {text} --output {out} --model bpe --size 99": (2, "invalid choice: 'bpe' * Did you mean bytebpe?"),
+    "vocab --text {text} --output {out} --model wordpiece --size 8k": (2, "'8k' is not a whole number above 0"),
+    "vocab --text {pairs} --output {out} --model wordpiece --size 99": (
+        3,
+        "holds pairs, but text was expected",
+    ),
+    "pairs --text {text} --vocab {text} --output {out} --objective nsp": (3, "{text} holds no vocabulary"),
+    "pairs --text {text} --vocab {vocab} --output {out} --objective nsp --runer X": (2, "Did you mean --runner?"),
+    "statistics --pairs {pairs} {text} --output {out}": (2, "unexpected arguments: {text}"),
+    # training
+    "train --config tinny": (2, "--config tinny does not exist. Did you mean tiny?"),
+    "train tiny": (2, "required: --config. Did you mean --config tiny?"),
+    "train --config tiny --set data.pairs={text} --set run.output={out}": (
+        3,
+        "holds text, but pairs was expected",
+    ),
+    "train --config tiny --set optimiser.lr=1": (2, "unknown key optimiser. Did you mean optimizer?"),
+    "train --config tiny --set optimizer.learning_rate=1": (2, "[optimizer] has kind, lr, betas"),
+    "train --config tiny --set data.pairs {pairs}": (2, "without spaces, as in --set data.pairs={pairs}."),
+    "train --config tiny --learning_rate 1e-3": (2, "set with --set: --set optimizer.lr=VALUE."),
+    "train --config tiny --gpus 4": (2, "A launcher starts a process for each GPU: deepspeed --num_gpus N"),
+    "train --config tiny --resume": (2, "It is not needed: the same command continues what it began."),
+    "train --config tiny --config bert_base": (2, "--config is given twice, as tiny and as bert_base. Give it once."),
+    # the encoder
+    "export nope --output {out}": (2, "nope holds no checkpoint. Give the run.output of a recipe"),
+    "export run": (2, "the following arguments are required: --output. See `clozeline export --help`."),
+    "finetune bert-base --task glue/rte --output {out}": (2, "Run `hf download bert-base --local-dir"),
+    "suite {books} --suite gleu --output {out}": (2, "--suite gleu does not exist. Did you mean glue?"),
+    # look and check
+    "recipes bert-bas": (2, "There is no recipe bert-bas. Did you mean bert_base?"),
+    "doctor --confg tiny": (2, "Unknown flag --confg. Did you mean --config?"),
+    "inspect nope": (3, "nope does not exist. Give a folder or a file"),
+    "verify {books}": (3, "is not a finished folder: it holds no manifest.json"),
+}
+"""For each command line the exit code, and a part of the line on stderr, in which * stands for any text."""
+
+
+@pytest.fixture(scope="module")
+def books(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("books")
+    (folder / "a.txt").write_text("The river is long. The house is small.\n")
+    (folder / "b.txt").write_text("It was a good day in May.\n")
+    (folder / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(99))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
+    """Commands of the trainer end with their signals ignored."""
+    before = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    yield
+    for number, handler in before.items():
+        if handler is not None and signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
+
+
+def code_of(words: list[str]) -> int:
+    """Run a command as `clozeline` does, in this process."""
+    if words[0] not in COMMANDS:
+        return explain_usage(words)
+    program = COMMANDS[words[0]].program
+    main = import_module(program.partition(":")[0]).main
+    return main(words, prog="clozeline") if program == PIPELINE else main(words[1:], prog=f"clozeline {words[0]}")
+
+
+@pytest.mark.parametrize("typed", MISTAKES)
+def test_a_mistake_is_one_line_at_once(
+    typed: str, books: Path, text: Path, vocab: Path, pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, told = MISTAKES[typed]
+    places = {"books": books, "text": text, "vocab": vocab, "pairs": pairs, "out": tmp_path / "out"}
+    started = time.process_time()
+    assert code_of(typed.format(**places).split()) == code
+    assert time.process_time() - started < 5
+
+    said = capsys.readouterr().err
+    assert said.startswith("clozeline: ") and said.count("\n") == 1, said
+    assert re.search(re.escape(told.format(**places)).replace(r"\*", ".*"), said), said
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,65 @@
+"""The documentation as a site, its generated pages and its notebooks."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clozeline.start.document import sizes_page
+from tests.docs.conftest import Sandbox
+from tests.docs.pages import ROOT
+
+NOTEBOOKS = ROOT / "docs" / "notebooks"
+IN_ORDER = ("first_encoder", "look_at_data", "use_an_encoder")
+
+
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    """Every page is in the navigation, and every link and anchor leads somewhere."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert 'href="quickstart/#install"' in (tmp_path / "index.html").read_text(), "a link of the README to docs/"
+    assert (tmp_path / "notebooks" / "first_encoder.ipynb").exists()
+
+
+def test_the_page_of_sizes_is_up_to_date() -> None:
+    assert (ROOT / "docs" / "sizes.md").read_text(encoding="utf-8") == sizes_page(), "Run `make docs`."
+
+
+def test_notebooks_run_cell_by_cell(sandbox: Sandbox, capsys: pytest.CaptureFixture[str]) -> None:
+    """Python in this process, and commands as those of pages, in forks and with few steps."""
+    values: dict[str, object] = {}
+    for name in IN_ORDER:
+        for cell in json.loads((NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]:
+            code = "".join(cell["source"])
+            if code.startswith("!"):
+                for line in code.splitlines():
+                    sandbox.run_command(shlex.split(line.removeprefix("!")))
+            elif cell["cell_type"] == "code":
+                assert not cell["outputs"], "no output of a notebook is stored"
+                exec(compile(code, name, "exec"), values)
+
+    told = capsys.readouterr().out
+    for words in ("unigram_loss", "[MASK]", "'labels': (8, 64)", "'accuracy'"):
+        assert words in told, told
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(1200)
+def test_notebooks_run_in_jupyter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands have a terminal there, so one that asks a question would wait for its answer."""
+    nbclient = pytest.importorskip("nbclient", reason="pip install nbclient ipykernel")
+    import nbformat
+
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    for name in IN_ORDER:
+        notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
+        nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    assert (tmp_path / "out/topics/results.json").exists()
