@@ -50,6 +50,7 @@ EXTRAS = {
     "trainer": _TRAINER,
     "finetune": ("accelerate", *_TRAINER, "huggingface_hub", "sklearn", "transformers"),
     "export": ("filelock", "huggingface_hub", "safetensors", "tomli_w", "torch", "tqdm", "transformers"),
+    "onnx": ("onnx", "onnxruntime", "onnxscript"),
     "chinese": ("jieba",),
     "japanese": ("sudachidict_small", "sudachipy"),
     "thai": ("nlpo3", "pythainlp"),

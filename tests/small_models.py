@@ -15,6 +15,7 @@ from schemas.vocabulary_kinds import kind_of
 from trainer.config.load import load_recipe
 from trainer.config.sections import ModelSection
 from trainer.models.batch import PackedBatch
+from trainer.models.electra import PartModel
 from trainer.models.hf_config import AUTO_CLASSES, hf_config
 from trainer.models.hf_names import constant_tensors, to_hf
 from trainer.models.pretraining import PretrainingModel
@@ -65,7 +66,7 @@ def random_model(model: ModelSection, vocabulary: Vocabulary) -> PretrainingMode
     return built.eval()
 
 
-def write_hf(model: PretrainingModel, vocabulary: Vocabulary, folder: Path, **changes: object) -> Path:
+def write_hf(model: PartModel, vocabulary: Vocabulary, folder: Path, **changes: object) -> Path:
     """Write the model as a Hugging Face folder without a tokenizer. changes: keys of config.json to replace."""
     folder.mkdir(parents=True, exist_ok=True)
     config = hf_config(model.shape, vocabulary) | changes

@@ -55,7 +55,7 @@ def test_notebooks_run_cell_by_cell(sandbox: Sandbox, capsys: pytest.CaptureFixt
 def test_notebooks_run_in_jupyter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands have a terminal there, so one that asks a question would wait for its answer."""
     nbclient = pytest.importorskip("nbclient", reason="pip install nbclient ipykernel")
-    import nbformat
+    nbformat = pytest.importorskip("nbformat")
 
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")

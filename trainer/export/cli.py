@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import re
 import signal
 import sys
 from importlib.util import find_spec
 
 from schemas import storage
-from schemas.command_line import CommandParser, folder_path, positive
+from schemas.command_line import CommandParser, Flags, folder_path, positive
 from schemas.errors import INTERRUPTED, UsageError
 from trainer.command_line import exit_code_of
 from trainer.logs import logger, show_place
@@ -27,16 +28,29 @@ def _export(options: argparse.Namespace) -> None:
     if options.best and options.average > 1:
         raise UsageError("--average takes the last checkpoints, not the best one. Leave --best out.")
 
+    if options.private and not options.push_to_hub:
+        raise UsageError("--private is for --push_to_hub OWNER/NAME. Add that, or leave --private out.")
+
     is_installed = find_spec("safetensors") is not None
     if is_installed and not storage.names(storage.join(options.run, "checkpoints"), "step-"):
         raise UsageError(f"{options.run} holds no checkpoint. Give the run.output of a recipe that has been trained.")
 
     # This import loads torch, which takes seconds, so it waits until the flags are known to be valid.
     show_place(f"exporting {options.run}")
-    from trainer.export.convert import Writing, export
+    from trainer.export.convert import export
+    from trainer.export.folder import Writing
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    writing = Writing(options.overwrite, int(options.max_shard_gigabytes * 10**9), options.average)
+    writing = Writing(
+        overwrite=options.overwrite,
+        max_shard_bytes=int(options.max_shard_gigabytes * 10**9),
+        average=options.average,
+        pooling=options.sentence_transformers,
+        onnx=options.onnx,
+        license=options.license or "",
+        repository=options.push_to_hub or "",
+        private=options.private,
+    )
     logger.info("%s", export(options.run, options.output, options.step, options.best, writing))
 
 
@@ -65,7 +79,29 @@ def parser(prog: str = "python -m trainer.export") -> CommandParser:
     group.add_argument("--overwrite", action="store_true", help=what)
     what = "cut larger weights into several files of at most this size"
     group.add_argument("--max_shard_gigabytes", type=_gigabytes, default=5.0, metavar="GB", help=what)
+
+    group = top.add_argument_group("for other tools")
+    what = "add the files with which SentenceTransformer(HF_DIR) returns the mean of a text's tokens"
+    group.add_argument("--sentence_transformers", action="store_true", help=what)
+    what = 'add onnx/model.onnx, checked with ONNX Runtime; needs the extra "onnx", and is not for XLNet'
+    group.add_argument("--onnx", action="store_true", help=what)
+    _add_hub_flags(top.add_argument_group("the Hugging Face Hub"))
     return top
+
+
+def _add_hub_flags(group: Flags) -> None:
+    what = "upload the export to this repository too, with the token in HF_TOKEN or of `hf auth login`"
+    group.add_argument("--push_to_hub", metavar="OWNER/NAME", help=what)
+    group.add_argument("--private", action="store_true", help="create that repository as a private one")
+    what = "the model's license for its card, as the Hub spells it, such as apache-2.0"
+    group.add_argument("--license", type=_license, metavar="ID", help=what)
+
+
+def _license(text: str) -> str:
+    """Return an identifier that can stand in the card's header."""
+    if not re.fullmatch("[a-z0-9][a-z0-9.-]*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not an identifier of a license, such as apache-2.0 or cc-by-4.0")
+    return text
 
 
 def _gigabytes(text: str) -> float:

@@ -22,8 +22,6 @@ import json
 import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from math import prod
 from pathlib import Path
 
@@ -52,8 +50,20 @@ from trainer.config.phases import recipe_of_step
 from trainer.config.record import flatten
 from trainer.config.schema import Recipe
 from trainer.config.sections import START_KEYS
-from trainer.export.folder import INDEX_FILE, VERSION_KEY, check_output, publish_export, unfinished_folder, write_errors
-from trainer.export.model_card import model_card
+from trainer.export.folder import (
+    INDEX_FILE,
+    ONNX_FILE,
+    VERSION_KEY,
+    Writing,
+    check_output,
+    publish_export,
+    unfinished_folder,
+    write_errors,
+)
+from trainer.export.hub import check_access, push
+from trainer.export.model_card import model_card, versions
+from trainer.export.onnx_file import check_onnx, write_onnx
+from trainer.export.pooling import pooling_files
 from trainer.export.tokenizer import tokenizer_files
 from trainer.export.verify import check_export
 from trainer.models.electra import ModelPart, PartModel, parts_of
@@ -61,19 +71,6 @@ from trainer.models.hf_config import AUTO_CLASSES, hf_config
 from trainer.models.hf_names import constant_tensors, to_hf
 from trainer.models.pretraining import PretrainingModel
 from trainer.models.starting_weights import empty_model
-
-
-@dataclass(frozen=True)
-class Writing:
-    """How an export is written.
-
-    overwrite: an earlier export may be replaced. max_shard_bytes: the maximum bytes of weights in a file, by default
-    that of transformers. average: the number of last checkpoints whose weights are averaged.
-    """
-
-    overwrite: bool = False
-    max_shard_bytes: int = 5 * 10**9
-    average: int = 1
 
 
 def export(run: str, output: str, step: int | None = None, best: bool = False, writing: Writing | None = None) -> str:
@@ -85,42 +82,64 @@ def export(run: str, output: str, step: int | None = None, best: bool = False, w
     Raises UsageError if the run or the step does not exist or nothing may be exported to `output`, CheckpointError if
     the checkpoint does not verify, does not belong to the run folder or the exported model computes something else,
     DataError if the run's vocabulary is damaged, and StorageError if something cannot be written. `output` is then
-    unchanged, except after a failure while the checked files are being copied into it.
+    unchanged, except after a failure while the checked files are being copied into it, or to the Hub.
     """
     writing = writing or Writing()
     check_output(output, writing.overwrite, run)
+    if writing.repository:
+        check_access(writing.repository)
     steps = _steps_to_export(run, step, best, writing.average)
 
     with unfinished_folder(output) as unfinished, _local_run(run, steps) as folder:
-        checkpoints = [checkpoint_path(folder, one) for one in steps]
-        recipe = load_recipe(str(Path(folder, "recipe.toml")), [])
-        vocabulary_folder = Path(folder, VOCABULARY_FOLDER)
-        vocabulary = read_vocabulary(str(vocabulary_folder))
-        _check_belongs(checkpoints[-1], recipe, vocabulary)
-        model = read_model(checkpoints[-1], recipe_of_step(recipe, steps[-1]), vocabulary, checkpoints[:-1])
-
-        parts = parts_of(model)
-        tokenizer = tokenizer_files(vocabulary_folder, model.shape)
-        card = model_card(folder, checkpoints[-1], recipe, steps if writing.average > 1 else ())
-        with write_errors(output, unfinished, model):
-            for part in parts:
-                files = tokenizer | {"config.json": _config_json(part.model, vocabulary)}
-                _write_part(part, unfinished / part.subfolder, files, writing.max_shard_bytes)
-            (unfinished / "README.md").write_text(card, encoding="utf-8")
-
-        differences = [
-            check_export(unfinished / part.subfolder, part.model, vocabulary, vocabulary_folder) for part in parts
-        ]
+        family, checks = _fill(unfinished, output, folder, steps, writing)
+        files = [path.relative_to(unfinished).as_posix() for path in unfinished.rglob("*") if path.is_file()]
         publish_export(unfinished, output)
+
+        uploaded = ""
+        if writing.repository:
+            place = Path(storage.filesystem(output)[1]) if storage.is_local(output) else unfinished
+            uploaded = f" Uploaded to {push(place, files, output, writing.repository, writing.private)}."
 
     source = location(run, steps[-1])
     if writing.average > 1:
         source = f"the mean of steps {', '.join(map(str, steps))} of {run}"
-    checked = "not checked, because transformers is not installed"
+    return f"{output}: exported {source} ({checks}). Load it with transformers' {AUTO_CLASSES[family]}.{uploaded}"
+
+
+def _fill(unfinished: Path, output: str, folder: str, steps: Sequence[int], writing: Writing) -> tuple[str, str]:
+    """Write all files of an export and check them. Return the model's family, and what was checked, in words.
+
+    folder: the local run.
+    """
+    checkpoints = [checkpoint_path(folder, one) for one in steps]
+    recipe = load_recipe(str(Path(folder, "recipe.toml")), [])
+    if writing.onnx:
+        check_onnx(recipe.model.family)
+
+    vocabulary_folder = Path(folder, VOCABULARY_FOLDER)
+    vocabulary = read_vocabulary(str(vocabulary_folder))
+    _check_belongs(checkpoints[-1], recipe, vocabulary)
+    model = read_model(checkpoints[-1], recipe_of_step(recipe, steps[-1]), vocabulary, checkpoints[:-1])
+
+    parts = parts_of(model)
+    tokenizer = tokenizer_files(vocabulary_folder, model.shape)
+    averaged = steps if writing.average > 1 else ()
+    card = model_card(folder, checkpoints[-1], recipe, averaged, writing)
+    with write_errors(output, unfinished, model):
+        for part in parts:
+            files = tokenizer | {"config.json": _config_json(part.model, vocabulary)}
+            _write_part(part, unfinished / part.subfolder, files, writing.max_shard_bytes)
+        extra = pooling_files(model.shape) if writing.pooling else {}
+        _write_files(extra | {"README.md": card.encode()}, unfinished)
+
+    differences = [check_export(unfinished / one.subfolder, one.model, vocabulary, vocabulary_folder) for one in parts]
+    checks = "not checked, because transformers is not installed"
     if None not in differences:
-        checked = f"checked, to {max(filter(None, differences), default=0.0):.0e}"
-    auto_class = AUTO_CLASSES[model.shape.family]
-    return f"{output}: exported {source} ({checked}). Load it with transformers' {auto_class}."
+        checks = f"checked, to {max(filter(None, differences), default=0.0):.0e}"
+    if writing.onnx:
+        with write_errors(output, unfinished, model):
+            checks += f"; {ONNX_FILE} to {write_onnx(unfinished, parts[0].model, vocabulary):.0e}"
+    return model.shape.family, checks
 
 
 # Which checkpoints
@@ -261,7 +280,12 @@ def _write_part(part: ModelPart, folder: Path, files: dict[str, bytes], max_shar
     folder.mkdir(exist_ok=True)
     weights = {name: parameter.detach() for name, parameter in part.model.named_parameters()}
     write_weights(to_hf(weights, part.model.shape) | constant_tensors(part.model.shape), folder, max_shard_bytes)
+    _write_files(files, folder)
+
+
+def _write_files(files: Mapping[str, bytes], folder: Path) -> None:
     for name, content in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(content)
 
 
@@ -288,10 +312,9 @@ def _config_json(model: PartModel, vocabulary: Vocabulary) -> bytes:
     config = hf_config(model.shape, vocabulary)
     config["dtype"] = "float32"
 
-    # This key must always be present, because --overwrite recognizes an export by it. Without an installed package,
-    # there is no version.
-    config[VERSION_KEY] = "unknown"
-    for key, package in ((VERSION_KEY, "clozeline"), ("transformers_version", "transformers")):
-        with contextlib.suppress(PackageNotFoundError):
-            config[key] = version(package)
+    # This key must always be present, because --overwrite recognizes an export by it.
+    installed = versions()
+    config[VERSION_KEY] = installed.get("clozeline", "unknown")
+    if "transformers" in installed:
+        config["transformers_version"] = installed["transformers"]
     return (json.dumps(config, indent=2) + "\n").encode()

@@ -16,6 +16,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import BaseFileLock
@@ -32,11 +33,39 @@ from trainer.models.pretraining import PretrainingModel
 from trainer.permissions import follow_umask
 
 INDEX_FILE = "model.safetensors.index.json"
-EXPORT_FILES = {"config.json", "model.safetensors", INDEX_FILE, "README.md"} | TOKENIZER_FILES
+ONNX_FILE = "onnx/model.onnx"
+MODULES_FILE = "modules.json"
+SENTENCE_FILE = "sentence_bert_config.json"
+POOLING_FILE = "1_Pooling/config.json"
+EXPORT_FILES = {"config.json", "model.safetensors", INDEX_FILE, "README.md", MODULES_FILE, SENTENCE_FILE}
+EXPORT_FILES |= TOKENIZER_FILES
 """File names of an export, besides those that match SHARD. --overwrite replaces or removes these files."""
+NESTED_FILES = (ONNX_FILE, f"{ONNX_FILE}.data", POOLING_FILE)
+"""Files of an export that lie in folders of it, besides those of ELECTRA's generator."""
 SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
 VERSION_KEY = "clozeline_version"
 """The key of config.json by which an export is recognized."""
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How an export is written.
+
+    overwrite: an earlier export may be replaced. max_shard_bytes: the maximum bytes of weights in a file, by default
+    that of transformers. average: the number of last checkpoints whose weights are averaged.
+    pooling: add what sentence-transformers needs. onnx: add an ONNX file.
+    license: that of the model, as the Hub spells it, for the card. repository: OWNER/NAME on the Hub to upload to, or
+    "" for none. private: create it as one that only its owner sees.
+    """
+
+    overwrite: bool = False
+    max_shard_bytes: int = 5 * 10**9
+    average: int = 1
+    pooling: bool = False
+    onnx: bool = False
+    license: str = ""
+    repository: str = ""
+    private: bool = False
 
 
 def check_output(output: str, overwrite: bool, run: str) -> None:
@@ -161,17 +190,18 @@ def _replace_files(folder: Path, output: str) -> None:
     for name in _files_of_export(output):
         if name not in files:
             storage.remove(storage.join(output, name))
-    generator = storage.join(output, GENERATOR_FOLDER)
-    if storage.exists(generator) and not storage.names(generator):
-        storage.remove(generator)
+    for subfolder in (GENERATOR_FOLDER, *(name.partition("/")[0] for name in NESTED_FILES)):
+        place = storage.join(output, subfolder)
+        if storage.exists(place) and not storage.names(place):
+            storage.remove(place)
 
     for name in files:
         move_file(folder / name, storage.join(output, name))
 
 
 def _files_of_export(output: str) -> list[str]:
-    """Return the files of an earlier export in a folder. Those of its generator have names with a slash."""
-    files: list[str] = []
+    """Return the files of an earlier export in a folder. Those of its subfolders have names with a slash."""
+    files = [name for name in NESTED_FILES if _is_export(output) and storage.exists(storage.join(output, name))]
     for subfolder in ("", f"{GENERATOR_FOLDER}/"):
         place = storage.join(output, subfolder) if subfolder else output
         if _is_export(place):

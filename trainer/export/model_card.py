@@ -6,9 +6,12 @@ templates/model_card.md.jinja.
 
 from __future__ import annotations
 
+import contextlib
 import html
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from schemas.pages import render_markdown
@@ -17,6 +20,7 @@ from trainer.checkpoint.format import read_state
 from trainer.checkpoint.text_facts import read_text_facts
 from trainer.config.record import public_changes, public_recipe, shown_value
 from trainer.config.schema import Recipe
+from trainer.export.folder import Writing
 from trainer.logs import logger
 from trainer.metrics.log import Figures, is_evaluation, read_lines, skipped_note
 from trainer.metrics.sums import REPLACED_TOKEN_NAMES
@@ -26,6 +30,9 @@ from trainer.models.hf_config import ARCHITECTURES, AUTO_CLASSES
 TEMPLATE = "model_card.md.jinja"
 PIPELINES = {"AutoModelForCausalLM": "text-generation"}
 """transformers' pipelines other than fill-mask, by the Auto class of the family."""
+
+LANGUAGE_CODE = re.compile("[a-z]{2,3}")
+"""ISO 639, which the Hub knows languages by."""
 
 SHOWN = ("loss", "mlm_loss", "mlm_accuracy", "pair_loss", "pair_accuracy", *REPLACED_TOKEN_NAMES, "tokens_per_second")
 """The training metrics on the card, in order."""
@@ -56,14 +63,18 @@ class LastMetrics:
     note: str = ""
 
 
-def model_card(run: str, checkpoint: Path, recipe: Recipe, averaged: Sequence[int] = ()) -> str:
+def model_card(
+    run: str, checkpoint: Path, recipe: Recipe, averaged: Sequence[int] = (), writing: Writing | None = None
+) -> str:
     """Return the card, as Markdown, of one checkpoint of a run. Raises CheckpointError if its state cannot be read.
 
     run: the local folder. averaged: the steps whose weights were averaged; empty if only the checkpoint's are exported.
     """
+    writing = writing or Writing()
     state = read_state(checkpoint)
     # Fingerprints identify the content that the model was trained on without naming a path.
     pairs = list(dict.fromkeys([*state.earlier_data, *state.identity["data"]]))
+    texts = texts_of(run, pairs)
     return render_markdown(
         "trainer.export",
         TEMPLATE,
@@ -72,13 +83,17 @@ def model_card(run: str, checkpoint: Path, recipe: Recipe, averaged: Sequence[in
         width=recipe.model.hidden_size,
         architecture=ARCHITECTURES[recipe.model.family],
         has_generator=FAMILIES[recipe.model.family].replaced_tokens,
+        has_pair_head=FAMILIES[recipe.model.family].pair_head,
         pipeline=PIPELINES.get(AUTO_CLASSES[recipe.model.family], "fill-mask"),
         step=state.step,
         averaged=averaged,
         max_steps=recipe.run.max_steps,
         tokens=state.tokens,
         origin=origin_of(recipe),
-        texts=texts_of(run, pairs),
+        texts=texts,
+        languages=languages_of(texts),
+        writing=writing,
+        versions=versions(),
         cell=cell,
         pairs_fingerprints=pairs,
         vocabulary_fingerprint=state.identity["vocabulary"],
@@ -100,6 +115,25 @@ def texts_of(run: str, pairs: Sequence[str]) -> list[TextFacts]:
     known = read_text_facts(run)
     found = [known[fingerprint] for fingerprint in pairs if fingerprint in known]
     return list({facts.fingerprint: facts for facts in found}.values())
+
+
+def languages_of(texts: Sequence[TextFacts]) -> list[str]:
+    """Return the codes of the languages that texts were made in, or that at least 1% of their documents have."""
+    found: dict[str, None] = {}
+    for text in texts:
+        if text.language != "auto":
+            found[text.language] = None
+        found |= {name: None for name, documents in text.languages if 100 * documents >= text.documents}
+    return [name for name in found if LANGUAGE_CODE.fullmatch(name)]
+
+
+def versions() -> dict[str, str]:
+    """Return the installed versions of what writes an export, by package."""
+    found = {}
+    for package in ("clozeline", "torch", "transformers", "tokenizers"):
+        with contextlib.suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
 
 
 def cell(text: str) -> str:

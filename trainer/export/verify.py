@@ -57,15 +57,7 @@ def check_export(folder: Path, model: PartModel, vocabulary: Vocabulary, vocabul
         return None
 
     check_rows(check_tokenizer(folder, vocabulary), vocabulary_folder, vocabulary, model.shape)
-    import transformers
-
-    progress = transformers.utils.logging
-    shows_progress = progress.is_progress_bar_enabled()
-    progress.disable_progress_bar()
-    auto_class = getattr(transformers, AUTO_CLASSES[model.shape.family])
-    exported = auto_class.from_pretrained(folder, dtype=torch.float32).eval()
-    if shows_progress:
-        progress.enable_progress_bar()
+    exported = load_exported(folder, model.shape.family)
     differences = [difference(exported, model, row) for row in sample_rows(model, vocabulary)]
 
     # torch's maximum of values with a NaN is NaN, which Python's max could lose, and a comparison with NaN is False.
@@ -78,6 +70,19 @@ def check_export(folder: Path, model: PartModel, vocabulary: Vocabulary, vocabul
             "transformers in constraints.txt, and report this."
         )
     return largest
+
+
+def load_exported(folder: Path, family: str) -> Any:
+    """Return the model of a folder, loaded by the Auto class of its family, in float32, without a progress bar."""
+    import transformers
+
+    progress = transformers.utils.logging
+    shows_progress = progress.is_progress_bar_enabled()
+    progress.disable_progress_bar()
+    model = getattr(transformers, AUTO_CLASSES[family]).from_pretrained(folder, dtype=torch.float32).eval()
+    if shows_progress:
+        progress.enable_progress_bar()
+    return model
 
 
 def check_tokenizer(folder: Path, vocabulary: Vocabulary) -> Any:
@@ -152,7 +157,7 @@ def difference(exported: Any, model: PartModel, batch: PackedBatch) -> float:
     """Return the largest absolute difference of the two models' logits, divided by the largest logit if above 1."""
     if isinstance(model, PretrainingModel) and model.shape.two_streams:
         both = logit_pairs(exported, model, batch)
-        return float(torch.stack([_relative_difference(logits, ours) for logits, ours in both]).max())
+        return float(torch.stack([relative_difference(logits, ours) for logits, ours in both]).max())
 
     inputs = {"input_ids": batch.ids_T[None], "attention_mask": torch.ones_like(batch.ids_T[None])}
     if model.shape.type_vocab_size > 1:
@@ -165,7 +170,7 @@ def difference(exported: Any, model: PartModel, batch: PackedBatch) -> float:
         expected.append(pair_S2)
 
     pairs = zip(output[: len(expected)], expected, strict=True)
-    return float(torch.stack([_relative_difference(logits, ours) for logits, ours in pairs]).max())
+    return float(torch.stack([relative_difference(logits, ours) for logits, ours in pairs]).max())
 
 
 @torch.inference_mode()
@@ -193,7 +198,8 @@ def logit_pairs(exported: Any, model: PretrainingModel, batch: PackedBatch) -> l
     return [*pairs, (theirs_KV, ours_KV)]
 
 
-def _relative_difference(logits: Tensor, expected: Tensor) -> Tensor:
+def relative_difference(logits: Tensor, expected: Tensor) -> Tensor:
+    """Return the largest absolute difference, divided by the largest expected value if that is above 1, as ()."""
     scale = expected.abs().max().clamp(min=1)
     return (logits - expected).abs().max() / scale
 

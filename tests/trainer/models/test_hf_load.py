@@ -228,7 +228,7 @@ def test_dropout_is_the_recipe_s(vocab: Path, byte_vocab: Path, tmp_path: Path, 
     published = parts_of(random_model(section(family), vocabulary))[0].model
     rates = {key: 0.3 for key in hf_config(published.shape, vocabulary) if "dropout" in key}
     rates.pop("token_dropout", None)  # ESM's, which says how embeddings are scaled
-    folder = write_hf(published, vocabulary, tmp_path, **rates)  # type: ignore[arg-type]
+    folder = write_hf(published, vocabulary, tmp_path, **rates)
 
     fresh = parts_of(build_model(section(family), vocabulary.size, 5))[0].model
     assert rates and warm_start(fresh, str(folder), vocabulary) == []

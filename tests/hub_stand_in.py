@@ -1,0 +1,117 @@
+"""A stand-in for the Hugging Face Hub on this machine: as much of its HTTP API as an upload needs.
+
+Tokens are `write`, of a user `me`, and `read`, which may not write. It takes every file in the commit itself, as the
+Hub takes small ones. Large ones would go to a second store, whose protocol is huggingface_hub's matter.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+class Hub(ThreadingHTTPServer):
+    """repositories: whether each is private. files: the content of their files. commits: how many were made."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.repositories: dict[str, bool] = {}
+        self.files: dict[str, dict[str, bytes]] = {}
+        self.commits = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        if self.path == "/api/whoami-v2":
+            known = self.token in ("read", "write")
+            return self.answer(
+                {"name": "me", "type": "user", "orgs": []} if known else {"error": "unknown"}, known, 401
+            )
+
+        repository, action = self.parts()
+        if repository not in self.hub.repositories:
+            return self.answer({"error": "Repository not found"}, False, 404)
+        if action.startswith("tree/main"):
+            files = self.hub.files[repository].items()
+            return self.answer([{"type": "file", "path": p, "size": len(b), "oid": "0" * 40} for p, b in files])
+        return self.answer({"id": repository, "sha": "0" * 40, "siblings": [], "private": False})
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"] or 0))
+        if self.token != "write":
+            return self.answer({"error": "You don't have the rights to write here"}, False, 403)
+
+        if self.path == "/api/repos/create":
+            wanted = json.loads(body)
+            repository = f"{wanted.get('organization') or 'me'}/{wanted['name']}"
+            is_new = repository not in self.hub.repositories
+            self.hub.repositories.setdefault(repository, wanted.get("visibility") == "private")
+            self.hub.files.setdefault(repository, {})
+            return self.answer({"url": f"{self.hub.url}/{repository}", "id": repository}, is_new, 409)
+
+        if self.path == "/api/validate-yaml":
+            is_fine = "license: my-own\n" not in json.loads(body)["content"]
+            return self.answer({"errors": [{"message": '"license" must be one of [mit]'}]}, is_fine, 400)
+
+        repository, action = self.parts()
+        if action.startswith("preupload/"):
+            paths = [file["path"] for file in json.loads(body)["files"]]
+            modes = [{"path": path, "uploadMode": "regular", "shouldIgnore": False} for path in paths]
+            return self.answer({"files": modes})
+        if action.startswith("commit/"):
+            self.commit(repository, [json.loads(line) for line in body.splitlines()])
+            url = f"{self.hub.url}/{repository}/commit/{self.hub.commits:040}"
+            return self.answer({"commitUrl": url, "commitOid": f"{self.hub.commits:040}", "success": True})
+        return self.answer({"error": self.path}, False, 500)
+
+    def commit(self, repository: str, lines: list[dict[str, Any]]) -> None:
+        self.hub.commits += 1
+        files = self.hub.files[repository]
+        for line in lines:
+            if line["key"] == "file":
+                files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
+            elif line["key"] == "deletedFile":
+                del files[line["value"]["path"]]
+
+    @property
+    def hub(self) -> Hub:
+        assert isinstance(self.server, Hub)
+        return self.server
+
+    @property
+    def token(self) -> str:
+        return self.headers.get("Authorization", "").removeprefix("Bearer ")
+
+    def parts(self) -> tuple[str, str]:
+        """Return OWNER/NAME and what follows it in /api/models/OWNER/NAME/..."""
+        _, _, _, owner, name, action = [*self.path.split("/", 5), "", "", ""][:6]
+        return f"{owner}/{name}", action
+
+    def answer(self, content: Any, is_fine: bool = True, status: int = 200) -> None:
+        data = json.dumps(content).encode()
+        self.send_response(200 if is_fine else status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *values: Any) -> None:
+        """Keep requests off the terminal."""
+
+
+@contextmanager
+def running_hub() -> Iterator[Hub]:
+    """Yield a hub that answers until the end of the block."""
+    with Hub() as hub:
+        threading.Thread(target=hub.serve_forever, daemon=True).start()
+        yield hub
+        hub.shutdown()
