@@ -15,11 +15,11 @@ from pipeline.beam import display, stop_signals
 from pipeline.flags import add_flags, given_flags, yes_or_no
 from pipeline.help import ABOUT, LAUNCH, About
 from pipeline.options import PairsJob, ShardJob, StatisticsJob, VocabJob
-from schemas import storage
+from schemas import progress, storage
 from schemas.command_line import CommandParser, file_path, folder_path, positive, unknown_flags
 from schemas.errors import INTERRUPTED, ClozelineError, UsageError, nearest_name
 from schemas.manifest import Manifest, read_manifest
-from schemas.terminal import one_line, print_lines
+from schemas.terminal import one_line, print_lines, print_note, tell_error, tell_warning
 
 INSPECTED = "a folder, a shard or a file, of ours or yours; two vocabularies are compared"
 NOT_FOR_SAMPLES = (
@@ -92,14 +92,18 @@ def main(arguments: list[str] | None = None, prog: str = "python -m pipeline") -
         invocation = Invocation(parsed, other_arguments, parsed.known_flags)
         # Around the whole command, because Beam logs warnings while it is imported.
         with stop_signals.as_interrupts(), display.job_logs(other_arguments, parsed.verbose):
+            if hasattr(parsed, "dry_run"):  # a job, which may list many files before its bar begins
+                progress.doing(f"{parsed.command.name}, looking at the input")
             parsed.command.run(invocation)
         return 0
     except ClozelineError as error:
-        print(f"clozeline: {one_line(str(error))}", file=sys.stderr)
+        tell_error(one_line(str(error)))
         return error.exit_code
     except KeyboardInterrupt as interrupt:
-        print(f"clozeline: {str(interrupt) or _stopped(arguments)}", file=sys.stderr)
+        tell_error(str(interrupt) or _stopped(arguments))
         return INTERRUPTED
+    finally:
+        progress.end()
 
 
 def _stopped(arguments: list[str] | None) -> str:
@@ -213,7 +217,7 @@ def _try_filters(job: ShardJob, invocation: Invocation) -> None:
         )
     unused = [f"--{name}" for name in NOT_FOR_SAMPLES if name in invocation.given(ShardJob)]
     if unused:
-        print(f"Note: --sample makes no text shards, so {', '.join(unused)} changes nothing.", file=sys.stderr)
+        print_note(f"Note: --sample makes no text shards, so {', '.join(unused)} changes nothing.")
 
     lines = run(job)
     with stop_signals.reported_as_finished(storage.printable(job.output)):
@@ -294,7 +298,7 @@ def _run_verify(invocation: Invocation) -> None:
 def _warn(warning: str) -> None:
     """Print a warning on stderr; an empty one is none."""
     if warning:
-        print(f"clozeline: warning: {warning}", file=sys.stderr)
+        tell_warning(warning)
 
 
 def _result_line(manifest: Manifest, output: str) -> str:

@@ -15,6 +15,7 @@ from time import monotonic
 from typing import TypeVar
 
 from pipeline.beam.stop_signals import SIGNALS
+from schemas import progress
 from schemas.errors import ClozelineError
 
 WORTH_A_PROCESS = 4 << 20  # bytes of input; with less, starting processes takes longer than the work
@@ -80,13 +81,11 @@ def end_with_parent() -> None:
 
 def with_progress(results: Iterator[Result], total: int, what: str) -> Iterator[Result]:
     """Yield the results while a bar shows on a terminal how many there are, or a line every PRINT_EVERY seconds."""
-    from tqdm import tqdm  # not in the jobs that only import this module
-
     printed = monotonic()
-    with tqdm(total=total, desc=what, disable=not sys.stderr.isatty(), leave=False) as bar:
+    with progress.Bar(what, total, " pieces") as bar:
         for number, result in enumerate(results, 1):
-            bar.update()
-            if bar.disable and monotonic() - printed >= PRINT_EVERY:
+            bar.advance()
+            if not bar.is_drawn and monotonic() - printed >= PRINT_EVERY:
                 printed = monotonic()
                 print(f"{what}: {number:,} of {total:,}", file=sys.stderr, flush=True)
             yield result

@@ -13,7 +13,6 @@ Shape suffixes: V vocabulary, C distinct pairs of tokens.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -53,7 +52,7 @@ from schemas.statistics import (
     Cooccurrences,
     unit_weight,
 )
-from schemas.terminal import print_lines
+from schemas.terminal import print_lines, tell
 
 LOT_TOKENS = 4 << 20
 """Tokens per lot, at least: one block, and a second or two of work."""
@@ -101,7 +100,7 @@ def run(job: StatisticsJob, dry_run: bool) -> Manifest | None:
     processes = job.processes or processes_for(sum(shard.bytes for lot in lots for _, shard in lot.shards))
     if dry_run:
         print_lines(_estimate(plan, lots))
-        print("clozeline: dry run. The statistics job can run; nothing was written or removed.", file=sys.stderr)
+        tell("dry run. The statistics job can run; nothing was written or removed.")
         return None
 
     set_in_environment(os.environ)  # processes inherit it

@@ -16,6 +16,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TextIO
 
+from schemas import progress
 from schemas.errors import StorageError
 
 # Text
@@ -45,6 +46,28 @@ def _controls_terminal(character: str) -> bool:
 
 def _escaped(character: str) -> str:
     return character.encode("unicode_escape", "surrogatepass").decode()
+
+
+def print_note(note: str) -> None:
+    """Print a line to stderr, above the line of progress if there is one."""
+    with progress.above():
+        print(note, file=sys.stderr, flush=True)
+
+
+def tell(message: str) -> None:
+    """Print `clozeline: MESSAGE` as `print_note` does. message: safe to print."""
+    print_note(f"clozeline: {message}")
+
+
+def tell_warning(message: str) -> None:
+    """As `tell`, for what may not be as the user believes."""
+    tell(f"{progress.colored('warning:', progress.YELLOW, sys.stderr)} {message}")
+
+
+def tell_error(message: str) -> None:
+    """As `tell`, for what ends the command."""
+    progress.end()
+    print(progress.colored("clozeline:", progress.RED, sys.stderr), message, file=sys.stderr, flush=True)
 
 
 # Output
@@ -105,7 +128,8 @@ def checked_stdout() -> Iterator[None]:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print lines, or stop when the reader (`head`, for example) closes the pipe."""
+    """Print lines, or stop when the reader (`head`, for example) closes the pipe. Ends the progress."""
+    progress.end()
     for line in lines:
         print(terminal_safe(line))
         if not getattr(sys.stdout, "is_open", True):

@@ -20,6 +20,7 @@ from trainer.config.parse import keys_called
 from trainer.config.phases import phases_of
 from trainer.config.schema import Recipe
 from trainer.distributed.stop import StopRequest
+from trainer.logs import show_place
 from trainer.models.families import check_memory
 from trainer.profile import NOTHING, WARM_UP_STEPS, Recording, check_recording
 
@@ -52,6 +53,7 @@ def _run(options: argparse.Namespace, stop: StopRequest) -> None:
     check_pairs(recipe)
 
     # This import loads torch and DeepSpeed, which takes seconds, so it waits until the recipe is known to be valid.
+    show_place("loading torch and DeepSpeed")
     from trainer.train import pretrain
 
     pretrain(recipe, stop, recording, started)

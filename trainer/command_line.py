@@ -9,11 +9,12 @@ import argparse
 import sys
 from collections.abc import Callable
 
+from schemas import progress
 from schemas.command_line import Flags
 from schemas.errors import ClozelineError
-from schemas.terminal import terminal_safe
+from schemas.terminal import tell_error, terminal_safe
 from trainer.distributed.stop import StopRequest
-from trainer.logs import rank_of_process
+from trainer.logs import log_file, rank_of_process
 
 EXIT_CODES = (
     "0 done, 1 cannot continue, 2 usage or configuration, 3 bad data, 4 bad checkpoint, 5 storage, 75 interrupted and "
@@ -51,6 +52,8 @@ def exit_code_of(command: Callable[[], None]) -> int:
     except ClozelineError as error:
         print_error(error)
         return error.exit_code
+    finally:
+        progress.end()
     return 0
 
 
@@ -71,6 +74,7 @@ def print_error(error: ClozelineError) -> None:
     rank = rank_of_process()
     message = terminal_safe(str(error))
     if rank == 0:
-        print(f"clozeline: {message}", file=sys.stderr, flush=True)
+        log_file.add(f"clozeline: {message}")
+        tell_error(message)
     elif not error.everywhere:
-        print(f"clozeline: rank {rank}: {message}", file=sys.stderr, flush=True)
+        tell_error(f"rank {rank}: {message}")

@@ -32,7 +32,7 @@ from trainer.metrics.speed import Meter, StepClock
 from trainer.metrics.sums import Interval, StepResult
 from trainer.models.batch import PackedBatch
 from trainer.optim.lr_schedule import learning_rate_in, set_learning_rate
-from trainer.run_context import RunContext
+from trainer.run_context import RunContext, last_step_of
 from trainer.save import Saver
 from trainer.step import Stepper, seed_dropout
 
@@ -144,7 +144,7 @@ class Loop:
             self.plateau = replace(self.plateau, phase=self.phase)
             self.progress.set_length(self.run_recipe, self.phase, self.plateau, step)
         elif self.progress.metrics is not None:
-            self.progress.metrics.set_length(steps)
+            self.progress.metrics.set_length(self.context.last_step)
         self.progress.state = self.progress.state.model_copy(update={"speed": hours.speed._asdict()})
 
     def time_evaluation(self, step: int) -> float:
@@ -372,7 +372,7 @@ class Progress:
 
         run_on_rank_0(self._record_recipe)
         if self.metrics is not None:
-            self.metrics.set_length(now)
+            self.metrics.set_length(last_step_of(recipe))
 
     def _record_recipe(self) -> None:
         # Checkpoints hold both, too.

@@ -19,6 +19,7 @@ from schemas.errors import ClozelineError
 from schemas.manifest import read_manifest
 from trainer.anomaly import AnomalyGuard
 from trainer.attention_choice import FLASH, attention_of
+from trainer.banner import announce_training
 from trainer.build_model import build_initial_model, fill_in_initial_weights, warn_of_vocabulary
 from trainer.checkpoint.format import FoundCheckpoint
 from trainer.checkpoint.resume import announce, resume, write_history
@@ -370,15 +371,23 @@ def open_metrics(
         write_history(run.folder, state.changes)
         if state.step < context.last_step:
             note_start(run.folder, state, evaluated, **facts_of_start(phase, folders))
+            announce_training(phase, folders, state.step, known_length(context), run.output)
         mfu = mfu_of_one_token(phase.recipe, folders, dist.get_world_size())
-        metrics = MetricsLog(run.folder, state.step, run.max_steps, mfu, tell_monitors, evaluated)
+        metrics = MetricsLog(run.folder, state.step, known_length(context), mfu, tell_monitors, evaluated)
         metrics.objective = phase.recipe.objective.kind
-        if context.hours is not None and context.hours.speed is None:
-            metrics.set_length(None)  # max_steps is only the bound: millions of steps, and hundreds of hours
         opened.append(metrics)
 
     run_on_rank_0(write_and_open)
     return opened[0] if opened else None
+
+
+def known_length(context: RunContext) -> int | None:
+    """Return the last step of this process, None as long as run.max_hours is yet to make it.
+
+    Until then run.max_steps is only the bound: millions of steps, and hundreds of hours.
+    """
+    is_open = context.hours is not None and context.hours.speed is None
+    return None if is_open else context.last_step
 
 
 def close_metrics(metrics: MetricsLog) -> None:

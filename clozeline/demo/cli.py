@@ -23,7 +23,7 @@ from typing import Any
 from clozeline.installation import USAGE_ERROR, missing_extras
 from schemas.command_line import CommandParser, file_path, local_folder, positive
 from schemas.errors import ClozelineError, UsageError
-from schemas.terminal import one_line
+from schemas.terminal import one_line, tell_error
 from trainer.command_line import add_set_flag
 from trainer.config.load import load_recipe
 
@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None, prog: str = "clozeline demo") -> in
     try:
         return _demo(parser(prog).parse_args(arguments))
     except ClozelineError as error:
-        print(f"clozeline: {one_line(str(error))}", file=sys.stderr)
+        tell_error(one_line(str(error)))
         return error.exit_code
 
 

@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from tqdm import tqdm
+from schemas import progress
 
 SKIPPED_FOLDERS = {"test", "tests", "testing", "idlelib", "lib2to3", "site-packages", "__pycache__", "_vendor"}
 
@@ -91,14 +91,13 @@ def write_documents(output: Path, max_characters: int) -> tuple[int, int]:
     count = 0
     characters = 0
     output.parent.mkdir(parents=True, exist_ok=True)
-    bar = tqdm(total=max_characters, unit="B", unit_scale=True, disable=None)
 
-    with output.open("w", encoding="utf-8") as file, bar:
+    with output.open("w", encoding="utf-8") as file, progress.Bar("corpus", max_characters, "B") as bar:
         for document in documents():
             file.write(json.dumps(document) + "\n")
             count += 1
             characters += len(document["text"])
-            bar.update(len(document["text"]))
+            bar.advance(len(document["text"]))
             if characters >= max_characters:
                 break
     return count, characters

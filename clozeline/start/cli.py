@@ -21,10 +21,10 @@ from clozeline.start.steps import check_steps, facts_of, run_steps
 from pipeline.look import Look, look_at, look_lines
 from pipeline.shard.detection import AUTO
 from pipeline.shard.languages import find_language
-from schemas import storage
+from schemas import progress, storage
 from schemas.command_line import CommandParser, file_path, folder_path
 from schemas.errors import ClozelineError, UsageError
-from schemas.terminal import one_line, print_lines
+from schemas.terminal import one_line, print_lines, tell_error
 from schemas.urls import normal
 from trainer.command_line import EXIT_CODES
 
@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None, prog: str = "clozeline start") -> i
     try:
         return _start(parser(prog).parse_args(arguments), prog)
     except ClozelineError as error:
-        print(f"clozeline: {one_line(str(error))}", file=sys.stderr)
+        tell_error(one_line(str(error)))
         return error.exit_code
 
 
@@ -95,6 +95,7 @@ def _start(options: argparse.Namespace, prog: str) -> int:
     path = os.path.join(output, plan_file.NAME)
     is_new = not os.path.exists(path)
     if is_new:
+        progress.doing(f"looking at {storage.printable(options.input)}")
         look = look_at(options.input)
         print_lines(look_lines(options.input, look))
         _write_plan(options, look, path, prog)
@@ -203,7 +204,9 @@ def closing_lines(output: str, plan: Values) -> Iterator[str]:
     hf = os.path.join(output, "hf")
     text = os.path.join(output, "text_heldout" if holds_out(plan) else "text")
     blanks = [sys.executable, "-m", "clozeline.start.blanks", hf, os.path.join(output, "run"), text]
+    progress.doing("filling in blanks")
     done = subprocess.run(blanks, capture_output=True, text=True, check=False)
+    progress.end()
     yield from done.stdout.splitlines()
     if done.returncode:
         yield f"The blanks could not be filled in: {(done.stderr.strip().splitlines() or ['?'])[-1]}"

@@ -32,7 +32,7 @@ from time import monotonic
 from pipeline.beam.internals import RUNNERS_LOGGER
 from pipeline.beam.runners import LOCAL_RUNNERS, PORTABLE_RUNNERS, short_name
 from pipeline.commit.staging import Staging
-from schemas import storage
+from schemas import progress, storage
 from schemas.errors import StorageError
 
 BEAM_LOGGER = "apache_beam"
@@ -139,12 +139,12 @@ NOT_MEASURED = Work("", 0, 0)
 @contextmanager
 def job_progress(name: str, staging: Staging, work: Work) -> Iterator[JobProgress]:
     """Show progress while the block runs."""
-    progress = JobProgress(name, staging, work)
+    shown = JobProgress(name, staging, work)
     done = threading.Event()
-    thread = threading.Thread(target=progress.show, args=(done,), daemon=True)
+    thread = threading.Thread(target=shown.show, args=(done,), daemon=True)
     thread.start()
     try:
-        yield progress
+        yield shown
     finally:
         done.set()
         thread.join(STOP_SECONDS)  # it may wait for a job server that does not answer
@@ -165,30 +165,42 @@ class JobProgress:
 
     def show(self, done: threading.Event) -> None:
         """Show progress until the job is done."""
-        from tqdm import tqdm
-
-        total = self.work.bytes
         look_every = LOOK_EVERY if storage.is_local(self.staging.output) else LOOK_EVERY_IN_STORE
         pause = look_every
-        on_terminal = sys.stderr.isatty()
         started = monotonic()
         printed = started
-        finished = 0
+        total = self.work.bytes
+        finished = self._finished_bytes(0)  # by an earlier attempt, in no time of this one
 
-        with tqdm(total=total, desc=self.name, unit="B", unit_scale=True, disable=not on_terminal, leave=False) as bar:
+        with progress.Bar(self.name, total or None, "B" if total else "", done=finished) as bar:
             while not done.wait(pause):
                 looked = monotonic()
-                with contextlib.suppress(StorageError):  # the job itself meets the same error and reports it
-                    finished = total * min(self._finished_pieces(), self.work.pieces) // max(self.work.pieces, 1)
-                bar.update(finished - bar.n)
-                if finished == total:
-                    bar.set_description(f"{self.name}, last steps")
+                finished = self._finished_bytes(finished)
+                bar.reach(finished)
+                bar.doing(self._last_steps() if finished == total else "")
 
                 now = monotonic()
                 pause = max(look_every, (now - looked) / LOOKING_SHARE)
-                if not on_terminal and now - printed >= PRINT_EVERY:
+                if not bar.is_drawn and now - printed >= PRINT_EVERY:
                     printed = now
                     print(progress_line(self.name, finished, total, now - started), file=sys.stderr, flush=True)
+
+    def _finished_bytes(self, before: int) -> int:
+        with contextlib.suppress(StorageError):  # the job itself meets the same error and reports it
+            pieces = min(self._finished_pieces(), self.work.pieces)
+            return self.work.bytes * pieces // max(self.work.pieces, 1)
+        return before
+
+    def _last_steps(self) -> str:
+        """Return what follows once all of the input is read; on a disk with the number of pieces that are made."""
+        made = 0
+        if storage.is_local(self.staging.output):
+            with contextlib.suppress(StorageError):
+                made = sum(not name.startswith(self.work.prefix) for name in self._reports(""))
+        return f"last steps ({made:,} pieces made)" if made else "last steps"
+
+    def _reports(self, prefix: str) -> list[str]:
+        return [name for name in storage.names(self.staging.url(""), prefix) if name.endswith(".json")]
 
     def _finished_pieces(self) -> int:
         counted = 0
@@ -198,8 +210,7 @@ class JobProgress:
         if counted or not self.work.prefix:
             return counted
 
-        names = storage.names(self.staging.url(""), self.work.prefix)
-        return sum(name.endswith(".json") for name in names)
+        return len(self._reports(self.work.prefix))
 
 
 def progress_line(name: str, finished: int, total: int, seconds: float) -> str:

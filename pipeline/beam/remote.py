@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from pipeline.beam.internals import CHANNEL_CLOSED, ENDED_STATES, FINISHED_STATE
 from pipeline.beam.local import FINISHED_PIECES
 from pipeline.commit.failures import Failures, is_carried
 from schemas.errors import ClozelineError, StorageError, UsageError
+from schemas.terminal import tell
 
 POLL_SECONDS = 0.5  # how often the launcher checks whether a remote job has ended; costs nothing
 LOOK_SECONDS = 2.0  # how often it checks for errors that steps have reported; one request
@@ -243,8 +243,8 @@ class RemoteJob:
 
     def leave(self) -> None:
         """Print how to find the job, and leave it to its engine."""
-        _tell(f"{self} has been submitted.")
-        _tell(
+        tell(f"{self} has been submitted.")
+        tell(
             "not waiting for it (--no_wait). The result is complete once the output folder has a manifest.json. "
             f"{self.how_to_find()}"
         )
@@ -256,7 +256,7 @@ class RemoteJob:
         job fails for a reason outside this program; and JobStoppedError on Ctrl-C, once the job is canceled.
         """
         try:
-            _tell(f"{self} has been submitted.")
+            tell(f"{self} has been submitted.")
             if self.is_stopped:
                 raise KeyboardInterrupt
             with _quiet_messages():
@@ -279,7 +279,7 @@ class RemoteJob:
         """
         try:
             # Inside the try: whoever reads this line may press Ctrl-C before the next statement is reached.
-            _tell(f"canceling {self}. Press Ctrl-C again to leave it running. {self.how_to_find()}")
+            tell(f"canceling {self}. Press Ctrl-C again to leave it running. {self.how_to_find()}")
             self.result.cancel()
         except (Exception, KeyboardInterrupt) as error:  # whatever a client raises, the user must learn the job's name
             reason = str(error) or type(error).__name__
@@ -345,10 +345,6 @@ class RemoteJob:
                 f"`gcloud dataflow jobs cancel {job}`."
             )
         return f"Look at it and cancel it by this id at {_place_of(self.options)} or on the engine's own page."
-
-
-def _tell(message: str) -> None:
-    print(f"clozeline: {message}", file=sys.stderr, flush=True)
 
 
 def _comes_true(condition: Callable[[], bool]) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -39,7 +38,7 @@ from schemas import storage
 from schemas.errors import ClozelineError, UsageError
 from schemas.manifest import FolderKind, Manifest, read_manifest
 from schemas.storage import remove_folder
-from schemas.terminal import print_lines
+from schemas.terminal import print_lines, tell
 
 LOCAL_ATTEMPTS = 2
 REMOTE_ATTEMPTS = 3
@@ -151,7 +150,7 @@ def _check(execution: Execution, command: str) -> None:
 
     print_lines(execution.estimate().lines(command, graph))
     print_lines([f"  also writes: {storage.printable(each.output)}" for each in execution.published_first])
-    print(f"clozeline: dry run. The {command} job can be built; nothing was written or removed.", file=sys.stderr)
+    tell(f"dry run. The {command} job can be built; nothing was written or removed.")
 
 
 def _run(execution: Execution, command: str) -> Manifest | None:
@@ -262,7 +261,7 @@ def run_attempts(execution: Execution, pipeline: beam.Pipeline, submitted: Calla
             if not error.may_pass:
                 raise
             reason = str(error).partition(FINISHED_PIECES)[0].strip()
-            print(f"clozeline: {reason} Trying again; finished pieces are reused.", file=sys.stderr, flush=True)
+            tell(f"{reason} Trying again; finished pieces are reused.")
 
         try:
             check_engine(execution.options)  # Beam would wait for one that is gone

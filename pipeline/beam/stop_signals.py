@@ -7,12 +7,13 @@ them and end with their launcher, and a signal within REPEAT_SECONDS of another 
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
 from types import FrameType
+
+from schemas.terminal import tell
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 """Windows has no SIGHUP."""
@@ -88,7 +89,7 @@ def deferred(notice: str) -> Iterator[list[int]]:
         if arrived and number == signal.SIGINT:
             raise KeyboardInterrupt
         if not arrived:
-            print(f"clozeline: {notice}", file=sys.stderr, flush=True)
+            tell(notice)
         if number != signal.SIGINT:
             _Requests.last = monotonic()
         arrived.append(number)

@@ -8,7 +8,6 @@ manifest; a change to a file on an object store that keeps its size is not detec
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,7 @@ from schemas import manifest as manifests
 from schemas import storage
 from schemas.errors import DataError, UsageError
 from schemas.manifest import FolderKind, Input, Manifest, read_manifest
-from schemas.terminal import one_line
+from schemas.terminal import one_line, tell
 
 ADDED_BY_STEPS = {
     "text": (),
@@ -69,7 +68,7 @@ def finished_manifest(wanted: Wanted, staging: Staging, dry_run: bool = False) -
         return None
 
     place = one_line(storage.printable(output))
-    print(f"clozeline: {place} is already finished by this command; nothing was done.", file=sys.stderr)
+    tell(f"{place} is already finished by this command; nothing was done.")
     return read_manifest(output, wanted.kind)
 
 

@@ -9,7 +9,6 @@ the number of tables (`partitions`) bounds the size of each, and no word is in t
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -45,6 +44,7 @@ from schemas import manifest as manifests
 from schemas.errors import DataError, UsageError
 from schemas.manifest import PART_ENTRIES, FolderKind, Manifest, Shard, fingerprint, read_manifest, read_shard_bytes
 from schemas.shards import shard_name
+from schemas.terminal import tell
 
 COUNT_VERSION = 3  # of the rules by which text is counted; version 2 had no zero width joiners in Unigram's words
 
@@ -113,7 +113,7 @@ def must_count(job: VocabJob, text: Manifest) -> bool:
             "count again."
         )
     if is_of_text:
-        print(f"clozeline: {storage.printable(folder)} holds the counts of this text already.", file=sys.stderr)
+        tell(f"{storage.printable(folder)} holds the counts of this text already.")
         return False
 
     if job.overwrite:

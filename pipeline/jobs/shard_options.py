@@ -5,7 +5,6 @@ All of it is decided in the launcher, so that a wrong value or a missing package
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +20,7 @@ from pipeline.shard.detection import AUTO, known_codes, model_hash
 from pipeline.shard.languages import fallback_note, find_language
 from schemas import storage
 from schemas.errors import UsageError, nearest_name
+from schemas.terminal import print_note
 
 LIMITS = ("max_bad_ratio", "max_undecodable_ratio")
 """Options that only decide whether the job fails.
@@ -152,7 +152,7 @@ def _with_codes(job: ShardJob) -> ShardJob:
     language = find_language(job.language)
     note = fallback_note(language)
     if note and job.sentence_splitter != "newline":
-        print(note, file=sys.stderr)
+        print_note(note)
     return replace(job, language=language.code)
 
 
@@ -171,7 +171,7 @@ def _evaluation_sets(job: ShardJob) -> EvaluationSets | None:
     sets = read_evaluation_sets(paths, job.decontaminate_words)
     if sets.skipped:
         found = f"{sets.skipped:,} texts of --decontaminate have fewer than {sets.words} words"
-        print(f"Note: {found}, so they are not looked for.", file=sys.stderr)
+        print_note(f"Note: {found}, so they are not looked for.")
     return sets
 
 
@@ -205,9 +205,8 @@ def _chosen_filters(job: ShardJob) -> Thresholds:
     language = find_language(job.language)
     chosen, unfit = chosen_rules(job.filters, language.code, language.rules)
     if unfit:
-        print(
+        print_note(
             f"Note: these rules of --filters {job.filters} do not fit {language.name} and are left out: "
-            f"{', '.join(unfit)}. A .toml file that names them applies them.",
-            file=sys.stderr,
+            f"{', '.join(unfit)}. A .toml file that names them applies them."
         )
     return chosen

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import fields
 
@@ -15,7 +14,7 @@ from pipeline.readers.listing import InputFile
 from pipeline.readers.table import READERS
 from schemas import storage
 from schemas.errors import nearest_name
-from schemas.terminal import one_line
+from schemas.terminal import one_line, tell_warning
 
 LOOKED_AT = 16
 """Maximum files of a corpus whose first records are looked at for the keys of --text_key."""
@@ -29,7 +28,7 @@ def warn_of_empty_files(files: list[InputFile]) -> None:
 
     first = one_line(storage.printable(empty[0]))
     found = f"{len(empty):,} of {len(files):,} input files are empty, the first: {first}"
-    print(f"clozeline: warning: {found}", file=sys.stderr)
+    tell_warning(found)
 
 
 def warn_of_flags_without_effect(job: ShardJob, splits: list[Split]) -> None:
@@ -44,7 +43,7 @@ def warn_of_flags_without_effect(job: ShardJob, splits: list[Split]) -> None:
         used_by = [known for known, reader in READERS.items() if name in reader.flags]
         if value != defaults[name] and formats.isdisjoint(used_by):
             what = " or ".join([*filter(None, [", ".join(used_by[:-1])]), used_by[-1]])
-            print(f"clozeline: warning: --{name} {value} changes nothing: no input is {what}.", file=sys.stderr)
+            tell_warning(f"--{name} {value} changes nothing: no input is {what}.")
 
 
 def warn_of_unknown_keys(jobs: dict[str, ShardJob], splits: list[Split]) -> None:
@@ -60,10 +59,9 @@ def warn_of_unknown_keys(jobs: dict[str, ShardJob], splits: list[Split]) -> None
         if keys and records:
             place = f"corpus {name!r}: " if name else ""
             listed = " or ".join(map(repr, keys))
-            print(
-                f"clozeline: warning: {place}none of the first {records:,} JSON records has a string under {listed} of "
-                f"--text_key {job.text_key}.{nearest_name(keys[0], found)}",
-                file=sys.stderr,
+            tell_warning(
+                f"{place}none of the first {records:,} JSON records has a string under {listed} of "
+                f"--text_key {job.text_key}.{nearest_name(keys[0], found)}"
             )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -60,6 +59,7 @@ from pipeline.words.rules import Rules, rules_of
 from schemas import FORMAT_VERSION, storage
 from schemas.errors import DataError, UsageError
 from schemas.manifest import Input, Manifest, Shard, read_manifest, read_root
+from schemas.terminal import print_note, tell_warning
 from schemas.vocabulary import TOKENIZER_FILE, parse_vocabulary
 from schemas.vocabulary_kinds import flags_of_others
 
@@ -109,10 +109,10 @@ def _resolve_case(job: VocabJob) -> VocabJob:
     resolved = with_case_of(job, language)
     note = default_note(job, resolved, language)
     if note:
-        print(note, file=sys.stderr)
+        print_note(note)
     warning = accents_warning(resolved, source)
     if warning:
-        print(f"clozeline: warning: {warning}", file=sys.stderr)
+        tell_warning(warning)
     return resolved
 
 

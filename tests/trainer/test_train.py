@@ -19,6 +19,7 @@ def test_what_a_run_leaves(straight: Path, pairs: Path) -> None:
         "unigram.json",
         "text_facts.json",
         "report.html",
+        "log.txt",
         "tensorboard",
         "checkpoints",
         "vocabulary",

@@ -32,6 +32,7 @@ from trainer.config.schema import Recipe
 from trainer.data.counts import UNIGRAM_FILE
 from trainer.data.folder import PairFolder
 from trainer.distributed.collectives import nodes_of_ranks, run_on_all_ranks, run_on_rank_0
+from trainer.logs import LOG_FILE
 from trainer.metrics.monitors import TENSORBOARD_FOLDER
 from trainer.metrics.starts import STARTS_FILE
 
@@ -44,6 +45,7 @@ NEEDED = (
     "run_id",
     "metrics.jsonl",
     STARTS_FILE,
+    LOG_FILE,
 )
 """Files that another machine needs to resume or export a run, besides a checkpoint and the vocabulary."""
 

@@ -38,6 +38,7 @@ from threading import Thread
 from time import monotonic
 from typing import Any, NoReturn
 
+from schemas import progress
 from schemas.errors import INTERRUPTED, PreemptedError
 
 STOPPING = (signal.SIGTERM, signal.SIGUSR1)
@@ -196,7 +197,8 @@ def _say(message: str) -> None:
     """Write a line to stderr on rank 0. Not with the logger, whose lock the blocked main thread may hold."""
     if os.environ.get("RANK", "0") == "0":
         with contextlib.suppress(OSError):
-            os.write(2, f"clozeline: {message}\n".encode())
+            begin = "\n" if progress.is_drawn() else ""  # ends the bar's line without the bar's lock
+            os.write(2, f"{begin}clozeline: {message}\n".encode())
 
 
 def _end(message: str, code: int) -> NoReturn:

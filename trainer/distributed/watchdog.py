@@ -41,6 +41,7 @@ import torch.distributed as dist
 
 from schemas.errors import ClozelineError
 from trainer.distributed.torch_internals import default_store
+from trainer.logs import show_place
 
 BEAT = 2.0
 """Seconds between two heartbeats, and between two runs of the judge thread."""
@@ -148,8 +149,12 @@ class Watchdog:
     # ---- Main thread ----
 
     def at(self, place: str) -> None:
-        """Set what this rank is doing, as in "step 7, saving". Other ranks see it with the next heartbeat."""
+        """Set what this rank is doing, as in "step 7, saving". Other ranks see it with the next heartbeat.
+
+        A terminal shows it, too.
+        """
         self._main.begin(place)
+        show_place(place)
 
     def progress(self) -> None:
         """Report that this rank has advanced within the current place."""

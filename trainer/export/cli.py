@@ -12,7 +12,7 @@ from schemas import storage
 from schemas.command_line import CommandParser, Flags, folder_path, positive
 from schemas.errors import INTERRUPTED, UsageError
 from trainer.command_line import exit_code_of
-from trainer.logs import logger
+from trainer.logs import logger, show_place
 
 
 def main(arguments: list[str] | None = None, prog: str = "python -m trainer.export") -> int:
@@ -38,6 +38,7 @@ def _export(options: argparse.Namespace) -> None:
         raise UsageError(f"{options.run} holds no checkpoint. Give the run.output of a recipe that has been trained.")
 
     # This import loads torch, which takes seconds, so it waits until the flags are known to be valid.
+    show_place(f"exporting {options.run}")
     from trainer.export.convert import export
     from trainer.export.folder import Writing
 

@@ -23,6 +23,7 @@ from trainer.finetune.files.sets import check_task_files
 from trainer.finetune.inputs import read_on_all_ranks
 from trainer.finetune.task import Task
 from trainer.finetune.task_file import data_folder, read_task
+from trainer.logs import show_place
 
 NOTES = """\
 TASK.toml sets the kind of the task, its files and its training values, for example:
@@ -61,6 +62,7 @@ def _run(options: argparse.Namespace, stop: StopRequest) -> None:
         return
 
     # This import loads torch, DeepSpeed and transformers, which takes seconds, so it waits until the task is valid.
+    show_place("loading torch and transformers")
     from trainer.finetune.job import Order
     from trainer.finetune.run import finetune
 

@@ -198,6 +198,7 @@ class FinetuneTrainer(Trainer):
 
     def evaluate(self, *arguments: Any, **more: Any) -> dict[str, float]:
         """Score the dev set, and log one line for the epoch. Trainer calls it at the end of each epoch."""
+        self.job.watchdog.at(f"seed {self.seed}, step {self.state.global_step}, scoring {DEV}")
         scores, _, _ = self.scored(DEV, None)
         history = self.state.log_history
         steps = [line for line in history if "loss" in line]

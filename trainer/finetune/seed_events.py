@@ -8,12 +8,13 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+from schemas import progress
 from schemas.errors import ClozelineError, PreemptedError
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.finetune.job import Job
 from trainer.finetune.output import record_start
 from trainer.finetune.task import Task
-from trainer.logs import logger
+from trainer.logs import IN_FILE_ONLY, log_file, logger
 from trainer.metrics.presentation import duration
 
 SECONDS_BETWEEN_LINES = 30.0
@@ -40,11 +41,15 @@ class SeedEvents(TrainerCallback):
         self.seed = seed
         self.batches = batches
         self.stopping = False
+        self.bar: progress.Bar | None = None
         self._restart_line(0)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         # The services that Trainer logs to have started, so nothing is left that could fail before the first step.
         run_on_rank_0(lambda: record_start(self.job))
+        if state.is_world_process_zero:
+            log_file.open(self.job.output)
+            self.bar = progress.Bar(f"seed {self.seed}", state.max_steps, " steps", done=state.global_step)
         self._restart_line(state.global_step)
         if 0 < state.global_step < state.max_steps:
             logger.info("Seed %d continues at step %d of %d.", self.seed, state.global_step, state.max_steps)
@@ -56,10 +61,16 @@ class SeedEvents(TrainerCallback):
     def on_step_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         self.job.watchdog.at(f"seed {self.seed}, step {state.global_step + 1}")
 
+    def on_train_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
     def on_prediction_step(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         self.job.watchdog.progress()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        if self.bar is not None:
+            self.bar.advance()
         self.stopping |= self.job.stop.leaves_step()
 
         # The end of an epoch is evaluated first, because a resume would begin with the next one.
@@ -79,6 +90,8 @@ class SeedEvents(TrainerCallback):
             return
         if not isfinite(logs["loss"]):
             raise diverged(self.job.task, f"the loss of seed {self.seed} is {logs['loss']} at step {state.global_step}")
+        if self.bar is not None:
+            self.bar.note(f"loss {logs['loss']:.4f}")
         if perf_counter() - self._last_line > SECONDS_BETWEEN_LINES:
             self._say_progress(state, logs["loss"])
 
@@ -98,6 +111,7 @@ class SeedEvents(TrainerCallback):
             loss,
             speed,
             duration((state.max_steps - state.global_step) * training.batch / speed),
+            extra=IN_FILE_ONLY if self.bar is not None and self.bar.is_drawn else None,
         )
         self._restart_line(state.global_step)
 

@@ -11,16 +11,13 @@ the line before (ranks.py).
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
-from schemas import storage
-from trainer.logs import logger
+from schemas import progress, storage
+from trainer.logs import IN_FILE_ONLY, log_file, logger
 from trainer.metrics.monitors import TensorBoardWriter
 from trainer.metrics.presentation import keep_running, or_dash
 from trainer.metrics.ranks import RankFile, RankReport, rank_figures
@@ -67,15 +64,15 @@ Figures = dict[str, Any]
 class MetricsLog:
     """Appends lines to a run's metrics.jsonl and shows them.
 
-    On a terminal, a progress bar shows the last line; elsewhere each line is logged. TensorBoard and `tell` also get
-    every line. The last reports of all ranks are written to ranks.json.
+    On a terminal, a bar shows the last line; elsewhere each line is logged. log.txt has all lines in either case.
+    TensorBoard and `tell` also get every line. The last reports of all ranks are written to ranks.json.
     """
 
     def __init__(
         self,
         run: str,
         from_step: int,
-        max_steps: int,
+        last_step: int | None,
         mfu_of_one_token: float | None = None,
         tell: Callable[[dict[str, Any]], None] = lambda line: None,
         is_evaluated: bool = True,
@@ -85,7 +82,8 @@ class MetricsLog:
         Lines of later steps are dropped, because those steps will be taken again. is_evaluated: False if the evaluation
         of `from_step` will be made again, too.
 
-        mfu_of_one_token: per second; None if the devices' peak FLOPs are unknown. tell: called with every new line.
+        last_step: of this process; None while it is not known. mfu_of_one_token: per second; None if the devices' peak
+        FLOPs are unknown. tell: called with every new line.
         """
         self.objective = "mlm"
         """The name of the loss on the terminal: the phase's objective.kind. In metrics.jsonl it is always mlm_*."""
@@ -101,19 +99,16 @@ class MetricsLog:
         last_evaluated = from_step if is_evaluated else from_step - 1
         self._open([line for line in lines if line["step"] <= (last_evaluated if is_evaluation(line) else from_step)])
 
-        # tqdm draws on stderr.
-        self._bar = tqdm(total=max_steps, initial=from_step, unit="step") if sys.stderr.isatty() else None
+        log_file.open(Path(run))
+        self._bar = progress.Bar("train", last_step, " steps", done=from_step, stays=True)
 
-    def set_length(self, max_steps: int | None) -> None:
-        """Set the number of steps that the progress bar shows; None while it is not known."""
-        if self._bar is not None:
-            self._bar.total = max_steps
-            self._bar.refresh()
+    def set_length(self, last_step: int) -> None:
+        """Set the last step that the bar shows."""
+        self._bar.set_total(last_step)
 
     def advance(self) -> None:
-        """Move the progress bar one step."""
-        if self._bar is not None:
-            self._bar.update()
+        """Move the bar one step."""
+        self._bar.advance()
 
     def log(self, values: dict[str, Any], ranks: list[RankReport]) -> None:
         """Write and show a line. values: all metrics but mfu and those that compare ranks.
@@ -148,8 +143,7 @@ class MetricsLog:
         """Close the files and the progress bar."""
         self._file.close()
         self._tensorboard.close()
-        if self._bar is not None:
-            self._bar.close()
+        self._bar.close()
 
     def _open(self, lines: list[dict[str, Any]]) -> None:
         """Rewrite metrics.jsonl and TensorBoard's copy with these lines, and leave both open for more."""
@@ -166,12 +160,9 @@ class MetricsLog:
             f"{self.objective} {_digits(values['mlm_loss'], 4)} "
             f"(accuracy {_digits(values['mlm_accuracy'], 3)}){_other_heads(values)}"
         )
-        if self._bar is not None:
-            self._bar.set_description(losses)
-            return
-
         rates = f"lr {values['lr']:.2e}  {values['tokens_per_second']:,.0f} tokens/s"
-        logger.info("%s  %s", losses, rates)
+        logger.info("%s  %s", losses, rates, extra=IN_FILE_ONLY if self._bar.is_drawn else None)
+        self._bar.note(f"loss {_digits(values['loss'], 4)}, {values['tokens_per_second']:,.0f} tokens/s")
 
 
 def _other_heads(values: dict[str, Any], prefix: str = "") -> str:
@@ -197,9 +188,7 @@ def _show_evaluation(step: int, figures: dict[str, Any]) -> None:
     if figures.get("eval_unigram_loss") is not None:
         masked_lm += f"  word frequencies alone {_digits(figures['eval_unigram_loss'], 4)}"
 
-    # Clears the progress bar, if there is one, and draws it again below the line.
-    with tqdm.external_write_mode():
-        logger.info("step %d  held out: %s%s", step, masked_lm, _other_heads(figures, "eval_"))
+    logger.info("step %d  held out: %s%s", step, masked_lm, _other_heads(figures, "eval_"))
 
 
 def is_evaluation(line: dict[str, Any]) -> bool:

@@ -51,6 +51,7 @@ def test_what_a_fine_tuning_leaves(encoder, straight: Path) -> None:
         "hf",
         "inputs.json",
         "lock",
+        "log.txt",
         "report.html",
         "results.json",
         "seed-0",
