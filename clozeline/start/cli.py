@@ -218,6 +218,7 @@ def closing_lines(output: str, plan: Values) -> Iterator[str]:
     yield f"  {hf:<28} the model, for transformers' from_pretrained"
     yield "Next:"
     yield f"  clozeline inspect {os.path.join(output, 'pairs')} --rows 3"
+    yield f"  clozeline report {os.path.join(output, 'run')} ANOTHER/run    two runs on one page"
     yield f"  clozeline finetune {hf} --task TASK.toml --output {os.path.join(output, 'task')}"
     yield f"  change {os.path.join(output, 'clozeline.toml')} (run.max_hours, size, filters), and repeat the command"
 

@@ -211,12 +211,12 @@ def test_describe_says_that_the_length_is_measured() -> None:
 # Runs
 
 
-def test_the_hours_begin_before_torch_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hours_begin_before_torch_is_imported(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which takes many seconds on a slow disk."""
     times: list[float] = []
     monkeypatch.setattr("trainer.cli.check_launcher", lambda: times.append(perf_counter()))
     monkeypatch.setattr("trainer.train.pretrain", lambda *arguments: times.append(arguments[3]))
-    assert main(["--config", TINY, "--set", "data.pairs=/none"]) == 0
+    assert main(["--config", TINY, "--set", f"data.pairs={pairs}"]) == 0
     checked, started = times
     assert started < checked
 

@@ -181,7 +181,7 @@ def test_an_export_never_replaces_files_of_a_run(run_copy: Path, capsys, place: 
 @pytest.mark.parametrize(
     ("output", "code", "message"),
     [
-        ("", 2, "A path is empty"),
+        ("", 2, "it is empty"),
         ("file", 2, "file is not a folder"),
         ("file/hf", 2, "file is not a folder"),
         ("/dev/null", 2, "/dev/null is not a folder"),
