@@ -66,9 +66,8 @@ def check_pairs(recipe: Recipe) -> None:
     checkpoints = storage.join(recipe.run.output, "checkpoints")
     if os.environ.get("WORLD_SIZE", "1") != "1" or storage.names(checkpoints):
         return
-    for phase in phases_of(recipe):
-        for folder in phase.recipe.data.folders:
-            read_root(folder, "pairs")
+    for folder in phases_of(recipe)[0].recipe.data.folders:  # those of later phases may not be there yet
+        read_root(folder, "pairs")
 
 
 ALIASES = {

@@ -109,7 +109,7 @@ def page_records(stream: Stream, file_range: FileRange, options: RecordOptions) 
                 page = None
                 around = _Around()
             elif are_plain and line is not None and offset + len(line) == stream.offset:  # the last that was read
-                lines = read_lines_before(stream, b"page>", options.max_document_bytes)
+                lines = read_lines_before(stream, b"page>", page.room)
                 are_plain = lines is not None
                 page.add(lines or b"", stream.offset)
         elif around is not None:

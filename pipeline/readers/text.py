@@ -97,7 +97,7 @@ def read_lines_before(stream: Stream, mark: bytes, max_bytes: int) -> bytes | No
     """Read the next lines at once, as far as they are buffered, up to the line that contains `mark`.
 
     For readers of all_lines, which spend most of their time on lines that they only keep. Reads nothing and returns
-    None if the lines are longer than `max_bytes`, or if all_lines may change one: UTF-8 is expected.
+    None if the lines are longer than `max_bytes`, or if all_lines may change one. They must be UTF-8.
     """
     buffer = stream.file.peek()  # type: ignore[attr-defined]
     end = buffer.find(mark)
@@ -229,6 +229,11 @@ class DocumentLines:
     def __bool__(self) -> bool:
         """Return whether any line was added."""
         return self._length > 0
+
+    @property
+    def room(self) -> int:
+        """How many bytes may still be added."""
+        return self._max_bytes - self._length
 
     @property
     def first_line(self) -> bytes:

@@ -121,7 +121,8 @@ def test_streams_of_bzip2_are_cut_anywhere(tmp_path: Path, monkeypatch, pages_in
 def test_what_is_buffered_changes_nothing(tmp_path: Path, monkeypatch) -> None:
     blanks = ["\u200b", " \u3000", "\x85", "\t", "\r", " \u200b a", "《a》", "a\rb", "'' a", "\u00a0\r"]
     pages = [page(number, "A", f"Text.\n{blank}\nMore.\n\n{blank}\n{blank}End.") for number, blank in enumerate(blanks)]
-    (path := tmp_path / "dump.xml").write_text(dump(*pages, *(written for written, *_ in PAGES)), newline="")
+    pages += [page(99, "A", "Too long.\n" * 4000), *(written for written, *_ in PAGES)]
+    (path := tmp_path / "dump.xml").write_text(dump(*pages), newline="")
     found = []
     for size in (1, 7, 100, 1000, 100_000):
         monkeypatch.setattr(

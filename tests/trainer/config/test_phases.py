@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import UsageError
+from trainer.cli import main
 from trainer.config.load import load_recipe
 from trainer.config.phases import phase_after, phases_of
 from trainer.config.schema import Recipe
@@ -107,6 +108,16 @@ def test_two_phases_resumed_in_each_equal_an_unbroken_run(training, tmp_path: Pa
     config.write_text(config.read_text().replace('"span"', '"token"'))
     done = training.warm(1, tmp_path / "run", config=config)
     assert done.returncode == 4 and "masking.kind was span, is token" in done.stderr
+
+
+def test_pairs_of_a_later_phase_may_be_made_while_the_first_trains(
+    pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.train.pretrain", lambda *_: None)
+    config = two_phases(tmp_path, '\nsteps = 5\ndata = { pairs = "/none" }\n')
+    values = [f"data.pairs={pairs}", f"run.output={tmp_path / 'run'}", "run.max_steps=12", "schedule.warmup_steps=3"]
+    words = [word for value in values for word in ("--set", value)]
+    assert main(["--config", str(config), *words]) == 0
 
 
 MODERN = """
