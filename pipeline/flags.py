@@ -91,13 +91,15 @@ def flags_of(options: type) -> dict[str, tuple[Flag | Switch, Any]]:
 def add_flags(parser: CommandParser, options: type, groups: Mapping[str, str]) -> None:
     """Add a flag to `parser` for each field of the dataclass `options`.
 
-    groups: for each title in the help, the names of its flags with spaces between.
+    groups: for each title in the help, the names of its flags with spaces between. Every field must be in one.
     """
     group_of: dict[str, Flags] = {}
     for title, names in groups.items():
         group_of |= dict.fromkeys(names.split(), parser.group(title))
+    if differing := group_of.keys() ^ flags_of(options).keys():
+        raise ValueError(f"pipeline/help.py and the options of {parser.prog} differ in {sorted(differing)}")
     for name, (flag, default) in flags_of(options).items():
-        group = group_of.get(name, parser)
+        group = group_of[name]
         if isinstance(flag, Switch):
             _add_switch(group, name, flag)
         else:

@@ -67,8 +67,8 @@ ABOUT = {
             "folders": "text vocab output languages word_segmenter",
             "rows": "objective max_length short_seq_prob dupe_factor seed",
             "stored masks": "static_masks masking mask_prob max_predictions",
-        }
-        | _LAUNCHED,
+            LAUNCH: "overwrite",
+        },
         NOTE_ON_BEAM,
     ),
     "statistics": About(

@@ -35,10 +35,18 @@ class Options:
     dry: bool = switch_pair(MISSING, help="dry", off_help="wet")
 
 
+GROUPS = {"places": "path", "what is shown": "color rows ratio quiet dry"}
+
+
 def parse(*arguments: str) -> dict[str, object]:
     parser = CommandParser("x")
-    add_flags(parser, Options, {})
+    add_flags(parser, Options, GROUPS)
     return given_flags(Options, parser.parse_args(list(arguments)))
+
+
+def test_a_flag_without_a_group_of_the_help_is_a_mistake_of_ours() -> None:
+    with pytest.raises(ValueError, match=r"differ in \['path'\]"):
+        add_flags(CommandParser("x"), Options, {"what is shown": GROUPS["what is shown"]})
 
 
 def test_only_flags_that_were_given_are_parsed() -> None:
@@ -55,7 +63,7 @@ def test_a_check_refuses_a_value(wrong: tuple[str, str]) -> None:
 
 def test_help_adds_the_default_unless_the_text_explains_it() -> None:
     parser = CommandParser("x")
-    add_flags(parser, Options, {})
+    add_flags(parser, Options, GROUPS)
     shown = " ".join(parser.format_help().split())
     assert "a color (default: red)" in shown and "rows (default: all)" in shown
     assert shown.count("(default") == 3
