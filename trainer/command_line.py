@@ -54,6 +54,7 @@ def exit_code_of(command: Callable[[], None]) -> int:
         return error.exit_code
     finally:
         progress.end()
+        log_file.end()
     return 0
 
 

@@ -21,6 +21,7 @@ import os
 import re
 import sys
 from collections import deque
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
@@ -56,6 +57,7 @@ class _LogFile:
         self._path: Path | None = None
         self._file: TextIO | None = None
         self._waiting: deque[str] = deque(maxlen=MOST_WAITING)
+        self.after_last_line: Callable[[], None] | None = None
 
     def open(self, folder: Path) -> None:
         """Append to the log of a folder from now on. A disk that refuses lines does not end the command."""
@@ -75,6 +77,12 @@ class _LogFile:
         if rank_of_process() == 0:
             line = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}  {message}\n"
             self._waiting.append(line) if self._file is None else self._write(line)
+
+    def end(self) -> None:
+        """Do what waits for the last line."""
+        act, self.after_last_line = self.after_last_line, None
+        if act is not None:
+            act()
 
     def _write(self, line: str) -> None:
         if self._file is not None:

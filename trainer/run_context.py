@@ -25,6 +25,7 @@ from trainer.distributed.stop import StopAgreement, StopRequest
 from trainer.distributed.watchdog import RankLostError, Watchdog
 from trainer.epochs import with_fixed_length
 from trainer.hours import Hours, with_steps
+from trainer.logs import log_file
 from trainer.profile import NOTHING, Recording, StepProfiler, profiling
 
 
@@ -154,6 +155,8 @@ def open_url(run_recipe: Recipe, folders: NodeFolders) -> RunUrl | None:
         return None
     url = RunUrl(run.output, run.folder, run_recipe.checkpoint.keep)
     run_on_all_ranks(lambda: url.check() if folders.leads(dist.get_rank()) else None)
+    if dist.get_rank() == 0:
+        log_file.after_last_line = url.send_log
     return url
 
 

@@ -43,13 +43,13 @@ from trainer.checkpoint.format import (
     steps_saved,
 )
 from trainer.checkpoint.rank_files import rank_file
-from trainer.checkpoint.run_folder import FILES, NEEDED, SHARED_FOLDERS
+from trainer.checkpoint.run_folder import APPENDED, FILES, NEEDED, SHARED_FOLDERS
 from trainer.checkpoint.run_lock import RUN_LOCK_FILE
 from trainer.checkpoint.write import discard, partial_path, publish
 from trainer.config.record import RECIPE
 from trainer.distributed.collectives import run_on_all_ranks, run_on_rank_0
 from trainer.distributed.watchdog import progress
-from trainer.logs import EVERY_RANK, logger
+from trainer.logs import EVERY_RANK, LOG_FILE, logger
 
 T = TypeVar("T")
 
@@ -112,6 +112,13 @@ class RunUrl:
             return
         logger.info("Copying what is new to %s.", self.url)
         self._send_other_files()
+
+    def send_log(self) -> None:
+        """Upload the log once more, if it is there. What the store refuses, the next start in this folder sends."""
+        path = Path(self._folder, LOG_FILE)
+        if str(path) in self._uploaded:
+            with contextlib.suppress(StorageError, FileNotFoundError):
+                upload_file(path, storage.join(self.url, LOG_FILE))
 
     @property
     def _lock_url(self) -> str:
@@ -240,13 +247,22 @@ def bring_checkpoint(url: str, run: str, step: int) -> str | None:
 
 
 def bring_other_files(url: str, run: str) -> None:
-    """Download what another machine needs besides a checkpoint. Raises StorageError."""
+    """Download what another machine needs besides a checkpoint. Raises StorageError.
+
+    The log and the starts may end with lines that an earlier run here could not copy. They stay.
+    """
     present = storage.names(url)
     for name in NEEDED:
-        if name in present:
-            download_file(storage.join(url, name), Path(run, name))
+        source, path = storage.join(url, name), Path(run, name)
+        if name in present and not (name in APPENDED and path.exists() and begins_with(path, storage.read(source))):
+            download_file(source, path)
     for name in storage.names(storage.join(url, "vocabulary")):
         download_file(storage.join(url, "vocabulary", name), Path(run, "vocabulary", name))
+
+
+def begins_with(path: Path, content: bytes) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(content)) == content
 
 
 def _manifest_at(url: str, step: int) -> bytes | None:

@@ -36,6 +36,9 @@ from trainer.logs import LOG_FILE
 from trainer.metrics.monitors import TENSORBOARD_FOLDER
 from trainer.metrics.starts import STARTS_FILE
 
+APPENDED = (STARTS_FILE, LOG_FILE)
+"""Files to which every start appends."""
+
 NEEDED = (
     RECIPE,
     HISTORY,
@@ -44,8 +47,7 @@ NEEDED = (
     TEXT_FACTS_FILE,
     "run_id",
     "metrics.jsonl",
-    STARTS_FILE,
-    LOG_FILE,
+    *APPENDED,
 )
 """Files that another machine needs to resume or export a run, besides a checkpoint and the vocabulary."""
 

@@ -95,6 +95,7 @@ def test_another_machine_resumes_and_the_run_equals_one_on_a_disk(training, stor
         assert done.returncode == 0, done.stderr
     assert "Brought step 6 of s3://runs/a" in done.stdout and "s3://runs/a: step 12 of 12 is saved" in done.stdout
     assert steps_saved(URL) == [8, 12]
+    assert b"step 6 of 12 is saved" in storage.read(f"{URL}/log.txt"), "the last line of the first start"
     bring_to(tmp_path / "third")
     assert training.losses(tmp_path / "third") == training.losses(straight)
     assert training.tensors(tmp_path / "third", 12) == training.tensors(straight, 12)
@@ -279,12 +280,17 @@ def test_another_machine_gets_the_metrics_up_to_the_checkpoint(bucket, group, tm
     first = tmp_path / "first"
     start(first)
     (first / "metrics.jsonl").write_text("to step 4\n")
+    (first / "log.txt").write_text("to step 4\n")
     train(first, 4)
     second = tmp_path / "second"
     found_on(second)
     (second / "metrics.jsonl").write_text("to step 2\n")
+    (second / "log.txt").write_text("of another start\n")
     start(second)
-    assert (second / "metrics.jsonl").read_text() == "to step 4\n"
+    assert (second / "metrics.jsonl").read_text() == (second / "log.txt").read_text() == "to step 4\n"
+    (second / "log.txt").write_text("to step 4\nand what ended the run\n")
+    start(second)
+    assert (second / "log.txt").read_text() == "to step 4\nand what ended the run\n"
 
 
 def test_a_manifest_of_another_form_is_passed_over(bucket, group, tmp_path) -> None:
