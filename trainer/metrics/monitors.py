@@ -83,8 +83,9 @@ class TensorBoardWriter:
                 self._writer.close()
 
     def _add(self, line: dict[str, Any]) -> None:
+        logged_at = time_of(line, self._starts)
         for tag, value in tagged(line):
-            self._writer.add_scalar(tag, value, line["step"], time_of(line, self._starts))
+            self._writer.add_scalar(tag, value, line["step"], logged_at)
 
 
 def tagged(line: dict[str, Any]) -> Iterator[tuple[str, float]]:

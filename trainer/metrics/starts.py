@@ -100,9 +100,10 @@ def time_of(line: dict[str, Any], starts: Sequence[Start]) -> float:
     Lines of before the first start were logged by an earlier version. They are taken to lead up to it.
     """
     is_evaluation = "eval_mlm_loss" in line
-    first_steps = [start.step + (start.is_evaluated or not is_evaluation) for start in starts]
-    began = [start for start, first_step in zip(starts, first_steps, strict=True) if first_step <= line["step"]]
-    start = began[-1] if began else starts[0]
+    began = (
+        start for start in reversed(starts) if start.step + (start.is_evaluated or not is_evaluation) <= line["step"]
+    )
+    start = next(began, starts[0])
     return start.time + (line.get("seconds") or 0.0) - start.seconds
 
 
