@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import os
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING
 from schemas import storage
 from schemas.command_line import CommandParser, file_path, folder_path
 from schemas.errors import StorageError, UsageError
+from schemas.terminal import tell_error
 from trainer.command_line import exit_code_of
 
 if TYPE_CHECKING:
@@ -75,11 +75,12 @@ def _report(options: argparse.Namespace) -> None:
     output = options.output or (str(Path(runs[0], PAGE)) if is_in_run else PAGE)
     check_output(output)
 
-    page = Page(runs, output)
-    if options.watch:
-        page.watch()
-    else:
-        page.write()
+    with tempfile.TemporaryDirectory(prefix="clozeline-report-") as copies:
+        page = Page(runs, output, copies)
+        if options.watch:
+            page.watch()
+        else:
+            page.write()
     print(f"{storage.printable(output)}: the report of {_counted(runs)} is written.")
 
 
@@ -94,14 +95,32 @@ class NothingLoggedError(UsageError):
 class Page:
     """The page of some runs, which is written once or several times."""
 
-    def __init__(self, runs: Sequence[str], output: str):
+    def __init__(self, runs: Sequence[str], output: str, copies: str):
+        """copies: an empty folder for the small files of runs at URLs."""
         self._runs = runs
         self._output = output
+        self._copies = copies
+
+        # For each run, when its metrics were written, and what was read then.
+        self._records: dict[str, tuple[float | None, RunRecord]] = {}
+        self._is_new = False
+
+    def read(self) -> bool:
+        """Read the runs whose metrics were written since the last call. Returns whether the page is to be written.
+
+        Raises NothingLoggedError if a run has logged nothing yet, DataError, and StorageError.
+        """
+        for number, run in enumerate(self._runs):
+            written = storage.modified(storage.join(run, METRICS))
+            if run not in self._records or self._records[run][0] != written:
+                self._records[run] = written, _record(run, Path(self._copies, str(number)))
+                self._is_new = True
+        return self._is_new
 
     def write(self, refresh: int | None = None) -> bool:
         """Write the page, and return whether all runs are over. refresh: as for `report`.
 
-        Raises NothingLoggedError if a run has logged nothing yet, UsageError if there are too many, and StorageError.
+        Raises UsageError if there are too many runs, and what `read` raises if one of them was never read.
         """
         # These imports load torch, which takes seconds, so they wait until the arguments are known to be valid.
         from trainer.metrics.comparison import MAX_RUNS, comparison
@@ -109,27 +128,21 @@ class Page:
 
         if len(self._runs) > MAX_RUNS:
             raise UsageError(f"{len(self._runs)} runs are too many for one page. Give up to {MAX_RUNS}.")
-        with tempfile.TemporaryDirectory(prefix="clozeline-report-") as folder:
-            records = [_record(run, Path(folder, str(number))) for number, run in enumerate(self._runs)]
-            place = os.path.dirname(os.path.abspath(self._output))
-            if len(records) == 1:
-                page = report(records[0], place, refresh)
-            else:
-                page = comparison(records, place, refresh)
+        if len(self._records) < len(self._runs):
+            self.read()
+        records = [self._records[run][1] for run in self._runs]
+        place = os.path.dirname(os.path.abspath(self._output))
+        page = report(records[0], place, refresh) if len(records) == 1 else comparison(records, place, refresh)
         storage.publish(self._output, page.encode(), durable=False)
+        self._is_new = False
         return all(record.is_over for record in records)
 
     def watch(self) -> None:
         """Write the page whenever metrics have grown, until all runs are over or Ctrl-C, and then without a refresh."""
         previous = {number: signal.signal(number, signal.default_int_handler) for number in SIGNALS}
         try:
-            self._follow()
-        except KeyboardInterrupt:
-            pass
-        finally:
-            for number in SIGNALS:
-                signal.signal(number, signal.SIG_IGN)
-        try:
+            with contextlib.suppress(KeyboardInterrupt):
+                self._follow()
             self.write()
         finally:
             for number, handler in previous.items():
@@ -137,17 +150,18 @@ class Page:
 
     def _follow(self) -> None:
         """Write the page whenever metrics have grown, until all runs are over. Waits for runs that are about to log."""
-        seen: list[float | None] | None = None
+        print(f"{storage.printable(self._output)} follows {_counted(self._runs)}. Ctrl-C ends it.", flush=True)
+        told = ""
         is_over = False
         while not is_over:
-            found = [storage.modified(storage.join(run, METRICS)) for run in self._runs]
-            if found != seen:
-                if seen is None:
-                    what = f"follows {_counted(self._runs)}"
-                    print(f"{storage.printable(self._output)} {what}. Ctrl-C ends it.", flush=True)
-                seen = found
-                with contextlib.suppress(NothingLoggedError):
-                    is_over = self.write(REFRESH)
+            try:
+                is_over = self.read() and self.write(REFRESH)
+            except NothingLoggedError:
+                pass
+            except StorageError as error:
+                if str(error) != told:
+                    told = str(error)
+                    tell_error(f"{told} The page follows once the store answers.")
             if not is_over:
                 time.sleep(REFRESH)
 
@@ -224,4 +238,6 @@ def check_output(output: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from clozeline.installation import run_explained
+
+    raise SystemExit(run_explained(main, "trainer"))

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from schemas import storage
+from schemas.errors import StorageError
 from tests.trainer.metrics.test_report import Balanced
 from trainer import report
 from trainer.metrics.log import NAMES
@@ -86,6 +87,15 @@ def test_the_page_follows_a_run_until_ctrl_c(
     monkeypatch.setattr(report, "REFRESH", 0.02)
     folder = run_folder(here / "run", 0.001, 0)
     seen = []
+    modified = storage.modified
+    answers = iter([True, False, False])
+
+    def answer(url: str) -> float | None:
+        if next(answers, True):
+            return modified(url)
+        raise StorageError("the store is busy.")
+
+    monkeypatch.setattr(storage, "modified", answer)
 
     def look(text: str) -> None:
         page = here / "report.html"
@@ -110,7 +120,9 @@ def test_the_page_follows_a_run_until_ctrl_c(
     assert ["3 of 8" in seen[0], "4 of 8" in seen[1]] == [True, True]
     assert all('<meta http-equiv="refresh"' in page for page in seen)
     assert "refresh" not in (here / "report.html").read_text()
-    assert capsys.readouterr().out.splitlines() == [
+    said = capsys.readouterr()
+    assert said.err.count("the store is busy") == 1
+    assert said.out.splitlines() == [
         "report.html follows run. Ctrl-C ends it.",
         "report.html: the report of run is written.",
     ]
