@@ -166,7 +166,7 @@ def chart(title: str, lines: Sequence[Line], last_step: float, resumed_at: Seque
         lines=[_drawn(line, scale, text_of) for line in lines],
         levels=[Level(scale.y(level), text_of(level)) for level in levels],
         ticks=ticks(last_step),
-        marks=[Mark(step, scale.percent(step)) for step in resumed_at],
+        marks=[Mark(step, scale.percent(step)) for step in resumed_at if step <= last_step],
         last_step=last_step,
         is_cut=(low, high) != whole,
     )

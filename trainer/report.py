@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import os
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from schemas import storage
 from schemas.command_line import CommandParser, file_path, folder_path
-from schemas.errors import StorageError, UsageError
+from schemas.errors import INTERRUPTED, StorageError, UsageError
 from schemas.terminal import tell_error
 from trainer.command_line import exit_code_of
 
@@ -38,7 +39,11 @@ OURS = b'<p class="brand">Clozeline run'
 
 def main(arguments: list[str] | None = None, prog: str = "python -m trainer.report") -> int:
     """Write the page and return the process's exit code. prog: the command's name in help and in errors."""
-    return exit_code_of(lambda: _report(parser(prog).parse_args(arguments)))
+    try:
+        return exit_code_of(lambda: _report(parser(prog).parse_args(arguments)))
+    except KeyboardInterrupt:
+        print("clozeline: interrupted", file=sys.stderr)
+        return INTERRUPTED
 
 
 def parser(prog: str) -> CommandParser:

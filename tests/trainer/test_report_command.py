@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -127,8 +128,13 @@ def test_the_page_follows_a_run_until_ctrl_c(
         "report.html: the report of run is written.",
     ]
 
+    # The last start was never logged, and its time is none.
+    started = {"step": 9, "seconds": 0, "resumed_at": [2, 9]}
+    (folder / "starts.jsonl").write_text("".join(json.dumps(started | {"time": at}) + "\n" for at in (1.7e9, 1e30)))
     train(folder, 5, 8)
     assert report.main(["run", "--watch"]) == 0, "it ends with the run"
+    page = (here / "report.html").read_text()
+    assert set(re.findall(r'class="mark" x1="([\d.]+)%"', page)) == {"25.00"}
 
 
 @pytest.mark.parametrize(
@@ -151,6 +157,12 @@ def test_the_page_follows_a_run_until_ctrl_c(
         ({"x/recipe.toml": ""}, ["x"], "x has not logged a step yet"),
         ({"x/recipe.toml": "", "x/metrics.jsonl": ""}, ["x"], "x has not logged a step yet"),
         ({"x/recipe.toml": "=", "x/metrics.jsonl": ""}, ["x"], "x/recipe.toml is not the recipe of a run"),
+        (
+            {"x/recipe.toml": "[run]\nmax_steps = 'x'\n", "x/metrics.jsonl": '{"step": 1}\n'},
+            ["x"],
+            "x/recipe.toml is not the recipe of a run: run.max_steps: Input should be a valid integer. Give",
+        ),
+        ({"x/recipe.toml": "data = 3\n", "x/metrics.jsonl": '{"step": 1}\n'}, ["x"], "of a run: data: "),
         ({"x/notes.md": ""}, ["x"], "x is not a run: it holds no metrics.jsonl and recipe.toml"),
         ({"x": ""}, ["x"], "x is a file, not a run"),
         ({"x/recipe.toml": "", "x/metrics.jsonl": ""}, ["x", "x"], "x is given twice"),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from schemas import storage
 from schemas.errors import CheckpointError, DataError
@@ -32,6 +32,27 @@ class Blanks(BaseModel):
 
     step: int
     filled: list[tuple[str, str]]
+
+
+class ShownLength(BaseModel):
+    stop_at: int | None = None
+    max_steps: int | None = None
+
+
+class ShownPairs(BaseModel):
+    pairs: str | list[str] | None = None
+
+
+class ShownPhase(BaseModel):
+    data: ShownPairs = ShownPairs()
+    evaluation: ShownPairs = ShownPairs()
+
+
+class ShownRecipe(ShownPhase):
+    """The keys of a recipe from which a report computes something."""
+
+    run: ShownLength = ShownLength()
+    phases: list[ShownPhase] = []
 
 
 @dataclass(frozen=True)
@@ -89,8 +110,10 @@ def read_record(
     path = Path(folder, RECIPE)
     try:
         recipe = tomllib.loads(path.read_text(encoding="utf-8"))
+        ShownRecipe.model_validate(recipe, strict=True)
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} is not the recipe of a run: {error}. Give the run.output of a training.") from error
+        fault = _first_fault(error) if isinstance(error, ValidationError) else error
+        raise DataError(f"{path} is not the recipe of a run: {fault}. Give the run.output of a training.") from error
 
     starts = read_starts(folder)
     resumed_at, changes = resumed or (_resumed_at(folder, starts), _changes(folder))
@@ -106,6 +129,11 @@ def read_record(
         best=best_step(run),
         blanks=_blanks(folder),
     )
+
+
+def _first_fault(error: ValidationError) -> str:
+    fault = error.errors()[0]
+    return f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
 
 
 def _resumed_at(folder: str, starts: Sequence[Start]) -> Sequence[int]:

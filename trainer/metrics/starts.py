@@ -17,7 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trainer.metrics.presentation import keep_running
 
@@ -30,6 +30,10 @@ PACKAGES = ("clozeline", "torch", "deepspeed")
 """The packages whose versions are noted, besides Python's."""
 
 
+LAST_TIME = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
+"""Later times have no date."""
+
+
 class Start(BaseModel):
     """One start. The fields after `is_evaluated` are for people.
 
@@ -40,7 +44,7 @@ class Start(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    time: float
+    time: float = Field(ge=0, lt=LAST_TIME)
     step: int
     seconds: float
     is_evaluated: bool = True
