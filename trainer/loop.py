@@ -253,7 +253,7 @@ class Loop:
         figures = self.measure(step)
         self.progress.add_evaluation(step, figures)
         self.saver.add_evaluation(step, figures)
-        self.saver.write_report(self.progress.state)
+        self.saver.write_report()
 
     def measure(self, step: int) -> Figures:
         """Return the figures of an evaluation. Its time is in no rate. Raises as `evaluate`. A collective call."""

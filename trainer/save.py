@@ -105,11 +105,11 @@ class Saver:
                 add_evaluation(checkpoint_path(run.folder, step), figures)
                 prune(run.folder, self.context.run_recipe.checkpoint.keep, step)
 
-    def write_report(self, state: TrainingState) -> None:
+    def write_report(self) -> None:
         """Write the run's report, on rank 0."""
         if self.writes_report:
             with keep_running("report.html"):
-                write_report(self.context.run_recipe.run.folder, state.resumed_at, state.changes)
+                write_report(self.context.run_recipe.run.folder)
 
     def _write(self, snapshot: Snapshot, must_save: bool) -> None:
         """Write, publish and upload a checkpoint, in the main thread or in another one. A collective call."""
@@ -138,7 +138,7 @@ class Saver:
             self._published = step
         if self.context.url is None:
             self.saved_step = step
-        self.write_report(snapshot.state)
+        self.write_report()
         self._upload(folder, step, must_save)
 
     def _upload(self, folder: Path, step: int, must_save: bool) -> None:

@@ -54,7 +54,7 @@ class ShownRun(NamedTuple):
     recipe: str
 
 
-def comparison(records: Sequence[RunRecord], page_folder: str | None, refresh: int | None = None) -> str:
+def comparison(records: Sequence[RunRecord], page_folder: str, refresh: int | None = None) -> str:
     """Return the page of two runs or more, which have metrics. The other arguments are those of `report`."""
     names = distinct_names([record.run for record in records])
     runs = [
@@ -81,14 +81,14 @@ def distinct_names(runs: Sequence[str]) -> list[str]:
     return next((names for names in by_length if len(set(names)) == len(names)), list(runs))
 
 
-def _shown(number: int, name: str, record: RunRecord, page_folder: str | None) -> ShownRun:
+def _shown(number: int, name: str, record: RunRecord, page_folder: str) -> ShownRun:
     own_report = Path(record.folder, REPORT_FILE)
-    has_link = page_folder is not None and record.folder == record.run and own_report.exists()
+    has_link = record.folder == record.run and own_report.exists()
     return ShownRun(
         name=name,
         color=COLORS[number % len(COLORS)],
         is_dashed=number >= len(COLORS),
-        link=link(str(own_report), page_folder) if has_link and page_folder is not None else "",
+        link=link(str(own_report), page_folder) if has_link else "",
         verdict=verdict(record),
         facts=[Fact("folder", shown_path(record.run)), *facts(record, page_folder)],
         changes=shown_changes(record),

@@ -151,8 +151,8 @@ class Fact(NamedTuple):
     link: str = ""
 
 
-def facts(record: RunRecord, page_folder: str | None) -> list[Fact]:
-    """Return how a run was made. page_folder: where the page will be, for links; None if that is a URL."""
+def facts(record: RunRecord, page_folder: str) -> list[Fact]:
+    """Return how a run was made. page_folder: where the page will be, for links."""
     found = []
     if record.starts:
         last = record.starts[-1]
@@ -174,9 +174,9 @@ def _folders(recipe: dict[str, Any], section: str) -> list[str]:
     return list(dict.fromkeys(folders))
 
 
-def _link_to_card(folder: str, record: RunRecord, page_folder: str | None) -> str:
+def _link_to_card(folder: str, record: RunRecord, page_folder: str) -> str:
     """Return the place of a folder's data card, empty if there is none here."""
-    if page_folder is None or not storage.is_local(folder):
+    if not storage.is_local(folder):
         return ""
     for base in dict.fromkeys([*(start.folder for start in reversed(record.starts)), os.getcwd()]):
         card = Path(base, folder, CARD)

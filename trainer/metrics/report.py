@@ -15,7 +15,7 @@ import tomli_w
 from schemas import storage
 from schemas.masking import KINDS
 from schemas.pages import render
-from trainer.config.record import RecipeChange, shown_value
+from trainer.config.record import shown_value
 from trainer.metrics.curves import charts_over_hours, run_charts
 from trainer.metrics.figures import facts, known_figures, verdict
 from trainer.metrics.log import CAUSE, METRICS_FILE, Metrics, is_evaluation
@@ -30,31 +30,27 @@ RANK_ROWS = 8
 """The most ranks in the table, the slowest first."""
 
 
-def write_report(run: str, resumed_at: Sequence[int] | None = None, changes: Sequence[RecipeChange] = ()) -> None:
-    """Write RUN/report.html from the metrics and the recipe of RUN. Does nothing if there are no metrics yet.
-
-    resumed_at: the steps after which the run was resumed, by default as its folder has it. changes: how its recipe
-    changed there.
-    """
+def write_report(run: str) -> None:
+    """Write RUN/report.html from the metrics and the recipe of RUN. Does nothing if there are no metrics yet."""
     if not Path(run, METRICS_FILE).exists():
         return
-    record = read_record(run, resumed=None if resumed_at is None else (resumed_at, changes))
+    record = read_record(run)
     if record.lines:
         page = report(record, run)
         storage.publish(str(Path(run) / REPORT_FILE), page.encode(), durable=False)
 
 
-def report(record: RunRecord, page_folder: str | None, refresh: int | None = None) -> str:
+def report(record: RunRecord, page_folder: str, refresh: int | None = None) -> str:
     """Return the page, which depends on the arguments and on where data cards are.
 
-    page_folder: where the page will be; None if that is a URL. refresh: seconds after which a browser reads it again.
+    page_folder: where the page will be. refresh: seconds after which a browser reads it again.
     """
     lines = record.lines
     charts, level = run_charts(lines, record.resumed_at)
     return render(
         "trainer.metrics",
         "report.html",
-        title=Path(record.run).name,
+        title=Path(record.run).name or Path.cwd().name,
         refresh=refresh,
         resumed_at=record.resumed_at,
         figures=known_figures(record),

@@ -99,10 +99,8 @@ class RunRecord:
         return not is_evaluated or any(line["step"] >= self.last_step for line in self.evaluations)
 
 
-def read_record(
-    run: str, copy: str | None = None, resumed: tuple[Sequence[int], Sequence[RecipeChange]] | None = None
-) -> RunRecord:
-    """Read a run. copy: the local copy of a run at a URL. resumed: where it was, and what changed; by default as saved.
+def read_record(run: str, copy: str | None = None) -> RunRecord:
+    """Read a run. copy: the local copy of a run at a URL.
 
     Raises DataError if the recipe cannot be read.
     """
@@ -116,14 +114,13 @@ def read_record(
         raise DataError(f"{path} is not the recipe of a run: {fault}. Give the run.output of a training.") from error
 
     starts = read_starts(folder)
-    resumed_at, changes = resumed or (_resumed_at(folder, starts), _changes(folder))
     return RunRecord(
         run,
         folder,
         read_metrics(folder),
         recipe,
-        resumed_at,
-        changes,
+        _resumed_at(folder, starts),
+        _changes(folder),
         starts,
         ranks=read_ranks(folder),
         best=best_step(run),
@@ -133,7 +130,8 @@ def read_record(
 
 def _first_fault(error: ValidationError) -> str:
     fault = error.errors()[0]
-    return f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
+    reason = "should be a table" if fault["type"] == "model_type" else fault["msg"]
+    return f"{'.'.join(map(str, fault['loc']))}: {reason}"
 
 
 def _resumed_at(folder: str, starts: Sequence[Start]) -> Sequence[int]:

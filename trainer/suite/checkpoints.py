@@ -10,7 +10,7 @@ from typing import Any
 
 from schemas import storage
 from schemas.errors import UsageError
-from trainer.checkpoint.format import MANIFEST, checkpoint_path, read_state, steps_saved
+from trainer.checkpoint.format import MANIFEST, checkpoint_path, steps_saved
 from trainer.metrics.curves import SCORES_FILE, read_scores
 from trainer.metrics.log import read_metrics
 from trainer.metrics.presentation import keep_running
@@ -95,8 +95,7 @@ def write_scores(plan: Plan, content: dict[str, Any]) -> None:
     storage.publish(str(Path(run) / SCORES_FILE), (json.dumps(everything, indent=1) + "\n").encode())
 
     with keep_running("report.html"):
-        state = read_state(checkpoint_path(run, steps_saved(run)[-1]))
-        write_report(run, state.resumed_at, state.changes)
+        write_report(run)
 
 
 def hours_of(run: str) -> dict[int, float]:

@@ -69,7 +69,7 @@ def test_lines_that_are_not_metrics_are_skipped_and_counted(run_copy: Path, caps
     good, _ = read_lines(str(run_copy))
     path.write_bytes(line + path.read_bytes() + line)
     assert last_metrics(str(run_copy), 2).step == 2
-    write_report(str(run_copy), [])
+    write_report(str(run_copy))
     MetricsLog(str(run_copy), 2, 4).close()
     note = f"{path}: 2 lines that are not metrics were skipped."
     assert capsys.readouterr().out.count(note) == 2, "once by the card, once by the run"
@@ -78,7 +78,7 @@ def test_lines_that_are_not_metrics_are_skipped_and_counted(run_copy: Path, caps
 
 def test_m_a_line_with_a_step_alone_is_shown_as_far_as_it_goes(run_copy: Path) -> None:
     (run_copy / "metrics.jsonl").write_text('{"step":1}\n')
-    write_report(str(run_copy), [])
+    write_report(str(run_copy))
     assert "<dd>-</dd>" in (run_copy / "report.html").read_text()
     MetricsLog(str(run_copy), 2, 4).close()
 
@@ -98,7 +98,7 @@ def test_presentation_never_ends_a_run(run_copy: Path, capsys) -> None:
     (run_copy / "report.html").mkdir()
 
     with keep_running("report.html"):
-        write_report(str(run_copy), [])
+        write_report(str(run_copy))
 
     assert "report.html could not be written (" in capsys.readouterr().out
 
@@ -107,7 +107,7 @@ def test_q_a_report_shows_a_nan_at_the_end_as_a_dash(run_copy: Path) -> None:
     line = dict.fromkeys(NAMES) | {"step": 3}
     with (run_copy / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(line) + "\n")
-    write_report(str(run_copy), [])
+    write_report(str(run_copy))
     assert "<dt>masked LM loss</dt><dd>-</dd>" in (run_copy / "report.html").read_text()
 
 

@@ -89,7 +89,7 @@ def test_the_report_shows_the_slowest_ranks(tmp_path: Path) -> None:
     file = RankFile(str(tmp_path))
     file.add(reports(*[1.0] * 20, 2.5))
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
-    page = report(read_record(str(tmp_path)), None)
+    page = report(read_record(str(tmp_path)), str(tmp_path))
     assert "<td>20</td>" in page and "<td>2.50</td>" in page and page.count("<td>h") == 8
 
 

@@ -50,7 +50,9 @@ class Balanced(HTMLParser):
 def test_a_page_of_its_own_with_every_chart_and_the_resumes(tmp_path: Path) -> None:
     evaluated = {f"eval_{kind}_{name}": 0.5 for kind in KINDS for name in ("mlm_loss", "perplexity", "mlm_accuracy")}
     evaluated |= {"eval_mlm_loss": 0.4321, "eval_mlm_accuracy": 0.5, "eval_pair_loss": None, "eval_pair_accuracy": None}
-    write_report(str(run_folder(tmp_path, 8, **evaluated)), [2, 6])
+    folder = run_folder(tmp_path, 8, **evaluated)
+    (folder / "starts.jsonl").write_text('{"time": 1, "step": 6, "seconds": 1, "resumed_at": [2, 6]}')
+    write_report(str(folder))
     page = (tmp_path / "report.html").read_text()
     texts = Balanced(page).texts
     for title in (
@@ -71,7 +73,7 @@ def test_a_page_of_its_own_with_every_chart_and_the_resumes(tmp_path: Path) -> N
 
 
 def test_values_that_are_missing_or_not_finite_are_left_out(tmp_path: Path) -> None:
-    write_report(str(run_folder(tmp_path, 5, loss=float("nan"), mlm_loss=float("inf"), pair_loss=None)), [])
+    write_report(str(run_folder(tmp_path, 5, loss=float("nan"), mlm_loss=float("inf"), pair_loss=None)))
     page = (tmp_path / "report.html").read_text()
     assert "One run, never resumed." in Balanced(page).texts
     assert not re.search(r'="[^"]*(nan|inf)', page)
@@ -94,14 +96,14 @@ def test_files_are_utf_8_whatever_the_locale(tmp_path: Path, run) -> None:
     folder = run_folder(tmp_path, 5)
     (folder / "recipe.toml").write_text("[run]\noutput = 'caf\u00e9'\n", encoding="utf-8")
     locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    program = "import sys; from trainer.metrics.report import write_report; write_report(sys.argv[1], [])"
+    program = "import sys; from trainer.metrics.report import write_report; write_report(sys.argv[1])"
     done = run("python", "-c", program, folder, **locale)
     assert done.returncode == 0, done.stderr
     assert "caf\u00e9" in (folder / "report.html").read_text(encoding="utf-8")
 
 
 def test_a_run_without_metrics_has_no_report(tmp_path: Path) -> None:
-    write_report(str(tmp_path), [])
+    write_report(str(tmp_path))
     assert not (tmp_path / "report.html").exists()
 
 

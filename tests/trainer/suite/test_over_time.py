@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -90,7 +89,6 @@ def test_all_checkpoints_of_a_run(training, run: Run, tmp_path: Path) -> None:
 def test_scores_of_a_part_join_those_of_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """--only leaves the other scores and the average, which is always over the same tasks, as they were."""
     monkeypatch.setattr(checkpoints, "write_report", lambda *_: None)
-    monkeypatch.setattr(checkpoints, "read_state", lambda _: SimpleNamespace(resumed_at=None, changes=[]))
     run = str(run_folder(tmp_path / "run", [10]))
     whole = Plan(Suite("small", "", {}, {}), [], tmp_path, 1, run=run, steps=[10])
 
