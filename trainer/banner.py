@@ -10,30 +10,34 @@ import torch.distributed as dist
 from trainer.config.phases import Phase
 from trainer.data.folder import PairFolder
 from trainer.data.share import places_before
-from trainer.describe import count_parameters, meta_model
+from trainer.describe import count_parameters
 from trainer.distributed.process_group import device_of_rank
 from trainer.logs import IN_FILE_ONLY, logger
 from trainer.metrics.presentation import keep_running
-from trainer.models.families import encoder_shape
+from trainer.models.pretraining import PretrainingModel
 
 
-def announce_training(phase: Phase, folders: list[PairFolder], step: int, last_step: int | None, output: str) -> None:
+def announce_training(
+    phase: Phase, folders: list[PairFolder], model: PretrainingModel, step: int, last_step: int | None
+) -> None:
     """Log what is trained from the step after `step` on: on a terminal, and in the log file. Rank 0 calls this.
 
-    last_step: of this process; None while it is not known. output: the run's folder or URL.
+    model: on any device. last_step: of this process; None while it is not known.
     """
     with keep_running("What is trained"):
-        for line in training_lines(phase, folders, step, last_step):
+        for line in training_lines(phase, folders, model, step, last_step):
             logger.info("%s", line, extra=None if sys.stdout.isatty() else IN_FILE_ONLY)
-        where = f"{dist.get_world_size()} x {device_of_rank().type}, {phase.recipe.engine.precision}; {output}"
+        recipe = phase.recipe
+        where = f"{dist.get_world_size()} x {device_of_rank().type}, {recipe.engine.precision}; {recipe.run.output}"
         logger.info("  in      %s", where, extra=None if sys.stdout.isatty() else IN_FILE_ONLY)
 
 
-def training_lines(phase: Phase, folders: list[PairFolder], step: int, last_step: int | None) -> Iterator[str]:
+def training_lines(
+    phase: Phase, folders: list[PairFolder], model: PretrainingModel, step: int, last_step: int | None
+) -> Iterator[str]:
     """Yield lines about the model, the data and the length; arguments as in `announce_training`."""
     recipe = phase.recipe
     vocabulary = folders[0].vocabulary.size
-    model = meta_model(encoder_shape(recipe.model, vocabulary))
     without_heads = count_parameters(model.encoders()[0])
     yield (
         f"{recipe.model.family}: {count_parameters(model):,} parameters, {without_heads:,} without heads; "

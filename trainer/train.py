@@ -341,16 +341,6 @@ def recorded_attention(phase: Phase, checkpoint: FoundCheckpoint | None) -> str 
     return checkpoint.state.attention or FLASH
 
 
-def facts_of_start(phase: Phase, folders: list[PairFolder]) -> dict[str, int]:
-    """Return what the report says about a phase's ranks, model and data."""
-    shape = encoder_shape(phase.recipe.model, folders[0].vocabulary.size)
-    return {
-        "ranks": dist.get_world_size(),
-        "parameters": count_parameters(meta_model(shape)),
-        "pass_tokens": sum(folder.manifest.totals["tokens"] for folder in folders),
-    }
-
-
 def open_metrics(
     context: RunContext, phase: Phase, folders: list[PairFolder], state: TrainingState, tell_monitors: Tell
 ) -> MetricsLog | None:
@@ -370,8 +360,11 @@ def open_metrics(
             describe_run(context.run_recipe, folders)
         write_history(run.folder, state.changes)
         if state.step < context.last_step:
-            note_start(run.folder, state, evaluated, **facts_of_start(phase, folders))
-            announce_training(phase, folders, state.step, known_length(context), run.output)
+            model = meta_model(encoder_shape(phase.recipe.model, folders[0].vocabulary.size))
+            facts = {"ranks": dist.get_world_size(), "parameters": count_parameters(model)}
+            facts["pass_tokens"] = sum(folder.manifest.totals["tokens"] for folder in folders)
+            note_start(run.folder, state, evaluated, **facts)
+            announce_training(phase, folders, model, state.step, known_length(context))
         mfu = mfu_of_one_token(phase.recipe, folders, dist.get_world_size())
         metrics = MetricsLog(run.folder, state.step, known_length(context), mfu, tell_monitors, evaluated)
         metrics.objective = phase.recipe.objective.kind
