@@ -92,7 +92,7 @@ def _of_file(path: str, rows: int) -> Iterator[str]:
 def _of_settings(path: str) -> Iterator[str]:
     try:
         content = tomllib.loads(storage.read(path).decode("utf-8-sig"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not TOML: {error}.") from error
     what, command = next((SETTINGS[key] for key in SETTINGS if key in content), ("a TOML file, none of ours", ""))
     yield f"{path}: {what}"

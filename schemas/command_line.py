@@ -35,7 +35,8 @@ class Flags(Protocol):
 class CommandParser(argparse.ArgumentParser):
     """The parser of one command, which raises UsageError where argparse would print its usage and exit.
 
-    description: one sentence. examples: command lines. notes: text with line breaks.
+    description: one sentence. examples: command lines. notes: text with line breaks. options: those of argparse, which
+    may add some to the parsers of commands.
     """
 
     hint: Callable[[str, Iterable[str]], str]
@@ -56,9 +57,10 @@ class CommandParser(argparse.ArgumentParser):
         examples: Sequence[str] = (),
         exit_codes: str = EXIT_CODES,
         notes: str = "",
+        **options: Any,
     ) -> None:
         # An abbreviation that works today would stop working when another flag begins with the same letters.
-        super().__init__(prog, description=description, formatter_class=HelpFormatter, allow_abbrev=False)
+        super().__init__(prog, description=description, formatter_class=HelpFormatter, allow_abbrev=False, **options)
         self.examples = list(examples)
         self.exit_codes = exit_codes
         self.notes = notes
@@ -200,7 +202,7 @@ def help_with_default(text: str, default: object) -> str:
 
 def filled(text: str) -> str:
     """Return text with long lines broken at the terminal's width, and indented as far as the line's second column."""
-    width = shutil.get_terminal_size().columns - 2  # as argparse has it
+    width = max(shutil.get_terminal_size().columns - 2, 20)  # as argparse has it
     lines = []
     for line in text.splitlines():
         start = " " * re.match(r" *(\S+ {2,})?", line).end()  # type: ignore[union-attr]  # it matches any line
