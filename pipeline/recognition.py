@@ -114,7 +114,7 @@ def _of_text(path: str, rows: int) -> Iterator[str]:
     except UsageError as error:  # nothing is wrong: it is no text
         raise DataError(str(error)) from error
     yield from look_lines(path, look)
-    for document in documents_of(path, look, rows):
+    for document in documents_of(look, rows):
         text = " ".join(document.text[: 2 * EXCERPT].split())[:EXCERPT]
         yield labeled("document", f"{text} ..." if len(document.text) > EXCERPT else text)
 

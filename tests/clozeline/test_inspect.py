@@ -14,8 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import save_file
 
+from pipeline import look
 from pipeline.inspection import inspect_all
 from schemas import storage
+from schemas.errors import DataError
 
 METRICS = '{"step": 40, "mlm_loss": 4.5}\n{"step": 40, "eval_mlm_loss_masked": 4.25, "eval_unigram_loss": 6.5}\n{"st'
 RECIPE = (
@@ -100,6 +102,26 @@ def test_folders_inside_are_told_apart_from_files_and_counted(tmp_path: Path, mo
     write(inside, {"state.json": {"step": 40}, "manifest.json": {}})
     monkeypatch.chdir(inside)
     assert f"clozeline export {tmp_path}/run --step 40" in "".join(inspect_all(["."], 1))
+
+
+def test_a_large_folder_is_looked_at_in_part(tmp_path: Path, monkeypatch) -> None:
+    write(tmp_path / "mixed", {f"a{number}.png": "\x89PNG\r\n\x1a\n" for number in range(6)} | {"b.txt": "The river."})
+    assert "document    The river." in list(inspect_all([f"{tmp_path}/mixed"], 5))
+
+    same, other = ["x" * 99 + "\n"] * 4000, ["x" * 99 + "\n"] * 4000
+    other[2000] = "y" * 99 + "\n"
+    write(tmp_path / "copies", {"a.txt": "".join(same), "b.txt": "".join(same), "c.txt": "".join(other), "d": "Text."})
+    assert any("Copies: 1 of the files" in line for line in inspect_all([f"{tmp_path}/copies"], 1))
+    monkeypatch.setattr(look, "MAX_COMPARED_BYTES", 10**6)
+    monkeypatch.setattr(look, "MAX_OPENED", 3)
+    lines = "\n".join(inspect_all([f"{tmp_path}/copies"], 1))
+    assert "Copies: at least 1 of the files" in lines and "not opened" in lines
+
+
+def test_settings_that_are_nested_too_deep_are_an_error(tmp_path: Path) -> None:
+    (tmp_path / "deep.toml").write_text("a = " + "[" * 10**5)
+    with pytest.raises(DataError, match="is not TOML"):
+        list(inspect_all([f"{tmp_path}/deep.toml"], 1))
 
 
 def test_a_run_on_a_store_has_its_checkpoints() -> None:
