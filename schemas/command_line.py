@@ -16,13 +16,23 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
-from schemas.errors import UsageError, nearest_name
+from schemas.errors import ClozelineError, UsageError, nearest_name
+from schemas.terminal import one_line, tell_error
 
 EXIT_CODES = "0 done, 2 usage or configuration, 3 bad data, 5 storage, 130 interrupted"
 
 LONG_CHOICES = 30  # characters; longer lists of choices stand in the help text, where they wrap
 LAST_GROUP = "other"
 NOT_SHOWN = (argparse.SUPPRESS, "")  # as defaults
+
+
+def run(command: Callable[[], int]) -> int:
+    """Run a command and return its exit code, or that of its error, which is printed."""
+    try:
+        return command()
+    except ClozelineError as error:
+        tell_error(one_line(str(error)))
+        return error.exit_code
 
 
 class Flags(Protocol):
