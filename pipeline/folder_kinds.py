@@ -117,6 +117,12 @@ def is_file(path: str) -> bool:
         return filesystem.isfile(name)
 
 
+def is_pipeline_folder(path: str) -> bool:
+    """Return whether `path` is a finished folder that a job of the pipeline wrote."""
+    is_finished = storage.exists(storage.join(path, NAME))
+    return is_finished and not storage.exists(storage.join(path, STATE))
+
+
 def what_is(path: str) -> str:
     """Return what a folder is; empty for a file, and if it is none of ours and no model."""
     if is_file(path):

@@ -13,7 +13,7 @@ import pytest
 
 from clozeline import __version__
 from clozeline.cli import COMMANDS, PIPELINE, main
-from pipeline.inspection import verify
+from pipeline.verification import verify
 from schemas.errors import DataError
 from tests.forked import Command
 from trainer.cli import parser as trainer_parser

@@ -124,6 +124,12 @@ def test_settings_that_are_nested_too_deep_are_an_error(tmp_path: Path) -> None:
         list(inspect_all([f"{tmp_path}/deep.toml"], 1))
 
 
+def test_verify_checks_every_folder(command, vocab: Path, tmp_path: Path) -> None:
+    done = command("verify", tmp_path / "none", vocab)
+    assert done.returncode == 3 and f"1 of 2 did not pass: {tmp_path}/none." in done.stderr
+    assert f"{tmp_path}/none does not exist" in done.stdout and "ok  tokenizer.json" in done.stdout
+
+
 def test_a_run_on_a_store_has_its_checkpoints() -> None:
     for name, content in {"recipe.toml": RECIPE, "metrics.jsonl": METRICS, "checkpoints/step-00000080/x": ""}.items():
         storage.publish(f"memory://inspected/run/{name}", content.encode())
