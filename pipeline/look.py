@@ -205,7 +205,7 @@ def _copies(files: list[InputFile]) -> tuple[int, bool]:
         if size <= 2 * END_BYTES:
             copies += len(group) - 1
             continue
-        compared = group[: left // size]
+        compared = group[: left // size] if left >= 2 * size else []
         left -= size * len(compared)
         are_all = are_all and len(compared) == len(group)
         with suppress(OSError):
