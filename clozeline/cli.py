@@ -91,6 +91,7 @@ def explain_usage(words: list[str]) -> int:
 
     Returns the exit code. Raises SystemExit for --help and --version.
     """
+    from schemas.command_line import run
     from schemas.errors import UsageError, nearest_name
 
     parser = usage_parser()
@@ -99,13 +100,13 @@ def explain_usage(words: list[str]) -> int:
         return USAGE_ERROR
 
     first = words[0]
-    try:
+
+    def refuse() -> int:
         if first.startswith("-"):
             parser.parse_args([first])
         raise UsageError(f"there is no command {first}.{nearest_name(first, COMMANDS)} See `clozeline --help`.")
-    except UsageError as error:
-        print(f"clozeline: {error}", file=sys.stderr)
-        return error.exit_code
+
+    return run(refuse)
 
 
 def usage_parser() -> CommandParser:

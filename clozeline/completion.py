@@ -7,15 +7,13 @@ answers at once. Commands whose extra is not installed complete by their names a
 from __future__ import annotations
 
 import argparse
-import sys
 from contextlib import suppress
 from importlib import import_module
 
 import shtab
 
 from clozeline import cli
-from schemas.command_line import CommandParser
-from schemas.errors import ClozelineError
+from schemas.command_line import CommandParser, run
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -45,11 +43,10 @@ FUNCTIONS = {
 
 def main(arguments: list[str] | None = None, prog: str = "clozeline completion") -> int:
     """Run the command line and return the process's exit code."""
-    try:
-        shell = parser(prog).parse_args(arguments).shell
-    except ClozelineError as error:
-        print(f"clozeline: {error}", file=sys.stderr)
-        return error.exit_code
+    return run(lambda: _print(parser(prog).parse_args(arguments).shell))
+
+
+def _print(shell: str) -> int:
     print(script(shell))
     return 0
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-
-from schemas.command_line import CommandParser
-from schemas.errors import ClozelineError
+from schemas.command_line import CommandParser, run
 from schemas.terminal import print_lines
 from trainer.config.document import recipe_list
 from trainer.config.load import recipe_text
@@ -13,12 +10,11 @@ from trainer.config.load import recipe_text
 
 def main(arguments: list[str] | None = None, prog: str = "clozeline recipes") -> int:
     """Run the command line and return the process's exit code."""
-    try:
-        name = parser(prog).parse_args(arguments).name
-        print_lines(recipe_text(name).splitlines() if name else recipe_list())
-    except ClozelineError as error:
-        print(f"clozeline: {error}", file=sys.stderr)
-        return error.exit_code
+    return run(lambda: _print(parser(prog).parse_args(arguments).name))
+
+
+def _print(name: str | None) -> int:
+    print_lines(recipe_text(name).splitlines() if name else recipe_list())
     return 0
 
 

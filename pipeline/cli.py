@@ -289,10 +289,10 @@ def _run_inspect(invocation: Invocation) -> None:
 
 
 def _run_verify(invocation: Invocation) -> None:
-    from pipeline.inspection import verify
+    from pipeline.verification import verify_all
 
     invocation.refuse_other_arguments()
-    print_lines(line for folder in invocation.parsed.folders for line in verify(folder))
+    print_lines(verify_all(invocation.parsed.folders))
 
 
 def _warn(warning: str) -> None:

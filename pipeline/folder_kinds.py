@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shlex
 import tomllib
 from collections.abc import Callable, Iterator
@@ -33,7 +34,7 @@ UNFINISHED = ("_unfinished-", "_lease-")
 MAX_FILE = 64 << 20  # bytes of a file that is read whole
 TAIL = 1 << 18  # bytes at the end of the metrics
 MAX_HEADER = 16 << 20  # bytes of the header of a file of weights
-MAX_LISTED = 20  # folders in a folder
+MAX_LISTED = 20  # folders in a folder that are looked at
 LABEL_WIDTH = 12  # width of the name before a line's content
 
 
@@ -48,18 +49,22 @@ RESULTS_OF_JOBS = {
 
 
 class Folder:
-    """A folder, and what it holds. `names` are those of files and folders."""
+    """A folder, and what it holds. names: of files and folders. sizes: those of files in bytes, by name.
+
+    A path that ends in `.` or `..` becomes absolute, because what is next names other folders from it.
+    """
 
     def __init__(self, path: str):
-        self.path = path
-        self.names = set(storage.names(path))
+        self.path = os.path.abspath(path) if path.rpartition("/")[-1] in (".", "..") else path
+        self.sizes = storage.sizes(path)
+        self.names = {*self.sizes, *storage.names(path)}
 
     def at(self, *names: str) -> str:
         return storage.join(self.path, *names)
 
     def read(self, name: str) -> Any:
         """Return the content of a JSON or TOML file; empty if there is none, or if it is damaged."""
-        if name not in self.names or storage.size(self.at(name)) > MAX_FILE:
+        if self.sizes.get(name, MAX_FILE + 1) > MAX_FILE:
             return {}
         try:
             text = storage.read(self.at(name)).decode("utf-8-sig")
@@ -112,6 +117,12 @@ def is_file(path: str) -> bool:
         return filesystem.isfile(name)
 
 
+def is_pipeline_folder(path: str) -> bool:
+    """Return whether `path` is a finished folder that a job of the pipeline wrote."""
+    is_finished = storage.exists(storage.join(path, NAME))
+    return is_finished and not storage.exists(storage.join(path, STATE))
+
+
 def what_is(path: str) -> str:
     """Return what a folder is; empty for a file, and if it is none of ours and no model."""
     if is_file(path):
@@ -124,7 +135,7 @@ def what_is(path: str) -> str:
 
 
 def _has(name: str) -> Callable[[Folder], bool]:
-    return lambda folder: name in folder.names
+    return lambda folder: name in folder.sizes
 
 
 def _of_start(folder: Folder) -> Iterator[str]:
@@ -143,9 +154,9 @@ def _of_start(folder: Folder) -> Iterator[str]:
 def _of_checkpoint(folder: Folder) -> Iterator[str]:
     state = folder.read(STATE)
     yield labeled("step", f"{_number(state.get('step'))} after {_number(state.get('tokens'))} tokens")
-    size = sum(storage.sizes(folder.path).values())
-    yield labeled("files", f"{len(folder.names)}, {size:,} bytes")
-    run = folder.path.rsplit("/checkpoints", 1)[0]
+    yield labeled("files", f"{len(folder.names)}, {sum(folder.sizes.values()):,} bytes")
+    path = os.path.abspath(folder.path) if storage.is_local(folder.path) else folder.path
+    run = path.rpartition("/checkpoints/")[0] or path
     yield from next_is(
         f"clozeline export {shlex.quote(run)} --step {state.get('step', 'N')} --output DIR    checks it, and writes "
         "its model"
@@ -166,7 +177,8 @@ def _of_run(folder: Folder) -> Iterator[str]:
     yield labeled("progress", f"step {step:,}" + (f" of {whole:,}" if isinstance(whole, int) else ""))
     yield from _losses(lines)
 
-    kept = storage.names(folder.at("checkpoints"), "step-")
+    # Without a prefix, with which a store lists files alone.
+    kept = [name for name in storage.names(folder.at("checkpoints")) if name.startswith("step-")]
     newest = f", the newest {kept[-1]}" if kept else ""
     yield labeled("checkpoints", f"{len(kept)}{newest}")
     if "report.html" in folder.names:
@@ -192,10 +204,9 @@ def _losses(lines: list[dict[str, Any]]) -> Iterator[str]:
 
 def _last_lines(folder: Folder) -> list[dict[str, Any]]:
     """Return the objects in the last lines of the metrics."""
-    if METRICS not in folder.names:
+    if METRICS not in folder.sizes:
         return []
-    url = folder.at(METRICS)
-    size = storage.size(url)
+    url, size = folder.at(METRICS), folder.sizes[METRICS]
     (tail,) = storage.read_ranges([storage.ByteRange(url, max(0, size - TAIL), size)])
     lines = []
     for line in tail.split(b"\n"):
@@ -244,7 +255,7 @@ def _of_model(folder: Folder) -> Iterator[str]:
     yield labeled("model", f"{name} ({config.get('model_type', '?')})")
     shape = ("num_hidden_layers", "hidden_size", "num_attention_heads", "max_position_embeddings", "vocab_size")
     yield labeled("shape", "  ".join(f"{key}={config[key]}" for key in shape if key in config))
-    parameters = sum(_parameters(folder.at(one)) for one in sorted(folder.names) if one.endswith(".safetensors"))
+    parameters = sum(_parameters(folder.at(one)) for one in sorted(folder.sizes) if one.endswith(".safetensors"))
     if parameters:
         yield labeled("weights", f"{parameters:,} parameters")
     elif not any(one.endswith((".bin", ".safetensors")) for one in folder.names):
@@ -291,26 +302,34 @@ def _of_nothing(folder: Folder) -> Iterator[str]:
 
 KINDS = (
     Kind("a folder of `clozeline start`", _has(PLAN), _of_start),
-    Kind("a checkpoint", _has(STATE), _of_checkpoint),
-    Kind("the folder of a run", lambda it: RECIPE in it.names and not it.names.isdisjoint(OF_RUNS), _of_run),
+    Kind("a checkpoint", lambda it: it.sizes.keys() >= {STATE, NAME}, _of_checkpoint),
+    Kind("the folder of a run", lambda it: RECIPE in it.sizes and not it.names.isdisjoint(OF_RUNS), _of_run),
     Kind("the output of a suite", lambda it: "scores" in it.results, _of_suite),
-    Kind("the output of a fine-tuning", lambda it: "task" in it.results or it.names >= {TASK, INPUTS}, _of_finetuning),
+    Kind(
+        "the output of a fine-tuning",
+        lambda it: "task" in it.results or it.sizes.keys() >= {TASK, INPUTS},
+        _of_finetuning,
+    ),
     Kind("a model in the Hugging Face format", _has(CONFIG), _of_model),
     Kind(
         "the folder of a job that is not finished",
         lambda it: NAME not in it.names and any(name.startswith(UNFINISHED) for name in it.names),
         _of_unfinished,
     ),
-    Kind("a tokenizer", lambda it: TOKENIZER_FILE in it.names and NAME not in it.names, _of_tokenizer),
+    Kind("a tokenizer", lambda it: TOKENIZER_FILE in it.sizes and NAME not in it.names, _of_tokenizer),
     Kind("an empty folder", lambda it: not it.names, _of_nothing),
 )
 """The kinds of folders, in the order in which they are tried: a run may lie in a folder of `start`."""
 
 
 def results_inside(folder: Folder) -> Iterator[str]:
-    """Yield a line for each folder inside that is one of ours."""
-    found = [(name, what_is(folder.at(name))) for name in sorted(folder.names)[:MAX_LISTED] if "." not in name]
-    yield from (labeled(name, what) for name, what in found if what not in ("", "an empty folder"))
+    """Yield a line for each folder inside that is one of ours, of the first MAX_LISTED, and how many more there are."""
+    folders = sorted(name for name in folder.names - folder.sizes.keys() if not name.startswith("."))
+    found = [(name, what_is(folder.at(name))) for name in folders[:MAX_LISTED]]
+    lines = [labeled(name, what) for name, what in found if what not in ("", "an empty folder")]
+    yield from lines
+    if lines and len(folders) > MAX_LISTED:
+        yield labeled("", f"and {len(folders) - MAX_LISTED:,} more folders")
 
 
 def tokenizer_lines(url: str) -> Iterator[str]:

@@ -1,11 +1,11 @@
-"""`inspect` and `verify`: what a folder or a shard contains, and whether it matches its manifest. Neither uses Beam."""
+"""`inspect`: what a folder or a shard contains. It does not use Beam."""
 
 from __future__ import annotations
 
 import shlex
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from textwrap import wrap
 from typing import Any
 
@@ -14,21 +14,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline import card
-from pipeline.folder_kinds import LABEL_WIDTH, labeled, next_is, what_is
+from pipeline.folder_kinds import LABEL_WIDTH, is_pipeline_folder, labeled, next_is
 from pipeline.recognition import explain
 from pipeline.summary import ledger_lines
+from pipeline.verification import of_each
 from schemas import shards, storage
 from schemas.charts import bins, mean, quantile
-from schemas.errors import ClozelineError, DataError, StorageError
-from schemas.manifest import NAME, Manifest, Shard, open_manifest, read_manifest, read_shard_bytes
-from schemas.row_checks import PairLimits, check_pairs, check_row_count, read_pairs_vocabulary
-from schemas.statistics import (
-    COOCCURRENCES_SCHEMA,
-    UNIGRAMS_SCHEMA,
-    check_statistics,
-    schema_of_file,
-    unigrams_entry,
-)
+from schemas.errors import DataError, StorageError
+from schemas.manifest import NAME, Manifest, open_manifest, read_manifest
+from schemas.statistics import COOCCURRENCES_SCHEMA, UNIGRAMS_SCHEMA
 from schemas.text_facts import DomainFacts, TextFacts, facts_of, with_others
 from schemas.vocabulary import (
     COUNTS_FILE,
@@ -39,10 +33,6 @@ from schemas.vocabulary import (
 )
 from schemas.vocabulary_kinds import VOCABULARY_KINDS
 
-WANTED = "Give a folder that a job of the pipeline wrote."
-
-CHECKPOINT = "state.json"
-
 NEXT = {
     "text": "clozeline vocab --text {path} --output DIR --model wordpiece --size 30522",
     "counts": "clozeline vocab --counts {path} --output DIR --model wordpiece --size 30522",
@@ -51,11 +41,6 @@ NEXT = {
     "statistics": "clozeline train --config RECIPE --set data.statistics={path} ...",
 }
 """What to do with a finished folder, by its kind."""
-
-SCHEMAS = {
-    "counts": shards.COUNTS_BY_SOURCE_SCHEMA,
-    "vocab": shards.COUNTS_SCHEMA,
-}
 
 WIDTH = 100  # maximum characters of a wrapped line
 SHOWN_SENTENCES = 5  # of a document
@@ -69,7 +54,7 @@ BAR_WIDTH = 32  # characters of the longest bar
 def inspect_all(paths: Sequence[str], rows: int) -> Iterator[str]:
     """Yield lines on each path; for two vocabularies, on what they share.
 
-    Raises DataError at the end if some cannot be shown, after a line for each of them, or at once for a single one.
+    Raises an error as `of_each` does, or at once for a single path.
     """
     if len(paths) == 1:
         yield from inspect(paths[0], rows)
@@ -78,16 +63,7 @@ def inspect_all(paths: Sequence[str], rows: int) -> Iterator[str]:
         yield from compare(*paths)
         return
 
-    failed = []
-    for path in paths:
-        try:
-            yield from inspect(path, rows)
-        except ClozelineError as error:
-            failed.append(path)
-            yield str(error)
-        yield ""
-    if failed:
-        raise DataError(f"{len(failed)} of {len(paths)} cannot be shown: {', '.join(failed)}.")
+    yield from of_each(paths, lambda path: chain(inspect(path, rows), [""]), "cannot be shown")
 
 
 def _is_vocabulary(path: str) -> bool:
@@ -120,24 +96,6 @@ def inspect(path: str, rows: int) -> Iterator[str]:
         yield from show_shard(storage.join(path, largest.path), rows)
     yield ""
     yield from next_is(NEXT[manifest.kind].format(path=shlex.quote(path)))
-
-
-def is_pipeline_folder(path: str) -> bool:
-    """Return whether `path` is a finished folder that a job of the pipeline wrote."""
-    is_finished = storage.exists(storage.join(path, NAME))
-    return is_finished and not storage.exists(storage.join(path, CHECKPOINT))
-
-
-def check_is_pipeline_folder(path: str) -> None:
-    """Raise DataError, which says what `path` is, unless it is a finished folder that a job of the pipeline wrote."""
-    if is_pipeline_folder(path):
-        return
-    if not storage.exists(path):
-        raise DataError(f"{path} does not exist. {WANTED}")
-    what = what_is(path)
-    if what:
-        raise DataError(f"{path} is {what}, which has no shards to verify. `clozeline inspect` says more. {WANTED}")
-    raise DataError(f"{path} is not a finished folder: it holds no {NAME}. {WANTED}")
 
 
 def show_shard(path: str, rows: int) -> Iterator[str]:
@@ -428,61 +386,3 @@ def _readable_pieces(row: dict[str, Any], vocabulary: Vocabulary) -> list[str]:
         space = " " if is_apart else ""
         pieces.append(space + piece)
     return pieces
-
-
-# Verify
-
-
-def verify(folder: str) -> Iterator[str]:
-    """Check every file of a finished folder, and yield a line for each. Raises DataError for the first bad one."""
-    check_is_pipeline_folder(folder)
-    manifest = open_manifest(folder)
-    vocabulary = check_vocabulary(folder, manifest)
-    if manifest.kind == "statistics":
-        unigrams_entry(folder, manifest)
-    for shard in manifest.shards:
-        data = read_shard_bytes(folder, shard)
-        if shard.path.endswith(".arrow"):
-            path = storage.join(folder, shard.path)
-            table = shards.decode_table(data, path, row_schema(manifest, shard.path))
-            check_rows(table, path, shard, manifest, vocabulary)
-        yield f"ok  {shard.path}  {shard.rows:,} rows"
-
-
-def check_vocabulary(folder: str, manifest: Manifest) -> Vocabulary | None:
-    """Return the vocabulary of a folder, None if its kind has none. Raises DataError if it is not the stated one."""
-    if manifest.kind == "pairs":
-        return read_pairs_vocabulary(folder, manifest)
-    if manifest.kind != "vocab":
-        return None
-
-    vocabulary = read_vocabulary(folder)
-    if vocabulary.fingerprint != manifest.fingerprint:
-        raise DataError(
-            f"{storage.join(folder, NAME)} states fingerprint {manifest.fingerprint}, but {TOKENIZER_FILE} has "
-            f"{vocabulary.fingerprint}. Copy the folder again or rebuild it with --overwrite."
-        )
-    return vocabulary
-
-
-def row_schema(manifest: Manifest, path: str) -> pa.Schema:
-    """Return the schema that a folder's file must have."""
-    if manifest.kind == "statistics":
-        return schema_of_file(path)
-    if manifest.kind == "pairs":
-        has_masks = bool(manifest.options.get("static_masks"))
-        return shards.pairs_schema(int(manifest.options["vocabulary_size"]), has_masks)
-    return shards.schema_of_text(manifest) if manifest.kind == "text" else SCHEMAS[manifest.kind]
-
-
-def check_rows(table: pa.Table, path: str, shard: Shard, manifest: Manifest, vocabulary: Vocabulary | None) -> None:
-    """Raise DataError unless a shard has the rows that the manifest counts, with values in range."""
-    check_row_count(table, path, shard.rows)
-    if manifest.kind == "pairs" and vocabulary is not None:
-        check_pairs(table, path, PairLimits.of(manifest, vocabulary))
-    if manifest.kind == "statistics":
-        check_statistics(table, path, int(manifest.options["vocabulary_size"]))
-
-    # A vocabulary's files have no fingerprint of their rows; the sha256 of their bytes has been checked already.
-    if manifest.kind != "vocab":
-        shards.check_fingerprint(table, path, shard.fingerprint)

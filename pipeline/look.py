@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -29,7 +29,10 @@ from schemas import storage
 from schemas.errors import DataError, UsageError
 
 MAX_OPENED = 1000
-"""Files that are opened. Of further ones, their names alone tell what they are."""
+"""Files that are opened, and that are compared. Of further ones, their names alone tell what they are."""
+
+END_BYTES = 64 << 10  # at both ends of files of equal size, which are compared first
+MAX_COMPARED_BYTES = 256 << 20  # of files that are read whole, because their ends agree
 
 SAMPLE = 400
 """Documents that are read."""
@@ -62,7 +65,8 @@ class Look:
     text_key: of records and tables, as a flag of `shard`. text_layout: what separates documents in plain text.
     text_bytes, documents: estimates. languages: the share of the sampled text in each, most first; empty if the
     identifier is not installed. encodings: files of text that are not UTF-8, by their encoding. copies: files with the
-    same bytes as another one.
+    same bytes as another one. are_all_copies: False if there were too many files or bytes to compare. ranges: the files
+    that are read.
     """
 
     kinds: list[Kind]
@@ -73,6 +77,8 @@ class Look:
     languages: dict[str, float]
     encodings: dict[str, int]
     copies: int
+    are_all_copies: bool = True
+    ranges: list[FileRange] = field(default_factory=list)
 
 
 @dataclass
@@ -108,6 +114,7 @@ def look_at(folder: str) -> Look:
     documents = sum(one.documents for one in sampled.values())
     if text_bytes == 0:
         raise _no_text(folder, kinds)
+    copies, are_all_copies = _copies([one.file for one in readable])
     mean_bytes = sum(one.text_bytes for one in sampled.values()) / max(documents, 1)
     return Look(
         kinds,
@@ -117,16 +124,15 @@ def look_at(folder: str) -> Look:
         documents=round(text_bytes / max(mean_bytes, 1)),
         languages=_shares(sum((one.by_language for one in sampled.values()), Counter())),
         encodings=dict(Counter(one.encoding for one in readable if one.encoding not in (UTF8, AUTO)).most_common()),
-        copies=_copies([one.file for one in readable]),
+        copies=copies,
+        are_all_copies=are_all_copies,
+        ranges=readable,
     )
 
 
-def documents_of(folder: str, look: Look, count: int) -> Iterator[Record]:
+def documents_of(look: Look, count: int) -> Iterator[Record]:
     """Yield about `count` documents of what was looked at, from places all over it."""
-    found = [_found(file, is_opened=True) for file in list_inputs(folder).files[:count]]
-    ranges = [one for one in found if isinstance(one, FileRange)]
-    if ranges:
-        yield from islice(_records(ranges, RecordOptions(look.text_key, look.text_layout), count), count)
+    yield from islice(_records(look.ranges, RecordOptions(look.text_key, look.text_layout), count), count)
 
 
 def look_lines(folder: str, look: Look) -> Iterator[str]:
@@ -143,7 +149,8 @@ def look_lines(folder: str, look: Look) -> Iterator[str]:
     if look.encodings:
         yield f"Not UTF-8: {', '.join(f'{files:,} x {name}' for name, files in look.encodings.items())}."
     if look.copies:
-        yield f"Copies: {look.copies:,} of the files have the same bytes as another one."
+        least = "" if look.are_all_copies else "at least "
+        yield f"Copies: {least}{look.copies:,} of the files have the same bytes as another one."
 
 
 def _megabytes(size: int) -> str:
@@ -172,26 +179,45 @@ def _kinds(files: list[InputFile], found: list[FileRange | str]) -> list[Kind]:
     counts: Counter[tuple[str, bool]] = Counter()
     sizes: Counter[tuple[str, bool]] = Counter()
     for file, one in zip(files, found, strict=True):
-        kind = (one.format, True) if isinstance(one, FileRange) else (one, False)
+        kind = (one.format.replace("auto", "not opened"), True) if isinstance(one, FileRange) else (one, False)
         counts[kind] += 1
         sizes[kind] += file.size
     order = sorted(counts, key=lambda kind: (not kind[1], -sizes[kind], kind[0]))
     return [Kind(*kind, counts[kind], sizes[kind]) for kind in order]
 
 
-def _copies(files: list[InputFile]) -> int:
-    """Return how many files have the bytes of another one. Only those of equal size are read, and none of a store."""
-    by_size: dict[int, list[InputFile]] = {}
-    for file in files:
-        if file.size and storage.is_local(file.path):
-            by_size.setdefault(file.size, []).append(file)
+def _copies(files: list[InputFile]) -> tuple[int, bool]:
+    """Return how many files have the bytes of another one, and whether all were compared.
 
-    copies = 0
-    for alike in by_size.values():
-        if len(alike) > 1:
-            with suppress(OSError):  # `shard` says what is wrong
-                copies += len(alike) - len({_hash(file.path) for file in alike})
-    return copies
+    Only files of equal size are read, at first their ends, and none of a store.
+    """
+    sizes = Counter(file.size for file in files)
+    alike = [file for file in files if file.size and sizes[file.size] > 1 and storage.is_local(file.path)]
+    by_ends: dict[tuple[int, bytes], list[InputFile]] = defaultdict(list)
+    for file in alike[:MAX_OPENED]:
+        with suppress(OSError):  # `shard` says what is wrong
+            by_ends[file.size, _hash_of_ends(file)].append(file)
+
+    copies, are_all, left = 0, len(alike) <= MAX_OPENED, MAX_COMPARED_BYTES
+    for (size, _), group in sorted(by_ends.items(), key=lambda item: item[0]):
+        if len(group) == 1:
+            continue
+        if size <= 2 * END_BYTES:
+            copies += len(group) - 1
+            continue
+        compared = group[: left // size] if left >= 2 * size else []
+        left -= size * len(compared)
+        are_all = are_all and len(compared) == len(group)
+        with suppress(OSError):
+            copies += len(compared) - len({_hash(file.path) for file in compared})
+    return copies, are_all
+
+
+def _hash_of_ends(file: InputFile) -> bytes:
+    with open(file.path, "rb") as opened:
+        ends = opened.read(END_BYTES)
+        opened.seek(max(END_BYTES, file.size - END_BYTES))
+        return hashlib.blake2b(ends + opened.read(END_BYTES)).digest()
 
 
 def _hash(path: str) -> bytes:

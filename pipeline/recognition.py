@@ -92,7 +92,7 @@ def _of_file(path: str, rows: int) -> Iterator[str]:
 def _of_settings(path: str) -> Iterator[str]:
     try:
         content = tomllib.loads(storage.read(path).decode("utf-8-sig"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not TOML: {error}.") from error
     what, command = next((SETTINGS[key] for key in SETTINGS if key in content), ("a TOML file, none of ours", ""))
     yield f"{path}: {what}"
@@ -114,7 +114,7 @@ def _of_text(path: str, rows: int) -> Iterator[str]:
     except UsageError as error:  # nothing is wrong: it is no text
         raise DataError(str(error)) from error
     yield from look_lines(path, look)
-    for document in documents_of(path, look, rows):
+    for document in documents_of(look, rows):
         text = " ".join(document.text[: 2 * EXCERPT].split())[:EXCERPT]
         yield labeled("document", f"{text} ..." if len(document.text) > EXCERPT else text)
 

@@ -16,13 +16,23 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
-from schemas.errors import UsageError, nearest_name
+from schemas.errors import ClozelineError, UsageError, nearest_name
+from schemas.terminal import one_line, tell_error
 
 EXIT_CODES = "0 done, 2 usage or configuration, 3 bad data, 5 storage, 130 interrupted"
 
 LONG_CHOICES = 30  # characters; longer lists of choices stand in the help text, where they wrap
 LAST_GROUP = "other"
 NOT_SHOWN = (argparse.SUPPRESS, "")  # as defaults
+
+
+def run(command: Callable[[], int]) -> int:
+    """Run a command and return its exit code, or that of its error, which is printed."""
+    try:
+        return command()
+    except ClozelineError as error:
+        tell_error(one_line(str(error)))
+        return error.exit_code
 
 
 class Flags(Protocol):
@@ -35,7 +45,8 @@ class Flags(Protocol):
 class CommandParser(argparse.ArgumentParser):
     """The parser of one command, which raises UsageError where argparse would print its usage and exit.
 
-    description: one sentence. examples: command lines. notes: text with line breaks.
+    description: one sentence. examples: command lines. notes: text with line breaks. options: those of argparse, which
+    may add some to the parsers of commands.
     """
 
     hint: Callable[[str, Iterable[str]], str]
@@ -56,9 +67,10 @@ class CommandParser(argparse.ArgumentParser):
         examples: Sequence[str] = (),
         exit_codes: str = EXIT_CODES,
         notes: str = "",
+        **options: Any,
     ) -> None:
         # An abbreviation that works today would stop working when another flag begins with the same letters.
-        super().__init__(prog, description=description, formatter_class=HelpFormatter, allow_abbrev=False)
+        super().__init__(prog, description=description, formatter_class=HelpFormatter, allow_abbrev=False, **options)
         self.examples = list(examples)
         self.exit_codes = exit_codes
         self.notes = notes
@@ -200,7 +212,7 @@ def help_with_default(text: str, default: object) -> str:
 
 def filled(text: str) -> str:
     """Return text with long lines broken at the terminal's width, and indented as far as the line's second column."""
-    width = shutil.get_terminal_size().columns - 2  # as argparse has it
+    width = max(shutil.get_terminal_size().columns - 2, 20)  # as argparse has it
     lines = []
     for line in text.splitlines():
         start = " " * re.match(r" *(\S+ {2,})?", line).end()  # type: ignore[union-attr]  # it matches any line

@@ -39,11 +39,15 @@ class Handler(BaseHTTPRequestHandler):
 
         repository, action = self.parts()
         if repository not in self.hub.repositories:
-            return self.answer({"error": "Repository not found"}, False, 404)
+            return self.answer({"error": "Repository not found"}, False, 404, "RepoNotFound")
         if action.startswith("tree/main"):
             files = self.hub.files[repository].items()
             return self.answer([{"type": "file", "path": p, "size": len(b), "oid": "0" * 40} for p, b in files])
-        return self.answer({"id": repository, "sha": "0" * 40, "siblings": [], "private": False})
+        files = self.hub.files[repository]
+        header = files.get("README.md", b"").partition(b"\ntags:\n")[2].partition(b"\n---")[0].decode()
+        tags = [line.removeprefix("- ") for line in header.splitlines()]
+        siblings = [{"rfilename": path} for path in files]
+        return self.answer({"id": repository, "sha": "0" * 40, "siblings": siblings, "tags": tags, "private": False})
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"] or 0))
@@ -96,10 +100,12 @@ class Handler(BaseHTTPRequestHandler):
         _, _, _, owner, name, action = [*self.path.split("/", 5), "", "", ""][:6]
         return f"{owner}/{name}", action
 
-    def answer(self, content: Any, is_fine: bool = True, status: int = 200) -> None:
+    def answer(self, content: Any, is_fine: bool = True, status: int = 200, code: str = "") -> None:
         data = json.dumps(content).encode()
         self.send_response(200 if is_fine else status)
         self.send_header("Content-Type", "application/json")
+        if code:
+            self.send_header("X-Error-Code", code)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)

@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from clozeline.installation import USAGE_ERROR, missing_extras
-from schemas.command_line import CommandParser, file_path, local_folder, positive
-from schemas.errors import ClozelineError, UsageError
-from schemas.terminal import one_line, tell_error
+from schemas.command_line import CommandParser, file_path, local_folder, positive, run
+from schemas.errors import UsageError
 from trainer.command_line import add_set_flag
 from trainer.config.load import load_recipe
 
@@ -63,11 +62,7 @@ Line = dict[str, Any]  # one line of metrics.jsonl
 
 def main(arguments: list[str] | None = None, prog: str = "clozeline demo") -> int:
     """Run the demo. It ends with the exit code of the command that fails."""
-    try:
-        return _demo(parser(prog).parse_args(arguments))
-    except ClozelineError as error:
-        tell_error(one_line(str(error)))
-        return error.exit_code
+    return run(lambda: _demo(parser(prog).parse_args(arguments)))
 
 
 def parser(prog: str) -> CommandParser:

@@ -22,9 +22,9 @@ from pipeline.look import Look, look_at, look_lines
 from pipeline.shard.detection import AUTO
 from pipeline.shard.languages import find_language
 from schemas import progress, storage
-from schemas.command_line import CommandParser, file_path, folder_path
-from schemas.errors import ClozelineError, UsageError
-from schemas.terminal import one_line, print_lines, tell_error
+from schemas.command_line import CommandParser, file_path, folder_path, run
+from schemas.errors import UsageError
+from schemas.terminal import one_line, print_lines
 from schemas.urls import normal
 from trainer.command_line import EXIT_CODES
 
@@ -33,11 +33,7 @@ DEFAULT_HOURS = 0.17
 
 def main(arguments: list[str] | None = None, prog: str = "clozeline start") -> int:
     """Run the command line and return the process's exit code."""
-    try:
-        return _start(parser(prog).parse_args(arguments), prog)
-    except ClozelineError as error:
-        tell_error(one_line(str(error)))
-        return error.exit_code
+    return run(lambda: _start(parser(prog).parse_args(arguments), prog))
 
 
 def parser(prog: str) -> CommandParser:

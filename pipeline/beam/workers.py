@@ -33,8 +33,8 @@ from pipeline.beam import internals
 from pipeline.beam.stop_signals import SIGNALS
 from pipeline.environment import look_for_cycles_seldom, set_in_environment
 from pipeline.processes import end_with_parent
-from schemas.command_line import CommandParser, positive
-from schemas.errors import INTERRUPTED, ClozelineError, UsageError
+from schemas.command_line import CommandParser, positive, run
+from schemas.errors import INTERRUPTED, UsageError
 
 DEFAULT_PORT = 50000  # as in the examples of Beam and Flink
 PROVISION_SECONDS = 60.0
@@ -44,21 +44,21 @@ REQUESTS = 8  # that a pool handles at a time
 def main(arguments: list[str] | None = None, prog: str = "clozeline-worker") -> int:
     """Run a worker, or a pool of workers, to its end and return the exit code of the process."""
     words = sys.argv[1:] if arguments is None else arguments
-    try:
-        parsed, _ = parser(prog).parse_known_args(words)  # engines may pass flags that are unknown here
+    return run(lambda: _serve_or_work(words, prog))
 
-        # C libraries read these variables when a process starts, so start the process again with them.
-        if set_in_environment(os.environ):
-            os.execv(sys.executable, [sys.executable, "-m", "pipeline.beam.workers", *words])
 
-        look_for_cycles_seldom()
-        internals.import_beam()
-        if parsed.pool:
-            return serve(parsed.host, parsed.port)
-        work(Endpoints(parsed.id, parsed.provision_endpoint, parsed.control_endpoint, parsed.logging_endpoint))
-    except ClozelineError as error:
-        print(f"clozeline: {error}", file=sys.stderr)
-        return error.exit_code
+def _serve_or_work(words: list[str], prog: str) -> int:
+    parsed, _ = parser(prog).parse_known_args(words)  # engines may pass flags that are unknown here
+
+    # C libraries read these variables when a process starts, so start the process again with them.
+    if set_in_environment(os.environ):
+        os.execv(sys.executable, [sys.executable, "-m", "pipeline.beam.workers", *words])
+
+    look_for_cycles_seldom()
+    internals.import_beam()
+    if parsed.pool:
+        return serve(parsed.host, parsed.port)
+    work(Endpoints(parsed.id, parsed.provision_endpoint, parsed.control_endpoint, parsed.logging_endpoint))
     return 0
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from clozeline import __version__
 from clozeline.cli import COMMANDS, PIPELINE, main
-from pipeline.inspection import verify
+from pipeline.verification import verify
 from schemas.errors import DataError
 from tests.forked import Command
 from trainer.cli import parser as trainer_parser
@@ -165,7 +165,7 @@ def test_ctrl_c_while_modules_are_imported_is_one_line() -> None:
     ("name", "told"),
     [
         (None, "does not exist"),
-        ("state.json", "is a checkpoint, which"),
+        ("state.json manifest.json", "is a checkpoint, which"),
         ("config.json", "is a model in the Hugging Face format, which"),
         ("notes.txt", "is not a finished folder: it holds no manifest.json"),
     ],
@@ -174,7 +174,8 @@ def test_verify_names_what_the_pipeline_did_not_write(name: str | None, told: st
     folder = tmp_path / "folder"
     if name is not None:
         folder.mkdir()
-        (folder / name).write_text("{}")
+        for part in name.split():
+            (folder / part).write_text("{}")
     with pytest.raises(DataError, match=re.escape(f"{folder} {told}")):
         list(verify(str(folder)))
 

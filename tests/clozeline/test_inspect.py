@@ -14,6 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import save_file
 
+from pipeline import look
+from pipeline.inspection import inspect_all
+from schemas import storage
+from schemas.errors import DataError
+
 METRICS = '{"step": 40, "mlm_loss": 4.5}\n{"step": 40, "eval_mlm_loss_masked": 4.25, "eval_unigram_loss": 6.5}\n{"st'
 RECIPE = (
     "[model]\nfamily = 'bert'\nnum_hidden_layers = 2\nhidden_size = 64\n[data]\npairs = 'p'\n[run]\nmax_steps = 80\n"
@@ -50,6 +55,11 @@ FOLDERS: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "start": (START, ["a folder of `clozeline start`", "my texts", "shard"], "clozeline start 'my texts' --output"),
     "unfinished": ({"_unfinished-12/piece": ""}, ["a job that is not finished"], "the command that began it continues"),
     "empty": ({}, ["an empty folder"], "clozeline start YOUR_TEXTS --output {at}/empty"),
+    "dataset": (
+        {"state.json": {"_fingerprint": "4f"}, "a.txt": "The river is long.\n", "results.json/a.txt": "A house.\n"},
+        ["2 x", "The river is long."],
+        "clozeline start {at}/dataset",
+    ),
     "books": (
         {"a.txt": "The river is long. The house is small.\n", "page.png": "\x89PNG"},
         ["2 files", "read", "left out", "The river is long."],
@@ -78,6 +88,53 @@ def test_a_folder_is_named_with_what_is_next(command, name: str, tmp_path: Path)
     last = done.stdout[done.stdout.index("\nnext ") :]
     assert following.format(at=tmp_path) in last
     assert done.stdout.count("\n") < 15
+
+
+def test_folders_inside_are_told_apart_from_files_and_counted(tmp_path: Path, monkeypatch) -> None:
+    write(tmp_path / "runs", {f"{number:02}.txt": "Words." for number in range(32)})
+    for number in range(32):
+        write(tmp_path / "runs" / f"v1.{number:02}", {"recipe.toml": RECIPE, "lock": ""})
+    lines = list(inspect_all([f"{tmp_path}/runs"], 1))
+    assert lines[1].split(maxsplit=1) == ["v1.00", "the folder of a run"]
+    assert len(lines) == 22 and lines[-1].strip() == "and 12 more folders"
+
+    inside = tmp_path / "run" / "checkpoints" / "step-00000040"
+    write(inside, {"state.json": {"step": 40}, "manifest.json": {}})
+    monkeypatch.chdir(inside)
+    assert f"clozeline export {tmp_path}/run --step 40" in "".join(inspect_all(["."], 1))
+
+
+def test_a_large_folder_is_looked_at_in_part(tmp_path: Path, monkeypatch) -> None:
+    write(tmp_path / "mixed", {f"a{number}.png": "\x89PNG\r\n\x1a\n" for number in range(6)} | {"b.txt": "The river."})
+    assert "document    The river." in list(inspect_all([f"{tmp_path}/mixed"], 5))
+
+    same, other = ["x" * 99 + "\n"] * 4000, ["x" * 99 + "\n"] * 4000
+    other[2000] = "y" * 99 + "\n"
+    write(tmp_path / "copies", {"a.txt": "".join(same), "b.txt": "".join(same), "c.txt": "".join(other), "d": "Text."})
+    assert any("Copies: 1 of the files" in line for line in inspect_all([f"{tmp_path}/copies"], 1))
+    monkeypatch.setattr(look, "MAX_COMPARED_BYTES", 10**6)
+    monkeypatch.setattr(look, "MAX_OPENED", 3)
+    lines = "\n".join(inspect_all([f"{tmp_path}/copies"], 1))
+    assert "Copies: at least 1 of the files" in lines and "not opened" in lines
+
+
+def test_settings_that_are_nested_too_deep_are_an_error(tmp_path: Path) -> None:
+    (tmp_path / "deep.toml").write_text("a = " + "[" * 10**5)
+    with pytest.raises(DataError, match="is not TOML"):
+        list(inspect_all([f"{tmp_path}/deep.toml"], 1))
+
+
+def test_verify_checks_every_folder(command, vocab: Path, tmp_path: Path) -> None:
+    done = command("verify", tmp_path / "none", vocab)
+    assert done.returncode == 3 and f"1 of 2 did not pass: {tmp_path}/none." in done.stderr
+    assert f"{tmp_path}/none does not exist" in done.stdout and "ok  tokenizer.json" in done.stdout
+
+
+def test_a_run_on_a_store_has_its_checkpoints() -> None:
+    for name, content in {"recipe.toml": RECIPE, "metrics.jsonl": METRICS, "checkpoints/step-00000080/x": ""}.items():
+        storage.publish(f"memory://inspected/run/{name}", content.encode())
+    text = "\n".join(inspect_all(["memory://inspected/run"], 1))
+    assert "1, the newest step-00000080" in text and "clozeline export memory://inspected/run" in text
 
 
 def test_files_are_named_too(command, vocab: Path, pairs: Path, tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from clozeline.cli import COMMANDS, PIPELINE, explain_usage
 MISTAKES = {
     # the command
     "trian": (2, "there is no command trian. Did you mean train?"),
+    "\x1b[2J": (2, r"there is no command \x1b[2J."),
+    "recipes \x1b[2J": (2, r"\x1b[2J"),
     "--verion": (2, "Unknown flag --verion. Did you mean --version?"),
     "completion tcsh": (2, "invalid choice: 'tcsh' (choose from bash, zsh, fish)"),
     # start

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pipeline.inspection import verify
+from pipeline.verification import verify
 from schemas import shards
 from schemas.manifest import read_manifest
 from schemas.vocabulary import read_vocabulary

@@ -61,6 +61,12 @@ def test_a_check_refuses_a_value(wrong: tuple[str, str]) -> None:
         parse("--path", "p", *wrong)
 
 
+def test_a_parser_takes_what_python_adds_and_any_width(monkeypatch) -> None:
+    """Python 3.14 adds `color` to the parsers of commands."""
+    monkeypatch.setenv("COLUMNS", "2")
+    assert "Some" in CommandParser("x", notes="Some words.", conflict_handler="error").format_help()
+
+
 def test_help_adds_the_default_unless_the_text_explains_it() -> None:
     parser = CommandParser("x")
     add_flags(parser, Options, GROUPS)

@@ -60,7 +60,8 @@ class MaskedPairs(Dataset[dict[str, Tensor]]):
         self._folder = folder
         self._seed = seed
         self._schedule = MaskingSchedule(masking or Masking(), stored)
-        self._epoch = 0
+        # Shared, because workers that outlive an epoch have a copy of this object.
+        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
         self._opened: tuple[int, Stream] | None = None
 
         # Now, because a user's mistakes should show where the folder is named.
@@ -81,7 +82,7 @@ class MaskedPairs(Dataset[dict[str, Tensor]]):
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch, from 0, whose order and masks rows have. Trainer calls this when an epoch begins."""
-        self._epoch = epoch
+        self._epoch.fill_(epoch)
 
     def __getitem__(self, place: int) -> dict[str, Tensor]:
         """Return the row at a place of the epoch's order, which ranges from 0 to len - 1."""
@@ -108,7 +109,7 @@ class MaskedPairs(Dataset[dict[str, Tensor]]):
 
     def _between(self, first: int, last: int) -> list[dict[str, Tensor]]:
         """Return the rows at places first to last - 1 of the epoch."""
-        start = self._epoch * self._rows
+        start = int(self._epoch) * self._rows
         (batch,) = self._stream().micro_batches_at([(start + first, start + last)], 0)
         return _features(batch, self._pair_label)
 

@@ -20,7 +20,11 @@ def main(arguments: list[str] | None = None, prog: str = "python -m trainer.expo
     try:
         return exit_code_of(lambda: _export(parser(prog).parse_args(arguments)))
     except KeyboardInterrupt:
-        print("clozeline: interrupted. The run was not changed; run the same command again.", file=sys.stderr)
+        print(
+            "clozeline: interrupted. The run was not changed; run the same command again, with --overwrite if "
+            "the export is there.",
+            file=sys.stderr,
+        )
         return INTERRUPTED
 
 

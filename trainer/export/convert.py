@@ -87,7 +87,9 @@ def export(run: str, output: str, step: int | None = None, best: bool = False, w
     writing = writing or Writing()
     check_output(output, writing.overwrite, run)
     if writing.repository:
-        check_access(writing.repository)
+        check_access(writing.repository, writing.overwrite)
+    if writing.onnx:
+        check_onnx()
     steps = _steps_to_export(run, step, best, writing.average)
 
     with unfinished_folder(output) as unfinished, _local_run(run, steps) as folder:

@@ -7,21 +7,35 @@ export begins, as far as one request can tell: no token, one that is refused, no
 from __future__ import annotations
 
 import contextlib
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from huggingface_hub import HfApi
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError, LocalTokenNotFoundError
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    HFValidationError,
+    HTTPError,
+    LocalTokenNotFoundError,
+    RepositoryNotFoundError,
+)
 from huggingface_hub.utils import disable_progress_bars, validate_repo_id
 
+from schemas import storage
 from schemas.errors import StorageError, UsageError
-from trainer.export.folder import EXPORT_FILES, NESTED_FILES
+from trainer.export.folder import EXPORT_FILES, NESTED_FILES, SHARD
 from trainer.models.families import GENERATOR_FOLDER
 
+TAG = "clozeline"
+"""The tag of the card by which an export is recognized on the Hub."""
 
-def check_access(repository: str) -> None:
-    """Raise UsageError or StorageError unless a repository's name is valid, and the Hub accepts the user's token."""
+
+def check_access(repository: str, overwrite: bool) -> None:
+    """Raise UsageError or StorageError if an upload to a repository would fail, or replace files that must stay.
+
+    As in a folder, these are the files of any model without `overwrite`, and with it those of one that is no export.
+    """
     try:
         validate_repo_id(repository)
     except HFValidationError as error:
@@ -31,6 +45,23 @@ def check_access(repository: str) -> None:
 
     with _hub_errors(repository, "Nothing was exported."):
         HfApi().whoami()
+        try:
+            there = HfApi().model_info(repository)
+        except RepositoryNotFoundError:
+            return
+
+    names = {file.rfilename for file in there.siblings or []} - {"README.md"}
+    replaced = sorted(name for name in names if name in (*EXPORT_FILES, *NESTED_FILES) or SHARD.fullmatch(name))
+    if replaced and TAG not in (there.tags or []):
+        raise UsageError(
+            f"--push_to_hub {repository}: a model is there that is no export of ours ({replaced[0]}; its card has no "
+            f"tag {TAG}). Give another name."
+        )
+    if replaced and not overwrite:
+        raise UsageError(
+            f"--push_to_hub {repository}: an earlier export is there. Add --overwrite to replace it, or give another "
+            "name."
+        )
 
 
 def push(folder: Path, files: Sequence[str], output: str, repository: str, private: bool) -> str:
@@ -42,7 +73,8 @@ def push(folder: Path, files: Sequence[str], output: str, repository: str, priva
     """
     if not sys.stderr.isatty():
         disable_progress_bars()
-    done = f"The export in {output} is complete; this uploads it later: hf upload {repository} {output}"
+    later = f"hf upload {repository} {shlex.quote(output)}" if storage.is_local(output) else "--overwrite"
+    done = f"The export in {output} is complete; this uploads it later: {later}"
     with _hub_errors(repository, done):
         api = HfApi()
         url = api.create_repo(repository, private=private or None, exist_ok=True)
@@ -50,10 +82,14 @@ def push(folder: Path, files: Sequence[str], output: str, repository: str, priva
             repo_id=repository,
             folder_path=folder,
             allow_patterns=list(files),
-            delete_patterns=[*EXPORT_FILES, "model-*-of-*.safetensors", *NESTED_FILES, f"{GENERATOR_FOLDER}/*"],
+            delete_patterns=[*_weights_and_more(""), *NESTED_FILES, *_weights_and_more(f"{GENERATOR_FOLDER}/")],
             commit_message="Export of a Clozeline run",
         )
     return str(url)
+
+
+def _weights_and_more(folder: str) -> list[str]:
+    return [folder + name for name in (*EXPORT_FILES, "model-*-of-*.safetensors")]
 
 
 @contextlib.contextmanager

@@ -48,7 +48,7 @@ class Graph(nn.Module):
         return output.hidden_states[-1], *logits
 
 
-def check_onnx(family: str) -> None:
+def check_onnx(family: str = "") -> None:
     """Raise UsageError if models of a family cannot be exported, and ModuleNotFoundError if a package is missing."""
     for package in ("onnx", "onnxruntime", "onnxscript"):
         import_module(package)

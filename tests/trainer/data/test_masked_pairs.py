@@ -41,7 +41,7 @@ def test_batches_are_those_of_our_trainer(pairs: Path, sop_pairs: list[Path], wo
     stream = build_stream(recipe, folders, share_of(recipe, 0, 1, folders))
 
     rows = MaskedPairs(str(folder), seed=3, masking=Masking("whole_word", 0.3))
-    loader = DataLoader(rows, ROWS, collate_fn=collator(folder), num_workers=workers)
+    loader = DataLoader(rows, ROWS, collate_fn=collator(folder), num_workers=workers, persistent_workers=workers > 0)
     for number, batch in enumerate(islice(loader, 3)):
         (ours,) = stream.batch(number)
         real = batch["attention_mask"].bool()
@@ -51,6 +51,11 @@ def test_batches_are_those_of_our_trainer(pairs: Path, sop_pairs: list[Path], wo
         assert torch.equal(batch["labels"][real][ours.masked_positions_K], ours.labels_K)
         assert torch.equal(batch[label], ours.pair_labels_S)
     stream.close()
+
+    first = next(iter(loader))["input_ids"]
+    rows.set_epoch(1)
+    later = next(iter(loader))["input_ids"]
+    assert first.shape != later.shape or not torch.equal(first, later)
 
 
 def test_trainer_learns_from_them(pairs: Path, tmp_path: Path) -> None:

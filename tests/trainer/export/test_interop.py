@@ -135,6 +135,20 @@ def test_what_the_hub_would_refuse_is_known_before_the_export(
     assert not (tmp_path / "hf").exists()
 
 
+def test_a_model_on_the_hub_is_replaced_only_if_it_is_an_export_and_on_demand(
+    exported: Path, run_folder: Path, hub: Hub, tmp_path: Path, capsys
+) -> None:
+    hub.repositories["me/llama"] = False
+    hub.files["me/llama"] = {"config.json": b"{}", "model-00001-of-00002.safetensors": b"", "README.md": b"mine"}
+    for name, overwrite, told in (
+        ("me/small", [], "an earlier export is there. Add --overwrite"),
+        ("me/llama", ["--overwrite"], "a model is there that is no export of ours (config.json"),
+    ):
+        words = [str(run_folder), "--output", str(tmp_path / "hf"), "--push_to_hub", name, *overwrite]
+        assert main(words) == 2 and told in capsys.readouterr().err
+    assert len(hub.files["me/llama"]) == 3 and not (tmp_path / "hf").exists()
+
+
 @pytest.mark.parametrize(
     ("flags", "token", "told"),
     [
@@ -147,7 +161,8 @@ def test_what_the_hub_refuses_leaves_the_folder(
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", token)
     out = tmp_path / "hf"
-    assert main([str(run_folder), "--output", str(out), "--push_to_hub", "me/small", *flags.split()]) == 2
+    words = ["--output", str(out), "--overwrite", "--push_to_hub", "me/small"]
+    assert main([str(run_folder), *words, *flags.split()]) == 2
     line = capsys.readouterr().err.splitlines()[-1]
     assert told in line and f"hf upload me/small {out}" in line
     assert (out / "model.safetensors").exists()

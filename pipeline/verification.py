@@ -1,0 +1,111 @@
+"""`verify`: whether a finished folder matches its manifest. It does not use Beam."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import pyarrow as pa
+
+from pipeline.folder_kinds import is_pipeline_folder, what_is
+from schemas import shards, storage
+from schemas.errors import ClozelineError, DataError
+from schemas.manifest import NAME, Manifest, Shard, open_manifest, read_shard_bytes
+from schemas.row_checks import PairLimits, check_pairs, check_row_count, read_pairs_vocabulary
+from schemas.statistics import check_statistics, schema_of_file, unigrams_entry
+from schemas.vocabulary import TOKENIZER_FILE, Vocabulary, read_vocabulary
+
+WANTED = "Give a folder that a job of the pipeline wrote."
+
+SCHEMAS = {
+    "counts": shards.COUNTS_BY_SOURCE_SCHEMA,
+    "vocab": shards.COUNTS_SCHEMA,
+}
+
+
+def verify_all(folders: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of `verify` on each folder. Raises an error as `of_each` does, or at once for a single folder."""
+    yield from verify(folders[0]) if len(folders) == 1 else of_each(folders, verify, "did not pass")
+
+
+def of_each(paths: Sequence[str], lines_of: Callable[[str], Iterator[str]], failure: str) -> Iterator[str]:
+    """Yield the lines of each path, or the error that it ends with.
+
+    Raises an error of the first one's kind at the end, which names all paths that failed.
+    """
+    failed: dict[str, ClozelineError] = {}
+    for path in paths:
+        try:
+            yield from lines_of(path)
+        except ClozelineError as error:
+            failed.setdefault(path, error)
+            yield from (str(error), "")
+    if failed:
+        first = next(iter(failed.values()))
+        raise type(first)(f"{len(failed)} of {len(paths)} {failure}: {', '.join(failed)}.") from first
+
+
+def verify(folder: str) -> Iterator[str]:
+    """Check every file of a finished folder, and yield a line for each. Raises DataError for the first bad one."""
+    check_is_pipeline_folder(folder)
+    manifest = open_manifest(folder)
+    vocabulary = check_vocabulary(folder, manifest)
+    if manifest.kind == "statistics":
+        unigrams_entry(folder, manifest)
+    for shard in manifest.shards:
+        data = read_shard_bytes(folder, shard)
+        if shard.path.endswith(".arrow"):
+            path = storage.join(folder, shard.path)
+            table = shards.decode_table(data, path, row_schema(manifest, shard.path))
+            check_rows(table, path, shard, manifest, vocabulary)
+        yield f"ok  {shard.path}  {shard.rows:,} rows"
+
+
+def check_is_pipeline_folder(path: str) -> None:
+    """Raise DataError, which says what `path` is, unless it is a finished folder that a job of the pipeline wrote."""
+    if is_pipeline_folder(path):
+        return
+    if not storage.exists(path):
+        raise DataError(f"{path} does not exist. {WANTED}")
+    what = what_is(path)
+    if what:
+        raise DataError(f"{path} is {what}, which has no shards to verify. `clozeline inspect` says more. {WANTED}")
+    raise DataError(f"{path} is not a finished folder: it holds no {NAME}. {WANTED}")
+
+
+def check_vocabulary(folder: str, manifest: Manifest) -> Vocabulary | None:
+    """Return the vocabulary of a folder, None if its kind has none. Raises DataError if it is not the stated one."""
+    if manifest.kind == "pairs":
+        return read_pairs_vocabulary(folder, manifest)
+    if manifest.kind != "vocab":
+        return None
+
+    vocabulary = read_vocabulary(folder)
+    if vocabulary.fingerprint != manifest.fingerprint:
+        raise DataError(
+            f"{storage.join(folder, NAME)} states fingerprint {manifest.fingerprint}, but {TOKENIZER_FILE} has "
+            f"{vocabulary.fingerprint}. Copy the folder again or rebuild it with --overwrite."
+        )
+    return vocabulary
+
+
+def row_schema(manifest: Manifest, path: str) -> pa.Schema:
+    """Return the schema that a folder's file must have."""
+    if manifest.kind == "statistics":
+        return schema_of_file(path)
+    if manifest.kind == "pairs":
+        has_masks = bool(manifest.options.get("static_masks"))
+        return shards.pairs_schema(int(manifest.options["vocabulary_size"]), has_masks)
+    return shards.schema_of_text(manifest) if manifest.kind == "text" else SCHEMAS[manifest.kind]
+
+
+def check_rows(table: pa.Table, path: str, shard: Shard, manifest: Manifest, vocabulary: Vocabulary | None) -> None:
+    """Raise DataError unless a shard has the rows that the manifest counts, with values in range."""
+    check_row_count(table, path, shard.rows)
+    if manifest.kind == "pairs" and vocabulary is not None:
+        check_pairs(table, path, PairLimits.of(manifest, vocabulary))
+    if manifest.kind == "statistics":
+        check_statistics(table, path, int(manifest.options["vocabulary_size"]))
+
+    # A vocabulary's files have no fingerprint of their rows; the sha256 of their bytes has been checked already.
+    if manifest.kind != "vocab":
+        shards.check_fingerprint(table, path, shard.fingerprint)
