@@ -24,7 +24,7 @@ from huggingface_hub.utils import disable_progress_bars, validate_repo_id
 
 from schemas import storage
 from schemas.errors import StorageError, UsageError
-from trainer.export.folder import EXPORT_FILES, NESTED_FILES, SHARD
+from trainer.export.folder import EXPORT_FILES, NESTED_FILES
 from trainer.models.families import GENERATOR_FOLDER
 
 TAG = "clozeline"
@@ -50,14 +50,13 @@ def check_access(repository: str, overwrite: bool) -> None:
         except RepositoryNotFoundError:
             return
 
-    names = {file.rfilename for file in there.siblings or []} - {"README.md"}
-    replaced = sorted(name for name in names if name in (*EXPORT_FILES, *NESTED_FILES) or SHARD.fullmatch(name))
-    if replaced and TAG not in (there.tags or []):
+    names = sorted({file.rfilename for file in there.siblings or []} - {"README.md", ".gitattributes"})
+    if names and TAG not in (there.tags or []):
         raise UsageError(
-            f"--push_to_hub {repository}: a model is there that is no export of ours ({replaced[0]}; its card has no "
+            f"--push_to_hub {repository}: a model is there that is no export of ours ({names[0]}; its card has no "
             f"tag {TAG}). Give another name."
         )
-    if replaced and not overwrite:
+    if names and not overwrite:
         raise UsageError(
             f"--push_to_hub {repository}: an earlier export is there. Add --overwrite to replace it, or give another "
             "name."
@@ -73,7 +72,9 @@ def push(folder: Path, files: Sequence[str], output: str, repository: str, priva
     """
     if not sys.stderr.isatty():
         disable_progress_bars()
-    later = f"hf upload {repository} {shlex.quote(output)}" if storage.is_local(output) else "--overwrite"
+    later = "the same command with --overwrite"
+    if storage.is_local(output):
+        later = f"hf upload {repository} {shlex.quote(output)}"
     done = f"The export in {output} is complete; this uploads it later: {later}"
     with _hub_errors(repository, done):
         api = HfApi()
