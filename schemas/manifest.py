@@ -249,6 +249,8 @@ def read_root(folder: str, kind: FolderKind) -> Manifest:
     url = storage.join(folder, NAME)
     if not storage.exists(url):
         advice = f"Make it with `clozeline {_COMMANDS[kind]} {folder} ...`."
+        if kind == "text" and storage.names(folder):  # most likely the corpus itself
+            advice = f"If these are texts, give them to `clozeline shard --input {folder} --output ...` first."
         raise DataError(f"{folder} holds no finished {kind}: {NAME} is missing. {advice}")
     root = parse_manifest(storage.read(url), url)
     if root.kind != kind:

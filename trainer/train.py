@@ -361,8 +361,15 @@ def open_metrics(
         write_history(run.folder, state.changes)
         if state.step < context.last_step:
             model = meta_model(encoder_shape(phase.recipe.model, folders[0].vocabulary.size))
-            facts = {"ranks": dist.get_world_size(), "parameters": count_parameters(model)}
-            facts["pass_tokens"] = sum(folder.manifest.totals["tokens"] for folder in folders)
+            facts = {
+                "ranks": dist.get_world_size(),
+                "parameters": count_parameters(model),
+                "pass_tokens": sum(folder.manifest.totals["tokens"] for folder in folders),
+                "pairs": " ".join(folder.manifest.fingerprint for folder in folders),
+                "vocabulary": folders[0].vocabulary.fingerprint,
+            }
+            if phase.recipe.evaluation.pairs is not None:
+                facts["held_out"] = read_manifest(phase.recipe.evaluation.pairs, "pairs").fingerprint
             note_start(run.folder, state, evaluated, **facts)
             announce_training(phase, folders, model, state.step, known_length(context))
         mfu = mfu_of_one_token(phase.recipe, folders, dist.get_world_size())

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from clozeline.installation import USAGE_ERROR, missing_extras
+from schemas import storage
 from schemas.command_line import CommandParser, file_path, local_folder, positive, run
 from schemas.errors import UsageError
 from trainer.command_line import add_set_flag
@@ -120,6 +121,7 @@ def _demo(options: argparse.Namespace) -> int:
 
 def empty(out: Path) -> None:
     """Make an empty output folder in place of an earlier demo's. Ends the demo if it holds anything else."""
+    storage.check_writable_folder(str(out))
     is_ours = (out / MARKER).exists()
     is_empty = not out.exists() or (out.is_dir() and not any(out.iterdir()))
     if not is_ours and not is_empty:

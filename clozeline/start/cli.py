@@ -119,6 +119,14 @@ def _refuse_output(given: str, output: str) -> None:
     if not storage.is_local(output):
         raise UsageError(f"--output {output} is a URL. `clozeline start` works in a folder of this machine.")
     folder, written = os.path.realpath(given), os.path.realpath(output)
+    for flag, path in (("FOLDER", given), ("--output", output)):
+        if os.path.exists(os.path.join(path, "manifest.json")):
+            raise UsageError(f"{flag} {storage.printable(path)} is a result of `clozeline`. Give another folder.")
+    if os.path.exists(os.path.join(given, STEPS_NAME)):
+        raise UsageError(
+            f"FOLDER {storage.printable(given)} is the output of `clozeline start`. Give the folder with your texts; "
+            f"--output {storage.printable(given)} continues."
+        )
     if os.path.isdir(folder) and os.path.join(written, "").startswith(os.path.join(folder, "")):
         raise UsageError(
             f"--output {storage.printable(output)} is in the folder {storage.printable(given)}, whose files are all "

@@ -1,9 +1,9 @@
 """Runs the commands of a plan one after another, and remembers in OUTPUT/steps.json what was made by which.
 
-A step has a key: a hash of its command, of the keys of the steps that it needs, and of the input files or the recipe's
-text. A step whose key is that of its last start is left as it is if it ended well, and otherwise its command runs again
-and continues. With another key its result is replaced: `--overwrite` replaces that of the pipeline, and a run's folder
-is renamed, so that no training is lost.
+A step has a key: a hash of its command, of the fingerprints of the folders that it needs, and of the input files or the
+recipe's text. A step whose key is that of its last start is left as it is if it ended well, and otherwise its command
+runs again and continues. With another key its result is replaced: `--overwrite` replaces that of the pipeline, and a
+run's folder is renamed, so that no training is lost.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from pipeline.readers.corpora import read_corpora
 from pipeline.readers.listing import list_inputs
 from schemas import storage
 from schemas.errors import INTERRUPTED, ClozelineError, DataError, PreemptedError
+from schemas.manifest import NAME as MANIFEST
+from schemas.manifest import open_manifest
 from trainer import cli as trainer_cli
 from trainer.config.load import load_recipe
 from trainer.export import cli as export_cli
@@ -80,13 +82,20 @@ class Record:
         storage.publish(os.path.join(self.output, NAME), text.encode())
 
 
-def keys_of(steps: list[Step], facts: Facts) -> dict[str, str]:
-    """Return the key of each step."""
-    keys: dict[str, str] = {}
-    for step in steps:
-        parts = [list(step.words), [keys[name] for name in step.needs], facts.get(step.name)]
-        keys[step.name] = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-    return keys
+def key_of(step: Step, needed: list[str], facts: Facts) -> str:
+    """Return the key of a step. needed: what identifies the results that it needs."""
+    parts = [list(step.words), needed, facts.get(step.name)]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _result_of(step: Step, key: str, output: str) -> str:
+    """Return what identifies the result of a step: its rows and what its manifest says of them, or the step's key."""
+    if not step.is_job:
+        return key
+    folders = [os.path.join(output, step.folder + suffix) for suffix in ("", "_heldout")]
+    roots = [open_manifest(folder) for folder in folders if os.path.exists(os.path.join(folder, MANIFEST))]
+    parts = [[root.fingerprint, root.statistics] for root in roots]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def check_steps(steps: list[Step], place: str) -> None:
@@ -149,19 +158,21 @@ def _hashes(paths: list[str]) -> list[str]:
 def run_steps(steps: list[Step], facts: Facts, output: str) -> int:
     """Run what is not done yet. Return 0, or the exit code of the command that did not end well."""
     record = Record.read(output)
-    keys = keys_of(steps, facts)
+    results: dict[str, str] = {}
     for number, step in enumerate(steps, start=1):
         title = f"[{number}/{len(steps)}] {step.name}"
         begun = record.steps.get(step.name)
+        key = key_of(step, [results[name] for name in step.needs], facts)
         is_there = os.path.exists(os.path.join(output, step.folder, step.is_finished_by))
-        if begun is not None and begun.key == keys[step.name] and begun.is_done and is_there:
+        if begun is not None and begun.key == key and begun.is_done and is_there:
+            results[step.name] = _result_of(step, key, output)
             print(f"{title}: done before", flush=True)
             continue
 
         words = list(step.words)
-        if begun is None or begun.key != keys[step.name]:
+        if begun is None or begun.key != key:
             folder = os.path.join(output, step.folder)
-            begun = Begun(keys[step.name], replaces=os.path.exists(folder))
+            begun = Begun(key, replaces=os.path.exists(folder))
             if step.name == "train" and glob(os.path.join(glob_escape(folder), "checkpoints", "step-*")):
                 print(f"{title}: the earlier run is kept as {_set_aside(folder)}")
         begun.is_done = False
@@ -177,6 +188,7 @@ def run_steps(steps: list[Step], facts: Facts, output: str) -> int:
                 _tell_failure(title, step, output)
             return code
         begun.is_done, begun.replaces = True, False
+        results[step.name] = _result_of(step, key, output)
         record.write()
     return 0
 

@@ -97,7 +97,10 @@ def _shown(number: int, name: str, record: RunRecord, page_folder: str) -> Shown
 
 
 def _do_compare(records: Sequence[RunRecord]) -> bool:
-    """Return whether all runs have the same held-out pairs, by their path."""
+    """Return whether all runs have the same held-out pairs, by their rows, or by their path where these are unknown."""
+    rows = {record.starts[-1].held_out if record.starts else "" for record in records}
+    if "" not in rows:
+        return len(rows) == 1
     return len({str(record.recipe.get("evaluation", {}).get("pairs")) for record in records}) == 1
 
 
@@ -144,6 +147,9 @@ def _differences(records: Sequence[RunRecord]) -> list[Row]:
     recipes = [flatten(record.recipe) for record in records]
     keys = [key for key in dict.fromkeys(key for one in recipes for key in one) if key not in UNRECORDED]
     rows = [Row(key, [_cell(one.get(key)) for one in recipes], []) for key in keys]
+    for name in ("pairs", "vocabulary"):
+        found = [getattr(record.starts[-1], name) if record.starts else "-" for record in records]
+        rows.append(Row(f"fingerprint of the {name}", [fingerprint[:12] or "-" for fingerprint in found], []))
     return [row for row in rows if len(set(row.cells)) > 1]
 
 

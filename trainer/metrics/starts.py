@@ -38,8 +38,8 @@ class Start(BaseModel):
     """One start. The fields after `is_evaluated` are for people.
 
     time: seconds since 1970. step, seconds: of training, before this start. is_evaluated: whether the evaluation of
-    `step`, if there is one, was made before. folder: the working directory.
-    pass_tokens: those of the pairs, without padding. resumed_at: the steps after which the run was resumed so far.
+    `step`, if there is one, was made before. folder: the working directory. pass_tokens: those of the pairs, without
+    padding. pairs, held_out, vocabulary: fingerprints. resumed_at: the steps after which the run was resumed so far.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -55,6 +55,9 @@ class Start(BaseModel):
     versions: dict[str, str] = {}
     parameters: int | None = None
     pass_tokens: int | None = None
+    pairs: str = ""
+    held_out: str = ""
+    vocabulary: str = ""
     resumed_at: list[int] = []
 
     @property
@@ -63,7 +66,7 @@ class Start(BaseModel):
         return f"{datetime.fromtimestamp(self.time, UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def note_start(run: str, state: TrainingState, is_evaluated: bool, **facts: int) -> None:
+def note_start(run: str, state: TrainingState, is_evaluated: bool, **facts: Any) -> None:
     """Append a start from `state`. is_evaluated, facts: fields of Start. Logs what fails."""
     with keep_running(STARTS_FILE):
         start = Start(
