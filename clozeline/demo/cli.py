@@ -23,7 +23,7 @@ from typing import Any
 from clozeline.installation import USAGE_ERROR, missing_extras
 from schemas import storage
 from schemas.command_line import CommandParser, file_path, local_folder, positive, run
-from schemas.errors import UsageError
+from schemas.errors import StorageError, UsageError
 from trainer.command_line import add_set_flag
 from trainer.config.load import load_recipe
 
@@ -133,8 +133,11 @@ def empty(out: Path) -> None:
         sys.exit(USAGE_ERROR)
 
     shutil.rmtree(out, ignore_errors=True)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / MARKER).touch()
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / MARKER).touch()
+    except OSError as error:
+        raise StorageError(f"{out} cannot be written: {error.strerror}. Give another --output.") from error
 
 
 def make_pairs(out: Path, megabytes: int) -> None:

@@ -34,6 +34,9 @@ SENTENCES = 5
 WORDS_SHOWN = 4
 FIT_CHARACTERS = range(40, 160)  # of a sentence to show
 
+WORD = re.compile(r"(?<=\s)\w{2,}(?=[\s,.;])|[\u3400-\u9fff]")
+"""A word between spaces, or an ideograph."""
+
 Question = tuple[str, str]
 """A sentence with its blank as the mask token, and the word that stood there; "" if it is not known."""
 
@@ -83,13 +86,15 @@ def _blanked(folder: str, tokenizer: Any, counts_V: torch.Tensor) -> Iterator[Qu
     found = [one for sentences in documents for one in sentences[1:-1] if len(one) in FIT_CHARACTERS]
     questions = 0
     for place in range(0, len(found), max(1, len(found) // (4 * SENTENCES))):
-        words = sorted(set(re.findall(r"(?<=\s)\w{2,}(?=[\s,.;])", found[place])))
+        words = sorted(set(WORD.findall(found[place])))
         tokens = {word: tokenizer.encode(f" {word}", add_special_tokens=False) for word in words}
         known = sorted((counts_V[ids[0]].item(), word) for word, ids in tokens.items() if len(ids) == 1)
         if known and questions < SENTENCES:
             word = known[len(known) // 2][1]
             questions += 1
-            yield re.sub(rf"(?<=\s){re.escape(word)}(?=[\s,.;])", "[MASK]", found[place], count=1), word
+            blank = re.search(rf"(?<=\s){re.escape(word)}(?=[\s,.;])", found[place])
+            start = blank.start() if blank else found[place].index(word)
+            yield f"{found[place][:start]}[MASK]{found[place][start + len(word) :]}", word
 
 
 if __name__ == "__main__":

@@ -119,7 +119,7 @@ def _language(look: Look, given: str | None) -> Setting:
     if given is not None:
         return Setting(given)
     if not look.languages:
-        return Setting("en", "a guess, because the package that finds languages is not installed")
+        return Setting("en", "a guess: that of the text was not found")
     most, share = next(iter(look.languages.items()))
     found = ", ".join(f"{code} {part:.0%}" for code, part in list(look.languages.items())[:4] if part >= 0.005)
     if share >= MAIN_SHARE and most != "und":

@@ -39,7 +39,11 @@ def _export(options: argparse.Namespace) -> None:
     # Without a prefix, with which a store lists files alone.
     names = storage.names(storage.join(options.run, "checkpoints")) if is_installed else []
     if is_installed and not any(name.startswith("step-") for name in names):
-        raise UsageError(f"{options.run} holds no checkpoint. Give the run.output of a recipe that has been trained.")
+        inside = storage.join(options.run, "run")
+        where = f" {inside} is a run." if storage.exists(storage.join(inside, "recipe.toml")) else ""
+        raise UsageError(
+            f"{options.run} holds no checkpoint.{where} Give the run.output of a recipe that has been trained."
+        )
 
     # This import loads torch, which takes seconds, so it waits until the flags are known to be valid.
     show_place(f"exporting {options.run}")
