@@ -46,7 +46,7 @@ AFTER_SIZES = """\
 ## For how much time
 
 How many steps fit is measured on the first ones, so the hours are the setting.
-[Measurements](measurements.md#beside-run_mlm) has steps and losses of one core for ten minutes and an hour.
+[Measurements](measurements.md#compared-with-run_mlm) has steps and losses of one core for ten minutes and an hour.
 """
 
 AFTER_TIMES = """\

@@ -39,7 +39,7 @@ ALL_ROWS = RankShare(rank=0, world_size=1, micro_batches=1, size=1)
 
 
 class MaskedPairs(Dataset[dict[str, Tensor]]):
-    """The rows of a folder of pairs, masked anew in each epoch, as inputs and labels of transformers' masked LMs.
+    """The rows of a folder of pairs, masked again in each epoch, as inputs and labels of transformers' masked LMs.
 
     A row is a dict of int64 tensors, L tokens long and not padded:
 

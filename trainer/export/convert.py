@@ -56,6 +56,7 @@ from trainer.export.folder import (
     VERSION_KEY,
     Writing,
     check_output,
+    pooling_files,
     publish_export,
     unfinished_folder,
     write_errors,
@@ -63,7 +64,6 @@ from trainer.export.folder import (
 from trainer.export.hub import check_access, push
 from trainer.export.model_card import model_card, versions
 from trainer.export.onnx_file import check_onnx, write_onnx
-from trainer.export.pooling import pooling_files
 from trainer.export.tokenizer import tokenizer_files
 from trainer.export.verify import check_export
 from trainer.models.electra import ModelPart, PartModel, parts_of

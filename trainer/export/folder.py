@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from filelock import BaseFileLock
 from safetensors import SafetensorError
@@ -30,6 +31,7 @@ from trainer.checkpoint.remote import upload_file
 from trainer.checkpoint.run_lock import RUN_LOCK_FILE, hold
 from trainer.models.families import GENERATOR_FOLDER
 from trainer.models.pretraining import PretrainingModel
+from trainer.models.shape import EncoderShape
 from trainer.permissions import follow_umask
 
 INDEX_FILE = "model.safetensors.index.json"
@@ -41,7 +43,7 @@ EXPORT_FILES = {"config.json", "model.safetensors", INDEX_FILE, "README.md", MOD
 EXPORT_FILES |= TOKENIZER_FILES
 """File names of an export, besides those that match SHARD. --overwrite replaces or removes these files."""
 NESTED_FILES = (ONNX_FILE, f"{ONNX_FILE}.data", POOLING_FILE)
-"""Files of an export that lie in folders of it, besides those of ELECTRA's generator."""
+"""Files of an export that lie in folders of it; ELECTRA's generator has more."""
 SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
 VERSION_KEY = "clozeline_version"
 """The key of config.json by which an export is recognized."""
@@ -66,6 +68,24 @@ class Writing:
     license: str = ""
     repository: str = ""
     private: bool = False
+
+
+def pooling_files(shape: EncoderShape) -> dict[str, bytes]:
+    """Return the files, by name, with which `SentenceTransformer(folder)` returns the mean of all tokens.
+
+    Their format is that of sentence-transformers 2 and later (Reimers & Gurevych, arXiv:1908.10084). Special tokens
+    count, padding does not.
+    """
+    folder = POOLING_FILE.partition("/")[0]
+    contents: dict[str, Any] = {
+        MODULES_FILE: [
+            {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+            {"idx": 1, "name": "1", "path": folder, "type": "sentence_transformers.models.Pooling"},
+        ],
+        SENTENCE_FILE: {"max_seq_length": shape.max_position_embeddings, "do_lower_case": False},
+        POOLING_FILE: {"word_embedding_dimension": shape.hidden_size, "pooling_mode_mean_tokens": True},
+    }
+    return {name: (json.dumps(content, indent=2) + "\n").encode() for name, content in contents.items()}
 
 
 def check_output(output: str, overwrite: bool, run: str) -> None:

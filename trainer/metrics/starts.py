@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 STARTS_FILE = "starts.jsonl"
 
 PACKAGES = ("clozeline", "torch", "deepspeed")
-"""The packages whose versions are noted, besides Python's."""
+"""The packages whose versions are noted, after Python's."""
 
 
 LAST_TIME = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
