@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from schemas import storage
+from schemas import progress, storage
 from schemas.command_line import CommandParser, file_path, folder_path
 from schemas.errors import INTERRUPTED, StorageError, UsageError
 from schemas.terminal import tell_error
@@ -32,6 +32,9 @@ METRICS = "metrics.jsonl"
 
 REFRESH = 5
 """Seconds between two looks at the metrics, and after which a browser reads the page again."""
+
+BEGINS_WITHIN = 120
+"""Seconds that --watch waits for the first step of a run: it has no metrics while torch and the data are loaded."""
 
 OURS = b'<p class="brand">Clozeline run'
 """What every page of this command holds, so that no other file is replaced."""
@@ -74,7 +77,7 @@ def _report(options: argparse.Namespace) -> None:
     if repeated is not None:
         raise UsageError(f"{storage.printable(repeated)} is given twice. Give each run once.")
     for run in runs:
-        check_run(run)
+        wait_for_run(run) if options.watch else check_run(run)
     # A training writes RUN/report.html itself, without a refresh.
     is_in_run = len(runs) == 1 and storage.is_local(runs[0]) and not options.watch
     output = options.output or (str(Path(runs[0], PAGE)) if is_in_run else PAGE)
@@ -94,7 +97,7 @@ def _counted(runs: Sequence[str]) -> str:
 
 
 class NothingLoggedError(UsageError):
-    """A run has not logged a step yet."""
+    """A run has not logged a step yet, or a folder may become a run."""
 
 
 class Page:
@@ -150,6 +153,7 @@ class Page:
                 self._follow()
             self.write()
         finally:
+            progress.end()
             for number, handler in previous.items():
                 signal.signal(number, handler)
 
@@ -161,6 +165,7 @@ class Page:
         while not is_over:
             try:
                 is_over = self.read() and self.write(REFRESH)
+                progress.doing(", ".join(f"step {record.last_line['step']:,}" for _, record in self._records.values()))
             except NothingLoggedError:
                 pass
             except StorageError as error:
@@ -191,6 +196,19 @@ def _record(run: str, copy: Path) -> RunRecord:
 # What the arguments may be
 
 
+def wait_for_run(run: str) -> None:
+    """Wait until a run has begun to log, and raise what `check_run` raises if that takes too long."""
+    deadline = time.monotonic() + BEGINS_WITHIN
+    while True:
+        try:
+            return check_run(run)
+        except NothingLoggedError:
+            if time.monotonic() > deadline:
+                raise
+            progress.doing(f"waiting for the first step of {storage.printable(run)}")
+            time.sleep(min(1, REFRESH))
+
+
 def check_run(run: str) -> None:
     """Raise UsageError that says what a path is, unless it is the folder or URL of a run that has begun to log."""
     names = set(storage.names(run))
@@ -198,18 +216,22 @@ def check_run(run: str) -> None:
         return
     path = storage.printable(run)
     if not names:
-        what = "is a file" if storage.exists(run) and storage.is_local(run) and not os.path.isdir(run) else "is empty"
         if not storage.exists(run):
             raise UsageError(f"{path} does not exist. Check the path; a run is the run.output of a training.")
-        raise UsageError(f"{path} {what}, not a run. Give the folder of a run, which holds {METRICS}.")
+        if storage.is_local(run) and not os.path.isdir(run):
+            raise UsageError(f"{path} is a file, not a run. Give the folder of a run, which holds {METRICS}.")
+        raise NothingLoggedError(f"{path} is empty, not a run. Give the folder of a run, which holds {METRICS}.")
     for what, is_it in KINDS:
         if is_it(names):
             raise UsageError(what.format(path=path))
-    raise UsageError(f"{path} is not a run: it holds no {METRICS} and {RECIPE}. Give the run.output of a training.")
+    if RECIPE in names:
+        raise NothingLoggedError(f"{path} has not logged a step yet. Repeat the command once it has.")
+    raise NothingLoggedError(
+        f"{path} is not a run: it holds no {METRICS} and {RECIPE}. Give the run.output of a training."
+    )
 
 
 KINDS: tuple[tuple[str, Callable[[set[str]], bool]], ...] = (
-    ("{path} has not logged a step yet. Repeat the command once it has.", lambda names: RECIPE in names),
     ("{path} holds a run in {path}/run. Give that.", lambda names: "run" in names and "clozeline.toml" in names),
     ("{path} is a checkpoint of a run. Give the run's folder.", lambda names: {"state.json", "manifest.json"} <= names),
     (
