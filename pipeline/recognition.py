@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import tomllib
 from collections.abc import Iterator
@@ -37,6 +38,8 @@ def explain(path: str, rows: int) -> Iterator[str]:
     """
     if not storage.exists(path):
         raise DataError(f"{path} does not exist. Give a folder or a file that a command wrote, a model or a corpus.")
+    if storage.is_local(path) and not os.path.isfile(path) and not os.path.isdir(path):
+        raise DataError(f"{path} is neither a file nor a folder, but a device or a pipe. Give a file or a folder.")
 
     if is_file(path):
         yield from _of_file(path, rows)

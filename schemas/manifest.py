@@ -291,6 +291,8 @@ def parse_manifest(data: bytes, url: str) -> Manifest:
     """
     try:
         fields = json.loads(data)
+        if not isinstance(fields, dict):
+            raise ValueError("it is not an object")
         version = fields.get("format_version")
         if isinstance(version, int) and version != FORMAT_VERSION:
             advice = "Upgrade it" if version > FORMAT_VERSION else "Make the folder again with --overwrite"
@@ -299,7 +301,7 @@ def parse_manifest(data: bytes, url: str) -> Manifest:
         NEEDED[manifest.kind].model_validate(manifest.model_dump(include={"options", "totals", "statistics"}))
     except ValidationError as error:
         raise DataError(f"{url} is not a manifest of this version: {_faults(error)}.") from error
-    except (ValueError, AttributeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{url} is not JSON of a manifest ({error}). Run the job that made it again.") from error
 
     for holds in {part.holds for part in manifest.parts}:

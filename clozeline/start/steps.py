@@ -1,9 +1,9 @@
 """Runs the commands of a plan one after another, and remembers in OUTPUT/steps.json what was made by which.
 
-A step has a key: a hash of its command, of the fingerprints of the folders that it needs, and of the input files or the
-recipe's text. A step whose key is that of its last start is left as it is if it ended well, and otherwise its command
-runs again and continues. With another key its result is replaced: `--overwrite` replaces that of the pipeline, and a
-run's folder is renamed, so that no training is lost.
+A step has a key: a hash of its command, of the rows that it needs, and of the input files or the recipe's text. A step
+whose key is that of its last start is left as it is if it ended well, and otherwise its command runs again and
+continues. With another key its result is replaced: `--overwrite` replaces that of the pipeline, and a run's folder is
+renamed, so that no training is lost.
 """
 
 from __future__ import annotations
@@ -89,12 +89,12 @@ def key_of(step: Step, needed: list[str], facts: Facts) -> str:
 
 
 def _result_of(step: Step, key: str, output: str) -> str:
-    """Return what identifies the result of a step: its rows and what its manifest says of them, or the step's key."""
+    """Return what identifies the result of a step: its rows and the licenses of their corpora, or the step's key."""
     if not step.is_job:
         return key
     folders = [os.path.join(output, step.folder + suffix) for suffix in ("", "_heldout")]
     roots = [open_manifest(folder) for folder in folders if os.path.exists(os.path.join(folder, MANIFEST))]
-    parts = [[root.fingerprint, root.statistics] for root in roots]
+    parts = [[root.fingerprint, root.statistics.get("text", {}).get("corpora")] for root in roots]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
@@ -158,11 +158,14 @@ def _hashes(paths: list[str]) -> list[str]:
 def run_steps(steps: list[Step], facts: Facts, output: str) -> int:
     """Run what is not done yet. Return 0, or the exit code of the command that did not end well."""
     record = Record.read(output)
+    keys: dict[str, str] = {}
     results: dict[str, str] = {}
     for number, step in enumerate(steps, start=1):
         title = f"[{number}/{len(steps)}] {step.name}"
         begun = record.steps.get(step.name)
-        key = key_of(step, [results[name] for name in step.needs], facts)
+        # Pairs tell what became of all files, so they are made again after `shard`, which takes little time.
+        needed = keys if step.folder in ("pairs", "held_out") else results
+        key = keys[step.name] = key_of(step, [needed[name] for name in step.needs], facts)
         is_there = os.path.exists(os.path.join(output, step.folder, step.is_finished_by))
         if begun is not None and begun.key == key and begun.is_done and is_there:
             results[step.name] = _result_of(step, key, output)

@@ -46,6 +46,7 @@ MISTAKES = {
     "pairs --text {text} --vocab {vocab} --output {out} --objective nsp --runer X": (2, "Did you mean --runner?"),
     "statistics --pairs {pairs} {text} --output {out}": (2, "unexpected arguments: {text}"),
     # training
+    "inspect /dev/null": (3, "/dev/null is neither a file nor a folder, but a device or a pipe."),
     "train --config tinny": (2, "--config tinny does not exist. Did you mean tiny?"),
     "train tiny": (2, "required: --config. Did you mean --config tiny?"),
     "train --config tiny --set data.pairs={text} --set run.output={out}": (
