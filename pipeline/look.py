@@ -17,7 +17,7 @@ from itertools import islice
 import pyarrow as pa
 
 from pipeline.readers.encodings import AUTO, UTF8
-from pipeline.readers.formats import ForeignFileError, named_format
+from pipeline.readers.formats import ForeignFileError, advice_on, named_format
 from pipeline.readers.inputs import FileRange, Split, ranges_of, with_format
 from pipeline.readers.listing import InputFile, list_inputs
 from pipeline.readers.open import DECOMPRESSION_ERRORS
@@ -138,14 +138,14 @@ def documents_of(look: Look, count: int) -> Iterator[Record]:
 def look_lines(folder: str, look: Look) -> Iterator[str]:
     """Yield lines for the terminal: kinds of files, read and left out, and the text in them."""
     files = sum(kind.files for kind in look.kinds)
-    size = _megabytes(sum(kind.bytes for kind in look.kinds))
+    size = megabytes(sum(kind.bytes for kind in look.kinds))
     yield f"{storage.printable(folder)}: {files:,} file{'s' if files > 1 else ''}, {size}"
     for title, is_read in (("read", True), ("left out", False)):
         for kind in look.kinds:
             if kind.is_read == is_read:
-                yield f"  {title:<9} {kind.files:>7,} x {_megabytes(kind.bytes):>11}  {kind.name}"
+                yield f"  {title:<9} {kind.files:>7,} x {megabytes(kind.bytes):>11}  {kind.name}{advice_on(kind.name)}"
     languages = ", ".join(f"{code} {share:.0%}" for code, share in look.languages.items() if share >= 0.005)
-    yield f"About {_megabytes(look.text_bytes)} of text in {look.documents:,} documents; languages: {languages or '?'}."
+    yield f"About {megabytes(look.text_bytes)} of text in {look.documents:,} documents; languages: {languages or '?'}."
     if look.encodings:
         yield f"Not UTF-8: {', '.join(f'{files:,} x {name}' for name, files in look.encodings.items())}."
     if look.copies:
@@ -153,18 +153,22 @@ def look_lines(folder: str, look: Look) -> Iterator[str]:
         yield f"Copies: {least}{look.copies:,} of the files have the same bytes as another one."
 
 
-def _megabytes(size: int) -> str:
+def megabytes(size: int) -> str:
+    """Return a size in bytes as people read it."""
     return f"{size / 1e6:,.1f} MB" if size >= 100_000 else f"{size:,} bytes"
 
 
 def _no_text(folder: str, kinds: list[Kind]) -> UsageError:
-    found = ", ".join(f"{kind.files:,} x {kind.name}{' without text' if kind.is_read else ''}" for kind in kinds)
+    found = ", ".join(
+        f"{kind.files:,} x {kind.name}{' without text' if kind.is_read else advice_on(kind.name)}" for kind in kinds
+    )
     return UsageError(f"{storage.printable(folder)} holds no text that can be read: {found}.")
 
 
 def _found(file: InputFile, is_opened: bool) -> FileRange | str:
     """Return the whole file as a range with its format, or what it is if it is left out."""
-    file_range = next(ranges_of(file, named_format(file.path) or "auto", AUTO))
+    named = None if is_opened else named_format(file.path)
+    file_range = next(ranges_of(file, named or "auto", AUTO))
     file_range = replace(file_range, end=file.size, in_folder=True)
     try:
         return with_format(file_range) if is_opened else file_range

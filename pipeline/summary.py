@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from pipeline.commit.reports import Report
 from pipeline.readers.encodings import UTF8
+from pipeline.readers.formats import advice_on
 from pipeline.readers.record import place_in_words
 from pipeline.readers.undecodable import OWN_ENCODING
 from pipeline.shard.sentences import LINES_JOINED
@@ -41,7 +42,10 @@ def ledger_lines(manifest: Manifest) -> list[str]:
     reasons: dict[str, Counter[str]] = {}
     for entry in manifest.ledger:
         reasons.setdefault(entry.reason, Counter())[entry.source] += entry.count
-    return [f"{counts.total():,} x {reason} ({_list_sources(counts)})" for reason, counts in reasons.items()]
+    return [
+        f"{counts.total():,} x {reason} ({_list_sources(counts)}){advice_on(reason)}"
+        for reason, counts in reasons.items()
+    ]
 
 
 def _list_sources(count_by_source: Counter[str]) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from clozeline.installation import missing_extras
 from clozeline.start import plan_file
-from clozeline.start.decide import Machine, Sections, decide, expected
+from clozeline.start.decide import DEFAULT_HOURS, Machine, Sections, check_hours, decide, expected, warnings
 from clozeline.start.plan_file import Values, holds_out
 from clozeline.start.steps import NAME as STEPS_NAME
 from clozeline.start.steps import check_steps, facts_of, run_steps
@@ -27,8 +27,6 @@ from schemas.errors import UsageError
 from schemas.terminal import one_line, print_lines
 from schemas.urls import normal
 from trainer.command_line import EXIT_CODES
-
-DEFAULT_HOURS = 0.17
 
 
 def main(arguments: list[str] | None = None, prog: str = "clozeline start") -> int:
@@ -86,17 +84,22 @@ def _start(options: argparse.Namespace, prog: str) -> int:
             "give the folder or file."
         )
     _refuse_output(options.input, output)
+    if options.hours is not None:
+        check_hours(options.hours, "--hours")
     storage.check_writable_folder(output)
 
     path = os.path.join(output, plan_file.NAME)
-    is_new = not os.path.exists(path)
+    before = plan_file.read_plan(path) if os.path.exists(path) else None
+    is_new = before is None or _is_other(options, before, path)
     if is_new:
         progress.doing(f"looking at {storage.printable(options.input)}")
         look = look_at(options.input)
         print_lines(look_lines(options.input, look))
         _write_plan(options, look, path, prog)
-    plan = plan_file.read_plan(path)
-    _refuse_other_values(options, plan, path)
+    plan = plan_file.read_plan(path) if before is None or is_new else before
+    hours = plan["train"].get("run.max_hours")
+    if isinstance(hours, int | float):
+        check_hours(hours, f'{storage.printable(path)}, [train]: "run.max_hours"')
     steps = plan_file.steps_of(plan, output)
     check_steps(steps, storage.printable(path))
 
@@ -104,7 +107,7 @@ def _start(options: argparse.Namespace, prog: str) -> int:
     if options.plan_only:
         return 0
     is_begun = os.path.exists(os.path.join(output, STEPS_NAME))
-    if not is_begun and not options.yes and not _is_agreed():
+    if (is_new or not is_begun) and not options.yes and not _is_agreed():
         print(f"Nothing was done. Change {storage.printable(path)} as you like, and repeat the command.")
         return 0
 
@@ -147,24 +150,40 @@ def _is_agreed() -> bool:
 
 def _write_plan(options: argparse.Namespace, look: Look, path: str, prog: str) -> None:
     sections = decide(options.input, look, Machine.here(), options.hours or DEFAULT_HOURS, options.language)
-    print_lines(["", *_setting_lines(sections), *expected(sections)])
+    print_lines(["", *_setting_lines(sections), *expected(look, sections), *warnings(look, sections)])
     command = shlex.join([*prog.split(), options.input, "--output", options.output])
     storage.publish(path, plan_file.to_text(sections, options.input, command).encode())
 
 
-def _refuse_other_values(options: argparse.Namespace, plan: plan_file.Values, path: str) -> None:
-    """Raise UsageError if the command line says something else than the file that it continues."""
+def _is_other(options: argparse.Namespace, plan: Values, path: str) -> bool:
+    """Return whether the command line asks for another plan than that of the file, which the program wrote.
+
+    A flag that is not given is as it was: it is set here. Raises UsageError if a user has edited the file, and if it is
+    about another folder.
+    """
     given = {
-        "FOLDER": (options.input, normal(str(plan["start"].get("folder", options.input)))),
-        "--hours": (options.hours, plan["train"].get("run.max_hours")),
-        "--language": (options.language, plan["shard"].get("language")),
+        "FOLDER": (options.input, normal(str(plan["start"].get("folder", options.input))), "[start] folder"),
+        "--hours": (options.hours, plan["train"].get("run.max_hours"), '[train] "run.max_hours"'),
+        "--language": (options.language, plan["shard"].get("language"), "[shard] language"),
     }
-    for flag, (value, planned) in given.items():
-        if value is not None and planned is not None and value != planned:
-            raise UsageError(
-                f"{flag} {value} is not what {storage.printable(path)} has, {planned}. Change it there, or give "
-                "another --output for a second model."
-            )
+    others = {
+        flag: f"{flag} {value} is not what {storage.printable(path)} has, {planned}. "
+        for flag, (value, planned, _) in given.items()
+        if value is not None and planned is not None and value != planned
+    }
+    if "FOLDER" in others:
+        raise UsageError(others["FOLDER"] + "Give another --output for a second model.")
+    if not others:
+        return False
+    if not plan_file.is_as_written(path):
+        flag, told = next(iter(others.items()))
+        raise UsageError(
+            f"{told}That file was edited, so it stays: change {given[flag][2]} there, or give another --output for a "
+            "second model."
+        )
+    options.hours = options.hours or given["--hours"][1]
+    options.language = options.language or given["--language"][1]
+    return True
 
 
 # ---- Lines for the terminal ----

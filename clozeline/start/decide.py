@@ -10,10 +10,12 @@ import os
 import shutil
 import subprocess
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pipeline.look import Look
+from pipeline.look import Look, megabytes
+from schemas.errors import UsageError
 from trainer.config.load import recipe_names, recipe_text
 
 MAIN_SHARE = 0.98
@@ -36,10 +38,20 @@ LARGEST_SHARE = 0.2  # that is held out
 
 CPU_RECIPES = ((0.75, "cpu_minutes"), (5.0, "cpu_hour"))
 """(hours, recipe) up to which the recipe is the one for a CPU."""
+LONG_CPU_RECIPE = "cpu_night"
+GPU_RECIPE = "gpu_day"
 
-SHORTEST_HOURS = 0.17
-WARMUP_STEPS = 200
-"""The hours of cpu_minutes, and the steps of its warm-up."""
+DEFAULT_HOURS = 0.17
+LEAST_HOURS = 0.01
+"""A third of the least, or more on a busy machine, goes into the start of a training."""
+
+BYTES_OF_TOKEN = 4  # of English in 8,000 to 30,000 WordPieces, about
+LENGTH = 128  # tokens in a row
+FEWEST_BATCHES = 2
+"""Batches that the text has to fill: one is needed, but the size is an estimate, and copies are dropped."""
+LITTLE_TEXT = 2_000_000
+MEASURED_TEXT = 20_000_000
+"""Bytes of text: below the first little is learned, and the losses that recipes give were measured with the second."""
 
 
 class Setting(NamedTuple):
@@ -81,9 +93,9 @@ def decide(folder: str, look: Look, machine: Machine, hours: float, language: st
         "vocab": _vocab(look),
         "pairs": {
             "objective": Setting("full_sentences", "rows without padding; the kind that the recipe takes"),
-            "max_length": Setting(128, "tokens in a row"),
+            "max_length": Setting(LENGTH, "tokens in a row"),
         },
-        "train": _train(machine, hours),
+        "train": _train(look, machine, hours),
         "export": {},
     }
 
@@ -141,37 +153,85 @@ def _vocab(look: Look) -> dict[str, Setting]:
     return {"model": Setting("wordpiece", "BERT's kind; others are bytebpe and unigram"), "size": Setting(size, why)}
 
 
-def expected(sections: Sections) -> list[str]:
-    """Return what the recipe's header says of its results, if that is of such text and of no longer a training."""
+def check_hours(hours: float, place: str) -> None:
+    """Raise UsageError if nothing is left of the hours after the start of a training. place: where they stand."""
+    if hours < LEAST_HOURS:
+        raise UsageError(
+            f"{place} {hours:g} is too short: a training takes some {LEAST_HOURS * 3600:.0f} s to start and to measure "
+            f"its steps. Give {LEAST_HOURS:g} or more to try it, and {DEFAULT_HOURS} or more for a first model."
+        )
+
+
+def warnings(look: Look, sections: Sections) -> Iterator[str]:
+    """Yield what makes a poor model of this text in these hours, what to expect of it, and what to do."""
     train = sections["train"]
-    recipe = train["config"].value
-    if "schedule.warmup_steps" in train or sections["shard"]["language"].value != "en":
+    recipe, hours = train["config"].value, train["run.max_hours"].value
+    meant = _recipe_of(recipe)["run"]["max_hours"]
+    if look.text_bytes < LITTLE_TEXT:
+        yield (
+            f"Warning: {megabytes(look.text_bytes)} of text is little. Expect a model that knows which words are "
+            f"common, and hardly which belong together. Add text: {LITTLE_TEXT / 1e6:g} MB or more; the losses that "
+            f"recipes give are of {MEASURED_TEXT / 1e6:g} MB."
+        )
+    if hours < meant / 2:
+        yield (
+            f"Warning: {hours:g} hours are few for {recipe}, which is made for {meant:g}. Expect blanks that are "
+            f"filled with common words. Give --hours {meant:g}, or more."
+        )
+
+
+def expected(look: Look, sections: Sections) -> list[str]:
+    """Return what the recipe's header says of its results, if that is of such text and of no longer a training."""
+    train, language = sections["train"], sections["shard"]["language"].value
+    if "schedule.warmup_steps" in train or language != "en" or look.text_bytes < LITTLE_TEXT:
         return []
+    recipe = train["config"].value
     header = recipe_text(recipe).partition("\n\n[")[0] if recipe in recipe_names() else ""
     lines = [line.removeprefix("#").strip() for line in header.splitlines()]
     starts = [number for number, line in enumerate(lines) if line.startswith("Expected")]
     return [" ".join(lines[starts[0] :])] if starts else []
 
 
-def _train(machine: Machine, hours: float) -> dict[str, Setting]:
-    if machine.gpus:
-        recipe, why = "gpu_day", "a base-sized encoder for GPUs"
-    else:
-        recipe = next((name for most, name in CPU_RECIPES if hours <= most), "cpu_night")
-        why = "for this many hours of a CPU"
-    values = tomllib.loads(recipe_text(recipe))
+def _recipe_of(name: str) -> dict[str, Any]:
+    return tomllib.loads(recipe_text(name))
+
+
+def _least_text(recipe: str) -> int:
+    """Return the bytes of text that fill the first steps of a recipe, about."""
+    return FEWEST_BATCHES * _recipe_of(recipe)["batch"]["global_batch"] * LENGTH * BYTES_OF_TOKEN
+
+
+def _recipe_for(look: Look, machine: Machine, hours: float) -> tuple[str, str, int]:
+    """Return a recipe, why it is that, and in how many processes. Raises UsageError if the text is too little for it."""
+    if machine.gpus and look.text_bytes >= _least_text(GPU_RECIPE):
+        return GPU_RECIPE, "a base-sized encoder for GPUs", machine.gpus
+
+    recipe = next((name for most, name in CPU_RECIPES if hours <= most), LONG_CPU_RECIPE)
+    least = _least_text(recipe)
+    if look.text_bytes < least:
+        raise UsageError(
+            f"{megabytes(look.text_bytes)} of text is too little to train on: {recipe} needs {megabytes(least)} for "
+            f"its first steps, and less than {LITTLE_TEXT / 1e6:g} MB teaches a model little. Add text."
+        )
+    return recipe, "for so little text" if machine.gpus else "for this many hours of a CPU", 1
+
+
+def _train(look: Look, machine: Machine, hours: float) -> dict[str, Setting]:
+    recipe, why, processes = _recipe_for(look, machine, hours)
+    values = _recipe_of(recipe)
     size = f"{values['model']['num_hidden_layers']} layers, {values['model']['hidden_size']} wide"
     why += f": {size}, {values['batch']['global_batch']:,} rows a step"
     settings = {
         "config": Setting(recipe, f"{why}; `clozeline recipes {recipe}` prints it"),
-        "processes": Setting(max(1, machine.gpus), "one for each GPU" if machine.gpus else "uses all cores"),
+        "processes": Setting(processes, "one for each GPU" if recipe == GPU_RECIPE else "uses all cores"),
         "run.max_hours": Setting(
             hours,
             "how many steps fit is measured on the first ones; any key of the recipe can stand here, such as "
             '"optimizer.lr" = 1e-3',
         ),
     }
-    if hours < SHORTEST_HOURS and not machine.gpus:
-        steps = max(10, round(WARMUP_STEPS * hours / SHORTEST_HOURS))
+    meant = values["run"]["max_hours"]
+    if hours < meant:
+        steps = max(10, round(values["schedule"]["warmup_steps"] * hours / meant))
         settings["schedule.warmup_steps"] = Setting(steps, "fewer than the recipe's, for so short a run")
     return settings

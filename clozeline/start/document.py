@@ -9,7 +9,7 @@ import sys
 from math import ceil
 from pathlib import Path
 
-from clozeline.start.decide import Machine, Sections, decide
+from clozeline.start.decide import BYTES_OF_TOKEN, Machine, Sections, decide
 from pipeline.look import Look
 from trainer.config.load import load_recipe
 from trainer.config.schema import Recipe
@@ -18,7 +18,6 @@ MEGABYTES = (1, 2, 10, 50, 100, 500, 1_000, 10_000)
 HOURS = (0.17, 1.0, 8.0)
 
 BYTES_OF_DOCUMENT = 3_000  # of the web, about
-BYTES_OF_TOKEN = 4  # of English in 8,000 to 30,000 WordPieces, about
 
 INTRODUCTION = """\
 # Sizes and times

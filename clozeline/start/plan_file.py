@@ -36,6 +36,8 @@ HEADER = """\
 # It repeats the steps that a change concerns, and continues those that were interrupted.
 """
 
+AS_WRITTEN = "# While nothing above is changed, `clozeline start` with other flags replaces this file: "
+
 Values = dict[str, dict[str, Any]]
 """What the file says: the values of each section."""
 
@@ -50,7 +52,19 @@ def to_text(sections: Sections, folder: str, command: str) -> str:
         for line, setting in zip(assigned, settings.values(), strict=True):
             lines.append(f"{line:<{width}}  # {setting.why}" if setting.why else line)
         parts.append("\n".join(lines) + "\n")
-    return "\n".join(parts)
+    text = "\n".join(parts)
+    return f"{text}\n{AS_WRITTEN}{_digest(text)}\n"
+
+
+def is_as_written(path: str) -> bool:
+    """Return whether no line of the file was changed since the program wrote it."""
+    with open(path, encoding="utf-8-sig") as file:
+        text, _, digest = file.read().rpartition(f"\n{AS_WRITTEN}")
+    return digest.strip() == _digest(text)
+
+
+def _digest(text: str) -> str:
+    return storage.sha256(text.encode())[:16]
 
 
 def _key(name: str) -> str:

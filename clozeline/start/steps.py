@@ -16,8 +16,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, suppress
 from dataclasses import dataclass, field
 from glob import escape as glob_escape
 from glob import glob
@@ -42,6 +41,9 @@ NAME = "steps.json"
 
 STOPPED = (PreemptedError.exit_code, INTERRUPTED, 128 + signal.SIGTERM)
 """Exit codes of a command that was asked to stop."""
+
+SECONDS_OF_A_SIGNAL = 0.3
+"""Within which a signal to a group of processes has reached all of them."""
 
 Facts = dict[str, Any]
 """What a step depends on other than its command, by the names of steps."""
@@ -218,24 +220,27 @@ def _run(words: list[str]) -> int:
     """Run a command of ours to its end. Signals to this process alone are handed on; those of Ctrl-C reach both."""
     program = {"clozeline": [sys.executable, "-m", "clozeline"], "deepspeed": _launcher()}[words[0]]
     process = subprocess.Popen([*program, *words[1:]])
+    # Ctrl-C ends this one, and so shows that the command got the signal, too. At the latest it ends with its stdin.
+    witness = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
 
     def hand_on(number: int, frame: object) -> None:
-        process.send_signal(number)
+        if number == signal.SIGTERM or not _ends(witness):
+            process.send_signal(number)
 
-    before = [(number, signal.signal(number, handler)) for number, handler in _handlers(hand_on)]
+    before = [(number, signal.signal(number, hand_on)) for number in (signal.SIGTERM, signal.SIGINT)]
     try:
         code = process.wait()
     finally:
         for number, handler in before:
             signal.signal(number, handler)
+        witness.communicate()
     return code if code >= 0 else 128 - code
 
 
-def _handlers(hand_on: Callable[[int, object], None]) -> list[tuple[int, Any]]:
-    def wait(number: int, frame: object) -> None:
-        """Leave it to the command, which got the signal too, to end well."""
-
-    return [(signal.SIGTERM, hand_on), (signal.SIGINT, wait)]
+def _ends(process: subprocess.Popen[bytes]) -> bool:
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(SECONDS_OF_A_SIGNAL)
+    return process.returncode is not None
 
 
 def _launcher() -> list[str]:

@@ -181,6 +181,7 @@ TEXT_KINDS = (
 
 KINDS = (*BINARY_KINDS, *TEXT_KINDS)
 JSON_KINDS = TEXT_KINDS[-2:]
+_ADVICE = {kind.name: kind.advice for kind in KINDS if not kind.advice.startswith("Leave it out")}
 
 # Control bytes that no text contains: all but tab, line ends, vertical tab, form feed, and the shifts and the escape of
 # ISO 2022.
@@ -267,6 +268,11 @@ def binary_kind(head: bytes) -> str | None:
     """Return what a file with these first bytes is, as messages write it, if it is of BINARY_KINDS or no text."""
     kinds = (kind.name for kind in BINARY_KINDS if re.match(kind.beginning, head, re.IGNORECASE))
     return next(kinds, "binary data" if _has_control_bytes(head) else None)
+
+
+def advice_on(reason: str) -> str:
+    """Return what to do about files, after a colon. reason: ends with the name of their kind. Empty if they stay out."""
+    return next((f": {advice[0].lower()}{advice[1:]}" for name, advice in _ADVICE.items() if reason.endswith(name)), "")
 
 
 def _is_read(found: Format | None, wanted: Format | Literal["auto"]) -> bool:

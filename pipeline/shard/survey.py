@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pipeline.commit.reports import Ledger, Report, add_by_name, add_ledgers, total
+from pipeline.readers.formats import advice_on
 from pipeline.readers.jsonl import ENDS_EARLY, NO_OBJECT
 from pipeline.readers.mediawiki import NOT_ALONE
 from pipeline.readers.record import place_in_words
@@ -195,7 +196,9 @@ def _no_document_message(added: Report) -> str:
 
     sentences = ["The input holds no document with any text in it."]
     if added["ledger"]:
-        causes = ", ".join(f"{count:,} x {reason} ({source})" for reason, source, count in added["ledger"])
+        causes = ", ".join(
+            f"{count:,} x {reason} ({source}){advice_on(reason)}" for reason, source, count in added["ledger"]
+        )
         sentences.append(f"Left out: {causes}.")
     if cleaned:
         sentences.append(f"Cleaning: {', '.join(f'{rule}: {count:,}' for rule, count in cleaned.items())}.")

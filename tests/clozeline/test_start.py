@@ -176,6 +176,9 @@ def test_it_continues_where_it_was_interrupted(folder: Path, run: Run, number: i
         (["my texts", "--output", "s3://bucket/out"], "is a URL"),
         (["."], "--output out is in the folder ., whose files are all read."),
         (["blank"], "blank holds no text that can be read: 1 x text without text, 1 x an image."),
+        (["short"], "34 bytes of text is too little to train on: cpu_minutes needs 8,192 bytes"),
+        (["my texts", "--hours", "0.001"], "--hours 0.001 is too short: a training takes some 36 s to start"),
+        (["arrays"], "no text that can be read: 1 x a JSON array: write one object per line (jq -c '.[]' FILE"),
         (["my texts", "--hour", "1"], "Did you mean --hours?"),
         (["my texts", "--language", "germn"], "--language 'germn' is not a known language code or name."),
     ],
@@ -186,6 +189,12 @@ def test_a_mistake_is_one_line(folder: Path, words: list[str], told: str, capsys
     for other in ("pictures", "blank"):
         shutil.copy(folder / "cover.png", other)
     Path("blank/empty.txt").touch()
+    for other, text in (
+        ("short/a.txt", "The river is long. It is not wide."),
+        ("arrays/a.json", '[\n {"text":\n "A b."}]'),
+    ):
+        Path(other).parent.mkdir()
+        Path(other).write_text(text)
     assert main(["start", *words]) == 2
     said = capsys.readouterr().err
     assert told in said and said.count("\n") == 1
@@ -211,7 +220,8 @@ def test_a_mistake_is_one_line(folder: Path, words: list[str], told: str, capsys
         ('"cpu_minutes"', '"cpu_minute"', [], "toml, [train]: --config cpu_minute does not exist. Did you mean cpu_m"),
         ("run.max_hours", "run.maxhours", [], "unknown key run.maxhours. Did you mean run.max_hours?"),
         ("[export]", "[export]\naverage = 0", [], "toml, [export]: argument --average: "),
-        ("[start]", "[start]", ["--hours", "3"], "--hours 3.0 is not what out/clozeline.toml has, 0.17"),
+        ("size = 4000", "size = 300", ["--hours", "3"], 'edited, so it stays: change [train] "run.max_hours" there'),
+        (" = 0.17", " = 0.001", [], 'toml, [train]: "run.max_hours" 0.001 is too short'),
     ],
 )
 def test_a_mistake_in_the_plan_is_one_line(
@@ -222,6 +232,15 @@ def test_a_mistake_in_the_plan_is_one_line(
     assert main(["start", str(folder), *words]) == 2
     said = capsys.readouterr().err
     assert told in said and said.count("\n") == 1
+
+
+def test_flags_replace_a_plan_that_is_as_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["start", str(folder), "--hours", "0.05", "--plan_only"]) == 0
+    told = capsys.readouterr().out
+    assert "Warning: 0.05 hours are few for cpu_minutes" in told and "of text is little. Expect a model" in told
+    assert main(["start", str(folder), "--language", "de", "--plan_only"]) == 0
+    plan = plan_of()
+    assert plan["train"]["run.max_hours"] == 0.05 and plan["shard"]["language"] == "de"
 
 
 def test_another_folder_needs_another_output(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -255,7 +274,7 @@ def test_a_small_corpus_holds_out_enough_or_nothing(
 def test_a_long_line_is_a_document_if_no_line_is_blank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("zh.txt").write_text("".join(f"{number}年，{'我们在城里看见了一条河。' * 12}\n" for number in range(100)))
-    Path("poem.txt").write_text("A line of a poem.\n" * 100)
+    Path("poem.txt").write_text("A line of a poem.\n" * 500)
     assert main(["start", "zh.txt", "--output", "long", "--plan_only"]) == 0
     assert main(["start", "poem.txt", "--output", "short", "--plan_only"]) == 0
     assert plan_of("long")["shard"]["text_layout"] == "line"
