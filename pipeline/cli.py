@@ -19,7 +19,7 @@ from schemas import progress, storage
 from schemas.command_line import CommandParser, file_path, folder_path, positive, unknown_flags
 from schemas.errors import INTERRUPTED, ClozelineError, UsageError, nearest_name
 from schemas.manifest import Manifest, read_manifest
-from schemas.terminal import one_line, print_lines, print_note, tell_error, tell_warning
+from schemas.terminal import counted, one_line, print_lines, print_note, tell_error, tell_warning
 
 INSPECTED = "a folder, a shard or a file, of ours or yours; two vocabularies are compared"
 NOT_FOR_SAMPLES = (
@@ -302,10 +302,11 @@ def _warn(warning: str) -> None:
 
 
 def _result_line(manifest: Manifest, output: str) -> str:
-    totals = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in manifest.totals.items())
+    totals = ", ".join(
+        counted(count, name.replace("_", " ").removesuffix("s")) for name, count in manifest.totals.items()
+    )
     place = one_line(storage.printable(output))
-    files = len(manifest.shards)
-    return f"{place}: {totals}, {files} {'file' if files == 1 else 'files'}, fingerprint {manifest.fingerprint}"
+    return f"{place}: {totals}, {counted(len(manifest.shards), 'file')}, fingerprint {manifest.fingerprint}"
 
 
 def _result_lines(manifest: Manifest, output: str) -> list[str]:

@@ -14,6 +14,7 @@ from pipeline.filters.rules import DEFINITIONS, PAPERS, RULES, Rule
 from pipeline.shard.trial import Example, Share, Trial, Tried
 from schemas.charts import HISTOGRAM_HEIGHT, HistogramBar, Level, histogram, short
 from schemas.pages import render
+from schemas.terminal import counted
 
 COLUMNS = ("", "removed", "would fail", "documents", "bytes")
 """Of the table. "would fail" also counts what an earlier rule has removed."""
@@ -57,7 +58,7 @@ def filter_page(trial: Trial, sample: int) -> str:
     return render(
         "pipeline",
         "filters.html",
-        title=f"{len(trial.rules)} rules on {trial.all.count:,} documents",
+        title=f"{counted(len(trial.rules), 'rule')} on {counted(trial.all.count, 'document')}",
         is_all=trial.all.count < sample,
         figures=_figures(trial),
         columns=COLUMNS,

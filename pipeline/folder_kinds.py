@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from schemas import storage
 from schemas.errors import DataError
 from schemas.manifest import NAME
+from schemas.terminal import padded
 from schemas.vocabulary import TOKENIZER_FILE
 
 PLAN = "clozeline.toml"
@@ -97,7 +98,7 @@ def table(value: object) -> dict[str, Any]:
 
 def labeled(name: str, text: object) -> str:
     """Return a name and its text, which starts at the same column in every line."""
-    return f"{name:<{LABEL_WIDTH - 1}} {text}"
+    return f"{padded(name, LABEL_WIDTH - 1)} {text}"
 
 
 def next_is(*commands: str) -> Iterator[str]:
@@ -143,12 +144,21 @@ def _of_start(folder: Folder) -> Iterator[str]:
     source = table(plan.get("start")).get("folder", "?")
     yield labeled("text", source)
     done = [name for name, step in steps.items() if table(step).get("is_done")]
-    yield labeled("done", ", ".join(done) or "nothing yet")
+    outdated = [name for name in done if _is_outdated(name, table(steps[name]), plan)]
+    yield labeled("done", ", ".join(name for name in done if name not in outdated) or "nothing yet")
+    if outdated:
+        yield labeled("outdated", f"{', '.join(outdated)}, and what is made of it, by a change of {PLAN}")
     yield from results_inside(folder)
     again = f"clozeline start {shlex.quote(str(source))} --output {folder.quoted}"
     has_model = CONFIG in Folder(folder.at("hf")).names
     uses = _uses_of_model(shlex.quote(folder.at("hf"))) if has_model else ()
-    yield from next_is(f"{again}    continues, or repeats what a change of {PLAN} concerns", *uses)
+    yield from next_is(f"{again}    continues, or repeats what a change of {PLAN} or of files concerns", *uses)
+
+
+def _is_outdated(name: str, step: dict[str, Any], plan: Any) -> bool:
+    """Return whether the section of a step has changed since it ran. Input files are not looked at."""
+    section = "pairs" if name == "held-out pairs" else name
+    return step.get("options") is not None and step["options"] != table(plan.get(section))
 
 
 def _of_checkpoint(folder: Folder) -> Iterator[str]:

@@ -23,6 +23,7 @@ from schemas.charts import bins, mean, quantile
 from schemas.errors import DataError, StorageError
 from schemas.manifest import NAME, Manifest, open_manifest, read_manifest
 from schemas.statistics import COOCCURRENCES_SCHEMA, UNIGRAMS_SCHEMA
+from schemas.terminal import counted, padded
 from schemas.text_facts import DomainFacts, TextFacts, facts_of, with_others
 from schemas.vocabulary import (
     COUNTS_FILE,
@@ -262,8 +263,8 @@ def show_pair_statistics(manifest: Manifest) -> Iterator[str]:
         yield from _bars([(name, statistics["masks"][fate]) for fate, name in card.FATES.items()])
 
     unknown = statistics["unknown_tokens"]
-    yield labeled("unknown", f"{unknown:,} tokens, {unknown / max(manifest.totals['tokens'], 1):.3%}")
-    duplicates = f"{statistics['duplicate_rows']:,} rows with the tokens of an earlier row of their shard"
+    yield labeled("unknown", f"{counted(unknown, 'token')}, {unknown / max(manifest.totals['tokens'], 1):.3%}")
+    duplicates = f"{counted(statistics['duplicate_rows'], 'row')} with the tokens of an earlier row of their shard"
     yield labeled("duplicates", duplicates)
     yield labeled("sources", "by the first document of each row")
     yield from _bars(card.commonest_sources(manifest))
@@ -274,16 +275,21 @@ def show_pair_statistics(manifest: Manifest) -> Iterator[str]:
 
 def _show_text_facts(text: TextFacts) -> Iterator[str]:
     left_out = ", ".join(f"{stage.stage} {stage.count:,}" for stage in text.left_out) or "nothing"
-    yield labeled("text", f"{text.documents:,} documents of {text.files:,} files; left out: {left_out}")
+    yield labeled(
+        "text", f"{counted(text.documents, 'document')} of {counted(text.files, 'file')}; left out: {left_out}"
+    )
     for corpus in text.corpora:
         said = "  ".join(filter(None, [corpus.license or "license not stated", corpus.url, corpus.date]))
-        yield f"    {corpus.name:<26} {corpus.documents:>15,}  {said}"
+        yield f"    {padded(corpus.name, 26)} {corpus.documents:>15,}  {said}"
     if text.domains is not None:
         yield from _show_domains(text.domains)
 
 
 def _show_domains(domains: DomainFacts) -> Iterator[str]:
-    yield labeled("domains", f"{domains.hosts:,} hosts of {domains.documents:,} documents, before copies are dropped")
+    yield labeled(
+        "domains",
+        f"{counted(domains.hosts, 'host')} of {counted(domains.documents, 'document')}, before copies are dropped",
+    )
     yield from _bars(with_others(domains))
 
 
@@ -351,7 +357,7 @@ def show_text(table: pa.Table) -> Iterator[str]:
     for row in table.to_pylist():
         sentences = row["sentences"]
         language = f"  {row['language']} {row['confidence']:.2f}" if "language" in row else ""
-        head = f"\n{row['document']:016x}  {row['source']}{language}  {len(sentences)} sentences"
+        head = f"\n{row['document']:016x}  {row['source']}{language}  {counted(len(sentences), 'sentence')}"
         yield "\n".join([head, *(f"    {sentence}" for sentence in sentences[:SHOWN_SENTENCES])])
 
 
@@ -363,7 +369,7 @@ def show_pairs(table: pa.Table, vocabulary: Vocabulary) -> Iterator[str]:
 
         label = "no label" if row["pair_label"] is None else f"label {row['pair_label']}"
         documents = f"{row['document_a']:016x} {row['document_b']:016x}"
-        lines = ["", f"{label}  {len(pieces)} tokens  {documents}"]
+        lines = ["", f"{label}  {counted(len(pieces), 'token')}  {documents}"]
 
         lines.append("  A " + "".join(pieces[:cut]))
         if cut < len(pieces):

@@ -27,6 +27,7 @@ from pipeline.shard.detection import detect_language, model_hash
 from pipeline.text_keys import ROWS_OF, head_lines, text_key
 from schemas import storage
 from schemas.errors import DataError, UsageError
+from schemas.terminal import counted
 
 MAX_OPENED = 1000
 """Files that are opened, and that are compared. Of further ones, their names alone tell what they are."""
@@ -139,13 +140,14 @@ def look_lines(folder: str, look: Look) -> Iterator[str]:
     """Yield lines for the terminal: kinds of files, read and left out, and the text in them."""
     files = sum(kind.files for kind in look.kinds)
     size = megabytes(sum(kind.bytes for kind in look.kinds))
-    yield f"{storage.printable(folder)}: {files:,} file{'s' if files > 1 else ''}, {size}"
+    yield f"{storage.printable(folder)}: {counted(files, 'file')}, {size}"
     for title, is_read in (("read", True), ("left out", False)):
         for kind in look.kinds:
             if kind.is_read == is_read:
                 yield f"  {title:<9} {kind.files:>7,} x {megabytes(kind.bytes):>11}  {kind.name}{advice_on(kind.name)}"
     languages = ", ".join(f"{code} {share:.0%}" for code, share in look.languages.items() if share >= 0.005)
-    yield f"About {megabytes(look.text_bytes)} of text in {look.documents:,} documents; languages: {languages or '?'}."
+    documents = counted(look.documents, "document")
+    yield f"About {megabytes(look.text_bytes)} of text in {documents}; languages: {languages or '?'}."
     if look.encodings:
         yield f"Not UTF-8: {', '.join(f'{files:,} x {name}' for name, files in look.encodings.items())}."
     if look.copies:

@@ -14,7 +14,7 @@ from pipeline.shard.sentences import LINES_JOINED
 from schemas import storage
 from schemas.errors import ClozelineError
 from schemas.manifest import Manifest, read_manifest
-from schemas.terminal import one_line
+from schemas.terminal import counted, one_line
 
 LISTED_SOURCES = 3
 LISTED_LANGUAGES = 10
@@ -124,7 +124,8 @@ def warning_lines(manifest: Manifest, text_layout: str) -> list[str]:
         first = unbroken["first"]
         place = place_in_words(first["place"], first)
         warnings.append(
-            f"{unbroken['count']:,} documents have many lines and no blank line, the first with "
+            f"{counted(unbroken['count'], 'document')} {'has' if unbroken['count'] == 1 else 'have'} many lines and no "
+            "blank line, the first with "
             f"{first['lines']:,} lines at {place} of {first['path']}. If every line is a document, "
             "give --text_layout line."
         )
@@ -142,8 +143,8 @@ def coverage_lines(manifest: Manifest) -> list[str]:
     counts = _counts(manifest)
     coverage = 1 - counts.unknown_words / max(counts.words, 1)
     unknown_share = counts.unknown_tokens / max(counts.tokens, 1)
-    words = f"coverage {coverage:.3%} of {counts.words:,} words"
-    return [f"  {words}; {unknown_share:.3%} of {counts.tokens:,} tokens are [UNK]"]
+    words = f"coverage {coverage:.3%} of {counted(counts.words, 'word')}"
+    return [f"  {words}; {unknown_share:.3%} of {counted(counts.tokens, 'token')} are [UNK]"]
 
 
 def vocabulary_warning(vocabulary: Manifest) -> str:

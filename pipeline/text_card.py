@@ -14,6 +14,7 @@ from pipeline.readers.corpora import FACTS
 from schemas.charts import Bar, bars, short
 from schemas.manifest import Input, Manifest
 from schemas.pages import render
+from schemas.terminal import counted
 from schemas.text_facts import CorpusFacts, TextFacts, domains_of, largest_first, with_others
 
 CARD_FILE = "card.html"
@@ -66,7 +67,7 @@ def text_card(manifest: Manifest, facts: TextFacts) -> str:
     return render(
         "pipeline",
         "text_card.html",
-        title=f"Text of {facts.documents:,} documents",
+        title=f"Text of {counted(facts.documents, 'document')}",
         fingerprint=manifest.fingerprint,
         came_in=came_in(facts),
         options={

@@ -12,6 +12,7 @@ from schemas.errors import ClozelineError, DataError
 from schemas.manifest import NAME, Manifest, Shard, open_manifest, read_shard_bytes
 from schemas.row_checks import PairLimits, check_pairs, check_row_count, read_pairs_vocabulary
 from schemas.statistics import check_statistics, schema_of_file, unigrams_entry
+from schemas.terminal import counted
 from schemas.vocabulary import TOKENIZER_FILE, Vocabulary, read_vocabulary
 
 WANTED = "Give a folder that a job of the pipeline wrote."
@@ -57,7 +58,7 @@ def verify(folder: str) -> Iterator[str]:
             path = storage.join(folder, shard.path)
             table = shards.decode_table(data, path, row_schema(manifest, shard.path))
             check_rows(table, path, shard, manifest, vocabulary)
-        yield f"ok  {shard.path}  {shard.rows:,} rows"
+        yield f"ok  {shard.path}  {counted(shard.rows, 'row')}"
 
 
 def check_is_pipeline_folder(path: str) -> None:

@@ -44,8 +44,24 @@ def _controls_terminal(character: str) -> bool:
     return unicodedata.category(character) in ("Cc", "Cs") or character in BIDI_CONTROLS
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun. Example: `counted(1, "tag")` -> `"1 tag"`, and 2 gives "2 tags"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def _escaped(character: str) -> str:
     return character.encode("unicode_escape", "surrogatepass").decode()
+
+
+def columns(text: str) -> int:
+    """Return how many columns of a terminal a text takes: two for an ideograph, none for a mark."""
+    widths = (2 if unicodedata.east_asian_width(c) in "WF" else int(not unicodedata.combining(c)) for c in text)
+    return sum(widths)
+
+
+def padded(text: str, width: int) -> str:
+    """Return text with spaces behind it, up to `width` columns."""
+    return text + " " * (width - columns(text))
 
 
 def print_note(note: str) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from schemas import progress
+from schemas.terminal import counted
 
 SKIPPED_FOLDERS = {"test", "tests", "testing", "idlelib", "lib2to3", "site-packages", "__pycache__", "_vendor"}
 
@@ -111,7 +112,7 @@ def main() -> None:
     options = flags.parse_args()
 
     count, characters = write_documents(options.output, int(options.megabytes * 1e6))
-    print(f"{options.output}: {count:,} documents, {characters:,} characters")
+    print(f"{options.output}: {counted(count, 'document')}, {counted(characters, 'character')}")
 
 
 if __name__ == "__main__":

@@ -17,14 +17,14 @@ from clozeline.start import plan_file
 from clozeline.start.decide import DEFAULT_HOURS, Machine, Sections, check_hours, decide, expected, warnings
 from clozeline.start.plan_file import Values, holds_out
 from clozeline.start.steps import NAME as STEPS_NAME
-from clozeline.start.steps import check_steps, facts_of, run_steps
+from clozeline.start.steps import check_steps, run_steps
 from pipeline.look import Look, look_at, look_lines
 from pipeline.shard.detection import AUTO
 from pipeline.shard.languages import find_language
 from schemas import progress, storage
-from schemas.command_line import CommandParser, file_path, folder_path, run
+from schemas.command_line import CommandParser, file_path, filled, folder_path, run
 from schemas.errors import UsageError
-from schemas.terminal import one_line, print_lines
+from schemas.terminal import counted, one_line, padded, print_lines
 from schemas.urls import normal
 from trainer.command_line import EXIT_CODES
 
@@ -103,7 +103,9 @@ def _start(options: argparse.Namespace, prog: str) -> int:
     steps = plan_file.steps_of(plan, output)
     check_steps(steps, storage.printable(path))
 
-    print_lines(["", f"{one_line(path)}{' is written' if is_new else ''}: {len(steps)} steps", *_step_lines(steps)])
+    print_lines(
+        ["", f"{one_line(path)}{' is written' if is_new else ''}: {counted(len(steps), 'step')}", *_step_lines(steps)]
+    )
     if options.plan_only:
         return 0
     is_begun = os.path.exists(os.path.join(output, STEPS_NAME))
@@ -111,7 +113,7 @@ def _start(options: argparse.Namespace, prog: str) -> int:
         print(f"Nothing was done. Change {storage.printable(path)} as you like, and repeat the command.")
         return 0
 
-    code = run_steps(steps, facts_of(plan), output)
+    code = run_steps(steps, plan, output)
     if code == 0:
         print_lines(closing_lines(output, plan))
     return code
@@ -150,7 +152,9 @@ def _is_agreed() -> bool:
 
 def _write_plan(options: argparse.Namespace, look: Look, path: str, prog: str) -> None:
     sections = decide(options.input, look, Machine.here(), options.hours or DEFAULT_HOURS, options.language)
-    print_lines(["", *_setting_lines(sections), *expected(look, sections), *warnings(look, sections)])
+    lines = ["", *_setting_lines(sections), *expected(look, sections), *warnings(look, sections)]
+    is_seen = sys.stdout is not None and sys.stdout.isatty()
+    print_lines(filled(line).removesuffix("\n") if is_seen else line for line in lines)
     command = shlex.join([*prog.split(), options.input, "--output", options.output])
     storage.publish(path, plan_file.to_text(sections, options.input, command).encode())
 
@@ -237,8 +241,8 @@ def closing_lines(output: str, plan: Values) -> Iterator[str]:
     yield ""
     for name, what in PAGES:
         if os.path.exists(os.path.join(output, name)):
-            yield f"  {os.path.join(output, name):<28} {what}"
-    yield f"  {hf:<28} the model, for transformers' from_pretrained"
+            yield f"  {padded(os.path.join(output, name), 28)} {what}"
+    yield f"  {padded(hf, 28)} the model, for transformers' from_pretrained"
     yield "Next:"
     yield f"  clozeline inspect {os.path.join(output, 'pairs')} --rows 3"
     yield f"  clozeline report {os.path.join(output, 'run')} ANOTHER/run    two runs on one page"

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from pipeline.look import Look, megabytes
 from schemas.errors import UsageError
+from schemas.terminal import counted
 from trainer.config.load import recipe_names, recipe_text
 
 MAIN_SHARE = 0.98
@@ -123,7 +124,7 @@ def _holdout(documents: int) -> Setting:
     share = min(0.05, max(0.005, HELD_OUT_DOCUMENTS / max(documents, 1)))
     share = max(share, FEWEST_HELD_OUT / max(documents, 1))
     if share > LARGEST_SHARE:
-        return Setting(False, f"about {documents:,} documents are too few to hold some out; 0.1 would hold out a tenth")
+        return Setting(False, f"too few to hold some out: {counted(documents, 'document')}; 0.1 would hold out a tenth")
     return Setting(round(share, 4), "the share of documents that only measure the model")
 
 
@@ -202,7 +203,7 @@ def _least_text(recipe: str) -> int:
 
 
 def _recipe_for(look: Look, machine: Machine, hours: float) -> tuple[str, str, int]:
-    """Return a recipe, why it is that, and in how many processes. Raises UsageError if the text is too little for it."""
+    """Return a recipe, why it is that one, and its processes. Raises UsageError if the text is too little for it."""
     if machine.gpus and look.text_bytes >= _least_text(GPU_RECIPE):
         return GPU_RECIPE, "a base-sized encoder for GPUs", machine.gpus
 
@@ -220,7 +221,7 @@ def _train(look: Look, machine: Machine, hours: float) -> dict[str, Setting]:
     recipe, why, processes = _recipe_for(look, machine, hours)
     values = _recipe_of(recipe)
     size = f"{values['model']['num_hidden_layers']} layers, {values['model']['hidden_size']} wide"
-    why += f": {size}, {values['batch']['global_batch']:,} rows a step"
+    why += f": {size}, {counted(values['batch']['global_batch'], 'row')} a step"
     settings = {
         "config": Setting(recipe, f"{why}; `clozeline recipes {recipe}` prints it"),
         "processes": Setting(processes, "one for each GPU" if recipe == GPU_RECIPE else "uses all cores"),

@@ -51,11 +51,16 @@ Facts = dict[str, Any]
 
 @dataclass
 class Begun:
-    """The last start of a step. replaces: whether it was to replace an earlier result."""
+    """The last start of a step.
+
+    replaces: whether it was to replace an earlier result. options: its section of the plan, by which `inspect` knows
+    that it has changed since; None in records of earlier versions.
+    """
 
     key: str
     is_done: bool = False
     replaces: bool = False
+    options: dict[str, Any] | None = None
 
 
 @dataclass
@@ -157,9 +162,9 @@ def _hashes(paths: list[str]) -> list[str]:
     return [storage.sha256(storage.read(path)) for path in paths if os.path.isfile(path)]
 
 
-def run_steps(steps: list[Step], facts: Facts, output: str) -> int:
+def run_steps(steps: list[Step], plan: Values, output: str) -> int:
     """Run what is not done yet. Return 0, or the exit code of the command that did not end well."""
-    record = Record.read(output)
+    record, facts = Record.read(output), facts_of(plan)
     keys: dict[str, str] = {}
     results: dict[str, str] = {}
     for number, step in enumerate(steps, start=1):
@@ -180,7 +185,7 @@ def run_steps(steps: list[Step], facts: Facts, output: str) -> int:
             begun = Begun(key, replaces=os.path.exists(folder))
             if step.name == "train" and glob(os.path.join(glob_escape(folder), "checkpoints", "step-*")):
                 print(f"{title}: the earlier run is kept as {_set_aside(folder)}")
-        begun.is_done = False
+        begun.is_done, begun.options = False, plan[step.section]
         if begun.replaces and step.name != "train":
             words.append("--overwrite")
 

@@ -271,7 +271,7 @@ def binary_kind(head: bytes) -> str | None:
 
 
 def advice_on(reason: str) -> str:
-    """Return what to do about files, after a colon. reason: ends with the name of their kind. Empty if they stay out."""
+    """Return what to do about files after a colon, or nothing. reason: ends with the name of their kind."""
     return next((f": {advice[0].lower()}{advice[1:]}" for name, advice in _ADVICE.items() if reason.endswith(name)), "")
 
 

@@ -31,7 +31,11 @@ RESULTS = {
 }
 SUITE = {"suite": "glue", "scores": {}, "averages": {"hf": {"spread": {"mean": 0.5}}}}
 CONFIG = {"architectures": ["BertForMaskedLM"], "model_type": "bert", "hidden_size": 64}
-START = {"clozeline.toml": "[start]\nfolder = 'my texts'\n", "steps.json": {"shard": {"is_done": True}}}
+START = {
+    "clozeline.toml": "[start]\nfolder = 'my texts'\n[vocab]\nsize = 300\n[pairs]\n",
+    "steps.json": {"shard": {"is_done": True}}
+    | {name: {"is_done": True, "options": {"size": 400} if name == "vocab" else {}} for name in ("vocab", "pairs")},
+}
 
 FOLDERS: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "run": (
@@ -52,7 +56,11 @@ FOLDERS: dict[str, tuple[dict[str, Any], list[str], str]] = {
         "the command that began it continues it",
     ),
     "suite": ({"results.json": SUITE}, ["the output of a suite", "hf: 0.5000 on average"], "the command that made it"),
-    "start": (START, ["a folder of `clozeline start`", "my texts", "shard"], "clozeline start 'my texts' --output"),
+    "start": (
+        START,
+        ["a folder of `clozeline start`", "my texts", "done        shard, pairs\noutdated    vocab, "],
+        "clozeline start 'my texts' --output",
+    ),
     "unfinished": ({"_unfinished-12/piece": ""}, ["a job that is not finished"], "the command that began it continues"),
     "empty": ({}, ["an empty folder"], "clozeline start YOUR_TEXTS --output {at}/empty"),
     "dataset": (

@@ -134,7 +134,7 @@ def test_the_page_is_whole_and_needs_nothing_else(card: str) -> None:
 def test_nsp_says_the_figures_that_people_quote() -> None:
     tags = Tags(CARDS["nsp"])
     text = tags.text
-    expected = "Lengths|Segment A|Labels|Sources|Commonest tokens|Duplicate rows|Left out of pairs|Made by|1 rows"
+    expected = "Lengths|Segment A|Labels|Sources|Commonest tokens|Duplicate rows|Left out of pairs|Made by|1 row"
     assert "|".join(tags.headings) == expected
     assert "rows1,000" in text and "tokens12,300" in text and "mean length12.3" in text
     assert "0123456789abcdef" * 2 in text and "seed42" in text and "objectivensp" in text and "text" + "e" * 32 in text

@@ -23,6 +23,7 @@ from schemas.errors import ClozelineError, DataError
 from schemas.masking import Masking, Masks, RowsToMask, draw_masks
 from schemas.ragged import Ints, offsets_of
 from schemas.randomness import U64
+from schemas.terminal import counted
 from schemas.vocabulary import Vocabulary
 from trainer.config.schema import Recipe
 from trainer.data.batches import (
@@ -347,10 +348,10 @@ def needs_draws(recipe: Recipe) -> bool:
 
 def check_size(folders: list[PairFolder], recipe: Recipe, share: RankShare) -> None:
     """Raise DataError if all folders together do not fill one global batch, so rows would repeat within a step."""
-    unit = "rows" if recipe.batch.global_tokens is None else "tokens"
-    available = sum(folder.manifest.totals[unit] for folder in folders)
+    unit = "row" if recipe.batch.global_tokens is None else "token"
+    available = sum(folder.manifest.totals[f"{unit}s"] for folder in folders)
     if available < share.size:
         raise DataError(
-            f"{', '.join(folder.folder for folder in folders)}: {available:,} {unit}, fewer than one global batch of "
-            f"{share.size:,}. Use more text, --dupe_factor, or a smaller batch."
+            f"{', '.join(folder.folder for folder in folders)}: {counted(available, unit)}, fewer than one global "
+            f"batch of {share.size:,}. Use more text, --dupe_factor, or a smaller batch."
         )

@@ -235,7 +235,7 @@ TRIES: list[tuple[str, Make, int, list[str]]] = [
     ("feather-v1", file_of("x.feather", b"FEA1\0\0\0\0"), 3, ["x.feather is a Feather V1 file", "write_feather"]),
     ("arrow-other", file_of("x.arrow", PROSE.encode()), 3, ["x.arrow is not a readable Arrow file"]),
     ("json-array", file_of("x", b'[{"text": "A b."}]'), 3, ["looks like a JSON array", "jq -c '.[]'"]),
-    ("format-given", file_of("x.csv", CSV, "--format", "text"), 0, ["1 documents"]),
+    ("format-given", file_of("x.csv", CSV, "--format", "text"), 0, ["1 document,"]),
     (
         "layout-one-document",
         file_of("x.txt", LINES.encode()),
@@ -408,7 +408,7 @@ def test_a_folder_of_any_name_is_read_and_descriptions_in_it_are_left_out(comman
     (folder / "dataset_info.json").write_text(json.dumps({"features": {"text": "string"}}, indent=2))
     (folder / "list.json").write_text('[{"text": "One."}, {"text": "Two."}]')
     done = command("shard", "--input", folder, "--output", tmp_path / "out", "--max_bad_ratio", 0)
-    assert done.returncode == 0 and "1 documents" in done.stdout, done.stderr
+    assert done.returncode == 0 and "1 document," in done.stdout, done.stderr
     assert "1 x file that looks like JSON over several lines (folder)" in done.stdout
     assert "1 x file that looks like a JSON array (folder)" in done.stdout
 

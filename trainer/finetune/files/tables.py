@@ -12,7 +12,8 @@ import sys
 from collections.abc import Iterator
 
 from schemas.errors import DataError
-from trainer.finetune.files.records import Record, Wanted, counted, missing_column, read_text, split_lines
+from schemas.terminal import counted
+from trainer.finetune.files.records import Record, Wanted, missing_column, read_text, split_lines
 from trainer.finetune.task import Column
 
 SEPARATOR_NAMES = {"\t": "tabs", ",": "commas"}
