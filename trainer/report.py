@@ -132,7 +132,7 @@ class Page:
         """
         # These imports load torch, which takes seconds, so they wait until the arguments are known to be valid.
         from trainer.metrics.comparison import MAX_RUNS, comparison
-        from trainer.metrics.report import report
+        from trainer.metrics.run_page import report
 
         if len(self._runs) > MAX_RUNS:
             raise UsageError(f"{len(self._runs)} runs are too many for one page. Give up to {MAX_RUNS}.")

@@ -14,7 +14,7 @@ import pytest
 
 from schemas import storage
 from schemas.errors import StorageError
-from tests.trainer.metrics.test_report import Balanced
+from tests.trainer.metrics.test_run_page import Balanced
 from trainer import report
 from trainer.metrics.log import NAMES
 

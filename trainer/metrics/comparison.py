@@ -14,7 +14,7 @@ from trainer.config.record import UNRECORDED, flatten, shown_value
 from trainer.metrics.curves import points_of
 from trainer.metrics.figures import Fact, facts, figures, link, verdict
 from trainer.metrics.presentation import shown_path
-from trainer.metrics.report import REPORT_FILE, shown_changes
+from trainer.metrics.run_page import REPORT_FILE, shown_changes
 from trainer.metrics.run_record import RunRecord
 
 MAX_RUNS = 2 * len(COLORS)

@@ -18,7 +18,7 @@ from trainer.export import cli as export
 from trainer.export.model_card import last_metrics
 from trainer.metrics.log import NAMES, MetricsLog, read_lines
 from trainer.metrics.presentation import keep_running
-from trainer.metrics.report import write_report
+from trainer.metrics.run_page import write_report
 
 SHORT = {"run__max_steps": 4, "checkpoint__every": 2, "run__log_every": 1, "schedule__warmup_steps": 1}
 BAD_LINES = {

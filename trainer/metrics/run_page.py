@@ -1,7 +1,7 @@
 """Writes report.html: a run on one page, drawn from its metrics, with marks where it was resumed.
 
-This module computes the content of the page; templates/report.html has its form. `clozeline report` writes the page at
-any time, and the one of several runs (comparison.py).
+This module computes the content of the page; templates/report.html has its form. `clozeline report` (trainer/report.py)
+writes the page at any time, and the one of several runs (comparison.py).
 """
 
 from __future__ import annotations

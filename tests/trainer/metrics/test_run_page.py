@@ -11,7 +11,7 @@ import pytest
 from schemas.masking import KINDS
 from trainer.metrics.log import NAMES
 from trainer.metrics.presentation import duration, shown_path
-from trainer.metrics.report import write_report
+from trainer.metrics.run_page import write_report
 
 
 def run_folder(folder: Path, steps: int, **changes: Any) -> Path:
@@ -96,7 +96,7 @@ def test_files_are_utf_8_whatever_the_locale(tmp_path: Path, run) -> None:
     folder = run_folder(tmp_path, 5)
     (folder / "recipe.toml").write_text("[run]\noutput = 'caf\u00e9'\n", encoding="utf-8")
     locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    program = "import sys; from trainer.metrics.report import write_report; write_report(sys.argv[1])"
+    program = "import sys; from trainer.metrics.run_page import write_report; write_report(sys.argv[1])"
     done = run("python", "-c", program, folder, **locale)
     assert done.returncode == 0, done.stderr
     assert "caf\u00e9" in (folder / "report.html").read_text(encoding="utf-8")
