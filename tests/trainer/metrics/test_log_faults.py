@@ -71,7 +71,7 @@ def test_lines_that_are_not_metrics_are_skipped_and_counted(run_copy: Path, caps
     assert last_metrics(str(run_copy), 2).step == 2
     write_report(str(run_copy))
     MetricsLog(str(run_copy), 2, 4).close()
-    note = f"{path}: 2 lines that are not metrics were skipped."
+    note = f"{path}: skipped 2 lines without metrics."
     assert capsys.readouterr().out.count(note) == 2, "once by the card, once by the run"
     assert read_lines(str(run_copy)) == (good, 0)
 
@@ -88,7 +88,7 @@ def test_m_a_run_resumes_with_all_of_them(training, run_copy: Path) -> None:  # 
     path.write_bytes(b'{"step":1}\n' + path.read_bytes() + b"".join(BAD_LINES.values()))
     done = training.warm(1, run_copy, **SHORT)
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
-    assert "10 lines that are not metrics were skipped." in done.stdout
+    assert "skipped 10 lines without metrics." in done.stdout
     assert [line["step"] for line in read_lines(str(run_copy))[0]] == [1, 1, 2, 3, 4]
 
 
