@@ -46,7 +46,7 @@ class Bar:
 
         from tqdm import tqdm  # not in commands that draw nothing
 
-        rate = RecentRate(monotonic(), done)
+        rate = RecentRate(done)
 
         class RatedBar(tqdm):
             @property
@@ -128,17 +128,23 @@ class Bar:
 
 
 class RecentRate:
-    """The mean rate over the later half of the time: what comes first loads and compiles, and tells little of the rest.
+    """The mean rate over the later half of the time since the first step, which loads and compiles.
 
-    began: by a clock in seconds. done: what was done by then.
+    done: what was done before.
     """
 
-    def __init__(self, began: float, done: int):
-        self._began = began
-        self._seen = deque([(began, done)])
+    def __init__(self, done: int):
+        self._done_before = done
+        self._seen: deque[tuple[float, int]] = deque()
 
     def at(self, now: float, done: int) -> float | None:
-        """Return what is done per second, None if nothing was done in the later half."""
+        """Return what is done per second, None if that is not known yet. now: by a clock in seconds."""
+        if not self._seen:
+            if done > self._done_before:
+                self._began = now
+                self._seen.append((now, done))
+            return None
+
         elapsed = now - self._began
         if now - self._seen[-1][0] > elapsed / 100:
             self._seen.append((now, done))

@@ -92,22 +92,59 @@ CHARTS: tuple[tuple[str, dict[str, str], TextOf], ...] = (
 )
 """The charts: a title, what each metric is called there, and how its values are formatted."""
 
+FEW = 2
+"""The most points of a line that is a row of a table and not drawn."""
+
 SCORES_FILE = "suite_scores.json"
 
 
-def run_charts(lines: Metrics, resumed_at: Sequence[int]) -> tuple[list[Chart], list[str]]:
+class FewValues:
+    """Collects what would be charts of one or two points a line, which say less than a table of their values by step.
+
+    rows: a name, then the values at the steps of `columns`.
+    """
+
+    def __init__(self) -> None:
+        self._lines: list[tuple[str, TextOf, dict[float, float]]] = []
+
+    def takes(self, title: str, drawn: Sequence[Line], text_of: TextOf) -> bool:
+        """Return whether a chart has so few points, and collect its lines then."""
+        has_few = max(len(line.points) for line in drawn) <= FEW
+        if has_few:
+            self._lines += [(f"{title}: {line.name}", text_of, dict(line.points)) for line in drawn]
+        return has_few
+
+    @property
+    def _steps(self) -> list[float]:
+        return sorted({step for _, _, values in self._lines for step in values})
+
+    @property
+    def columns(self) -> list[str]:
+        return ["", *(f"step {step:,}" for step in self._steps)]
+
+    @property
+    def rows(self) -> list[list[str]]:
+        return [
+            [name, *(text_of(values[step]) if step in values else "-" for step in self._steps)]
+            for name, text_of, values in self._lines
+        ]
+
+
+def run_charts(lines: Metrics, resumed_at: Sequence[int]) -> tuple[list[Chart], list[str], FewValues]:
     """Return the charts of CHARTS that have something to show, and of those that would be level the title and value.
 
     Values that are missing or not finite are left out.
     """
-    charts, level = [], []
+    charts, level, few = [], [], FewValues()
     for title, drawn, text_of in _all_lines(lines):
         value = text_of(drawn[0].points[-1][1])
         if not _is_level(drawn):
+            if few.takes(title, drawn, text_of):
+                continue
             charts.append(chart(title, drawn, lines[-1]["step"], resumed_at, text_of))
         elif (title, value) != (SLOWEST, "1"):  # as in a run of one rank
             level.append(f"{title}: {value}")
-    return charts, level
+    return charts, level, few
 
 
 def _all_lines(lines: Metrics) -> Iterator[tuple[str, list[Line], TextOf]]:

@@ -46,7 +46,7 @@ def report(record: RunRecord, page_folder: str, refresh: int | None = None) -> s
     page_folder: where the page will be. refresh: seconds after which a browser reads it again.
     """
     lines = record.lines
-    charts, level = run_charts(lines, record.resumed_at)
+    charts, level, few = run_charts(lines, record.resumed_at)
     return render(
         "trainer.metrics",
         "report.html",
@@ -58,6 +58,7 @@ def report(record: RunRecord, page_folder: str, refresh: int | None = None) -> s
         facts=facts(record, page_folder),
         charts=charts,
         level=level,
+        few=few,
         evaluation=_last_evaluation(lines),
         note=_last_note(lines),
         blanks=record.blanks,

@@ -73,9 +73,11 @@ def test_a_page_of_its_own_with_every_chart_and_the_resumes(tmp_path: Path) -> N
 
 
 def test_values_that_are_missing_or_not_finite_are_left_out(tmp_path: Path) -> None:
-    write_report(str(run_folder(tmp_path, 5, loss=float("nan"), mlm_loss=float("inf"), pair_loss=None)))
+    write_report(str(run_folder(tmp_path, 5, loss=float("nan"), mlm_loss=float("inf"), pair_loss=None, mfu=0.5)))
     page = (tmp_path / "report.html").read_text()
-    assert "One run, never resumed." in Balanced(page).texts
+    texts = Balanced(page).texts
+    assert "One run, never resumed." in texts
+    assert texts[texts.index("Utilization of the devices: by the model (MFU)") + 1] == "50%", "a point is no chart"
     assert not re.search(r'="[^"]*(nan|inf)', page)
 
 
