@@ -89,17 +89,7 @@ def _start(options: argparse.Namespace, prog: str) -> int:
     storage.check_writable_folder(output)
 
     path = os.path.join(output, plan_file.NAME)
-    before = plan_file.read_plan(path) if os.path.exists(path) else None
-    is_new = before is None or _is_other(options, before, path)
-    if is_new:
-        progress.doing(f"looking at {storage.printable(options.input)}")
-        look = look_at(options.input)
-        print_lines(look_lines(options.input, look))
-        _write_plan(options, look, path, prog)
-    plan = plan_file.read_plan(path) if before is None or is_new else before
-    hours = plan["train"].get("run.max_hours")
-    if isinstance(hours, int | float):
-        check_hours(hours, f'{storage.printable(path)}, [train]: "run.max_hours"')
+    plan, is_new = _plan_at(path, options, prog)
     steps = plan_file.steps_of(plan, output)
     check_steps(steps, storage.printable(path))
 
@@ -117,6 +107,22 @@ def _start(options: argparse.Namespace, prog: str) -> int:
     if code == 0:
         print_lines(closing_lines(output, plan))
     return code
+
+
+def _plan_at(path: str, options: argparse.Namespace, prog: str) -> tuple[Values, bool]:
+    """Return the plan, and whether it was made now, for a folder without one or for other flags."""
+    is_new = not os.path.exists(path) or _is_other(options, plan_file.read_plan(path), path)
+    if is_new:
+        progress.doing(f"looking at {storage.printable(options.input)}")
+        look = look_at(options.input)
+        print_lines(look_lines(options.input, look))
+        _write_plan(options, look, path, prog)
+
+    plan = plan_file.read_plan(path)
+    hours = plan["train"].get("run.max_hours")
+    if isinstance(hours, int | float):
+        check_hours(hours, f'{storage.printable(path)}, [train]: "run.max_hours"')
+    return plan, is_new
 
 
 def _refuse_output(given: str, output: str) -> None:
@@ -166,7 +172,7 @@ def _is_other(options: argparse.Namespace, plan: Values, path: str) -> bool:
     about another folder.
     """
     given = {
-        "FOLDER": (options.input, normal(str(plan["start"].get("folder", options.input))), "[start] folder"),
+        "FOLDER": (options.input, normal(str(plan["start"].get("folder", options.input))), ""),
         "--hours": (options.hours, plan["train"].get("run.max_hours"), '[train] "run.max_hours"'),
         "--language": (options.language, plan["shard"].get("language"), "[shard] language"),
     }
