@@ -14,13 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline import card
-from pipeline.folder_kinds import LABEL_WIDTH, is_pipeline_folder, labeled, next_is
+from pipeline.folder_lines import LABEL_WIDTH, labeled, next_is
 from pipeline.recognition import explain
 from pipeline.summary import ledger_lines
 from pipeline.verification import of_each
 from schemas import shards, storage
 from schemas.charts import bins, mean, quantile
 from schemas.errors import DataError, StorageError
+from schemas.folder_kinds import is_pipeline_folder
 from schemas.manifest import NAME, Manifest, open_manifest, read_manifest
 from schemas.statistics import COOCCURRENCES_SCHEMA, UNIGRAMS_SCHEMA
 from schemas.text_facts import DomainFacts, TextFacts, facts_of, with_others

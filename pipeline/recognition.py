@@ -7,24 +7,11 @@ import shlex
 import tomllib
 from collections.abc import Iterator
 
-from pipeline.folder_kinds import (
-    CONFIG,
-    LABEL_WIDTH,
-    METRICS,
-    RESULTS,
-    STATE,
-    Folder,
-    is_file,
-    kind_of,
-    labeled,
-    next_is,
-    results_inside,
-    tokenizer_lines,
-    what_is,
-)
+from pipeline.folder_lines import LABEL_WIDTH, LINES, labeled, next_is, results_inside, tokenizer_lines
 from pipeline.look import documents_of, look_at, look_lines
 from schemas import storage
 from schemas.errors import DataError, UsageError
+from schemas.folder_kinds import CONFIG, METRICS, RESULTS, STATE, Folder, is_file, kind_of, what_is
 from schemas.manifest import NAME
 from schemas.vocabulary import TOKENIZER_FILE
 
@@ -46,9 +33,9 @@ def explain(path: str, rows: int) -> Iterator[str]:
         return
     folder = Folder(path)
     kind = kind_of(folder)
-    if kind is not None:
-        yield f"{path}: {kind.what}"
-        yield from kind.lines(folder)
+    if kind in LINES:
+        yield f"{path}: {kind}"
+        yield from LINES[kind](folder)
         return
 
     inside = list(results_inside(folder))
