@@ -8,6 +8,7 @@ from typing import NamedTuple
 from pipeline.commit.reports import Report
 from pipeline.readers.encodings import UTF8
 from pipeline.readers.record import place_in_words
+from pipeline.readers.table import remedy_of
 from pipeline.readers.undecodable import OWN_ENCODING
 from pipeline.shard.sentences import LINES_JOINED
 from schemas import storage
@@ -61,6 +62,8 @@ def _list_sources(count_by_source: Counter[str]) -> str:
 def summary_lines(manifest: Manifest) -> list[str]:
     """Return lines about a text folder's ledger, languages and cleaning; none if everything was kept unchanged."""
     lines = [f"  left out: {line}" for line in ledger_lines(manifest)]
+    remedies = dict.fromkeys(remedy_of(entry.reason) for entry in manifest.ledger)
+    lines += [f"  {sentence}" for sentence in remedies if sentence]
 
     found = Counter(manifest.statistics.get("documents_by_language", {}))
     if found:

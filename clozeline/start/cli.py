@@ -23,7 +23,7 @@ from pipeline.shard.detection import AUTO
 from pipeline.shard.languages import find_language
 from schemas import progress, storage
 from schemas.command_line import CommandParser, file_path, folder_path, run
-from schemas.errors import UsageError
+from schemas.errors import DataError, UsageError
 from schemas.terminal import one_line, print_lines
 from schemas.urls import normal
 from trainer.command_line import EXIT_CODES
@@ -94,6 +94,8 @@ def _start(options: argparse.Namespace, prog: str) -> int:
         progress.doing(f"looking at {storage.printable(options.input)}")
         look = look_at(options.input)
         print_lines(look_lines(options.input, look))
+        if look.faults:
+            raise DataError(look.faults[0])
         _write_plan(options, look, path, prog)
     plan = plan_file.read_plan(path)
     _refuse_other_values(options, plan, path)
