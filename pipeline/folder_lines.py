@@ -37,6 +37,7 @@ from schemas.vocabulary import TOKENIZER_FILE
 TAIL = 1 << 18  # bytes at the end of the metrics
 MAX_HEADER = 16 << 20  # bytes of the header of a file of weights
 MAX_LISTED = 20  # folders in a folder that are looked at
+CONTINUES = "the command that began it continues it; if that ended with an error, remove the cause first"
 LABEL_WIDTH = 12  # width of the name before a line's content
 
 
@@ -97,7 +98,7 @@ def _of_run(folder: Folder) -> Iterator[str]:
     if "report.html" in folder.names:
         yield labeled("report", folder.at("report.html"))
     if not kept or (isinstance(whole, int) and step < whole):
-        yield from next_is("the command that began it continues it")
+        yield from next_is(CONTINUES)
     if kept:
         yield from next_is(f"clozeline export {folder.quoted} --output {shlex.quote(folder.path + '_hf')}")
 
@@ -149,7 +150,7 @@ def _of_finetuning(folder: Folder) -> Iterator[str]:
     if not results:
         seeds = [seed for seed in sorted(folder.names) if seed.startswith("seed-")]
         yield labeled("progress", f"unfinished; begun: {', '.join(seeds) or 'no seed'}")
-        yield from next_is("the command that began it continues it")
+        yield from next_is(CONTINUES)
         return
 
     yield labeled("encoder", results.get("encoder", "?"))
@@ -201,7 +202,7 @@ def _parameters(url: str) -> int:
 
 def _of_unfinished(folder: Folder) -> Iterator[str]:
     yield labeled("holds", f"pieces that the next attempt reuses; there is no {NAME} yet")
-    yield from next_is("the command that began it continues it; while it runs, wait for it")
+    yield from next_is(f"{CONTINUES}; while it runs, wait for it")
 
 
 def _of_tokenizer(folder: Folder) -> Iterator[str]:

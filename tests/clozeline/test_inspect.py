@@ -56,7 +56,11 @@ FOLDERS: dict[str, tuple[dict[str, Any], list[str], str]] = {
     ),
     "suite": ({"results.json": SUITE}, ["the output of a suite", "hf: 0.5000 on average"], "the command that made it"),
     "start": (START, ["a folder of `clozeline start`", "my texts", "shard"], "clozeline start 'my texts' --output"),
-    "unfinished": ({"_unfinished-12/piece": ""}, ["a job that is not finished"], "the command that began it continues"),
+    "unfinished": (
+        {"_unfinished-12/piece": ""},
+        ["a job that is not finished"],
+        "if that ended with an error, remove the cause",
+    ),
     "empty": ({}, ["an empty folder"], "clozeline start YOUR_TEXTS --output {at}/empty"),
     "dataset": (
         {"state.json": {"_fingerprint": "4f"}, "a.txt": "The river is long.\n", "results.json/a.txt": "A house.\n"},
