@@ -8,7 +8,6 @@ import tomllib
 from collections.abc import Iterator
 
 from pipeline.folder_lines import LABEL_WIDTH, LINES, labeled, next_is, results_inside, tokenizer_lines
-from pipeline.look import documents_of, look_at, look_lines
 from schemas import storage
 from schemas.errors import DataError, UsageError
 from schemas.folder_kinds import CONFIG, METRICS, RESULTS, STATE, Folder, is_file, kind_of, what_is
@@ -99,6 +98,8 @@ def _of_settings(path: str) -> Iterator[str]:
 
 def _of_text(path: str, rows: int) -> Iterator[str]:
     """Yield what a corpus holds, as `clozeline start` sees it, and the beginnings of some documents."""
+    from pipeline.look import documents_of, look_at, look_lines  # not needed for folders of other kinds
+
     try:
         look = look_at(path)
     except UsageError as error:  # nothing is wrong: it is no text

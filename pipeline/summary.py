@@ -8,8 +8,6 @@ from typing import NamedTuple
 from pipeline.commit.reports import Report
 from pipeline.readers.encodings import UTF8
 from pipeline.readers.record import place_in_words
-from pipeline.readers.table import remedy_of
-from pipeline.readers.undecodable import OWN_ENCODING
 from pipeline.shard.sentences import LINES_JOINED
 from schemas import storage
 from schemas.errors import ClozelineError
@@ -61,6 +59,8 @@ def _list_sources(count_by_source: Counter[str]) -> str:
 
 def summary_lines(manifest: Manifest) -> list[str]:
     """Return lines about a text folder's ledger, languages and cleaning; none if everything was kept unchanged."""
+    from pipeline.readers.table import remedy_of  # loads the readers, which `inspect` does not need
+
     lines = [f"  left out: {line}" for line in ledger_lines(manifest)]
     remedies = dict.fromkeys(remedy_of(entry.reason) for entry in manifest.ledger)
     lines += [f"  {sentence}" for sentence in remedies if sentence]
@@ -96,6 +96,8 @@ def _encoding_lines(encodings: dict[str, Report]) -> list[str]:
 
 def warning_lines(manifest: Manifest, text_layout: str) -> list[str]:
     """Return one line for each sign that the text may not be what the user believes."""
+    from pipeline.readers.undecodable import OWN_ENCODING  # as in `summary_lines`
+
     warnings = []
 
     documents, files = manifest.totals["documents"], len(manifest.inputs)
