@@ -123,19 +123,17 @@ def look_at(folder: str) -> Look:
         raise _no_text(folder, kinds, [*faults.values(), *map(str, found)])
 
     options = RecordOptions(_text_keys(readable), _text_layout(readable))
-    by_format: dict[str, list[FileRange]] = {}
-    for file_range in readable:
-        by_format.setdefault(file_range.format, []).append(file_range)
-
     # Each format by itself, because the share of text in a file differs most between formats.
+    formats = dict.fromkeys(one.format for one in readable)
+    by_format = {name: [one for one in readable if one.format == name] for name in formats}
     sampled = {name: _sampled(ranges, options, faults) for name, ranges in by_format.items()}
     text_bytes = sum(_estimated_bytes(by_format[name], one) for name, one in sampled.items())
-    documents = sum(one.documents for one in sampled.values())
-    first_bad = next((one.first_bad for one in sampled.values() if one.bad > MAX_BAD * (one.documents + one.bad)), "")
+    bad = next((one.first_bad for one in sampled.values() if one.bad > MAX_BAD * (one.documents + one.bad)), "")
     if text_bytes == 0:
-        raise _no_text(folder, kinds, [*faults.values(), first_bad])
+        raise _no_text(folder, kinds, [*faults.values(), bad])
     copies, are_all_copies = _copies([one.file for one in readable])
-    mean_bytes = sum(one.text_bytes for one in sampled.values()) / max(documents, 1)
+    documents = sum(one.documents for one in sampled.values())
+    mean_bytes = sum(one.text_bytes for one in sampled.values()) / documents
     return Look(
         kinds,
         options.text_key,
@@ -148,7 +146,7 @@ def look_at(folder: str) -> Look:
         are_all_copies=are_all_copies,
         ranges=readable,
         faults=list(faults.values()),
-        bad=first_bad,
+        bad=bad,
     )
 
 
