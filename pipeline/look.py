@@ -128,7 +128,7 @@ def look_at(folder: str) -> Look:
     by_format = {name: [one for one in readable if one.format == name] for name in formats}
     sampled = {name: _sampled(ranges, options, faults) for name, ranges in by_format.items()}
     text_bytes = sum(_estimated_bytes(by_format[name], one) for name, one in sampled.items())
-    bad = next((one.first_bad for one in sampled.values() if one.bad > MAX_BAD * (one.documents + one.bad)), "")
+    bad = _bad_records(by_format, sampled)
     if text_bytes == 0:
         raise _no_text(folder, kinds, [*faults.values(), bad])
     copies, are_all_copies = _copies([one.file for one in readable])
@@ -332,6 +332,14 @@ def _sampled(ranges: list[FileRange], options: RecordOptions, faults: dict[str, 
             sums.bad += 1
             sums.first_bad = sums.first_bad or _describe(record, file_range)
     return sums
+
+
+def _bad_records(by_format: dict[str, list[FileRange]], sampled: dict[str, _Sampled]) -> str:
+    """Return a sentence on the first bad record, if about more than MAX_BAD of all records are bad."""
+    sizes = {name: sum(one.size for one in ranges) for name, ranges in by_format.items()}
+    bad_bytes = sum(sizes[name] * one.bad / max(one.documents + one.bad, 1) for name, one in sampled.items())
+    found = [one.first_bad for one in sampled.values() if one.bad]
+    return found[0] if bad_bytes > MAX_BAD * sum(sizes.values()) else ""
 
 
 def _describe(record: Rejected, file_range: FileRange) -> str:
