@@ -336,10 +336,12 @@ def _sampled(ranges: list[FileRange], options: RecordOptions, faults: dict[str, 
 
 def _bad_records(by_format: dict[str, list[FileRange]], sampled: dict[str, _Sampled]) -> str:
     """Return a sentence on the first bad record, if about more than MAX_BAD of all records are bad."""
-    sizes = {name: sum(one.size for one in ranges) for name, ranges in by_format.items()}
-    bad_bytes = sum(sizes[name] * one.bad / max(one.documents + one.bad, 1) for name, one in sampled.items())
-    found = [one.first_bad for one in sampled.values() if one.bad]
-    return found[0] if bad_bytes > MAX_BAD * sum(sizes.values()) else ""
+    bad = records = 0.0
+    for name, one in sampled.items():
+        scale = _estimated_bytes(by_format[name], one) / one.text_bytes if one.text_bytes else 1
+        bad += scale * one.bad
+        records += scale * (one.documents + one.bad)
+    return next((one.first_bad for one in sampled.values() if one.bad), "") if bad > MAX_BAD * records else ""
 
 
 def _describe(record: Rejected, file_range: FileRange) -> str:
