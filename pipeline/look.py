@@ -338,9 +338,11 @@ def _bad_records(by_format: dict[str, list[FileRange]], sampled: dict[str, _Samp
     """Return a sentence on the first bad record, if about more than MAX_BAD of all records are bad."""
     bad = records = 0.0
     for name, one in sampled.items():
-        scale = _estimated_bytes(by_format[name], one) / one.text_bytes if one.text_bytes else 1
+        read = one.documents + one.bad
+        is_sample = one.text_bytes > 0 and read > SAMPLE // 2  # of fewer, these are most or all
+        scale = _estimated_bytes(by_format[name], one) / one.text_bytes if is_sample else 1
         bad += scale * one.bad
-        records += scale * (one.documents + one.bad)
+        records += scale * read
     return next((one.first_bad for one in sampled.values() if one.bad), "") if bad > MAX_BAD * records else ""
 
 
