@@ -124,7 +124,7 @@ def look_at(folder: str) -> Look:
 
     options = RecordOptions(_text_keys(readable), _text_layout(readable))
     # Each format by itself, because the share of text in a file differs most between formats.
-    formats = dict.fromkeys(one.format for one in readable)
+    formats: list[str] = list(dict.fromkeys(one.format for one in readable))
     by_format = {name: [one for one in readable if one.format == name] for name in formats}
     sampled = {name: _sampled(ranges, options, faults) for name, ranges in by_format.items()}
     text_bytes = sum(_estimated_bytes(by_format[name], one) for name, one in sampled.items())
