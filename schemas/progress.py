@@ -16,7 +16,9 @@ import contextlib
 import os
 import sys
 import threading
+from collections import deque
 from collections.abc import Iterator
+from time import monotonic
 from typing import Any, TextIO
 
 DRAW_EVERY = 1.0  # seconds
@@ -27,7 +29,7 @@ _shown: Bar | None = None
 
 
 class Bar:
-    """A bar with the rate and the time left, by the mean speed since it began; without a total, a count and the rate.
+    """A bar with the rate and the time left, as `RecentRate` has them; without a total, a count and the rate.
 
     what: what the bar is of. total: None if it is not known. unit: of what is counted; "B" for bytes. done: what was
     done before, which counts in no rate. stays: the last state of the bar stays on the terminal.
@@ -44,13 +46,19 @@ class Bar:
 
         from tqdm import tqdm  # not in commands that draw nothing
 
-        self._bar = tqdm(
+        rate = RecentRate(done)
+
+        class RatedBar(tqdm):
+            @property
+            def format_dict(self) -> Any:
+                return {**super().format_dict, "rate": rate.at(monotonic(), self.n)}
+
+        self._bar = RatedBar(
             total=total,
             desc=what,
             initial=done,
             unit=unit,
             unit_scale=unit == "B",
-            smoothing=0,
             leave=stays,
             delay=0 if unit else DRAW_EVERY,
             bar_format=None if unit else "{desc} [{elapsed}]",
@@ -117,6 +125,34 @@ class Bar:
 
     def _describe(self, doing: str) -> None:
         self._bar.set_description_str(", ".join(filter(None, (self._what, doing))), refresh=False)
+
+
+class RecentRate:
+    """The mean rate over the later half of the time since the first step, which loads and compiles.
+
+    done: what was done before.
+    """
+
+    def __init__(self, done: int):
+        self._done_before = done
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def at(self, now: float, done: int) -> float | None:
+        """Return what is done per second, None if that is not known yet. now: by a clock in seconds."""
+        if not self._seen:
+            if done > self._done_before:
+                self._began = now
+                self._seen.append((now, done))
+            return None
+
+        elapsed = now - self._began
+        if now - self._seen[-1][0] > elapsed / 100:
+            self._seen.append((now, done))
+        while len(self._seen) > 1 and self._seen[1][0] <= now - elapsed / 2:
+            self._seen.popleft()
+
+        since, before = self._seen[0]
+        return (done - before) / (now - since) if done > before and now > since else None
 
 
 def _size_on_screen() -> dict[str, Any]:

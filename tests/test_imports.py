@@ -109,10 +109,7 @@ def test_installation_imports_the_standard_library_alone() -> None:
         ("import pipeline.statistics", ["torch", "apache_beam", "boto3"]),
         ("import trainer, trainer.train, trainer.export.convert", ["apache_beam", "transformers"]),
         ("import trainer.export.convert", ["deepspeed"]),
-        (
-            "import trainer.export.cli; trainer.export.cli.parser().format_help()",
-            ["torch", "transformers", "deepspeed"],
-        ),
+        ("import trainer.export.request, trainer.export.cli", ["torch", "transformers", "deepspeed"]),
         ("import schemas.masking, schemas.manifest, schemas.shards", ["torch", "apache_beam", "tokenizers"]),
         (
             "import clozeline.cli; clozeline.cli.usage_parser().format_help()",

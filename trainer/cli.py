@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from collections.abc import Iterable
 from importlib.util import find_spec
 from time import perf_counter
@@ -41,7 +42,13 @@ def _run(options: argparse.Namespace, stop: StopRequest) -> None:
     if options.describe:
         from trainer.describe import describe_recipe
 
-        print_lines(json.dumps(describe_recipe(recipe), indent=2).splitlines())
+        described = describe_recipe(recipe)
+        if sys.stdout.isatty():
+            from trainer.description import description_lines
+
+            print_lines(description_lines(recipe, options.config, described))
+        else:
+            print_lines(json.dumps(described, indent=2).splitlines())
         return
 
     check_launcher()
@@ -127,7 +134,7 @@ def parser(prog: str = "python -m trainer") -> CommandParser:
     add_set_flag(recipe, "section.key=value", "override one value of the recipe; may be repeated")
 
     look = flags.add_argument_group("look and measure")
-    what = "print parameter counts, memory and FLOPs estimates as JSON, and exit without training"
+    what = "print parameters, length, memory and FLOPs, as JSON unless on a terminal, and exit without training"
     look.add_argument("--describe", action="store_true", help=what)
     what = "record N steps after the first few with torch.profiler, and write traces to RUN/profile"
     look.add_argument("--profile", type=int, metavar="N", help=what)

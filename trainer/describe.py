@@ -1,7 +1,7 @@
 """Estimates what a recipe takes, before anything is built: its model's size, FLOPs per token, and memory.
 
-`--describe` prints all of it, the doctor compares the memory with a machine, and batch.micro_tokens "auto" takes as
-many tokens as should fit (micro_batches.py).
+`--describe` prints all of it (description.py), the doctor compares the memory with a machine, and batch.micro_tokens
+"auto" takes as many tokens as should fit (micro_batches.py).
 
 Memory adds up weights, gradients and optimizer state as in ZeRO (Rajbhandari et al., arXiv:1910.02054), the buffers of
 a reduction, and the activations that layers keep for the backward pass. What an allocator rounds these up to is not

@@ -20,6 +20,7 @@ from trainer.config.validate import check_ramp, check_schedule
 from trainer.data.share import batches_within
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.logs import logger
+from trainer.metrics.presentation import counted
 
 
 def with_fixed_length(recipe: Recipe) -> Recipe:
@@ -64,7 +65,7 @@ def steps_of_epochs(recipe: Recipe) -> int:
             "more text."
         )
 
-    where = f"{where} makes {steps:,} steps"
+    where = f"{where} makes {counted(steps, 'step')}"
     check_schedule(recipe.optimizer, recipe.schedule, min(steps, recipe.run.max_steps), where)
     check_ramp(batch, min(steps, recipe.run.max_steps), where)
     return steps

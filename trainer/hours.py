@@ -34,6 +34,7 @@ from trainer.config.schema import Recipe, RunSection
 from trainer.config.validate import check_schedule
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.logs import logger
+from trainer.metrics.presentation import counted
 
 WARM_STEPS = 5
 """The first steps of an engine, which are slow and do not count; at most half of those that were taken."""
@@ -50,8 +51,9 @@ RESERVE = 0.02
 MUCH = 1.25
 """The ratio of two times from which they differ much."""
 
-WATCHED = 0.05
-"""The share of the hours, and at least SECONDS, over which the speed is averaged after the last look."""
+WATCHED = 0.1
+WATCHED_SECONDS = 60.0
+"""The share of the hours, and the least seconds, over which the speed is averaged after the last look."""
 
 
 class Speed(NamedTuple):
@@ -168,7 +170,7 @@ class Hours:
         """Log once, some time after the last look, if the run is going to end much too late."""
         self._watched_steps += 1
         self._watched_seconds += seconds
-        if self.speed is None or self._has_told or self._watched_seconds < max(SECONDS, WATCHED * self._limit):
+        if self.speed is None or self._has_told or self._watched_seconds < max(WATCHED_SECONDS, WATCHED * self._limit):
             return
 
         speed = self.speed.with_step(self._watched_seconds / self._watched_steps)
@@ -187,7 +189,7 @@ class Hours:
         run = self.recipe.run
         steps = self._last_step(step, speed)
         bound = f", the most that {_keys_of_bound(run)} allows" if steps == run.max_steps else ""
-        self._log(f"{steps:,} steps fit into {run.max_hours:g} hours{bound}", speed)
+        self._log(f"{counted(steps, 'step')} fit into {run.max_hours:g} hours{bound}", speed)
         return steps
 
     def _other_number(self, step: int, speed: Speed, before: int) -> int:
@@ -218,7 +220,7 @@ class Hours:
         if steps <= step:
             raise UsageError(
                 f"run.max_hours {run.max_hours:g} is too short: {self._elapsed():,.0f} s have gone into the start and "
-                f"{step} steps of {speed.step:,.2g} s. Raise it, or give a number of steps in its place: "
+                f"{counted(step, 'step')} of {speed.step:,.2g} s. Raise it, or give a number of steps in its place: "
                 "run.max_hours=none with run.max_steps=N."
             )
         with_steps(self.recipe, steps)

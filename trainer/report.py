@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from schemas import progress, storage
 from schemas.command_line import CommandParser, file_path, folder_path
-from schemas.errors import INTERRUPTED, StorageError, UsageError
+from schemas.errors import INTERRUPTED, DataError, StorageError, UsageError
 from schemas.folder_kinds import CHECKPOINT, METRICS, MODEL, RECIPE, RUN, START, what_is
 from schemas.terminal import tell_error
 from trainer.command_line import exit_code_of
@@ -131,7 +131,7 @@ class Page:
         """
         # These imports load torch, which takes seconds, so they wait until the arguments are known to be valid.
         from trainer.metrics.comparison import MAX_RUNS, comparison
-        from trainer.metrics.report import report
+        from trainer.metrics.run_page import report
 
         if len(self._runs) > MAX_RUNS:
             raise UsageError(f"{len(self._runs)} runs are too many for one page. Give up to {MAX_RUNS}.")
@@ -185,6 +185,10 @@ def _record(run: str, copy: Path) -> RunRecord:
         copy_small_files(run, str(copy))
     record = read_record(run, None if storage.is_local(run) else str(copy))
     if not record.lines:
+        content = Path(record.folder, METRICS).read_bytes()
+        if b"\n" in content or content[:1] not in b"{":  # neither empty nor a first line that is being written
+            path = storage.printable(storage.join(run, METRICS))
+            raise DataError(f"{path} is damaged: no line of it is one of metrics. Restore it from a copy.")
         raise NothingLoggedError(
             f"{storage.printable(run)} has not logged a step yet. Repeat the command once it has; run.log_every says "
             "after how many."

@@ -22,7 +22,7 @@ from trainer.distributed.replica_check import check_replicas
 from trainer.logs import logger
 from trainer.metrics.log import Figures
 from trainer.metrics.presentation import keep_running
-from trainer.metrics.report import write_report
+from trainer.metrics.run_page import write_report
 from trainer.run_context import RunContext
 
 

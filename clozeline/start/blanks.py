@@ -27,7 +27,7 @@ from schemas import storage
 from schemas.manifest import read_manifest
 from schemas.shards import decode_text
 from trainer.metrics.presentation import keep_running
-from trainer.metrics.report import write_report
+from trainer.metrics.run_page import write_report
 from trainer.metrics.run_record import write_blanks
 
 SENTENCES = 5

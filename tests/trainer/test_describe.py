@@ -20,6 +20,7 @@ from trainer.cli import main
 from trainer.config.load import load_recipe, recipe_comment, recipe_names
 from trainer.config.schema import EngineSection, Recipe
 from trainer.describe import activation_bytes, describe_recipe, state_bytes
+from trainer.description import description_lines
 from trainer.export.verify import one_row_batch
 from trainer.models.families import encoder_shape
 from trainer.models.flops import flops_per_token
@@ -139,9 +140,15 @@ def test_pairs_that_are_not_there_are_named_by_their_absolute_path(tmp_path: Pat
 
 def test_lengths_are_those_of_the_rows(pairs: Path) -> None:
     """Of the pairs when there are some, else the recipe's data.max_length; not model.max_position_embeddings."""
-    described = describe_recipe(load_recipe(TINY, [f"data.pairs={pairs}", "model.max_position_embeddings=512"]))
+    recipe = load_recipe(TINY, [f"data.pairs={pairs}", "model.max_position_embeddings=512"])
+    described = describe_recipe(recipe)
     manifest = read_manifest(str(pairs), "pairs")
     assert described["length"] == manifest.options["max_length"] < 512
+    rows, tokens = manifest.totals["rows"], manifest.totals["tokens"]
+    data, length, flops, memory = list(description_lines(recipe, TINY, described))[1:]
+    assert data == f"  data    {rows:,} rows of up to 32 tokens, {tokens:,} tokens: {pairs}"
+    assert length.startswith("  length  1,800 steps of 32 rows: ") and length.endswith(" passes over the data")
+    assert flops.endswith(" in all") and memory.endswith(f"; micro-batches of {16 * 32} tokens)")
     assert described["micro_batch_tokens"] == 16 * described["length"]
     assert described["activation_bytes"] == described["micro_batch_tokens"] * described["activation_bytes_per_token"]
     told = describe_recipe(

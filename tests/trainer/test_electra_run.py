@@ -20,7 +20,8 @@ from trainer.config.load import load_recipe
 from trainer.data.folder import open_folders
 from trainer.data.share import RankShare
 from trainer.evaluate import open_evaluation
-from trainer.export.convert import Writing, export, read_model
+from trainer.export.convert import export, read_model
+from trainer.export.request import Writing
 from trainer.export.verify import one_row_batch
 from trainer.metrics.log import is_evaluation
 from trainer.models.electra import parts_of

@@ -14,7 +14,7 @@ import pytest
 
 from schemas import storage
 from schemas.errors import StorageError
-from tests.trainer.metrics.test_report import Balanced
+from tests.trainer.metrics.test_run_page import Balanced
 from trainer import report
 from trainer.metrics.log import NAMES
 
@@ -149,6 +149,8 @@ def test_the_page_follows_a_run_until_ctrl_c(
         ({"x/clozeline.toml": ""}, ["x"], "x is a folder of `clozeline start`, not a run. Give x/run."),
         ({"x/recipe.toml": ""}, ["x"], "x has not logged a step yet"),
         ({"x/recipe.toml": "", "x/metrics.jsonl": ""}, ["x"], "x has not logged a step yet"),
+        ({"x/recipe.toml": "", "x/metrics.jsonl": '{"st'}, ["x"], "x has not logged a step yet"),
+        ({"x/recipe.toml": "", "x/metrics.jsonl": "\x00\x91"}, ["x"], "x/metrics.jsonl is damaged: no line of it is"),
         ({"x/recipe.toml": "=", "x/metrics.jsonl": ""}, ["x"], "x/recipe.toml is not the recipe of a run"),
         (
             {"x/recipe.toml": "[run]\nmax_steps = 'x'\n", "x/metrics.jsonl": '{"step": 1}\n'},

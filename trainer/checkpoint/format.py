@@ -7,7 +7,7 @@
         evaluation.json          metrics on the held-out pairs, added later if these weights were evaluated
 
 Nothing depends on the number of ranks or the ZeRO stage that wrote a checkpoint (rank_files.py), so a run may resume
-with others.
+with others. What looks for checkpoints loads no torch.
 
 A folder is a checkpoint only if all its files agree with its manifest. The evaluation is not listed there: it only
 decides which checkpoint is the best, and readers treat a damaged one as missing.
@@ -21,14 +21,13 @@ import json
 from collections.abc import Callable, Iterator
 from math import isfinite
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from schemas import storage
 from schemas.errors import CheckpointError, DataError, StorageError, UsageError
-from trainer.checkpoint.state import TrainingState
-from trainer.distributed.watchdog import progress
+
+if TYPE_CHECKING:
+    from trainer.checkpoint.state import TrainingState
 
 CHECKPOINTS_FOLDER = "checkpoints"
 STATE = "state.json"
@@ -158,6 +157,8 @@ def fault_of_sizes(path: Path) -> str | None:
 
 
 def _sha256(path: Path) -> str:
+    from trainer.distributed.watchdog import progress
+
     sha256 = hashlib.sha256()
     with path.open("rb") as file:
         while data := file.read(_HASH_CHUNK):
@@ -234,16 +235,6 @@ def newest_sound(run: str, steps: list[int], fault_of: Callable[[int], str | Non
         f"No checkpoint of {run} verifies: {'; '.join(faults)}. Restore these files, or start a new run "
         "with another run.output."
     )
-
-
-def read_state(path: Path) -> TrainingState:
-    """Return a checkpoint's state. Raises CheckpointError if state.json is missing or is not valid in this version."""
-    try:
-        return TrainingState.model_validate_json((path / STATE).read_text(encoding="utf-8"))
-    except (OSError, ValidationError) as error:
-        raise CheckpointError(
-            f"{path / STATE} is not a state of this version: {error}. Resume with the version that wrote it."
-        ) from error
 
 
 @contextlib.contextmanager

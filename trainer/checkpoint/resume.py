@@ -29,7 +29,6 @@ from trainer.checkpoint.format import (
     checkpoint_path,
     fault_of_checkpoint,
     newest_sound,
-    read_state,
     steps_named,
     steps_saved,
 )
@@ -37,7 +36,7 @@ from trainer.checkpoint.rank_files import WEIGHTS, RankFiles
 from trainer.checkpoint.remote import RunUrl
 from trainer.checkpoint.run_folder import NodeFolders
 from trainer.checkpoint.snapshot import shapes_of
-from trainer.checkpoint.state import IDENTITY_OF_RUN, TrainingState, check_unchanged, identity
+from trainer.checkpoint.state import IDENTITY_OF_RUN, TrainingState, check_unchanged, identity, read_state
 from trainer.config.phases import Phase
 from trainer.config.record import HISTORY, RecipeChange, changes_between, flatten, shown_value
 from trainer.config.schema import Recipe

@@ -10,10 +10,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from schemas.errors import CheckpointError
 from trainer.anomaly import AnomalyHistory
+from trainer.checkpoint.format import STATE
 from trainer.config.phases import MODEL_KEYS, Phase
 from trainer.config.record import RecipeChange, flatten, shown_value
 from trainer.config.schema import Recipe
@@ -183,3 +184,13 @@ def check_identity(path: Path, saved: dict[str, Any], now: dict[str, Any]) -> No
             f"{path} belongs to a run with other settings: {'; '.join(differences)}. "
             "Put them back, or start a new run with another run.output."
         )
+
+
+def read_state(path: Path) -> TrainingState:
+    """Return a checkpoint's state. Raises CheckpointError if state.json is missing or is not valid in this version."""
+    try:
+        return TrainingState.model_validate_json((path / STATE).read_text(encoding="utf-8"))
+    except (OSError, ValidationError) as error:
+        raise CheckpointError(
+            f"{path / STATE} is not a state of this version: {error}. Resume with the version that wrote it."
+        ) from error

@@ -29,6 +29,7 @@ from schemas.ragged import Ints
 from trainer.batch_limits import divide_rounding_up, row_micro_batches, token_micro_batches
 from trainer.config.schema import BatchSection, Recipe
 from trainer.data.folder import PairFolder
+from trainer.metrics.presentation import counted
 
 # The ramp
 
@@ -113,9 +114,9 @@ def share_of(recipe: Recipe, rank: int, world_size: int, folders: Sequence[PairF
     rows_at_once = (batch.micro_batch or 1) * world_size
     if batch.micro_batch and batch.size % rows_at_once:
         raise UsageError(
-            f"batch.global_batch {batch.size} cannot be cut into micro-batches of {batch.micro_batch} rows on "
-            f"{world_size} ranks. Make it a multiple of {rows_at_once}, or count in tokens (global_tokens, "
-            "micro_tokens)."
+            f"batch.global_batch {batch.size} cannot be cut into micro-batches of {counted(batch.micro_batch, 'row')} "
+            f"on {counted(world_size, 'rank')}. Make it a multiple of {rows_at_once}, or count in tokens "
+            "(global_tokens, micro_tokens)."
         )
 
     sizes = ramp_sizes(batch)

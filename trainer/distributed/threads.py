@@ -22,6 +22,7 @@ import torch
 from schemas.host_limits import allowed_cores, core_quota, ranks_on_this_machine, usable_cores
 from trainer.distributed.collectives import run_on_all_ranks
 from trainer.logs import logger
+from trainer.metrics.presentation import counted
 
 VARIABLE = "OMP_NUM_THREADS"
 
@@ -83,7 +84,7 @@ def spare_busy_cores() -> None:
             "another number.",
             quota,
             allowed_cores(),
-            threads_text(share),
+            counted(share, "thread"),
             VARIABLE,
         )
 
@@ -134,7 +135,7 @@ def take_free_cores(cores: int, ranks: int) -> None:
         "number.",
         fewest.busy,
         fewest.cores,
-        threads_text(fewest.threads),
+        counted(fewest.threads, "thread"),
         share,
         VARIABLE,
     )
@@ -183,15 +184,10 @@ def kept_threads(began: Threads, share: int) -> Threads:
         logger.info(
             "The run keeps the %s that it began with, so that losses stay the same to the last bit. %s=%d uses all "
             "free cores.",
-            threads_text(began.number),
+            counted(began.number, "thread"),
             VARIABLE,
             now,
         )
     elif now < began.number:
-        logger.info("The run began with %s. With %d, losses differ in rounding.", threads_text(began.number), now)
+        logger.info("The run began with %s. With %d, losses differ in rounding.", counted(began.number, "thread"), now)
     return began
-
-
-def threads_text(threads: int) -> str:
-    """Return a number of threads for a message."""
-    return "1 thread" if threads == 1 else f"{threads} threads"

@@ -8,10 +8,10 @@ import signal
 import sys
 from importlib.util import find_spec
 
-from schemas import storage
 from schemas.command_line import CommandParser, Flags, folder_path, positive
 from schemas.errors import INTERRUPTED, UsageError
 from trainer.command_line import exit_code_of
+from trainer.export.request import Writing, check_request
 from trainer.logs import logger, show_place
 
 
@@ -35,22 +35,6 @@ def _export(options: argparse.Namespace) -> None:
     if options.private and not options.push_to_hub:
         raise UsageError("--private is for --push_to_hub OWNER/NAME. Add that, or leave --private out.")
 
-    is_installed = find_spec("safetensors") is not None
-    # Without a prefix, with which a store lists files alone.
-    names = storage.names(storage.join(options.run, "checkpoints")) if is_installed else []
-    if is_installed and not any(name.startswith("step-") for name in names):
-        inside = storage.join(options.run, "run")
-        where = f" {inside} is a run." if storage.exists(storage.join(inside, "recipe.toml")) else ""
-        raise UsageError(
-            f"{options.run} holds no checkpoint.{where} Give the run.output of a recipe that has been trained."
-        )
-
-    # This import loads torch, which takes seconds, so it waits until the flags are known to be valid.
-    show_place(f"exporting {options.run}")
-    from trainer.export.convert import export
-    from trainer.export.folder import Writing
-
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     writing = Writing(
         overwrite=options.overwrite,
         max_shard_bytes=int(options.max_shard_gigabytes * 10**9),
@@ -61,6 +45,14 @@ def _export(options: argparse.Namespace) -> None:
         repository=options.push_to_hub or "",
         private=options.private,
     )
+    if find_spec("safetensors") is not None:  # otherwise that is said first
+        check_request(options.run, options.output, options.step, options.best, writing)
+
+    # This import loads torch, which takes seconds, so it waits until the request is known to be valid.
+    show_place(f"exporting {options.run}")
+    from trainer.export.convert import export
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     logger.info("%s", export(options.run, options.output, options.step, options.best, writing))
 
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 import contextlib
 import json
 import tempfile
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
@@ -30,21 +29,17 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from schemas import storage
-from schemas.errors import CheckpointError, UsageError
+from schemas.errors import CheckpointError
 from schemas.vocabulary import VOCABULARY_FOLDER, Vocabulary, read_vocabulary
 from trainer.checkpoint.format import (
-    MANIFEST,
-    best_step,
     checkpoint_path,
     fault_of_checkpoint,
     location,
-    read_state,
-    steps_named,
     steps_saved,
 )
 from trainer.checkpoint.rank_files import RankFiles
 from trainer.checkpoint.remote import bring_checkpoint, bring_other_files
-from trainer.checkpoint.state import check_identity
+from trainer.checkpoint.state import check_identity, read_state
 from trainer.config.load import load_recipe
 from trainer.config.phases import recipe_of_step
 from trainer.config.record import flatten
@@ -53,9 +48,6 @@ from trainer.config.sections import START_KEYS
 from trainer.export.folder import (
     INDEX_FILE,
     ONNX_FILE,
-    VERSION_KEY,
-    Writing,
-    check_output,
     pooling_files,
     publish_export,
     unfinished_folder,
@@ -64,6 +56,7 @@ from trainer.export.folder import (
 from trainer.export.hub import check_access, push
 from trainer.export.model_card import model_card, versions
 from trainer.export.onnx_file import check_onnx, write_onnx
+from trainer.export.request import VERSION_KEY, Writing, check_request
 from trainer.export.tokenizer import tokenizer_files
 from trainer.export.verify import check_export
 from trainer.models.electra import ModelPart, PartModel, parts_of
@@ -85,12 +78,11 @@ def export(run: str, output: str, step: int | None = None, best: bool = False, w
     unchanged, except after a failure while the checked files are being copied into it, or to the Hub.
     """
     writing = writing or Writing()
-    check_output(output, writing.overwrite, run)
+    steps = check_request(run, output, step, best, writing)
     if writing.repository:
         check_access(writing.repository, writing.overwrite)
     if writing.onnx:
         check_onnx()
-    steps = _steps_to_export(run, step, best, writing.average)
 
     with unfinished_folder(output) as unfinished, _local_run(run, steps) as folder:
         family, checks = _fill(unfinished, output, folder, steps, writing)
@@ -105,7 +97,9 @@ def export(run: str, output: str, step: int | None = None, best: bool = False, w
     source = location(run, steps[-1])
     if writing.average > 1:
         source = f"the mean of steps {', '.join(map(str, steps))} of {run}"
-    return f"{output}: exported {source} ({checks}). Load it with transformers' {AUTO_CLASSES[family]}.{uploaded}"
+    loader = "sentence-transformers' SentenceTransformer, or " if writing.pooling else ""
+    loader += f"transformers' {AUTO_CLASSES[family]}"
+    return f"{output}: exported {source} ({checks}). Load it with {loader}.{uploaded}"
 
 
 def _fill(unfinished: Path, output: str, folder: str, steps: Sequence[int], writing: Writing) -> tuple[str, str]:
@@ -115,8 +109,6 @@ def _fill(unfinished: Path, output: str, folder: str, steps: Sequence[int], writ
     """
     checkpoints = [checkpoint_path(folder, one) for one in steps]
     recipe = load_recipe(str(Path(folder, "recipe.toml")), [])
-    if writing.onnx:
-        check_onnx(recipe.model.family)
 
     vocabulary_folder = Path(folder, VOCABULARY_FOLDER)
     vocabulary = read_vocabulary(str(vocabulary_folder))
@@ -144,51 +136,7 @@ def _fill(unfinished: Path, output: str, folder: str, steps: Sequence[int], writ
     return model.shape.family, checks
 
 
-# Which checkpoints
-
-
-def _steps_to_export(run: str, step: int | None, best: bool, average: int) -> list[int]:
-    """Return the step to export, after those to average it with. Raises UsageError if the run has no such checkpoint.
-
-    Raises CheckpointError if the newest is asked for and a newer one lacks its manifest.
-    """
-    saved = steps_saved(run)
-    if not saved:
-        raise UsageError(f"{run} holds no checkpoint. Give the run.output of a recipe that has been trained.")
-    if step is not None and step not in saved:
-        raise UsageError(f"{run} holds no checkpoint of step {step}. It holds {', '.join(map(str, saved))}.")
-
-    if best:
-        step = best_step(run)
-        if step is None:
-            raise UsageError(
-                f"--best: no checkpoint of {run} was evaluated. Train with evaluation.pairs, or choose one with --step."
-            )
-    if step is None:
-        step = saved[-1]
-        unsealed = [location(run, named) for named in steps_named(run) if named > step]
-        if unsealed and storage.is_local(run):
-            raise CheckpointError(f"{unsealed[0]} has no {MANIFEST}. To export an older checkpoint, add --step {step}.")
-    return [step] if average == 1 else last_steps(run, step, average)
-
-
-def last_steps(run: str, step: int, count: int) -> list[int]:
-    """Return the steps of a run's last `count` checkpoints up to `step`, oldest first.
-
-    run: a folder or a URL. Raises UsageError if the run keeps fewer.
-    """
-    recipe = tomllib.loads(storage.read(storage.join(run, "recipe.toml")).decode())
-    keep = recipe["checkpoint"]["keep"]
-
-    # An older checkpoint was kept only because it is the best, and may be from much earlier.
-    recent = [one for one in steps_saved(run)[-keep:] if one <= step]
-    if len(recent) < count:
-        raise UsageError(
-            f"--average {count}: {run} keeps {len(recent)} recent checkpoints up to step {step} "
-            f"({', '.join(map(str, recent)) or 'none'}). Average fewer, give a later --step, or train with a larger "
-            f"checkpoint.keep; it is {keep}."
-        )
-    return recent[-count:]
+# The run
 
 
 @contextlib.contextmanager

@@ -1,10 +1,7 @@
-"""The folder that an export is written to: it is checked before any work, and filled at the end.
+"""The folder that an export is written to, which is filled at the end.
 
 An export is first written into an unfinished folder on the same disk. A new folder appears complete, by a rename; of an
 earlier export, the files are kept until the new ones only have to be renamed.
-
-An export never replaces files that are not its own. A folder counts as an earlier export, which --overwrite may
-replace, if its config.json has the key `clozeline_version`.
 """
 
 from __future__ import annotations
@@ -16,7 +13,6 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +20,11 @@ from filelock import BaseFileLock
 from safetensors import SafetensorError
 
 from schemas import storage
-from schemas.errors import DataError, StorageError, UsageError
+from schemas.errors import StorageError, UsageError
 from schemas.vocabulary import TOKENIZER_FILES
-from trainer.checkpoint.format import CHECKPOINTS_FOLDER
 from trainer.checkpoint.remote import upload_file
 from trainer.checkpoint.run_lock import RUN_LOCK_FILE, hold
+from trainer.export.request import is_export
 from trainer.models.families import GENERATOR_FOLDER
 from trainer.models.pretraining import PretrainingModel
 from trainer.models.shape import EncoderShape
@@ -45,29 +41,6 @@ EXPORT_FILES |= TOKENIZER_FILES
 NESTED_FILES = (ONNX_FILE, f"{ONNX_FILE}.data", POOLING_FILE)
 """Files of an export that lie in folders of it; ELECTRA's generator has more."""
 SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
-VERSION_KEY = "clozeline_version"
-"""The key of config.json by which an export is recognized."""
-
-
-@dataclass(frozen=True)
-class Writing:
-    """How an export is written.
-
-    overwrite: an earlier export may be replaced. max_shard_bytes: the maximum bytes of weights in a file, by default
-    that of transformers. average: the number of last checkpoints whose weights are averaged.
-    pooling: add what sentence-transformers needs. onnx: add an ONNX file.
-    license: that of the model, as the Hub spells it, for the card. repository: OWNER/NAME on the Hub to upload to, or
-    "" for none. private: create it as one that only its owner sees.
-    """
-
-    overwrite: bool = False
-    max_shard_bytes: int = 5 * 10**9
-    average: int = 1
-    pooling: bool = False
-    onnx: bool = False
-    license: str = ""
-    repository: str = ""
-    private: bool = False
 
 
 def pooling_files(shape: EncoderShape) -> dict[str, bytes]:
@@ -86,37 +59,6 @@ def pooling_files(shape: EncoderShape) -> dict[str, bytes]:
         POOLING_FILE: {"word_embedding_dimension": shape.hidden_size, "pooling_mode_mean_tokens": True},
     }
     return {name: (json.dumps(content, indent=2) + "\n").encode() for name, content in contents.items()}
-
-
-def check_output(output: str, overwrite: bool, run: str) -> None:
-    """Raise UsageError if a local folder or URL holds files that must not be replaced. Changes nothing there.
-
-    These are any files without `overwrite`, and with it those of a folder that is not an earlier export. Nor may it lie
-    among the checkpoints of `run`, where it would count as one.
-    """
-    checkpoints = storage.join(run, CHECKPOINTS_FOLDER)
-    is_local = storage.is_local(output) and storage.is_local(run)
-    if is_local and Path(checkpoints).resolve() in Path(output).resolve().parents:
-        raise UsageError(f"--output {output} lies among the run's checkpoints. Give a folder outside of {checkpoints}.")
-
-    if all(storage.is_partial(name) for name in storage.names(output)):
-        return
-    if not overwrite:
-        raise UsageError(f"--output {output} is not empty. Give another folder, or --overwrite to replace an export.")
-    for folder in (output, storage.join(output, GENERATOR_FOLDER)):
-        if storage.names(folder) and not _is_export(folder):
-            raise UsageError(
-                f"--output {output} --overwrite: {folder} holds other files than an export, whose config.json has "
-                f"{VERSION_KEY}. Nothing was changed there. Give another folder, or an empty one."
-            )
-
-
-def _is_export(folder: str) -> bool:
-    try:
-        content = json.loads(storage.read(storage.join(folder, "config.json")))
-    except (ValueError, DataError):
-        return False
-    return isinstance(content, dict) and VERSION_KEY in content
 
 
 @contextlib.contextmanager
@@ -221,10 +163,10 @@ def _replace_files(folder: Path, output: str) -> None:
 
 def _files_of_export(output: str) -> list[str]:
     """Return the files of an earlier export in a folder. Those of its subfolders have names with a slash."""
-    files = [name for name in NESTED_FILES if _is_export(output) and storage.exists(storage.join(output, name))]
+    files = [name for name in NESTED_FILES if is_export(output) and storage.exists(storage.join(output, name))]
     for subfolder in ("", f"{GENERATOR_FOLDER}/"):
         place = storage.join(output, subfolder) if subfolder else output
-        if _is_export(place):
+        if is_export(place):
             files += [f"{subfolder}{name}" for name in storage.names(place) if _is_of_export(name)]
     return files
 

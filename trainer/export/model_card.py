@@ -16,11 +16,11 @@ from pathlib import Path
 
 from schemas.pages import render_markdown
 from schemas.text_facts import TextFacts
-from trainer.checkpoint.format import read_state
+from trainer.checkpoint.state import read_state
 from trainer.checkpoint.text_facts import read_text_facts
 from trainer.config.record import public_changes, public_recipe, shown_value
 from trainer.config.schema import Recipe
-from trainer.export.folder import Writing
+from trainer.export.request import Writing
 from trainer.logs import logger
 from trainer.metrics.log import Figures, is_evaluation, read_lines, skipped_note
 from trainer.metrics.sums import REPLACED_TOKEN_NAMES

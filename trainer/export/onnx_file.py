@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from schemas.errors import CheckpointError, UsageError
+from schemas.errors import CheckpointError
 from schemas.vocabulary import Vocabulary
 from trainer.export.folder import ONNX_FILE
 from trainer.export.verify import LARGEST_DIFFERENCE, load_exported, relative_difference, sample_rows
@@ -48,12 +48,10 @@ class Graph(nn.Module):
         return output.hidden_states[-1], *logits
 
 
-def check_onnx(family: str = "") -> None:
-    """Raise UsageError if models of a family cannot be exported, and ModuleNotFoundError if a package is missing."""
+def check_onnx() -> None:
+    """Raise ModuleNotFoundError if a package is missing."""
     for package in ("onnx", "onnxruntime", "onnxscript"):
         import_module(package)
-    if family == "xlnet":
-        raise UsageError("--onnx: torch's ONNX exporter cannot translate XLNet. Leave --onnx out.")
 
 
 def write_onnx(folder: Path, model: PartModel, vocabulary: Vocabulary) -> float:

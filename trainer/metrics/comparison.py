@@ -11,10 +11,10 @@ import tomli_w
 from schemas.charts import COLORS, Chart, Color, Line, TextOf, chart, chart_over_hours, percent, short
 from schemas.pages import render
 from trainer.config.record import UNRECORDED, flatten, shown_value
-from trainer.metrics.curves import points_of
+from trainer.metrics.curves import ValueTable, has_few_points, points_of, value_table
 from trainer.metrics.figures import Fact, facts, figures, link, verdict
 from trainer.metrics.presentation import shown_path
-from trainer.metrics.report import REPORT_FILE, shown_changes
+from trainer.metrics.run_page import REPORT_FILE, shown_changes
 from trainer.metrics.run_record import RunRecord
 
 MAX_RUNS = 2 * len(COLORS)
@@ -61,6 +61,7 @@ def comparison(records: Sequence[RunRecord], page_folder: str, refresh: int | No
         _shown(number, name, record, page_folder)
         for number, (name, record) in enumerate(zip(names, records, strict=True))
     ]
+    charts, few = _charts(runs, records)
     return render(
         "trainer.metrics",
         "comparison.html",
@@ -70,7 +71,8 @@ def comparison(records: Sequence[RunRecord], page_folder: str, refresh: int | No
         figures=_figures(records),
         do_compare=_do_compare(records),
         differences=_differences(records),
-        charts=_charts(runs, records),
+        charts=charts,
+        few=few,
     )
 
 
@@ -157,19 +159,22 @@ def _cell(value: object) -> str:
     return shown_path(value) if isinstance(value, str) else shown_value(value)
 
 
-def _charts(runs: Sequence[ShownRun], records: Sequence[RunRecord]) -> list[Chart]:
-    charts = []
+def _charts(runs: Sequence[ShownRun], records: Sequence[RunRecord]) -> tuple[list[Chart], ValueTable]:
+    charts, few = [], []
     for title, metric, text_of, is_over_hours in CHARTS:
         drawn = _lines(runs, records, metric, "step")
         # One point alone says no more than the figures.
         if sum(len(line.points) for line in drawn) < 2:
+            continue
+        if has_few_points(drawn):
+            few.append((title, drawn, text_of))
             continue
         last_step = max(line.points[-1][0] for line in drawn)
         charts.append(chart(title, drawn, max(last_step, 1), [], text_of))
         over_hours = _lines(runs, records, metric, "hours") if is_over_hours else []
         if over_hours:
             charts.append(chart_over_hours(f"{title}, over hours", over_hours, text_of))
-    return charts
+    return charts, value_table(few)
 
 
 def _lines(runs: Sequence[ShownRun], records: Sequence[RunRecord], metric: str, scale: str) -> list[Line]:

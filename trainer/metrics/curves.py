@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from math import isfinite
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 from schemas.charts import COLORS, Chart, Line, TextOf, chart, chart_over_hours, extremes, percent, short
 from schemas.masking import KINDS
@@ -92,22 +92,50 @@ CHARTS: tuple[tuple[str, dict[str, str], TextOf], ...] = (
 )
 """The charts: a title, what each metric is called there, and how its values are formatted."""
 
+FEW = 2
+"""The most points of a line that is a row of a table and not drawn."""
+
 SCORES_FILE = "suite_scores.json"
 
 
-def run_charts(lines: Metrics, resumed_at: Sequence[int]) -> tuple[list[Chart], list[str]]:
+class ValueTable(NamedTuple):
+    """Values by step: the names of the columns, and rows of a name and texts."""
+
+    columns: list[str]
+    rows: list[list[str]]
+
+
+def has_few_points(drawn: Sequence[Line]) -> bool:
+    """Return whether a chart says less than a row of a `ValueTable`."""
+    return max(len(line.points) for line in drawn) <= FEW
+
+
+def value_table(charts: Sequence[tuple[str, Sequence[Line], TextOf]]) -> ValueTable:
+    """Return the values of lines of few points. charts: a title, lines, and how values are formatted."""
+    steps = sorted({step for _, drawn, _ in charts for line in drawn for step, _ in line.points})
+    rows = []
+    for title, drawn, text_of in charts:
+        for line in drawn:
+            texts = {step: text_of(value) for step, value in line.points}
+            rows.append([f"{title}: {line.name}", *(texts.get(step, "-") for step in steps)])
+    return ValueTable(["", *(f"step {step:,}" for step in steps)], rows)
+
+
+def run_charts(lines: Metrics, resumed_at: Sequence[int]) -> tuple[list[Chart], list[str], ValueTable]:
     """Return the charts of CHARTS that have something to show, and of those that would be level the title and value.
 
     Values that are missing or not finite are left out.
     """
-    charts, level = [], []
+    charts, level, few = [], [], []
     for title, drawn, text_of in _all_lines(lines):
         value = text_of(drawn[0].points[-1][1])
-        if not _is_level(drawn):
+        if not _is_level(drawn) and has_few_points(drawn):
+            few.append((title, drawn, text_of))
+        elif not _is_level(drawn):
             charts.append(chart(title, drawn, lines[-1]["step"], resumed_at, text_of))
         elif (title, value) != (SLOWEST, "1"):  # as in a run of one rank
             level.append(f"{title}: {value}")
-    return charts, level
+    return charts, level, value_table(few)
 
 
 def _all_lines(lines: Metrics) -> Iterator[tuple[str, list[Line], TextOf]]:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from schemas import storage
 from schemas.charts import short
-from trainer.metrics.presentation import duration, or_dash, shown_path
+from trainer.metrics.presentation import counted, duration, or_dash, shown_path
 from trainer.metrics.run_record import RunRecord
 
 CARD = "card.html"
@@ -158,7 +158,7 @@ def facts(record: RunRecord, page_folder: str) -> list[Fact]:
         last = record.starts[-1]
         found.append(Fact("started", record.starts[0].date))
         found.append(Fact("command", _PATH.sub(lambda match: shown_path(match[0]), last.command)))
-        found.append(Fact("machine", f"{last.ranks:,} rank{'s' * (last.ranks > 1)}, {last.machine}"))
+        found.append(Fact("machine", f"{counted(last.ranks, 'rank')}, {last.machine}"))
         found.append(Fact("versions", ", ".join(f"{name} {number}" for name, number in last.versions.items())))
 
     for title, section in (("pairs", "data"), ("held-out pairs", "evaluation")):

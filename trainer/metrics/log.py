@@ -19,7 +19,7 @@ from typing import Any
 from schemas import progress, storage
 from trainer.logs import IN_FILE_ONLY, log_file, logger
 from trainer.metrics.monitors import TensorBoardWriter
-from trainer.metrics.presentation import keep_running, or_dash
+from trainer.metrics.presentation import counted, keep_running, or_dash
 from trainer.metrics.ranks import RankFile, RankReport, rank_figures
 from trainer.metrics.sums import PLACE_NAMES, REPLACED_TOKEN_NAMES
 
@@ -230,7 +230,7 @@ def read_lines(run: str) -> tuple[Metrics, int]:
 
 def skipped_note(run: str, skipped: int) -> str:
     """Return a sentence about the lines that `read_lines` skipped."""
-    return f"{Path(run) / METRICS_FILE}: {skipped:,} lines that are not metrics were skipped."
+    return f"{Path(run) / METRICS_FILE}: skipped {counted(skipped, 'line')} without metrics."
 
 
 def _parse(text: str) -> dict[str, Any] | None:

@@ -52,3 +52,8 @@ def or_dash(value: float | None, text_of: Callable[[float], str]) -> str:
     if value is None or not isfinite(value):
         return "-"
     return text_of(value)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun. Example: `counted(1, "tag")` -> `"1 tag"`, and 2 gives "2 tags"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

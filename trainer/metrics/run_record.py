@@ -15,7 +15,8 @@ from pydantic import BaseModel, ValidationError
 
 from schemas import storage
 from schemas.errors import CheckpointError, DataError
-from trainer.checkpoint.format import best_step, checkpoint_path, read_state, steps_saved
+from trainer.checkpoint.format import best_step, checkpoint_path, steps_saved
+from trainer.checkpoint.state import read_state
 from trainer.config.record import HISTORY, RECIPE, RecipeChange
 from trainer.metrics.curves import SCORES_FILE
 from trainer.metrics.log import METRICS_FILE, Metrics, is_evaluation, read_metrics

@@ -14,7 +14,7 @@ from trainer.checkpoint.format import MANIFEST, checkpoint_path, steps_saved
 from trainer.metrics.curves import SCORES_FILE, read_scores
 from trainer.metrics.log import read_metrics
 from trainer.metrics.presentation import keep_running
-from trainer.metrics.report import write_report
+from trainer.metrics.run_page import write_report
 from trainer.suite.encoders import Encoder
 from trainer.suite.jobs import Job
 from trainer.suite.plan import Plan

@@ -11,10 +11,9 @@ from trainer.checkpoint.format import (
     best_step,
     checkpoint_path,
     fault_of_checkpoint,
-    read_state,
     steps_saved,
 )
-from trainer.checkpoint.state import check_identity
+from trainer.checkpoint.state import check_identity, read_state
 from trainer.checkpoint.write import prune, publish
 
 

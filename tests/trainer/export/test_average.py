@@ -15,7 +15,8 @@ from schemas.errors import CheckpointError
 from tests.trainer.conftest import saved
 from trainer.checkpoint.format import checkpoint_path, steps_saved
 from trainer.export.cli import main
-from trainer.export.convert import Writing, export, last_steps, read_weights
+from trainer.export.convert import export, read_weights
+from trainer.export.request import Writing, last_steps
 
 EVERY_STEP = {"run__max_steps": 5, "checkpoint__every": 1, "checkpoint__keep": 3, "schedule__warmup_steps": 1}
 

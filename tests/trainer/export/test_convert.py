@@ -27,8 +27,9 @@ from trainer.checkpoint import format as checkpoints
 from trainer.config.load import load_recipe
 from trainer.export import verify as export_check
 from trainer.export.cli import main
-from trainer.export.convert import Writing, export, read_model, write_weights
+from trainer.export.convert import export, read_model, write_weights
 from trainer.export.model_card import last_metrics, model_card
+from trainer.export.request import Writing
 from trainer.models.hf_names import constant_tensors, to_hf
 from trainer.models.starting_weights import build_model
 

@@ -17,6 +17,7 @@ from trainer.export import folder as export_folder
 from trainer.export import verify
 from trainer.export.cli import main
 from trainer.export.convert import export
+from trainer.export.request import check_output
 from trainer.models.families import FAMILIES as FAMILIES_TRAITS
 
 SHORT = {"run__max_steps": 2, "checkpoint__every": 1, "run__log_every": 1, "schedule__warmup_steps": 1}
@@ -70,7 +71,7 @@ def test_what_a_killed_export_left_is_removed(tmp_path: Path) -> None:
             (folder / "old").touch()
             left = Path(shutil.copytree(folder.parent, tmp_path / "left"))
         left.rename(folder.parent)
-        export_folder.check_output(str(output), False, "run")
+        check_output(str(output), False, "run")
         with export_folder.unfinished_folder(str(output)) as again:
             assert again == folder and not list(again.iterdir())
         assert not list(tmp_path.iterdir())
@@ -243,3 +244,11 @@ def test_an_earlier_export_stays_until_the_new_one_is_checked(exported, tmp_path
     monkeypatch.setattr(verify, "LARGEST_DIFFERENCE", 0.0)
     assert main([str(run), "--output", str(earlier), "--overwrite"]) == 4
     assert {path.name: path.read_bytes() for path in earlier.iterdir()} == before
+
+
+def test_xlnet_has_no_onnx_which_is_said_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "run/checkpoints/step-00000007").mkdir(parents=True)
+    (tmp_path / "run/checkpoints/step-00000007/manifest.json").touch()
+    (tmp_path / "run/recipe.toml").write_text('[model]\nfamily = "xlnet"\n')
+    assert main([str(tmp_path / "run"), "--output", str(tmp_path / "hf"), "--onnx"]) == 2
+    assert "torch's ONNX exporter cannot translate XLNet" in capsys.readouterr().err

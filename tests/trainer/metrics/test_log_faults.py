@@ -18,7 +18,7 @@ from trainer.export import cli as export
 from trainer.export.model_card import last_metrics
 from trainer.metrics.log import NAMES, MetricsLog, read_lines
 from trainer.metrics.presentation import keep_running
-from trainer.metrics.report import write_report
+from trainer.metrics.run_page import write_report
 
 SHORT = {"run__max_steps": 4, "checkpoint__every": 2, "run__log_every": 1, "schedule__warmup_steps": 1}
 BAD_LINES = {
@@ -71,7 +71,7 @@ def test_lines_that_are_not_metrics_are_skipped_and_counted(run_copy: Path, caps
     assert last_metrics(str(run_copy), 2).step == 2
     write_report(str(run_copy))
     MetricsLog(str(run_copy), 2, 4).close()
-    note = f"{path}: 2 lines that are not metrics were skipped."
+    note = f"{path}: skipped 2 lines without metrics."
     assert capsys.readouterr().out.count(note) == 2, "once by the card, once by the run"
     assert read_lines(str(run_copy)) == (good, 0)
 
@@ -88,7 +88,7 @@ def test_m_a_run_resumes_with_all_of_them(training, run_copy: Path) -> None:  # 
     path.write_bytes(b'{"step":1}\n' + path.read_bytes() + b"".join(BAD_LINES.values()))
     done = training.warm(1, run_copy, **SHORT)
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
-    assert "10 lines that are not metrics were skipped." in done.stdout
+    assert "skipped 10 lines without metrics." in done.stdout
     assert [line["step"] for line in read_lines(str(run_copy))[0]] == [1, 1, 2, 3, 4]
 
 

@@ -15,7 +15,7 @@ from torch import nn
 from tests.trainer.one_rank import group_of_one
 from trainer.metrics import ranks
 from trainer.metrics.ranks import RankFile, RankReport, rank_figures, ratio_to_median, read_ranks
-from trainer.metrics.report import report
+from trainer.metrics.run_page import report
 from trainer.metrics.run_record import read_record
 from trainer.metrics.speed import StepClock
 

@@ -7,9 +7,10 @@ from typing import Any
 from schemas.errors import DataError
 from trainer.finetune.examples import Answer, ChoiceExample, Example, SpanExample, TagExample, TextExample
 from trainer.finetune.files.labels import choice_position, class_id, name_of, number
-from trainer.finetune.files.records import BadRowError, Record, counted
+from trainer.finetune.files.records import BadRowError, Record
 from trainer.finetune.files.sets import ExampleSet
 from trainer.finetune.task import TRAIN, Column, Columns, Task, label_name
+from trainer.metrics.presentation import counted
 
 
 class ExampleBuilder:

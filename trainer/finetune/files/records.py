@@ -79,11 +79,6 @@ def missing_column(place: str, column: Column, existing: list[str]) -> DataError
     )
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun. Example: `counted(1, "tag")` -> `"1 tag"`, and 2 gives "2 tags"."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def listed(names: Sequence[str]) -> str:
     """Return names joined by commas, at most the first SHOWN_NAMES of them."""
     more = len(names) - SHOWN_NAMES

@@ -1,7 +1,7 @@
 """Writes report.html: a run on one page, drawn from its metrics, with marks where it was resumed.
 
-This module computes the content of the page; templates/report.html has its form. `clozeline report` writes the page at
-any time, and the one of several runs (comparison.py).
+This module computes the content of the page; templates/report.html has its form. `clozeline report` (trainer/report.py)
+writes the page at any time, and the one of several runs (comparison.py).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def report(record: RunRecord, page_folder: str, refresh: int | None = None) -> s
     page_folder: where the page will be. refresh: seconds after which a browser reads it again.
     """
     lines = record.lines
-    charts, level = run_charts(lines, record.resumed_at)
+    charts, level, few = run_charts(lines, record.resumed_at)
     return render(
         "trainer.metrics",
         "report.html",
@@ -58,6 +58,7 @@ def report(record: RunRecord, page_folder: str, refresh: int | None = None) -> s
         facts=facts(record, page_folder),
         charts=charts,
         level=level,
+        few=few,
         evaluation=_last_evaluation(lines),
         note=_last_note(lines),
         blanks=record.blanks,

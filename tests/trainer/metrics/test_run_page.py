@@ -11,7 +11,7 @@ import pytest
 from schemas.masking import KINDS
 from trainer.metrics.log import NAMES
 from trainer.metrics.presentation import duration, shown_path
-from trainer.metrics.report import write_report
+from trainer.metrics.run_page import write_report
 
 
 def run_folder(folder: Path, steps: int, **changes: Any) -> Path:
@@ -73,9 +73,11 @@ def test_a_page_of_its_own_with_every_chart_and_the_resumes(tmp_path: Path) -> N
 
 
 def test_values_that_are_missing_or_not_finite_are_left_out(tmp_path: Path) -> None:
-    write_report(str(run_folder(tmp_path, 5, loss=float("nan"), mlm_loss=float("inf"), pair_loss=None)))
+    write_report(str(run_folder(tmp_path, 5, loss=float("nan"), mlm_loss=float("inf"), pair_loss=None, mfu=0.5)))
     page = (tmp_path / "report.html").read_text()
-    assert "One run, never resumed." in Balanced(page).texts
+    texts = Balanced(page).texts
+    assert "One run, never resumed." in texts
+    assert texts[texts.index("Utilization of the devices: by the model (MFU)") + 1] == "50%", "a point is no chart"
     assert not re.search(r'="[^"]*(nan|inf)', page)
 
 
@@ -96,7 +98,7 @@ def test_files_are_utf_8_whatever_the_locale(tmp_path: Path, run) -> None:
     folder = run_folder(tmp_path, 5)
     (folder / "recipe.toml").write_text("[run]\noutput = 'caf\u00e9'\n", encoding="utf-8")
     locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    program = "import sys; from trainer.metrics.report import write_report; write_report(sys.argv[1])"
+    program = "import sys; from trainer.metrics.run_page import write_report; write_report(sys.argv[1])"
     done = run("python", "-c", program, folder, **locale)
     assert done.returncode == 0, done.stderr
     assert "caf\u00e9" in (folder / "report.html").read_text(encoding="utf-8")
