@@ -73,7 +73,7 @@ def script(shell: str) -> str:
     whole = argparse.ArgumentParser(prog="clozeline")
     whole.add_argument("--version", action="store_true", help="print the version")
     commands = whole.add_subparsers()
-    known = _parsers()
+    known = parsers()
     for name, command in cli.COMMANDS.items():
         added = commands.add_parser(name, help=command.help)
         flags = known.get(name, added)
@@ -90,7 +90,7 @@ def _recipe_names() -> list[str]:
     return []
 
 
-def _parsers() -> dict[str, CommandParser]:
+def parsers() -> dict[str, CommandParser]:
     """Return the parsers of all commands whose packages are installed."""
     found: dict[str, CommandParser] = {}
     for name, command in cli.COMMANDS.items():

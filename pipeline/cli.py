@@ -9,7 +9,7 @@ import argparse
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.beam import display, stop_signals
 from pipeline.flags import add_flags, given_flags, yes_or_no
@@ -18,8 +18,10 @@ from pipeline.options import PairsJob, ShardJob, StatisticsJob, VocabJob
 from schemas import progress, storage
 from schemas.command_line import CommandParser, file_path, folder_path, positive, unknown_flags
 from schemas.errors import INTERRUPTED, ClozelineError, UsageError, nearest_name
-from schemas.manifest import Manifest, read_manifest
 from schemas.terminal import counted, one_line, print_lines, print_note, tell_error, tell_warning
+
+if TYPE_CHECKING:
+    from schemas.manifest import Manifest
 
 INSPECTED = "a folder, a shard or a file, of ours or yours; two vocabularies are compared"
 NOT_FOR_SAMPLES = (
@@ -180,6 +182,7 @@ def _run_shard(invocation: Invocation) -> None:
     from pipeline.jobs.shard import run
     from pipeline.shard.holdout import held_out_folder
     from pipeline.summary import summary_lines, warning_lines
+    from schemas.manifest import read_manifest
 
     given = invocation.given(ShardJob)
     if "input" not in given and "inputs" not in given:

@@ -11,16 +11,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from pipeline import card
-from pipeline.folder_kinds import LABEL_WIDTH, is_pipeline_folder, labeled, next_is
+from pipeline.folder_lines import LABEL_WIDTH, labeled, next_is
 from pipeline.recognition import explain
 from pipeline.summary import ledger_lines
 from pipeline.verification import of_each
 from schemas import shards, storage
 from schemas.charts import bins, mean, quantile
 from schemas.errors import DataError, StorageError
+from schemas.folder_kinds import is_pipeline_folder
 from schemas.manifest import NAME, Manifest, open_manifest, read_manifest
 from schemas.statistics import COOCCURRENCES_SCHEMA, UNIGRAMS_SCHEMA
 from schemas.terminal import counted, padded
@@ -245,6 +244,8 @@ def _as_text(value: object) -> str:
 
 def show_pair_statistics(manifest: Manifest) -> Iterator[str]:
     """Yield the facts of the data card as lines."""
+    from pipeline import card  # not needed for other kinds
+
     statistics = manifest.statistics
     text = facts_of(statistics)
     if text is not None:
@@ -339,6 +340,8 @@ def show_cooccurrences(table: pa.Table, rows: int, tokens: Sequence[str] | None)
 
     A token is shown by its id if `tokens` is None or does not have it.
     """
+    import pyarrow.compute as pc  # not needed for other kinds
+
     order = [("weight", "descending"), ("first", "ascending"), ("second", "ascending")]
     # A file may have 50 million pairs, so select the rows in Arrow: only these become Python objects.
     largest = table.take(pc.call_function("select_k_unstable", [table], pc.SelectKOptions(rows, order)))
@@ -363,6 +366,8 @@ def show_text(table: pa.Table) -> Iterator[str]:
 
 def show_pairs(table: pa.Table, vocabulary: Vocabulary) -> Iterator[str]:
     """Yield the lines of each row: its label and documents, segment A, segment B, then its first stored mask."""
+    from pipeline.card import first_mask  # not needed for other kinds
+
     for row in table.to_pylist():
         pieces = _readable_pieces(row, vocabulary)
         cut = row["segment_b_start"]
@@ -375,7 +380,7 @@ def show_pairs(table: pa.Table, vocabulary: Vocabulary) -> Iterator[str]:
         if cut < len(pieces):
             lines.append("  B " + "".join(pieces[cut:]))
 
-        mask = card.first_mask(row)
+        mask = first_mask(row)
         if mask:
             ids = row["input_ids"]
             texts = {place: pieces[place].strip() or vocabulary.readable(ids[place]) for place in mask}

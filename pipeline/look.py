@@ -1,7 +1,7 @@
 """Looks at a folder before anything is made of it: kinds, encodings and copies of files, keys of texts, languages.
 
-Up to MAX_OPENED files are opened, and SAMPLE documents are read, so this takes seconds for any folder. The amounts are
-estimates; `shard` says what became of every file.
+Up to MAX_OPENED files are opened, SAMPLE documents are read, and small compressed files to their end, so this takes
+seconds for any folder. The amounts are estimates; `shard` says what became of every file.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ from itertools import islice
 
 import pyarrow as pa
 
+from pipeline.readers.bzip2_blocks import check_end
 from pipeline.readers.encodings import AUTO, UTF8
 from pipeline.readers.formats import ForeignFileError, advice_on, named_format
 from pipeline.readers.inputs import FileRange, Split, ranges_of, with_format
 from pipeline.readers.listing import InputFile, list_inputs
-from pipeline.readers.open import DECOMPRESSION_ERRORS
-from pipeline.readers.record import Record, RecordOptions, TextLayout
-from pipeline.readers.sampling import sample
+from pipeline.readers.open import DECOMPRESSION_ERRORS, open_plain
+from pipeline.readers.ranges import open_range
+from pipeline.readers.record import Record, RecordOptions, Rejected, TextLayout, place_in_words
+from pipeline.readers.sampling import is_bad, sample
+from pipeline.readers.table import cut_off, remedy_of
 from pipeline.shard.detection import detect_language, model_hash
 from pipeline.text_keys import ROWS_OF, head_lines, text_key
 from schemas import storage
@@ -35,8 +38,15 @@ MAX_OPENED = 1000
 END_BYTES = 64 << 10  # at both ends of files of equal size, which are compared first
 MAX_COMPARED_BYTES = 256 << 20  # of files that are read whole, because their ends agree
 
+MAX_DECOMPRESSED = 16 << 20
+"""Bytes of compressed files that are decompressed to their end, to see whether it is there."""
+
 SAMPLE = 400
 """Documents that are read."""
+
+MAX_FAULTS = 5  # that are listed
+MAX_BAD = 0.01
+"""Share of bad records above which `shard` refuses the input by default."""
 
 MAX_BOOK_BYTES = 8 << 20  # of a text file that is one document
 PARAGRAPH_BYTES = 500
@@ -67,7 +77,8 @@ class Look:
     text_bytes, documents: estimates. languages: the share of the sampled text in each, most first; empty if the
     identifier is not installed. encodings: files of text that are not UTF-8, by their encoding. copies: files with the
     same bytes as another one. are_all_copies: False if there were too many files or bytes to compare. ranges: the files
-    that are read.
+    that are read. faults: sentences on files that end `shard`, as far as that is seen. bad: a sentence on bad records,
+    if there are so many of them that `shard` refuses the input.
     """
 
     kinds: list[Kind]
@@ -80,16 +91,23 @@ class Look:
     copies: int
     are_all_copies: bool = True
     ranges: list[FileRange] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    bad: str = ""
 
 
 @dataclass
 class _Sampled:
-    """Sums over sampled documents. record_bytes: what they take in their files. by_language: bytes of text."""
+    """Sums over sampled documents. record_bytes: what they take in their files. by_language: bytes of text.
+
+    bad: the records that are none. first_bad: a sentence on the first of them.
+    """
 
     documents: int = 0
     text_bytes: int = 0
     record_bytes: int = 0
     by_language: Counter[str] = field(default_factory=Counter)
+    bad: int = 0
+    first_bad: str = ""
 
 
 def look_at(folder: str) -> Look:
@@ -101,22 +119,22 @@ def look_at(folder: str) -> Look:
     found = [_found(file, is_opened=number < MAX_OPENED) for number, file in enumerate(files)]
     kinds = _kinds(files, found)
     readable = [one for one in found if isinstance(one, FileRange)]
+    faults = _refused(files, found) | _cut_off(readable[:MAX_OPENED])
     if not readable:
-        raise _no_text(folder, kinds)
+        raise _no_text(folder, kinds, [*faults.values(), *map(str, found)])
 
     options = RecordOptions(_text_keys(readable), _text_layout(readable))
-    by_format: dict[str, list[FileRange]] = {}
-    for file_range in readable:
-        by_format.setdefault(file_range.format, []).append(file_range)
-
     # Each format by itself, because the share of text in a file differs most between formats.
-    sampled = {name: _sampled(ranges, options) for name, ranges in by_format.items()}
+    formats: list[str] = list(dict.fromkeys(one.format for one in readable))
+    by_format = {name: [one for one in readable if one.format == name] for name in formats}
+    sampled = {name: _sampled(ranges, options, faults) for name, ranges in by_format.items()}
     text_bytes = sum(_estimated_bytes(by_format[name], one) for name, one in sampled.items())
-    documents = sum(one.documents for one in sampled.values())
+    bad = _bad_records(by_format, sampled)
     if text_bytes == 0:
-        raise _no_text(folder, kinds)
+        raise _no_text(folder, kinds, [*faults.values(), bad])
     copies, are_all_copies = _copies([one.file for one in readable])
-    mean_bytes = sum(one.text_bytes for one in sampled.values()) / max(documents, 1)
+    documents = sum(one.documents for one in sampled.values())
+    mean_bytes = sum(one.text_bytes for one in sampled.values()) / documents
     return Look(
         kinds,
         options.text_key,
@@ -128,12 +146,15 @@ def look_at(folder: str) -> Look:
         copies=copies,
         are_all_copies=are_all_copies,
         ranges=readable,
+        faults=list(faults.values()),
+        bad=bad,
     )
 
 
 def documents_of(look: Look, count: int) -> Iterator[Record]:
     """Yield about `count` documents of what was looked at, from places all over it."""
-    yield from islice(_records(look.ranges, RecordOptions(look.text_key, look.text_layout), count), count)
+    records = _records(look.ranges, RecordOptions(look.text_key, look.text_layout), count)
+    yield from islice((record for record, _ in records if isinstance(record, Record)), count)
 
 
 def look_lines(folder: str, look: Look) -> Iterator[str]:
@@ -153,6 +174,11 @@ def look_lines(folder: str, look: Look) -> Iterator[str]:
     if look.copies:
         least = "" if look.are_all_copies else "at least "
         yield f"Copies: {least}{look.copies:,} of the files have the same bytes as another one."
+    yield from look.faults[:MAX_FAULTS]
+    if len(look.faults) > MAX_FAULTS:
+        yield f"{len(look.faults) - MAX_FAULTS:,} more files cannot be read."
+    if look.bad:
+        yield look.bad
 
 
 def megabytes(size: int) -> str:
@@ -160,32 +186,64 @@ def megabytes(size: int) -> str:
     return f"{size / 1e6:,.1f} MB" if size >= 100_000 else f"{size:,} bytes"
 
 
-def _no_text(folder: str, kinds: list[Kind]) -> UsageError:
+def _no_text(folder: str, kinds: list[Kind], causes: list[str]) -> UsageError:
     found = ", ".join(
         f"{kind.files:,} x {kind.name}{' without text' if kind.is_read else advice_on(kind.name)}" for kind in kinds
     )
-    return UsageError(f"{storage.printable(folder)} holds no text that can be read: {found}.")
+    return UsageError(" ".join([f"{storage.printable(folder)} holds no text that can be read: {found}.", *causes[:1]]))
 
 
-def _found(file: InputFile, is_opened: bool) -> FileRange | str:
-    """Return the whole file as a range with its format, or what it is if it is left out."""
-    named = None if is_opened else named_format(file.path)
-    file_range = next(ranges_of(file, named or "auto", AUTO))
+def _found(file: InputFile, is_opened: bool) -> FileRange | DataError:
+    """Return the whole file as a range with its format, or why it is not read: ForeignFileError if it is left out."""
+    file_range = next(ranges_of(file, "auto" if is_opened else named_format(file.path) or "auto", AUTO))
     file_range = replace(file_range, end=file.size, in_folder=True)
     try:
         return with_format(file_range) if is_opened else file_range
-    except ForeignFileError as error:
-        return error.kind
     except DataError as error:
-        return str(error)
+        return error
 
 
-def _kinds(files: list[InputFile], found: list[FileRange | str]) -> list[Kind]:
+def _refused(files: list[InputFile], found: list[FileRange | DataError]) -> dict[str, str]:
+    """Return a sentence for each file of a format that is read, but not as this one is, by path."""
+    return {
+        file.path: str(one)
+        for file, one in zip(files, found, strict=True)
+        if isinstance(one, DataError) and not isinstance(one, ForeignFileError)
+    }
+
+
+def _cut_off(ranges: list[FileRange]) -> dict[str, str]:
+    """Return a sentence for each compressed file of this machine that is seen to lack its end, by path."""
+    faults = {}
+    left = MAX_DECOMPRESSED
+    for one in ranges:
+        if one.compression is None or not storage.is_local(one.path):
+            continue
+        try:
+            if one.compression == "bz2":
+                with open_range(one.file, max(0, one.size - 16)) as file:  # the end has 11
+                    check_end(file.read())
+            elif one.size <= left:
+                left -= one.size
+                with open_plain(open_range(one.file), one.display_path, one.compression) as file:
+                    while file.read(1 << 20):
+                        pass
+        except DataError as error:
+            faults[one.path] = str(error)
+        except DECOMPRESSION_ERRORS as error:
+            faults[one.path] = str(cut_off(one, error))
+    return faults
+
+
+def _kinds(files: list[InputFile], found: list[FileRange | DataError]) -> list[Kind]:
     """Return the kinds of files: those that are read first, and of these the largest."""
     counts: Counter[tuple[str, bool]] = Counter()
     sizes: Counter[tuple[str, bool]] = Counter()
     for file, one in zip(files, found, strict=True):
-        kind = (one.format.replace("auto", "not opened"), True) if isinstance(one, FileRange) else (one, False)
+        if isinstance(one, FileRange):
+            kind = (one.format.replace("auto", "not opened"), True)
+        else:
+            kind = (one.kind if isinstance(one, ForeignFileError) else "cannot be read", False)
         counts[kind] += 1
         sizes[kind] += file.size
     order = sorted(counts, key=lambda kind: (not kind[1], -sizes[kind], kind[0]))
@@ -251,7 +309,7 @@ def _text_layout(ranges: list[FileRange]) -> TextLayout:
         return "line"
     if max(one.size for one in texts) > MAX_BOOK_BYTES:
         return "blank_line"
-    sampled = _sampled(texts, RecordOptions("text", "blank_line"))
+    sampled = _sampled(texts, RecordOptions("text", "blank_line"), {})
     is_divided = sampled.text_bytes < PARAGRAPH_BYTES * sampled.documents
     return "file" if is_divided and sampled.documents > len(texts) else "blank_line"
 
@@ -263,29 +321,53 @@ def _has_a_document_in_each_line(file_range: FileRange) -> bool:
     return False
 
 
-def _sampled(ranges: list[FileRange], options: RecordOptions) -> _Sampled:
-    """Read a sample of these files. Those that cannot be read count nothing here: `shard` reports them."""
+def _sampled(ranges: list[FileRange], options: RecordOptions, faults: dict[str, str]) -> _Sampled:
+    """Read a sample of these files. faults: gets a sentence for each of them that cannot be read, by path."""
     sums = _Sampled()
     finds_languages = _has_identifier()
-    for record in _records(ranges, options):
-        size = len(record.text.encode(errors="replace"))
-        sums.documents += 1
-        sums.text_bytes += size
-        sums.record_bytes += record.size
-        if finds_languages:
-            sums.by_language[detect_language(record.text)[0]] += size
+    for record, file_range in _records(ranges, options, SAMPLE, faults):
+        if isinstance(record, Record):
+            size = len(record.text.encode(errors="replace"))
+            sums.documents += 1
+            sums.text_bytes += size
+            sums.record_bytes += record.size
+            if finds_languages:
+                sums.by_language[detect_language(record.text)[0]] += size
+        elif isinstance(record, Rejected) and is_bad(record, file_range):
+            sums.bad += 1
+            sums.first_bad = sums.first_bad or _describe(record, file_range)
     return sums
 
 
-def _records(ranges: list[FileRange], options: RecordOptions, count: int = SAMPLE) -> Iterator[Record]:
+def _bad_records(by_format: dict[str, list[FileRange]], sampled: dict[str, _Sampled]) -> str:
+    """Return a sentence on the first bad record, if about more than MAX_BAD of all records are bad."""
+    bad = records = 0.0
+    for name, one in sampled.items():
+        read = one.documents + one.bad
+        is_sample = one.text_bytes > 0 and read > SAMPLE // 2  # of fewer, these are most or all
+        scale = _estimated_bytes(by_format[name], one) / one.text_bytes if is_sample else 1
+        bad += scale * one.bad
+        records += scale * read
+    return next((one.first_bad for one in sampled.values() if one.bad), "") if bad > MAX_BAD * records else ""
+
+
+def _describe(record: Rejected, file_range: FileRange) -> str:
+    place = place_in_words(record.position, file_range.place(record.position))
+    found = f"Bad records, which `shard` refuses: {record.reason}, at {place} of {file_range.display_path}."
+    return f"{found} {remedy_of(record.reason)}".rstrip()
+
+
+def _records(
+    ranges: list[FileRange], options: RecordOptions, count: int, faults: dict[str, str] | None = None
+) -> Iterator[tuple[Record | Rejected | ForeignFileError, FileRange]]:
     each = max(1, count // len(ranges))
     for file_range in ranges[:: max(1, len(ranges) // count)]:
         try:
-            for record, _ in sample([Split(0, (file_range,))], each, options):
-                if isinstance(record, Record):
-                    yield record
-        except (DataError, pa.ArrowException, *DECOMPRESSION_ERRORS):
-            continue
+            yield from sample([Split(0, (file_range,))], each, options)
+        except (DataError, pa.ArrowException, *DECOMPRESSION_ERRORS) as error:
+            if faults is not None:
+                found = error if isinstance(error, DataError) else cut_off(file_range, error)
+                faults.setdefault(file_range.path, str(found))
 
 
 def _has_identifier() -> bool:
@@ -296,6 +378,8 @@ def _has_identifier() -> bool:
 
 
 def _estimated_bytes(ranges: list[FileRange], sampled: _Sampled) -> int:
+    if not sampled.documents:
+        return 0
     stored = sum(one.weight if one.compression else one.size for one in ranges)
     share = sampled.text_bytes / sampled.record_bytes if sampled.record_bytes else 1
     return int(stored * min(share, 10))

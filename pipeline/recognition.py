@@ -7,24 +7,10 @@ import shlex
 import tomllib
 from collections.abc import Iterator
 
-from pipeline.folder_kinds import (
-    CONFIG,
-    LABEL_WIDTH,
-    METRICS,
-    RESULTS,
-    STATE,
-    Folder,
-    is_file,
-    kind_of,
-    labeled,
-    next_is,
-    results_inside,
-    tokenizer_lines,
-    what_is,
-)
-from pipeline.look import documents_of, look_at, look_lines
+from pipeline.folder_lines import LABEL_WIDTH, LINES, labeled, next_is, results_inside, tokenizer_lines
 from schemas import storage
 from schemas.errors import DataError, UsageError
+from schemas.folder_kinds import CONFIG, METRICS, RESULTS, STATE, Folder, is_file, kind_of, what_is
 from schemas.manifest import NAME
 from schemas.vocabulary import TOKENIZER_FILE
 
@@ -46,9 +32,9 @@ def explain(path: str, rows: int) -> Iterator[str]:
         return
     folder = Folder(path)
     kind = kind_of(folder)
-    if kind is not None:
-        yield f"{path}: {kind.what}"
-        yield from kind.lines(folder)
+    if kind in LINES:
+        yield f"{path}: {kind}"
+        yield from LINES[kind](folder)
         return
 
     inside = list(results_inside(folder))
@@ -112,6 +98,8 @@ def _of_settings(path: str) -> Iterator[str]:
 
 def _of_text(path: str, rows: int) -> Iterator[str]:
     """Yield what a corpus holds, as `clozeline start` sees it, and the beginnings of some documents."""
+    from pipeline.look import documents_of, look_at, look_lines  # not needed for folders of other kinds
+
     try:
         look = look_at(path)
     except UsageError as error:  # nothing is wrong: it is no text
@@ -121,6 +109,9 @@ def _of_text(path: str, rows: int) -> Iterator[str]:
         text = " ".join(document.text[: 2 * EXCERPT].split())[:EXCERPT]
         yield labeled("document", f"{text} ..." if len(document.text) > EXCERPT else text)
 
+    if look.faults or look.bad:
+        yield from next_is("mend the files, or leave them out: `clozeline shard` would end with what is said above")
+        return
     flags = "" if look.text_key == "text" else f" --text_key {shlex.quote(look.text_key)}"
     flags += "" if look.text_layout == "blank_line" else f" --text_layout {look.text_layout}"
     yield from next_is(

@@ -9,7 +9,6 @@ from pipeline.commit.reports import Report
 from pipeline.readers.encodings import UTF8
 from pipeline.readers.formats import advice_on
 from pipeline.readers.record import place_in_words
-from pipeline.readers.undecodable import OWN_ENCODING
 from pipeline.shard.sentences import LINES_JOINED
 from schemas import storage
 from schemas.errors import ClozelineError
@@ -64,7 +63,11 @@ def _list_sources(count_by_source: Counter[str]) -> str:
 
 def summary_lines(manifest: Manifest) -> list[str]:
     """Return lines about a text folder's ledger, languages and cleaning; none if everything was kept unchanged."""
+    from pipeline.readers.table import remedy_of  # loads the readers, which `inspect` does not need
+
     lines = [f"  left out: {line}" for line in ledger_lines(manifest)]
+    remedies = dict.fromkeys(remedy_of(entry.reason) for entry in manifest.ledger)
+    lines += [f"  {sentence}" for sentence in remedies if sentence]
 
     found = Counter(manifest.statistics.get("documents_by_language", {}))
     if found:
@@ -97,6 +100,8 @@ def _encoding_lines(encodings: dict[str, Report]) -> list[str]:
 
 def warning_lines(manifest: Manifest, text_layout: str) -> list[str]:
     """Return one line for each sign that the text may not be what the user believes."""
+    from pipeline.readers.undecodable import OWN_ENCODING  # as in `summary_lines`
+
     warnings = []
 
     documents, files = manifest.totals["documents"], len(manifest.inputs)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
-from pipeline.folder_kinds import is_pipeline_folder, what_is
 from schemas import shards, storage
 from schemas.errors import ClozelineError, DataError
+from schemas.folder_kinds import is_pipeline_folder, what_is
 from schemas.manifest import NAME, Manifest, Shard, open_manifest, read_shard_bytes
 from schemas.row_checks import PairLimits, check_pairs, check_row_count, read_pairs_vocabulary
 from schemas.statistics import check_statistics, schema_of_file, unigrams_entry

@@ -103,7 +103,7 @@ def test_installation_imports_the_standard_library_alone() -> None:
 @pytest.mark.parametrize(
     ("statement", "absent"),
     [
-        ("import pipeline.cli; pipeline.cli.parser().format_help()", ["torch", "apache_beam"]),
+        ("import pipeline.cli; pipeline.cli.parser().format_help()", ["torch", "apache_beam", "pydantic"]),
         ("import pipeline.jobs.shard, pipeline.jobs.vocab, pipeline.jobs.pairs", ["torch", "transformers"]),
         ("import trainer.models.hf_config", ["torch", "transformers", "safetensors"]),  # the doctor runs without them
         ("import pipeline.statistics", ["torch", "apache_beam", "boto3"]),

@@ -13,13 +13,14 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from schemas import progress, storage
 from schemas.command_line import CommandParser, file_path, folder_path
 from schemas.errors import INTERRUPTED, DataError, StorageError, UsageError
+from schemas.folder_kinds import CHECKPOINT, METRICS, MODEL, RECIPE, RUN, START, what_is
 from schemas.terminal import tell_error
 from trainer.command_line import exit_code_of
 
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from trainer.metrics.run_record import RunRecord
 
 PAGE = "report.html"
-RECIPE = "recipe.toml"
-METRICS = "metrics.jsonl"
 
 REFRESH = 5
 """Seconds between two looks at the metrics, and after which a browser reads the page again."""
@@ -225,9 +224,10 @@ def check_run(run: str) -> None:
         if storage.is_local(run) and not os.path.isdir(run):
             raise UsageError(f"{path} is a file, not a run. Give the folder of a run, which holds {METRICS}.")
         raise NothingLoggedError(f"{path} is empty, not a run. Give the folder of a run, which holds {METRICS}.")
-    for what, is_it in KINDS:
-        if is_it(names):
-            raise UsageError(what.format(path=path))
+    what = what_is(run)
+    if what not in ("", RUN):
+        advice = RUNS_OF.get(what, "`clozeline inspect {path}` says more of it.").format(path=path)
+        raise UsageError(f"{path} is {what}, not a run. {advice}")
     if RECIPE in names:
         raise NothingLoggedError(f"{path} has not logged a step yet. Repeat the command once it has.")
     raise NothingLoggedError(
@@ -235,20 +235,12 @@ def check_run(run: str) -> None:
     )
 
 
-KINDS: tuple[tuple[str, Callable[[set[str]], bool]], ...] = (
-    ("{path} holds a run in {path}/run. Give that.", lambda names: "run" in names and "clozeline.toml" in names),
-    ("{path} is a checkpoint of a run. Give the run's folder.", lambda names: {"state.json", "manifest.json"} <= names),
-    (
-        "{path} holds text, a vocabulary, pairs or counts, not a run. `clozeline inspect {path}` shows it.",
-        lambda names: "manifest.json" in names,
-    ),
-    (
-        f"{{path}} holds a fine-tuning or a suite, not a run. Its page is {{path}}/{PAGE}.",
-        lambda names: {"results.json", PAGE} <= names,
-    ),
-    ("{path} holds a model, not a run. Give the run that it was exported from.", lambda names: "config.json" in names),
-)
-"""What else a folder may be, by the names in it, and the line that says so."""
+RUNS_OF = {
+    START: "Give {path}/run.",
+    CHECKPOINT: "Give the run's folder.",
+    MODEL: "Give the run that it was exported from.",
+}
+"""Where the run of a folder of another kind is."""
 
 
 def check_output(output: str) -> None:

@@ -23,7 +23,7 @@ from pipeline.shard.detection import AUTO
 from pipeline.shard.languages import find_language
 from schemas import progress, storage
 from schemas.command_line import CommandParser, file_path, filled, folder_path, run
-from schemas.errors import UsageError
+from schemas.errors import DataError, UsageError
 from schemas.terminal import counted, one_line, padded, print_lines
 from schemas.urls import normal
 from trainer.command_line import EXIT_CODES
@@ -116,6 +116,8 @@ def _plan_at(path: str, options: argparse.Namespace, prog: str) -> tuple[Values,
         progress.doing(f"looking at {storage.printable(options.input)}")
         look = look_at(options.input)
         print_lines(look_lines(options.input, look))
+        if look.faults:
+            raise DataError(look.faults[0])
         _write_plan(options, look, path, prog)
 
     plan = plan_file.read_plan(path)

@@ -28,12 +28,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from pipeline.beam.internals import RUNNERS_LOGGER
 from pipeline.beam.runners import LOCAL_RUNNERS, PORTABLE_RUNNERS, short_name
-from pipeline.commit.staging import Staging
 from schemas import progress, storage
 from schemas.errors import StorageError
+
+if TYPE_CHECKING:
+    from pipeline.commit.staging import Staging
 
 BEAM_LOGGER = "apache_beam"
 """The parent of all of Beam's loggers."""

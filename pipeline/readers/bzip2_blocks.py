@@ -49,6 +49,13 @@ def bzip2_blocks(source: CompressedBytes) -> Frames:
             yield start, data
 
 
+def check_end(tail: bytes) -> None:
+    """Raise EOFError unless these last bytes of a file have the end of a stream. An empty file has no stream."""
+    bits = int.from_bytes(tail, "big") >> _CHECKSUM_BITS
+    if tail and all(bits >> padding & (1 << _MAGIC_BITS) - 1 != _END for padding in range(8)):
+        raise EOFError("the last bz2 stream has no end")
+
+
 def block_candidates(data: bytes) -> Iterator[int]:
     """Yield the byte offsets in `data` at which the magic number of a block begins, at any bit of the byte."""
     for place in sorted(_places_of(_BLOCK, data)):

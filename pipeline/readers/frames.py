@@ -102,7 +102,7 @@ def check_magic(source: CompressedBytes, frame: str, magic: bytes, frames_before
     raise DataError(
         f"{source.path} is damaged: the {frame} that begins at byte {start:,} of the compressed file cannot be read "
         f"(there is none), and what comes before is whole. If something was appended there, cut it off with `head -c "
-        f"{start}`; otherwise copy the file again, or leave it out."
+        f"{start} FILE > NEW_FILE`; otherwise copy the file again, or leave it out."
     )
 
 

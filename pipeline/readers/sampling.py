@@ -48,7 +48,7 @@ def sample(
             for record, file_range in _records(pieces[number], positions[number], options):
                 yield record, file_range
                 positions[number] += 1
-                wanted -= isinstance(record, Record) or _is_bad(record, file_range)
+                wanted -= isinstance(record, Record) or is_bad(record, file_range)
                 if not wanted:
                     break
             else:
@@ -56,7 +56,8 @@ def sample(
             missing += wanted
 
 
-def _is_bad(record: Rejected | ForeignFileError, file_range: FileRange) -> bool:
+def is_bad(record: Rejected | ForeignFileError, file_range: FileRange) -> bool:
+    """Return whether a record counts as bad, and is not left out by a rule of its format."""
     return isinstance(record, Rejected) and record.reason not in file_range.reader.harmless
 
 

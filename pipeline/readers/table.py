@@ -33,9 +33,9 @@ from pipeline.readers.csv_rows import csv_records
 from pipeline.readers.cut_files import open_cut
 from pipeline.readers.encodings import is_line_safe
 from pipeline.readers.html_pages import HTML_RULES, begins_html, check_extractor, html_records
-from pipeline.readers.jsonl import begins_json_lines, json_records
+from pipeline.readers.jsonl import ENDS_EARLY, NO_OBJECT, begins_json_lines, json_records
 from pipeline.readers.listing import is_unchanged
-from pipeline.readers.mediawiki import LEFT_OUT, begins_dump, page_records
+from pipeline.readers.mediawiki import LEFT_OUT, NOT_ALONE, begins_dump, page_records
 from pipeline.readers.office import (
     OFFICE_RULES,
     begins_docx,
@@ -182,10 +182,7 @@ def read_records(file_range: FileRange, options: RecordOptions) -> Iterator[Reco
         with open_stream(file_range, reader, options) as stream:
             yield from reader.records(stream, file_range, options)
     except DECOMPRESSION_ERRORS as error:
-        raise DataError(
-            f"{file_range.display_path} cannot be read to its end ({error}). "
-            "It may be truncated or damaged: copy it again, or leave it out."
-        ) from error
+        raise cut_off(file_range, error) from error
 
     if isinstance(file_range.file, HeldFile):
         return
@@ -193,6 +190,14 @@ def read_records(file_range: FileRange, options: RecordOptions) -> Iterator[Reco
         raise DataError(
             f"{file_range.display_path} changed while it was read. Run the job again once nothing writes to its inputs."
         )
+
+
+def cut_off(file_range: FileRange, error: Exception) -> DataError:
+    """Return the error for a file that ends early, or is damaged otherwise."""
+    return DataError(
+        f"{file_range.display_path} cannot be read to its end ({error}). "
+        "It may be truncated or damaged: copy it again, or leave it out."
+    )
 
 
 def open_stream(file_range: FileRange, reader: Reader, options: RecordOptions) -> Stream:
@@ -211,3 +216,21 @@ def open_stream(file_range: FileRange, reader: Reader, options: RecordOptions) -
             file, file_range.display_path, file_range.compression, file_range.encoding, options.max_decompression_ratio
         )
     )
+
+
+_ONE_OBJECT_PER_LINE = (
+    "JSON must have one object per line: jq -c '.[]' turns an array into such lines, jq -c . an object."
+)
+
+_REMEDIES = {
+    NOT_ALONE: "A dump has each tag on a line of its own, as xmllint --format FILE writes it.",
+    NO_OBJECT: _ONE_OBJECT_PER_LINE,
+    ENDS_EARLY: _ONE_OBJECT_PER_LINE,
+}
+
+
+def remedy_of(reason: str) -> str:
+    """Return a sentence on what to do about records that are bad for this reason; empty if nothing is known."""
+    if reason.startswith("record above"):
+        return "--max_document_bytes allows longer documents; --text_layout line makes each line a document."
+    return _REMEDIES.get(reason, "")

@@ -143,7 +143,7 @@ def texts_of(path: str) -> Iterator[str]:
                 yield from _strings(_rows(lines, name) if name.endswith((".csv", *TAB_SUFFIXES)) else lines)
     except (OSError, ValueError, EOFError, csv.Error, pa.ArrowException) as error:
         raise DataError(
-            f"--decontaminate {shown} cannot be read: {error}. Give JSON lines, a table or text."
+            f"--decontaminate {shown} cannot be read: {str(error).rstrip('.')}. Give JSON lines, a table or text."
         ) from error
 
 

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 
 from pipeline.commit.reports import Ledger, Report, add_by_name, add_ledgers, total
 from pipeline.readers.formats import advice_on
-from pipeline.readers.jsonl import ENDS_EARLY, NO_OBJECT
-from pipeline.readers.mediawiki import NOT_ALONE
 from pipeline.readers.record import place_in_words
+from pipeline.readers.table import remedy_of
 from pipeline.readers.undecodable import refuse_undecodable, reports_by_file, undecodable_statistics
 from pipeline.shard.cleaning import MAX_UNBROKEN_CHARACTERS
 from pipeline.shard.run_buffer import add_encodings
@@ -215,7 +214,8 @@ def _no_document_message(added: Report) -> str:
     elif added["first_rejected"] and "keys" in added["first_rejected"]:
         sentences.append(_advice_for_rejected(added["first_rejected"]))
     else:
-        sentences.append("Check --format, --text_layout and --text_key.")
+        remedies = dict.fromkeys(remedy_of(reason) for reason, _, _ in added["bad"])
+        sentences.append(" ".join(filter(None, remedies)) or "Check --format, --text_layout and --text_key.")
     return " ".join(sentences)
 
 
@@ -262,11 +262,4 @@ def _advice_for_rejected(rejected: Report) -> str:
             "or raise --max_bad_ratio if only a few records lack it."
         )
 
-    advice = "Fix the input, or raise --max_bad_ratio."
-    if rejected["reason"].startswith("record above"):
-        advice += " --max_document_bytes allows longer documents; --text_layout line makes each line a document."
-    if rejected["reason"] == NOT_ALONE:
-        advice += " A dump has each tag on a line of its own, as xmllint --format FILE writes it."
-    if rejected["reason"] in (ENDS_EARLY, NO_OBJECT) and rejected["shown"].startswith(("[", "{")):
-        advice += " JSON must have one object per line: jq -c '.[]' turns an array into such lines, jq -c . an object."
-    return advice
+    return f"Fix the input, or raise --max_bad_ratio. {remedy_of(rejected['reason'])}".rstrip()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -61,7 +64,11 @@ FOLDERS: dict[str, tuple[dict[str, Any], list[str], str]] = {
         ["a folder of `clozeline start`", "my texts", "done        shard, pairs\noutdated    vocab, "],
         "clozeline start 'my texts' --output",
     ),
-    "unfinished": ({"_unfinished-12/piece": ""}, ["a job that is not finished"], "the command that began it continues"),
+    "unfinished": (
+        {"_unfinished-12/piece": ""},
+        ["a job that is not finished"],
+        "if that ended with an error, remove the cause",
+    ),
     "empty": ({}, ["an empty folder"], "clozeline start YOUR_TEXTS --output {at}/empty"),
     "dataset": (
         {"state.json": {"_fingerprint": "4f"}, "a.txt": "The river is long.\n", "results.json/a.txt": "A house.\n"},
@@ -124,6 +131,32 @@ def test_a_large_folder_is_looked_at_in_part(tmp_path: Path, monkeypatch) -> Non
     monkeypatch.setattr(look, "MAX_OPENED", 3)
     lines = "\n".join(inspect_all([f"{tmp_path}/copies"], 1))
     assert "Copies: at least 1 of the files" in lines and "not opened" in lines
+
+
+DUMP = "<mediawiki>\n<page>\n<ns>0</ns>\n<text>The river is long.</text>\n</page>\n</mediawiki>\n"
+NOT_WHOLE = "cannot be read to its end"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("a.xml.bz2", bz2.compress(DUMP.encode() * 99)[:-9], NOT_WHOLE),
+        ("a.jsonl.gz", gzip.compress(b'{"text": "The river is long."}\n' * 9999)[:-99], NOT_WHOLE),
+        ("a.xml", DUMP.replace("\n", "").encode() * 9, "not alone on its line, at byte 0 of * xmllint --format FILE"),
+        ("a.jsonl", b'{"text": "A river."}\n{"text": \n', r"line is not JSON \(it ends early\), at byte 21 of * jq -c"),
+        ("a.json", b'[{"text": "The river is long."}]', "a JSON array.* one object per line"),
+        ("a.txt.bz2", b"The river is long.", "is not bz2, although its name says so"),
+    ],
+)
+def test_a_damaged_file_is_not_recommended(command, name: str, content: bytes, told: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    done = command("inspect", tmp_path / name)
+    said = done.stdout + done.stderr
+    assert re.search(told.replace(" * ", ".* "), said), said
+    assert "clozeline start" not in said and ".." not in said and done.returncode in (0, 3)
+
+    (tmp_path / "b.txt").write_text("The house is small.\n" * 99)
+    assert "clozeline start" not in command("inspect", tmp_path).stdout or name == "a.json"
 
 
 def test_settings_that_are_nested_too_deep_are_an_error(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import signal
 import time
@@ -24,6 +25,7 @@ MISTAKES = {
     "start https://example.com/a.txt": (2, "is a web address. Download it first"),
     "start nope": (2, "nope matches no file. Check the path"),
     "start {books}/a.png --output {out}": (2, "a.png holds no text that can be read: 1 x an image"),
+    "start {books} --output {out}": (3, "cut.txt.gz cannot be read to its end"),
     "start {books} --hours ten": (2, "'ten' is not a number of hours above 0, such as 0.5"),
     "start {books} --output {books}/out": (2, "is in the folder {books}, whose files are all read"),
     "start {books}/a.txt {books}/b.txt": (2, "a pattern, quote it, so that the shell does not split or expand it"),
@@ -79,6 +81,7 @@ def books(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("books")
     (folder / "a.txt").write_text("The river is long. The house is small.\n")
     (folder / "b.txt").write_text("It was a good day in May.\n")
+    (folder / "cut.txt.gz").write_bytes(gzip.compress(b"The river is long.\n\n" * 9999)[:-9])
     (folder / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(99))
     return folder
 

@@ -114,8 +114,8 @@ class RemoteShards:
                 ) from error
             except PermissionError as error:
                 raise StorageError(
-                    f"{what} cannot be read: {type(error).__name__}: {error}. Check the address, the credentials, and "
-                    "their permission to read it."
+                    f"{what} cannot be read: {type(error).__name__}: {str(error).rstrip('.')}. Check the address, the "
+                    "credentials, and their permission to read it."
                 ) from error
             except Exception as error:
                 failure = error
@@ -124,8 +124,8 @@ class RemoteShards:
             raise DataError(f"{url} {failure}. Copy it again or rebuild the folder with --overwrite.") from failure
         raise StorageError(
             f"{what} could not be read in {len(WAITS) + 1} tries; the last one failed with "
-            f"{type(failure).__name__}: {failure}. Check the network, the store and the credentials, then run the same "
-            "command again."
+            f"{type(failure).__name__}: {str(failure).rstrip('.')}. Check the network, the store and the credentials, "
+            "then run the same command again."
         ) from failure
 
     def _try_download(self, shard: Shard) -> bytes:

@@ -7,9 +7,18 @@ import re
 from pathlib import Path
 
 from schemas.errors import UsageError
+from schemas.folder_kinds import CHECKPOINT, CONFIG, RUN, START, TUNED, what_is
 from trainer.models.hf_files import weight_files
 
 ADVICE = "Give the folder of a downloaded model, or one that `clozeline export` wrote."
+
+ENCODERS_OF = {
+    START: "Give its encoder, {path}/hf.",
+    RUN: "`clozeline export` writes its encoder, and `clozeline suite --checkpoints` scores its checkpoints.",
+    CHECKPOINT: "`clozeline export` writes its encoder, and `clozeline suite --checkpoints` scores its checkpoints.",
+    TUNED: "Give its model, {path}/hf.",
+}
+"""Where the encoder of a folder of another kind is."""
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 """What names of models on the Hugging Face hub look like: NAME or OWNER/NAME."""
@@ -21,17 +30,16 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json")
 def check_encoder_folder(folder: str) -> None:
     """Raise UsageError unless a folder has the configuration of a Hugging Face encoder."""
     path = Path(folder)
-    if (path / "config.json").is_file():
+    if (path / CONFIG).is_file():
         return
 
     if not path.exists():
         raise UsageError(f"{folder} does not exist.{_nearest_folder(path)} {ADVICE}{_download_advice(folder)}")
-    if (path / "recipe.toml").is_file():
-        raise UsageError(
-            f"{folder} has no config.json, so it is not an encoder in the Hugging Face format. It is the folder of a "
-            "run: `clozeline export` writes its encoder, and `clozeline suite --checkpoints` scores its checkpoints."
-        )
-    raise UsageError(f"{folder} has no config.json, so it is not an encoder in the Hugging Face format. {ADVICE}")
+    what = what_is(folder)
+    raise UsageError(
+        f"{folder} has no {CONFIG}, so it is not an encoder in the Hugging Face format"
+        f"{f' but {what}' if what else ''}. {ENCODERS_OF.get(what, ADVICE).format(path=folder)}"
+    )
 
 
 def _download_advice(folder: str) -> str:

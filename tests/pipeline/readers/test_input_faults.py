@@ -304,6 +304,7 @@ def test_the_end_of_shard_says_what_was_left_out_and_cleaned(command, tmp_path: 
         "  left out: 1 x duplicate document (wiki)",
         "  left out: 1 x empty document (web)",
         "  left out: 1 x line is not a JSON object (jsonl)",
+        "  JSON must have one object per line: jq -c '.[]' turns an array into such lines, jq -c . an object.",
         "  cleaned: control characters removed 1, spaces made plain 1",
         f"  listed one by one in {tmp_path / 'out' / 'rejected'}",
     ]

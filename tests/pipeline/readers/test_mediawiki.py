@@ -146,6 +146,8 @@ def test_a_dump_in_one_line_has_its_end_and_advice(command, tmp_path: Path) -> N
     assert told(records(tmp_path / "dump.xml")) == [NOT_ALONE]
     done = command("shard", "--input", tmp_path / "dump.xml", "--output", tmp_path / "text")
     assert done.returncode == 3 and f"{NOT_ALONE}, at byte" in done.stderr and "xmllint --format" in done.stderr
+    done = command("shard", "--input", tmp_path / "dump.xml", "--output", tmp_path / "text", "--max_bad_ratio", 1)
+    assert done.returncode == 3 and "xmllint --format" in done.stderr
 
 
 @pytest.mark.parametrize("compress", [bz2.compress, gzip.compress])

@@ -66,7 +66,7 @@ def test_what_is_appended_to_a_whole_file_is_named_with_its_place(tmp_path: Path
     whole = COMPRESS[suffix](b"one\n") * 2
     path.write_bytes(whole + b"-- end of dump --\n")
     with pytest.raises(
-        DataError, match=rf"begins at byte {len(whole)} .* what comes before is whole.*head -c {len(whole)}"
+        DataError, match=rf"begins at byte {len(whole)} .* what comes before is whole.*head -c {len(whole)} FILE > NEW"
     ):
         lines(path)
 

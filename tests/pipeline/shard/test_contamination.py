@@ -70,12 +70,12 @@ def test_the_first_set_is_named_and_sets_survive_storage(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "content"), [("a.jsonl", b"{broken"), ("a.parquet", b"PAR1"), ("a.txt.gz", b"no gzip")]
+    ("name", "content"), [("a.jsonl", b"{broken"), ("a.parquet", b"no Parquet"), ("a.txt.gz", b"no gzip")]
 )
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str, content: bytes) -> None:
     path = tmp_path / name
     path.write_bytes(content)
-    with pytest.raises(DataError, match=rf"{name} (cannot be read|is not gzip)"):
+    with pytest.raises(DataError, match=rf"{name} (cannot be read|is not gzip)(?!.*\.\.)"):
         list(texts_of(str(path)))
 
 

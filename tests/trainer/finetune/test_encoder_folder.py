@@ -95,16 +95,22 @@ def test_a_first_line_that_announces_a_list_is_not_cut_off() -> None:
     assert first_line(ValueError()) == "ValueError"
 
 
-def test_a_folder_without_a_configuration(tmp_path: Path) -> None:
-    message = refusal(tmp_path)
-    assert message.startswith(f"{tmp_path} has no config.json, so it is not an encoder in the Hugging Face format.")
-    assert "run" not in message.removeprefix(str(tmp_path))
-
-
-def test_the_folder_of_a_run(tmp_path: Path) -> None:
-    (tmp_path / "recipe.toml").touch()
-    assert "It is the folder of a run: `clozeline export` writes its encoder, and `clozeline suite" in refusal(tmp_path)
-    with pytest.raises(UsageError, match="It is the folder of a run"):
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        ({}, " but an empty folder. Give the folder of a downloaded model"),
+        ({"notes.txt": ""}, ". Give the folder of a downloaded model"),
+        ({"recipe.toml": "", "lock": ""}, " but the folder of a run. `clozeline export` writes its encoder, and"),
+        ({"clozeline.toml": ""}, " but a folder of `clozeline start`. Give its encoder, {at}/hf."),
+        ({"manifest.json": '{"kind": "text"}'}, " but text shards. Give the folder of a downloaded model"),
+    ],
+)
+def test_a_folder_without_a_configuration(files: dict[str, str], told: str, tmp_path: Path) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    start = f"{tmp_path} has no config.json, so it is not an encoder in the Hugging Face format"
+    assert refusal(tmp_path).startswith(start + told.format(at=tmp_path))
+    with pytest.raises(UsageError, match="has no config"):
         read_config(str(tmp_path))
 
 

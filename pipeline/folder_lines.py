@@ -1,8 +1,4 @@
-"""The kinds of folders that `inspect` knows and no job of the pipeline wrote: what is in one, and what to do next.
-
-A kind is known by the names of its files. Those of the trainer are read as JSON and TOML alone, so nothing of the
-trainer has to be installed. What is damaged is left out of the answer: the command that uses it says what is wrong.
-"""
+"""What `inspect` says of a folder that no job of the pipeline wrote: what is in it, and what to do next."""
 
 from __future__ import annotations
 
@@ -10,90 +6,40 @@ import json
 import math
 import os
 import shlex
-import tomllib
 from collections.abc import Callable, Iterator
-from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from schemas import storage
 from schemas.errors import DataError
+from schemas.folder_kinds import (
+    CHECKPOINT,
+    CONFIG,
+    EMPTY,
+    METRICS,
+    MODEL,
+    PLAN,
+    RECIPE,
+    RUN,
+    START,
+    STATE,
+    SUITE,
+    TASK,
+    TOKENIZER,
+    TUNED,
+    UNFINISHED_JOB,
+    Folder,
+    table,
+    what_is,
+)
 from schemas.manifest import NAME
 from schemas.terminal import padded
 from schemas.vocabulary import TOKENIZER_FILE
 
-PLAN = "clozeline.toml"
-RECIPE = "recipe.toml"
-METRICS = "metrics.jsonl"
-RESULTS = "results.json"
-TASK = "task.toml"
-INPUTS = "inputs.json"
-CONFIG = "config.json"
-STATE = "state.json"
-OF_RUNS = (METRICS, "checkpoints", "lock")
-UNFINISHED = ("_unfinished-", "_lease-")
-
-MAX_FILE = 64 << 20  # bytes of a file that is read whole
 TAIL = 1 << 18  # bytes at the end of the metrics
 MAX_HEADER = 16 << 20  # bytes of the header of a file of weights
 MAX_LISTED = 20  # folders in a folder that are looked at
+CONTINUES = "the command that began it continues it; if that ended with an error, remove the cause first"
 LABEL_WIDTH = 12  # width of the name before a line's content
-
-
-RESULTS_OF_JOBS = {
-    "text": "text shards",
-    "counts": "word counts",
-    "vocab": "a vocabulary",
-    "pairs": "pair shards",
-    "statistics": "statistics of pairs",
-}
-"""What the finished folders of jobs are, by the kind in their manifests."""
-
-
-class Folder:
-    """A folder, and what it holds. names: of files and folders. sizes: those of files in bytes, by name.
-
-    A path that ends in `.` or `..` becomes absolute, because what is next names other folders from it.
-    """
-
-    def __init__(self, path: str):
-        self.path = os.path.abspath(path) if path.rpartition("/")[-1] in (".", "..") else path
-        self.sizes = storage.sizes(path)
-        self.names = {*self.sizes, *storage.names(path)}
-
-    def at(self, *names: str) -> str:
-        return storage.join(self.path, *names)
-
-    def read(self, name: str) -> Any:
-        """Return the content of a JSON or TOML file; empty if there is none, or if it is damaged."""
-        if self.sizes.get(name, MAX_FILE + 1) > MAX_FILE:
-            return {}
-        try:
-            text = storage.read(self.at(name)).decode("utf-8-sig")
-            content = tomllib.loads(text) if name.endswith(".toml") else json.loads(text)
-        except (ValueError, RecursionError):
-            return {}
-        return table(content)
-
-    @cached_property
-    def results(self) -> Any:
-        return self.read(RESULTS)
-
-    @property
-    def quoted(self) -> str:
-        return shlex.quote(self.path)
-
-
-class Kind(NamedTuple):
-    """A kind of folder. what: its name. is_one: by what it holds. lines: what it holds, and what is next."""
-
-    what: str
-    is_one: Callable[[Folder], bool]
-    lines: Callable[[Folder], Iterator[str]]
-
-
-def table(value: object) -> dict[str, Any]:
-    """Return a value that should be a table; an empty one if it is something else."""
-    return value if isinstance(value, dict) else {}
 
 
 def labeled(name: str, text: object) -> str:
@@ -105,38 +51,6 @@ def next_is(*commands: str) -> Iterator[str]:
     """Yield lines with what to type next."""
     for number, command in enumerate(commands):
         yield labeled("" if number else "next", command)
-
-
-def kind_of(folder: Folder) -> Kind | None:
-    """Return the kind of a folder, None if it is none of ours and no model."""
-    return next((kind for kind in KINDS if kind.is_one(folder)), None)
-
-
-def is_file(path: str) -> bool:
-    filesystem, name = storage.filesystem(path)
-    with storage.storage_errors_of(path):
-        return filesystem.isfile(name)
-
-
-def is_pipeline_folder(path: str) -> bool:
-    """Return whether `path` is a finished folder that a job of the pipeline wrote."""
-    is_finished = storage.exists(storage.join(path, NAME))
-    return is_finished and not storage.exists(storage.join(path, STATE))
-
-
-def what_is(path: str) -> str:
-    """Return what a folder is; empty for a file, and if it is none of ours and no model."""
-    if is_file(path):
-        return ""
-    folder = Folder(path)
-    kind = kind_of(folder)
-    if kind is not None:
-        return kind.what
-    return RESULTS_OF_JOBS.get(str(folder.read(NAME).get("kind")), "")
-
-
-def _has(name: str) -> Callable[[Folder], bool]:
-    return lambda folder: name in folder.sizes
 
 
 def _of_start(folder: Folder) -> Iterator[str]:
@@ -194,7 +108,7 @@ def _of_run(folder: Folder) -> Iterator[str]:
     if "report.html" in folder.names:
         yield labeled("report", folder.at("report.html"))
     if not kept or (isinstance(whole, int) and step < whole):
-        yield from next_is("the command that began it continues it")
+        yield from next_is(CONTINUES)
     if kept:
         yield from next_is(f"clozeline export {folder.quoted} --output {shlex.quote(folder.path + '_hf')}")
 
@@ -246,7 +160,7 @@ def _of_finetuning(folder: Folder) -> Iterator[str]:
     if not results:
         seeds = [seed for seed in sorted(folder.names) if seed.startswith("seed-")]
         yield labeled("progress", f"unfinished; begun: {', '.join(seeds) or 'no seed'}")
-        yield from next_is("the command that began it continues it")
+        yield from next_is(CONTINUES)
         return
 
     yield labeled("encoder", results.get("encoder", "?"))
@@ -298,7 +212,7 @@ def _parameters(url: str) -> int:
 
 def _of_unfinished(folder: Folder) -> Iterator[str]:
     yield labeled("holds", f"pieces that the next attempt reuses; there is no {NAME} yet")
-    yield from next_is("the command that began it continues it; while it runs, wait for it")
+    yield from next_is(f"{CONTINUES}; while it runs, wait for it")
 
 
 def _of_tokenizer(folder: Folder) -> Iterator[str]:
@@ -310,33 +224,25 @@ def _of_nothing(folder: Folder) -> Iterator[str]:
     yield from next_is("clozeline start YOUR_TEXTS --output " + folder.quoted)
 
 
-KINDS = (
-    Kind("a folder of `clozeline start`", _has(PLAN), _of_start),
-    Kind("a checkpoint", lambda it: it.sizes.keys() >= {STATE, NAME}, _of_checkpoint),
-    Kind("the folder of a run", lambda it: RECIPE in it.sizes and not it.names.isdisjoint(OF_RUNS), _of_run),
-    Kind("the output of a suite", lambda it: "scores" in it.results, _of_suite),
-    Kind(
-        "the output of a fine-tuning",
-        lambda it: "task" in it.results or it.sizes.keys() >= {TASK, INPUTS},
-        _of_finetuning,
-    ),
-    Kind("a model in the Hugging Face format", _has(CONFIG), _of_model),
-    Kind(
-        "the folder of a job that is not finished",
-        lambda it: NAME not in it.names and any(name.startswith(UNFINISHED) for name in it.names),
-        _of_unfinished,
-    ),
-    Kind("a tokenizer", lambda it: TOKENIZER_FILE in it.sizes and NAME not in it.names, _of_tokenizer),
-    Kind("an empty folder", lambda it: not it.names, _of_nothing),
-)
-"""The kinds of folders, in the order in which they are tried: a run may lie in a folder of `start`."""
+LINES: dict[str, Callable[[Folder], Iterator[str]]] = {
+    START: _of_start,
+    CHECKPOINT: _of_checkpoint,
+    RUN: _of_run,
+    SUITE: _of_suite,
+    TUNED: _of_finetuning,
+    MODEL: _of_model,
+    UNFINISHED_JOB: _of_unfinished,
+    TOKENIZER: _of_tokenizer,
+    EMPTY: _of_nothing,
+}
+"""What a folder of each kind holds, and what is next."""
 
 
 def results_inside(folder: Folder) -> Iterator[str]:
     """Yield a line for each folder inside that is one of ours, of the first MAX_LISTED, and how many more there are."""
     folders = sorted(name for name in folder.names - folder.sizes.keys() if not name.startswith("."))
     found = [(name, what_is(folder.at(name))) for name in folders[:MAX_LISTED]]
-    lines = [labeled(name, what) for name, what in found if what not in ("", "an empty folder")]
+    lines = [labeled(name, what) for name, what in found if what not in ("", EMPTY)]
     yield from lines
     if lines and len(folders) > MAX_LISTED:
         yield labeled("", f"and {len(folders) - MAX_LISTED:,} more folders")
