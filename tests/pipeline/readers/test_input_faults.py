@@ -373,7 +373,8 @@ def test_a_folder_is_read_without_what_is_not_text(command, tmp_path: Path, monk
     done = command(*shard, tmp_path / "out")
     assert done.returncode == 0 and "2 documents" in done.stdout, done.stderr
     assert done.stdout.splitlines()[1:] == [
-        "  left out: 1 x file that looks like XML (folder)",
+        "  left out: 1 x file that looks like XML (folder): extract its text first, for instance with the Python package "
+        "beautifulsoup4",
         "  left out: 2 x file that looks like an image (folder)",
         "  left out: 1 x file that looks like binary data (folder)",
         f"  listed one by one in {tmp_path / 'out' / 'rejected'}",
@@ -411,7 +412,7 @@ def test_a_folder_of_any_name_is_read_and_descriptions_in_it_are_left_out(comman
     done = command("shard", "--input", folder, "--output", tmp_path / "out", "--max_bad_ratio", 0)
     assert done.returncode == 0 and "1 document," in done.stdout, done.stderr
     assert "1 x file that looks like JSON over several lines (folder)" in done.stdout
-    assert "1 x file that looks like a JSON array (folder)" in done.stdout
+    assert "1 x file that looks like a JSON array (folder): write one object per line (jq -c '.[]'" in done.stdout
 
 
 def test_patterns_that_the_shell_expanded_are_read(command, tmp_path: Path) -> None:
