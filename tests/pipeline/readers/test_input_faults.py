@@ -373,8 +373,8 @@ def test_a_folder_is_read_without_what_is_not_text(command, tmp_path: Path, monk
     done = command(*shard, tmp_path / "out")
     assert done.returncode == 0 and "2 documents" in done.stdout, done.stderr
     assert done.stdout.splitlines()[1:] == [
-        "  left out: 1 x file that looks like XML (folder): extract its text first, for instance with the Python package "
-        "beautifulsoup4",
+        "  left out: 1 x file that looks like XML (folder): extract its text first, for instance with the Python "
+        "package beautifulsoup4",
         "  left out: 2 x file that looks like an image (folder)",
         "  left out: 1 x file that looks like binary data (folder)",
         f"  listed one by one in {tmp_path / 'out' / 'rejected'}",
