@@ -192,7 +192,7 @@ def run_steps(steps: list[Step], plan: Values, output: str) -> int:
         record.steps[step.name] = begun
         record.write()
         print(f"\n{title}\n$ {shlex.join(words)}", flush=True)
-        code = _run(words)
+        code, stopped = _run(words)
         if code:
             if code not in STOPPED:
                 _tell_failure(title, step, output)
@@ -200,6 +200,8 @@ def run_steps(steps: list[Step], plan: Values, output: str) -> int:
         begun.is_done, begun.replaces = True, False
         results[step.name] = _result_of(step, key, output)
         record.write()
+        if stopped:
+            return stopped
     return 0
 
 
@@ -221,14 +223,20 @@ def _set_aside(folder: str) -> str:
     return f"{folder}_before_{number}"
 
 
-def _run(words: list[str]) -> int:
-    """Run a command of ours to its end. Signals to this process alone are handed on; those of Ctrl-C reach both."""
+def _run(words: list[str]) -> tuple[int, int]:
+    """Run a command of ours. Return its exit code, and that for a signal to stop, which may have come at its end, or 0.
+
+    Signals to this process alone are handed on; those of Ctrl-C reach both.
+    """
     program = {"clozeline": [sys.executable, "-m", "clozeline"], "deepspeed": _launcher()}[words[0]]
     process = subprocess.Popen([*program, *words[1:]])
     # Ctrl-C ends this one, and so shows that the command got the signal, too. At the latest it ends with its stdin.
     witness = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
 
+    asked = [0]
+
     def hand_on(number: int, frame: object) -> None:
+        asked.append(128 + number)
         if number == signal.SIGTERM or not _ends(witness):
             process.send_signal(number)
 
@@ -239,7 +247,7 @@ def _run(words: list[str]) -> int:
         for number, handler in before:
             signal.signal(number, handler)
         witness.communicate()
-    return code if code >= 0 else 128 - code
+    return code if code >= 0 else 128 - code, asked[-1]
 
 
 def _ends(process: subprocess.Popen[bytes]) -> bool:
