@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any
 
-from pipeline.readers.columnar import open_arrow, open_parquet
+from pipeline.readers.columnar import open_arrow, open_parquet, without_times
 from pipeline.readers.inputs import FileRange
 from pipeline.readers.open import open_text
 from pipeline.readers.ranges import HEAD_BYTES, open_head, open_range
@@ -62,7 +62,7 @@ def _csv_rows(file_range: FileRange) -> Iterable[dict[str, Any]]:
 def _parquet_rows(file_range: FileRange) -> Iterable[dict[str, Any]]:
     with open_range(file_range.file) as opened:
         for batch in open_parquet(opened, file_range.display_path).iter_batches(batch_size=ROWS):
-            yield from batch.to_pylist()
+            yield from without_times(batch).to_pylist()
 
 
 def _arrow_rows(file_range: FileRange) -> Iterable[dict[str, Any]]:
@@ -71,7 +71,7 @@ def _arrow_rows(file_range: FileRange) -> Iterable[dict[str, Any]]:
         reader = open_arrow(opened, file_range.display_path, list(range(columns)))
         is_file = hasattr(reader, "num_record_batches")
         for batch in map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader:
-            yield from batch.slice(0, ROWS).to_pylist()
+            yield from without_times(batch.slice(0, ROWS)).to_pylist()
 
 
 ROWS_OF: dict[str, Callable[[FileRange], Iterable[dict[str, Any]]]] = {

@@ -93,6 +93,11 @@ def _is_text(kind: pa.DataType) -> bool:
     return any(is_type(kind) for is_type in _IS_TEXT)
 
 
+def without_times(rows: Any) -> Any:
+    """Return a batch or table without its columns of times, which Python has no type for if they are in nanoseconds."""
+    return rows.select([place for place, field in enumerate(rows.schema) if not pa.types.is_temporal(field.type)])
+
+
 def _listed(names: list[str]) -> str:
     listed = ", ".join(name[:_NAME_CHARACTERS] for name in names[:_LISTED_NAMES])
     further = len(names) - _LISTED_NAMES
@@ -171,6 +176,8 @@ def _decoded(data: bytes, row: int) -> tuple[str, Undecodable | None]:
 
 
 def _source_names(column: Any, default: str) -> list[str]:
+    if pa.types.is_temporal(column.type):
+        return [default] * len(column)
     values = [_as_string(value) for value in column.to_pylist()]
     return [value if isinstance(value, str) and value else default for value in values]
 

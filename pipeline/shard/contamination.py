@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from pipeline.near_duplicates.signatures import hash_words
+from pipeline.readers.columnar import without_times
 from pipeline.readers.csv_rows import DELIMITERS, TAB_SUFFIXES
 from pipeline.readers.encodings import UTF8, wide_encoding
 from pipeline.readers.formats import binary_kind
@@ -137,7 +138,7 @@ def texts_of(path: str) -> Iterator[str]:
             elif name.endswith((".parquet", ".arrow", ".feather")):
                 data = io.BytesIO(file.read())
                 table = pq.read_table(data) if name.endswith(".parquet") else feather.read_table(data)
-                yield from _strings(table.to_pylist())
+                yield from _strings(without_times(table).to_pylist())
             else:
                 lines = io.StringIO(_decoded(file.read(), shown), newline="")
                 yield from _strings(_rows(lines, name) if name.endswith((".csv", *TAB_SUFFIXES)) else lines)

@@ -6,6 +6,8 @@ import csv
 import gzip
 import io
 import json
+import subprocess
+import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -277,3 +279,25 @@ def test_json_takes_the_first_key_with_text(tmp_path: Path) -> None:
 def test_the_joined_text_counts_for_the_limit(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": ["12345", "1"], "b": ["12345", "2"]}), tmp_path / "x.parquet")
     assert shown(read(tmp_path / "x.parquet", "a,b", max_document_bytes=9)) == ["- record above 9 bytes", "1\n\n2"]
+
+
+def test_a_column_of_nanoseconds_is_no_fault_without_pandas() -> None:
+    """Python has no type for them, and pyarrow takes that of pandas, which a user may not have."""
+    program = """
+import sys
+
+class WithoutPandas:
+    def find_spec(name, *_):
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, WithoutPandas)
+import pyarrow as pa
+from pipeline.readers.columnar import batch_records
+from pipeline.readers.record import RecordOptions
+
+batch = pa.record_batch({"text": ["A b."], "source": pa.array([7], pa.timestamp("ns"))})
+print([record.source for record in batch_records(batch, ("text",), 0, "file", RecordOptions("text", "file"))])
+"""
+    printed = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    assert printed == "['file']\n"
