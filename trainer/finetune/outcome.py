@@ -109,9 +109,12 @@ def log_outcome(job: Job, results: list[SeedResult]) -> None:
 
 
 def shown(spread: Spread, seeds: int) -> str:
-    """Return a score as a log line shows it: the mean, and with several seeds the interval and the median."""
+    """Return a score as a log line shows it: the mean, and with several seeds their number and the median."""
     mean = with_interval(spread)
-    return mean if seeds == 1 else f"{mean} (95%, {seeds} seeds), median {spread['median']:.4f}"
+    if seeds == 1:
+        return mean
+    level = "" if spread["interval"] is None else "95%, "
+    return f"{mean} ({level}{seeds} seeds), median {spread['median']:.4f}"
 
 
 # ---- The report ----
@@ -163,7 +166,7 @@ def rows_of_scores(summary: dict[str, dict[str, Spread]], baseline: dict[str, di
             if baseline:
                 values.append(baseline[name][metric])
 
-            # A single seed has no interval.
+            # One or two seeds, and equal ones, have no interval.
             shown = ["-" if value is None else f"{value:.4f}" for value in values]
             rows.append([name, metric, *shown])
     return rows

@@ -19,8 +19,11 @@ METRICS_FILE = "metrics.jsonl"
 CONFIDENCE = 0.95
 """The probability that an interval contains the true mean."""
 
+FEWEST_OF_AN_INTERVAL = 3
+"""With two values the half-width is 13 standard errors, which are themselves hardly known."""
+
 Spread = dict[str, float | None]
-"""What a table shows of the values of several seeds, by name. A single seed has no interval: None."""
+"""What a table shows of the values of several seeds, by name. The interval may be None."""
 
 
 @dataclass(frozen=True)
@@ -84,15 +87,15 @@ def spread(values: Sequence[float]) -> Spread:
     """Return the mean of values, the half-width of its 95% interval, the median and the quartiles.
 
     The interval is Student's t interval for the mean of independent, roughly normal values ("Student", 1908, The
-    probable error of a mean), None for a single value. Its half-width is 4.3 standard errors with three seeds and 2.8
-    with five. It is not clipped to a metric's range. Quartiles are linearly interpolated.
+    probable error of a mean). Its half-width is 4.3 standard errors with three seeds and 2.8 with five. It is None for
+    fewer than three values and for equal ones, whose spread is no certainty. It is not clipped to a metric's range. Quartiles are linearly interpolated.
     """
     # The same as scipy.stats.t.ppf, but scipy.stats takes a second longer to import.
     from scipy.special import stdtrit
 
     count = len(values)
     interval = None
-    if count > 1:
+    if count >= FEWEST_OF_AN_INTERVAL and len(set(values)) > 1:
         standard_error = float(np.std(values, ddof=1)) / count**0.5
         interval = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2)) * standard_error
 
@@ -107,6 +110,6 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def with_interval(of_values: Spread) -> str:
-    """Return a mean as text, with the half-width of its 95% interval if there are several values."""
+    """Return a mean as text, with the half-width of its 95% interval if there is one."""
     mean = f"{of_values['mean']:.4f}"
     return mean if of_values["interval"] is None else f"{mean} ± {of_values['interval']:.4f}"

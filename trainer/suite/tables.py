@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from schemas.pages import render
-from trainer.finetune.results import with_interval
+from trainer.finetune.results import FEWEST_OF_AN_INTERVAL, with_interval
 from trainer.metrics.presentation import duration, shown_path
 from trainer.suite.suite_results import Cell
 
@@ -140,7 +140,7 @@ def score_row(names: list[str], cells: Sequence[Cell | None]) -> Row:
 
 
 def text_of(cell: Cell | None) -> str:
-    """Return a mean as text, with the half-width of its interval if there are several values, and perhaps GUESSING."""
+    """Return a mean as text, with the half-width of its interval if there is one, and perhaps GUESSING."""
     if cell is None or cell["spread"] is None:
         return DASH
 
@@ -156,13 +156,12 @@ def is_guessing(cell: Cell) -> bool:
 def best_position(cells: Sequence[Cell | None]) -> int | None:
     """Return the position of the cell whose interval lies above all others, None if there is no such cell.
 
-    A single value has no interval, so a row with such a cell has no best one.
+    A row with a cell without an interval has no best one.
     """
-    measured = [cell for cell in cells if cell is not None and len(cell["values"]) > 1]
-    if len(cells) < 2 or len(measured) < len(cells):
+    intervals = [interval_of(cell) for cell in cells if cell is not None and (cell["spread"] or {}).get("interval")]
+    if len(cells) < 2 or len(intervals) < len(cells):
         return None
 
-    intervals = [interval_of(cell) for cell in measured]
     best = max(range(len(cells)), key=lambda position: intervals[position][0])
     others = [high for position, (_, high) in enumerate(intervals) if position != best]
     return best if intervals[best][0] > max(others) else None
@@ -182,7 +181,9 @@ def legend(content: dict[str, Any]) -> str:
         return "Scores of minimal pairs, for which nothing is trained."
     if seeds == 1:
         return "Scores of a single seed. They say nothing about how much scores differ between seeds."
-    text = f"Mean of {seeds} seeds ± half of its 95% interval."
+    if seeds < FEWEST_OF_AN_INTERVAL:
+        return " ".join([f"Mean of {seeds} seeds, which are too few for an interval.", *shared_encoders(content["rows"])])
+    text = f"Mean of {seeds} seeds ± half of its 95% interval, except where all seeds have the same score."
     if len(labels_of(content)) > 1:
         text += " A score is marked where its interval lies above those of all others."
     return " ".join([text, *shared_encoders(content["rows"])])

@@ -169,7 +169,7 @@ def test_a_mark_means_that_no_interval_touches() -> None:
     marked = 0
     for _ in range(300):
         centers = [rng.uniform(-1, 1) for _ in range(rng.randint(2, 4))]
-        cells = [cell(*(rng.gauss(center, 0.05) for _ in range(rng.randint(2, 5)))) for center in centers]
+        cells = [cell(*(rng.gauss(center, 0.05) for _ in range(rng.randint(3, 5)))) for center in centers]
         above = []
         for position, one in enumerate(cells):
             others = cells[:position] + cells[position + 1 :]
@@ -180,9 +180,10 @@ def test_a_mark_means_that_no_interval_touches() -> None:
     assert 50 < marked < 250
 
 
-def test_one_seed_marks_nothing() -> None:
-    for cells in ([cell(0.1), cell(0.9)], [cell(0.1, 0.1), cell(0.9)], [cell(0.1, 0.1), None], [cell(0.1, 0.1)]):
+def test_one_or_two_seeds_mark_nothing() -> None:
+    for cells in ([cell(0.1), cell(0.9)], [cell(0.1, 0.1), cell(0.9)], [cell(0.1, 0.2), cell(0.8, 0.9)], [cell(0.1, 0.2, 0.3), None]):
         assert best_position(cells) is None
+    assert "Mean of 2 seeds, which are too few for an interval." in markdown(content(seeds=2))
 
 
 def test_the_average_is_over_tasks_seed_by_seed() -> None:
