@@ -30,8 +30,14 @@ from trainer.metrics.presentation import duration, keep_running, shown_path
 
 REPORT_FILE = "report.html"
 
-SPREAD_COLUMNS = ("mean", "interval", "lower_quartile", "median", "upper_quartile")
-"""The columns of the table of scores, by the names that results.json has for them."""
+STATISTICS = {
+    "mean": "mean",
+    "95% ±": "interval",
+    "lower quartile": "lower_quartile",
+    "median": "median",
+    "upper quartile": "upper_quartile",
+}
+"""The columns of the table of scores, and their keys in results.json."""
 
 PIPELINES = {
     "sentence": "text-classification",
@@ -125,7 +131,7 @@ def report(results: dict[str, Any], task: str) -> str:
     main, seeds, data = results["metrics"][0], results["seeds"], results["data"]
     drawn = [
         chart_of("Loss on the training set, mean of each epoch", seeds, "loss"),
-        chart_of(f"{main} on the dev set, after each epoch", seeds, main),
+        chart_of(f"Dev set: {main} after each epoch", seeds, main),
     ]
 
     return render(
@@ -135,7 +141,7 @@ def report(results: dict[str, Any], task: str) -> str:
         results=results,
         encoder=shown_path(results["encoder"]),
         figures=figures(results),
-        scores=rows_of_scores(results["summary"], results["baseline"]),
+        scores=table_of_scores(results),
         sets=[[name, f"{size:,}", shown_files(data, name)] for name, size in data["examples"].items()],
         labels=shown_labels(data["labels"]),
         charts=[chart for chart in drawn if chart is not None],
@@ -157,18 +163,21 @@ def figures(results: dict[str, Any]) -> dict[str, str]:
     return scores | {"seeds": str(len(seeds)), "time": duration(sum(seed["seconds"] for seed in seeds))}
 
 
-def rows_of_scores(summary: dict[str, dict[str, Spread]], baseline: dict[str, dict[str, float]]) -> list[list[str]]:
-    """Return a row for each set and metric: set, metric, SPREAD_COLUMNS, and the baseline's score if there is one."""
-    rows = []
+def table_of_scores(results: dict[str, Any]) -> list[list[str]]:
+    """Return the columns, then a row for each set and metric: STATISTICS, and the baseline's score if there is one.
+
+    Of one seed there is the mean alone; the column of intervals is left out where no score has one.
+    """
+    summary, baseline = results["summary"], results["baseline"]
+    spreads = [spread for scores in summary.values() for spread in scores.values()]
+    columns = STATISTICS if len(results["seeds"]) > 1 else {"score": "mean"}
+    columns = {name: key for name, key in columns.items() if any(spread[key] is not None for spread in spreads)}
+
+    rows = [["set", "metric", *columns, *(["always the most frequent label"] if baseline else [])]]
     for name, scores in summary.items():
         for metric, spread in scores.items():
-            values = [spread[column] for column in SPREAD_COLUMNS]
-            if baseline:
-                values.append(baseline[name][metric])
-
-            # One or two seeds, and equal ones, have no interval.
-            shown = ["-" if value is None else f"{value:.4f}" for value in values]
-            rows.append([name, metric, *shown])
+            values = [spread[key] for key in columns.values()] + ([baseline[name][metric]] if baseline else [])
+            rows.append([name, metric, *("-" if value is None else f"{value:.4f}" for value in values)])
     return rows
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from math import isfinite
 from pathlib import PurePath
@@ -34,7 +35,13 @@ def shown_path(path: str) -> str:
     if "://" in path:
         url = urlsplit(path)
         return url._replace(netloc=url.netloc.rpartition("@")[2], query="", fragment="").geturl()
-    return "/".join(PurePath(path).parts[-2:]) if PurePath(path).is_absolute() else path
+    return "/".join(PurePath(path).parts[1:][-2:]) if PurePath(path).is_absolute() else path
+
+
+def shown_name(path: str) -> str:
+    """Return the name of a folder or URL with that of its parent, since many runs lie in a folder called run."""
+    absolute = path if "://" in path else os.path.abspath(path)
+    return "/".join(PurePath(shown_path(absolute)).parts[-2:])
 
 
 def duration(seconds: float) -> str:

@@ -20,7 +20,7 @@ from trainer.metrics.curves import charts_over_hours, run_charts
 from trainer.metrics.figures import facts, known_figures, verdict
 from trainer.metrics.log import CAUSE, METRICS_FILE, Metrics, is_evaluation
 from trainer.metrics.plateau import ADVICE
-from trainer.metrics.presentation import or_dash
+from trainer.metrics.presentation import or_dash, shown_name
 from trainer.metrics.ranks import RankReport, ratio_to_median
 from trainer.metrics.run_record import RunRecord, read_record
 
@@ -50,7 +50,7 @@ def report(record: RunRecord, page_folder: str, refresh: int | None = None) -> s
     return render(
         "trainer.metrics",
         "report.html",
-        title=Path(record.run).name or Path.cwd().name,
+        title=shown_name(record.run),
         refresh=refresh,
         resumed_at=record.resumed_at,
         figures=known_figures(record),
