@@ -166,12 +166,11 @@ def figures(results: dict[str, Any]) -> dict[str, str]:
 def table_of_scores(results: dict[str, Any]) -> list[list[str]]:
     """Return the columns, then a row for each set and metric: STATISTICS, and the baseline's score if there is one.
 
-    Of one seed there is the mean alone; the column of intervals is left out where no score has one.
+    Where no score has an interval, the median and the quartiles say no more than the mean, which then stands alone.
     """
     summary, baseline = results["summary"], results["baseline"]
     spreads = [spread for scores in summary.values() for spread in scores.values()]
-    columns = STATISTICS if len(results["seeds"]) > 1 else {"score": "mean"}
-    columns = {name: key for name, key in columns.items() if any(spread[key] is not None for spread in spreads)}
+    columns = STATISTICS if any(spread["interval"] is not None for spread in spreads) else {"mean": "mean"}
 
     rows = [["set", "metric", *columns, *(["always the most frequent label"] if baseline else [])]]
     for name, scores in summary.items():

@@ -151,7 +151,7 @@ def _differences(records: Sequence[RunRecord]) -> list[Row]:
     rows = [Row(key, [_cell(one.get(key)) for one in recipes], []) for key in keys]
     for name in ("pairs", "vocabulary"):
         found = [getattr(record.starts[-1], name) if record.starts else "-" for record in records]
-        rows.append(Row(f"fingerprint of the {name}", [fingerprint[:12] or "-" for fingerprint in found], []))
+        rows.append(Row(f"fingerprint of the {name}", [fingerprint[:8] or "-" for fingerprint in found], []))
     return [row for row in rows if len(set(row.cells)) > 1]
 
 
