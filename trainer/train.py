@@ -17,6 +17,7 @@ from deepspeed import DeepSpeedEngine
 
 from schemas.errors import ClozelineError
 from schemas.manifest import read_manifest
+from schemas.text_facts import facts_of
 from trainer.anomaly import AnomalyGuard
 from trainer.attention_choice import FLASH, attention_of
 from trainer.banner import announce_training
@@ -361,7 +362,7 @@ def open_metrics(
         write_history(run.folder, state.changes)
         if state.step < context.last_step:
             model = meta_model(encoder_shape(phase.recipe.model, folders[0].vocabulary.size))
-            facts = {
+            facts: dict[str, Any] = {
                 "ranks": dist.get_world_size(),
                 "parameters": count_parameters(model),
                 "pass_tokens": sum(folder.manifest.totals["tokens"] for folder in folders),
@@ -369,7 +370,10 @@ def open_metrics(
                 "vocabulary": folders[0].vocabulary.fingerprint,
             }
             if phase.recipe.evaluation.pairs is not None:
-                facts["held_out"] = read_manifest(phase.recipe.evaluation.pairs, "pairs").fingerprint
+                held_out = read_manifest(phase.recipe.evaluation.pairs, "pairs")
+                text = facts_of(held_out.statistics)
+                facts |= {"held_out": held_out.fingerprint, "held_out_rows": held_out.totals["rows"]}
+                facts["held_out_documents"] = None if text is None else text.documents
             note_start(run.folder, state, evaluated, **facts)
             announce_training(phase, folders, model, state.step, known_length(context))
         mfu = mfu_of_one_token(phase.recipe, folders, dist.get_world_size())

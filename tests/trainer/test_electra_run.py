@@ -155,7 +155,8 @@ def test_an_export_has_two_models(unbroken: Path, tmp_path: Path) -> None:
     place = inputs["input_ids"][0].tolist().index(tokenizer.mask_token_id)
     assert best["token"] == int(logits_TV[place].argmax())
     card = (hf / "README.md").read_text()
-    assert "subfolder `generator`" in card and "| rtd_accuracy |" in card and "fill-mask" not in card
+    assert "subfolder `generator`" in card and "fill-mask" not in card and "fills in" not in card
+    assert "| accuracy of replaced-token detection |" in card
 
 
 def loaded(auto_class: Any, folder: Path) -> Any:

@@ -117,8 +117,7 @@ def _fill(unfinished: Path, output: str, folder: str, steps: Sequence[int], writ
 
     parts = parts_of(model)
     tokenizer = tokenizer_files(vocabulary_folder, model.shape)
-    averaged = steps if writing.average > 1 else ()
-    card = model_card(folder, checkpoints[-1], recipe, averaged, writing)
+    card = model_card(folder, recipe, steps, output, writing)
     with write_errors(output, unfinished, model):
         for part in parts:
             files = tokenizer | {"config.json": _config_json(part.model, vocabulary)}

@@ -9,13 +9,18 @@ from __future__ import annotations
 import contextlib
 import html
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from tokenizers import Tokenizer
+
 from schemas.pages import render_markdown
 from schemas.text_facts import TextFacts
+from schemas.vocabulary import VOCABULARY_FOLDER
+from trainer.checkpoint.format import checkpoint_path
 from trainer.checkpoint.state import read_state
 from trainer.checkpoint.text_facts import read_text_facts
 from trainer.config.record import public_changes, public_recipe, shown_value
@@ -23,7 +28,9 @@ from trainer.config.schema import Recipe
 from trainer.export.request import Writing
 from trainer.logs import logger
 from trainer.metrics.log import Figures, is_evaluation, read_lines, skipped_note
-from trainer.metrics.sums import REPLACED_TOKEN_NAMES
+from trainer.metrics.presentation import counted, duration, shown_path
+from trainer.metrics.run_record import read_blanks
+from trainer.metrics.starts import Start, read_starts
 from trainer.models.families import FAMILIES
 from trainer.models.hf_config import ARCHITECTURES, AUTO_CLASSES
 
@@ -34,53 +41,76 @@ PIPELINES = {"AutoModelForCausalLM": "text-generation"}
 LANGUAGE_CODE = re.compile("[a-z]{2,3}")
 """ISO 639, which the Hub knows languages by."""
 
-SHOWN = ("loss", "mlm_loss", "mlm_accuracy", "pair_loss", "pair_accuracy", *REPLACED_TOKEN_NAMES, "tokens_per_second")
-"""The training metrics on the card, in order."""
-
-SHOWN_OF_EVALUATIONS = (
-    "eval_mlm_loss",
-    "eval_mlm_loss_masked",
-    "eval_mlm_accuracy",
-    "eval_unigram_loss",
-    "eval_pair_loss",
-    "eval_pair_accuracy",
-    *(f"eval_{name}" for name in REPLACED_TOKEN_NAMES),
+_LANGUAGE_NAMES = (
+    "ar=Arabic bn=Bengali cs=Czech da=Danish de=German el=Greek en=English es=Spanish fa=Persian fi=Finnish fr=French "
+    "he=Hebrew hi=Hindi hu=Hungarian id=Indonesian it=Italian ja=Japanese ko=Korean la=Latin nl=Dutch no=Norwegian "
+    "pl=Polish pt=Portuguese ro=Romanian ru=Russian sv=Swedish sw=Swahili ta=Tamil th=Thai tr=Turkish uk=Ukrainian "
+    "ur=Urdu vi=Vietnamese zh=Chinese"
 )
-"""The metrics of held-out pairs on the card, in order. eval_unigram_loss is the loss of word frequencies alone."""
+LANGUAGES = {code: name for code, _, name in (pair.partition("=") for pair in _LANGUAGE_NAMES.split())}
+"""Names for the title. A language without one is named by its code."""
+
+PUBLISHED = {"Roberta": "RoBERTa", "Albert": "ALBERT", "Electra": "ELECTRA", "Esm": "ESM", "Gte": "GTE"}
+"""How papers spell architectures that transformers spells otherwise, besides Bert."""
+
+METRICS = {
+    "loss": "loss",
+    "mlm_loss": "masked LM loss",
+    "mlm_loss_masked": "loss at [MASK]",
+    "mlm_accuracy": "accuracy of predicted tokens",
+    "unigram_loss": "loss of word frequencies alone",
+    "pair_loss": "pair loss",
+    "pair_accuracy": "pair accuracy",
+    "rtd_loss": "loss of replaced-token detection",
+    "rtd_accuracy": "accuracy of replaced-token detection",
+    "replaced_fraction": "tokens that were replaced",
+    "tokens_per_second": "tokens per second",
+}
+"""The metrics on the card, in order, and their names there. Those of held-out pairs begin with "eval_"."""
+
+BLANKS = 4
+"""The most sentences with blanks on the card. The first one is that of word frequencies alone."""
 
 
 @dataclass(frozen=True)
 class LastMetrics:
     """The last metrics logged up to a step, or a note that says why there are none.
 
-    step: of the training metrics, `figures`. evaluated: the step of the last evaluation up to then; 0 if there is none.
+    step: of the training metrics, `figures`, as texts by name. evaluated: the step of the last evaluation up to then; 0
+    if there is none.
     """
 
     step: int = 0
-    figures: dict[str, float] = field(default_factory=dict)
+    figures: dict[str, str] = field(default_factory=dict)
     evaluated: int = 0
-    held_out: dict[str, float] = field(default_factory=dict)
+    held_out: dict[str, str] = field(default_factory=dict)
     note: str = ""
 
 
 def model_card(
-    run: str, checkpoint: Path, recipe: Recipe, averaged: Sequence[int] = (), writing: Writing | None = None
+    run: str, recipe: Recipe, steps: Sequence[int], output: str = "hf", writing: Writing | None = None
 ) -> str:
     """Return the card, as Markdown, of one checkpoint of a run. Raises CheckpointError if its state cannot be read.
 
-    run: the local folder. averaged: the steps whose weights were averaged; empty if only the checkpoint's are exported.
+    run: the local folder. steps: the one of the checkpoint, after those whose weights are averaged with its own.
     """
     writing = writing or Writing()
-    state = read_state(checkpoint)
+    state = read_state(Path(checkpoint_path(run, steps[-1])))
+    averaged = steps if len(steps) > 1 else ()
+    starts = [start for start in read_starts(run) if start.step < state.step]
+    # Sentences of a text do not go to the Hub unseen.
+    blanks = None if averaged or writing.repository else read_blanks(run)
     # Fingerprints identify the content that the model was trained on without naming a path.
     pairs = list(dict.fromkeys([*state.earlier_data, *state.identity["data"]]))
     texts = texts_of(run, pairs)
+    languages = languages_of(texts)
     return render_markdown(
         "trainer.export",
         TEMPLATE,
         family=recipe.model.family,
-        layers=recipe.model.num_hidden_layers,
-        width=recipe.model.hidden_size,
+        title=title_of(recipe, languages),
+        name=writing.repository or shown_path(output),
+        is_causal=recipe.objective.kind == "clm",
         architecture=ARCHITECTURES[recipe.model.family],
         has_generator=FAMILIES[recipe.model.family].replaced_tokens,
         has_pair_head=FAMILIES[recipe.model.family].pair_head,
@@ -89,9 +119,17 @@ def model_card(
         averaged=averaged,
         max_steps=recipe.run.max_steps,
         tokens=state.tokens,
+        time=duration(state.seconds),
+        machines=list(dict.fromkeys(f"{counted(start.ranks, 'rank')}, {start.machine}" for start in starts)),
+        start=starts[-1] if starts else None,
+        longest=recipe.model.max_position_embeddings,
+        reading=reading_of(run),
+        passes=passes_of(state.tokens, starts) if len(pairs) == 1 else None,
+        masked=list({name: None for text in texts for name, _ in text.cleaning if name.endswith("masked")}),
+        blanks=blanks.filled[:BLANKS] if blanks and blanks.step == state.step else [],
         origin=origin_of(recipe),
         texts=texts,
-        languages=languages_of(texts),
+        languages=languages,
         writing=writing,
         versions=versions(),
         cell=cell,
@@ -102,6 +140,38 @@ def model_card(
         changes=public_changes(state.changes),
         shown=shown_value,
     )
+
+
+def title_of(recipe: Recipe, languages: Sequence[str]) -> str:
+    """Return what a model is. Example: `English masked language model, ModernBERT, 2 layers of 128`."""
+    family = recipe.model.family
+    kind = "masked language model"
+    if FAMILIES[family].replaced_tokens:
+        kind = "detector of replaced tokens"
+    elif FAMILIES[family].two_streams or recipe.objective.kind == "clm":
+        kind = "permutation language model" if FAMILIES[family].two_streams else "causal language model"
+
+    names = [LANGUAGES.get(code, code) for code in languages]
+    before = " and ".join(names) if len(names) < 3 else f"Multilingual ({len(names)} languages)"
+    name = re.sub("For.*|LMHeadModel", "", ARCHITECTURES[family])
+    name = PUBLISHED.get(name, name.replace("Bert", "BERT"))
+    size = f"{recipe.model.num_hidden_layers} layers of {recipe.model.hidden_size}"
+    title = f"{before} {kind}, {name}, {size}".strip()
+    return title[0].upper() + title[1:]
+
+
+def passes_of(tokens: int, starts: Sequence[Start]) -> float | None:
+    """Return how often a run has gone through its pairs, None if it did not note their size."""
+    size = starts[-1].pass_tokens if starts else None
+    return tokens / size if size else None
+
+
+def reading_of(run: str) -> str:
+    """Return what the run's tokenizer does with letters before it cuts words, in a sentence."""
+    normalizer = Tokenizer.from_file(str(Path(run, VOCABULARY_FOLDER, "tokenizer.json"))).normalizer
+    letter = unicodedata.normalize("NFD", normalizer.normalize_str("É") if normalizer else "É")
+    case = "Capital letters become small" if "e" in letter else "Capital and small letters differ"
+    return f"{case}, and accents {'stay' if len(letter.strip()) > 1 else 'are dropped'}."
 
 
 def origin_of(recipe: Recipe) -> str:
@@ -156,10 +226,18 @@ def last_metrics(run: str, step: int) -> LastMetrics:
 
     trained = next((line for line in lines if not is_evaluation(line)), {})
     evaluation = next((line for line in lines if is_evaluation(line)), {})
-    held_out = _present(evaluation, SHOWN_OF_EVALUATIONS)
-    return LastMetrics((trained or evaluation)["step"], _present(trained, SHOWN), evaluation.get("step", 0), held_out)
+    step, evaluated = (trained or evaluation)["step"], evaluation.get("step", 0)
+    return LastMetrics(step, _shown(trained, ""), evaluated, _shown(evaluation, "eval_"))
 
 
-def _present(line: Figures, names: Sequence[str]) -> dict[str, float]:
-    """Return those of the named metrics that a line has a number for, in the order of the names."""
-    return {name: number for name in names if (number := line.get(name)) is not None}
+def _shown(line: Figures, prefix: str) -> dict[str, str]:
+    """Return the METRICS that a line has numbers for, as texts by name. What equals the masked LM loss is left out."""
+    found = {name: _text_of(name, number) for name in METRICS if (number := line.get(prefix + name)) is not None}
+    same = [name for name in ("loss", "mlm_loss_masked") if found.get(name) == found.get("mlm_loss")]
+    return {METRICS[name]: text for name, text in found.items() if name not in same}
+
+
+def _text_of(name: str, number: float) -> str:
+    if name == "tokens_per_second":
+        return f"{number:,.0f}"
+    return f"{number:.3f}" if name.endswith(("loss", "masked")) else f"{number:.1%}"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
+from huggingface_hub import metadata_load
 
 from schemas import storage
 from schemas.charts import COLORS, Chart, Line, chart, short
@@ -206,6 +207,9 @@ def model_card(job: Job, best: SeedResult, results: dict[str, Any]) -> str:
         "model_card.md.jinja",
         task=job.task,
         family=read_config(job.folder).model_type,
+        name=shown_path(str(job.output / MODEL_FOLDER)),
+        encoder=shown_path(job.folder),
+        header={} if job.random_weights else header_of(job.folder),
         model_class=job.kind.model_class,
         pipeline=PIPELINES[job.task.kind],
         best=best,
@@ -213,6 +217,15 @@ def model_card(job: Job, best: SeedResult, results: dict[str, Any]) -> str:
         labels=[(in_cell(label), count) for label, count in results["data"]["labels"].items()],
         training=tomli_w.dumps({name: table for name, table in values.items() if table}).strip(),
     )
+
+
+def header_of(folder: str) -> dict[str, Any]:
+    """Return `language` and `license` of the card of an encoder, as far as it has them."""
+    try:
+        header = metadata_load(Path(folder, "README.md")) or {}
+    except Exception:  # no card, or one whose YAML the Hub would not read either
+        return {}
+    return {key: header[key] for key in ("language", "license") if isinstance(header.get(key), str | list)}
 
 
 def in_cell(text: str) -> str:

@@ -88,7 +88,8 @@ def spread(values: Sequence[float]) -> Spread:
 
     The interval is Student's t interval for the mean of independent, roughly normal values ("Student", 1908, The
     probable error of a mean). Its half-width is 4.3 standard errors with three seeds and 2.8 with five. It is None for
-    fewer than three values and for equal ones, whose spread is no certainty. It is not clipped to a metric's range. Quartiles are linearly interpolated.
+    fewer than three values and for equal ones, whose spread is no certainty. It is not clipped to a metric's range.
+    Quartiles are linearly interpolated.
     """
     # The same as scipy.stats.t.ppf, but scipy.stats takes a second longer to import.
     from scipy.special import stdtrit

@@ -125,7 +125,7 @@ def read_record(run: str, copy: str | None = None) -> RunRecord:
         starts,
         ranks=read_ranks(folder),
         best=best_step(run),
-        blanks=_blanks(folder),
+        blanks=read_blanks(folder),
     )
 
 
@@ -153,7 +153,8 @@ def _changes(folder: str) -> list[RecipeChange]:
         return []
 
 
-def _blanks(folder: str) -> Blanks | None:
+def read_blanks(folder: str) -> Blanks | None:
+    """Return what RUN/blanks.json has, None without a sound one."""
     try:
         return Blanks.model_validate_json(Path(folder, BLANKS_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -39,7 +39,8 @@ class Start(BaseModel):
 
     time: seconds since 1970. step, seconds: of training, before this start. is_evaluated: whether the evaluation of
     `step`, if there is one, was made before. folder: the working directory. pass_tokens: those of the pairs, without
-    padding. pairs, held_out, vocabulary: fingerprints. resumed_at: the steps after which the run was resumed so far.
+    padding. pairs, held_out, vocabulary: fingerprints. held_out_documents: None if their pairs do not say.
+    resumed_at: the steps after which the run was resumed so far.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -57,6 +58,8 @@ class Start(BaseModel):
     pass_tokens: int | None = None
     pairs: str = ""
     held_out: str = ""
+    held_out_rows: int | None = None
+    held_out_documents: int | None = None
     vocabulary: str = ""
     resumed_at: list[int] = []
 

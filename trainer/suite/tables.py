@@ -182,7 +182,9 @@ def legend(content: dict[str, Any]) -> str:
     if seeds == 1:
         return "Scores of a single seed. They say nothing about how much scores differ between seeds."
     if seeds < FEWEST_OF_AN_INTERVAL:
-        return " ".join([f"Mean of {seeds} seeds, which are too few for an interval.", *shared_encoders(content["rows"])])
+        return " ".join(
+            [f"Mean of {seeds} seeds, which are too few for an interval.", *shared_encoders(content["rows"])]
+        )
     text = f"Mean of {seeds} seeds ± half of its 95% interval, except where all seeds have the same score."
     if len(labels_of(content)) > 1:
         text += " A score is marked where its interval lies above those of all others."

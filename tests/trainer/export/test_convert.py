@@ -101,7 +101,14 @@ def test_the_card_tells_data_metrics_and_recipe(trained, tmp_path: Path, pairs: 
         "2 of 4 steps",
         f"`{fingerprint}`",
         "| at step 2 |",
-        "| mlm_loss |",
+        "| masked LM loss |",
+        "# English masked language model, BERT, 2 layers of 64\n",
+        " steps on ",
+        " parameters.\n",
+        f'from_pretrained("{tmp_path.name}/hf")',
+        "- All that it knows is from ",
+        "in this one, so the model may repeat both.\n",
+        "- Capital letters become small, and accents are dropped.\n",
         "BertForPreTraining",
         "hidden_size = 64",
         "| source (licenses are not stated) | documents |\n|---|---|\n| s0 |",
@@ -119,7 +126,7 @@ def test_the_card_names_the_origin_and_the_data_of_all_phases(trained, tmp_path:
         json.dumps(state | {"earlier_data": ["ab" * 16, *state["identity"]["data"]]})
     )
 
-    card = model_card(str(run), checkpoint, recipe)
+    card = model_card(str(run), recipe, [4])
     assert "It began with the weights of `minilm`." in card and "/home/me" not in card
     rows = [line for line in card.splitlines() if line.startswith("| pairs |")]
     assert rows == [f"| pairs | `{fingerprint}` |" for fingerprint in ("ab" * 16, *state["identity"]["data"])]
@@ -155,6 +162,10 @@ def test_the_card_names_the_corpora_and_their_licenses(trained, tmp_path: Path, 
 def test_the_card_has_the_last_evaluation_up_to_its_step(trained, tmp_path: Path) -> None:
     run = Path(shutil.copytree(trained["bert"], tmp_path / "run"))
     assert last_metrics(str(run), 4).held_out == {}
+    start = json.loads((run / "starts.jsonl").read_text())
+    held_out = {"held_out_rows": 1234, "held_out_documents": 56, "machine": "Lovelace 1"}
+    (run / "starts.jsonl").write_text(json.dumps(start | held_out))
+    (run / "blanks.json").write_text('{"step": 4, "filled": [["The ____ | sees.", "cat 99%"]]}')
 
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     for line in lines:
@@ -162,11 +173,15 @@ def test_the_card_has_the_last_evaluation_up_to_its_step(trained, tmp_path: Path
     (run / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     found = last_metrics(str(run), 3)
     assert found.step == found.evaluated == 2
-    assert found.held_out == {"eval_mlm_loss": 5.0}
+    assert found.held_out == {"masked LM loss": "5.000"}
 
     export(str(run), str(tmp_path / "hf"), 4)
     card = (tmp_path / "hf" / "README.md").read_text()
-    assert "## On held-out pairs\n\n| at step 4 | |\n|---|---|\n| eval_mlm_loss | 3 |\n" in card
+    assert "## On held-out pairs\n\nFrom 56 documents in 1,234 rows that were not trained on.\n\n" in card
+    assert "| at step 4 | |\n|---|---|\n| masked LM loss | 3.000 |\n" in card
+    assert "on 1 rank, Lovelace 1.\n" in card and "| The ____ \\| sees. | cat 99% |\n" in card
+    to_the_hub = model_card(str(run), load_recipe(str(run / "recipe.toml"), []), [4], writing=Writing(repository="a/b"))
+    assert 'from_pretrained("a/b")' in to_the_hub and "sees" not in to_the_hub
 
 
 def test_a_folder_that_computes_something_else_is_not_published(trained, tmp_path: Path, monkeypatch) -> None:

@@ -4,29 +4,34 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 import yaml
 
 from tests.trainer.finetune.tasks import write_task
-from trainer.finetune.outcome import PIPELINES, in_cell
+from trainer.finetune.outcome import PIPELINES, header_of, in_cell
 
 
 def card_of(finetune, encoder, task: Path, *flags: str) -> str:
     output = task.parent / "out"
-    done = finetune(encoder("bert"), task, output, "--set", "training.epochs=1", *flags)
+    folder = Path(shutil.copytree(encoder("bert"), task.parent / "encoder"))
+    (folder / "README.md").write_text("---\nlanguage:\n- en\nlicense: mit\nx: 1\n---\n# E\n")
+    done = finetune(folder, task, output, "--set", "training.epochs=1", *flags)
     assert done.returncode == 0, done.stderr
     return (output / "hf/README.md").read_text()
 
 
 @pytest.mark.parametrize("kind", ["sentence", "pair", "choice", "tags", "span"])
-def test_it_has_the_scores_and_how_to_load_the_model(finetune, encoder, tmp_path: Path, kind: str) -> None:
+def test_it_has_the_scores_and_how_to_load_the_model(finetune, encoder, tmp_path: Path, monkeypatch, kind: str) -> None:
     card = card_of(finetune, encoder, write_task(tmp_path, kind))
     results = json.loads((tmp_path / "out/results.json").read_text())
 
     front_matter = yaml.safe_load(card.split("---")[1])
-    assert front_matter == {"library_name": "transformers", "pipeline_tag": PIPELINES[kind], "tags": ["bert"]}
+    of_task = {"library_name": "transformers", "pipeline_tag": PIPELINES[kind], "tags": ["bert"]}
+    assert front_matter == {"language": ["en"], "license": "mit"} | of_task
+    assert f"The encoder `{tmp_path.name}/encoder`, of the family bert" in card
     assert "\n\n\n" not in card and str(tmp_path) not in card  # paths are private
 
     [seed] = results["seeds"]
@@ -41,15 +46,18 @@ def test_it_has_the_scores_and_how_to_load_the_model(finetune, encoder, tmp_path
 
     [code] = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
     loaded: dict[str, object] = {}
-    exec(code.replace("FOLDER", str(tmp_path / "out/hf")), loaded)
+    monkeypatch.chdir(tmp_path)
+    exec(code, loaded)
     assert type(loaded["model"]).__name__.startswith("BertFor")
 
 
-def test_a_label_stays_in_its_cell() -> None:
+def test_a_label_stays_in_its_cell_and_a_damaged_header_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("---\nlicense: [\n---\n")
+    assert header_of(str(tmp_path)) == {}
     assert in_cell("a|b\nc") == "a\\|b c"
 
 
 def test_random_first_weights_and_arguments_of_trainer_are_told(finetune, encoder, tmp_path: Path) -> None:
     flags = ("--random_weights", "--set", "trainer.max_grad_norm=0.5")
     card = card_of(finetune, encoder, write_task(tmp_path, "span"), *flags)
-    assert "with random first weights" in card and "[trainer]\nmax_grad_norm = 0.5" in card
+    assert "with random first weights" in card and "license" not in card and "[trainer]\nmax_grad_norm = 0.5" in card

@@ -181,7 +181,8 @@ def test_a_mark_means_that_no_interval_touches() -> None:
 
 
 def test_one_or_two_seeds_mark_nothing() -> None:
-    for cells in ([cell(0.1), cell(0.9)], [cell(0.1, 0.1), cell(0.9)], [cell(0.1, 0.2), cell(0.8, 0.9)], [cell(0.1, 0.2, 0.3), None]):
+    three = cell(0.1, 0.2, 0.3)
+    for cells in ([cell(0.1), cell(0.9)], [cell(0.1, 0.2), cell(0.8, 0.9)], [three, cell(0.9)], [three, None], [three]):
         assert best_position(cells) is None
     assert "Mean of 2 seeds, which are too few for an interval." in markdown(content(seeds=2))
 
