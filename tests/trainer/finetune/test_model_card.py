@@ -17,7 +17,7 @@ from trainer.finetune.outcome import PIPELINES, header_of, in_cell
 def card_of(finetune, encoder, task: Path, *flags: str) -> str:
     output = task.parent / "out"
     folder = Path(shutil.copytree(encoder("bert"), task.parent / "encoder"))
-    (folder / "README.md").write_text("---\nlanguage:\n- en\nlicense: mit\nx: 1\n---\n# E\n")
+    (folder / "README.md").write_text("---\nlanguage:\n- en\nlicense: mit\n---\n# E\n")
     done = finetune(folder, task, output, "--set", "training.epochs=1", *flags)
     assert done.returncode == 0, done.stderr
     return (output / "hf/README.md").read_text()
