@@ -116,23 +116,23 @@ def test_one_command_goes_all_the_way_and_a_change_repeats_what_depends_on_it(fo
     again = run(*start)
     assert again.returncode == 0 and again.stdout.count("done before") == 1, again.stdout
     assert "train: done before" in again.stdout and "8 files" in Path("out/hf/README.md").read_text()
+    assert json.loads(Path("out/vocab/manifest.json").read_text())["options"]["size"] == 320
 
-    change("size = 320", "size = 180")
+    change('"run.max_steps" = 12', '"run.max_steps" = 8')
     changed = run(*start)
     assert changed.returncode == 0, changed.stdout + changed.stderr
-    assert changed.stdout.count("done before") == 1 and "shard: done before" in changed.stdout
+    assert changed.stdout.count("done before") == 4 and "pairs: done before" in changed.stdout
     assert "the earlier run is kept as out/run_before_1" in changed.stdout
-    assert json.loads(Path("out/vocab/manifest.json").read_text())["options"]["size"] == 180
 
     (folder / "more.txt").write_text("A new document with a few words.\n")
     shutil.rmtree("out/hf")
-    change('"run.max_steps" = 12', '"run.max_steps" = 1')
+    change('"run.max_steps" = 8', '"run.max_steps" = 1')
     failed = run(*start)
     assert failed.returncode == 2 and "toml, [train]: " in failed.stderr and "warmup_steps" in failed.stderr
     assert failed.stdout == ""
 
     change('"run.max_steps" = 1\n', '"run.max_steps" = 12\n')
-    change("size = 180", "size = 6")
+    change("size = 320", "size = 6")
     failed = run(*start)
     assert failed.returncode == 3 and "cannot hold the alphabet" in failed.stderr
     assert (
