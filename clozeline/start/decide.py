@@ -46,6 +46,7 @@ LARGEST_SHARE = 0.2  # that is held out
 CPU_RECIPES = ((0.75, "cpu_minutes"), (5.0, "cpu_hour"))
 """(hours, recipe) up to which the recipe is the one for a CPU."""
 LONG_CPU_RECIPE = "cpu_night"
+FOR_HOURS = "for this many hours of a CPU"  # why it is one of these
 GPU_RECIPE = "gpu_day"
 
 DEFAULT_HOURS = 0.17
@@ -60,9 +61,6 @@ FEWEST_BATCHES = 2
 LITTLE_TEXT = 2_000_000
 MEASURED_TEXT = 20_000_000
 """Bytes of text: below the first little is learned, and the losses that recipes give were measured with the second."""
-
-
-FOR_HOURS = "for this many hours of a CPU"
 
 
 class Setting(NamedTuple):
@@ -261,10 +259,11 @@ def changes(plan: dict[str, dict[str, Any]], hours: float | None, language: str 
     What follows from the earlier hours is decided again, and what a user has set stays: such as another recipe, or a
     length in steps.
     """
-    train, sections = plan["train"], Sections()
+    sections: Sections = {}
     if language not in (None, plan["shard"].get("language")):
         sections["shard"] = {"language": Setting(language)}
 
+    train = plan["train"]
     before, recipe = train.get("run.max_hours"), train["config"]
     if hours is None or hours == before or not isinstance(before, int | float):
         return sections

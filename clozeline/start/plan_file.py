@@ -54,19 +54,17 @@ def with_settings(text: str, sections: Sections, path: str) -> str:
 
     Raises UsageError if the text has such a line in another form than the program's.
     """
-    wanted = parse(text, path)
+    given = [(name, key, setting) for name, settings in sections.items() for key, setting in settings.items()]
     lines = text.split("\n")
-    for name, settings in sections.items():
-        for key, setting in settings.items():
-            _replace(lines, name, key, _lines({key: setting}) if setting.value is not None else [])
-            wanted[name].pop(key, None)
-            wanted[name] |= {key: setting.value} if setting.value is not None else {}
+    for name, key, setting in given:
+        _replace(lines, name, key, _lines({key: setting}) if setting.value is not None else [])
 
     changed = "\n".join(lines)
     with suppress(UsageError):
-        if parse(changed, path) == wanted:
+        plan = parse(changed, path)
+        if all(plan[name].get(key) == setting.value for name, key, setting in given):
             return changed
-    keys = ", ".join(f"[{name}] {_key(key)}" for name, settings in sections.items() for key in settings)
+    keys = ", ".join(f"[{name}] {_key(key)}" for name, key, _ in given)
     raise UsageError(f"{storage.printable(path)} was rewritten, so flags change nothing in it. Change there: {keys}.")
 
 
