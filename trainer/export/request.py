@@ -14,9 +14,9 @@ from typing import Any
 
 from schemas import storage
 from schemas.errors import CheckpointError, DataError, UsageError
+from schemas.terminal import counted
 from trainer.checkpoint.format import CHECKPOINTS_FOLDER, MANIFEST, best_step, location, steps_named, steps_saved
 from trainer.config.record import RECIPE
-from trainer.metrics.presentation import counted
 from trainer.models.families import GENERATOR_FOLDER
 
 VERSION_KEY = "clozeline_version"

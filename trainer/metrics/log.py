@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from schemas import progress, storage
+from schemas.terminal import counted
 from trainer.logs import IN_FILE_ONLY, log_file, logger
 from trainer.metrics.monitors import TensorBoardWriter
-from trainer.metrics.presentation import counted, keep_running, or_dash
+from trainer.metrics.presentation import keep_running, or_dash
 from trainer.metrics.ranks import RankFile, RankReport, rank_figures
 from trainer.metrics.sums import PLACE_NAMES, REPLACED_TOKEN_NAMES
 
