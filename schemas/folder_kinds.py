@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import tomllib
 from collections.abc import Callable
@@ -26,8 +27,12 @@ CONFIG = "config.json"
 STATE = "state.json"
 MANIFEST = "manifest.json"
 TOKENIZER_JSON = "tokenizer.json"
+LOCK = "lock"
 
-OF_RUNS = (METRICS, "checkpoints", "lock")
+OF_RUNS = (METRICS, "checkpoints", LOCK)
+BEFORE_RUNS = re.compile(r"\..*|lost\+found|.*\.(log|out|err)")
+"""Names that schedulers, shells and file systems may put into a folder before a run begins. A run leaves them alone."""
+
 UNFINISHED = ("_unfinished-", "_lease-")
 MAX_FILE = 64 << 20  # bytes of a file that is read whole
 
