@@ -26,7 +26,7 @@ INPUTS = "inputs.json"
 CONFIG = "config.json"
 STATE = "state.json"
 MANIFEST = "manifest.json"
-TOKENIZER_JSON = "tokenizer.json"
+TOKENIZER_FILE = "tokenizer.json"
 LOCK = "lock"
 
 OF_RUNS = (METRICS, "checkpoints", LOCK)
@@ -103,7 +103,7 @@ KINDS: dict[str, Callable[[Folder], bool]] = {
     TUNED: lambda it: "task" in it.results or it.sizes.keys() >= {TASK, INPUTS},
     MODEL: lambda it: CONFIG in it.sizes,
     UNFINISHED_JOB: lambda it: MANIFEST not in it.names and any(name.startswith(UNFINISHED) for name in it.names),
-    TOKENIZER: lambda it: TOKENIZER_JSON in it.sizes and MANIFEST not in it.names,
+    TOKENIZER: lambda it: TOKENIZER_FILE in it.sizes and MANIFEST not in it.names,
     EMPTY: lambda it: not it.names,
 }
 """The kinds of folders, in the order in which they are tried: a run may lie in a folder of `start`."""

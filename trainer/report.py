@@ -56,7 +56,7 @@ def parser(prog: str) -> CommandParser:
         [f"{prog} out/run", f"{prog} out/run_a out/run_b s3://bucket/run_c --output out/runs.html --watch"],
         "0 done, also after Ctrl-C with --watch, 2 usage or configuration, 3 bad data, 5 storage, 130 interrupted",
     )
-    what = "run.output of a training: a folder or a URL"
+    what = "run.output of a training, a folder or a URL, or the folder of a `start`"
     flags.add_argument("runs", nargs="+", type=folder_path, metavar="RUN", help=what)
 
     page = flags.add_argument_group("the page")
