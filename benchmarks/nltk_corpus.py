@@ -1,26 +1,25 @@
-"""Writes English text and labeled sentences for quality.py, from a copy of the repository nltk/nltk_data.
+"""Writes English text and a suite of labeled tasks for quality.py, from copies of public repositories.
 
     git clone --depth 1 https://github.com/nltk/nltk_data
-    python benchmarks/nltk_corpus.py nltk_data OUT
+    git clone --depth 1 https://github.com/leondz/emerging_entities_17
+    git clone --depth 1 https://github.com/wasiahmad/paraphrase_identification
+    python benchmarks/nltk_corpus.py nltk_data OUT --entities emerging_entities_17 \
+        --paraphrases paraphrase_identification/dataset/msr-paraphrase-corpus
 
-Writes three JSONL files, and six tasks for `clozeline finetune` in folders of that name:
+Writes OUT/corpus.jsonl, {"text"} of reviews, news, the Brown corpus, web text, Genesis and speeches, 23 MB, and a
+suite for `clozeline suite`, OUT/suite.toml. None of its sentences is from a document of the corpus:
 
-    OUT/corpus.jsonl      {"text"}: reviews, news, the Brown corpus, web text, Genesis and speeches, 23 MB
-    OUT/polarity.jsonl    {"text", "label"}: 10,662 sentences of movie reviews (Pang and Lee, 2005), pos or neg
-    OUT/tags.jsonl        {"tokens", "tags"}: 10,948 sentences of CoNLL-2000 with their part-of-speech tags
-
-    OUT/polarity/         the task of these sentences, as in SST-2 but with 1,000 examples to train on
-    OUT/subjectivity/     which of 10,000 sentences tell a movie's plot, and which judge it (Pang and Lee, 2004)
-    OUT/products/         which of 3,700 sentences praise a product, and which blame it (Hu and Liu, 2004)
-    OUT/pros_cons/        which of 41,000 remarks are in a list of pros, and which in a list of cons (Liu et al., 2005)
-    OUT/questions/        which of 6 kinds of answers 5,900 questions ask for (Li and Roth, 2002)
-    OUT/tags/             the task of these tags, with 500 sentences to train on
+    polarity        10,662 sentences of movie reviews, pos or neg (Pang and Lee, 2005), 1,000 of them to train on
+    subjectivity    which of 10,000 sentences tell a movie's plot, and which judge it (Pang and Lee, 2004)
+    questions       which of 6 kinds of answers 5,900 questions ask for (Li and Roth, 2002)
+    parts_of_speech of the words of 10,948 sentences of CoNLL-2000, 500 to train on
+    entities        names of six kinds in what users of the web wrote: WNUT-17 (Derczynski et al., 2017), if given
+    paraphrases     do two sentences of news say the same? MSRP (Dolan and Brockett, 2005), if given
 """
 
 from __future__ import annotations
 
 import argparse
-import html
 import json
 import random
 import re
@@ -55,10 +54,8 @@ TRAINING = {"epochs": 6, "lr": 5e-4, "batch": 16, "warmup_ratio": 0.1, "max_leng
 SET_SIZES = {
     "polarity": (1000, 1000),
     "subjectivity": (1000, 1000),
-    "products": (1000, 500),
-    "pros_cons": (1000, 1000),
     "questions": (1000, 1000),
-    "tags": (500, 500),
+    "parts_of_speech": (500, 500),
 }
 """By task, the number of examples to train on and to choose the best epoch by. The rest is the test set."""
 
@@ -72,24 +69,30 @@ def main() -> None:
     flags = argparse.ArgumentParser(description="Writes text and labeled sentences from a copy of nltk/nltk_data.")
     flags.add_argument("nltk_data", type=Path)
     flags.add_argument("output", type=Path)
+    flags.add_argument("--entities", type=Path, metavar="FOLDER", help="a copy of leondz/emerging_entities_17")
+    flags.add_argument("--paraphrases", type=Path, metavar="FOLDER", help="the folder of msr_paraphrase_train.txt")
     options = flags.parse_args()
 
     corpora = options.nltk_data / "packages" / "corpora"
-    options.output.mkdir(parents=True, exist_ok=True)
-    write(({"text": text} for text in documents(corpora)), options.output / "corpus.jsonl")
-    polar = list(labeled_sentences(corpora, "sentence_polarity", r"rt-polarity\.(pos|neg)"))
-    subjective = list(labeled_sentences(corpora, "subjectivity", r"(plot|quote)\.tok\.gt9\.5000"))
-    tagged = list(tagged_sentences(corpora))
-    write(polar, options.output / "polarity.jsonl")
-    write(tagged, options.output / "tags.jsonl")
+    out = options.output
+    out.mkdir(parents=True, exist_ok=True)
+    write(({"text": text} for text in documents(corpora)), out / "corpus.jsonl")
 
-    write_task("sentence", polar, options.output / "polarity")
-    write_task("sentence", subjective, options.output / "subjectivity")
-    write_task("sentence", product_opinions(corpora), options.output / "products")
-    write_task("sentence", pros_and_cons(corpora), options.output / "pros_cons")
-    write_task("sentence", questions(corpora), options.output / "questions")
-    words = [{"words": line["tokens"], "tags": line["tags"]} for line in tagged]
-    write_task("tags", words, options.output / "tags")
+    polar = labeled_sentences(corpora, "sentence_polarity", r"rt-polarity\.(pos|neg)")
+    subjective = labeled_sentences(corpora, "subjectivity", r"(plot|quote)\.tok\.gt9\.5000")
+    tasks = {
+        "polarity": drawn_task("sentence", polar, out / "polarity"),
+        "subjectivity": drawn_task("sentence", subjective, out / "subjectivity"),
+        "questions": drawn_task("sentence", questions(corpora), out / "questions"),
+        "parts_of_speech": drawn_task("tags", tagged_sentences(corpora), out / "parts_of_speech"),
+    }
+    if options.entities:
+        tasks["entities"] = entity_task(options.entities.resolve())
+    if options.paraphrases:
+        tasks["paraphrases"] = paraphrase_task(options.paraphrases.resolve(), out / "paraphrases")
+
+    suite = {"name": "labeled sentences", "defaults": {"sets": ["test"], "training": TRAINING}, "tasks": tasks}
+    (out / "suite.toml").write_text(tomli_w.dumps(suite))
 
 
 def documents(corpora: Path) -> Iterator[str]:
@@ -150,37 +153,6 @@ def labeled_sentences(corpora: Path, package: str, pattern: str) -> Iterator[Lin
             yield {"text": line.strip(), "label": label[1]}
 
 
-def product_opinions(corpora: Path) -> list[Line]:
-    """Return the sentences of product reviews that only praise or only blame.
-
-    A line is "battery life[+2], weight[-1]##" and a sentence: opinions and their strengths, of which there may be none.
-    """
-    lines = []
-    for package in ("product_reviews_1", "product_reviews_2"):
-        for _, text in files_of(corpora, package, r"(?!README).+\.txt"):
-            lines += text.splitlines()
-
-    sentences = []
-    for line in lines:
-        opinions, _, sentence = line.partition("##")
-        signs = set(re.findall(r"\[([+-])\d\]", opinions))
-        is_clear = len(signs) == 1
-        if is_clear and sentence:
-            label = "pos" if "+" in signs else "neg"
-            sentences.append({"text": sentence.strip(), "label": label})
-
-    return unambiguous(sentences)
-
-
-def pros_and_cons(corpora: Path) -> list[Line]:
-    """Return the remarks on products, one in each line, as <Pros>small and light</Pros>."""
-    lines = []
-    for _, text in files_of(corpora, "pros_cons", r"Integrated(Pros|Cons)\.txt"):
-        for label, remark in re.findall(r"<(Pros|Cons)>(.*)</\1>", text):
-            lines.append({"text": html.unescape(remark).strip(), "label": label.lower()})
-    return unambiguous(lines)
-
-
 def questions(corpora: Path) -> list[Line]:
     """Return the questions, one in each line, as "HUM:ind Who was Galileo ?". HUM is the kind of answer."""
     lines = []
@@ -214,11 +186,11 @@ def tagged_sentences(corpora: Path) -> Iterator[Line]:
     for _, text in files_of(corpora, "conll2000", r"(train|test)\.txt"):
         for sentence in re.split(r"\n\s*\n", text.strip()):
             rows = [line.split() for line in sentence.splitlines()]
-            yield {"tokens": [row[0] for row in rows], "tags": [row[1] for row in rows]}
+            yield {"words": [row[0] for row in rows], "tags": [row[1] for row in rows]}
 
 
-def write_task(kind: str, lines: list[Line], folder: Path) -> None:
-    """Write a task file, and the three sets of a task. Their examples are drawn with a fixed seed."""
+def drawn_task(kind: str, lines: Iterable[Line], folder: Path) -> dict[str, Any]:
+    """Write three sets of examples that are drawn with a fixed seed, and return their task."""
     lines = list(lines)
     random.Random(0).shuffle(lines)
     train, dev = SET_SIZES[folder.name]
@@ -226,15 +198,38 @@ def write_task(kind: str, lines: list[Line], folder: Path) -> None:
     sets = {"train": lines[:train], "dev": lines[train : train + dev], "test": test}
 
     folder.mkdir(parents=True, exist_ok=True)
+    data: dict[str, Any] = {}
     for name, chosen in sets.items():
         write(chosen, folder / f"{name}.jsonl")
+        data[name] = f"{folder.name}/{name}.jsonl"
 
-    data: dict[str, Any] = {name: f"{name}.jsonl" for name in sets}
     if kind == "tags":
         # The sentences to train on lack some rare tags.
         data["labels"] = sorted({tag for line in lines for tag in line["tags"]})
-    content = {"name": folder.name, "kind": kind, "data": data, "metrics": ["accuracy"], "training": TRAINING}
-    (folder / "task.toml").write_text(tomli_w.dumps(content))
+    return {"kind": kind, "data": data, "metrics": ["accuracy"]}
+
+
+def entity_task(folder: Path) -> dict[str, Any]:
+    files = {"train": "wnut17train.conll", "dev": "emerging.dev.conll", "test": "emerging.test.annotated"}
+    data = {name: str(folder / file) for name, file in files.items()}
+    return {"kind": "tags", "data": data | {"format": "conll"}, "metrics": ["chunk_f1"]}
+
+
+def paraphrase_task(source: Path, folder: Path) -> dict[str, Any]:
+    """Write the corpus's own test set, and its training set without every tenth pair, which is the dev set."""
+    sets: dict[str, list[Line]] = {"train": [], "dev": [], "test": []}
+    for file in ("train", "test"):
+        lines = (source / f"msr_paraphrase_{file}.txt").read_text(encoding="utf-8-sig").splitlines()
+        for number, line in enumerate(lines[1:]):
+            label, _, _, first, second = line.split("\t")
+            chosen = "dev" if file == "train" and number % 10 == 9 else file
+            sets[chosen].append({"text": first, "text_pair": second, "label": label})
+
+    folder.mkdir(parents=True, exist_ok=True)
+    data = {name: f"{folder.name}/{name}.jsonl" for name in sets}
+    for name, pairs in sets.items():
+        write(pairs, folder / f"{name}.jsonl")
+    return {"kind": "pair", "data": data, "metrics": ["accuracy"]}
 
 
 def write(rows: Iterable[Line], path: Path) -> None:

@@ -1,14 +1,17 @@
 """Compares our recipes with transformers' run_mlm for equal CPU minutes on one core, with the same text and vocabulary.
 
     python benchmarks/quality.py CORPUS.jsonl [...] --output OUT [--minutes 2 10] [--only NAME ...]
+    python benchmarks/quality.py --text TEXT TEXT_HELDOUT --output OUT ...
 
 CORPUS.jsonl has a document in the key "text" of each line; every fiftieth is held out, whether or not it resembles
-another one. All contestants train on rows of up to 128 tokens with one WordPiece vocabulary (8,000 tokens, lowercase),
-one after another, each in its own process with one thread. A run takes as many steps as fit into the CPU minutes.
-Start-up, the counting of co-occurrences, the word vectors and the checkpoints are not counted.
+another one. --text takes two text folders, as package_corpus.py makes them. All contestants train on rows of up to 128
+tokens with one WordPiece vocabulary (8,000 tokens, lowercase), one after another, each in its own process with one
+thread. A run takes as many steps as fit into the CPU minutes. Start-up, the counting of co-occurrences, the word
+vectors and the checkpoints are not counted.
 
-    run_mlm, defaults   transformers' BertForMaskedLM and collator with run_mlm.py's values
+    run_mlm, defaults   transformers' BertForMaskedLM, 2 layers of 128, and collator with run_mlm.py's values
     run_mlm, LR, ROWS   the same, tuned: this learning rate and batch, no dropout, larger initial weights, and warmup
+    run_mlm bert 4x256, LR, ROWS; run_mlm modernbert 6x384, LR, ROWS     with another model and shape
     tiny as it was      the recipe that shipped earlier as `tiny` (small_bert.toml)
     NAME                one of our recipes. NAME+KEY=VALUE changes a key; +4x256 and +6x384 change the shape, and
                         +drawn_embeddings, +drawn_attention and others leave out one part of the initial weights;
@@ -18,9 +21,11 @@ Start-up, the counting of co-occurrences, the word vectors and the checkpoints a
 
 Scores come from quality_measure.py: nats at [MASK], at the same positions for all. Finished runs are kept, so two
 commands with different names in --only can share a machine, and ours continue where they were interrupted. Writes
-OUT/curves.svg, and prints the tables. Evaluations for the curves are not counted, but take as long as some minutes of
-training; --no_curves leaves them out. --sentences and --tags add linear probes, --tasks adds fine-tuning
-(quality_probes.py). With --device cuda, minutes are wall-clock time on the GPU.
+OUT/curves.svg, and prints the table. Evaluations for the curves are not counted, but take as long as some minutes of
+training; --no_curves leaves them out. With --device cuda, minutes are wall-clock time on the GPU.
+
+The weights are in OUT/NAME_MINUTES_SEED/hf. `clozeline suite A=OUT/.../hf B=OUT/.../hf --suite OUT/suite.toml`
+fine-tunes them on the tasks of nltk_corpus.py.
 """
 
 from __future__ import annotations
@@ -29,9 +34,7 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -52,13 +55,11 @@ from quality_ours import (
     train_in_halves,
     train_ours,
 )
-from quality_probes import fine_tuned_score, probe, read_examples
 from transformers import AutoModelForMaskedLM
 
 from schemas import storage
 from schemas.charts import COLORS, Line, chart, short
 from schemas.statistics import read_statistics
-from trainer.finetune.results import spread, with_interval
 
 VOCABULARY_SIZE = 8000
 HELD_OUT_EVERY = 50
@@ -97,23 +98,25 @@ class Outcome:
 
 def main() -> None:
     flags = argparse.ArgumentParser(description="Trains small masked LMs for equal times, beside transformers.")
-    flags.add_argument("corpora", nargs="+")
+    flags.add_argument("corpora", nargs="*")
+    flags.add_argument("--text", type=Path, nargs=2, metavar=("TEXT", "HELD_OUT"), help="in place of the corpora")
     flags.add_argument("--output", type=Path, required=True)
     flags.add_argument("--minutes", type=float, nargs="+", default=[2.0, 10.0])
     flags.add_argument("--only", nargs="+", help="names of contestants; all if left out")
     flags.add_argument("--seeds", type=int, nargs="+", default=[0])
     flags.add_argument("--device", default="cpu")
     flags.add_argument("--no_curves", action="store_true", help="do not evaluate our recipes while they train")
-    flags.add_argument("--sentences", type=Path, help="JSONL of text and label, for the probe of sentences")
-    flags.add_argument("--tags", type=Path, help="JSONL of tokens and tags, for the probe of words")
-    flags.add_argument("--tasks", type=Path, nargs="+", default=[], help="task files, to fine-tune each model on")
     options = flags.parse_args()
     for name in options.only or []:
         if not name.startswith("run_mlm"):
             contestant_of(name)
 
     out = options.output
-    make_data(options.corpora, out)
+    if options.text:
+        link_text(options.text, out)
+    else:
+        split_corpora(options.corpora, out)
+    make_data(out)
     held_out = read_held_out(out / "held_out_pairs")
     counts = read_statistics(str(out / "statistics")).unigrams_V
     unigram_loss = held_out.unigram_loss(counts)
@@ -129,19 +132,18 @@ def main() -> None:
                 print_line(key, outcomes[key], held_out)
 
     draw(outcomes, unigram_loss, out / "curves.svg")
-    if options.sentences:
-        print_scores("sentences", outcomes, partial(probe, "sentences", read_examples(options.sentences)))
-    if options.tags:
-        print_scores("tags", outcomes, partial(probe, "tags", read_examples(options.tags)))
-    for task in options.tasks:
-        print_scores(f"fine-tuned on {task.parent.name}", outcomes, partial(fine_tuned_score, task))
 
 
-def make_data(corpora: list[str], out: Path) -> None:
-    """Make OUT/pairs, OUT/held_out_pairs and OUT/statistics, with the vocabulary of the training text.
+def link_text(folders: list[Path], out: Path) -> None:
+    """Make OUT/text and OUT/held_out_text links to these folders."""
+    out.mkdir(parents=True, exist_ok=True)
+    for name, folder in zip(("text", "held_out_text"), folders, strict=True):
+        if not (out / name).exists():
+            (out / name).symlink_to(folder.resolve())
 
-    Ends the program if OUT was made from other documents.
-    """
+
+def split_corpora(corpora: list[str], out: Path) -> None:
+    """Make OUT/text and OUT/held_out_text. Ends the program if OUT was made from other documents."""
     documents = commands.documents_of(corpora)
     held_out = documents[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY]
     training = [document for i, document in enumerate(documents) if i % HELD_OUT_EVERY != HELD_OUT_EVERY - 1]
@@ -155,6 +157,10 @@ def make_data(corpora: list[str], out: Path) -> None:
 
     commands.make_text(out / "training.jsonl", out / "text")
     commands.make_text(out / "held_out.jsonl", out / "held_out_text")
+
+
+def make_data(out: Path) -> None:
+    """Make OUT/pairs, OUT/held_out_pairs and OUT/statistics, with the vocabulary of the training text."""
     commands.make_vocabulary(out / "text", out / "vocab", VOCABULARY_SIZE)
 
     for text, pairs, length in (
@@ -241,14 +247,18 @@ def train_rival(key: Key, folder: Path, options: argparse.Namespace) -> dict[str
     words = [sys.executable, str(HERE / "quality_rival.py"), str(options.output / "pairs")]
     words += [str(options.output / "held_out_pairs"), "--output", str(folder / "hf"), "--seconds", str(minutes * 60)]
     words += ["--seed", str(seed), "--device", options.device]
-    if not name.endswith("defaults"):
-        _, rate, rows = name.split(", ")
+    rival, *tuned = name.split(", ")
+    if rival != "run_mlm":
+        _, model, shape = rival.split(" ")
+        words += ["--model", model, "--shape", shape]
+    if tuned != ["defaults"]:
+        rate, rows = tuned
         words += ["--tuned", "--lr", rate, "--batch", rows]
     subprocess.run(words, check=True, env=one_thread(options.device))
     return json.loads((folder / "hf" / "curve.json").read_text())
 
 
-# ---- Tables and curves ----
+# ---- The table and curves ----
 
 
 def print_line(key: Key, outcome: Outcome, held_out: HeldOut) -> None:
@@ -258,18 +268,6 @@ def print_line(key: Key, outcome: Outcome, held_out: HeldOut) -> None:
     bits = held_out.bits_per_character(score.loss)
     figures = f"{outcome.steps:,} | {outcome.tokens / 1e6:.2f} | {score.loss:.3f} | {bits:.3f} | {score.accuracy:.3f}"
     print(f"| {name} | {minutes:g} | {seed} | {figures} |", flush=True)
-
-
-def print_scores(title: str, outcomes: dict[Key, Outcome], score: Callable[[Path, int], float]) -> None:
-    """Print a table of a score that each model gets. Each seed has its own model.
-
-    score: a function of the model's folder and the seed.
-    """
-    print(f"\n| {title} | minutes | mean over seeds, and its 95% interval |\n|---|---|---|")
-    for name, minutes in dict.fromkeys((name, minutes) for name, minutes, _ in outcomes):
-        seeds = [seed for other, time, seed in outcomes if (other, time) == (name, minutes)]
-        scores = [score(outcomes[name, minutes, seed].hf, seed) for seed in seeds]
-        print(f"| {name} | {minutes:g} | {with_interval(spread(scores))} |", flush=True)
 
 
 def draw(outcomes: dict[Key, Outcome], unigram_loss: float, path: Path) -> None:

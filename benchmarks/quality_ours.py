@@ -156,7 +156,8 @@ def evaluations_of(lines: list[dict[str, Any]]) -> list[tuple[int, float]]:
 
 def export_untrained(name: str, folder: Path, settings: Settings, device: str) -> None:
     """Write FOLDER/hf with the initial weights of a recipe, by one step at a learning rate that changes nothing."""
-    still = settings | {"optimizer.lr": 1e-12, "evaluation.pairs": "none", "evaluation.every": NEVER}
+    still = settings | {"optimizer.lr": 1e-12, "schedule.warmup_steps": 1}
+    still |= {"evaluation.pairs": "none", "evaluation.every": NEVER}
     run = folder / "run"
     subprocess.run(command(name, run, 1, still), check=True, env=one_thread(device), stdout=subprocess.DEVNULL)
     commands.export(run, folder / "hf", averaged=1)

@@ -47,7 +47,7 @@ def test_an_output_of_another_corpus_is_refused(quality: ModuleType, tmp_path: P
     out.mkdir()
     (out / "training.jsonl").write_text(json.dumps({"text": "another document"}) + "\n")
     with pytest.raises(SystemExit, match="was made from other documents"):
-        quality.make_data([str(corpus)], out)
+        quality.split_corpora([str(corpus)], out)
 
 
 def test_a_drawing_has_a_curve_for_each_run_that_was_evaluated(quality: ModuleType, tmp_path: Path) -> None:
@@ -76,39 +76,6 @@ def package(corpora: Path, name: str, files: dict[str, str]) -> None:
             archive.writestr(f"{name}/{path}", text)
 
 
-def test_opinions_of_one_sign_are_sentences(tmp_path: Path) -> None:
-    text = "\n".join(
-        [
-            "[t] a title",
-            "battery life[+2], weight[+1]##It lasts, and is light.",
-            "screen[-1]##The screen is dim.",
-            "size[+1], price[-2]##Small but dear.",
-            "##No opinion.",
-            "lens[+1]##Fine.",
-            "case[-3]##Fine.",
-        ]
-    )
-    package(tmp_path, "product_reviews_1", {"camera.txt": text, "README.txt": "x[+1]##not a review"})
-    package(tmp_path, "product_reviews_2", {"router.txt": "speed[+3]##Fast."})
-    assert nltk_corpus.product_opinions(tmp_path) == [
-        {"text": "It lasts, and is light.", "label": "pos"},
-        {"text": "The screen is dim.", "label": "neg"},
-        {"text": "Fast.", "label": "pos"},
-    ]
-
-
-def test_pros_and_cons_are_remarks_without_markup(tmp_path: Path) -> None:
-    files = {
-        "IntegratedPros.txt": "<Pros>small &amp; light</Pros>\n<Pros>cheap</Pros>\n",
-        "IntegratedCons.txt": "<Cons>cheap</Cons>\n<Cons> slow </Cons>\n",
-    }
-    package(tmp_path, "pros_cons", files)
-    assert nltk_corpus.pros_and_cons(tmp_path) == [
-        {"text": "slow", "label": "cons"},
-        {"text": "small & light", "label": "pros"},
-    ]
-
-
 def test_a_question_has_the_kind_of_its_answer(tmp_path: Path) -> None:
     package(tmp_path, "qc", {"train.txt": "HUM:ind Who was Galileo ?\n", "test.txt": "NUM:date When is it ?\n"})
     assert nltk_corpus.questions(tmp_path) == [
@@ -119,11 +86,11 @@ def test_a_question_has_the_kind_of_its_answer(tmp_path: Path) -> None:
 
 def test_sets_share_no_example_and_the_test_set_is_the_rest(tmp_path: Path) -> None:
     lines = [{"text": f"sentence {i}", "label": "pos" if i % 2 else "neg"} for i in range(3700)]
-    nltk_corpus.write_task("sentence", lines, tmp_path / "products")
+    task = nltk_corpus.drawn_task("sentence", lines, tmp_path / "polarity")
     sets = {
-        name: [json.loads(line)["text"] for line in (tmp_path / "products" / f"{name}.jsonl").read_text().splitlines()]
-        for name in ("train", "dev", "test")
+        name: [json.loads(line)["text"] for line in (tmp_path / file).read_text().splitlines()]
+        for name, file in task["data"].items()
     }
-    train, dev = nltk_corpus.SET_SIZES["products"]
+    train, dev = nltk_corpus.SET_SIZES["polarity"]
     assert [len(texts) for texts in sets.values()] == [train, dev, 3700 - train - dev]
     assert len({text for texts in sets.values() for text in texts}) == 3700
