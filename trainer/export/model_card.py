@@ -18,6 +18,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from schemas.pages import render_markdown
+from schemas.terminal import counted
 from schemas.text_facts import TextFacts
 from schemas.vocabulary import VOCABULARY_FOLDER
 from trainer.checkpoint.format import checkpoint_path
@@ -28,7 +29,7 @@ from trainer.config.schema import Recipe
 from trainer.export.request import Writing
 from trainer.logs import logger
 from trainer.metrics.log import Figures, is_evaluation, read_lines, skipped_note
-from trainer.metrics.presentation import counted, duration, shown_path
+from trainer.metrics.presentation import duration, shown_path
 from trainer.metrics.run_record import read_blanks
 from trainer.metrics.starts import Start, read_starts
 from trainer.models.families import FAMILIES
