@@ -121,7 +121,9 @@ def model_card(
         max_steps=recipe.run.max_steps,
         tokens=state.tokens,
         time=duration(state.seconds),
-        machines=list(dict.fromkeys(f"{counted(start.ranks, 'rank')}, {start.machine}" for start in starts)),
+        machines=list(
+            dict.fromkeys(f"{counted(start.ranks, 'rank')}, {start.machine}" for start in starts if start.machine)
+        ),
         start=starts[-1] if starts else None,
         longest=recipe.model.max_position_embeddings,
         reading=reading_of(run),

@@ -225,7 +225,8 @@ def header_of(folder: str) -> dict[str, Any]:
         header = metadata_load(Path(folder, "README.md")) or {}
     except Exception:  # no card, or one whose YAML the Hub would not read either
         return {}
-    return {key: header[key] for key in ("language", "license") if isinstance(header.get(key), str | list)}
+    found = {key: header[key] for key in ("language", "license") if isinstance(header.get(key), str | list)}
+    return {key: value if isinstance(value, str) else [str(one) for one in value] for key, value in found.items()}
 
 
 def in_cell(text: str) -> str:
