@@ -6,7 +6,9 @@ import argparse
 import json
 import os
 import re
+import select
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -26,6 +28,7 @@ from pipeline.shard.languages import find_language
 from schemas import progress, storage
 from schemas.command_line import CommandParser, file_path, filled, folder_path, run
 from schemas.errors import DataError, UsageError
+from schemas.manifest import open_manifest
 from schemas.terminal import counted, one_line, padded, print_lines
 from schemas.urls import normal
 from trainer.command_line import EXIT_CODES
@@ -177,11 +180,22 @@ def _is_agreed() -> bool:
     """Ask on a terminal whether to begin. Without one the answer is yes."""
     if not sys.stdin.isatty():
         return True
+    print("Begin? [Y/n] ", end="", flush=True)
+    _wait_for_input()
+    return sys.stdin.readline().strip(" \r").lower() in ("\n", "y\n", "yes\n")
+
+
+def _wait_for_input() -> None:
+    """Wait for a line or a signal. A mere read would miss a Ctrl-C that comes just before it and wait for the next."""
+    woken, waker = os.pipe()
+    os.set_blocking(waker, False)
+    before = signal.set_wakeup_fd(waker)
     try:
-        return input("Begin? [Y/n] ").strip().lower() in ("", "y", "yes")
-    except (EOFError, KeyboardInterrupt):
-        print()
-        return False
+        select.select([sys.stdin, woken], [], [])
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(woken)
+        os.close(waker)
 
 
 # ---- Lines for the terminal ----
@@ -214,6 +228,8 @@ def _step_lines(steps: list[plan_file.Step]) -> Iterator[str]:
 # ---- What came out ----
 
 
+FEW_HELD_OUT = 20  # documents
+
 PAGES = (
     ("text/card.html", "what became of the files"),
     ("pairs/card.html", "what the model was trained on"),
@@ -230,7 +246,9 @@ def closing_lines(output: str, plan: Values) -> Iterator[str]:
         line = f"Loss on held-out documents: {loss:.2f} nats per blank"
         if "eval_unigram_loss" in found:
             line += f"; word frequencies alone give {found['eval_unigram_loss']:.2f}"
-        yield f"{line}."
+        documents = open_manifest(os.path.join(output, "text_heldout")).totals.get("documents", 0)
+        few = f" They are {documents}: too few for more than a rough figure." if documents < FEW_HELD_OUT else ""
+        yield f"{line}.{few}"
     elif not holds_out(plan):
         yield "No documents were held out ([shard] holdout), so nothing shows how the model does on other text."
 
@@ -253,7 +271,9 @@ def closing_lines(output: str, plan: Values) -> Iterator[str]:
     yield f"  clozeline inspect {os.path.join(output, 'pairs')} --rows 3"
     yield f"  clozeline report {os.path.join(output, 'run')} ANOTHER/run    two runs on one page"
     yield f"  clozeline finetune {hf} --task TASK.toml --output {os.path.join(output, 'task')}"
-    yield f"  change {os.path.join(output, 'clozeline.toml')} (run.max_hours, size, filters), and repeat the command"
+    again = shlex.join(["clozeline", "start", str(plan["start"].get("folder", "FOLDER")), "--output", output])
+    yield f"  change {os.path.join(output, 'clozeline.toml')} (run.max_hours, size, filters), and then:"
+    yield f"  {again}"
 
 
 def _last_evaluation(path: str) -> dict[str, Any]:
