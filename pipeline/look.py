@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import islice, pairwise
 
 import pyarrow as pa
 
@@ -54,9 +55,13 @@ PARAGRAPH_BYTES = 500
 
 LINE_BYTES = 200
 """Lines without a blank one between them that are longer than this, on average, are documents, not paragraphs."""
+LARGE_PIECE = 200_000  # bytes of a file whose lines or blocks of lines are hardly one document
 FEW_FILES = 30
 LARGE_FILE = 2 << 20
 """Up to this many text files, or above this mean size in bytes, a file is probably not one document."""
+
+
+_ENDS_SENTENCE = re.compile(r"[.!?…:。！？।॥؟۔።]['\"”’»)\]」』]*$")
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,7 @@ class Look:
     identifier is not installed. encodings: files of text that are not UTF-8, by their encoding. copies: files with the
     same bytes as another one. are_all_copies: False if there were too many files or bytes to compare. ranges: the files
     that are read. faults: sentences on files that end `shard`, as far as that is seen. bad: a sentence on bad records,
-    if there are so many of them that `shard` refuses the input.
+    if there are so many of them that `shard` refuses the input. odd: one on files that text_layout may not suit.
     """
 
     kinds: list[Kind]
@@ -93,6 +98,7 @@ class Look:
     ranges: list[FileRange] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     bad: str = ""
+    odd: str = ""
 
 
 @dataclass
@@ -123,7 +129,9 @@ def look_at(folder: str) -> Look:
     if not readable:
         raise _no_text(folder, kinds, list(faults.values()) or [str(one) for one in found[:1]])
 
-    options = RecordOptions(_text_keys(readable), _text_layout(readable))
+    texts = [one for one in readable if one.format == "text"]
+    layout = _text_layout(texts)
+    options = RecordOptions(_text_keys(readable), layout)
     # Each format by itself, because the share of text in a file differs most between formats.
     formats: list[str] = list(dict.fromkeys(one.format for one in readable))
     by_format = {name: [one for one in readable if one.format == name] for name in formats}
@@ -149,6 +157,7 @@ def look_at(folder: str) -> Look:
         ranges=readable,
         faults=list(faults.values()),
         bad=bad,
+        odd=_in_one_piece(texts, layout),
     )
 
 
@@ -176,8 +185,7 @@ def look_lines(folder: str, look: Look) -> Iterator[str]:
         least = "" if look.are_all_copies else "at least "
         yield f"Copies: {least}{look.copies:,} of the files have the same bytes as another one."
     yield from _first(look.faults)
-    if look.bad:
-        yield look.bad
+    yield from filter(None, (look.bad, look.odd))
 
 
 def _first(faults: list[str]) -> list[str]:
@@ -305,26 +313,53 @@ def _text_keys(ranges: list[FileRange]) -> str:
     return "|".join(sorted(files, key=lambda key: (key != "text", -files[key], key))) or "text"
 
 
-def _text_layout(ranges: list[FileRange]) -> TextLayout:
-    """Return "file" if plain text looks like books: blank lines divide it into paragraphs. "line": see LINE_BYTES."""
-    texts = [one for one in ranges if one.format == "text"]
+def _text_layout(texts: list[FileRange]) -> TextLayout:
+    """Return what separates documents in files of plain text: "file" if they are books, articles and the like."""
     if not texts:
         return "blank_line"
-    are_parts = len(texts) <= FEW_FILES or sum(one.size for one in texts) > LARGE_FILE * len(texts)
-    if are_parts and all(map(_has_a_document_in_each_line, texts[:FEW_FILES])):
+    seen = [_layout_seen(one) for one in texts[:: max(1, len(texts) // FEW_FILES)]]
+    mean_bytes = sum(one.size for one in texts) / len(texts)
+    are_parts = len(texts) <= FEW_FILES or mean_bytes > LARGE_FILE
+    if are_parts and set(seen) == {"line"}:
         return "line"
     if max(one.size for one in texts) > MAX_BOOK_BYTES:
         return "blank_line"
+    if not are_parts:
+        hold_many = mean_bytes > LARGE_PIECE and seen.count("blank_line") > len(seen) / 2
+        return "blank_line" if hold_many else "file"
     sampled = _sampled(texts, RecordOptions("text", "blank_line"), {})
     is_divided = sampled.text_bytes < PARAGRAPH_BYTES * sampled.documents
     return "file" if is_divided and sampled.documents > len(texts) else "blank_line"
 
 
-def _has_a_document_in_each_line(file_range: FileRange) -> bool:
+def _layout_seen(text: FileRange) -> TextLayout | None:
+    """Return "line" for long lines without a blank one, "blank_line" for blocks of lines that are sentences or
+    paragraphs, and None for other text, as of one paragraph, or of lines that are wrapped at some width."""
     with suppress(DataError, *DECOMPRESSION_ERRORS):
-        lines = head_lines(file_range)
-        return len(lines) > 1 and all(map(str.strip, lines)) and len("".join(lines).encode()) > LINE_BYTES * len(lines)
-    return False
+        lines = [line.strip() for line in head_lines(text)]
+        if all(lines):
+            is_long = len(lines) > 1 and len("".join(lines).encode()) > LINE_BYTES * len(lines)
+            return "line" if is_long else None
+        followed = [line for line, after in pairwise(lines) if line and after]
+        blocks = sum(map(bool, lines)) - len(followed)
+        ended = sum(_ENDS_SENTENCE.search(line) is not None for line in followed)
+        return "blank_line" if len(followed) > blocks and 2 * ended > len(followed) else None
+    return None
+
+
+def _in_one_piece(texts: list[FileRange], layout: TextLayout) -> str:
+    """Return a sentence on large files with a document in each line that this layout makes one document of."""
+    if layout == "line":
+        return ""
+    large = sorted((one for one in texts if one.size > LARGE_PIECE), key=lambda one: -one.size)[:FEW_FILES]
+    whole = [one for one in large if _layout_seen(one) == "line"]
+    if not whole:
+        return ""
+    return (
+        f"{whole[0].display_path}{f' and {len(whole) - 1:,} others' if len(whole) > 1 else ''}: long lines and none "
+        f"blank, so all of it is one document with text_layout = {layout}. If each line is one, make JSON lines of it: "
+        "jq -cR '{text: .}' FILE > FILE.jsonl"
+    )
 
 
 def _sampled(ranges: list[FileRange], options: RecordOptions, faults: dict[str, str]) -> _Sampled:

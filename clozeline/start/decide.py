@@ -26,6 +26,12 @@ VOCABULARY_SIZES = ((2_000_000, 4_000), (50_000_000, 8_000), (500_000_000, 16_00
 """(bytes of text, entries) up to which that many entries suffice."""
 LARGE_VOCABULARY = 30_522
 
+LAYOUTS = {
+    "file": "a file of plain text is one document; blank lines divide its paragraphs",
+    "line": "each line of plain text is a document: they are long, and none is blank",
+    "blank_line": 'a blank line ends a document of plain text; "file" and "line" make one of each file or line',
+}
+
 IDEOGRAPHS = ("zh", "ja", "wuu", "yue")
 MIN_OF_IDEOGRAPHS = 16_000  # some 8,000 of these are single characters
 UNSPACED = ("th", "lo", "km", "my", "bo")
@@ -111,10 +117,8 @@ def _shard(folder: str, look: Look, language: str | None) -> dict[str, Setting]:
         ),
         "holdout": _holdout(look.documents),
     }
-    if look.text_layout == "file":
-        settings["text_layout"] = Setting("file", "blank lines divide paragraphs in these files, not documents")
-    if look.text_layout == "line":
-        settings["text_layout"] = Setting("line", "a document in each line: the lines are long, and none is blank")
+    if any(kind.name == "text" for kind in look.kinds):
+        settings["text_layout"] = Setting(look.text_layout, LAYOUTS[look.text_layout])
     if look.text_key != "text":
         settings["text_key"] = Setting(look.text_key, "the keys or columns of the text; the first that a file has")
     return settings

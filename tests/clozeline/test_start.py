@@ -283,4 +283,24 @@ def test_a_long_line_is_a_document_if_no_line_is_blank(tmp_path: Path, monkeypat
     assert main(["start", "poem.txt", "--output", "short", "--plan_only"]) == 0
     assert plan_of("long")["shard"]["text_layout"] == "line"
     assert plan_of("long")["shard"]["holdout"] == 0.06
-    assert "text_layout" not in plan_of("short")["shard"]
+    assert plan_of("short")["shard"]["text_layout"] == "blank_line"
+
+
+def test_many_articles_are_a_document_each_and_a_file_of_other_layout_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("speeches").mkdir()
+    paragraph = "We hold that this is so, and that all of us can see it. " * 20
+    for number in range(40):
+        Path(f"speeches/{number}.txt").write_text(f"{number}\n{paragraph}\n{paragraph}\n\n{paragraph}\n{paragraph}\n")
+    Path("mixed").mkdir()
+    Path("mixed/sentences.txt").write_text(f"One.\nTwo.\nThree.\n{paragraph}\n\n" * 200)
+    Path("mixed/lines.txt").write_text(f"{paragraph}\n" * 200)
+
+    assert main(["start", "speeches", "--output", "one", "--plan_only"]) == 0
+    assert main(["start", "mixed", "--output", "two", "--plan_only"]) == 0
+    assert plan_of("one")["shard"]["text_layout"] == "file"
+    assert plan_of("two")["shard"]["text_layout"] == "blank_line"
+    shown = capsys.readouterr().out
+    assert "mixed/lines.txt: long lines and none blank" in shown and "40 documents" in shown
