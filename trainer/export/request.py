@@ -14,8 +14,8 @@ from typing import Any
 
 from schemas import storage
 from schemas.errors import CheckpointError, DataError, UsageError
+from schemas.folder_kinds import RECIPE
 from trainer.checkpoint.format import CHECKPOINTS_FOLDER, MANIFEST, best_step, location, steps_named, steps_saved
-from trainer.config.record import RECIPE
 from trainer.metrics.presentation import counted
 from trainer.models.families import GENERATOR_FOLDER
 
