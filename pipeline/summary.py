@@ -17,6 +17,8 @@ from schemas.terminal import counted, one_line
 
 LISTED_SOURCES = 3
 LISTED_LANGUAGES = 10
+SEPARATE_LANGUAGES = 5  # that were left out; more share a line
+OTHER_LANGUAGE = "language "  # how the reasons of --languages begin
 
 MANY_PARAGRAPHS = 100  # documents of each file, of fewer than PARAGRAPH_BYTES on average, may be those of a book
 PARAGRAPH_BYTES = 500
@@ -34,28 +36,34 @@ WARNING = "much of this text becomes [UNK], which teaches a model nothing: "
 
 
 def ledger_lines(manifest: Manifest) -> list[str]:
-    """Return a line for each reason in the ledger, however many sources there are.
+    """Return a line for each reason in the ledger, however many sources and languages there are.
 
     Example: `"1,234 x empty document (wiki 1,000, web 200, news 30 and 8 further sources)"`.
     """
     reasons: dict[str, Counter[str]] = {}
     for entry in manifest.ledger:
         reasons.setdefault(entry.reason, Counter())[entry.source] += entry.count
+
+    languages = [reason for reason in reasons if reason.startswith(OTHER_LANGUAGE)]
+    together = []
+    if len(languages) > SEPARATE_LANGUAGES:
+        counts = Counter({name.removeprefix(OTHER_LANGUAGE): reasons.pop(name).total() for name in languages})
+        together = [f"{counts.total():,} x document in another language ({_list_largest(counts, 'languages')})"]
     return [
-        f"{counts.total():,} x {reason} ({_list_sources(counts)}){advice_on(reason)}"
+        f"{counts.total():,} x {reason} ({_list_largest(counts, 'sources')}){advice_on(reason)}"
         for reason, counts in reasons.items()
-    ]
+    ] + together
 
 
-def _list_sources(count_by_source: Counter[str]) -> str:
-    """Return the largest sources with their counts, or a single source without its count."""
-    largest_first = sorted(count_by_source.items(), key=lambda item: (-item[1], item[0]))
+def _list_largest(counts: Counter[str], noun: str) -> str:
+    """Return the largest of the sources or languages with their counts, or a single one without its count."""
+    largest_first = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     if len(largest_first) == 1:
         return largest_first[0][0]
 
-    listed = ", ".join(f"{source} {count:,}" for source, count in largest_first[:LISTED_SOURCES])
+    listed = ", ".join(f"{name} {count:,}" for name, count in largest_first[:LISTED_SOURCES])
     further = len(largest_first) - LISTED_SOURCES
-    return listed if further <= 0 else f"{listed} and {further:,} further sources"
+    return listed if further <= 0 else f"{listed} and {further:,} further {noun}"
 
 
 # ---- Text ----

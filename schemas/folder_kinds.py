@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import tomllib
 from collections.abc import Callable
@@ -25,9 +26,13 @@ INPUTS = "inputs.json"
 CONFIG = "config.json"
 STATE = "state.json"
 MANIFEST = "manifest.json"
-TOKENIZER_JSON = "tokenizer.json"
+TOKENIZER_FILE = "tokenizer.json"
+LOCK = "lock"
 
-OF_RUNS = (METRICS, "checkpoints", "lock")
+OF_RUNS = (METRICS, "checkpoints", LOCK)
+BEFORE_RUNS = re.compile(r"\..*|lost\+found|.*\.(log|out|err)")
+"""Names that schedulers, shells and file systems may put into a folder before a run begins. A run leaves them alone."""
+
 UNFINISHED = ("_unfinished-", "_lease-")
 MAX_FILE = 64 << 20  # bytes of a file that is read whole
 
@@ -98,7 +103,7 @@ KINDS: dict[str, Callable[[Folder], bool]] = {
     TUNED: lambda it: "task" in it.results or it.sizes.keys() >= {TASK, INPUTS},
     MODEL: lambda it: CONFIG in it.sizes,
     UNFINISHED_JOB: lambda it: MANIFEST not in it.names and any(name.startswith(UNFINISHED) for name in it.names),
-    TOKENIZER: lambda it: TOKENIZER_JSON in it.sizes and MANIFEST not in it.names,
+    TOKENIZER: lambda it: TOKENIZER_FILE in it.sizes and MANIFEST not in it.names,
     EMPTY: lambda it: not it.names,
 }
 """The kinds of folders, in the order in which they are tried: a run may lie in a folder of `start`."""

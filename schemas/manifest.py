@@ -23,9 +23,9 @@ from pydantic.dataclasses import dataclass
 
 from schemas import FORMAT_VERSION, storage
 from schemas.errors import DataError
+from schemas.folder_kinds import MANIFEST as NAME
 from schemas.text_facts import DomainFacts, TextFacts
 
-NAME = "manifest.json"
 ADVICE = "Copy the folder again or rebuild it with --overwrite."
 
 _COMMANDS = {

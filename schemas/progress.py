@@ -41,7 +41,7 @@ class Bar:
         self._what = what
         self._doing = ""
         self._bar: Any = None
-        if sys.stderr is None or not sys.stderr.isatty():
+        if not is_terminal(sys.stderr):
             return
 
         from tqdm import tqdm  # not in commands that draw nothing
@@ -137,13 +137,16 @@ class RecentRate:
         self._done_before = done
         self._seen: deque[tuple[float, int]] = deque()
 
-    def at(self, now: float, done: int) -> float | None:
-        """Return what is done per second, None if that is not known yet. now: by a clock in seconds."""
+    def at(self, now: float, done: int) -> float:
+        """Return what is done per second, 0 if that is not known. now: by a clock in seconds.
+
+        For 0 tqdm shows `?`, and for None it would take the mean since the start, a slow first step included.
+        """
         if not self._seen:
             if done > self._done_before:
                 self._began = now
                 self._seen.append((now, done))
-            return None
+            return 0.0
 
         elapsed = now - self._began
         if now - self._seen[-1][0] > elapsed / 100:
@@ -152,7 +155,7 @@ class RecentRate:
             self._seen.popleft()
 
         since, before = self._seen[0]
-        return (done - before) / (now - since) if done > before and now > since else None
+        return (done - before) / (now - since) if now > since else 0.0
 
 
 def _size_on_screen() -> dict[str, Any]:
@@ -206,7 +209,12 @@ RED, YELLOW = 31, 33
 def takes_color(stream: TextIO | None) -> bool:
     """Return whether a stream is a terminal with colors that the user wants: https://no-color.org."""
     is_wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return is_wanted and stream is not None and stream.isatty()
+    return is_wanted and is_terminal(stream)
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Return whether a stream is a terminal. A process may lack one: `>&-` closes stdout."""
+    return stream is not None and stream.isatty()
 
 
 def colored(text: str, color: int, stream: TextIO | None) -> str:

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from schemas import storage
 from schemas.errors import DataError
+from schemas.folder_kinds import TOKENIZER_FILE
 from schemas.vocabulary_kinds import MODEL_BY_TYPE, Model, SpecialTokens, VocabularyKind, bytes_of_token, kind_of
 
-TOKENIZER_FILE = "tokenizer.json"
 EXTENSION_FILE = "extension.json"
 """What `vocab --extend` writes next to it: how each new token is built from old ones. It travels with the pairs."""
 

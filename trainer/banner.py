@@ -7,13 +7,15 @@ from collections.abc import Iterator
 
 import torch.distributed as dist
 
+from schemas import progress
+from schemas.terminal import counted
 from trainer.config.phases import Phase
 from trainer.data.folder import PairFolder
 from trainer.data.share import places_before
 from trainer.describe import count_parameters
 from trainer.distributed.process_group import device_of_rank
 from trainer.logs import IN_FILE_ONLY, logger
-from trainer.metrics.presentation import counted, keep_running
+from trainer.metrics.presentation import keep_running
 from trainer.models.pretraining import PretrainingModel
 
 
@@ -25,11 +27,12 @@ def announce_training(
     model: on any device. last_step: of this process; None while it is not known.
     """
     with keep_running("What is trained"):
+        extra = None if progress.is_terminal(sys.stdout) else IN_FILE_ONLY
         for line in training_lines(phase, folders, model, step, last_step):
-            logger.info("%s", line, extra=None if sys.stdout.isatty() else IN_FILE_ONLY)
+            logger.info("%s", line, extra=extra)
         recipe = phase.recipe
         where = f"{dist.get_world_size()} x {device_of_rank().type}, {recipe.engine.precision}; {recipe.run.output}"
-        logger.info("  in      %s", where, extra=None if sys.stdout.isatty() else IN_FILE_ONLY)
+        logger.info("  in      %s", where, extra=extra)
 
 
 def training_lines(

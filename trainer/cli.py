@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from time import perf_counter
 
-from schemas import storage
+from schemas import progress, storage
 from schemas.command_line import CommandParser, file_path, flag_hint
 from schemas.errors import UsageError
 from schemas.manifest import read_root
@@ -43,7 +43,7 @@ def _run(options: argparse.Namespace, stop: StopRequest) -> None:
         from trainer.describe import describe_recipe
 
         described = describe_recipe(recipe)
-        if sys.stdout.isatty():
+        if progress.is_terminal(sys.stdout):
             from trainer.description import description_lines
 
             print_lines(description_lines(recipe, options.config, described))

@@ -7,12 +7,12 @@ from typing import Any
 
 from schemas.charts import short
 from schemas.manifest import read_manifest
+from schemas.terminal import counted
 from trainer.config.load import recipe_comment, recipe_names
 from trainer.config.phases import phases_of
 from trainer.config.schema import Recipe
 from trainer.data.share import places_before
 from trainer.describe import RANKS, finished_folders, why_unfinished
-from trainer.metrics.presentation import counted
 
 
 def description_lines(recipe: Recipe, config: str, described: dict[str, Any]) -> Iterator[str]:

@@ -15,12 +15,12 @@ from fractions import Fraction
 
 from schemas.errors import UsageError
 from schemas.manifest import read_manifest
+from schemas.terminal import counted
 from trainer.config.schema import Recipe
 from trainer.config.validate import check_ramp, check_schedule
 from trainer.data.share import batches_within
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.logs import logger
-from trainer.metrics.presentation import counted
 
 
 def with_fixed_length(recipe: Recipe) -> Recipe:

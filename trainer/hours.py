@@ -29,12 +29,12 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from schemas.errors import UsageError
+from schemas.terminal import counted
 from trainer.checkpoint.format import FoundCheckpoint
 from trainer.config.schema import Recipe, RunSection
 from trainer.config.validate import check_schedule
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.logs import logger
-from trainer.metrics.presentation import counted
 
 WARM_STEPS = 5
 """The first steps of an engine, which are slow and do not count; at most half of those that were taken."""

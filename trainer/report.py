@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 from schemas import progress, storage
 from schemas.command_line import CommandParser, file_path, folder_path
 from schemas.errors import INTERRUPTED, DataError, StorageError, UsageError
-from schemas.folder_kinds import CHECKPOINT, METRICS, MODEL, RECIPE, RUN, START, what_is
-from schemas.terminal import tell_error
+from schemas.folder_kinds import BEFORE_RUNS, CHECKPOINT, LOCK, METRICS, MODEL, RECIPE, RUN, START, what_is
+from schemas.terminal import tell, tell_error
 from trainer.command_line import exit_code_of
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def parser(prog: str) -> CommandParser:
         [f"{prog} out/run", f"{prog} out/run_a out/run_b s3://bucket/run_c --output out/runs.html --watch"],
         "0 done, also after Ctrl-C with --watch, 2 usage or configuration, 3 bad data, 5 storage, 130 interrupted",
     )
-    what = "run.output of a training: a folder or a URL"
+    what = "run.output of a training, a folder or a URL, or the folder of a `start`"
     flags.add_argument("runs", nargs="+", type=folder_path, metavar="RUN", help=what)
 
     page = flags.add_argument_group("the page")
@@ -71,7 +71,7 @@ def parser(prog: str) -> CommandParser:
 
 
 def _report(options: argparse.Namespace) -> None:
-    runs = [run.rstrip("/") or run for run in options.runs]
+    runs = [_run_in(run.rstrip("/") or run) for run in options.runs]
     repeated = next((run for run in runs if runs.count(run) > 1), None)
     if repeated is not None:
         raise UsageError(f"{storage.printable(repeated)} is given twice. Give each run once.")
@@ -89,6 +89,11 @@ def _report(options: argparse.Namespace) -> None:
         else:
             page.write()
     print(f"{storage.printable(output)}: the report of {_counted(runs)} is written.")
+
+
+def _run_in(path: str) -> str:
+    """Return the run of a folder of `start`, which may not exist yet, and any other path as it is."""
+    return storage.join(path, "run") if what_is(path) == START else path
 
 
 def _counted(runs: Sequence[str]) -> str:
@@ -185,8 +190,7 @@ def _record(run: str, copy: Path) -> RunRecord:
         copy_small_files(run, str(copy))
     record = read_record(run, None if storage.is_local(run) else str(copy))
     if not record.lines:
-        content = Path(record.folder, METRICS).read_bytes()
-        if b"\n" in content or content[:1] not in b"{":  # neither empty nor a first line that is being written
+        if record.skipped:
             path = storage.printable(storage.join(run, METRICS))
             raise DataError(f"{path} is damaged: no line of it is one of metrics. Restore it from a copy.")
         raise NothingLoggedError(
@@ -202,13 +206,18 @@ def _record(run: str, copy: Path) -> RunRecord:
 def wait_for_run(run: str) -> None:
     """Wait until a run has begun to log, and raise what `check_run` raises if that takes too long."""
     deadline = time.monotonic() + BEGINS_WITHIN
+    told = ""
     while True:
         try:
             return check_run(run)
-        except NothingLoggedError:
+        except NothingLoggedError as error:
             if time.monotonic() > deadline:
                 raise
-            progress.doing(f"waiting for the first step of {storage.printable(run)}")
+            reason = str(error).partition(". ")[0]
+            if reason != told:
+                told = reason
+                tell(f"waiting up to {BEGINS_WITHIN} s for the first step: {reason}.")
+            progress.doing("waiting for the first step")
             time.sleep(min(1, REFRESH))
 
 
@@ -220,23 +229,27 @@ def check_run(run: str) -> None:
     path = storage.printable(run)
     if not names:
         if not storage.exists(run):
-            raise UsageError(f"{path} does not exist. Check the path; a run is the run.output of a training.")
+            raise NothingLoggedError(
+                f"{path} does not exist. Check the path, the run.output of a training, or wait until that begins."
+            )
         if storage.is_local(run) and not os.path.isdir(run):
             raise UsageError(f"{path} is a file, not a run. Give the folder of a run, which holds {METRICS}.")
         raise NothingLoggedError(f"{path} is empty, not a run. Give the folder of a run, which holds {METRICS}.")
     what = what_is(run)
     if what not in ("", RUN):
-        advice = RUNS_OF.get(what, "`clozeline inspect {path}` says more of it.").format(path=path)
+        advice = RUNS_OF.get(what, f"`clozeline inspect {path}` says more of it.")
+        if PAGE in names:
+            advice = f"Its report is {storage.join(path, PAGE)}."
         raise UsageError(f"{path} is {what}, not a run. {advice}")
     if RECIPE in names:
         raise NothingLoggedError(f"{path} has not logged a step yet. Repeat the command once it has.")
-    raise NothingLoggedError(
-        f"{path} is not a run: it holds no {METRICS} and {RECIPE}. Give the run.output of a training."
-    )
+    missing = " and no ".join(name for name in (METRICS, RECIPE) if name not in names)
+    message = f"{path} is not a run: it holds no {missing}. Give the run.output of a training."
+    begins = LOCK in names or all(map(BEFORE_RUNS.fullmatch, names))
+    raise NothingLoggedError(message) if begins else UsageError(message)
 
 
 RUNS_OF = {
-    START: "Give {path}/run.",
     CHECKPOINT: "Give the run's folder.",
     MODEL: "Give the run that it was exported from.",
 }

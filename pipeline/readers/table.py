@@ -225,12 +225,16 @@ _ONE_OBJECT_PER_LINE = (
 _REMEDIES = {
     NOT_ALONE: "A dump has each tag on a line of its own, as xmllint --format FILE writes it.",
     NO_OBJECT: _ONE_OBJECT_PER_LINE,
-    ENDS_EARLY: _ONE_OBJECT_PER_LINE,
 }
 
 
-def remedy_of(reason: str) -> str:
-    """Return a sentence on what to do about records that are bad for this reason; empty if nothing is known."""
+def remedy_of(reason: str, shown: str = "") -> str:
+    """Return a sentence on what to do about records that are bad for this reason; empty if nothing is known.
+
+    shown: the beginning of one of them. It tells JSON over several lines from a line that was cut off.
+    """
+    if reason == ENDS_EARLY and (shown.startswith("[") or shown.strip() == "{"):
+        return _ONE_OBJECT_PER_LINE
     if reason.startswith("record above"):
         return "--max_document_bytes allows longer documents; --text_layout line makes each line a document."
     return _REMEDIES.get(reason, "")

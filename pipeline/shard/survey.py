@@ -262,4 +262,4 @@ def _advice_for_rejected(rejected: Report) -> str:
             "or raise --max_bad_ratio if only a few records lack it."
         )
 
-    return f"Fix the input, or raise --max_bad_ratio. {remedy_of(rejected['reason'])}".rstrip()
+    return f"Fix the input, or raise --max_bad_ratio. {remedy_of(rejected['reason'], rejected['shown'])}".rstrip()

@@ -22,5 +22,14 @@ def test_each_reason_has_its_own_line_in_the_order_of_the_ledger() -> None:
     assert lines == ["1,203 x cut (wiki 1,200, news 3)", "1 x empty (wiki)"]
 
 
+def test_more_than_five_languages_share_a_line() -> None:
+    few = [(f"language {code}", source, 1) for code in ("de", "en", "fr", "it", "ru") for source in ("wiki", "web")]
+    assert lines_of(*few)[0] == "2 x language de (web 1, wiki 1)" and len(lines_of(*few)) == 5
+    assert lines_of(("empty", "wiki", 1), *few, ("language uncertain", "web", 1200)) == [
+        "1 x empty (wiki)",
+        "1,210 x document in another language (uncertain 1,200, de 2, en 2 and 3 further languages)",
+    ]
+
+
 def test_a_job_without_a_ledger_says_nothing() -> None:
     assert lines_of() == []

@@ -86,8 +86,11 @@ def test_the_page_follows_a_run_until_ctrl_c(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(report, "REFRESH", 0.02)
-    folder = run_folder(here / "run", 0.001, 0)
-    (folder / "metrics.jsonl").unlink()  # the training is still loading torch
+    (here / "op").mkdir()
+    (here / "op/clozeline.toml").touch()
+    folder = here / "op/run"
+    made = run_folder(here / "made", 0.001, 0)
+    (made / "metrics.jsonl").unlink()  # the training is still loading torch
     seen = []
     modified = storage.modified
     answers = iter([True, False, False])
@@ -109,6 +112,8 @@ def test_the_page_follows_a_run_until_ctrl_c(
 
     def other_process() -> None:
         time.sleep(0.1)
+        made.rename(folder)
+        time.sleep(0.1)
         train(folder, 1, 3)
         look("3 of 8")
         train(folder, 4, 4)
@@ -117,7 +122,7 @@ def test_the_page_follows_a_run_until_ctrl_c(
 
     thread = threading.Thread(target=other_process)
     thread.start()
-    assert report.main(["run", "--watch"]) == 0
+    assert report.main(["op", "--watch"]) == 0
     thread.join()
     assert ["3 of 8" in seen[0], "4 of 8" in seen[1]] == [True, True]
     assert all('<meta http-equiv="refresh"' in page for page in seen)
@@ -125,15 +130,15 @@ def test_the_page_follows_a_run_until_ctrl_c(
     said = capsys.readouterr()
     assert said.err.count("the store is busy") == 1
     assert said.out.splitlines() == [
-        "report.html follows run. Ctrl-C ends it.",
-        "report.html: the report of run is written.",
+        "report.html follows op/run. Ctrl-C ends it.",
+        "report.html: the report of op/run is written.",
     ]
 
     # The last start was never logged, and its time is none.
     started = {"step": 9, "seconds": 0, "resumed_at": [2, 9]}
     (folder / "starts.jsonl").write_text("".join(json.dumps(started | {"time": at}) + "\n" for at in (1.7e9, 1e30)))
     train(folder, 5, 8)
-    assert report.main(["run", "--watch"]) == 0, "it ends with the run"
+    assert report.main(["op", "--watch"]) == 0, "it ends with the run"
     page = (here / "report.html").read_text()
     assert set(re.findall(r'class="mark" x1="([\d.]+)%"', page)) == {"25.00"}
 
@@ -143,10 +148,11 @@ def test_the_page_follows_a_run_until_ctrl_c(
     [
         ({}, ["nope"], "nope does not exist. Check the path"),
         ({"x/manifest.json": '{"kind": "pairs"}'}, ["x"], "x is pair shards, not a run. `clozeline inspect x` says"),
-        ({"x/results.json": '{"scores": {}}'}, ["x"], "x is the output of a suite, not a run"),
+        ({"x/results.json": '{"scores": {}}'}, ["x"], "x is the output of a suite, not a run. `clozeline inspect x` s"),
+        ({"x/results.json": '{"task": ""}', "x/report.html": ""}, ["x"], "not a run. Its report is x/report.html."),
         ({"x/config.json": ""}, ["x"], "x is a model in the Hugging Face format, not a run. Give the run that it"),
         ({"x/state.json": "", "x/manifest.json": ""}, ["x"], "x is a checkpoint, not a run. Give the run's folder"),
-        ({"x/clozeline.toml": ""}, ["x"], "x is a folder of `clozeline start`, not a run. Give x/run."),
+        ({"x/clozeline.toml": ""}, ["x"], "x/run does not exist. Check the path, the run.output"),
         ({"x/recipe.toml": ""}, ["x"], "x has not logged a step yet"),
         ({"x/recipe.toml": "", "x/metrics.jsonl": ""}, ["x"], "x has not logged a step yet"),
         ({"x/recipe.toml": "", "x/metrics.jsonl": '{"st'}, ["x"], "x has not logged a step yet"),
@@ -158,7 +164,8 @@ def test_the_page_follows_a_run_until_ctrl_c(
             "x/recipe.toml is not the recipe of a run: run.max_steps: Input should be a valid integer. Give",
         ),
         ({"x/recipe.toml": "data = 3\n", "x/metrics.jsonl": '{"step": 1}\n'}, ["x"], "of a run: data: "),
-        ({"x/notes.md": ""}, ["x"], "x is not a run: it holds no metrics.jsonl and recipe.toml"),
+        ({"x/notes.md": ""}, ["x", "--watch"], "x is not a run: it holds no metrics.jsonl and no recipe.toml"),
+        ({"x/metrics.jsonl": ""}, ["x"], "x is not a run: it holds no recipe.toml"),
         ({"x": ""}, ["x"], "x is a file, not a run"),
         ({"x/recipe.toml": "", "x/metrics.jsonl": ""}, ["x", "x"], "x is given twice"),
         ({"report.html": "mine", "x/recipe.toml": "", "x/metrics.jsonl": ""}, ["x", "--output", "report.html"], "kept"),

@@ -23,6 +23,7 @@ from filelock import BaseFileLock
 
 from schemas import storage, vocabulary
 from schemas.errors import UsageError
+from schemas.folder_kinds import BEFORE_RUNS
 from trainer.checkpoint.format import CHECKPOINTS_FOLDER, MANIFEST, write_errors_of
 from trainer.checkpoint.run_lock import LOCK_FILES, RUN_LOCK_FILE, hold
 from trainer.checkpoint.text_facts import TEXT_FACTS_FILE, keep_text_facts
@@ -57,9 +58,6 @@ FILES = (*NEEDED, "ranks.json", "report.html")
 SHARED_FOLDERS = (vocabulary.VOCABULARY_FOLDER, TENSORBOARD_FOLDER)
 """Folders of a run that are copied to its URL, besides its checkpoints."""
 
-_HARMLESS = re.compile(r"\..*|lost\+found|.*\.(log|out|err)")
-"""Names that schedulers, shells and file systems may put into a folder before a run begins. A run leaves them alone."""
-
 
 def claim(run: str) -> BaseFileLock:
     """Lock the run's folder until the result is released or the process ends. One rank per folder calls this.
@@ -83,7 +81,7 @@ def claim(run: str) -> BaseFileLock:
 def _names(run: str) -> set[str]:
     """Return what is in a folder, which may not exist, without what may be there before a run begins."""
     names = storage.names(run) if Path(run).is_dir() else []
-    return {name for name in names if not _HARMLESS.fullmatch(name)}
+    return {name for name in names if not BEFORE_RUNS.fullmatch(name)}
 
 
 def remove_beginnings(run: str) -> None:

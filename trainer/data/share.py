@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 
 from schemas.errors import DataError, UsageError
 from schemas.ragged import Ints
+from schemas.terminal import counted
 from trainer.batch_limits import divide_rounding_up, row_micro_batches, token_micro_batches
 from trainer.config.schema import BatchSection, Recipe
 from trainer.data.folder import PairFolder
-from trainer.metrics.presentation import counted
 
 # The ramp
 

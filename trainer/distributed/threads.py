@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import torch
 
 from schemas.host_limits import allowed_cores, core_quota, ranks_on_this_machine, usable_cores
+from schemas.terminal import counted
 from trainer.distributed.collectives import run_on_all_ranks
 from trainer.logs import logger
-from trainer.metrics.presentation import counted
 
 VARIABLE = "OMP_NUM_THREADS"
 

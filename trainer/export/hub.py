@@ -22,7 +22,7 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import disable_progress_bars, validate_repo_id
 
-from schemas import storage
+from schemas import progress, storage
 from schemas.errors import StorageError, UsageError
 from trainer.export.folder import EXPORT_FILES, NESTED_FILES
 from trainer.models.families import GENERATOR_FOLDER
@@ -70,7 +70,7 @@ def push(folder: Path, files: Sequence[str], output: str, repository: str, priva
     finished export, for messages. private: of a repository that is created; one that exists keeps its visibility.
     Raises UsageError or StorageError.
     """
-    if not sys.stderr.isatty():
+    if not progress.is_terminal(sys.stderr):
         disable_progress_bars()
     later = "the same command with --overwrite"
     if storage.is_local(output):

@@ -14,9 +14,9 @@ from typing import Any
 
 from schemas import storage
 from schemas.errors import CheckpointError, DataError, UsageError
-from schemas.folder_kinds import RECIPE
+from schemas.terminal import counted
 from trainer.checkpoint.format import CHECKPOINTS_FOLDER, MANIFEST, best_step, location, steps_named, steps_saved
-from trainer.metrics.presentation import counted
+from trainer.config.record import RECIPE, flatten, shown_value
 from trainer.models.families import GENERATOR_FOLDER
 
 VERSION_KEY = "clozeline_version"
@@ -54,17 +54,20 @@ def check_request(run: str, output: str, step: int | None, best: bool, writing: 
     """
     check_output(output, writing.overwrite, run)
     steps = steps_to_export(run, step, best, writing.average)
-    if writing.onnx and _recipe(run).get("model", {}).get("family") == "xlnet":
+    if writing.onnx and _recipe_value(run, "model.family", str) == "xlnet":
         raise UsageError("--onnx: torch's ONNX exporter cannot translate XLNet. Leave --onnx out.")
     return steps
 
 
-def _recipe(run: str) -> dict[str, Any]:
+def _recipe_value(run: str, key: str, kind: type) -> Any:
     path = storage.join(run, RECIPE)
     try:
-        return tomllib.loads(storage.read(path).decode())
+        value = flatten(tomllib.loads(storage.read(path).decode())).get(key)
+        if not isinstance(value, kind):
+            raise ValueError(f"{key} is {shown_value(value)}")
     except ValueError as error:
         raise DataError(f"{path} is not the recipe of a run: {error}. Give the run.output of a training.") from error
+    return value
 
 
 def check_output(output: str, overwrite: bool, run: str) -> None:
@@ -131,7 +134,7 @@ def last_steps(run: str, step: int, count: int) -> list[int]:
 
     run: a folder or a URL. Raises UsageError if the run keeps fewer.
     """
-    keep = _recipe(run)["checkpoint"]["keep"]
+    keep = _recipe_value(run, "checkpoint.keep", int)
 
     # An older checkpoint was kept only because it is the best, and may be from much earlier.
     recent = [one for one in steps_saved(run)[-keep:] if one <= step]

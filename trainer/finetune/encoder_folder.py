@@ -7,18 +7,19 @@ import re
 from pathlib import Path
 
 from schemas.errors import UsageError
-from schemas.folder_kinds import CHECKPOINT, CONFIG, RUN, START, TUNED, what_is
+from schemas.folder_kinds import CHECKPOINT, CONFIG, RUN, START, SUITE, TUNED, what_is
 from trainer.models.hf_files import weight_files
 
 ADVICE = "Give the folder of a downloaded model, or one that `clozeline export` wrote."
 
 ENCODERS_OF = {
-    START: "Give its encoder, {path}/hf.",
+    START: "It has no encoder yet; the command that began it continues it.",
     RUN: "`clozeline export` writes its encoder, and `clozeline suite --checkpoints` scores its checkpoints.",
     CHECKPOINT: "`clozeline export` writes its encoder, and `clozeline suite --checkpoints` scores its checkpoints.",
-    TUNED: "Give its model, {path}/hf.",
+    TUNED: "It has no model yet; the command that began it continues it.",
+    SUITE: "Give one of the encoders that it compares.",
 }
-"""Where the encoder of a folder of another kind is."""
+"""What to do about a folder of another kind that holds no encoder in hf."""
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 """What names of models on the Hugging Face hub look like: NAME or OWNER/NAME."""
@@ -36,9 +37,11 @@ def check_encoder_folder(folder: str) -> None:
     if not path.exists():
         raise UsageError(f"{folder} does not exist.{_nearest_folder(path)} {ADVICE}{_download_advice(folder)}")
     what = what_is(folder)
+    inside = path / "hf"
+    advice = f"Give its encoder, {inside}." if (inside / CONFIG).is_file() else ENCODERS_OF.get(what, ADVICE)
     raise UsageError(
         f"{folder} has no {CONFIG}, so it is not an encoder in the Hugging Face format"
-        f"{f' but {what}' if what else ''}. {ENCODERS_OF.get(what, ADVICE).format(path=folder)}"
+        f"{f' but {what}' if what else ''}. {advice}"
     )
 
 

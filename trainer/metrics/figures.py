@@ -13,7 +13,8 @@ from urllib.parse import quote
 
 from schemas import storage
 from schemas.charts import short
-from trainer.metrics.presentation import counted, duration, or_dash, shown_path
+from schemas.terminal import counted
+from trainer.metrics.presentation import duration, or_dash, shown_path
 from trainer.metrics.run_record import RunRecord
 
 CARD = "card.html"

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from schemas import progress, storage
+from schemas.terminal import counted
 from trainer.logs import IN_FILE_ONLY, log_file, logger
 from trainer.metrics.monitors import TensorBoardWriter
-from trainer.metrics.presentation import counted, keep_running, or_dash
+from trainer.metrics.presentation import keep_running, or_dash
 from trainer.metrics.ranks import RankFile, RankReport, rank_figures
 from trainer.metrics.sums import PLACE_NAMES, REPLACED_TOKEN_NAMES
 
@@ -211,7 +212,8 @@ def read_lines(run: str) -> tuple[Metrics, int]:
     """Return the lines of a run's metrics, and how many lines of the file were skipped because they are not metrics.
 
     A line is a JSON object with an integer step, whose other values are numbers or null, except for CAUSE. A killed run
-    may leave a last line without a line feed. It is returned if it is complete, and otherwise not counted as skipped.
+    may leave a last line without a line feed. It is returned if it is complete, and otherwise not counted as skipped if
+    it begins like one.
     """
     path = Path(run) / METRICS_FILE
     if not path.exists():
@@ -225,6 +227,8 @@ def read_lines(run: str) -> tuple[Metrics, int]:
     last_line = _parse(unfinished)
     if last_line is not None:
         lines.append(last_line)
+    elif unfinished[:1] not in "{":  # neither empty nor a beginning
+        skipped += 1
     return lines, skipped
 
 

@@ -8,7 +8,6 @@ from math import isfinite
 from pathlib import PurePath
 from urllib.parse import urlsplit
 
-from schemas.terminal import counted as counted
 from trainer.logs import logger
 
 

@@ -19,7 +19,7 @@ from trainer.checkpoint.format import best_step, checkpoint_path, steps_saved
 from trainer.checkpoint.state import read_state
 from trainer.config.record import HISTORY, RECIPE, RecipeChange
 from trainer.metrics.curves import SCORES_FILE
-from trainer.metrics.log import METRICS_FILE, Metrics, is_evaluation, read_metrics
+from trainer.metrics.log import METRICS_FILE, Metrics, is_evaluation, read_lines, read_metrics
 from trainer.metrics.ranks import RANKS_FILE, RankReport, read_ranks
 from trainer.metrics.starts import STARTS_FILE, Start, read_starts
 
@@ -60,13 +60,15 @@ class ShownRecipe(ShownPhase):
 class RunRecord:
     """A run as its folder has it.
 
-    run: the folder or URL. folder: the local one that holds its small files. resumed_at: the steps after which it was
-    resumed. changes: of its recipe, at resumes. best: the step of the best checkpoint.
+    run: the folder or URL. folder: the local one that holds its small files. skipped: the number of lines of the file
+    that are not metrics. resumed_at: the steps after which it was resumed. changes: of its recipe, at resumes. best:
+    the step of the best checkpoint.
     """
 
     run: str
     folder: str
     lines: Metrics
+    skipped: int
     recipe: dict[str, Any]
     resumed_at: Sequence[int]
     changes: Sequence[RecipeChange]
@@ -118,7 +120,7 @@ def read_record(run: str, copy: str | None = None) -> RunRecord:
     return RunRecord(
         run,
         folder,
-        read_metrics(folder),
+        *read_lines(folder),
         recipe,
         _resumed_at(folder, starts),
         _changes(folder),

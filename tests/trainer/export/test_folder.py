@@ -246,9 +246,19 @@ def test_an_earlier_export_stays_until_the_new_one_is_checked(exported, tmp_path
     assert {path.name: path.read_bytes() for path in earlier.iterdir()} == before
 
 
-def test_xlnet_has_no_onnx_which_is_said_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("recipe", "flags", "code", "told"),
+    [
+        ('model = {family = "xlnet"}', ["--onnx"], 2, "torch's ONNX exporter cannot translate XLNet"),
+        ("model = 3", ["--onnx"], 3, "recipe.toml is not the recipe of a run: model.family is unset. Give"),
+        ("", ["--average", "2"], 3, "recipe.toml is not the recipe of a run: checkpoint.keep is unset. Give"),
+    ],
+)
+def test_a_recipe_that_does_not_fit_is_told_at_once(
+    recipe: str, flags: list[str], code: int, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "run/checkpoints/step-00000007").mkdir(parents=True)
     (tmp_path / "run/checkpoints/step-00000007/manifest.json").touch()
-    (tmp_path / "run/recipe.toml").write_text('[model]\nfamily = "xlnet"\n')
-    assert main([str(tmp_path / "run"), "--output", str(tmp_path / "hf"), "--onnx"]) == 2
-    assert "torch's ONNX exporter cannot translate XLNet" in capsys.readouterr().err
+    (tmp_path / "run/recipe.toml").write_text(recipe)
+    assert main([str(tmp_path / "run"), "--output", str(tmp_path / "hf"), *flags]) == code
+    assert told in capsys.readouterr().err

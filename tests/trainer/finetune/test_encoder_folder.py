@@ -101,12 +101,17 @@ def test_a_first_line_that_announces_a_list_is_not_cut_off() -> None:
         ({}, " but an empty folder. Give the folder of a downloaded model"),
         ({"notes.txt": ""}, ". Give the folder of a downloaded model"),
         ({"recipe.toml": "", "lock": ""}, " but the folder of a run. `clozeline export` writes its encoder, and"),
-        ({"clozeline.toml": ""}, " but a folder of `clozeline start`. Give its encoder, {at}/hf."),
+        ({"clozeline.toml": ""}, " but a folder of `clozeline start`. It has no encoder yet"),
+        (
+            {"clozeline.toml": "", "hf/config.json": ""},
+            " but a folder of `clozeline start`. Give its encoder, {at}/hf.",
+        ),
         ({"manifest.json": '{"kind": "text"}'}, " but text shards. Give the folder of a downloaded model"),
     ],
 )
 def test_a_folder_without_a_configuration(files: dict[str, str], told: str, tmp_path: Path) -> None:
     for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(content)
     start = f"{tmp_path} has no config.json, so it is not an encoder in the Hugging Face format"
     assert refusal(tmp_path).startswith(start + told.format(at=tmp_path))

@@ -10,9 +10,9 @@ from itertools import groupby
 from typing import Any
 
 from schemas.errors import DataError
+from schemas.terminal import counted
 from trainer.finetune.files.records import Record, Wanted, missing_column, read_text, split_lines
 from trainer.finetune.task import Column
-from trainer.metrics.presentation import counted
 
 DOCUMENT_START = "-DOCSTART-"
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from schemas.errors import DataError
+from schemas.terminal import counted
 from trainer.finetune.examples import Answer, ChoiceExample, Example, SpanExample, TagExample, TextExample
 from trainer.finetune.files.labels import choice_position, class_id, name_of, number
 from trainer.finetune.files.records import BadRowError, Record
 from trainer.finetune.files.sets import ExampleSet
 from trainer.finetune.task import TRAIN, Column, Columns, Task, label_name
-from trainer.metrics.presentation import counted
 
 
 class ExampleBuilder:

@@ -12,9 +12,9 @@ import sys
 from collections.abc import Iterator
 
 from schemas.errors import DataError
+from schemas.terminal import counted
 from trainer.finetune.files.records import Record, Wanted, missing_column, read_text, split_lines
 from trainer.finetune.task import Column
-from trainer.metrics.presentation import counted
 
 SEPARATOR_NAMES = {"\t": "tabs", ",": "commas"}
 """What messages call the characters that separate fields."""
