@@ -34,7 +34,7 @@ RESULTS = {
 }
 SUITE = {"suite": "glue", "scores": {}, "averages": {"hf": {"spread": {"mean": 0.5}}}}
 CONFIG = {"architectures": ["BertForMaskedLM"], "model_type": "bert", "hidden_size": 64}
-START = {
+START: dict[str, Any] = {
     "clozeline.toml": "[start]\nfolder = 'my texts'\n[vocab]\nsize = 300\n[pairs]\n",
     "steps.json": {"shard": {"is_done": True}}
     | {name: {"is_done": True, "options": {"size": 400} if name == "vocab" else {}} for name in ("vocab", "pairs")},
