@@ -57,7 +57,7 @@ def next_is(*commands: str) -> Iterator[str]:
 
 def _of_start(folder: Folder) -> Iterator[str]:
     plan, steps = folder.read(PLAN), folder.read("steps.json")
-    source = table(plan.get("start")).get("folder", "?")
+    source = table(plan.get("start")).get("folder", "FOLDER")
     yield labeled("text", source)
     done = [name for name, step in steps.items() if table(step).get("is_done")]
     outdated = [name for name in done if _is_outdated(name, table(steps[name]), plan)]
@@ -74,7 +74,7 @@ def _of_start(folder: Folder) -> Iterator[str]:
 def _is_outdated(name: str, step: dict[str, Any], plan: Any) -> bool:
     """Return whether the section of a step has changed since it ran. Input files are not looked at."""
     section = "pairs" if name == "held-out pairs" else name
-    return step.get("options") is not None and step["options"] != table(plan.get(section))
+    return bool(plan) and step.get("options") is not None and step["options"] != table(plan.get(section))
 
 
 def _of_checkpoint(folder: Folder) -> Iterator[str]:

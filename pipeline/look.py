@@ -82,8 +82,8 @@ class Look:
     text_bytes, documents: estimates. languages: the share of the sampled text in each, most first; empty if the
     identifier is not installed. encodings: files of text that are not UTF-8, by their encoding. copies: files with the
     same bytes as another one. are_all_copies: False if there were too many files or bytes to compare. ranges: the files
-    that are read. faults: sentences on files that end `shard`, as far as that is seen. bad: a sentence on bad records,
-    if there are so many of them that `shard` refuses the input. odd: one on files that text_layout may not suit.
+    that are read. faults: sentences on what ends `shard`, as far as that is seen: files, and more bad records than it
+    allows. odd: one on files that text_layout may not suit.
     """
 
     kinds: list[Kind]
@@ -97,7 +97,6 @@ class Look:
     are_all_copies: bool = True
     ranges: list[FileRange] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
-    bad: str = ""
     odd: str = ""
 
 
@@ -137,10 +136,9 @@ def look_at(folder: str) -> Look:
     by_format = {name: [one for one in readable if one.format == name] for name in formats}
     sampled = {name: _sampled(ranges, options, faults) for name, ranges in by_format.items()}
     text_bytes = sum(_estimated_bytes(by_format[name], one) for name, one in sampled.items())
-    bad = _bad_records(by_format, sampled)
+    all_faults = [*faults.values(), *_bad_records(by_format, sampled)]
     if text_bytes == 0:
-        of_records = [sentence for one in sampled.values() for sentence in one.bad_files.values()]
-        raise _no_text(folder, kinds, [*faults.values(), *of_records])
+        raise _no_text(folder, kinds, all_faults)
     copies, are_all_copies = _copies([one.file for one in readable])
     documents = sum(one.documents for one in sampled.values())
     mean_bytes = sum(one.text_bytes for one in sampled.values()) / documents
@@ -155,8 +153,7 @@ def look_at(folder: str) -> Look:
         copies=copies,
         are_all_copies=are_all_copies,
         ranges=readable,
-        faults=list(faults.values()),
-        bad=bad,
+        faults=all_faults,
         odd=_in_one_piece(texts, layout),
     )
 
@@ -185,12 +182,13 @@ def look_lines(folder: str, look: Look) -> Iterator[str]:
         least = "" if look.are_all_copies else "at least "
         yield f"Copies: {least}{look.copies:,} of the files have the same bytes as another one."
     yield from _first(look.faults)
-    yield from filter(None, (look.bad, look.odd))
+    if look.odd:
+        yield look.odd
 
 
 def _first(faults: list[str]) -> list[str]:
     more = len(faults) - MAX_FAULTS
-    return faults[:MAX_FAULTS] + ([f"{counted(more, 'more file')} cannot be read."] if more > 0 else [])
+    return faults[:MAX_FAULTS] + ([f"{counted(more, 'more fault')} like these."] if more > 0 else [])
 
 
 def megabytes(size: int) -> str:
@@ -380,8 +378,8 @@ def _sampled(ranges: list[FileRange], options: RecordOptions, faults: dict[str, 
     return sums
 
 
-def _bad_records(by_format: dict[str, list[FileRange]], sampled: dict[str, _Sampled]) -> str:
-    """Return a sentence on the first bad record, if about more than MAX_BAD of all records are bad."""
+def _bad_records(by_format: dict[str, list[FileRange]], sampled: dict[str, _Sampled]) -> list[str]:
+    """Return a sentence on the first bad record of each file, if about more than MAX_BAD of all records are bad."""
     bad = records = 0.0
     for name, one in sampled.items():
         read = one.documents + one.bad
@@ -389,14 +387,14 @@ def _bad_records(by_format: dict[str, list[FileRange]], sampled: dict[str, _Samp
         scale = _estimated_bytes(by_format[name], one) / one.text_bytes if is_sample else 1
         bad += scale * one.bad
         records += scale * read
-    sentences = (sentence for one in sampled.values() for sentence in one.bad_files.values())
-    return next(sentences, "") if bad > MAX_BAD * records else ""
+    sentences = [sentence for one in sampled.values() for sentence in one.bad_files.values()]
+    return sentences if bad > MAX_BAD * records else []
 
 
 def _describe(record: Rejected, file_range: FileRange) -> str:
     place = place_in_words(record.position, file_range.place(record.position))
-    found = f"Bad records, which `shard` refuses: {record.reason}, at {place} of {file_range.display_path}."
-    return f"{found} {remedy_of(record.reason)}".rstrip()
+    found = f"{record.reason}, at {place} of {file_range.display_path}. {remedy_of(record.reason)}".rstrip()
+    return f"More bad records than --max_bad_ratio {MAX_BAD}: {found}"
 
 
 def _records(
@@ -420,11 +418,12 @@ def _has_identifier() -> bool:
 
 
 def _estimated_bytes(ranges: list[FileRange], sampled: _Sampled) -> int:
+    """Return the bytes of text in these files, about; at least what was read, as how much files shrank is not known."""
     if not sampled.documents:
         return 0
     stored = sum(one.weight if one.compression else one.size for one in ranges)
     share = sampled.text_bytes / sampled.record_bytes if sampled.record_bytes else 1
-    return int(stored * min(share, 10))
+    return max(int(stored * min(share, 10)), sampled.text_bytes)
 
 
 def _shares(by_language: Counter[str]) -> dict[str, float]:

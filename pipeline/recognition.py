@@ -119,7 +119,7 @@ def _of_text(path: str, rows: int) -> Iterator[str]:
         text = " ".join(document.text[: 2 * EXCERPT].split())[:EXCERPT]
         yield labeled("document", f"{text} ..." if len(document.text) > EXCERPT else text)
 
-    if look.faults or look.bad:
+    if look.faults:
         yield from next_is("mend the files, or leave them out: `clozeline shard` would end with what is said above")
         return
     flags = "" if look.text_key == "text" else f" --text_key {shlex.quote(look.text_key)}"

@@ -5,25 +5,30 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
+import select
 import shlex
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from clozeline.installation import missing_extras
 from clozeline.start import plan_file
-from clozeline.start.decide import DEFAULT_HOURS, Machine, Sections, check_hours, decide, expected, warnings
+from clozeline.start.decide import DEFAULT_HOURS, Machine, Sections, changes, check_hours, decide, expected, warnings
 from clozeline.start.plan_file import Values, holds_out
 from clozeline.start.steps import NAME as STEPS_NAME
-from clozeline.start.steps import check_steps, run_steps
-from pipeline.look import Look, look_at, look_lines
+from clozeline.start.steps import check_steps, is_trained, run_steps
+from pipeline.look import look_at, look_lines
 from pipeline.shard.detection import AUTO
 from pipeline.shard.languages import find_language
 from schemas import progress, storage
 from schemas.command_line import CommandParser, file_path, filled, folder_path, run
 from schemas.errors import DataError, UsageError
+from schemas.manifest import open_manifest
 from schemas.terminal import counted, one_line, padded, print_lines
 from schemas.urls import normal
 from trainer.command_line import EXIT_CODES
@@ -68,9 +73,7 @@ def _hours(text: str) -> float:
 
 
 def _language(text: str) -> str:
-    if text.strip().lower() != AUTO:
-        find_language(text)
-    return text
+    return AUTO if text.strip().lower() == AUTO else find_language(text).code
 
 
 def _start(options: argparse.Namespace, prog: str) -> int:
@@ -84,47 +87,73 @@ def _start(options: argparse.Namespace, prog: str) -> int:
             "give the folder or file."
         )
     _refuse_output(options.input, output)
-    if options.hours is not None:
-        check_hours(options.hours, "--hours")
     storage.check_writable_folder(output)
 
     path = os.path.join(output, plan_file.NAME)
-    plan, is_new = _plan_at(path, options, prog)
+    before = plan_file.read_text(path) if os.path.exists(path) else ""
+    text = _with_flags(before, options, path) if before else _new_plan(options, path, prog)
+    plan = plan_file.parse(text, path)
     steps = plan_file.steps_of(plan, output)
-    check_steps(steps, storage.printable(path))
+    _check(plan, steps, options, path)
 
-    print_lines(
-        ["", f"{one_line(path)}{' is written' if is_new else ''}: {counted(len(steps), 'step')}", *_step_lines(steps)]
-    )
+    print_lines(["", f"{one_line(path)}: {counted(len(steps), 'step')}", *_step_lines(steps)])
+    is_asked = text != before or not os.path.exists(os.path.join(output, STEPS_NAME))
+    if is_asked and not (options.yes or options.plan_only or _is_agreed()):
+        print("Nothing was done. To change the plan first, repeat the command with --plan_only.")
+        return 0
+
+    if text != before:
+        storage.publish(path, text.encode())
+        print(f"{one_line(path)} is written.")
     if options.plan_only:
         return 0
-    is_begun = os.path.exists(os.path.join(output, STEPS_NAME))
-    if (is_new or not is_begun) and not options.yes and not _is_agreed():
-        print(f"Nothing was done. Change {storage.printable(path)} as you like, and repeat the command.")
-        return 0
-
     code = run_steps(steps, plan, output)
     if code == 0:
         print_lines(closing_lines(output, plan))
     return code
 
 
-def _plan_at(path: str, options: argparse.Namespace, prog: str) -> tuple[Values, bool]:
-    """Return the plan, and whether it was made now, for a folder without one or for other flags."""
-    is_new = not os.path.exists(path) or _is_other(options, plan_file.read_plan(path), path)
-    if is_new:
-        progress.doing(f"looking at {storage.printable(options.input)}")
-        look = look_at(options.input)
-        print_lines(look_lines(options.input, look))
-        if look.faults:
-            raise DataError(look.faults[0])
-        _write_plan(options, look, path, prog)
+def _new_plan(options: argparse.Namespace, path: str, prog: str) -> str:
+    """Return the text of a plan for what FOLDER holds."""
+    progress.doing(f"looking at {storage.printable(options.input)}")
+    look = look_at(options.input)
+    fault = next(iter(look.faults), "")
+    print_lines(look_lines(options.input, replace(look, faults=look.faults[1:])))
+    if fault and " --" not in fault:
+        raise DataError(fault)
 
-    plan = plan_file.read_plan(path)
+    sections = decide(options.input, look, Machine.here(), options.hours or DEFAULT_HOURS, options.language)
+    command = shlex.join([*prog.split(), options.input, "--output", options.output])
+    text = plan_file.to_text(sections, options.input, command)
+    if fault:  # which a flag of `shard` may allow: this is where flags stand
+        storage.publish(path, text.encode())
+        raise DataError(f"{fault} {storage.printable(path)} is written; write such flags of `shard` under its [shard].")
+
+    _print_wrapped(["", *_setting_lines(sections), *expected(look, sections), *warnings(look, sections)])
+    return text
+
+
+def _with_flags(text: str, options: argparse.Namespace, path: str) -> str:
+    """Return the text of an earlier plan with what flags change. Raises UsageError if it is about another FOLDER."""
+    plan = plan_file.parse(text, path)
+    folder = normal(str(plan["start"].get("folder", options.input)))
+    if os.path.abspath(folder) != os.path.abspath(options.input):
+        raise UsageError(
+            f"FOLDER {options.input} is not what {storage.printable(path)} has, {folder}. Change it there, in [start] "
+            "and [shard], or give another --output for a second model."
+        )
+    changed = changes(plan, options.hours, options.language)
+    _print_wrapped(_setting_lines(changed))
+    return plan_file.with_settings(text, changed, path)
+
+
+def _check(plan: Values, steps: list[plan_file.Step], options: argparse.Namespace, path: str) -> None:
+    """Raise UsageError if a step would refuse the plan, or if its training would end before it begins."""
+    shown = storage.printable(path)
     hours = plan["train"].get("run.max_hours")
-    if isinstance(hours, int | float):
-        check_hours(hours, f'{storage.printable(path)}, [train]: "run.max_hours"')
-    return plan, is_new
+    if isinstance(hours, int | float) and not is_trained(plan, options.output):
+        check_hours(hours, f'{shown}, [train]: "run.max_hours"' if options.hours is None else "--hours")
+    check_steps(steps, shown)
 
 
 def _refuse_output(given: str, output: str) -> None:
@@ -151,60 +180,43 @@ def _is_agreed() -> bool:
     """Ask on a terminal whether to begin. Without one the answer is yes."""
     if not sys.stdin.isatty():
         return True
+    print("Begin? [Y/n] ", end="", flush=True)
+    _wait_for_input()
+    return sys.stdin.readline().strip(" \r").lower() in ("\n", "y\n", "yes\n")
+
+
+def _wait_for_input() -> None:
+    """Wait for a line or a signal. A mere read would miss a Ctrl-C that comes just before it and wait for the next."""
+    woken, waker = os.pipe()
+    os.set_blocking(waker, False)
+    before = signal.set_wakeup_fd(waker)
     try:
-        return input("Begin? [Y/n] ").strip().lower() in ("", "y", "yes")
-    except (EOFError, KeyboardInterrupt):
-        print()
-        return False
-
-
-def _write_plan(options: argparse.Namespace, look: Look, path: str, prog: str) -> None:
-    sections = decide(options.input, look, Machine.here(), options.hours or DEFAULT_HOURS, options.language)
-    lines = ["", *_setting_lines(sections), *expected(look, sections), *warnings(look, sections)]
-    is_seen = sys.stdout is not None and sys.stdout.isatty()
-    print_lines(filled(line).removesuffix("\n") if is_seen else line for line in lines)
-    command = shlex.join([*prog.split(), options.input, "--output", options.output])
-    storage.publish(path, plan_file.to_text(sections, options.input, command).encode())
-
-
-def _is_other(options: argparse.Namespace, plan: Values, path: str) -> bool:
-    """Return whether the command line asks for another plan than that of the file, which the program wrote.
-
-    A flag that is not given is as it was: it is set here. Raises UsageError if a user has edited the file, and if it is
-    about another folder.
-    """
-    given = {
-        "FOLDER": (options.input, normal(str(plan["start"].get("folder", options.input))), ""),
-        "--hours": (options.hours, plan["train"].get("run.max_hours"), '[train] "run.max_hours"'),
-        "--language": (options.language, plan["shard"].get("language"), "[shard] language"),
-    }
-    others = {
-        flag: f"{flag} {value} is not what {storage.printable(path)} has, {planned}. "
-        for flag, (value, planned, _) in given.items()
-        if value is not None and planned is not None and value != planned
-    }
-    if "FOLDER" in others:
-        raise UsageError(others["FOLDER"] + "Give another --output for a second model.")
-    if not others:
-        return False
-    if not plan_file.is_as_written(path):
-        flag, told = next(iter(others.items()))
-        raise UsageError(
-            f"{told}That file was edited, so it stays: change {given[flag][2]} there, or give another --output for a "
-            "second model."
-        )
-    options.hours = options.hours or given["--hours"][1]
-    options.language = options.language or given["--language"][1]
-    return True
+        select.select([sys.stdin, woken], [], [])
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(woken)
+        os.close(waker)
 
 
 # ---- Lines for the terminal ----
+
+
+def _print_wrapped(lines: Iterable[str]) -> None:
+    """Print lines, on a terminal wrapped at its width, but not within code, which people copy."""
+    is_seen = sys.stdout is not None and sys.stdout.isatty()
+    print_lines(map(_wrapped, lines) if is_seen else lines)
+
+
+def _wrapped(line: str) -> str:
+    whole = re.sub(r"`.*?`|\S+ = \S+|--\w+ [\d.]+", lambda code: code[0].replace(" ", "\0"), line)
+    return filled(whole).removesuffix("\n").replace("\0", " ")
 
 
 def _setting_lines(sections: Sections) -> Iterator[str]:
     for name, settings in sections.items():
         for number, (key, setting) in enumerate(settings.items()):
             shown = " ".join(setting.value) if isinstance(setting.value, list) else str(setting.value)
+            shown = "the recipe's" if setting.value is None else shown
             yield f"{'' if number else name:<6} {key} = {shown}" + (f"   ({setting.why})" if setting.why else "")
 
 
@@ -215,6 +227,8 @@ def _step_lines(steps: list[plan_file.Step]) -> Iterator[str]:
 
 # ---- What came out ----
 
+
+FEW_HELD_OUT = 20  # documents
 
 PAGES = (
     ("text/card.html", "what became of the files"),
@@ -232,7 +246,9 @@ def closing_lines(output: str, plan: Values) -> Iterator[str]:
         line = f"Loss on held-out documents: {loss:.2f} nats per blank"
         if "eval_unigram_loss" in found:
             line += f"; word frequencies alone give {found['eval_unigram_loss']:.2f}"
-        yield f"{line}."
+        documents = open_manifest(os.path.join(output, "text_heldout")).totals.get("documents", 0)
+        few = f" They are {documents}: too few for more than a rough figure." if documents < FEW_HELD_OUT else ""
+        yield f"{line}.{few}"
     elif not holds_out(plan):
         yield "No documents were held out ([shard] holdout), so nothing shows how the model does on other text."
 
@@ -255,7 +271,9 @@ def closing_lines(output: str, plan: Values) -> Iterator[str]:
     yield f"  clozeline inspect {os.path.join(output, 'pairs')} --rows 3"
     yield f"  clozeline report {os.path.join(output, 'run')} ANOTHER/run    two runs on one page"
     yield f"  clozeline finetune {hf} --task TASK.toml --output {os.path.join(output, 'task')}"
-    yield f"  change {os.path.join(output, 'clozeline.toml')} (run.max_hours, size, filters), and repeat the command"
+    again = shlex.join(["clozeline", "start", str(plan["start"].get("folder", "FOLDER")), "--output", output])
+    yield f"  change {os.path.join(output, 'clozeline.toml')} (run.max_hours, size, filters), and then:"
+    yield f"  {again}"
 
 
 def _last_evaluation(path: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from pipeline.look import Look, megabytes
 from schemas.errors import UsageError
 from schemas.terminal import counted
-from trainer.config.load import recipe_names, recipe_text
+from trainer.config.load import recipe_comment, recipe_text
 
 MAIN_SHARE = 0.98
 """A text in one language by this share is taken to be in that one: the rest is names, quotations and errors."""
@@ -46,11 +46,13 @@ LARGEST_SHARE = 0.2  # that is held out
 CPU_RECIPES = ((0.75, "cpu_minutes"), (5.0, "cpu_hour"))
 """(hours, recipe) up to which the recipe is the one for a CPU."""
 LONG_CPU_RECIPE = "cpu_night"
+FOR_HOURS = "for this many hours of a CPU"  # why it is one of these
 GPU_RECIPE = "gpu_day"
 
 DEFAULT_HOURS = 0.17
 LEAST_HOURS = 0.01
-"""A third of the least, or more on a busy machine, goes into the start of a training."""
+SECONDS_TO_START = 12
+"""Of a training, or more on a busy machine: a third of the least hours."""
 
 BYTES_OF_TOKEN = 4  # of English in 8,000 to 30,000 WordPieces, about
 LENGTH = 128  # tokens in a row
@@ -162,15 +164,14 @@ def check_hours(hours: float, place: str) -> None:
     """Raise UsageError if nothing is left of the hours after the start of a training. place: where they stand."""
     if hours < LEAST_HOURS:
         raise UsageError(
-            f"{place} {hours:g} is too short: a training takes some {LEAST_HOURS * 3600:.0f} s to start and to measure "
+            f"{place} {hours:g} is too short: a training takes some {SECONDS_TO_START} s to start, and then measures "
             f"its steps. Give {LEAST_HOURS:g} or more to try it, and {DEFAULT_HOURS} or more for a first model."
         )
 
 
 def warnings(look: Look, sections: Sections) -> Iterator[str]:
     """Yield what makes a poor model of this text in these hours, what to expect of it, and what to do."""
-    train = sections["train"]
-    recipe, hours = train["config"].value, train["run.max_hours"].value
+    recipe, hours = (sections["train"][key].value for key in ("config", "run.max_hours"))
     meant = _recipe_of(recipe)["run"]["max_hours"]
     if look.text_bytes < LITTLE_TEXT:
         yield (
@@ -190,11 +191,8 @@ def expected(look: Look, sections: Sections) -> list[str]:
     train, language = sections["train"], sections["shard"]["language"].value
     if "schedule.warmup_steps" in train or language != "en" or look.text_bytes < LITTLE_TEXT:
         return []
-    recipe = train["config"].value
-    header = recipe_text(recipe).partition("\n\n[")[0] if recipe in recipe_names() else ""
-    lines = [line.removeprefix("#").strip() for line in header.splitlines()]
-    starts = [number for number, line in enumerate(lines) if line.startswith("Expected")]
-    return [" ".join(lines[starts[0] :])] if starts else []
+    found = recipe_comment(train["config"].value, "Expected")
+    return [f"Expected: {found}"] if found else []
 
 
 def _recipe_of(name: str) -> dict[str, Any]:
@@ -211,24 +209,37 @@ def _recipe_for(look: Look, machine: Machine, hours: float) -> tuple[str, str, i
     if machine.gpus and look.text_bytes >= _least_text(GPU_RECIPE):
         return GPU_RECIPE, "a base-sized encoder for GPUs", machine.gpus
 
-    recipe = next((name for most, name in CPU_RECIPES if hours <= most), LONG_CPU_RECIPE)
+    recipe = _cpu_recipe(hours)
     least = _least_text(recipe)
     if look.text_bytes < least:
         raise UsageError(
             f"{megabytes(look.text_bytes)} of text is too little to train on: {recipe} needs {megabytes(least)} for "
             f"its first steps, and less than {LITTLE_TEXT / 1e6:g} MB teaches a model little. Add text."
         )
-    return recipe, "for so little text" if machine.gpus else "for this many hours of a CPU", 1
+    return recipe, "for so little text" if machine.gpus else FOR_HOURS, 1
+
+
+def _cpu_recipe(hours: float) -> str:
+    return next((name for most, name in CPU_RECIPES if hours <= most), LONG_CPU_RECIPE)
 
 
 def _train(look: Look, machine: Machine, hours: float) -> dict[str, Setting]:
     recipe, why, processes = _recipe_for(look, machine, hours)
+    settings = _of_hours(recipe, hours, why)
+    return {
+        "config": settings.pop("config"),
+        "processes": Setting(processes, "one for each GPU" if recipe == GPU_RECIPE else "uses all cores"),
+        **settings,
+    }
+
+
+def _of_hours(recipe: str, hours: float, why: str = FOR_HOURS) -> dict[str, Setting]:
+    """Return the settings of [train] that depend on the hours. why: it is this recipe."""
     values = _recipe_of(recipe)
     size = f"{values['model']['num_hidden_layers']} layers, {values['model']['hidden_size']} wide"
     why += f": {size}, {counted(values['batch']['global_batch'], 'row')} a step"
     settings = {
         "config": Setting(recipe, f"{why}; `clozeline recipes {recipe}` prints it"),
-        "processes": Setting(processes, "one for each GPU" if recipe == GPU_RECIPE else "uses all cores"),
         "run.max_hours": Setting(
             hours,
             "how many steps fit is measured on the first ones; any key of the recipe can stand here, such as "
@@ -240,3 +251,28 @@ def _train(look: Look, machine: Machine, hours: float) -> dict[str, Setting]:
         steps = max(10, round(values["schedule"]["warmup_steps"] * hours / meant))
         settings["schedule.warmup_steps"] = Setting(steps, "fewer than the recipe's, for so short a run")
     return settings
+
+
+def changes(plan: dict[str, dict[str, Any]], hours: float | None, language: str | None) -> Sections:
+    """Return the settings that --hours and --language, if given, change in a plan; None is one without a line.
+
+    What follows from the earlier hours is decided again, and what a user has set stays: such as another recipe, or a
+    length in steps.
+    """
+    sections: Sections = {}
+    if language not in (None, plan["shard"].get("language")):
+        sections["shard"] = {"language": Setting(language)}
+
+    train = plan["train"]
+    before, recipe = train.get("run.max_hours"), train["config"]
+    if hours is None or hours == before or not isinstance(before, int | float):
+        return sections
+    recipes = {GPU_RECIPE: GPU_RECIPE, _cpu_recipe(before): _cpu_recipe(hours)}
+    if recipe not in recipes:
+        return sections | {"train": {"run.max_hours": Setting(hours)}}
+
+    absent = Setting(None)
+    old, new = _of_hours(recipe, before), _of_hours(recipes[recipe], hours)
+    values = {key: (train.get(key), old.get(key, absent).value, new.get(key, absent)) for key in old | new}
+    followed = {key: now for key, (planned, decided, now) in values.items() if planned == decided != now.value}
+    return sections | {"train": followed}

@@ -10,10 +10,11 @@ import json
 import math
 import os
 import tomllib
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from clozeline.start.decide import Sections
+from clozeline.start.decide import Sections, Setting
 from schemas import storage
 from schemas.errors import UsageError, nearest_name
 
@@ -36,8 +37,6 @@ HEADER = """\
 # It repeats the steps that a change concerns, and continues those that were interrupted.
 """
 
-AS_WRITTEN = "# While nothing above is changed, `clozeline start` with other flags replaces this file: "
-
 Values = dict[str, dict[str, Any]]
 """What the file says: the values of each section."""
 
@@ -46,25 +45,45 @@ def to_text(sections: Sections, folder: str, command: str) -> str:
     """Return the file. folder: what was looked at. command: the one that made it."""
     parts = [HEADER.format(command=command), f"[start]\nfolder = {_value(folder)}\n"]
     for name, settings in sections.items():
-        lines = [f"[{name}]"]
-        assigned = [f"{_key(key)} = {_value(setting.value)}" for key, setting in settings.items()]
-        width = min(44, max(map(len, assigned), default=0))
-        for line, setting in zip(assigned, settings.values(), strict=True):
-            lines.append(f"{line:<{width}}  # {setting.why}" if setting.why else line)
-        parts.append("\n".join(lines) + "\n")
-    text = "\n".join(parts)
-    return f"{text}\n{AS_WRITTEN}{_digest(text)}\n"
+        parts.append("\n".join([f"[{name}]", *_lines(settings)]) + "\n")
+    return "\n".join(parts)
 
 
-def is_as_written(path: str) -> bool:
-    """Return whether no line of the file was changed since the program wrote it."""
-    with open(path, encoding="utf-8-sig") as file:
-        text, _, digest = file.read().rpartition(f"\n{AS_WRITTEN}")
-    return digest.strip() == _digest(text)
+def with_settings(text: str, sections: Sections, path: str) -> str:
+    """Return a plan's text with new lines for these settings, and without one for a value of None. All else stays.
+
+    Raises UsageError if the text has such a line in another form than the program's.
+    """
+    given = [(name, key, setting) for name, settings in sections.items() for key, setting in settings.items()]
+    lines = text.split("\n")
+    for name, key, setting in given:
+        _replace(lines, name, key, _lines({key: setting}) if setting.value is not None else [])
+
+    changed = "\n".join(lines)
+    with suppress(UsageError):
+        plan = parse(changed, path)
+        if all(plan[name].get(key) == setting.value for name, key, setting in given):
+            return changed
+    keys = ", ".join(f"[{name}] {_key(key)}" for name, key, _ in given)
+    raise UsageError(f"{storage.printable(path)} was rewritten, so flags change nothing in it. Change there: {keys}.")
 
 
-def _digest(text: str) -> str:
-    return storage.sha256(text.encode())[:16]
+def _replace(lines: list[str], section: str, key: str, new: list[str]) -> None:
+    """Replace the line of a key by new ones, which otherwise become the last of the section."""
+    start = lines.index(f"[{section}]") + 1 if f"[{section}]" in lines else len(lines)
+    end = next((at for at in range(start, len(lines)) if lines[at].startswith("[")), len(lines))
+    old = [at for at in range(start, end) if lines[at].startswith(f"{_key(key)} = ")]
+    at = old[0] if old else end - (not lines[end - 1])  # before the blank line
+    lines[at : at + len(old)] = new
+
+
+def _lines(settings: dict[str, Setting]) -> list[str]:
+    assigned = [f"{_key(key)} = {_value(setting.value)}" for key, setting in settings.items()]
+    width = min(44, max(map(len, assigned), default=0))
+    return [
+        f"{line:<{width}}  # {setting.why}" if setting.why else line
+        for line, setting in zip(assigned, settings.values(), strict=True)
+    ]
 
 
 def _key(name: str) -> str:
@@ -78,16 +97,28 @@ def _value(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def read_plan(path: str) -> Values:
-    """Read the file. Raises UsageError if it is not TOML, or has what no step takes."""
-    shown = storage.printable(path)
+def read_text(path: str) -> str:
+    """Read the file. Raises UsageError if it is not UTF-8."""
     try:
         with open(path, encoding="utf-8-sig") as file:  # editors on Windows may begin files with a byte order mark
-            plan = tomllib.loads(file.read())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"{shown} is not TOML: {error}. Repair that line, or remove the file for a new one."
-        ) from error
+            return file.read()
+    except UnicodeDecodeError as error:
+        raise _not_toml(path, error) from error
+
+
+def _not_toml(path: str, error: ValueError) -> UsageError:
+    return UsageError(
+        f"{storage.printable(path)} is not TOML: {error}. Repair that line, or remove the file for a new one."
+    )
+
+
+def parse(text: str, path: str) -> Values:
+    """Return the values of the file's text. Raises UsageError if it is not TOML, or has what no step takes."""
+    shown = storage.printable(path)
+    try:
+        plan = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise _not_toml(path, error) from error
 
     for name, section in plan.items():
         if name not in SECTIONS:
@@ -172,7 +203,7 @@ def steps_of(plan: Values, output: str) -> list[Step]:
     return [
         *steps,
         Step("train", "run", needs, train, "recipe.toml"),
-        Step("export", "hf", ("train",), export, "config.json"),
+        Step("export", "hf", ("pairs", "train"), export, "config.json"),
     ]
 
 

@@ -170,8 +170,8 @@ def run_steps(steps: list[Step], plan: Values, output: str) -> int:
     for number, step in enumerate(steps, start=1):
         title = f"[{number}/{len(steps)}] {step.name}"
         begun = record.steps.get(step.name)
-        # Pairs tell what became of all files, so they are made again after `shard`, which takes little time.
-        needed = keys if step.folder in ("pairs", "held_out") else results
+        # Pairs and the model's card tell what became of all files. Made again after `shard` they take little time.
+        needed = keys if step.folder in ("pairs", "held_out", "hf") else results
         key = keys[step.name] = key_of(step, [needed[name] for name in step.needs], facts)
         is_there = os.path.exists(os.path.join(output, step.folder, step.is_finished_by))
         if begun is not None and begun.key == key and begun.is_done and is_there:
@@ -200,9 +200,15 @@ def run_steps(steps: list[Step], plan: Values, output: str) -> int:
         begun.is_done, begun.replaces = True, False
         results[step.name] = _result_of(step, key, output)
         record.write()
-        if stopped:
+        if stopped and step is not steps[-1]:
             return stopped
     return 0
+
+
+def is_trained(plan: Values, output: str) -> bool:
+    """Return whether the training of a plan has ended well."""
+    begun = Record.read(output).steps.get("train")
+    return begun is not None and begun.is_done and begun.options == plan["train"]
 
 
 def _tell_failure(title: str, step: Step, output: str) -> None:
@@ -229,9 +235,10 @@ def _run(words: list[str]) -> tuple[int, int]:
     Signals to this process alone are handed on; those of Ctrl-C reach both.
     """
     program = {"clozeline": [sys.executable, "-m", "clozeline"], "deepspeed": _launcher()}[words[0]]
-    process = subprocess.Popen([*program, *words[1:]])
     # Ctrl-C ends this one, and so shows that the command got the signal, too. At the latest it ends with its stdin.
-    witness = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    idle = [sys.executable, "-ISc", "import sys; sys.stdin.read()"]
+    witness = subprocess.Popen(idle, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([*program, *words[1:]])
 
     asked = [0]
 

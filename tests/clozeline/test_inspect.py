@@ -96,6 +96,11 @@ FOLDERS: dict[str, tuple[dict[str, Any], list[str], str]] = {
         ["2 files", "read", "left out", "The river is long."],
         "clozeline start {at}/books",
     ),
+    "broken": (
+        START | {"clozeline.toml": "["},
+        ["done        shard, vocab, pairs"],
+        "clozeline start FOLDER --output",
+    ),
     "damaged": ({"recipe.toml": "=", "metrics.jsonl": "[" * 10**5}, ["the folder of a run", "step 0"], "the command"),
 }
 """Files of each folder, what is said of it, and what comes next."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import lzma
 import os
+import pty
 import re
 import shutil
 import signal
 import subprocess
+import sys
 import tomllib
 import zipfile
 from pathlib import Path
@@ -111,25 +114,25 @@ def test_one_command_goes_all_the_way_and_a_change_repeats_what_depends_on_it(fo
     change("size = 300", "size = 320")  # the words of this text are fewer: the vocabulary is the same
     shutil.copy(folder / "notes.txt", folder / "notes (2).txt")  # whose documents are there already
     again = run(*start)
-    assert again.returncode == 0 and again.stdout.count("done before") == 2, again.stdout
-    assert "train: done before" in again.stdout and "export: done before" in again.stdout
+    assert again.returncode == 0 and again.stdout.count("done before") == 1, again.stdout
+    assert "train: done before" in again.stdout and "8 files" in Path("out/hf/README.md").read_text()
+    assert json.loads(Path("out/vocab/manifest.json").read_text())["options"]["size"] == 320
 
-    change("size = 320", "size = 180")
+    change('"run.max_steps" = 12', '"run.max_steps" = 8')
     changed = run(*start)
     assert changed.returncode == 0, changed.stdout + changed.stderr
-    assert changed.stdout.count("done before") == 1 and "shard: done before" in changed.stdout
+    assert changed.stdout.count("done before") == 4 and "pairs: done before" in changed.stdout
     assert "the earlier run is kept as out/run_before_1" in changed.stdout
-    assert json.loads(Path("out/vocab/manifest.json").read_text())["options"]["size"] == 180
 
     (folder / "more.txt").write_text("A new document with a few words.\n")
     shutil.rmtree("out/hf")
-    change('"run.max_steps" = 12', '"run.max_steps" = 1')
+    change('"run.max_steps" = 8', '"run.max_steps" = 1')
     failed = run(*start)
     assert failed.returncode == 2 and "toml, [train]: " in failed.stderr and "warmup_steps" in failed.stderr
     assert failed.stdout == ""
 
     change('"run.max_steps" = 1\n', '"run.max_steps" = 12\n')
-    change("size = 180", "size = 6")
+    change("size = 320", "size = 6")
     failed = run(*start)
     assert failed.returncode == 3 and "cannot hold the alphabet" in failed.stderr
     assert (
@@ -179,7 +182,7 @@ def test_it_continues_where_it_was_interrupted(folder: Path, run: Run, number: i
         (["cut"], "cut/b.parquet is not a readable Parquet file"),
         (["cut"], "document that cannot be read, at byte 0 of cut/a.pdf"),
         (["short"], "34 bytes of text is too little to train on: cpu_minutes needs 8,192 bytes"),
-        (["my texts", "--hours", "0.001"], "--hours 0.001 is too short: a training takes some 36 s to start"),
+        (["my texts", "--hours", "0.001"], "--hours 0.001 is too short: a training takes some 12 s to start"),
         (["arrays"], "no text that can be read: 1 x a JSON array: write one object per line (jq -c '.[]' FILE"),
         (["my texts", "--hour", "1"], "Did you mean --hours?"),
         (["my texts", "--language", "germn"], "--language 'germn' is not a known language code or name."),
@@ -224,7 +227,7 @@ def test_a_mistake_is_one_line(folder: Path, words: list[str], told: str, capsys
         ('"cpu_minutes"', '"cpu_minute"', [], "toml, [train]: --config cpu_minute does not exist. Did you mean cpu_m"),
         ("run.max_hours", "run.maxhours", [], "unknown key run.maxhours. Did you mean run.max_hours?"),
         ("[export]", "[export]\naverage = 0", [], "toml, [export]: argument --average: "),
-        ("size = 4000", "size = 300", ["--hours", "3"], 'edited, so it stays: change [train] "run.max_hours" there'),
+        ('hours" =', 'hours"=', ["--hours", "3"], "flags change nothing in it. Change there: [train] config, [train]"),
         (" = 0.17", " = 0.001", [], 'toml, [train]: "run.max_hours" 0.001 is too short'),
     ],
 )
@@ -238,20 +241,55 @@ def test_a_mistake_in_the_plan_is_one_line(
     assert told in said and said.count("\n") == 1
 
 
-def test_flags_replace_a_plan_that_is_as_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["start", str(folder), "--hours", "0.05", "--plan_only"]) == 0
+def test_flags_change_what_follows_from_them_and_nothing_before_consent(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = ["start", str(folder)]
+    assert main([*start, "--hours", "0.05", "--plan_only"]) == 0
     told = capsys.readouterr().out
     assert "Warning: 0.05 hours are few for cpu_minutes" in told and "of text is little. Expect a model" in told
-    assert main(["start", str(folder), "--language", "de", "--plan_only"]) == 0
-    plan = plan_of()
-    assert plan["train"]["run.max_hours"] == 0.05 and plan["shard"]["language"] == "de"
+    change("size = 4000 ", "size = 300  # for a test")
+    (folder / "more.jsonl").write_text('{"essay": "A new kind of file."}\n' * 3)
+    first = plan_of()
 
+    leader, follower = pty.openpty()
+    os.write(leader, b"n\n")
+    with open(follower) as terminal:
+        monkeypatch.setattr(sys, "stdin", terminal)
+        assert main([*start, "--language", "DE"]) == 0
+    os.close(leader)
+    assert "language = de" in (told := capsys.readouterr().out) and "Nothing was done." in told
+    assert plan_of() == first
 
-def test_another_folder_needs_another_output(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["start", str(folder), "--plan_only"]) == 0
-    Path("other").mkdir()
+    assert main([*start, "--hours", "2", "--language", "German", "--plan_only"]) == 0
+    second = plan_of()
+    assert second["train"] == {"config": "cpu_hour", "processes": 1, "run.max_hours": 2}
+    assert second["shard"] == first["shard"] | {"language": "de"} and second["vocab"] == first["vocab"]
+    assert "  # for a test" in Path("out/clozeline.toml").read_text()
+
+    assert main([*start, "--hours", "0.05", "--language", "en", "--plan_only"]) == 0
+    assert plan_of() == first
     assert main(["start", "other"]) == 2
-    assert "FOLDER other is not what out/clozeline.toml has, my texts" in capsys.readouterr().err
+    assert "FOLDER other is not what out/clozeline.toml has, my texts. Change it there" in capsys.readouterr().err
+
+
+def test_what_a_flag_of_shard_may_allow_ends_with_a_plan_for_that_flag(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    good = json.dumps({"text": "The river is long. " * 20}) + "\n"
+    Path("bad.jsonl").write_text((good * 9 + good[:30] + "\n") * 20)
+    assert main(["start", "bad.jsonl", "--yes"]) == 3
+    said = capsys.readouterr()
+    assert "More bad records than --max_bad_ratio 0.01" in said.err and said.err.count("\n") == 1
+    assert "out/clozeline.toml is written; write such flags of `shard` under its [shard]." in said.err
+    assert "More bad" not in said.out
+    change("[shard]", "[shard]\nmax_bad_ratio = 0.2")
+    assert main(["start", "bad.jsonl", "--plan_only"]) == 0
+
+    with lzma.open("small.txt.xz", "wt") as file:
+        file.write("The river is long. It is not wide.\n\n" * 1000)
+    assert main(["start", "small.txt.xz", "--output", "small", "--plan_only"]) == 0
 
 
 def test_the_form_of_a_path_makes_no_other_model(
@@ -261,7 +299,7 @@ def test_the_form_of_a_path_makes_no_other_model(
     assert main(["start", "~/my texts/", "--output", "~/out/", "--plan_only"]) == 0
     plan = Path("out/clozeline.toml")
     plan.write_bytes(b"\xef\xbb\xbf" + plan.read_bytes().replace(b"\n", b"\r\n"))  # an editor on Windows
-    assert main(["start", str(folder.absolute()), "--output", "out", "--plan_only"]) == 0
+    assert main(["start", str(folder), "--output", "out", "--plan_only"]) == 0
     assert "is written" not in capsys.readouterr().out.partition("is written")[2]
 
 
