@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 from clozeline import __version__
-from clozeline.installation import USAGE_ERROR, end, run_explained
+from clozeline.installation import USAGE_ERROR, end, examine_without_packages, run_explained
 
 if TYPE_CHECKING:
     from schemas.command_line import CommandParser
@@ -59,6 +59,8 @@ def main(arguments: list[str] | None = None) -> int:
         return run_explained(lambda: explain_usage(words), "")
 
     command = COMMANDS[words[0]]
+    if words[0] == "doctor" and (code := examine_without_packages("--json" in words)) is not None:
+        return code
     code = run_explained(lambda: _start(command, words), command.extra)
     if command.program == PIPELINE:
         end(code)  # after Ctrl-C, the process must end without waiting for the threads of a remote engine
@@ -130,10 +132,8 @@ def usage_parser() -> CommandParser:
 
 GROUPS = {
     "from text to encoder": {
-        "start": Command(
-            "a folder of text -> an encoder, by the commands below", "clozeline.start.cli:main", "pipeline"
-        ),
-        "demo": Command("all of them on Python's documentation, in two minutes", "clozeline.demo.cli:main", "pipeline"),
+        "start": Command("a folder of text -> an encoder, by the commands below", "clozeline.start.cli:main", "all"),
+        "demo": Command("all of them on Python's documentation, in two minutes", "clozeline.demo.cli:main", "demo"),
         "shard": Command("corpora -> text shards", PIPELINE, "pipeline"),
         "vocab": Command("text shards -> vocabulary", PIPELINE, "pipeline"),
         "pairs": Command("text shards -> pair shards", PIPELINE, "pipeline"),

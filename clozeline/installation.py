@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 USAGE_ERROR = 2
 """Exit code of schemas.errors.UsageError, which cannot be imported where `schemas` is another project's module."""
@@ -63,6 +63,13 @@ EXTRAS = {
 
 BASE = ("fsspec", "jinja2", "numpy", "pyarrow", "pydantic", "shtab")
 """The top-level modules that every part needs. They can be missing only if clozeline runs without being installed."""
+
+
+ALL_PARTS = "all parts"
+INSTALL_ALL = (
+    'Install it: pip install "clozeline[all]", with s3, gcs or gcp if you need them; '
+    '"clozeline[trainer]" is enough to train'
+)
 
 
 def run_explained(program: Callable[[], int], extra: str) -> int:
@@ -155,13 +162,15 @@ def missing_extra(error: ModuleNotFoundError, extra: str) -> str | None:
     """
     module = error.name or ""
     if module in BASE:
-        return f"the package {module} is not installed. All of clozeline needs it: pip install clozeline"
+        wanted = f'"clozeline[{extra}]"' if extra else "clozeline"
+        return f"the package {module} is not installed. All of clozeline needs it: pip install {wanted}"
 
     candidates = [name for name, modules in EXTRAS.items() if module in modules]
     if not candidates:
         return None
 
-    chosen = extra if extra in candidates else candidates[0]
+    is_brought = extra in candidates or (extra in ("all", "demo") and not {"s3", "gcs"} & set(candidates))
+    chosen = extra if is_brought else candidates[0]
     return (
         f'the package {module} is not installed. It comes with the extra "{chosen}": pip install "clozeline[{chosen}]"'
     )
@@ -174,6 +183,44 @@ def missing_extras(*extras: str) -> str | None:
         return None
     needed = ",".join(dict.fromkeys(missing.values()))
     return f'these packages are not installed: {", ".join(missing)}. pip install "clozeline[{needed}]" brings them.'
+
+
+def missing_findings() -> list[dict[str, Any]]:
+    """Return the findings of `clozeline doctor` on extras with missing packages, each package once.
+
+    Their keys are the fields of trainer.doctor.Finding. Training needs only what fails.
+    """
+    found: dict[str, list[str]] = {}
+    seen: set[str] = set()
+    for extra, modules in {ALL_PARTS: BASE, **EXTRAS}.items():
+        missing = [module for module in modules if module not in seen and find_spec(module) is None]
+        seen.update(missing)
+        if missing:
+            found[extra] = missing
+
+    def finding(extra: str) -> dict[str, Any]:
+        state, code = ("failed", USAGE_ERROR) if extra in (ALL_PARTS, "trainer") else ("note", 0)
+        advice = INSTALL_ALL if extra == list(found)[-1] else ""
+        value = f"not installed: {', '.join(found[extra])}"
+        return {"name": extra, "state": state, "value": value, "advice": advice, "exit_code": code}
+
+    return [finding(extra) for extra in found]
+
+
+def examine_without_packages(as_json: bool) -> int | None:
+    """Print what `clozeline doctor` can find where packages are missing that it needs; None if they are there."""
+    if all(find_spec(module) is not None for module in BASE):
+        return None
+    findings = missing_findings()
+    if as_json:
+        import json
+
+        print(json.dumps({"ready": False, "exit_code": USAGE_ERROR, "findings": findings}, indent=2))
+        return USAGE_ERROR
+    for one in findings:
+        print(f"{one['state']:<9}{one['name']:<14}  {one['value']}")
+    print(f"{'':25}-> {INSTALL_ALL}\n\nTraining cannot start here.")
+    return USAGE_ERROR
 
 
 def find_clash() -> str | None:

@@ -15,6 +15,7 @@ from schemas.folder_kinds import (
     CHECKPOINT,
     CONFIG,
     EMPTY,
+    MANIFEST,
     METRICS,
     MODEL,
     PLAN,
@@ -39,6 +40,7 @@ TAIL = 1 << 18  # bytes at the end of the metrics
 MAX_HEADER = 16 << 20  # bytes of the header of a file of weights
 MAX_LISTED = 20  # folders in a folder that are looked at
 CONTINUES = "the command that began it continues it; if that ended with an error, remove the cause first"
+RESTORE = "restore these files, or begin a new run with another run.output"
 LABEL_WIDTH = 12  # width of the name before a line's content
 
 
@@ -79,6 +81,10 @@ def _of_checkpoint(folder: Folder) -> Iterator[str]:
     state = folder.read(STATE)
     yield labeled("step", f"{_number(state.get('step'))} after {_number(state.get('tokens'))} tokens")
     yield labeled("files", f"{len(folder.names)}, {sum(folder.sizes.values()):,} bytes")
+    damage = _damage(folder)
+    if damage:
+        yield from (labeled("damaged", damage), *next_is("restore it, or use another checkpoint of the run"))
+        return
     path = os.path.abspath(folder.path) if storage.is_local(folder.path) else folder.path
     run = path.rpartition("/checkpoints/")[0] or path
     yield from next_is(
@@ -101,16 +107,41 @@ def _of_run(folder: Folder) -> Iterator[str]:
     yield labeled("progress", f"step {step:,}" + (f" of {whole:,}" if isinstance(whole, int) else ""))
     yield from _losses(lines)
 
-    # Without a prefix, with which a store lists files alone.
-    kept = [name for name in storage.names(folder.at("checkpoints")) if name.startswith("step-")]
-    newest = f", the newest {kept[-1]}" if kept else ""
-    yield labeled("checkpoints", f"{len(kept)}{newest}")
     if "report.html" in folder.names:
         yield labeled("report", folder.at("report.html"))
-    if not kept or (isinstance(whole, int) and step < whole):
+    yield from _checkpoints(folder, is_whole=not isinstance(whole, int) or step >= whole)
+
+
+def _checkpoints(run: Folder, is_whole: bool) -> Iterator[str]:
+    """Yield the number of a run's checkpoints, what is wrong with the newest ones, and what is next."""
+    # Without a prefix, with which a store lists files alone.
+    names = storage.names(run.at("checkpoints"))
+    steps = sorted(name for name in names if name.removeprefix("step-").isdecimal())
+    yield labeled("checkpoints", f"{len(steps)}" + (f", the newest {steps[-1]}" if steps else ""))
+    sound = list(steps)
+    while sound and (damage := _damage(Folder(run.at("checkpoints", sound[-1])))):
+        yield labeled("damaged", damage)
+        sound.pop()
+
+    if steps and not sound:
+        yield from next_is(RESTORE)
+    elif not is_whole or sound != steps or not steps:
         yield from next_is(CONTINUES)
-    if kept:
-        yield from next_is(f"clozeline export {folder.quoted} --output {shlex.quote(folder.path + '_hf')}")
+    if sound:
+        step = "" if sound == steps else f" --step {int(sound[-1].removeprefix('step-'))}"
+        yield from next_is(f"clozeline export {run.quoted}{step} --output {shlex.quote(run.path + '_hf')}")
+
+
+def _damage(checkpoint: Folder) -> str:
+    """Return what is wrong with a checkpoint, by the sizes of its files alone; empty if nothing is."""
+    files = checkpoint.read(MANIFEST).get("files")
+    if not isinstance(files, list) or not files:
+        return f"{checkpoint.at(MANIFEST)} is missing, or was cut or changed"
+    for entry in map(table, files):
+        name = str(entry.get("path"))
+        if checkpoint.sizes.get(name, -1) != entry.get("bytes"):
+            return f"{checkpoint.at(name)} is missing, or was cut or changed"
+    return ""
 
 
 def _losses(lines: list[dict[str, Any]]) -> Iterator[str]:

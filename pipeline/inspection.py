@@ -20,7 +20,7 @@ from schemas import shards, storage
 from schemas.charts import bins, mean, quantile
 from schemas.errors import DataError, StorageError
 from schemas.folder_kinds import is_pipeline_folder
-from schemas.manifest import NAME, Manifest, open_manifest, read_manifest
+from schemas.manifest import NAME, Manifest, check_sizes, open_manifest, read_manifest
 from schemas.statistics import COOCCURRENCES_SCHEMA, UNIGRAMS_SCHEMA
 from schemas.terminal import counted, padded
 from schemas.text_facts import DomainFacts, TextFacts, facts_of, with_others
@@ -91,6 +91,10 @@ def inspect(path: str, rows: int) -> Iterator[str]:
             "Copy the folder again or rebuild it with --overwrite."
         ) from error
 
+    try:
+        check_sizes(path, manifest)
+    except DataError as error:
+        raise DataError(f"{error} `clozeline verify {shlex.quote(path)}` checks every file.") from error
     if manifest.kind != "vocab" and manifest.shards:
         largest = max(manifest.shards, key=lambda shard: shard.rows)
         yield from show_shard(storage.join(path, largest.path), rows)

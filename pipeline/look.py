@@ -104,7 +104,7 @@ class Look:
 class _Sampled:
     """Sums over sampled documents. record_bytes: what they take in their files. by_language: bytes of text.
 
-    bad: the records that are none. first_bad: a sentence on the first of them.
+    bad: the records that are none. bad_files: a sentence on the first of them in each file, by path.
     """
 
     documents: int = 0
@@ -112,7 +112,7 @@ class _Sampled:
     record_bytes: int = 0
     by_language: Counter[str] = field(default_factory=Counter)
     bad: int = 0
-    first_bad: str = ""
+    bad_files: dict[str, str] = field(default_factory=dict)
 
 
 def look_at(folder: str) -> Look:
@@ -126,7 +126,7 @@ def look_at(folder: str) -> Look:
     readable = [one for one in found if isinstance(one, FileRange)]
     faults = _refused(files, found) | _cut_off(readable[:MAX_OPENED])
     if not readable:
-        raise _no_text(folder, kinds, [*faults.values(), *map(str, found)])
+        raise _no_text(folder, kinds, list(faults.values()) or [str(one) for one in found[:1]])
 
     texts = [one for one in readable if one.format == "text"]
     layout = _text_layout(texts)
@@ -181,11 +181,14 @@ def look_lines(folder: str, look: Look) -> Iterator[str]:
     if look.copies:
         least = "" if look.are_all_copies else "at least "
         yield f"Copies: {least}{look.copies:,} of the files have the same bytes as another one."
-    yield from look.faults[:MAX_FAULTS]
-    if len(look.faults) > MAX_FAULTS:
-        yield f"{len(look.faults) - MAX_FAULTS:,} more faults like these."
+    yield from _first(look.faults)
     if look.odd:
         yield look.odd
+
+
+def _first(faults: list[str]) -> list[str]:
+    more = len(faults) - MAX_FAULTS
+    return faults[:MAX_FAULTS] + ([f"{counted(more, 'more fault')} like these."] if more > 0 else [])
 
 
 def megabytes(size: int) -> str:
@@ -197,7 +200,9 @@ def _no_text(folder: str, kinds: list[Kind], causes: list[str]) -> UsageError:
     found = ", ".join(
         f"{kind.files:,} x {kind.name}{' without text' if kind.is_read else advice_on(kind.name)}" for kind in kinds
     )
-    return UsageError(" ".join([f"{storage.printable(folder)} holds no text that can be read: {found}.", *causes[:1]]))
+    return UsageError(
+        " ".join([f"{storage.printable(folder)} holds no text that can be read: {found}.", *_first(causes)])
+    )
 
 
 def _found(file: InputFile, is_opened: bool) -> FileRange | DataError:
@@ -369,12 +374,12 @@ def _sampled(ranges: list[FileRange], options: RecordOptions, faults: dict[str, 
                 sums.by_language[detect_language(record.text)[0]] += size
         elif isinstance(record, Rejected) and is_bad(record, file_range):
             sums.bad += 1
-            sums.first_bad = sums.first_bad or _describe(record, file_range)
+            sums.bad_files.setdefault(file_range.path, _describe(record, file_range))
     return sums
 
 
 def _bad_records(by_format: dict[str, list[FileRange]], sampled: dict[str, _Sampled]) -> list[str]:
-    """Return a sentence on the first bad record, if about more than MAX_BAD of all records are bad."""
+    """Return a sentence on the first bad record of each file, if about more than MAX_BAD of all records are bad."""
     bad = records = 0.0
     for name, one in sampled.items():
         read = one.documents + one.bad
@@ -382,7 +387,8 @@ def _bad_records(by_format: dict[str, list[FileRange]], sampled: dict[str, _Samp
         scale = _estimated_bytes(by_format[name], one) / one.text_bytes if is_sample else 1
         bad += scale * one.bad
         records += scale * read
-    return [one.first_bad for one in sampled.values() if one.bad][:1] if bad > MAX_BAD * records else []
+    sentences = [sentence for one in sampled.values() for sentence in one.bad_files.values()]
+    return sentences if bad > MAX_BAD * records else []
 
 
 def _describe(record: Rejected, file_range: FileRange) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pipeline.folder_lines import LABEL_WIDTH, LINES, labeled, next_is, results_inside, tokenizer_lines
 from schemas import storage
 from schemas.errors import DataError, UsageError
-from schemas.folder_kinds import CONFIG, METRICS, RESULTS, STATE, Folder, is_file, kind_of, what_is
+from schemas.folder_kinds import CONFIG, EMPTY, METRICS, MODEL, RESULTS, STATE, Folder, is_file, kind_of, what_is
 from schemas.manifest import NAME
 from schemas.vocabulary import TOKENIZER_FILE
 
@@ -61,6 +61,10 @@ SETTINGS = {
 """What a TOML file is that has this key, and what takes it."""
 
 
+PARTS = (NAME, METRICS, RESULTS, CONFIG, STATE, "recipe_history.jsonl", "starts.jsonl")
+"""Files that are no corpus, wherever they are."""
+
+
 def _of_file(path: str, rows: int) -> Iterator[str]:
     folder, _, name = path.rpartition("/")
     if name == TOKENIZER_FILE:
@@ -71,11 +75,17 @@ def _of_file(path: str, rows: int) -> Iterator[str]:
         yield from _of_settings(path)
     elif name.endswith(".html"):
         yield from (f"{path}: a page", *next_is("open it with a browser"))
-    elif name in (NAME, METRICS, RESULTS, CONFIG, STATE):
+    elif name in PARTS or _is_json_of_ours(folder or ".", name):
         yield f"{path}: a part of {what_is(folder or '.') or 'its folder'}"
         yield from next_is(f"clozeline inspect {shlex.quote(folder or '.')}")
     else:
         yield from _of_text(path, rows)
+
+
+def _is_json_of_ours(folder: str, name: str) -> bool:
+    """Return whether a JSON file is of a folder that our commands write. A corpus may lie in that of a model."""
+    is_setting = name.endswith("config.json")
+    return name.endswith(".json") and what_is(folder) not in ("", EMPTY, *([] if is_setting else [MODEL]))
 
 
 def _of_settings(path: str) -> Iterator[str]:

@@ -398,11 +398,23 @@ def read_shard_bytes(folder: str, shard: Shard) -> bytes:
     return data
 
 
+def check_sizes(folder: str, manifest: Manifest) -> None:
+    """Raise DataError for the first shard that is missing or has another size than stated. Lists the folder once."""
+    sizes = storage.sizes(folder)
+    for shard in manifest.shards:
+        url = storage.join(folder, shard.path)
+        if shard.path not in sizes:
+            raise DataError(f"{url} does not exist, but {NAME} names it. {ADVICE}")
+        _check_size(sizes[shard.path], shard, url)
+
+
+def _check_size(size: int, entry: Shard | Part, url: str) -> None:
+    if size != entry.bytes:
+        raise DataError(f"{url} has {size:,} bytes, but {NAME} says {entry.bytes:,}: it was cut or replaced. {ADVICE}")
+
+
 def _check_bytes(data: bytes, entry: Shard | Part, url: str) -> None:
-    if len(data) != entry.bytes:
-        raise DataError(
-            f"{url} has {len(data):,} bytes, but {NAME} says {entry.bytes:,}: it was cut or replaced. {ADVICE}"
-        )
+    _check_size(len(data), entry, url)
     found = storage.sha256(data)
     if found != entry.sha256:
         raise DataError(

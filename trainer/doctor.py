@@ -18,10 +18,12 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
 from typing import Any, Literal
 
+from clozeline.installation import missing_findings
 from schemas import storage
 from schemas.command_line import CommandParser, file_path, folder_path
 from schemas.errors import ClozelineError, StorageError, UsageError
@@ -75,6 +77,8 @@ def warned_if(is_bad: bool, name: str, value: str, advice: str) -> Finding:
 
 def check_packages() -> list[Finding]:
     """Compare Python and the installed packages with the versions that Clozeline's metadata asks for."""
+    if find_spec("packaging") is None:
+        return [Finding(**one) for one in missing_findings()]
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
 

@@ -259,6 +259,8 @@ def command(line: str, text: str | None = None) -> None:
 
 def show(line: str) -> None:
     print(f"\n$ {line}", flush=True)
+    if line.startswith(LAUNCHER):
+        print("The launcher loads torch before it starts the ranks, which takes seconds.", flush=True)
 
 
 def arguments(line: str) -> list[str]:

@@ -34,20 +34,36 @@ RESULTS = {
 }
 SUITE = {"suite": "glue", "scores": {}, "averages": {"hf": {"spread": {"mean": 0.5}}}}
 CONFIG = {"architectures": ["BertForMaskedLM"], "model_type": "bert", "hidden_size": 64}
-START = {
+START: dict[str, Any] = {
     "clozeline.toml": "[start]\nfolder = 'my texts'\n[vocab]\nsize = 300\n[pairs]\n",
     "steps.json": {"shard": {"is_done": True}}
     | {name: {"is_done": True, "options": {"size": 400} if name == "vocab" else {}} for name in ("vocab", "pairs")},
 }
 
+MANIFEST = {"files": [{"path": "state.json", "bytes": 2}]}
+
 FOLDERS: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "run": (
-        {"recipe.toml": RECIPE, "metrics.jsonl": METRICS, "checkpoints/step-00000040/state.json": {}},
+        {"recipe.toml": RECIPE, "metrics.jsonl": METRICS}
+        | {"checkpoints/step-00000040/state.json": {}, "checkpoints/step-00000040/manifest.json": MANIFEST},
         ["the folder of a run", "bert, 2 layers of 64", "step 40 of 80", "4.25 nats; word frequencies alone give 6.50"],
         "clozeline export {at}/run --output {at}/run_hf",
     ),
+    "cut": (
+        {"recipe.toml": RECIPE.replace("80", "40"), "metrics.jsonl": METRICS}
+        | {f"checkpoints/step-{step}/state.json": " " * size for step, size in (("20", 2), ("40", 1), ("9.partial", 0))}
+        | {f"checkpoints/step-{step}/manifest.json": MANIFEST for step in ("20", "40")},
+        ["2, the newest step-40\ndamaged     ", "step-40/state.json is missing, or was cut or changed\n"],
+        "the command that began it continues it; if that ended with an error, remove the cause first\n"
+        "next        clozeline export {at}/cut --step 20 --output {at}/cut_hf",
+    ),
+    "lost": (
+        {"recipe.toml": RECIPE, "lock": "", "checkpoints/step-40/state.json": {}},
+        ["damaged ", "step-40/manifest.json is missing"],
+        "restore these files, or begin a new run with another run.output",
+    ),
     "checkpoint": (
-        {"state.json": {"step": 40, "tokens": 1200}, "manifest.json": {}},
+        {"state.json": {"step": 40, "tokens": 1200}, "manifest.json": {"files": [{"path": "state.json", "bytes": 28}]}},
         ["a checkpoint", "40 after 1,200 tokens"],
         "clozeline export {at}/checkpoint --step 40 --output DIR",
     ),
@@ -119,9 +135,11 @@ def test_folders_inside_are_told_apart_from_files_and_counted(tmp_path: Path, mo
     assert len(lines) == 22 and lines[-1].strip() == "and 12 more folders"
 
     inside = tmp_path / "run" / "checkpoints" / "step-00000040"
-    write(inside, {"state.json": {"step": 40}, "manifest.json": {}})
+    write(inside, {"state.json": {"step": 40}, "x": "", "manifest.json": {"files": [{"path": "x", "bytes": 0}]}})
     monkeypatch.chdir(inside)
     assert f"clozeline export {tmp_path}/run --step 40" in "".join(inspect_all(["."], 1))
+    (inside / "x").write_text("words")
+    assert "restore it, or use another checkpoint" in "".join(inspect_all(["."], 1))
 
 
 def test_a_large_folder_is_looked_at_in_part(tmp_path: Path, monkeypatch) -> None:
@@ -171,13 +189,24 @@ def test_settings_that_are_nested_too_deep_are_an_error(tmp_path: Path) -> None:
 
 
 def test_verify_checks_every_folder(command, vocab: Path, tmp_path: Path) -> None:
+    shutil.copytree(vocab, tmp_path / "cut")
+    os.truncate(tmp_path / "cut/word_counts.arrow", 10)
+    done = command("inspect", tmp_path / "cut")
+    assert done.returncode == 3 and "word_counts.arrow has 10 bytes, but manifest.json says" in done.stderr
+    assert f"`clozeline verify {tmp_path}/cut` checks every file" in done.stderr and "\nnext " not in done.stdout
+    (tmp_path / "cut/vocab.txt").unlink()
+    assert "vocab.txt does not exist, but manifest.json names it" in command("inspect", tmp_path / "cut").stderr
+
     done = command("verify", tmp_path / "none", vocab)
     assert done.returncode == 3 and f"1 of 2 did not pass: {tmp_path}/none." in done.stderr
     assert f"{tmp_path}/none does not exist" in done.stdout and "ok  tokenizer.json" in done.stdout
 
 
 def test_a_run_on_a_store_has_its_checkpoints() -> None:
-    for name, content in {"recipe.toml": RECIPE, "metrics.jsonl": METRICS, "checkpoints/step-00000080/x": ""}.items():
+    manifest = json.dumps({"files": [{"path": "x", "bytes": 0}]})
+    files = {"recipe.toml": RECIPE, "metrics.jsonl": METRICS}
+    files |= {"checkpoints/step-00000080/x": "", "checkpoints/step-00000080/manifest.json": manifest}
+    for name, content in files.items():
         storage.publish(f"memory://inspected/run/{name}", content.encode())
     text = "\n".join(inspect_all(["memory://inspected/run"], 1))
     assert "1, the newest step-00000080" in text and "clozeline export memory://inspected/run" in text
@@ -200,6 +229,11 @@ def test_files_are_named_too(command, vocab: Path, pairs: Path, tmp_path: Path) 
     assert "WordPiece, " in shown["tokenizer.json"] and "[MASK]" in shown["tokenizer.json"]
     assert "a part of a model" in shown["config.json"]
     assert "12 parameters" in command("inspect", folder).stdout
+    write(tmp_path / "started", START)
+    assert (
+        "steps.json: a part of a folder of `clozeline start`\n"
+        in command("inspect", tmp_path / "started/steps.json").stdout
+    )
 
     together = command("inspect", vocab, tmp_path / "none", pairs, "--rows", 1)
     assert together.returncode == 3 and "1 of 3 cannot be shown" in together.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -76,7 +77,23 @@ def test_a_missing_extra_is_one_line_with_the_pip_command(
 @pytest.mark.parametrize("module", BASE)
 def test_a_package_that_all_parts_need_is_named(module: str) -> None:
     message = missing_extra(ModuleNotFoundError(f"No module named {module!r}", name=module), "trainer")
-    assert message == f"the package {module} is not installed. All of clozeline needs it: pip install clozeline"
+    said = f"the package {module} is not installed. All of clozeline needs it: pip install"
+    assert message == f'{said} "clozeline[trainer]"'
+
+
+def test_doctor_lists_all_that_is_missing_by_extra() -> None:
+    """Without site-packages, as after `pip install --no-deps`."""
+    command = [sys.executable, "-S", "-m", "clozeline", "doctor"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (2, "")
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("failed   all parts       not installed: fsspec, ")
+    assert [line.split()[1] for line in lines[1:4]] == ["pipeline", "trainer", "finetune"]
+    assert "torch" in lines[2] and "torch" not in lines[3] and 'pip install "clozeline[all]"' in lines[-3]
+    assert lines[-1] == "Training cannot start here."
+
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=60, check=False)
+    assert json.loads(done.stdout)["findings"][2]["exit_code"] == done.returncode == 2
 
 
 def test_the_packages_that_all_parts_need_are_those_of_pyproject() -> None:
@@ -94,6 +111,8 @@ def test_the_packages_that_all_parts_need_are_those_of_pyproject() -> None:
         ("pythainlp", "pipeline", "thai"),
         ("s3fs", "trainer", "s3"),
         ("gcsfs", "trainer", "gcs"),
+        ("s3fs", "all", "s3"),
+        ("torch", "all", "all"),
         ("torch.nothing", "trainer", None),
         ("trainer.nothing", "trainer", None),
         ("yaml", "trainer", None),

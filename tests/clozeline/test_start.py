@@ -179,6 +179,8 @@ def test_it_continues_where_it_was_interrupted(folder: Path, run: Run, number: i
         (["my texts", "--output", "s3://bucket/out"], "is a URL"),
         (["."], "--output out is in the folder ., whose files are all read."),
         (["blank"], "blank holds no text that can be read: 1 x text without text, 1 x an image."),
+        (["cut"], "cut/b.parquet is not a readable Parquet file"),
+        (["cut"], "document that cannot be read, at byte 0 of cut/a.pdf"),
         (["short"], "34 bytes of text is too little to train on: cpu_minutes needs 8,192 bytes"),
         (["my texts", "--hours", "0.001"], "--hours 0.001 is too short: a training takes some 12 s to start"),
         (["arrays"], "no text that can be read: 1 x a JSON array: write one object per line (jq -c '.[]' FILE"),
@@ -195,8 +197,10 @@ def test_a_mistake_is_one_line(folder: Path, words: list[str], told: str, capsys
     for other, text in (
         ("short/a.txt", "The river is long. It is not wide."),
         ("arrays/a.json", '[\n {"text":\n "A b."}]'),
+        ("cut/a.pdf", "%PDF-1.4"),
+        ("cut/b.parquet", "PAR1 and no end"),
     ):
-        Path(other).parent.mkdir()
+        Path(other).parent.mkdir(exist_ok=True)
         Path(other).write_text(text)
     assert main(["start", *words]) == 2
     said = capsys.readouterr().err

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from clozeline import __version__
 from clozeline.cli import COMMANDS, EXIT_CODES
 from schemas import errors
 from tests.docs.conftest import Sandbox
-from tests.docs.pages import PAGES, ROOT, blocks
+from tests.docs.pages import PAGES, ROOT
 
 README = PAGES["README.md"]
 
@@ -20,9 +21,10 @@ def test_it_is_short() -> None:
     assert README.count("\n") <= 150
 
 
-def test_its_verbs_are_the_makefile_s() -> None:
+def test_it_names_the_wheel_and_the_makefile_s_verbs() -> None:
+    assert f"clozeline-{__version__}-py3-none-any.whl[all]" in README
     makefile = (ROOT / "Makefile").read_text()
-    verbs = re.findall(r"^make (\w+)", blocks("README.md", "sh")[0], re.MULTILINE)
+    verbs = re.findall(r"`make (\w+)`", README)
     assert verbs == ["demo", "test"]
     for verb in verbs:
         assert re.search(rf"^{verb}: (setup|\.venv/installed)", makefile, re.MULTILINE)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import tomli_w
 from pydantic import BaseModel, ConfigDict
 
 from trainer.config.schema import Recipe
@@ -27,6 +26,8 @@ PATH_KEYS = ("pairs", "vocab", "cache", "output", "local", "init_from", "tile_fr
 
 def dump_recipe(recipe: Recipe) -> str:
     """Return the recipe as TOML with every default written out."""
+    import tomli_w  # not needed for --help
+
     content = recipe.model_dump(exclude_none=True)
     if not recipe.phases:
         del content["phases"]  # an empty array would be written above all sections
@@ -91,6 +92,8 @@ def shown_value(value: Any) -> str:
 
 def public_recipe(recipe: Recipe) -> str:
     """Return the recipe as TOML without paths, and without [deepspeed], which names accounts and trains nothing."""
+    import tomli_w
+
     content = _without_paths(recipe.model_dump(exclude_none=True, exclude={"deepspeed"}))
     return tomli_w.dumps(content).strip()
 

@@ -7,6 +7,7 @@ earlier export, the files are kept until the new ones only have to be renamed.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -115,8 +116,10 @@ def write_errors(output: str, folder: Path, model: PretrainingModel | None = Non
         if model is not None:
             needed = sum(4 * parameter.numel() for parameter in model.parameters())
             reason += f", where it needs {needed:,} bytes and {shutil.disk_usage(folder).free:,} are free"
+        is_refused = isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT)
+        remedy = "Check the disk and your permissions there" if is_refused else "Free space there"
         other = "give another --output" if storage.is_local(output) else "set TMPDIR to another folder"
-        raise StorageError(f"--output {output} cannot be written: {reason}. Free space there or {other}.") from error
+        raise StorageError(f"--output {output} cannot be written: {reason}. {remedy}, or {other}.") from error
 
 
 def publish_export(folder: Path, output: str) -> None:

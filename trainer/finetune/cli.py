@@ -19,6 +19,7 @@ from trainer.command_line import EXIT_CODES, add_launcher_flag, add_set_flag, ru
 from trainer.config.parse import Origin
 from trainer.distributed.stop import StopRequest
 from trainer.finetune.encoder_folder import check_encoder_files
+from trainer.finetune.examples import TaskData
 from trainer.finetune.files.sets import check_task_files
 from trainer.finetune.inputs import read_on_all_ranks
 from trainer.finetune.task import Task
@@ -56,12 +57,12 @@ def main(
 def _run(options: argparse.Namespace, stop: StopRequest) -> None:
     check_launcher()
     check_flags(options)
-    task, data = read_on_all_ranks(lambda: _read_request(options), stop)
+    task, data, examples = read_on_all_ranks(lambda: _read_request(options), stop)
     if options.write_texts is not None:
-        _write_texts(task, data, options.write_texts)
+        _write_texts(task, examples, options.write_texts)
         return
 
-    # This import loads torch, DeepSpeed and transformers, which takes seconds, so it waits until the task is valid.
+    # This import loads DeepSpeed and transformers, which takes seconds, so it waits until the files are valid.
     show_place("loading torch and transformers")
     from trainer.finetune.job import Order
     from trainer.finetune.run import finetune
@@ -69,7 +70,7 @@ def _run(options: argparse.Namespace, stop: StopRequest) -> None:
     first_seed = options.first_seed or 0
     seeds = range(first_seed, first_seed + (options.seeds or 1))
     output = Path(options.output)
-    order = Order(options.folder, task, data, output, list(seeds), options.random_weights, options.new_head)
+    order = Order(options.folder, task, data, output, list(seeds), options.random_weights, options.new_head, examples)
     finetune(order, stop)
 
 
@@ -92,22 +93,23 @@ def check_flags(options: argparse.Namespace) -> None:
         raise UsageError("--write_texts trains nothing. Give only --task, --data and --set with it.")
 
 
-def _write_texts(task: Task, data: str, path: str) -> None:
-    from trainer.finetune.files.read import read_task_data
+def _write_texts(task: Task, examples: TaskData, path: str) -> None:
     from trainer.finetune.texts import write_texts
 
-    number = write_texts(read_task_data(task, data).train, path)
+    number = write_texts(examples.train, path)
     print(f"clozeline: {path} has the {number:,} texts of the training files of {task.name}.")
 
 
-def _read_request(options: argparse.Namespace) -> tuple[Task, str]:
-    """Return the task and the folder of its files. Raises UsageError and DataError."""
+def _read_request(options: argparse.Namespace) -> tuple[Task, str, TaskData]:
+    """Return the task, the folder of its files, and the examples in them. Raises UsageError and DataError."""
+    from trainer.finetune.files.read import read_task_data  # not needed for --help
+
     if options.write_texts is None:
         check_encoder_files(options.folder, options.random_weights)
     task = read_task(options.task, options.set)
     data = data_folder(options.task, options.data)
     check_task_files(task, data, Origin(options.task, options.set))
-    return task, data
+    return task, data, read_task_data(task, data)
 
 
 def parser(prog: str) -> CommandParser:

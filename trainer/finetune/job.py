@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from trainer.distributed.stop import StopAgreement
 from trainer.distributed.watchdog import Watchdog
-from trainer.finetune.examples import Example, SpanExample
+from trainer.finetune.examples import Example, SpanExample, TaskData
 from trainer.finetune.kinds.kind import OF_A_ROW, TARGETS, Feature, Kind, length_of
 from trainer.finetune.metrics.answers import best_threshold
 from trainer.finetune.task import DEV, Task
@@ -53,7 +53,8 @@ class Order:
     """A fine-tuning as the command line asks for it.
 
     folder: the encoder's folder. data: the folder of the task's files. output: the output folder. random_weights:
-    whether the encoder starts untrained. new_head: whether a head that fits is replaced.
+    whether the encoder starts untrained. new_head: whether a head that fits is replaced. examples: those of the files,
+    if they have been read.
     """
 
     folder: str
@@ -63,6 +64,7 @@ class Order:
     seeds: Sequence[int]
     random_weights: bool = False
     new_head: bool = False
+    examples: TaskData | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

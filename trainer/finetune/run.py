@@ -111,7 +111,7 @@ def read_files(order: Order) -> tuple[TaskData, Kind[Any, Any]]:
     """Return the examples of an order, and their kind. Raises DataError, UsageError and StorageError."""
     check_folder(order.folder, order.task.kind)
     tokenizer = open_tokenizer(order.folder, order.task.kind)
-    data = read_task_data(order.task, order.data)
+    data = order.examples or read_task_data(order.task, order.data)
     check_metrics_of_labels(order.task, data.labels)
 
     return data, kind_of(order.task, data.labels, tokenizer, longest_row(read_config(order.folder)))

@@ -74,12 +74,12 @@ def test_only_the_first_missing_file_counts_and_urls_are_looked_up(task: Path) -
         check_task_files(resolved, "memory://none", Origin(str(task)))
 
 
-def test_it_is_found_before_anything_slow_is_imported(folder: Path, task: Path) -> None:
-    (task.parent / "test.jsonl").unlink()
+def test_what_is_wrong_with_a_file_is_found_before_anything_slow_is_imported(folder: Path, task: Path) -> None:
+    (task.parent / "test.jsonl").write_text("{")
     code = (
         "import sys\nfrom trainer.finetune.cli import main\ncode = main(sys.argv[1:])\n"
         "print(code, [name for name in ('torch', 'transformers', 'deepspeed', 'sklearn') if name in sys.modules])"
     )
     words = [sys.executable, "-c", code, str(folder), "--task", str(task), "--output", "out"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout == "3 []\n" and "the test set of sentence, does not exist" in done.stderr
+    assert done.stdout == "3 []\n" and "test.jsonl line 1" in done.stderr

@@ -185,7 +185,7 @@ def test_an_export_never_replaces_files_of_a_run(run_copy: Path, capsys, place: 
         ("file", 2, "file is not a folder"),
         ("file/hf", 2, "file is not a folder"),
         ("/dev/null", 2, "/dev/null is not a folder"),
-        ("/proc/hf", 5, "/proc/hf cannot be written"),
+        ("/proc/hf", 5, "Check the disk and your permissions there, or give another --output."),
     ],
     ids=["I-empty", "G-an-existing-file", "G-under-a-file", "G-dev-null", "G-proc"],
 )

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from schemas.errors import DataError
-from trainer.distributed.watchdog import progress
 from trainer.finetune.examples import Example, TaskData, TextExample, is_labeled
 from trainer.finetune.files.conll import read_conll
 from trainer.finetune.files.example_builder import ExampleBuilder, columns_of, tags_of, value_of
@@ -113,6 +112,8 @@ def _found_labels(task: Task, train: ExampleSet, records: list[Record]) -> list[
 
 def _examples(builder: ExampleBuilder, example_set: ExampleSet, records: list[Record]) -> list[Example]:
     """Return the examples of a set. Raises DataError for the first error in it."""
+    from trainer.distributed.watchdog import progress  # loads torch: by now the files have been read
+
     may_drop = builder.data.bad_rows == "drop" and not builder.is_test
     examples: list[Example] = []
     dropped: list[BadRowError] = []
