@@ -19,10 +19,12 @@ vectors and the checkpoints are not counted.
                         +averaged scores the mean weights of checkpoints from the last quarter of the steps
     NAME untrained      the weights that it starts from; `NAME random`: the same without model.initial_*
 
-Scores come from quality_measure.py: nats at [MASK], at the same positions for all. Finished runs are kept, so two
-commands with different names in --only can share a machine, and ours continue where they were interrupted. Writes
-OUT/curves.svg, and prints the table. Evaluations for the curves are not counted, but take as long as some minutes of
-training; --no_curves leaves them out. With --device cuda, minutes are wall-clock time on the GPU.
+Steps are timed first, which other work on the machine disturbs: with --time_only in a quiet hour, once for all.
+Afterwards they count, whatever else runs. Scores come from quality_measure.py: nats at [MASK], at the same positions
+for all. Finished runs are kept, so two commands with different names in --only can share a machine, and ours continue
+where they were interrupted. Writes OUT/curves.svg, and prints the table. Evaluations for the curves are not counted,
+but take as long as some minutes of training; --no_curves leaves them out. With --device cuda, minutes are wall-clock
+time on the GPU.
 
 The weights are in OUT/NAME_MINUTES_SEED/hf. `clozeline suite A=OUT/.../hf B=OUT/.../hf --suite OUT/suite.toml`
 fine-tunes them on the tasks of nltk_corpus.py.
@@ -52,6 +54,7 @@ from quality_ours import (
     Settings,
     export_untrained,
     one_thread,
+    time_steps,
     train_in_halves,
     train_ours,
 )
@@ -105,6 +108,7 @@ def main() -> None:
     flags.add_argument("--only", nargs="+", help="names of contestants; all if left out")
     flags.add_argument("--seeds", type=int, nargs="+", default=[0])
     flags.add_argument("--device", default="cpu")
+    flags.add_argument("--time_only", action="store_true", help="time the steps of all contestants, and train nothing")
     flags.add_argument("--no_curves", action="store_true", help="do not evaluate our recipes while they train")
     options = flags.parse_args()
     for name in options.only or []:
@@ -128,6 +132,9 @@ def main() -> None:
         for seed in options.seeds:
             for name in options.only or [*CONTESTANTS, "cpu_minutes" if minutes <= 20 else "cpu_hour"]:
                 key = (name, minutes, seed)
+                if options.time_only:
+                    train(key, folder_of(key, out), options)
+                    continue
                 outcomes[key] = run(key, options)
                 print_line(key, outcomes[key], held_out)
 
@@ -180,16 +187,21 @@ def make_data(out: Path) -> None:
 
 def run(key: Key, options: argparse.Namespace) -> Outcome:
     """Train one contestant unless its run is finished, and return its outcome."""
-    name, minutes, seed = key
-    folder = options.output / "_".join(f"{name} {minutes:g} {seed}".replace("/", "-").replace(",", "").split())
+    folder = folder_of(key, options.output)
     if not (folder / "outcome.json").exists():
         outcome = train(key, folder, options)
         storage.publish(str(folder / "outcome.json"), json.dumps(outcome).encode())
     return Outcome(**json.loads((folder / "outcome.json").read_text()), hf=folder / "hf")
 
 
+def folder_of(key: Key, out: Path) -> Path:
+    """Return the folder of a run."""
+    name, minutes, seed = key
+    return out / "_".join(f"{name} {minutes:g} {seed}".replace("/", "-").replace(",", "").split())
+
+
 def train(key: Key, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Train the contestant of a name, and return the fields of Outcome except `hf`."""
+    """Train the contestant of a name, and return the fields of Outcome except `hf`. With --time_only, none of them."""
     name, minutes, seed = key
     if name.startswith("run_mlm"):
         return train_rival(key, folder, options)
@@ -209,6 +221,11 @@ def train(key: Key, folder: Path, options: argparse.Namespace) -> dict[str, Any]
     if contestant.start:
         export_untrained(contestant.recipe, folder, settings, options.device)
         return {"steps": 0, "tokens": 0, "seconds": 0.0, "curve": []}
+    if options.time_only:
+        if contestant.first_half:
+            sys.exit(f"{name}: --time_only is not for contestants whose first half differs.")
+        time_steps(contestant.recipe, folder, [settings], options.device)
+        return {}
     if contestant.first_half:
         return train_in_halves(contestant.recipe, minutes * 60, folder, settings, contestant.first_half)
     return train_ours(contestant.recipe, minutes * 60, folder, settings, options.device)
@@ -254,7 +271,10 @@ def train_rival(key: Key, folder: Path, options: argparse.Namespace) -> dict[str
     if tuned != ["defaults"]:
         rate, rows = tuned
         words += ["--tuned", "--lr", rate, "--batch", rows]
+    words += ["--time_only"] if options.time_only else []
     subprocess.run(words, check=True, env=one_thread(options.device))
+    if options.time_only:
+        return {}
     return json.loads((folder / "hf" / "curve.json").read_text())
 
 

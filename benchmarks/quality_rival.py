@@ -10,8 +10,8 @@ deviation of 0.02. With --tuned it has no dropout, initial weights that grow as 
 warmup, which is better at these sizes. Tokens, layers, widths, heads and cores are those of our own runs.
 
 On a CPU, time is CPU time of the process. Some steps are timed first, on a model that is thrown away, to determine how
-many steps fit. Writes HF/curve.json with [seconds, held-out loss at [MASK]] of a dozen evaluations, whose time does not
-count.
+many steps fit; the seconds of one are kept in HF/../step_seconds.json, and --time_only ends there. Writes
+HF/curve.json with [seconds, held-out loss at [MASK]] of a dozen evaluations, whose time does not count.
 """
 
 from __future__ import annotations
@@ -59,27 +59,41 @@ def main() -> None:
     flags.add_argument("--tuned", action="store_true")
     flags.add_argument("--seed", type=int, default=0)
     flags.add_argument("--device", default="cpu")
+    flags.add_argument("--time_only", action="store_true", help="time some steps, and train nothing")
     options = flags.parse_args()
 
-    torch.manual_seed(options.seed)
     tokenizer = AutoTokenizer.from_pretrained(options.pairs / "vocabulary")
     collator = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)
-    batches = endless_batches(blocks_of(options.pairs), options.batch, options.seed, collator)
+    blocks = blocks_of(options.pairs)
 
-    timed = Training(new_model(tokenizer, options), options, steps=1000)
-    timed.take(batches, 5)
-    seconds_a_step = timed.take(batches, TIMED_STEPS) / TIMED_STEPS
+    seconds_a_step = step_seconds(options, tokenizer, endless_batches(blocks, options.batch, options.seed, collator))
+    if options.time_only:
+        return
     steps = max(EVALUATIONS, int(options.seconds / seconds_a_step))
+    torch.manual_seed(options.seed)
+    batches = endless_batches(blocks, options.batch, options.seed, collator)
 
     model = new_model(tokenizer, options)
     held_out = read_held_out(options.held_out)
     training = Training(model, options, steps)
-    curve = trained(training, batches, steps, held_out)
+    curve = [(step * seconds_a_step, loss) for step, loss in trained(training, batches, steps, held_out)]
 
     model.save_pretrained(options.output)
     tokenizer.save_pretrained(options.output)
     result = {"steps": steps, "tokens": steps * options.batch * BLOCK, "seconds": curve[-1][0], "curve": curve}
     (options.output / "curve.json").write_text(json.dumps(result))
+
+
+def step_seconds(options: argparse.Namespace, tokenizer: PreTrainedTokenizerBase, batches: Iterator[Any]) -> float:
+    """Return the seconds that a step takes, measured once."""
+    path = options.output.with_name("step_seconds.json" if options.device == "cpu" else "step_seconds_cuda.json")
+    if not path.exists():
+        timed = Training(new_model(tokenizer, options), options, steps=1000)
+        timed.take(batches, 5)
+        seconds = timed.take(batches, TIMED_STEPS) / TIMED_STEPS
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps([seconds]))
+    return json.loads(path.read_text())[0]
 
 
 def new_model(tokenizer: PreTrainedTokenizerBase, options: argparse.Namespace) -> PreTrainedModel:
@@ -133,21 +147,20 @@ class Training:
         return self.clock() - started
 
 
-def trained(training: Training, batches: Iterator[Any], steps: int, held_out: HeldOut) -> list[tuple[float, float]]:
-    """Take all steps, and return (seconds of training so far, held-out loss) for each evaluation.
+def trained(training: Training, batches: Iterator[Any], steps: int, held_out: HeldOut) -> list[tuple[int, float]]:
+    """Take all steps, and return (step, held-out loss) for each evaluation.
 
     The last evaluation is after the last step.
     """
     curve = []
-    seconds = 0.0
     done = 0
     for number in range(1, EVALUATIONS + 1):
         until = steps * number // EVALUATIONS
-        seconds += training.take(batches, until - done)
+        training.take(batches, until - done)
         done = until
         loss = held_out.score(training.model).loss
-        curve.append((seconds, loss))
-        print(f"{seconds:.0f} s, {done} steps: {loss:.3f}", flush=True)
+        curve.append((done, loss))
+        print(f"{done} steps: {loss:.3f}", flush=True)
     return curve
 
 

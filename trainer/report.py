@@ -136,6 +136,7 @@ class Page:
         """
         # These imports load torch, which takes seconds, so they wait until the arguments are known to be valid.
         from trainer.metrics.comparison import MAX_RUNS, comparison
+        from trainer.metrics.log import skipped_note
         from trainer.metrics.run_page import report
 
         if len(self._runs) > MAX_RUNS:
@@ -147,6 +148,9 @@ class Page:
         page = report(records[0], place, refresh) if len(records) == 1 else comparison(records, place, refresh)
         storage.publish(self._output, page.encode(), durable=False)
         self._is_new = False
+        for run, (_, record) in self._records.items():
+            if record.skipped and refresh is None:
+                tell(skipped_note(run, record.skipped))
         return all(record.is_over for record in records)
 
     def watch(self) -> None:

@@ -105,7 +105,7 @@ def _demo(options: argparse.Namespace) -> int:
     make_pairs(out, options.megabytes)
     train_and_resume(out, options.config, options.set)
     command(f"clozeline export {out}/run --output {out}/hf")
-    command(f"python -m clozeline.start.blanks {out}/hf {out}/run", "\n".join(BLANKS))
+    command(f"python -m clozeline.start.blanks - {out}/run --output {out}/hf", "\n".join(BLANKS))
 
     print(f"\nDone in {time.perf_counter() - started:.0f} seconds. Look at")
     results = {

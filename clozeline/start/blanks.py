@@ -1,10 +1,10 @@
 """Fills in blanks with an exported model: in sentences of a text folder, and with word frequencies alone to compare.
 
-    python -m clozeline.start.blanks HF_DIR RUN_DIR TEXT_DIR
+    python -m clozeline.start.blanks TEXT_DIR RUN_DIR --output HF_DIR
 
-They are printed, and the report of the run shows them. A model that has learned word frequencies alone gives the same
-answer to every question. RUN_DIR has the counts of the tokens that it was trained on. Without TEXT_DIR, the sentences
-come from stdin, one a line, with [MASK] in each.
+They are printed, and the report of the run and the model's card show them. A model that has learned word frequencies
+alone gives the same answer to every question. With - for TEXT_DIR, the sentences come from stdin, one a line, with
+[MASK] in each. The other words are those of the `clozeline export` that wrote HF_DIR.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ from transformers.utils import logging
 from schemas import storage
 from schemas.manifest import read_manifest
 from schemas.shards import decode_text
+from trainer.export.cli import parser, writing_of
+from trainer.export.convert import write_card
+from trainer.export.request import steps_to_export
 from trainer.metrics.presentation import keep_running
 from trainer.metrics.run_page import write_report
 from trainer.metrics.run_record import write_blanks
@@ -45,11 +48,14 @@ Question = tuple[str, str]
 def main() -> None:
     logging.disable_progress_bar()
     logging.set_verbosity_error()
-    hf, run, *text = sys.argv[1:]
+    text, *words = sys.argv[1:]
+    options = parser().parse_args(words)
+    run, hf = options.run, options.output
     tokenizer = AutoTokenizer.from_pretrained(hf)
     model = AutoModelForMaskedLM.from_pretrained(hf).eval()
     counts_V = torch.tensor(json.loads((Path(run) / "unigram.json").read_text())["counts"], dtype=torch.float64)
-    questions = list(_blanked(text[0], tokenizer, counts_V)) if text else [(line.rstrip(), "") for line in sys.stdin]
+    of_stdin = ((line.rstrip(), "") for line in sys.stdin)
+    questions = list(of_stdin if text == "-" else _blanked(text, tokenizer, counts_V))
 
     if not questions:  # as of text without spaces between words
         return
@@ -64,9 +70,11 @@ def main() -> None:
 
     for sentence, words in filled:
         print(f"{sentence}\n    {words}")
-    with keep_running("The report with filled-in blanks"):
+    with keep_running("The report and the card with filled-in blanks"):
         write_blanks(run, filled)
         write_report(run)
+        steps = steps_to_export(run, options.step, options.best, options.average)
+        write_card(run, hf, steps, writing_of(options))
 
 
 def answers(probabilities_V: torch.Tensor, tokenizer: Any) -> str:

@@ -11,7 +11,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -109,7 +109,7 @@ def _start(options: argparse.Namespace, prog: str) -> int:
         return 0
     code = run_steps(steps, plan, output)
     if code == 0:
-        print_lines(closing_lines(output, plan))
+        print_lines(closing_lines(output, plan, steps[-1].words[2:]))
     return code
 
 
@@ -237,8 +237,11 @@ PAGES = (
 )
 
 
-def closing_lines(output: str, plan: Values) -> Iterator[str]:
-    """Yield what came out: the held-out loss, blanks filled in the user's own text, the pages, and what is next."""
+def closing_lines(output: str, plan: Values, exported: Sequence[str]) -> Iterator[str]:
+    """Yield what came out: the held-out loss, blanks filled in the user's own text, the pages, and what is next.
+
+    exported: the words of the export's command after its name.
+    """
     yield ""
     found = _last_evaluation(os.path.join(output, "run", "metrics.jsonl"))
     loss = found.get("eval_mlm_loss_masked", found.get("eval_mlm_loss"))
@@ -254,7 +257,7 @@ def closing_lines(output: str, plan: Values) -> Iterator[str]:
 
     hf = os.path.join(output, "hf")
     text = os.path.join(output, "text_heldout" if holds_out(plan) else "text")
-    blanks = [sys.executable, "-m", "clozeline.start.blanks", hf, os.path.join(output, "run"), text]
+    blanks = [sys.executable, "-m", "clozeline.start.blanks", text, *exported]
     progress.doing("filling in blanks")
     done = subprocess.run(blanks, capture_output=True, text=True, check=False)
     progress.end()

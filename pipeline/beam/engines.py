@@ -20,7 +20,7 @@ import platform
 import shutil
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -41,7 +41,7 @@ from pipeline.beam.runners import DEFAULT_RUNNER, LOCAL_RUNNERS, PORTABLE_RUNNER
 from pipeline.exchange.blocks import Shuffle
 from pipeline.processes import WORTH_A_PROCESS
 from schemas import storage
-from schemas.command_line import unknown_flags
+from schemas.command_line import flag_hint, unknown_flags
 from schemas.errors import UsageError
 from schemas.host_limits import usable_cores
 
@@ -132,6 +132,11 @@ def check_launch(arguments: list[str], known_flags: list[str]) -> PipelineOption
     return options
 
 
+def _hint(flag: str, known: Iterable[str]) -> str:
+    is_of_workers = flag.lstrip("-").removeprefix("num_") in ("workers", "processes", "proc", "jobs", "threads", "cpus")
+    return " Did you mean --direct_num_workers?" if is_of_workers else flag_hint(flag, known)
+
+
 def check_flags(arguments: list[str], known_flags: Sequence[str] = ()) -> PipelineOptions:
     """Check the flags that are not a command's own, and return Beam's options with the engine's defaults.
 
@@ -142,7 +147,7 @@ def check_flags(arguments: list[str], known_flags: Sequence[str] = ()) -> Pipeli
     parser = internals.flag_parser()
     parsed, unknown = parser.parse_known_args(arguments)
     if unknown:
-        raise unknown_flags(unknown, [*known_flags, *internals.flag_names(parser)])
+        raise unknown_flags(unknown, [*known_flags, *internals.flag_names(parser)], hint=_hint)
 
     options = PipelineOptions(arguments)
     options.view_as(StandardOptions).runner = full_name(parsed.runner or DEFAULT_RUNNER)

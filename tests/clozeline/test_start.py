@@ -99,6 +99,7 @@ def test_one_command_goes_all_the_way_and_a_change_repeats_what_depends_on_it(fo
     done = run(*start)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Loss on held-out documents: " in done.stdout and "____ (" in done.stdout
+    assert "## Blanks that it filled in\n\n| sentence | its words |" in Path("out/hf/README.md").read_text()
     for name in ("text", "text_heldout", "vocab", "pairs", "held_out"):
         assert Path("out", name, "manifest.json").exists()
     assert Path("out/hf/model.safetensors").exists()

@@ -61,6 +61,7 @@ def help_of(job: str) -> str:
         ("shard --input a", "required: --output. See"),
         ("shard --input a --runner=X --seed 4", "required: --output. See"),
         ("shard --input pyproject.toml --output X --num_workers 2", "Use --direct_num_workers N"),
+        ("shard --input pyproject.toml --output X --workers 2", "Did you mean --direct_num_workers?"),
         ("shard --input pyproject.toml --output X --num_workers=2", "Use --direct_num_workers N"),
         ("inspect a --row 3", "Unknown flag --row. Did you mean --rows?"),
     ],

@@ -62,12 +62,16 @@ def test_three_runs_on_one_page(here: Path, capsys: pytest.CaptureFixture[str]) 
     run_folder(here / "b/run", 0.004, 8)
     (here / "a/pairs").mkdir()
     (here / "a/pairs/card.html").touch()
+    with (here / "a/run/metrics.jsonl").open("a") as file:
+        file.write("\0\0\n")
     remote = run_folder(here / "away/run", 0.004, 5)
     for path in remote.iterdir():
         storage.publish(f"memory://report/c/{path.name}", path.read_bytes())
 
     assert report.main(["a/run", "b/run/", "memory://report/c"]) == 0
-    assert capsys.readouterr().out == "report.html: the report of 3 runs is written.\n"
+    said = capsys.readouterr()
+    assert said.out == "report.html: the report of 3 runs is written.\n"
+    assert said.err == "clozeline: a/run/metrics.jsonl: skipped 1 line without metrics.\n"
     page = (here / "report.html").read_text()
     texts = Balanced(page.replace('<svg class="swatch', "<svg ")).texts
     assert [texts.count(name) > 2 for name in ("a/run", "b/run", "report/c")] == [True] * 3

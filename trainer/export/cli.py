@@ -35,16 +35,7 @@ def _export(options: argparse.Namespace) -> None:
     if options.private and not options.push_to_hub:
         raise UsageError("--private is for --push_to_hub OWNER/NAME. Add that, or leave --private out.")
 
-    writing = Writing(
-        overwrite=options.overwrite,
-        max_shard_bytes=int(options.max_shard_gigabytes * 10**9),
-        average=options.average,
-        pooling=options.sentence_transformers,
-        onnx=options.onnx,
-        license=options.license or "",
-        repository=options.push_to_hub or "",
-        private=options.private,
-    )
+    writing = writing_of(options)
     if find_spec("safetensors") is not None:  # otherwise that is said first
         check_request(options.run, options.output, options.step, options.best, writing)
 
@@ -54,6 +45,20 @@ def _export(options: argparse.Namespace) -> None:
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
     logger.info("%s", export(options.run, options.output, options.step, options.best, writing))
+
+
+def writing_of(options: argparse.Namespace) -> Writing:
+    """Return how the export is written that a command line asks for."""
+    return Writing(
+        overwrite=options.overwrite,
+        max_shard_bytes=int(options.max_shard_gigabytes * 10**9),
+        average=options.average,
+        pooling=options.sentence_transformers,
+        onnx=options.onnx,
+        license=options.license or "",
+        repository=options.push_to_hub or "",
+        private=options.private,
+    )
 
 
 def parser(prog: str = "python -m trainer.export") -> CommandParser:

@@ -42,10 +42,11 @@ from trainer.checkpoint.remote import bring_checkpoint, bring_other_files
 from trainer.checkpoint.state import check_identity, read_state
 from trainer.config.load import load_recipe
 from trainer.config.phases import recipe_of_step
-from trainer.config.record import flatten
+from trainer.config.record import RECIPE, flatten
 from trainer.config.schema import Recipe
 from trainer.config.sections import START_KEYS
 from trainer.export.folder import (
+    CARD,
     INDEX_FILE,
     ONNX_FILE,
     pooling_files,
@@ -102,13 +103,19 @@ def export(run: str, output: str, step: int | None = None, best: bool = False, w
     return f"{output}: exported {source} ({checks}). Load it with {loader}.{uploaded}"
 
 
+def write_card(run: str, output: str, steps: Sequence[int], writing: Writing) -> None:
+    """Write the card of an export again, of a local run whose folder now says more. Raises StorageError."""
+    card = model_card(run, load_recipe(str(Path(run, RECIPE)), []), steps, output, writing)
+    storage.publish(storage.join(output, CARD), card.encode())
+
+
 def _fill(unfinished: Path, output: str, folder: str, steps: Sequence[int], writing: Writing) -> tuple[str, str]:
     """Write all files of an export and check them. Return the model's family, and what was checked, in words.
 
     folder: the local run.
     """
     checkpoints = [checkpoint_path(folder, one) for one in steps]
-    recipe = load_recipe(str(Path(folder, "recipe.toml")), [])
+    recipe = load_recipe(str(Path(folder, RECIPE)), [])
 
     vocabulary_folder = Path(folder, VOCABULARY_FOLDER)
     vocabulary = read_vocabulary(str(vocabulary_folder))
@@ -123,7 +130,7 @@ def _fill(unfinished: Path, output: str, folder: str, steps: Sequence[int], writ
             files = tokenizer | {"config.json": _config_json(part.model, vocabulary)}
             _write_part(part, unfinished / part.subfolder, files, writing.max_shard_bytes)
         extra = pooling_files(model.shape) if writing.pooling else {}
-        _write_files(extra | {"README.md": card.encode()}, unfinished)
+        _write_files(extra | {CARD: card.encode()}, unfinished)
 
     differences = [check_export(unfinished / one.subfolder, one.model, vocabulary, vocabulary_folder) for one in parts]
     checks = "not checked, because transformers is not installed"

@@ -36,7 +36,8 @@ ONNX_FILE = "onnx/model.onnx"
 MODULES_FILE = "modules.json"
 SENTENCE_FILE = "sentence_bert_config.json"
 POOLING_FILE = "1_Pooling/config.json"
-EXPORT_FILES = {"config.json", "model.safetensors", INDEX_FILE, "README.md", MODULES_FILE, SENTENCE_FILE}
+CARD = "README.md"
+EXPORT_FILES = {"config.json", "model.safetensors", INDEX_FILE, CARD, MODULES_FILE, SENTENCE_FILE}
 EXPORT_FILES |= TOKENIZER_FILES
 """File names of an export, besides those that match SHARD. --overwrite replaces or removes these files."""
 NESTED_FILES = (ONNX_FILE, f"{ONNX_FILE}.data", POOLING_FILE)
