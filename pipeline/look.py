@@ -24,9 +24,17 @@ from pipeline.readers.inputs import FileRange, Split, ranges_of, with_format
 from pipeline.readers.listing import InputFile, list_inputs
 from pipeline.readers.open import DECOMPRESSION_ERRORS, open_plain
 from pipeline.readers.ranges import open_range
-from pipeline.readers.record import Record, RecordOptions, Rejected, TextLayout, place_in_words
+from pipeline.readers.record import (
+    MAX_UNDECODABLE_RATIO,
+    Record,
+    RecordOptions,
+    Rejected,
+    TextLayout,
+    place_in_words,
+)
 from pipeline.readers.sampling import is_bad, sample
 from pipeline.readers.table import cut_off, remedy_of
+from pipeline.readers.undecodable import UndecodableBytes
 from pipeline.shard.detection import detect_language, model_hash
 from pipeline.text_keys import ROWS_OF, head_lines, text_key
 from schemas import storage
@@ -364,7 +372,11 @@ def _sampled(ranges: list[FileRange], options: RecordOptions, faults: dict[str, 
     """Read a sample of these files. faults: gets a sentence for each of them that cannot be read, by path."""
     sums = _Sampled()
     finds_languages = _has_identifier()
+    read: dict[str, UndecodableBytes] = {}
     for record, file_range in _records(ranges, options, SAMPLE, faults):
+        if not isinstance(record, ForeignFileError):
+            new = UndecodableBytes(file_range, MAX_UNDECODABLE_RATIO, is_found=True)
+            _check_bytes(read.setdefault(file_range.path, new), record, faults)
         if isinstance(record, Record):
             size = len(record.text.encode(errors="replace"))
             sums.documents += 1
@@ -375,7 +387,17 @@ def _sampled(ranges: list[FileRange], options: RecordOptions, faults: dict[str, 
         elif isinstance(record, Rejected) and is_bad(record, file_range):
             sums.bad += 1
             sums.bad_files.setdefault(file_range.path, _describe(record, file_range))
+    for counted_bytes in read.values():
+        _check_bytes(counted_bytes, None, faults)
     return sums
+
+
+def _check_bytes(read: UndecodableBytes, record: Record | Rejected | None, faults: dict[str, str]) -> None:
+    """Count a record of a file, or check the sum if it is None. faults: as in `_sampled`."""
+    try:
+        read.check() if record is None else read.add(record)
+    except DataError as error:
+        faults.setdefault(read.file_range.path, str(error))
 
 
 def _bad_records(by_format: dict[str, list[FileRange]], sampled: dict[str, _Sampled]) -> list[str]:

@@ -40,6 +40,7 @@ _CENTRAL = (
     "čćđšž",  # Croatian, Slovenian
     "ăâîşţ",  # Romanian
 )
+_SEVERAL = "".join(_WESTERN[:5])  # a text in several of the largest Western languages
 _BALTIC = (
     "ąčęėįšųūž",  # Lithuanian
     "āčēģīķļņšūž",  # Latvian
@@ -70,6 +71,7 @@ _LANGUAGES: Languages = (
 )
 _GREEK_ENCODINGS: Languages = (("cp1253", _GREEK), ("iso8859-7", _GREEK))
 _MIN_FIT = 0.9  # minimum share of the characters outside of ASCII that are of the language
+_MIN_FIT_OF_SEVERAL = 0.98
 
 # Those of DOS and old Macs have letters where others have typographic signs, so a text with signs alone would fit, too.
 _RARE = ("mac_roman", "cp850", "cp852", "mac_latin2", "cp857")
@@ -119,12 +121,18 @@ def guess_encoding(sample: bytes) -> str:
     """Return Python's name of the likely encoding of lines that are not UTF-8, or an empty string."""
     if not _is_latin(sample):
         return _guess_by_package(sample)
-    return encoding_by_letters(sample) or _plausible(_guess_by_package(sample), sample)
+    return encoding_by_letters(sample) or _plausible(_guess_by_package(sample), sample) or _of_several(sample)
 
 
 def encoding_by_letters(sample: bytes) -> str:
     """Return the encoding in which lines are nearly all in one language of the Latin alphabet, or an empty string."""
     return _best_by_letters(sample, _LANGUAGES) if _is_latin(sample) else ""
+
+
+def _of_several(sample: bytes) -> str:
+    """Return cp1252 if nearly all letters are those of several languages that are written in it; else empty."""
+    (fit, *_), *_ = _ranks(sample.decode("cp1252", errors="replace"), (_SEVERAL,))
+    return "cp1252" if fit >= _MIN_FIT_OF_SEVERAL else ""
 
 
 def _is_latin(sample: bytes) -> bool:

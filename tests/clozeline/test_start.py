@@ -6,6 +6,7 @@ import json
 import lzma
 import os
 import pty
+import random
 import re
 import shutil
 import signal
@@ -287,6 +288,14 @@ def test_what_a_flag_of_shard_may_allow_ends_with_a_plan_for_that_flag(
     assert "More bad" not in said.out
     change("[shard]", "[shard]\nmax_bad_ratio = 0.2")
     assert main(["start", "bad.jsonl", "--plan_only"]) == 0
+
+    Path("mixed").mkdir()
+    Path("mixed/good.txt").write_text("The river is long. It is not wide.\n\n" * 1000)
+    chance = random.Random(1)
+    noise = [b"The river is long" + bytes(chance.randrange(128, 256) for _ in range(3)) for _ in range(300)]
+    Path("mixed/noise.txt").write_bytes(b"\n\n".join(noise))
+    assert main(["start", "mixed", "--output", "noise", "--plan_only"]) == 3
+    assert "mixed/noise.txt is not UTF-8" in capsys.readouterr().err and Path("noise/clozeline.toml").exists()
 
     with lzma.open("small.txt.xz", "wt") as file:
         file.write("The river is long. It is not wide.\n\n" * 1000)

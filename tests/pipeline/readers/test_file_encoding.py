@@ -203,3 +203,8 @@ def test_characters_of_utf_8_keep_a_file_in_utf_8() -> None:
     line = "Café é à ü ö.\n\n"
     text = b"Plain English words stand here in a row.\n\n" * 30_000 + line.encode() * 3 + line.encode("cp1252") * 3
     assert encoding_of(text) == "utf-8"
+
+
+def test_text_in_several_languages_of_one_encoding() -> None:
+    assert encoding_of((f"{TEXTS['de']}\n{TEXTS['fr']}\n" * 3).encode("cp1252")) == "cp1252"
+    assert encoding_of((f"{TEXTS['de']}\n{TEXTS['pl']}\n" * 3).encode("cp1250")) != "cp1252"
