@@ -33,7 +33,7 @@ ABOUT = {
             "shard --inputs corpora.toml --output out/text --language auto --filters gopher --dedup minhash",
         ),
         {
-            "files": "input inputs output format text_layout text_key encoding",
+            "files": "input inputs exclude output format text_layout text_key encoding",
             "languages and sentences": "language languages min_language_confidence sentence_splitter",
             "what is left out": "filters sample decontaminate decontaminate_words mask_private dedup drop_repeats",
             "what is written": "holdout num_shards shard_megabytes seed",

@@ -91,7 +91,7 @@ class Look:
     identifier is not installed. encodings: files of text that are not UTF-8, by their encoding. copies: files with the
     same bytes as another one. are_all_copies: False if there were too many files or bytes to compare. ranges: the files
     that are read. faults: sentences on what ends `shard`, as far as that is seen: files, and more bad records than it
-    allows. odd: one on files that text_layout may not suit.
+    allows. unreadable: the paths of such files. odd: one on files that text_layout may not suit.
     """
 
     kinds: list[Kind]
@@ -105,6 +105,7 @@ class Look:
     are_all_copies: bool = True
     ranges: list[FileRange] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
     odd: str = ""
 
 
@@ -162,6 +163,7 @@ def look_at(folder: str) -> Look:
         are_all_copies=are_all_copies,
         ranges=readable,
         faults=all_faults,
+        unreadable=sorted(faults),
         odd=_in_one_piece(texts, layout),
     )
 

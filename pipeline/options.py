@@ -67,6 +67,13 @@ class ShardJob:
         help="instead of --input: several corpora, each with its own files, name, license, format and language",
         recorded=False,
     )
+    exclude: list[str] | None = option(
+        None,
+        help="files, folders or patterns in quotes to leave out of the input, as latin.txt or 'drafts/*'",
+        many=True,
+        metavar="NAME",
+        recorded=False,
+    )
     output: str = output_flag()
     format: Format | Literal["auto"] = option(
         "auto",

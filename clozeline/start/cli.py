@@ -119,15 +119,23 @@ def _new_plan(options: argparse.Namespace, path: str, prog: str) -> str:
     look = look_at(options.input)
     fault = next(iter(look.faults), "")
     print_lines(look_lines(options.input, replace(look, faults=look.faults[1:])))
-    if fault and " --" not in fault:
+    is_part = any(look.unreadable) and any(one.path not in look.unreadable for one in look.ranges)
+    if fault and not is_part and " --" not in fault:
         raise DataError(fault)
 
-    sections = decide(options.input, look, Machine.here(), options.hours or DEFAULT_HOURS, options.language)
+    try:
+        sections = decide(options.input, look, Machine.here(), options.hours or DEFAULT_HOURS, options.language)
+    except UsageError as error:
+        raise DataError(fault) if fault else error from None
     command = shlex.join([*prog.split(), options.input, "--output", options.output])
     text = plan_file.to_text(sections, options.input, command)
-    if fault:  # which a flag of `shard` may allow: this is where flags stand
+    if fault:
         storage.publish(path, text.encode())
-        raise DataError(f"{fault} {storage.printable(path)} is written; write such flags of `shard` under its [shard].")
+        what = "write such flags of `shard` under its [shard]."
+        if is_part:
+            files = counted(len(look.unreadable), "such file")
+            what = f"its line `exclude` leaves out {files}. Repeat the command to go on like that."
+        raise DataError(f"{fault} {storage.printable(path)} is written; {what}")
 
     _print_wrapped(["", *_setting_lines(sections), *expected(look, sections), *warnings(look, sections)])
     return text

@@ -12,6 +12,7 @@ import subprocess
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from glob import escape
 from typing import Any, NamedTuple
 
 from pipeline.look import Look, megabytes
@@ -110,8 +111,11 @@ def decide(folder: str, look: Look, machine: Machine, hours: float, language: st
 
 
 def _shard(folder: str, look: Look, language: str | None) -> dict[str, Setting]:
-    settings = {
-        "input": Setting([folder]),
+    settings = {"input": Setting([folder])}
+    if look.unreadable:
+        names = [escape(path.removeprefix(os.path.join(folder, ""))) for path in look.unreadable]
+        settings["exclude"] = Setting(names, "cannot be read; without this line the whole step fails")
+    settings |= {
         "language": _language(look, language),
         "encoding": Setting("auto", "each file of text in the encoding that its bytes show"),
         "dedup": Setting(

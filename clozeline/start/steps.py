@@ -28,7 +28,7 @@ from pipeline import cli as pipeline_cli
 from pipeline.flags import given_flags
 from pipeline.options import PairsJob, VocabJob
 from pipeline.readers.corpora import read_corpora
-from pipeline.readers.listing import list_inputs
+from pipeline.readers.listing import list_inputs, without
 from schemas import storage
 from schemas.errors import INTERRUPTED, ClozelineError, DataError, PreemptedError
 from schemas.manifest import NAME as MANIFEST
@@ -147,7 +147,8 @@ def facts_of(plan: Values) -> Facts:
     patterns = _listed(shard.get("input"))
     if "inputs" in shard:
         patterns += [pattern for corpus in read_corpora(str(shard["inputs"])) for pattern in corpus.patterns]
-    files = [list(file) for file in list_inputs(*patterns).files] if patterns else []
+    listed = without([list_inputs(*patterns)], _listed(shard.get("exclude"))) if patterns else []
+    files = [list(file) for listing in listed for file in listing.files]
     named = [*_listed(shard.get("inputs")), *_listed(shard.get("filters"))]
     named += [path for given in _listed(shard.get("decontaminate")) for path in given.split(",")]
     return {"shard": [files, _hashes(named)], "train": _hashes([str(plan["train"]["config"])])}

@@ -14,7 +14,7 @@ from pipeline.jobs.shard_options import resolved
 from pipeline.options import ShardJob
 from pipeline.readers.formats import ForeignFileError
 from pipeline.readers.inputs import FileRange, plan_splits
-from pipeline.readers.listing import Listing, list_inputs
+from pipeline.readers.listing import Listing, list_inputs, without
 from pipeline.readers.record import Record, Rejected, place_in_words
 from pipeline.readers.sampling import sample
 from pipeline.shard.contamination import EVALUATION_SETS, EvaluationSets
@@ -41,7 +41,7 @@ def run(job: ShardJob) -> list[str]:
     decided = resolved(job)
     job = decided.job
     _check_output(job)
-    listing = list_inputs(*(job.input or []))
+    (listing,) = without([list_inputs(*(job.input or []))], job.exclude or ())
     check_inputs_are_outside(job.output, listing)
     _check_is_no_input(job.output, listing)
 

@@ -80,7 +80,7 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     checked = check_launch(beam_arguments, known_flags)
     decided = resolved(job)
     job = decided.job
-    listings = list_corpora([corpus for corpus, _ in decided.corpora])
+    listings = list_corpora([corpus for corpus, _ in decided.corpora], job.exclude or ())
     listing = one_listing(listings)
     files = listing.files
     check_inputs_are_outside(job.output, listing)

@@ -18,13 +18,15 @@ share = 0.25                        a quarter of its documents, by their ids and
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
 
-from pipeline.readers.listing import Listing, list_inputs
+from pipeline.readers.listing import Listing, list_inputs, without
 from schemas import storage
 from schemas.errors import UsageError, nearest_name
+from schemas.terminal import counted, print_note
 
 FLAGS = ("format", "text_layout", "text_key", "encoding", "language", "sentence_splitter")
 """The options that a corpus may have."""
@@ -100,9 +102,16 @@ def _corpus(table: dict[str, Any], place: str) -> Corpus:
     return Corpus(table["name"], tuple(map(str, patterns)), share=float(share), options=options, **facts)
 
 
-def list_corpora(corpora: list[Corpus]) -> list[Listing]:
-    """Return the files of each corpus. Raises UsageError for a file that belongs to two."""
-    listings = [list_inputs(*corpus.patterns) for corpus in corpora]
+def list_corpora(corpora: list[Corpus], exclude: Sequence[str]) -> list[Listing]:
+    """Return the files of each corpus but those of `exclude` (as in `without`), whose number is printed.
+
+    Raises UsageError for a file that belongs to two.
+    """
+    listed = [list_inputs(*corpus.patterns) for corpus in corpora]
+    listings = without(listed, exclude)
+    if exclude:
+        left_out = sum(len(one.files) for one in listed) - sum(len(one.files) for one in listings)
+        print_note(f"{counted(left_out, 'file')} of the input left out by --exclude.")
     owners: dict[str, str] = {}
     for corpus, listing in zip(corpora, listings, strict=True):
         for file in listing.files:

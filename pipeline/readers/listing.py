@@ -10,7 +10,8 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 from glob import glob
 from typing import Any, NamedTuple
 
@@ -91,6 +92,31 @@ def list_inputs(*patterns: str) -> Listing:
         else:
             named.update(file.path for file in files)
     return Listing([by_path[path] for path in sorted(by_path)], frozenset(by_path.keys() - named), folders)
+
+
+def without(listings: list[Listing], names: Sequence[str]) -> list[Listing]:
+    """Return the listings without the files that these names or patterns (as of fnmatch) stand for.
+
+    A name is that of a file or a folder, with folders before it or without. Raises UsageError for one that stands for
+    no file, and if no file is left.
+    """
+    paths = [file.path for listing in listings for file in listing.files]
+    left_out: set[str] = set()
+    for name in names:
+        found = {path for path in paths if _stands_for(name.strip().rstrip("/"), path)}
+        if not found:
+            raise UsageError(f"--exclude {name} is none of the {len(paths):,} files of the input. Check its name.")
+        left_out |= found
+    if names and len(left_out) == len(paths):
+        raise UsageError(f"--exclude {' '.join(names)} leaves no file of the input.")
+    return [
+        listing._replace(files=[file for file in listing.files if file.path not in left_out]) for listing in listings
+    ]
+
+
+def _stands_for(name: str, path: str) -> bool:
+    forms = (name, f"*/{name}", f"{name}/*", f"*/{name}/*")
+    return path.endswith(f"/{name}") or any(fnmatchcase(path, form) for form in forms)
 
 
 def is_unchanged(path: str, version: str) -> bool:

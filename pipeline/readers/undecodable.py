@@ -173,12 +173,12 @@ def undecodable_statistics(reports: Iterable[Report]) -> Report | None:
 def _too_many_error(file: Report, max_ratio: float) -> DataError:
     likely = file["likely"]
     if file["encoding"] == OWN_ENCODING:
-        advice = "Leave it out, or raise --max_undecodable_ratio"
+        advice = "Leave it out with --exclude, or raise --max_undecodable_ratio"
     elif file.get("unit") == "row":
         advice = "The texts of Parquet and Arrow files must be UTF-8: repair the file"
     elif file.get("is_found"):
-        guess = f" (it may be {likely})" if likely else ""
-        advice = f"That is what --encoding auto took it for: convert the file{guess}, or repair it"
+        guess = f" (it may be {likely} in part)" if likely else ""
+        advice = f"--encoding auto found no encoding that fits all of it{guess}: convert or repair the file"
     elif likely:
         advice = (
             f"It may be {likely}: give --encoding {likely} to read it, or --encoding auto to read each file in the "
@@ -187,6 +187,8 @@ def _too_many_error(file: Report, max_ratio: float) -> DataError:
     else:
         advice = "Its encoding is unknown: name it with --encoding, or repair the file"
 
+    if not advice.startswith("Leave it out"):
+        advice += ", or leave it out with --exclude"
     name = "in the encodings that its pages name" if file["encoding"] == OWN_ENCODING else file["encoding"].upper()
     place = place_in_words(file["first_place"], file)
     # "At least", because reading stops as soon as there are too many.

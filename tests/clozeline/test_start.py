@@ -295,7 +295,10 @@ def test_what_a_flag_of_shard_may_allow_ends_with_a_plan_for_that_flag(
     noise = [b"The river is long" + bytes(chance.randrange(128, 256) for _ in range(3)) for _ in range(300)]
     Path("mixed/noise.txt").write_bytes(b"\n\n".join(noise))
     assert main(["start", "mixed", "--output", "noise", "--plan_only"]) == 3
-    assert "mixed/noise.txt is not UTF-8" in capsys.readouterr().err and Path("noise/clozeline.toml").exists()
+    error = capsys.readouterr().err
+    assert "mixed/noise.txt is not UTF-8" in error and "its line `exclude` leaves out 1 such file." in error
+    assert main(["start", "mixed", "--output", "noise", "--plan_only"]) == 0
+    assert "--exclude noise.txt" in capsys.readouterr().out
 
     with lzma.open("small.txt.xz", "wt") as file:
         file.write("The river is long. It is not wide.\n\n" * 1000)
