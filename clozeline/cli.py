@@ -51,6 +51,7 @@ class Command(NamedTuple):
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return the process's exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    words = ["--help" if word == "-help" else word for word in words]
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]
     elif words[1:] == ["help"] and not os.path.exists("help"):

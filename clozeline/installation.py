@@ -93,7 +93,10 @@ def run_explained(program: Callable[[], int], extra: str) -> int:
             os.environ["PYTHONSAFEPATH"] = "1"
         return _run(program)
     except ModuleNotFoundError as error:
-        message = missing_extra(error, extra)
+        starts_others = extra in ("all", "demo")
+        message = (missing_extras("pipeline", "trainer", "export") if starts_others else None) or missing_extra(
+            error, extra
+        )
         if message is None:
             raise
         return _refuse(message)

@@ -23,7 +23,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Literal
 
-from clozeline.installation import missing_findings
+from clozeline.installation import EXTRAS, missing_findings
 from schemas import storage
 from schemas.command_line import CommandParser, file_path, folder_path
 from schemas.errors import ClozelineError, StorageError, UsageError
@@ -89,7 +89,15 @@ def check_packages() -> list[Finding]:
     needed = [one for one in requirements if one.marker is None or one.marker.evaluate({"extra": "trainer"})]
     python_versions = SpecifierSet(metadata.metadata("clozeline")["Requires-Python"])
     python = check_version("python", platform.python_version(), python_versions)
-    return [python, *(check_version(one.name, installed_version(one.name), one.specifier) for one in needed)]
+    packages = [check_version(one.name, installed_version(one.name), one.specifier) for one in needed]
+    return [python, *packages, *check_other_parts()]
+
+
+def check_other_parts() -> list[Finding]:
+    """Name the extras that are not needed for training: those that are complete, and what others lack."""
+    complete = [name for name, modules in EXTRAS.items() if name != "trainer" and all(map(find_spec, modules))]
+    missing = [Finding(**one) for one in missing_findings() if one["state"] == "note"]
+    return [Finding("other extras", "ok", ", ".join(complete)), *missing]
 
 
 def check_version(name: str, version: str, supported: Any) -> Finding:

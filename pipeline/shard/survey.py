@@ -215,7 +215,9 @@ def _no_document_message(added: Report) -> str:
         sentences.append(_advice_for_rejected(added["first_rejected"]))
     else:
         remedies = dict.fromkeys(remedy_of(reason) for reason, _, _ in added["bad"])
-        sentences.append(" ".join(filter(None, remedies)) or "Check --format, --text_layout and --text_key.")
+        are_foreign = added["ledger"] and all(reason.startswith("file that looks like") for reason, _, _ in added["ledger"])
+        fallback = "Give files of text." if are_foreign else "Check --format, --text_layout and --text_key."
+        sentences.append(" ".join(filter(None, remedies)) or fallback)
     return " ".join(sentences)
 
 
