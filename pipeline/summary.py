@@ -20,9 +20,6 @@ LISTED_LANGUAGES = 10
 SEPARATE_LANGUAGES = 5  # that were left out; more share a line
 OTHER_LANGUAGE = "language "  # how the reasons of --languages begin
 
-MANY_PARAGRAPHS = 100  # documents of each file, of fewer than PARAGRAPH_BYTES on average, may be those of a book
-PARAGRAPH_BYTES = 500
-
 _HINTS = {LINES_JOINED: " (they looked wrapped; --sentence_splitter newline keeps lines apart)"}
 """What is said behind the number of changes by a rule."""
 
@@ -106,20 +103,20 @@ def _encoding_lines(encodings: dict[str, Report]) -> list[str]:
     return lines
 
 
-def warning_lines(manifest: Manifest, text_layout: str) -> list[str]:
+def warning_lines(manifest: Manifest) -> list[str]:
     """Return one line for each sign that the text may not be what the user believes."""
     from pipeline.readers.undecodable import OWN_ENCODING  # as in `summary_lines`
 
     warnings = []
 
-    documents, files = manifest.totals["documents"], len(manifest.inputs)
-    mean_bytes = manifest.totals["text_bytes"] / max(documents, 1)
-    is_plain_text = set(manifest.statistics["documents_by_source"]) == {"text"}
-    are_small = mean_bytes < PARAGRAPH_BYTES and documents > MANY_PARAGRAPHS * files > 0
-    if text_layout == "blank_line" and is_plain_text and are_small:
+    paragraphs = manifest.statistics.get("paragraphs")
+    if paragraphs:
+        documents, files = paragraphs["documents"], paragraphs["files"]
+        each = f", {documents / files:,.0f} a file," if files > 1 else ""
         warnings.append(
-            f"the text has {documents:,} documents of {mean_bytes:,.0f} bytes on average, because a blank line "
-            "ends a document. If these are paragraphs, give --text_layout file, which makes each file a document."
+            f"the plain text of {counted(files, 'file')} is {documents:,} documents{each} of "
+            f"{paragraphs['bytes'] / documents:,.0f} bytes on average, because a blank line ends a document. "
+            "If these are paragraphs, give --text_layout file, which makes each file a document."
         )
 
     undecodable = manifest.statistics.get("undecodable")
