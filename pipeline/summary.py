@@ -9,6 +9,7 @@ from pipeline.commit.reports import Report
 from pipeline.readers.encodings import UTF8
 from pipeline.readers.formats import advice_on
 from pipeline.readers.record import place_in_words
+from pipeline.shard.cleaning import UNDECODABLE
 from pipeline.shard.sentences import LINES_JOINED
 from schemas import storage
 from schemas.errors import ClozelineError
@@ -22,6 +23,8 @@ OTHER_LANGUAGE = "language "  # how the reasons of --languages begin
 
 _HINTS = {LINES_JOINED: " (they looked wrapped; --sentence_splitter newline keeps lines apart)"}
 """What is said behind the number of changes by a rule."""
+_OLDER_DAMAGE = {UNDECODABLE: " (U+FFFD in the files, where an earlier program could not decode a byte)"}
+"""The same where all bytes could be decoded."""
 
 MAX_UNKNOWN = 0.01
 """Share of words, of tokens or of characters above which [UNK] is a warning."""
@@ -84,7 +87,8 @@ def summary_lines(manifest: Manifest) -> list[str]:
     lines += _encoding_lines(manifest.statistics.get("encodings", {}))
     cleaning = manifest.statistics["cleaning"]
     if cleaning:
-        changes = ", ".join(f"{rule} {count:,}{_HINTS.get(rule, '')}" for rule, count in cleaning.items())
+        hints = _HINTS if manifest.statistics.get("undecodable") else _HINTS | _OLDER_DAMAGE
+        changes = ", ".join(f"{rule} {count:,}{hints.get(rule, '')}" for rule, count in cleaning.items())
         lines.append(f"  cleaned: {changes}")
     return lines
 

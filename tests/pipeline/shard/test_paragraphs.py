@@ -35,16 +35,16 @@ def warning(command, *arguments: object) -> str:
 
 @pytest.mark.parametrize("flags", [(), ("--dedup", "exact", "--holdout", 0.1)])
 def test_articles_that_blank_lines_cut_are_noticed(command, articles: Path, tmp_path: Path, flags: tuple) -> None:
-    told = warning(command, "--input", articles, "--output", tmp_path / "out", *flags)
-    assert f"the plain text of 40 files is {FILES * PARAGRAPHS} documents, 12 a file, of " in told
-    assert warning(command, "--input", articles, "--output", tmp_path / "out", *flags) == told  # of what is finished
+    line = warning(command, "--input", articles, "--output", tmp_path / "out", *flags)
+    assert f"the plain text of 40 files is {FILES * PARAGRAPHS} documents, 12 a file, of " in line
+    assert warning(command, "--input", articles, "--output", tmp_path / "out", *flags) == line  # of what is finished
 
 
 def test_files_of_other_formats_do_not_hide_them(command, articles: Path, tmp_path: Path) -> None:
     speeches = tmp_path / "speeches.jsonl"
     speeches.write_text("".join(json.dumps({"text": f"Speech {number}. " * 500}) + "\n" for number in range(400)))
-    told = warning(command, "--input", articles / "*.txt", speeches, "--output", tmp_path / "out")
-    assert f"the plain text of 40 files is {FILES * PARAGRAPHS} documents" in told
+    line = warning(command, "--input", articles / "*.txt", speeches, "--output", tmp_path / "out")
+    assert f"the plain text of 40 files is {FILES * PARAGRAPHS} documents" in line
 
 
 def test_each_corpus_has_its_own_layout(command, articles: Path, tmp_path: Path) -> None:
